@@ -1,0 +1,1 @@
+"""Measurements of what a vision model has learned."""

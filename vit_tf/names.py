@@ -1,0 +1,55 @@
+"""Choosing names from a list: shell patterns, sites, and errors that list near matches."""
+
+import difflib
+import fnmatch
+
+
+def unknown_name(what, received, known):
+    """The `ValueError` for a name that is not in a list: what was expected, received and near.
+
+    Args:
+        what: what the name stands for, such as `"variant"`.
+        received: the name as the user gave it.
+        known: the names there are, in their natural order.
+    """
+    known = [str(name) for name in known]
+    near = difflib.get_close_matches(str(received), known, n=5, cutoff=0.5)
+    shown = near or known[:12]
+    hint = "near matches" if near else "there are"
+    more = ", ..." if not near and len(known) > len(shown) else ""
+    return ValueError(
+        f"Expected {what} to be a known name ({hint}: {', '.join(shown)}{more}). "
+        f"Received: {received!r}"
+    )
+
+
+def choose(what, received, known):
+    """`known[received]` of a table, or the `ValueError` that lists near matches."""
+    if received not in known:
+        raise unknown_name(what, received, known)
+    return known[received]
+
+
+def match(patterns, names):
+    """The `names` that fit any of the shell `patterns`, in the order of `names`.
+
+    Raises:
+        ValueError: for a pattern that fits no name; near matches are listed.
+    """
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            raise unknown_name("tap pattern", pattern, names)
+    return tuple(n for n in names if any(fnmatch.fnmatchcase(n, p) for p in patterns))
+
+
+def match_sites(chosen, sites):
+    """The `sites` named in `chosen`, where `"block06"` means every site of that block.
+
+    Raises:
+        ValueError: for a name that is neither a site nor a block; near matches are listed.
+    """
+    owners = dict.fromkeys(site.rpartition("/")[0] for site in sites if "/" in site)
+    for name in chosen:
+        if name not in sites and name not in owners:
+            raise unknown_name("without_skips", name, [*owners, *sites])
+    return frozenset(s for s in sites if s in chosen or s.rpartition("/")[0] in chosen)

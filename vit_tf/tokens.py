@@ -1,0 +1,72 @@
+"""Where tokens lie: the one place that knows the layout of a token sequence."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class TokenGrid:
+    """A sequence of `prefix` tokens without a place, then `rows x columns` tokens row by row.
+
+    Each spatial token covers `stride x stride` pixels of the image. Works on NumPy arrays and on
+    tensors of any backend alike, since it only slices.
+
+    Args:
+        rows: number of token rows.
+        columns: number of token columns.
+        prefix: number of leading tokens that have no place in the image (1 for a CLS token).
+        stride: distance between neighbouring tokens, in pixels.
+    """
+
+    rows: int
+    columns: int
+    prefix: int
+    stride: int
+
+    def __post_init__(self):
+        if min(self.rows, self.columns, self.stride) < 1 or self.prefix < 0:
+            raise ValueError(
+                "Expected rows, columns and stride to be at least 1 and prefix at least 0. "
+                f"Received: {self}"
+            )
+
+    @property
+    def num_spatial(self):
+        """Number of tokens that have a place."""
+        return self.rows * self.columns
+
+    @property
+    def num_tokens(self):
+        """Length of the sequence, prefix included."""
+        return self.prefix + self.num_spatial
+
+    @property
+    def center(self):
+        """Position in the sequence of the token at `(rows // 2, columns // 2)`."""
+        return self.prefix + (self.rows // 2) * self.columns + self.columns // 2
+
+    def spatial(self, tokens):
+        """The tokens with a place, of `tokens` of shape (example, token, ...)."""
+        return tokens[:, self.prefix :]
+
+    def first(self, tokens):
+        """The first token (CLS where there is one), of `tokens` of shape (example, token, ...)."""
+        return tokens[:, 0]
+
+    def as_map(self, values):
+        """`values` of shape (..., num_spatial) as an array of shape (..., rows, columns)."""
+        return np.reshape(values, (*np.shape(values)[:-1], self.rows, self.columns))
+
+    def positions(self):
+        """Centres of the spatial tokens: float64 array of shape (num_spatial, 2), in pixels.
+
+        The first column is the vertical coordinate (down), the second the horizontal one.
+        """
+        row, column = np.indices((self.rows, self.columns)).reshape(2, -1)
+        return (np.stack([row, column], axis=-1) + 0.5) * self.stride
+
+    def distances(self):
+        """Euclidean distances between spatial tokens: (num_spatial, num_spatial), in pixels."""
+        positions = self.positions()
+        return np.linalg.norm(positions[:, None] - positions[None, :], axis=-1)
