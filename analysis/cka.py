@@ -1,0 +1,163 @@
+"""Centered kernel alignment of layers, streamed over minibatches."""
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from .results import model_name, provenance, require_finite
+from .stream import collect
+
+
+def cka(features_x, images, features_y=None):
+    """Minibatch CKA between all layers of one model, or of two models on the same images.
+
+        CKA(X, Y) = sum_b HSIC(X_b, Y_b) / sqrt(sum_b HSIC(X_b, X_b) sum_b HSIC(Y_b, Y_b))
+
+    over the minibatches b, with the linear kernel and the unbiased HSIC (Kornblith et al. 2019,
+    equation 4; Nguyen et al. 2020, equation 3; Song et al. 2012, equation 5). The unbiased
+    estimator may be negative, or above 1 between different layers; it is not clamped. Batches
+    count alike whatever their size: drop a remainder that is much smaller than the rest.
+
+    Args:
+        features_x: callable from images to `{layer: tensor of shape (example, ...)}`.
+        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        features_y: the second model; by default the layers of the first are compared.
+
+    Returns:
+        Dataset with `cka` and `stderr`, both of shape (layer_x, layer_y). The standard error is
+        the jackknife over batches, NaN when there is only one batch.
+
+    Raises:
+        ValueError: for a batch of fewer than 4 examples, a constant layer or activations that
+            are not finite; the layer is named.
+    """
+    names = {}
+
+    def step(batch):
+        taps = {"x": features_x(batch)}
+        if features_y is not None:
+            taps["y"] = features_y(batch)
+        names.update({side: list(layers) for side, layers in taps.items()})
+        return batch_hsic([value for layers in taps.values() for value in layers.values()])
+
+    sums = collect(step, images, description="CKA", min_batch=4)
+    layers_x = names["x"]
+    layers_y = names.get("y", layers_x)
+    every = layers_x + names.get("y", [])
+    hsic = sums["hsic"].astype(np.float64)
+    require_finite("CKA", np.diagonal(hsic, axis1=1, axis2=2).T, every)
+    _require_variation(sums["variation"].sum(0, np.float64), every)
+
+    x = slice(0, len(layers_x))
+    y = slice(len(layers_x) if features_y is not None else 0, None)
+    value, stderr = ratio_and_jackknife(hsic)
+    attributes = provenance(
+        features_x,
+        sums["examples"].sum(),
+        len(hsic),
+        model_x=model_name(features_x),
+        model_y=model_name(features_x if features_y is None else features_y),
+        estimator="minibatch CKA, linear kernel, unbiased HSIC; jackknife over batches",
+        units="1",
+    )
+    return xr.Dataset(
+        {
+            "cka": (("layer_x", "layer_y"), value[x, y], {"long_name": "CKA", "units": "1"}),
+            "stderr": (
+                ("layer_x", "layer_y"),
+                stderr[x, y],
+                {"long_name": "standard error of CKA", "units": "1"},
+            ),
+        },
+        coords={"layer_x": layers_x, "layer_y": layers_y},
+        attrs=attributes,
+    )
+
+
+def batch_hsic(activations):
+    """HSIC between all layers of one batch, as rows of length 1 for `collect`.
+
+    Args:
+        activations: list of tensors of shape (example, ...).
+
+    Returns:
+        dict of `hsic` of shape (1, layer, layer), `variation` of shape (1, layer, 2), the sums of
+        squares of each layer with and without its mean, and `examples` of shape (1,).
+    """
+    kernels, variation = [], []
+    for values in activations:
+        kernel, squares = _unbiased_kernel(values)
+        kernels.append(kernel)
+        variation.append(squares)
+    examples = tf.shape(activations[0])[0]
+    flat = tf.reshape(tf.stack(kernels), (len(kernels), -1))
+    n = tf.cast(examples, tf.float32)
+    hsic = tf.matmul(flat, flat, transpose_b=True) / (n * (n - 3.0))
+    return {
+        "hsic": hsic[None],
+        "variation": tf.stack(variation)[None],
+        "examples": examples[None],
+    }
+
+
+def _unbiased_kernel(values):
+    """The U-centred linear kernel of one layer, and its sums of squares.
+
+    With A the kernel without its diagonal, r its row sums and s their sum,
+
+        U_ij = A_ij - (r_i + r_j) / (n - 2) + s / ((n - 1) (n - 2)),    U_ii = 0,
+
+    and `sum(U * V) / (n (n - 3))` is the unbiased HSIC of Song et al. 2012 (Szekely and Rizzo
+    2014, equation 3). It is blind to a shift of all examples: features are centred first, so
+    that float32 does not cancel.
+
+    Args:
+        values: tensor of shape (example, ...).
+    """
+    n = tf.shape(values)[0]
+    x = tf.reshape(tf.cast(values, tf.float32), (n, -1))
+    centred = x - tf.reduce_mean(x, axis=0)
+    count = tf.cast(n, tf.float32)
+    kernel = tf.matmul(centred, centred, transpose_b=True)
+    kernel = tf.linalg.set_diag(kernel, tf.zeros(n[None]))
+    rows = tf.reduce_sum(kernel, axis=1) / (count - 2.0)
+    total = tf.reduce_sum(rows) / (count - 1.0)
+    kernel = kernel - rows[:, None] - rows[None, :] + total
+    kernel = tf.linalg.set_diag(kernel, tf.zeros(n[None]))
+    squares = tf.stack([tf.reduce_sum(centred**2), tf.reduce_sum(x**2)])
+    return kernel, squares
+
+
+def ratio_and_jackknife(hsic):
+    """CKA of the summed HSIC and its standard error from leaving out one batch at a time.
+
+    Args:
+        hsic: float64 array of shape (batch, layer, layer).
+
+    Returns:
+        Two arrays of shape (layer, layer); the error is NaN when there is one batch.
+    """
+
+    def ratio(sums):
+        own = np.diagonal(sums, axis1=-2, axis2=-1)
+        return sums / np.sqrt(own[..., :, None] * own[..., None, :])
+
+    total = hsic.sum(axis=0)
+    batches = len(hsic)
+    if batches == 1:
+        return ratio(total), np.full(total.shape, np.nan)
+    left_out = np.stack([ratio(total - batch) for batch in hsic])
+    spread = ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0)
+    return ratio(total), np.sqrt((batches - 1) / batches * spread)
+
+
+def _require_variation(squares, layers):
+    """Raises a `ValueError` naming the layers whose examples differ by rounding errors only."""
+    constant = [
+        layer for layer, (own, raw) in zip(layers, squares, strict=True) if own <= 1e-12 * raw
+    ]
+    if constant:
+        raise ValueError(
+            "Expected every layer to vary between examples. "
+            f"Received a constant layer: {', '.join(constant[:5])}"
+        )

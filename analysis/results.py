@@ -1,0 +1,44 @@
+"""What every result carries: provenance, and numbers that were checked."""
+
+import math
+
+import numpy as np
+
+
+def provenance(features, examples, batches, **parameters):
+    """Attributes of a result, in forms that netCDF can hold.
+
+    Args:
+        features: the callable that was measured; its `name` is noted.
+        examples: number of images.
+        batches: number of batches; all but the last are of one size.
+        **parameters: further facts, such as the units, the estimator and the call's parameters.
+    """
+    attributes = {
+        "model": model_name(features),
+        "examples": int(examples),
+        "batch_size": math.ceil(examples / batches),
+    }
+    for name, value in parameters.items():
+        if isinstance(value, tuple | list):
+            value = list(value) if value else "none"
+        attributes[name] = str(value) if value is None or isinstance(value, bool) else value
+    return attributes
+
+
+def model_name(features):
+    """The name of a model or function, without the ending that a submodel adds."""
+    name = getattr(features, "name", None) or getattr(features, "__name__", "features")
+    return name.removesuffix("_taps")
+
+
+def require_finite(what, values, layers):
+    """Raises a `ValueError` that names the layers whose `values` (layer, ...) are not finite."""
+    bad = [
+        layer for layer, value in zip(layers, values, strict=True) if not np.isfinite(value).all()
+    ]
+    if bad:
+        raise ValueError(
+            f"Expected finite activations to compute {what}. "
+            f"Received NaN or infinity at {', '.join(bad[:5])}{', ...' if bad[5:] else ''}"
+        )

@@ -1,0 +1,94 @@
+"""Skip ratios: what passes through the skips, and what through the branches."""
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from .results import provenance, require_finite
+from .stream import accumulate
+from .tokens import as_tokens, grid_of
+
+
+def skip_ratio(features, images, grid=None):
+    """Norm ratio and cosine similarity of skip and branch, for every token of every sum.
+
+        norm_ratio = mean over examples of |skip| / |branch|
+        cosine     = mean over examples of <skip, branch> / (|skip| |branch|)
+
+    over the channels of a token (Raghu et al. 2021, section 6, figures 7 and E.2).
+
+    Args:
+        features: callable from images to taps, of which `"site/skip"` and `"site/branch"` are
+            paired and the others left out. Maps count each place as a token, row by row.
+        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        grid: `TokenGrid` whose number of prefix tokens is noted; by default the features' own.
+
+    Returns:
+        Dataset with `norm_ratio` and `cosine` of shape (layer, token); a layer is a site such as
+        `"block00/mlp"`. Tokens that a layer does not have are NaN.
+
+    Raises:
+        ValueError: if no skip has its branch, or for activations that are not finite.
+    """
+    sites = []
+
+    def step(batch):
+        taps = features(batch)
+        pairs = _pairs(taps)
+        sites[:] = pairs
+        return {
+            "ratios": {
+                site: _summed_ratios(site, skip, branch) for site, (skip, branch) in pairs.items()
+            },
+            "examples": tf.shape(batch)[0],
+            "batches": 1,
+        }
+
+    sums = accumulate(step, images, description="skip ratios")
+    ratios = [sums["ratios"][site] / sums["examples"] for site in sites]
+    require_finite("skip ratios (or a branch is zero)", ratios, sites)
+    tokens = max(ratio.shape[1] for ratio in ratios)
+    padded = np.full((2, len(sites), tokens), np.nan)
+    for index, ratio in enumerate(ratios):
+        padded[:, index, : ratio.shape[1]] = ratio
+    grid = grid_of(features, grid)
+    known = {} if grid is None else {"prefix": grid.prefix}
+    dims = ("layer", "token")
+    return xr.Dataset(
+        {
+            "norm_ratio": (dims, padded[0], {"long_name": "|skip| / |branch|", "units": "1"}),
+            "cosine": (dims, padded[1], {"long_name": "cosine of skip and branch", "units": "1"}),
+        },
+        coords={"layer": sites, "token": np.arange(tokens)},
+        attrs=provenance(
+            features,
+            sums["examples"],
+            sums["batches"],
+            estimator="mean over examples of the ratio at each token",
+            **known,
+        ),
+    )
+
+
+def _pairs(taps):
+    """The skips and branches that belong together: dict from site to (skip, branch)."""
+    sites = [tap.removesuffix("/skip") for tap in taps if tap.endswith("/skip")]
+    pairs = {
+        site: (taps[f"{site}/skip"], taps[f"{site}/branch"])
+        for site in sites
+        if f"{site}/branch" in taps
+    }
+    if not pairs:
+        raise ValueError(
+            "Expected taps 'site/skip' with their 'site/branch'. "
+            f"Received: {', '.join(list(taps)[:8])}"
+        )
+    return pairs
+
+
+def _summed_ratios(site, skip, branch):
+    """Ratio and cosine of one site, summed over examples: shape (2, token)."""
+    skip, branch = as_tokens(f"{site}/skip", skip), as_tokens(f"{site}/branch", branch)
+    skip_norm, branch_norm = tf.norm(skip, axis=-1), tf.norm(branch, axis=-1)
+    cosine = tf.reduce_sum(skip * branch, axis=-1) / (skip_norm * branch_norm)
+    return tf.reduce_sum(tf.stack([skip_norm / branch_norm, cosine]), axis=1)

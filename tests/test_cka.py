@@ -1,0 +1,152 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vit_tf import analysis
+from vit_tf.analysis.cka import ratio_and_jackknife
+
+
+def hsic_oracle(x, y):
+    """Unbiased HSIC of Song et al. 2012, equation 5, in float64."""
+    n = len(x)
+    k, m = x @ x.T, y @ y.T
+    np.fill_diagonal(k, 0)
+    np.fill_diagonal(m, 0)
+    one = np.ones(n)
+    total = np.trace(k @ m) + (one @ k @ one) * (one @ m @ one) / ((n - 1) * (n - 2))
+    return (total - 2 / (n - 2) * (one @ k @ m @ one)) / (n * (n - 3))
+
+
+def cka_oracle(x, y, batch):
+    """Minibatch CKA of Nguyen et al. 2020, equation 3, in float64."""
+    x, y = (np.reshape(a, (len(a), -1)).astype(np.float64) for a in (x, y))
+    x, y = x - x.mean(0), y - y.mean(0)
+    sums = np.zeros(3)
+    for i in range(0, len(x), batch):
+        a, b = x[i : i + batch], y[i : i + batch]
+        sums += hsic_oracle(a, b), hsic_oracle(a, a), hsic_oracle(b, b)
+    return sums[0] / np.sqrt(sums[1] * sums[2])
+
+
+def lookup(**tables):
+    """Features that look their rows up by the index stored in the image."""
+    tables = {tap: tf.constant(table) for tap, table in tables.items()}
+
+    def features(images):
+        index = tf.cast(images[:, 0, 0, 0], tf.int32)
+        return {tap: tf.gather(table, index) for tap, table in tables.items()}
+
+    return features
+
+
+def indices(count, batch):
+    images = np.arange(count, dtype="float32").reshape(-1, 1, 1, 1)
+    return tf.data.Dataset.from_tensor_slices(images).batch(batch)
+
+
+def correlated(rng, count=96):
+    x = rng.normal(size=(count, 3, 5))
+    y = np.tanh(x.reshape(count, -1) @ rng.normal(size=(15, 8))) + 0.5 * rng.normal(size=(count, 8))
+    return x.astype("float32"), y.astype("float32")
+
+
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_equals_the_float64_oracle(rng, offset):
+    x, y = correlated(rng)
+    x = (x + offset * x.std()).astype("float32")
+    y = (y - offset * y.std()).astype("float32")
+    result = analysis.cka(lookup(x=x, y=y), indices(96, 32))
+    assert result.cka.sel(layer_x="x", layer_y="y") == pytest.approx(cka_oracle(x, y, 32), abs=1e-4)
+    np.testing.assert_allclose(np.diag(result.cka), 1, atol=1e-5)
+    np.testing.assert_allclose(result.cka, result.cka.T, atol=1e-6)
+
+
+def test_two_models_equal_the_oracle_and_one_model_of_both(rng):
+    x, y = correlated(rng)
+    two = analysis.cka(lookup(a=x, b=y), indices(96, 24), lookup(c=y))
+    assert two.cka.dims == ("layer_x", "layer_y")
+    assert list(two.layer_x) == ["a", "b"] and list(two.layer_y) == ["c"]
+    expected = [[cka_oracle(x, y, 24)], [1.0]]
+    np.testing.assert_allclose(two.cka, expected, atol=1e-4)
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), scale=st.floats(0.01, 100))
+def test_invariant_to_orthogonal_maps_and_isotropic_scaling(seed, scale):
+    rng = np.random.default_rng(seed)
+    x, y = correlated(rng, 32)
+    flat = x.reshape(32, -1)
+    rotation = np.linalg.qr(rng.normal(size=(15, 15)))[0]
+    moved = (scale * flat @ rotation).astype("float32")
+    result = analysis.cka(lookup(x=x, moved=moved, y=y), indices(32, 16)).cka
+    assert result.sel(layer_x="x", layer_y="moved") == pytest.approx(1, abs=1e-4)
+    assert result.sel(layer_x="moved", layer_y="y") == pytest.approx(
+        float(result.sel(layer_x="x", layer_y="y")), abs=1e-4
+    )
+
+
+def test_independent_features_have_no_similarity(rng):
+    x, y = (rng.normal(size=(2048, 20)).astype("float32") for _ in range(2))
+    assert abs(float(analysis.cka(lookup(x=x, y=y), indices(2048, 256)).cka[0, 1])) < 0.05
+
+
+def test_standard_error_covers_the_truth_at_the_stated_rate(rng):
+    mixing = rng.normal(size=(6, 6))
+    dimensions, batch = 6, 32
+
+    def sample(count):
+        x = rng.normal(size=(count, dimensions))
+        return x, x @ mixing + 2 * rng.normal(size=(count, dimensions))
+
+    def hsic(count):
+        rows = []
+        for _ in range(count):
+            x, y = sample(batch)
+            xy, xx, yy = hsic_oracle(x, y), hsic_oracle(x, x), hsic_oracle(y, y)
+            rows.append([[xx, xy], [xy, yy]])
+        return np.array(rows)
+
+    # For linear kernels HSIC is the squared norm of the cross-covariance.
+    yy = np.linalg.norm(mixing.T @ mixing + 4 * np.eye(dimensions)) ** 2
+    truth = np.linalg.norm(mixing) ** 2 / np.sqrt(dimensions * yy)
+    covered = []
+    for _ in range(200):
+        value, stderr = ratio_and_jackknife(hsic(30))
+        covered.append(abs(value[0, 1] - truth) < 1.96 * stderr[0, 1])
+    assert 0.89 < np.mean(covered) < 0.99
+
+
+def test_jackknife_is_the_leave_one_batch_out_formula(rng):
+    x, y = correlated(rng)
+    result = analysis.cka(lookup(x=x, y=y), indices(96, 24))
+    left_out = []
+    for batch in range(4):
+        keep = np.delete(np.arange(96), slice(24 * batch, 24 * batch + 24))
+        left_out.append(cka_oracle(x[keep], y[keep], 24))
+    expected = np.sqrt(3 / 4 * np.sum((np.array(left_out) - np.mean(left_out)) ** 2))
+    assert float(result.stderr[0, 1]) == pytest.approx(expected, rel=1e-2)
+    assert np.isnan(analysis.cka(lookup(x=x, y=y), indices(96, 96)).stderr).all()
+
+
+def test_saves_as_netcdf_and_comes_back_equal(rng, tmp_path):
+    x, y = correlated(rng, 32)
+    result = analysis.cka(lookup(**{"block00/mlp/sum": x, "y": y}), indices(32, 16))
+    result.to_netcdf(tmp_path / "cka.nc")
+    again = xr.load_dataset(tmp_path / "cka.nc")
+    xr.testing.assert_identical(result, again)
+    assert result.attrs["examples"] == 32 and result.attrs["batch_size"] == 16
+
+
+def test_errors_name_the_layer(rng):
+    x, _ = correlated(rng, 32)
+    with pytest.raises(ValueError, match=r"at least 4 examples\. Received one of 3"):
+        analysis.cka(lookup(x=x), indices(19, 16))
+    with pytest.raises(ValueError, match="Received a constant layer: block00"):
+        analysis.cka(lookup(x=x, block00=np.full((32, 3), 0.1, "float32")), indices(32, 16))
+    broken = x.copy()
+    broken[5, 0, 0] = np.nan
+    with pytest.raises(ValueError, match=r"Expected finite activations.*at broken"):
+        analysis.cka(lookup(x=x, broken=broken), indices(32, 16))

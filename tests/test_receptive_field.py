@@ -1,0 +1,78 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from vit_tf import analysis
+
+
+def test_a_convolution_gives_exactly_its_support(rng):
+    conv = keras.layers.Conv2D(2, (3, 5), padding="same", activation="relu", use_bias=False)
+    conv.build((None, 9, 11, 3))
+    kernel = np.abs(rng.normal(size=conv.kernel.shape)).astype("float32")
+    conv.kernel.assign(kernel)
+    images = np.abs(rng.normal(size=(4, 9, 11, 3))).astype("float32")
+    result = analysis.receptive_field(lambda x: {"conv": conv(x)}, images)
+    expected = np.zeros((9, 11))
+    expected[3:6, 3:8] = kernel.sum(axis=(2, 3))
+    np.testing.assert_allclose(result.sel(layer="conv"), expected, rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def vit():
+    keras.utils.set_random_seed(1)
+    return vit_tf.ViT((16, 24, 3), 8, 2, 2, 8, 16, 5)
+
+
+def single_channel(vit, tap, token, channel, images):
+    """Absolute gradient of one channel, one example at a time."""
+    total = 0
+    for image in images:
+        image = tf.constant(image[None])
+        with tf.GradientTape() as tape:
+            tape.watch(image)
+            value = vit.intermediates(image)[tap][0, token, channel]
+        total = total + np.abs(tape.gradient(value, image).numpy()[0]).sum(-1)
+    return total / len(images)
+
+
+def test_all_channels_are_the_mean_of_single_channel_gradients(vit, rng):
+    images = rng.normal(size=(3, 16, 24, 3)).astype("float32")
+    features = vit_tf.submodel(vit, "block0*/attention/sum")
+    data = tf.data.Dataset.from_tensor_slices(images).batch(2)
+    result = analysis.receptive_field(features, data, channels="all")
+    centre = 1 + 1 * 3 + 1
+    for tap in features.taps:
+        fields = [single_channel(vit, tap, centre, c, images) for c in range(8)]
+        np.testing.assert_allclose(result.sel(layer=tap), np.mean(fields, 0), rtol=1e-4, atol=1e-7)
+    sampled = analysis.receptive_field(features, data, channels=8)
+    np.testing.assert_allclose(sampled, result, rtol=1e-5)
+    one = analysis.receptive_field(features, data, channels=1, seed=3)
+    chosen = np.random.default_rng(3).permutation(8)[0]
+    expected = single_channel(vit, features.taps[0], centre, chosen, images)
+    np.testing.assert_allclose(one[0], expected, rtol=1e-4, atol=1e-7)
+
+
+def test_vectors_and_maps_have_their_own_centre(rng):
+    images = rng.normal(size=(2, 4, 4, 3)).astype("float32")
+    result = analysis.receptive_field(
+        lambda x: {"map": 2 * x, "vector": tf.reduce_sum(x, axis=(1, 2))}, images
+    )
+    expected = np.zeros((4, 4))
+    expected[2, 2] = 6
+    np.testing.assert_array_equal(result.sel(layer="map"), expected)
+    np.testing.assert_array_equal(result.sel(layer="vector"), np.full((4, 4), 3.0))
+
+
+def test_errors(vit):
+    images = np.zeros((2, 16, 24, 3), "float32")
+    features = vit_tf.submodel(vit, "block00/mlp/sum")
+    with pytest.raises(ValueError, match=r"Expected channels.*Received: channels='mean'"):
+        analysis.receptive_field(features, images, channels="mean")
+    with pytest.raises(ValueError, match=r"Expected a TokenGrid of the 7 tokens of 'block00"):
+        analysis.receptive_field(lambda x: features(x), images)
+    with pytest.raises(ValueError, match=r"Received: 'block00/attention/weights'"):
+        analysis.receptive_field(vit_tf.submodel(vit, "block00/attention/weights"), images)
+    with pytest.raises(ValueError, match=r"depend on the images. Received: 'constant'"):
+        analysis.receptive_field(lambda x: {"constant": tf.ones((2, 3))}, images)

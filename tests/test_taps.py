@@ -1,0 +1,230 @@
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from vit_tf.taps import depth_order
+
+
+@keras.saving.register_keras_serializable("tests")
+class Twice(keras.layers.Layer):
+    """A nested layer that returns two tensors and calls its activation twice."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = keras.layers.Dense(4)
+        self.relu = keras.layers.ReLU()
+
+    def call(self, x):
+        y = self.relu(self.dense(x))
+        return y, self.relu(y - 1.0)
+
+
+@keras.saving.register_keras_serializable("tests")
+class Subclassed(keras.Model):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.first = keras.layers.Conv2D(3, 2)
+        self.twice = Twice()
+        self.last = keras.layers.Dense(2)
+
+    def call(self, images):
+        x, y = self.twice(self.first(images))
+        return self.last(x + y)
+
+
+@pytest.fixture(scope="module")
+def vit():
+    keras.utils.set_random_seed(0)
+    return vit_tf.ViT((16, 24, 3), 8, 4, 2, 8, 16, 5, without_skips=("block01/mlp",))
+
+
+@pytest.fixture
+def images(rng):
+    return rng.normal(size=(2, 16, 24, 3)).astype("float32")
+
+
+def assert_same(actual, expected, **tolerance):
+    assert set(actual) == set(expected)
+    for tap in expected:
+        np.testing.assert_allclose(actual[tap], expected[tap], err_msg=tap, **tolerance)
+
+
+def test_submodel_gives_the_models_own_intermediates_in_depth_order(vit, images):
+    features = vit_tf.submodel(vit, "logits", "block*/*/sum", "embedding")
+    every = vit.intermediates(images)
+    outputs = features(images)
+    assert list(outputs) == [
+        t for t in vit.taps if t.endswith("sum") or t in ("embedding", "logits")
+    ]
+    assert features.taps == tuple(outputs)
+    assert_same(outputs, {tap: every[tap] for tap in outputs}, rtol=1e-6, atol=1e-6)
+    assert features.token_grid == vit.token_grid
+
+
+def test_submodel_holds_only_what_it_needs_and_shares_weights(vit, images):
+    features = vit_tf.submodel(vit, "block02/mlp/norm")
+    assert [layer.name for layer in features.layers] == [
+        "images",
+        "embedding",
+        "block00",
+        "block01",
+        "block02",
+    ]
+    assert all(any(w is v for v in vit.weights) for w in features.weights)
+
+
+def test_submodel_of_a_submodel(vit, images):
+    features = vit_tf.submodel(vit_tf.submodel(vit, "block*/mlp/sum"), "block01/*")
+    assert features.taps == ("block01/mlp/sum",)
+    assert [layer.name for layer in features.layers][-1] == "block01"
+
+
+def test_own_submodel_reloads_bit_for_bit(vit, images, tmp_path):
+    features = vit_tf.submodel(vit, "block01/*", "pooled")
+    features.save(tmp_path / "features.keras")
+    again = vit_tf.load_features(tmp_path / "features.keras")
+    assert again.taps == features.taps
+    assert again.token_grid == features.token_grid
+    assert_same(again(images), features(images), rtol=0, atol=0)
+    chosen = vit_tf.load_features(tmp_path / "features.keras", "*/mlp/*")
+    assert chosen.taps == tuple(t for t in features.taps if "/mlp/" in t)
+
+
+def test_whole_model_file_opens_as_features(vit, images, tmp_path):
+    vit.save(tmp_path / "vit.keras")
+    assert vit_tf.load_features(tmp_path / "vit.keras").taps == vit.taps
+    features = vit_tf.load_features(tmp_path / "vit.keras", "block*/mlp/sum")
+    assert_same(features(images), vit_tf.submodel(vit, "block*/mlp/sum")(images), rtol=0, atol=0)
+
+
+def test_saved_model_answers_without_the_package(vit, images, tmp_path):
+    features = vit_tf.submodel(vit, "block*/*/sum", "logits", "embedding")
+    features.export(tmp_path / "exported", verbose=False)
+    expected = {tap: tensor.numpy() for tap, tensor in features(images).items()}
+    opened = vit_tf.load_features(tmp_path / "exported")
+    assert tuple(opened(images)) == features.taps
+    assert_same(opened(images), expected, rtol=1e-5, atol=1e-5)
+    np.save(tmp_path / "images.npy", images)
+    script = (
+        "import sys, numpy as np, tensorflow as tf\n"
+        "folder = sys.argv[1]\n"
+        "model = tf.saved_model.load(folder + '/exported')\n"
+        "taps = model.serve(np.load(folder + '/images.npy'))\n"
+        "assert not any(name.startswith('vit_tf') for name in sys.modules)\n"
+        "np.savez(folder + '/taps.npz', **{k.replace('/', '|'): v for k, v in taps.items()})\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, cwd=tmp_path)
+    taps = {name.replace("|", "/"): value for name, value in np.load(tmp_path / "taps.npz").items()}
+    assert_same(taps, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_keras_applications_resnet50(rng, tmp_path):
+    model = keras.applications.ResNet50(weights=None, input_shape=(32, 32, 3), classes=4)
+    features = vit_tf.submodel(model, "conv2_block1_out", "conv3_block1_*_conv")
+    assert features.taps[0] == "conv2_block1_out"
+    assert not any(layer.name.startswith("conv4") for layer in features.layers)
+    images = rng.normal(size=(2, 32, 32, 3)).astype("float32")
+    reference = keras.Model(model.input, model.get_layer("conv3_block1_2_conv").output)
+    outputs = features(images)
+    np.testing.assert_allclose(outputs["conv3_block1_2_conv"], reference(images), rtol=1e-6)
+    features.save(tmp_path / "f.keras")
+    assert_same(vit_tf.load_features(tmp_path / "f.keras")(images), outputs, rtol=0, atol=0)
+    features.export(tmp_path / "f", verbose=False)
+    assert_same(vit_tf.load_features(tmp_path / "f")(images), outputs, rtol=1e-4, atol=1e-5)
+
+
+def test_subclassed_model_with_nested_layers(rng, tmp_path):
+    images = rng.normal(size=(2, 8, 8, 3)).astype("float32")
+    model = Subclassed()
+    model(images)
+    names = [model.first.name, model.twice.name, model.last.name]
+    dense, relu = model.twice.dense.name, model.twice.relu.name
+    features = vit_tf.submodel(model, "*")
+    assert features.taps == (
+        names[0],
+        f"{names[1]}/{dense}",
+        f"{names[1]}/{relu}",
+        f"{names[1]}/{relu}@2",
+        f"{names[1]}/0",
+        f"{names[1]}/1",
+        names[2],
+    )
+    first = model.first(images)
+    hidden = model.twice.dense(first).numpy()
+    outputs = features(images)
+    expected = [first, hidden, np.maximum(hidden, 0)]
+    expected += [np.maximum(np.maximum(hidden, 0) - 1, 0)]
+    expected += [*expected[2:4], model(images)]
+    assert_same(outputs, dict(zip(features.taps, expected, strict=True)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(model(images), model(images))
+    assert "call" not in vars(model.twice)
+
+    features.save(tmp_path / "f.keras")
+    assert_same(vit_tf.load_features(tmp_path / "f.keras")(images), outputs, rtol=0, atol=0)
+    features.export(tmp_path / "f", verbose=False)
+    assert_same(vit_tf.load_features(tmp_path / "f")(images), outputs, rtol=1e-5, atol=1e-6)
+
+
+def test_nested_functional_model_is_cut_behind_the_layer_needed(rng):
+    inner = keras.Sequential(
+        [keras.Input((6, 6, 3)), keras.layers.Conv2D(2, 3, name="a"), keras.layers.ReLU(name="b")],
+        name="inner",
+    )
+    outer = keras.Sequential([inner, keras.layers.Flatten(), keras.layers.Dense(3, name="head")])
+    outer.build((None, 6, 6, 3))
+    images = rng.normal(size=(2, 6, 6, 3)).astype("float32")
+    features = vit_tf.submodel(outer, "inner/a", "inner/b")
+    assert_same(
+        features(images),
+        {"inner/a": inner.layers[0](images), "inner/b": inner(images)},
+        rtol=1e-6,
+        atol=1e-6,
+    )
+    assert len(features.weights) == 2
+
+
+def test_depth_order_restores_what_the_alphabet_lost():
+    vit = vit_tf.ViT((8, 8, 3), 8, 12, 1, 4, 4, 2)
+    bit = vit_tf.BiT((32, 32, 3), (1, 2), 0.5, 2)
+    for taps in (vit.taps, bit.taps):
+        assert tuple(depth_order(sorted(taps))) == taps
+
+
+def test_recording_in_a_compiled_function(rng):
+    model = Subclassed()
+    images = rng.normal(size=(2, 8, 8, 3)).astype("float32")
+    model(images)
+    features = vit_tf.submodel(model, "*")
+    assert_same(tf.function(features)(images), features(images), rtol=1e-5, atol=1e-6)
+
+
+def test_errors(vit, tmp_path):
+    with pytest.raises(ValueError, match=r"Expected tap pattern.*block00/mlp/sum.*Received"):
+        vit_tf.submodel(vit, "block00/mlp/sun")
+    with pytest.raises(ValueError, match="Expected at least one tap pattern"):
+        vit_tf.submodel(vit)
+    with pytest.raises(ValueError, match=r"Expected model to be a keras\.Model"):
+        vit_tf.submodel(lambda images: images, "*")
+    with pytest.raises(ValueError, match="Expected a built model"):
+        vit_tf.submodel(Subclassed(), "*")
+    with pytest.raises(ValueError, match="no such file"):
+        vit_tf.load_features(tmp_path / "none.keras")
+    with pytest.raises(ValueError, match="Expected path to be a SavedModel folder"):
+        vit_tf.load_features(tmp_path)
+    (tmp_path / "weights.txt").write_text("")
+    with pytest.raises(ValueError, match=r"Expected path to end in '\.keras'"):
+        vit_tf.load_features(tmp_path / "weights.txt")
+
+
+def test_truncated_and_foreign_files(vit, tmp_path):
+    vit.save(tmp_path / "vit.keras")
+    whole = (tmp_path / "vit.keras").read_bytes()
+    for content in (whole[: len(whole) // 2], b"", b"PNG not a model"):
+        (tmp_path / "bad.keras").write_bytes(content)
+        with pytest.raises(ValueError, match=r"Expected '.*bad\.keras' to be a whole"):
+            vit_tf.load_model(tmp_path / "bad.keras")

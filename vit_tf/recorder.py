@@ -1,0 +1,177 @@
+"""Recording what the layers inside any Keras model put out, nested ones included."""
+
+import itertools
+
+import keras
+from keras import tree
+
+
+def find_taps(model):
+    """Taps of a built Keras model: dict from name to place, in the order of computation.
+
+    A place is the position of a layer in `named_layers(model)`, the number of its call and the
+    path of a tensor inside its output (`""` for a single tensor). It holds in another process
+    too, where Keras may give the layers other names.
+
+    Raises:
+        ValueError: for a model that is not built or has several inputs.
+    """
+    shape, dtype = _input_spec(model)
+    places = []
+
+    def trace(images):
+        records = record(model, images)
+        places.extend(records)
+        return list(records.values())
+
+    keras.layers.Lambda(trace)(keras.KerasTensor(shape, dtype))
+    paths = [path for path, _ in named_layers(model)]
+    return {
+        _tap_name(paths[position], call, leaf): (position, call, leaf)
+        for position, call, leaf in places
+    }
+
+
+def symbolic_taps(model, taps):
+    """Symbolic images and a dict from each of `taps` to its symbolic output.
+
+    A functional model is cut behind the last layer needed; taps of its own layers are read off
+    its graph, taps of layers nested deeper come from a `Recorder` around the cut.
+    """
+    model = getattr(model, "_functional", None) or model  # what a Sequential runs
+    if hasattr(model, "_nodes_by_depth"):
+        graph = _graph_outputs(model, {tap.split("/")[0].split("@")[0] for tap in taps})
+        single = {name: outputs[0] for name, outputs in graph.items() if len(outputs) == 1}
+        if all(tap in single for tap in taps):
+            return model.inputs[0], {tap: single[tap] for tap in taps}
+        model = keras.Model(model.inputs[0], tree.flatten(graph), name=model.name)
+    shape, dtype = _input_spec(model)
+    places = find_taps(model)
+    images = keras.Input(shape[1:], dtype=dtype, name="images")
+    recorder = Recorder(model, {tap: places[tap] for tap in taps}, name="recorder")
+    return images, recorder(images)
+
+
+@keras.saving.register_keras_serializable("vit_tf")
+class Recorder(keras.layers.Layer):
+    """Runs a model and returns what chosen layers inside it put out.
+
+    Args:
+        model: the Keras model.
+        places: dict from tap name to its place, as `find_taps` returns it.
+    """
+
+    def __init__(self, model, places, **kwargs):
+        super().__init__(**kwargs)
+        self.model = model
+        self.places = {tap: tuple(place) for tap, place in places.items()}
+
+    def build(self, input_shape):
+        pass
+
+    def call(self, images, training=None):
+        records = record(self.model, images, training=training)
+        return {tap: records[place] for tap, place in self.places.items()}
+
+    def get_config(self):
+        config = {
+            "model": keras.saving.serialize_keras_object(self.model),
+            "places": {tap: list(place) for tap, place in self.places.items()},
+        }
+        return super().get_config() | config
+
+    @classmethod
+    def from_config(cls, config):
+        model = keras.saving.deserialize_keras_object(config.pop("model"))
+        return cls(model, **config)
+
+
+def record(model, images, training=None):
+    """Outputs of every layer inside `model`: dict from place to tensor, as computed.
+
+    Keras copies the lists and dicts that it passes to a call, so nothing can be handed down to be
+    filled: the `call` of each layer is replaced instead while the model's own call runs.
+    """
+    records, changed = {}, []
+    try:
+        for position, (_, layer) in enumerate(named_layers(model)):
+            changed.append((layer, vars(layer).get("call")))
+            object.__setattr__(layer, "call", _watched(layer.call, position, records))
+        model(images, training=training)
+    finally:
+        for layer, call in changed:
+            if call is None:
+                object.__delattr__(layer, "call")
+            else:
+                object.__setattr__(layer, "call", call)
+    return records
+
+
+def _watched(call, position, records):
+    numbers = itertools.count(1)
+
+    def watched(*args, **kwargs):
+        number = next(numbers)
+        result = call(*args, **kwargs)
+        for path, leaf in tree.flatten_with_path(result):
+            if hasattr(leaf, "shape"):
+                records[position, number, "/".join(map(str, path))] = leaf
+        return result
+
+    return watched
+
+
+def named_layers(model):
+    """All layers inside `model`, each once: list of (slash-joined path, layer).
+
+    Siblings of one name are told apart by `_1`, `_2` and so on.
+    """
+    found, seen = [], {id(model)}
+
+    def walk(parent, prefix):
+        names = set()
+        for layer in parent._flatten_layers(include_self=False, recursive=False):
+            if id(layer) in seen or isinstance(layer, keras.layers.InputLayer):
+                continue
+            seen.add(id(layer))
+            numbered = (f"{layer.name}_{number}" for number in itertools.count(1))
+            name = next(n for n in itertools.chain([layer.name], numbered) if n not in names)
+            names.add(name)
+            found.append((prefix + name, layer))
+            walk(layer, f"{prefix}{name}/")
+
+    walk(model, "")
+    return found
+
+
+def _tap_name(path, call, leaf):
+    return path + (f"@{call}" if call > 1 else "") + (f"/{leaf}" if leaf else "")
+
+
+def _graph_outputs(model, names):
+    """Symbolic outputs of the named layers of a functional model: lists by name of the call."""
+    graph, calls = {}, dict.fromkeys(names, 0)
+    for depth in sorted(model._nodes_by_depth, reverse=True):
+        for node in model._nodes_by_depth[depth]:
+            name = node.operation.name
+            if name in calls:
+                calls[name] += 1
+                graph[_tap_name(name, calls[name], "")] = node.outputs
+    return graph
+
+
+def _input_spec(model):
+    """Shape (with a free batch axis) and dtype of the images that a model was built for."""
+    if getattr(model, "inputs", None):
+        if len(model.inputs) != 1:
+            raise ValueError(
+                f"Expected a model of one input, the images. Received: {len(model.inputs)} inputs"
+            )
+        return model.inputs[0].shape, model.inputs[0].dtype
+    shape = (model.get_build_config() or {}).get("input_shape")
+    if not model.built or not shape:
+        raise ValueError(
+            "Expected a built model: call it on a batch of images once. "
+            f"Received: {model.name!r}, not built"
+        )
+    return (None, *shape[1:]), model.input_dtype
