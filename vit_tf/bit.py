@@ -27,6 +27,29 @@ class StandardizedConv2D(layers.Conv2D):
 
 
 @register
+class GroupNorm(layers.GroupNormalization):
+    """Group normalisation (Wu and He 2018, equation 1) of maps, in float32.
+
+    The result is that of `keras.layers.GroupNormalization`, which splits the channels of the whole
+    map by group; here only the means are grouped, which moves less memory.
+    """
+
+    def call(self, features):
+        x = ops.cast(features, "float32")
+        centred = x - self._grouped(ops.mean(x, axis=(1, 2)))
+        variance = self._grouped(ops.mean(ops.square(centred), axis=(1, 2)))
+        scale = ops.rsqrt(variance + self.epsilon) * ops.cast(self.gamma, "float32")
+        return ops.cast(centred * scale + ops.cast(self.beta, "float32"), self.compute_dtype)
+
+    def _grouped(self, means):
+        """Means of shape (example, channel), averaged over each group and repeated for it."""
+        channels = means.shape[-1]
+        size = channels // self.groups
+        groups = ops.mean(ops.reshape(means, (-1, self.groups, size)), axis=2, keepdims=True)
+        return ops.reshape(ops.repeat(groups, size, axis=2), (-1, 1, 1, channels))
+
+
+@register
 class Unit(layers.Layer):
     """A pre-activation bottleneck unit: 1x1, 3x3 and 1x1 convolutions beside a skip to remove.
 
@@ -49,7 +72,7 @@ class Unit(layers.Layer):
             return StandardizedConv2D(filters, size, strides=stride, dtype=policy, name=name)
 
         def norm(name):
-            return layers.GroupNormalization(32, epsilon=1e-5, dtype=policy, name=name)
+            return GroupNorm(32, epsilon=1e-5, dtype=policy, name=name)
 
         self.norm1, self.conv1 = norm("norm1"), conv(filters, 1, 1, "conv1")
         self.norm2, self.conv2 = norm("norm2"), conv(filters, 3, stride, "conv2")
@@ -124,7 +147,7 @@ class BiT(keras.Model):
         without_skips=(),
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__(**{"name": "bit"} | kwargs)
         if stem is None:
             stem = "small" if min(image_shape[:2]) < 96 else "imagenet"
         self._config = {
@@ -158,7 +181,7 @@ class BiT(keras.Model):
                     name=name.replace("/", "_"),
                 )
             )
-        self.norm = layers.GroupNormalization(32, epsilon=1e-5, dtype=policy, name="norm")
+        self.norm = GroupNorm(32, epsilon=1e-5, dtype=policy, name="norm")
         self.head = layers.Dense(
             num_classes, kernel_initializer="zeros", dtype="float32", name="head"
         )

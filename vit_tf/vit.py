@@ -201,7 +201,7 @@ class ViT(keras.Model):
         dropout_rate=0.0,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        super().__init__(**{"name": "vit"} | kwargs)
         self._config = {
             "image_shape": tuple(image_shape),
             "patch_size": patch_size,

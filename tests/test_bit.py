@@ -1,0 +1,174 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from vit_tf import TokenGrid
+from vit_tf.bit import VARIANTS, GroupNorm
+
+# Published parameter counts with 1000 classes.
+COUNTS = {
+    "R50x1": 25_549_352,
+    "R50x3": 217_319_080,
+    "R101x1": 44_541_480,
+    "R101x3": 387_934_888,
+    "R152x2": 236_335_208,
+    "R152x4": 936_533_224,
+}
+
+
+def analytic_count(units, width_factor, classes=1000):
+    width = 64 * width_factor
+    total, channels = 7 * 7 * 3 * width, width
+    for stage, depth in enumerate(units):
+        inner = width * 2**stage
+        for unit in range(depth):
+            total += 2 * channels + channels * inner + 2 * inner + 9 * inner * inner
+            total += 2 * inner + inner * 4 * inner + (channels * 4 * inner if unit == 0 else 0)
+            channels = 4 * inner
+    return total + 2 * channels + (channels + 1) * classes
+
+
+def test_parameter_counts():
+    assert set(VARIANTS) == set(COUNTS)
+    for name, count in COUNTS.items():
+        assert analytic_count(**VARIANTS[name]) == count, name
+    assert vit_tf.BiT.from_variant("R50x1").count_params() == COUNTS["R50x1"]
+
+
+def randomize(model):
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(0.3 * rng.normal(size=weight.shape) + ("gamma" in weight.name))
+
+
+def conv_oracle(x, kernel, stride, pad):
+    """Weight-standardised convolution with explicit zero padding, in float64."""
+    kernel = (kernel - kernel.mean((0, 1, 2))) / np.sqrt(kernel.var((0, 1, 2)) + 1e-10)
+    x = np.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    size = kernel.shape[0]
+    windows = np.lib.stride_tricks.sliding_window_view(x, (size, size), axis=(1, 2))
+    return np.einsum("nijcrs,rsco->nijo", windows[:, ::stride, ::stride], kernel)
+
+
+def group_norm_oracle(x, gamma, beta):
+    grouped = x.reshape(*x.shape[:3], 32, -1)
+    mean, var = (f(grouped, axis=(1, 2, 4), keepdims=True) for f in (np.mean, np.var))
+    return ((grouped - mean) / np.sqrt(var + 1e-5)).reshape(x.shape) * gamma + beta
+
+
+def oracle(model, images):
+    """ResNet-v2 with the changes of Kolesnikov et al. 2020, section 3.2, in NumPy float64."""
+    weights = {w.path.split("/", 1)[1]: w.numpy().astype(float) for w in model.weights}
+    relu = lambda x: np.maximum(x, 0)  # noqa: E731
+
+    def norm(x, name):
+        return group_norm_oracle(x, weights[f"{name}/gamma"], weights[f"{name}/beta"])
+
+    def conv(x, name, stride=1, pad=0):
+        return conv_oracle(x, weights[f"{name}/kernel"], stride, pad)
+
+    taps = {}
+    x = images.astype(float)
+    if model.stem == "imagenet":
+        x = np.pad(conv(x, "root", 2, 3), ((0, 0), (1, 1), (1, 1), (0, 0)))
+        windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(1, 2))
+        x = windows[:, ::2, ::2].max((-1, -2))
+    else:
+        x = conv(x, "root", 1, 1)
+    taps["root"] = x
+    for tap in [t for t in model.taps if t.endswith("/sum")]:
+        name = tap.removesuffix("/sum")
+        unit = name.replace("/", "_")
+        stride = 2 if name.endswith("unit01") and "stage1" not in name else 1
+        taps[f"{name}/norm1"] = first = norm(x, f"{unit}/norm1")
+        taps[f"{name}/conv1"] = y = conv(relu(first), f"{unit}/conv1")
+        taps[f"{name}/norm2"] = y = norm(y, f"{unit}/norm2")
+        taps[f"{name}/conv2"] = y = conv(relu(y), f"{unit}/conv2", stride, 1)
+        taps[f"{name}/norm3"] = y = norm(y, f"{unit}/norm3")
+        branch = conv(relu(y), f"{unit}/conv3")
+        if f"{name}/skip" in model.taps:
+            projected = f"{unit}/projection/kernel" in weights
+            skip = conv(relu(first), f"{unit}/projection", stride) if projected else x
+            taps[f"{name}/skip"] = skip
+        taps[f"{name}/branch"] = branch
+        taps[tap] = x = branch + skip if f"{name}/skip" in taps else branch
+    taps["norm"] = x = norm(x, "norm")
+    taps["pooled"] = x = relu(x).mean((1, 2))
+    taps["logits"] = x @ weights["head/kernel"] + weights["head/bias"]
+    return taps
+
+
+@pytest.fixture(params=["small", "imagenet"])
+def bit(request):
+    model = vit_tf.BiT((17, 24, 3), (2, 1), 0.5, 5, request.param, ["stage1/unit02"])
+    randomize(model)
+    return model
+
+
+@pytest.fixture
+def images(rng):
+    return rng.normal(size=(2, 17, 24, 3)).astype("float32")
+
+
+def test_every_tap_equals_the_paper_in_float64(bit, images):
+    expected, actual = oracle(bit, images), bit.intermediates(images)
+    assert tuple(actual) == bit.taps == tuple(expected)
+    for tap, value in expected.items():
+        np.testing.assert_allclose(actual[tap], value, rtol=1e-3, atol=1e-3, err_msg=tap)
+    np.testing.assert_array_equal(bit(images), actual["logits"])
+    rows, columns = expected["norm"].shape[1:3]
+    stride = {"small": 2, "imagenet": 8}[bit.stem]
+    assert bit.token_grid == TokenGrid(rows, columns, 0, stride)
+
+
+def test_group_norm_is_that_of_keras(rng):
+    x = (3 * rng.normal(size=(2, 4, 5, 64)) + 10).astype("float32")
+    ours, theirs = GroupNorm(32, epsilon=1e-5), keras.layers.GroupNormalization(32, epsilon=1e-5)
+    np.testing.assert_allclose(ours(x), theirs(x), atol=2e-5)
+
+
+def test_small_images_keep_a_usable_map():
+    model = vit_tf.BiT.from_variant("R50x1", image_shape=(32, 32, 3), num_classes=10)
+    assert model.stem == "small" and model.token_grid == TokenGrid(4, 4, 0, 8)
+    large = vit_tf.BiT(units=(1, 1, 1, 1), num_classes=10)
+    assert large.stem == "imagenet" and large.token_grid == TokenGrid(7, 7, 0, 32)
+
+
+def test_saves_exports_and_compiles(bit, images, tmp_path):
+    bit.save(tmp_path / "bit.keras")
+    again = vit_tf.load_model(tmp_path / "bit.keras")
+    assert again.taps == bit.taps and again.get_config() == bit.get_config()
+    np.testing.assert_array_equal(again(images), bit(images))
+    bit.export(tmp_path / "exported", verbose=False)
+    exported = tf.saved_model.load(tmp_path / "exported")
+    np.testing.assert_allclose(exported.serve(images), bit(images), rtol=1e-3, atol=1e-3)
+    compiled = tf.function(bit, jit_compile=True)(images)
+    np.testing.assert_allclose(compiled, bit(images), rtol=1e-3, atol=1e-3)
+
+
+def test_mixed_precision_stays_close(images):
+    full = vit_tf.BiT((17, 24, 3), (1, 1), 0.5, 5)
+    mixed = vit_tf.BiT((17, 24, 3), (1, 1), 0.5, 5, dtype="mixed_bfloat16")
+    randomize(full)
+    mixed.set_weights(full.get_weights())
+    taps = mixed.intermediates(images)
+    assert taps["stage2/unit01/sum"].dtype == tf.bfloat16 and taps["logits"].dtype == tf.float32
+    expected = full(images).numpy()
+    np.testing.assert_allclose(taps["logits"], expected, atol=0.05 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"width_factor": 0.3}, r"multiple of the 32 groups.*width_factor=0\.3"),
+        ({"stem": "tiny"}, r"Expected stem.*imagenet, small.*'tiny'"),
+        ({"without_skips": ["stage9"]}, r"Expected without_skips.*stage1.*'stage9'"),
+    ],
+)
+def test_errors(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        vit_tf.BiT(**{"image_shape": (32, 32, 3), "units": (1, 1)} | arguments)
+    with pytest.raises(ValueError, match=r"Expected variant.*R50x1.*Received: 'R50x2'"):
+        vit_tf.BiT.from_variant("R50x2")

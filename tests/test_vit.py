@@ -1,0 +1,199 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.special import erf, softmax
+
+import vit_tf
+from vit_tf import TokenGrid
+
+# Published parameter counts with a CLS token and 1000 classes at 224 pixels.
+COUNTS = {
+    "Ti": (5_719_720, 5_694_376, 5_717_416, 6_131_560),
+    "S": (22_055_272, 22_004_584, 22_050_664, 22_878_952),
+    "B": (86_576_872, 86_475_496, 86_567_656, 88_224_232),
+    "L": (304_338_920, 304_203_752, 304_326_632, 306_535_400),
+    "H": (632_214_760, 632_045_800, 632_199_400, 634_960_360),
+}
+
+
+def analytic_count(layers, hidden, mlp, patch, classes=1000, size=224):
+    block = 4 * hidden * (hidden + 1) + 2 * hidden * mlp + hidden + mlp + 4 * hidden
+    tokens = 1 + (size // patch) ** 2
+    return (
+        (3 * patch**2 + 1) * hidden
+        + hidden
+        + tokens * hidden
+        + layers * block
+        + 2 * hidden
+        + (hidden + 1) * classes
+    )
+
+
+@pytest.mark.parametrize("size", ["Ti", "S", "B"])
+def test_parameter_counts_of_models(size):
+    for patch, count in zip((8, 14, 16, 32), COUNTS[size], strict=True):
+        if size == "Ti" or patch == 16:
+            assert vit_tf.ViT.from_variant(f"{size}/{patch}").count_params() == count
+
+
+def test_parameter_counts_of_every_variant():
+    from vit_tf.vit import VARIANTS
+
+    assert len(VARIANTS) == 20
+    for size, counts in COUNTS.items():
+        for patch, count in zip((8, 14, 16, 32), counts, strict=True):
+            fields = VARIANTS[f"{size}/{patch}"]
+            assert fields["hidden_dim"] % fields["num_heads"] == 0
+            assert (
+                analytic_count(fields["num_layers"], fields["hidden_dim"], fields["mlp_dim"], patch)
+                == count
+            )
+
+
+def randomize(model, seed=0):
+    """Random weights everywhere, so that no path is hidden behind a zero."""
+    rng = np.random.default_rng(seed)
+    for weight in model.weights:
+        if "seed" not in weight.path:
+            weight.assign(0.3 * rng.normal(size=weight.shape) + ("gamma" in weight.name))
+
+
+@pytest.fixture(params=["cls", "gap"])
+def vit(request):
+    model = vit_tf.ViT(
+        (16, 24, 3), 8, 3, 2, 8, 12, 5, request.param, ["block01/attention", "block02"]
+    )
+    randomize(model)
+    return model
+
+
+@pytest.fixture
+def images(rng):
+    return rng.normal(size=(2, 16, 24, 3)).astype("float32")
+
+
+def oracle(model, images):
+    """The forward pass of Dosovitskiy et al. 2020, equations 1 to 4, in NumPy float64."""
+    weights = {w.path.split("/", 1)[1]: w.numpy().astype(float) for w in model.weights}
+
+    def get(layer, *names):
+        return [weights[f"{layer}/{name}"] for name in names]
+
+    def norm(x, layer):
+        gamma, beta = get(layer, "gamma", "beta")
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / np.sqrt(x.var(-1, keepdims=True) + 1e-6) * gamma + beta
+
+    def dense(x, layer):
+        kernel, bias = get(layer, "kernel", "bias")
+        return x @ kernel + bias
+
+    taps = {}
+    cls = model.pooling == "cls"
+    kernel, bias = get("embedding/patches", "kernel", "bias")
+    x = images.astype(float).reshape(2, 2, 8, 3, 8, 3).transpose(0, 1, 3, 2, 4, 5)
+    x = x.reshape(2, 6, -1) @ kernel.reshape(-1, 8) + bias
+    if cls:
+        prefix = np.broadcast_to(weights["embedding/prefix"], (2, 1, 8))
+        x = np.concatenate([prefix, x], 1)
+    taps["embedding"] = x = x + weights["embedding/positions"]
+    for i in range(3):
+        b = f"block{i:02d}"
+        taps[f"{b}/attention/norm"] = y = norm(x, f"{b}/attention_norm")
+        q, k, v = (dense(y, f"{b}/{n}").reshape(2, -1, 2, 4) for n in ("query", "key", "value"))
+        a = softmax(np.einsum("nqhd,nkhd->nhqk", q, k) / np.sqrt(4), axis=-1)
+        taps[f"{b}/attention/weights"] = a
+        taps[f"{b}/attention/heads"] = heads = np.einsum("nhqk,nkhd->nqhd", a, v)
+        branch = dense(heads.reshape(*x.shape), f"{b}/out")
+        if i == 0:
+            taps[f"{b}/attention/skip"] = x
+        x = x + branch if i == 0 else branch
+        taps |= {f"{b}/attention/branch": branch, f"{b}/attention/sum": x}
+        taps[f"{b}/mlp/norm"] = y = norm(x, f"{b}/mlp_norm")
+        y = dense(y, f"{b}/expand")
+        taps[f"{b}/mlp/hidden"] = y = y * (1 + erf(y / np.sqrt(2))) / 2
+        branch = dense(y, f"{b}/contract")
+        if i < 2:
+            taps[f"{b}/mlp/skip"] = x
+        x = x + branch if i < 2 else branch
+        taps |= {f"{b}/mlp/branch": branch, f"{b}/mlp/sum": x}
+    taps["norm"] = x = norm(x, "norm")
+    taps["pooled"] = x = x[:, 0] if cls else x.mean(1)
+    taps["logits"] = dense(x, "head")
+    return taps
+
+
+def test_every_tap_equals_the_paper_in_float64(vit, images):
+    expected, actual = oracle(vit, images), vit.intermediates(images)
+    assert tuple(actual) == vit.taps == tuple(expected)
+    for tap, value in expected.items():
+        np.testing.assert_allclose(actual[tap], value, rtol=2e-4, atol=2e-5, err_msg=tap)
+    np.testing.assert_array_equal(vit(images), actual["logits"])
+    assert vit.token_grid == TokenGrid(2, 3, int(vit.pooling == "cls"), 8)
+
+
+def test_saves_exports_and_compiles(vit, images, tmp_path):
+    vit.save(tmp_path / "vit.keras")
+    again = vit_tf.load_model(tmp_path / "vit.keras")
+    assert again.taps == vit.taps and again.get_config() == vit.get_config()
+    np.testing.assert_array_equal(again(images), vit(images))
+    vit.export(tmp_path / "exported", verbose=False)
+    exported = tf.saved_model.load(tmp_path / "exported")
+    np.testing.assert_allclose(exported.serve(images), vit(images), rtol=1e-4, atol=1e-5)
+    compiled = tf.function(vit, jit_compile=True)(images)
+    np.testing.assert_allclose(compiled, vit(images), rtol=1e-4, atol=1e-5)
+
+
+def test_mixed_precision_stays_close_and_keeps_softmax_and_logits_in_float32(images, tmp_path):
+    arguments = {"image_shape": (16, 24, 3), "patch_size": 8, "num_layers": 2, "num_heads": 2}
+    arguments |= {"hidden_dim": 8, "mlp_dim": 12, "num_classes": 5}
+    full = vit_tf.ViT(**arguments)
+    mixed = vit_tf.ViT(**arguments, dtype="mixed_bfloat16")
+    randomize(full)
+    mixed.set_weights(full.get_weights())
+    taps = mixed.intermediates(images)
+    assert taps["block01/mlp/sum"].dtype == tf.bfloat16
+    assert taps["block01/attention/weights"].dtype == taps["logits"].dtype == tf.float32
+    np.testing.assert_allclose(taps["logits"], full(images), atol=0.15)
+    mixed.save(tmp_path / "mixed.keras")
+    np.testing.assert_array_equal(
+        vit_tf.load_model(tmp_path / "mixed.keras")(images), mixed(images)
+    )
+
+
+def test_head_starts_at_zero_and_dropout_acts_in_training_only(images):
+    model = vit_tf.ViT((16, 24, 3), 8, 1, 2, 8, 12, 5, dropout_rate=0.5)
+    np.testing.assert_array_equal(model(images), np.zeros((2, 5)))
+    dropped = model.intermediates(images, training=True)["embedding"].numpy()
+    kept = model.intermediates(images)["embedding"].numpy()
+    assert np.all((dropped == 0) | np.isclose(dropped, 2 * kept, rtol=1e-5))
+    assert 0.2 < (dropped == 0).mean() < 0.8
+
+
+def test_fit_with_xla_learns(rng):
+    keras.utils.set_random_seed(0)
+    labels = rng.integers(0, 2, 64)
+    images = (labels * 2 - 1)[:, None, None, None] + rng.normal(size=(64, 8, 8, 3))
+    model = vit_tf.ViT((8, 8, 3), 4, 1, 2, 8, 12, 2)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"], jit_compile=True)
+    history = model.fit(images, labels, epochs=8, batch_size=32, verbose=0).history
+    assert history["loss"][0] > history["loss"][-1]
+    assert history["accuracy"][-1] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"pooling": "max"}, r"Expected pooling to be 'cls' or 'gap'\. Received: pooling='max'"),
+        ({"image_shape": (30, 32, 3)}, r"multiples of patch_size.*\(30, 32, 3\), patch_size=16"),
+        ({"num_heads": 5}, r"multiple of num_heads.*num_heads=5"),
+        ({"without_skips": ["block99"]}, r"Expected without_skips.*'block99'"),
+    ],
+)
+def test_errors(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        vit_tf.ViT(**{"image_shape": (32, 32, 3), "hidden_dim": 12} | arguments)
+    with pytest.raises(ValueError, match=r"Expected variant.*B/16.*Received: 'B/15'"):
+        vit_tf.ViT.from_variant("B/15")
