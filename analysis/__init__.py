@@ -6,17 +6,35 @@ data set through it once and returns a labelled xarray result.
 
 from .attention import attention_distance
 from .cka import cka
+from .plots import (
+    plot_attention_distance,
+    plot_cka,
+    plot_receptive_field,
+    plot_ridge_probe,
+    plot_skip_ratio,
+    plot_skip_ratio_lines,
+)
 from .receptive_field import receptive_field
-from .ridge import ridge_probe
+from .report import Figure, write_report
+from .ridge import ridge_probe, select_l2
 from .skips import skip_ratio
 from .stream import accumulate, collect
 
 __all__ = [
+    "Figure",
     "accumulate",
     "attention_distance",
     "cka",
     "collect",
+    "plot_attention_distance",
+    "plot_cka",
+    "plot_receptive_field",
+    "plot_ridge_probe",
+    "plot_skip_ratio",
+    "plot_skip_ratio_lines",
     "receptive_field",
     "ridge_probe",
+    "select_l2",
     "skip_ratio",
+    "write_report",
 ]

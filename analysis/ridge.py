@@ -70,6 +70,23 @@ def ridge_probe(features, train, test, num_classes, l2=L2, tokens="mean"):
     return result if tokens == "each" else result.isel(token=0, drop=True)
 
 
+def select_l2(validation, test):
+    """Test accuracy of each layer at the `l2` that is best for it on held-out images.
+
+    Args:
+        validation: accuracy on held-out images, of dims (layer, l2).
+        test: accuracy on the test set, with the same coordinates.
+
+    Returns:
+        DataArray of dims (layer,), with the chosen `l2` as a coordinate of each layer; of equally
+        good ones the strongest.
+    """
+    strongest_first = validation.sortby("l2", ascending=False)
+    chosen = test.sel(l2=strongest_first.idxmax("l2"))
+    chosen.attrs = test.attrs | {"l2": "chosen on held-out images"}
+    return chosen
+
+
 def _probed(features, tokens):
     """The features reduced to the tokens that are probed, of shape (example, token, channel)."""
     choose = {

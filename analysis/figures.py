@@ -1,0 +1,200 @@
+"""Which figures show the measurements of a set of models: a table, in the paper's order.
+
+Every row names the results that it draws; adding a figure is adding a row.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import plots
+from .measurements import unlike
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of the report.
+
+    Attributes:
+        section: key of `SECTIONS`.
+        name: short and unique, also of the file.
+        title: what is shown.
+        caption: one sentence on how to read it.
+        paper: figures of Raghu et al. 2021 that it answers to.
+        results: dict from a model's name to the name of the result drawn.
+        draw: function of a dict from a model's name to its result; returns a Matplotlib figure.
+    """
+
+    section: str
+    name: str
+    title: str
+    caption: str
+    paper: str
+    results: dict[str, str]
+    draw: Callable
+
+
+SECTIONS = {
+    "structure": (
+        "Representation structure",
+        "How similar are the representations of a model's layers, and those of two models? Section "
+        "4 of the paper finds ViTs uniform through their depth and ResNets divided into stages.",
+    ),
+    "locality": (
+        "Local and global information",
+        "How far does a layer look? Section 5 of the paper finds heads of every reach in the "
+        "lowest ViT layers, where ResNets are local by construction.",
+    ),
+    "skips": (
+        "Skip connections",
+        "What passes through the skips, and what through the branches? Section 6 of the paper "
+        "finds the skips of ViTs more influential than those of ResNets.",
+    ),
+    "probes": (
+        "Linear probes",
+        "How much of the label can be read off each layer by a linear map?",
+    ),
+}
+
+
+def figures(subjects):
+    """The rows for these models, section by section."""
+    return [
+        *_structure(subjects),
+        *_locality(subjects),
+        *_skips(subjects),
+        *_probes(subjects),
+    ]
+
+
+def _structure(subjects):
+    for subject in subjects:
+        yield Row(
+            "structure",
+            f"cka-{subject.slug}",
+            f"Similarity of the layers of {subject.name}",
+            "Each cell compares two layers on the same images, from the input at the lower left to "
+            "the output: bright blocks are layers that represent images alike, and a dark band "
+            "between two blocks is a place where the representation changes.",
+            "Figures 1, 8 and B.1",
+            {subject.name: f"cka.{subject.slug}"},
+            _draw_alone(plots.plot_cka),
+        )
+    for one, other in unlike(subjects):
+        yield Row(
+            "structure",
+            f"cka-{one.slug}-{other.slug}",
+            f"Similarity of {one.name} and {other.name}",
+            "Each column is a layer of the first model and each row one of the second: the "
+            "brightest cell of a column is where in its depth the second model comes closest.",
+            "Figures 2 and B.1",
+            {one.name: f"cka.{one.slug}.{other.slug}"},
+            _draw_alone(plots.plot_cka),
+        )
+
+
+def _locality(subjects):
+    attending = [subject for subject in subjects if subject.has_attention]
+    if attending:
+        yield Row(
+            "locality",
+            "attention-distance",
+            "Mean distance of attention heads",
+            "Each line is a layer and each point a head, sorted by how far from the query it "
+            "attends on average: a low left end is a local head, and a flat line is a layer whose "
+            "heads all look equally far.",
+            "Figures 3, 4, C.5 and C.6",
+            {subject.name: f"attention_distance.{subject.slug}" for subject in attending},
+            _draw_distances,
+        )
+    for subject in subjects:
+        yield Row(
+            "locality",
+            f"receptive-field-{subject.slug}",
+            f"Effective receptive fields of {subject.name}",
+            "Bright pixels are those that move the centre of the layer most, after its skip and "
+            "branch are summed: fields that fill the panel are global.",
+            "Figures 6, C.1, C.2 and C.3",
+            {subject.name: f"receptive_field.{subject.slug}"},
+            _draw_alone(plots.plot_receptive_field),
+        )
+
+
+def _skips(subjects):
+    for subject in subjects:
+        if subject.grid and subject.grid.prefix:
+            yield Row(
+                "skips",
+                f"skip-ratio-{subject.slug}",
+                f"Skip against branch in {subject.name}, token by token",
+                "Each cell is one token at one sum: above 1 the skip is the longer vector and what "
+                "came in goes on, below 1 the branch rewrites it.",
+                "Figures 7 (left) and E.1",
+                {subject.name: f"skip_ratio.{subject.slug}"},
+                _draw_alone(plots.plot_skip_ratio),
+            )
+    results = {subject.name: f"skip_ratio.{subject.slug}" for subject in subjects}
+    yield Row(
+        "skips",
+        "skip-ratio",
+        "Skip against branch through the depth",
+        "The higher a line, the more of that token's representation is handed on by the skip; the "
+        "grey line is where skip and branch are equally long.",
+        "Figure 7 (right)",
+        results,
+        lambda found: plots.plot_skip_ratio_lines(found).figure,
+    )
+    yield Row(
+        "skips",
+        "skip-cosine",
+        "Direction of skip and branch through the depth",
+        "At 1 the branch adds to what the skip carries, at 0 it writes something new beside it, "
+        "and below 0 it takes something away.",
+        "Figure E.2",
+        results,
+        lambda found: plots.plot_skip_ratio_lines(found, variable="cosine").figure,
+    )
+
+
+def _probes(subjects):
+    yield Row(
+        "probes",
+        "ridge-probe",
+        "Accuracy of linear probes through the depth",
+        "Each point is a linear classifier on the mean over all tokens or places of one block's "
+        "output; where a line rises, the block makes the classes easier to tell apart.",
+        "Figure 13",
+        {subject.name: f"ridge_probe.{subject.slug}" for subject in subjects},
+        _draw_probes,
+    )
+
+
+def _draw_alone(plot):
+    """A drawing of the only result; the function may return one axes or an array of them."""
+
+    def draw(results):
+        (result,) = results.values()
+        return np.ravel(plot(result))[0].figure
+
+    return draw
+
+
+def _draw_distances(results):
+    import matplotlib.pyplot as plt
+
+    size = (4.6 * len(results) + 0.6, 4.2)
+    figure, axes = plt.subplots(1, len(results), figsize=size, layout="constrained", squeeze=False)
+    for ax, result in zip(axes[0], results.values(), strict=True):
+        plots.plot_attention_distance(result, ax=ax)
+    top = max(ax.get_ylim()[1] for ax in axes[0])
+    for ax in axes[0]:
+        ax.set_ylim(0, top)
+    return figure
+
+
+def _draw_probes(results):
+    ax = None
+    for name, result in results.items():
+        ax = plots.plot_ridge_probe(result, ax=ax, label=name)
+    return ax.figure

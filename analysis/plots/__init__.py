@@ -1,0 +1,20 @@
+"""Draw one labelled result: `plot_*(result, ax=None)` returns axes; it neither saves nor shows.
+
+Depth runs left to right (and bottom up where both axes are layers), so the input lies at the
+origin, as in Raghu et al. 2021, "Do Vision Transformers See Like Convolutional Neural Networks?",
+whose figures are named in the docstrings. Functions that are given no axes make a figure of a
+fitting size; the caller saves and closes it. A title takes the model's name from the attribute
+`model` of the result, or `model_x` and `model_y`.
+"""
+
+from .lines import plot_attention_distance, plot_ridge_probe, plot_skip_ratio_lines
+from .maps import plot_cka, plot_receptive_field, plot_skip_ratio
+
+__all__ = [
+    "plot_attention_distance",
+    "plot_cka",
+    "plot_receptive_field",
+    "plot_ridge_probe",
+    "plot_skip_ratio",
+    "plot_skip_ratio_lines",
+]

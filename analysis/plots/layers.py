@@ -1,0 +1,142 @@
+"""Names of layers on an axis: all where they fit, else the blocks that they form."""
+
+import itertools
+import math
+
+import numpy as np
+
+FONT_SIZE = 7.5
+ENOUGH_GROUPS = 8
+LEFT_BY_LAYOUT = 0.75
+
+
+def shorten(names):
+    """Leave out the leading and trailing path components that all names share.
+
+    Returns:
+        The list of shorter names, and what they were cut from: "vit/…/attention" turns
+        "vit/block3/attention" into "block3". Empty if nothing was cut.
+    """
+    parts = [name.split("/") for name in names]
+    room = min(map(len, parts)) - 1 if len(names) > 1 else 0
+    tail = _shared([part[::-1] for part in parts], room)
+    head = _shared(parts, room - tail)
+    short = ["/".join(part[head : len(part) - tail]) for part in parts]
+    first = parts[0]
+    cut = "/".join([*first[:head], "…", *first[len(first) - tail :]]) if head + tail else ""
+    return short, cut
+
+
+def _shared(parts, most):
+    """How many leading components all lists share, at most `most`."""
+    columns = zip(*parts, strict=False)
+    same = itertools.takewhile(lambda column: len(set(column)) == 1, columns)
+    return min(most, len(list(same)))
+
+
+def layer_label(cut, model=""):
+    """The name of an axis of layers whose names were shortened by `cut`."""
+    return "layer" + (f" of {model}" if model else "") + (f" ({cut})" if cut else "")
+
+
+def group_layers(names, capacity):
+    """Group layers in depth order into blocks whose names fit.
+
+    Args:
+        names: slash-joined layer names, in depth order.
+        capacity: how many names the axis has room for.
+
+    Returns:
+        List of (name, start, stop), half-open runs that cover all layers, of the shallowest level
+        of the hierarchy with enough blocks; or None if no level has between 3 and `capacity`.
+    """
+    best = None
+    for depth in range(1, max(name.count("/") for name in names) + 1):
+        groups = _groups_at(names, depth)
+        if len(groups) > capacity:
+            break
+        if len(groups) >= 3:
+            best = groups
+        if len(groups) >= ENOUGH_GROUPS:
+            break
+    return best
+
+
+def _groups_at(names, depth):
+    """Runs of layers that share `depth` path components; shallower neighbours form one run."""
+
+    def key(index):
+        parts = names[index].split("/")
+        return "/".join(parts[:depth]) if len(parts) > depth else None
+
+    groups = []
+    for name, run in itertools.groupby(range(len(names)), key):
+        run = list(run)
+        ends = dict.fromkeys([names[run[0]], names[run[-1]]])
+        groups.append((name or " … ".join(ends), run[0], run[-1] + 1))
+    return groups
+
+
+def name_layers(ax, which, names, positions, inches=None):
+    """Write layer names on an axis: all if they fit, else of blocks between ticks at their edges.
+
+    Args:
+        ax: Matplotlib axes.
+        which: "x" or "y".
+        names: layer names, in depth order.
+        positions: array of shape (layers,), where on the axis each layer lies, ascending.
+        inches: how long the axis will be; guessed if None, since labels are yet to take room.
+    """
+    axis = getattr(ax, f"{which}axis")
+    points = 72 * (inches or _guess_inches(ax, which))
+    scale = points / (positions[-1] - positions[0] or 1)
+    capacity = max(2, int(points / (FONT_SIZE * 1.3)))
+    groups = group_layers(names, capacity) if len(names) > capacity else None
+    if groups:
+        edges = [(positions[start - 1] + positions[start]) / 2 for _, start, _ in groups[1:]]
+        labels, places = _apart(groups, positions, FONT_SIZE * 1.15 / scale)
+        axis.set_ticks(edges, labels=[""] * len(edges))
+        axis.set_ticks(places, labels=labels, minor=True)
+    else:
+        step = math.ceil(len(names) / capacity)
+        labels, places = names[::step], positions[::step]
+        axis.set_ticks(places, labels=labels)
+        axis.set_ticks([], minor=True)
+    axis.set_tick_params(which="minor", length=0, pad=7, labelsize=FONT_SIZE)
+    axis.set_tick_params(which="major", length=6 if groups else 2.5, labelsize=FONT_SIZE)
+    if which == "x":
+        flat = _fits_flat(labels, np.asarray(places) * scale)
+        axis.set_tick_params(which="both", labelrotation=0 if flat else 90)
+
+
+def _guess_inches(ax, which):
+    """What the layout will leave of an axis."""
+    sides = {"x": ax.bbox.width, "y": ax.bbox.height}
+    side = sides[which] if ax.get_aspect() == "auto" else min(sides.values())
+    return LEFT_BY_LAYOUT * side / ax.figure.dpi
+
+
+def _apart(groups, positions, gap):
+    """Names and centres of groups, those of small groups left out where they would touch."""
+    kept = []
+    for name, start, stop in sorted(groups, key=lambda group: group[1] - group[2]):
+        place = (positions[start] + positions[stop - 1]) / 2
+        if all(abs(place - other) >= gap for other, _ in kept):
+            kept.append((place, name))
+    kept.sort()
+    return [name for _, name in kept], [place for place, _ in kept]
+
+
+def _fits_flat(labels, points):
+    """Whether labels centred at these points fit side by side without turning them."""
+    widths = np.array([len(label) * FONT_SIZE * 0.65 for label in labels])
+    return bool(((widths[1:] + widths[:-1]) / 2 < np.diff(points)).all())
+
+
+def wrap(name, width=22):
+    """Break a long layer name over two lines at the slash nearest its middle."""
+    slashes = [index for index, letter in enumerate(name) if letter == "/"]
+    if len(name) <= width or not slashes:
+        return name
+    cut = min(slashes, key=lambda index: abs(index - len(name) / 2)) + 1
+    return f"{name[:cut]}\n{name[cut:]}"

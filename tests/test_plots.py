@@ -1,0 +1,515 @@
+"""What is drawn is the result: values, orientation, scales and names, as the artists have them."""
+
+import ast
+import warnings
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import xarray as xr
+from matplotlib.colors import to_hex
+
+from vit_tf.analysis import plots
+from vit_tf.analysis.plots import layers as naming
+
+SITES = [f"block{block:02}/{site}" for block in range(3) for site in ("attention", "mlp")]
+
+
+@pytest.fixture(autouse=True)
+def _strict_and_clean():
+    """No plot may warn, and every figure is closed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        yield
+    plt.close("all")
+
+
+def _vit_taps(blocks):
+    attention = ["norm", "weights", "heads", "skip", "branch", "sum"]
+    mlp = ["norm", "hidden", "skip", "branch", "sum"]
+    return [
+        "embedding",
+        *(
+            f"block{block:02}/{site}/{what}"
+            for block in range(blocks)
+            for site, whats in (("attention", attention), ("mlp", mlp))
+            for what in whats
+        ),
+        "norm",
+        "pooled",
+        "logits",
+    ]
+
+
+def _cka(rng, x, y, **attrs):
+    values = rng.uniform(0.1, 0.9, (len(x), len(y)))
+    dims = ("layer_x", "layer_y")
+    return xr.Dataset(
+        {"cka": (dims, values), "stderr": (dims, 0.02 * values)},
+        coords={"layer_x": x, "layer_y": y},
+        attrs=attrs,
+    )
+
+
+def _distances(rng, layers=3, heads=4):
+    names = [f"block{block:02}/attention/weights" for block in range(layers)]
+    values = rng.uniform(5, 20, (layers, heads))
+    return xr.DataArray(values, dims=("layer", "head"), coords={"layer": names})
+
+
+def _fields(rng, names=("root", "stage1/unit01/sum", "norm")):
+    scale = 10.0 ** -np.arange(len(names))[:, None, None]
+    values = scale * rng.uniform(0, 1, (len(names), 6, 8))
+    return xr.DataArray(values, dims=("layer", "row", "column"), coords={"layer": list(names)})
+
+
+def _skips(rng, layers=SITES, tokens=20, **attrs):
+    dims = ("layer", "token")
+    return xr.Dataset(
+        {
+            "norm_ratio": (dims, np.exp(rng.normal(0, 1, (len(layers), tokens)))),
+            "cosine": (dims, rng.uniform(-1, 1, (len(layers), tokens))),
+        },
+        coords={"layer": list(layers)},
+        attrs={"prefix": 1} | attrs,
+    )
+
+
+def _probe(rng, l2=(0.1,), layers=SITES, tokens=None, **attrs):
+    dims, shape = ["layer", "l2"], [len(layers), len(l2)]
+    if tokens:
+        dims, shape = [*dims, "token"], [*shape, tokens]
+    coords = {"layer": list(layers), "l2": list(l2)}
+    return xr.DataArray(rng.uniform(0.1, 0.9, shape), dims=dims, coords=coords, attrs=attrs)
+
+
+def _ticks(ax, which="x"):
+    """Dict from name to position of all named ticks."""
+    axis = getattr(ax, f"{which}axis")
+    names = axis.get_ticklabels(which="both")
+    places = [*axis.get_majorticklocs(), *axis.get_minorticklocs()]
+    pairs = zip((text.get_text() for text in names), places, strict=True)
+    return {name: place for name, place in pairs if name}
+
+
+def _legend(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def _overlap(ax, which):
+    """Whether any two names of an axis overlap once drawn."""
+    ax.figure.draw_without_rendering()
+    labels = getattr(ax, f"{which}axis").get_ticklabels(which="both")
+    boxes = [text.get_window_extent() for text in labels if text.get_text()]
+    return any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+
+def test_plots_import_neither_tensorflow_nor_matplotlib_eagerly():
+    for path in Path(plots.__file__).parent.glob("*.py"):
+        tree = ast.parse(path.read_text())
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        roots = {
+            (node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name).split(
+                "."
+            )[0]
+            for node in imports
+        }
+        assert not roots & {"tensorflow", "keras", "vit_tf"}
+        top = [node for node in imports if node in tree.body]
+        assert not any("matplotlib" in ast.unparse(node) for node in top)
+
+
+@pytest.mark.parametrize(
+    ("plot", "make"),
+    [
+        (plots.plot_cka, lambda rng: _cka(rng, SITES, SITES)),
+        (plots.plot_attention_distance, _distances),
+        (plots.plot_receptive_field, _fields),
+        (plots.plot_skip_ratio, _skips),
+        (plots.plot_skip_ratio_lines, _skips),
+        (plots.plot_ridge_probe, _probe),
+    ],
+)
+def test_every_plot_draws_one_figure_and_leaves_the_result_alone(plot, make, rng):
+    result = make(rng)
+    before = result.copy(deep=True)
+    axes = np.atleast_1d(plot(result))
+    assert len(plt.get_fignums()) == 1
+    assert axes[0].get_xlabel()
+    assert axes[0].get_ylabel()
+    assert all(ax.get_title() for ax in axes)
+    xr.testing.assert_identical(result, before)
+    with pytest.raises(ValueError, match=r"^Expected a Data.*\. Received: list$"):
+        plot([1, 2])
+
+
+@pytest.mark.parametrize(
+    ("plot", "make"),
+    [
+        (plots.plot_cka, lambda rng: _cka(rng, SITES, SITES)),
+        (plots.plot_attention_distance, _distances),
+        (plots.plot_skip_ratio, _skips),
+        (plots.plot_skip_ratio_lines, _skips),
+        (plots.plot_ridge_probe, _probe),
+    ],
+)
+def test_plots_draw_on_the_axes_they_are_given(plot, make, rng):
+    figure, (left, right) = plt.subplots(1, 2, layout="constrained")
+    assert plot(make(rng), ax=right) is right
+    assert plt.get_fignums() == [figure.number]
+    assert not left.has_data()
+    assert tuple(figure.get_size_inches()) == tuple(plt.rcParams["figure.figsize"])
+
+
+def test_cka_has_layer_x_rightwards_and_layer_y_upwards(rng):
+    x, y = ["a", "b", "c"], ["d", "e"]
+    result = _cka(rng, x, y, model_x="ViT", model_y="BiT")
+    ax = plots.plot_cka(result)
+    (image,) = ax.get_images()
+    for i, name_x in enumerate(x):
+        for j, name_y in enumerate(y):
+            expected = result.cka.sel(layer_x=name_x, layer_y=name_y).item()
+            assert image.get_array()[j, i] == expected
+    assert _ticks(ax) == {"a": 0, "b": 1, "c": 2}
+    assert _ticks(ax, "y") == {"d": 0, "e": 1}
+    assert ax.get_ylim() == (-0.5, 1.5)
+    assert image.origin == "lower"
+    assert ax.get_title() == "Similarity of layers: ViT and BiT"
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("layer of ViT", "layer of BiT")
+    assert ax.get_aspect() == "auto"
+
+
+def test_cka_does_not_depend_on_the_order_of_dims(rng):
+    result = _cka(rng, ["a", "b", "c"], ["d", "e"])
+    images = [
+        plots.plot_cka(dataset).get_images()[0].get_array()
+        for dataset in (result, result.transpose("layer_y", "layer_x"))
+    ]
+    np.testing.assert_array_equal(*images)
+
+
+def test_cka_colours_are_fixed_and_say_when_values_lie_beyond(rng):
+    result = _cka(rng, SITES, SITES, model_x="ViT", model_y="ViT")
+    ax = plots.plot_cka(result)
+    bar = ax.get_images()[0].colorbar
+    assert ax.get_images()[0].get_clim() == (0, 1)
+    assert bar.extend == "neither"
+    assert f"standard error at most {result.stderr.max().item():.1g}" in bar.ax.get_ylabel()
+    assert ax.get_aspect() == 1
+    result["cka"][0, 1] = -0.05
+    image = plots.plot_cka(result[["cka"]]).get_images()[0]
+    assert image.get_clim() == (0, 1)
+    assert image.colorbar.extend == "min"
+    assert image.colorbar.ax.get_ylabel() == "CKA"
+    assert image.get_array()[1, 0] == -0.05
+
+
+def test_cka_with_missing_errors_and_values(rng):
+    result = _cka(rng, SITES, SITES)
+    result["stderr"][:] = np.nan
+    result["cka"][2, 3] = np.nan
+    image = plots.plot_cka(result).get_images()[0]
+    assert image.get_array().mask[3, 2]
+    assert image.get_array().mask.sum() == 1
+    assert image.colorbar.ax.get_ylabel() == "CKA"
+
+
+def test_cka_errors(rng):
+    result = _cka(rng, SITES, SITES)
+    with pytest.raises(ValueError, match=r"Expected a Dataset with cka\(layer_x, layer_y\)"):
+        plots.plot_cka(result[["stderr"]])
+    with pytest.raises(
+        ValueError, match=r"dims \(layer_x, layer_y\)\. Received: .*\(layer, layer_y"
+    ):
+        plots.plot_cka(result.rename(layer_x="layer"))
+
+
+@pytest.mark.parametrize("blocks", [1, 6, 12, 24])
+def test_many_layers_are_named_by_block_without_overlap(blocks, rng):
+    taps = _vit_taps(blocks)
+    ax = plots.plot_cka(_cka(rng, taps, taps))
+    assert not _overlap(ax, "x")
+    assert not _overlap(ax, "y")
+    ticks = _ticks(ax)
+    assert set(ticks) == set(_ticks(ax, "y"))
+    if blocks == 1:
+        assert list(ticks) == taps
+    else:
+        assert ticks["embedding"] == 0
+        assert ticks["norm … logits"] == len(taps) - 2
+        assert ticks["block01"] == pytest.approx(1 + 11 + 5)
+        assert 11.5 in ax.get_xticks()
+
+
+def test_small_panels_drop_names_rather_than_smear_them(rng):
+    taps = _vit_taps(12)
+    _, axes = plt.subplots(1, 4, figsize=(14, 3.6), layout="constrained")
+    for ax in axes:
+        plots.plot_cka(_cka(rng, taps, taps), ax=ax)
+    assert not any(_overlap(ax, which) for ax in axes for which in "xy")
+
+
+def test_group_layers_chooses_a_level_of_the_hierarchy():
+    taps = [f"stage{stage}/unit{unit:02}/sum" for stage in range(1, 5) for unit in range(1, 4)]
+    taps = ["root", *[tap.replace("sum", what) for tap in taps for what in ("skip", "sum")]]
+    units = naming.group_layers(taps, 20)
+    assert units[:3] == [("root", 0, 1), ("stage1/unit01", 1, 3), ("stage1/unit02", 3, 5)]
+    assert units[-1][2] == len(taps)
+    stages = naming.group_layers(taps, 10)
+    assert [name for name, _, _ in stages] == ["root", "stage1", "stage2", "stage3", "stage4"]
+    assert naming.group_layers(taps, 4) is None
+    assert naming.group_layers([f"layer{index}" for index in range(99)], 20) is None
+
+
+def test_flat_names_without_hierarchy_are_thinned(rng):
+    names = [f"layer{index}" for index in range(200)]
+    ax = plots.plot_cka(_cka(rng, names, names))
+    ticks = _ticks(ax)
+    assert 10 < len(ticks) < 60
+    assert all(name == f"layer{place:.0f}" for name, place in ticks.items())
+    assert not _overlap(ax, "x")
+
+
+@pytest.mark.parametrize(
+    ("names", "short", "cut"),
+    [
+        (["block0/mlp/sum", "block1/mlp/sum"], ["block0", "block1"], "…/mlp/sum"),
+        (["vit/block0/mha", "vit/block1/mha"], ["block0", "block1"], "vit/…/mha"),
+        (["vit/a", "vit/b/c"], ["a", "b/c"], "vit/…"),
+        (["a/sum", "sum"], ["a/sum", "sum"], ""),
+        (["a/b"], ["a/b"], ""),
+    ],
+)
+def test_shorten_cuts_what_all_names_share(names, short, cut):
+    assert naming.shorten(names) == (short, cut)
+
+
+def test_attention_distance_sorts_heads_within_each_layer(rng):
+    result = _distances(rng)
+    ax = plots.plot_attention_distance(result)
+    assert len(ax.lines) == 3
+    for line, heads in zip(ax.lines, result.values, strict=True):
+        np.testing.assert_array_equal(line.get_xdata(), [1, 2, 3, 4])
+        np.testing.assert_array_equal(line.get_ydata(), sorted(heads))
+    assert _legend(ax) == ["block00", "block01", "block02"]
+    assert ax.get_legend().get_title().get_text() == "layer (…/attention/weights)"
+    assert "pixels" in ax.get_ylabel()
+    assert ax.get_ylim()[0] == 0
+    assert len({to_hex(line.get_color()) for line in ax.lines}) == 3
+
+
+def test_attention_distance_of_chosen_layers(rng):
+    result = _distances(rng)
+    chosen = ["block02/attention/weights", "block00/attention/weights"]
+    ax = plots.plot_attention_distance(result, layers=chosen)
+    np.testing.assert_array_equal(ax.lines[0].get_ydata(), np.sort(result.values[2]))
+    assert _legend(ax) == ["block02", "block00"]
+    with pytest.raises(ValueError, match=r"Expected layers among .*Received: \['block07'\]"):
+        plots.plot_attention_distance(result, layers=["block07"])
+    with pytest.raises(ValueError, match="Expected layers among"):
+        plots.plot_attention_distance(result, layers=[])
+
+
+def test_attention_distance_of_many_layers_and_of_one_head(rng):
+    ax = plots.plot_attention_distance(_distances(rng, layers=40))
+    bar = ax.figure.axes[1]
+    assert ax.get_legend() is None
+    assert _ticks(bar, "y")["block02"] == 2
+    assert not _overlap(bar, "y")
+    ax = plots.plot_attention_distance(_distances(rng, heads=1))
+    assert [len(line.get_xdata()) for line in ax.lines] == [1, 1, 1]
+
+
+def test_receptive_field_panels_are_shares_of_their_own_maximum(rng):
+    result = _fields(rng)
+    axes = plots.plot_receptive_field(result)
+    assert axes.shape == (3,)
+    assert [ax.get_title() for ax in axes] == ["root", "stage1/unit01/sum", "norm"]
+    for ax, field in zip(axes, result.values, strict=True):
+        (image,) = ax.get_images()
+        np.testing.assert_allclose(image.get_array(), field / field.max())
+        assert image.get_array().max() == 1
+        assert image.get_clim() == (0, 1)
+        assert ax.get_ylim() == (5.5, -0.5)
+        assert image.norm(0.25) == pytest.approx(0.5)
+    figure = axes[0].figure
+    bars = [ax for ax in figure.axes if ax not in axes]
+    assert len(bars) == 1
+    assert bars[0].get_ylabel() == "|gradient| / panel maximum (√ scale)"
+    assert "own maximum" in figure.get_suptitle()
+
+
+def test_receptive_field_on_given_axes_and_chosen_layers(rng):
+    result = _fields(rng)
+    figure, grid = plt.subplots(2, 2, layout="constrained")
+    axes = plots.plot_receptive_field(result, axes=grid, layers=["norm", "root"])
+    assert list(axes) == [grid[0, 0], grid[0, 1]]
+    assert [ax.get_title() for ax in axes] == ["norm", "root"]
+    assert plt.get_fignums() == [figure.number]
+    with pytest.raises(ValueError, match=r"Expected at least 3 axes, one per layer\. Received: 1"):
+        plots.plot_receptive_field(result, axes=grid[0, 0])
+    with pytest.raises(ValueError, match=r"Expected a DataArray of dims \(layer, row, column\)"):
+        plots.plot_receptive_field(result.isel(row=0))
+
+
+def test_receptive_field_that_is_zero_stays_zero(rng):
+    axes = plots.plot_receptive_field(0 * _fields(rng))
+    assert all((ax.get_images()[0].get_array() == 0).all() for ax in axes)
+
+
+def test_skip_ratio_heatmap_shows_first_tokens_in_colours_centred_on_one(rng):
+    result = _skips(rng, tokens=20, model="ViT")
+    ax = plots.plot_skip_ratio(result)
+    (image,) = ax.get_images()
+    np.testing.assert_array_equal(image.get_array(), result.norm_ratio.values[:, :16].T)
+    assert image.norm(1) == pytest.approx(0.5)
+    assert image.norm.vmin * image.norm.vmax == pytest.approx(1)
+    shown = result.norm_ratio.values[:, :16]
+    assert image.norm.vmax == pytest.approx(max(shown.max(), 1 / shown.min()), rel=1e-5)
+    assert image.colorbar.extend == "neither"
+    assert list(_ticks(ax)) == SITES
+    assert [*_ticks(ax, "y")][:3] == ["0 (CLS)", "1", "2"]
+    assert ax.get_ylim() == (15.5, -0.5)
+    assert ax.get_title() == "Skip against branch, first 16 of 20 tokens: ViT"
+    assert "1" in _ticks(image.colorbar.ax, "y")
+    whole = plots.plot_skip_ratio(result.assign_attrs(prefix=0), tokens=99)
+    assert whole.get_images()[0].get_array().shape == (20, 6)
+    assert "all tokens" in whole.get_title()
+    assert "0" in _ticks(whole, "y")
+
+
+def test_skip_ratio_cosine_and_missing_tokens(rng):
+    result = _skips(rng, tokens=8, prefix=0)
+    result["cosine"][4:, 3:] = np.nan
+    image = plots.plot_skip_ratio(result, variable="cosine").get_images()[0]
+    assert image.get_clim() == (-1, 1)
+    assert image.get_array().mask.sum() == 10
+    assert "grey: no such token" in image.colorbar.ax.get_ylabel()
+    with pytest.raises(ValueError, match=r"\['norm_ratio', 'cosine'\]. Received: 'angle'"):
+        plots.plot_skip_ratio(result, variable="angle")
+    with pytest.raises(ValueError, match=r"Expected a Dataset with cosine\(layer, token\)"):
+        plots.plot_skip_ratio(result[["norm_ratio"]], variable="cosine")
+
+
+@pytest.mark.parametrize("variable", ["norm_ratio", "cosine"])
+def test_skip_lines_split_kinds_of_token_and_sites(variable, rng):
+    result = _skips(rng)
+    ax = plots.plot_skip_ratio_lines(result, variable=variable)
+    lines = {line.get_label(): line for line in ax.lines if not line.get_label().startswith("_")}
+    assert list(lines) == [
+        "CLS token, attention",
+        "CLS token, mlp",
+        "spatial tokens, attention",
+        "spatial tokens, mlp",
+    ]
+    values = result[variable].values
+    np.testing.assert_allclose(lines["CLS token, mlp"].get_ydata(), values[1::2, 0])
+    spatial = lines["spatial tokens, attention"]
+    np.testing.assert_allclose(spatial.get_ydata(), values[::2, 1:].mean(1))
+    np.testing.assert_array_equal(spatial.get_xdata(), [0, 2, 4])
+    assert list(_ticks(ax)) == SITES
+    assert ax.get_yscale() == ("log" if variable == "norm_ratio" else "linear")
+    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in lines.values()}
+    assert len(looks) == 4
+    assert sorted(_legend(ax)) == sorted(lines)
+
+
+def test_skip_lines_of_several_models_share_a_normalised_depth(rng):
+    units = [f"stage{stage}/unit{unit:02}" for stage in (1, 2) for unit in (1, 2)]
+    bit = _skips(rng, layers=units, tokens=16, prefix=0)
+    bit["norm_ratio"][2:, 4:] = np.nan
+    ax = plots.plot_skip_ratio_lines({"ViT": _skips(rng), "BiT": bit})
+    lines = {line.get_label(): line for line in ax.lines}
+    line = lines["BiT: spatial tokens"]
+    np.testing.assert_allclose(line.get_xdata(), [0, 1 / 3, 2 / 3, 1])
+    np.testing.assert_allclose(line.get_ydata()[3], bit.norm_ratio.values[3, :4].mean())
+    np.testing.assert_allclose(lines["ViT: CLS token, mlp"].get_xdata(), [0.2, 0.6, 1])
+    assert not set(_ticks(ax)) & {*SITES, *units}
+    assert "normalised depth" in ax.get_xlabel()
+    registers = plots.plot_skip_ratio_lines(_skips(rng, prefix=3))
+    assert "prefix tokens, mlp" in _legend(registers)
+
+
+def test_lines_of_many_models_can_be_told_apart(rng):
+    ax = plots.plot_skip_ratio_lines({f"ViT {index}": _skips(rng) for index in range(8)})
+    lines = [line for line in ax.lines if not line.get_label().startswith("_")]
+    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in lines}
+    assert len(looks) == len(lines) == 32
+    ax = None
+    for index in range(15):
+        ax = plots.plot_ridge_probe(_probe(rng), ax=ax, label=str(index))
+    assert len({(line.get_color(), line.get_marker()) for line in ax.lines}) == 15
+
+
+def test_skip_lines_need_to_know_the_prefix(rng):
+    result = _skips(rng)
+    del result.attrs["prefix"]
+    with pytest.raises(ValueError, match=r"Expected the attribute 'prefix'\. Received: \[\]"):
+        plots.plot_skip_ratio_lines({"ViT": result})
+    with pytest.raises(ValueError, match="Expected at least one result"):
+        plots.plot_skip_ratio_lines({})
+
+
+def test_ridge_probe_draws_every_l2_and_chooses_none(rng):
+    result = _probe(rng, l2=(0.01, 1.0, 100.0))
+    ax = plots.plot_ridge_probe(result, label="ViT")
+    assert len(ax.lines) == 3
+    for line, column in zip(ax.lines, result.values.T, strict=True):
+        np.testing.assert_allclose(line.get_xdata(), np.linspace(0, 1, 6))
+        np.testing.assert_array_equal(line.get_ydata(), column)
+    assert _legend(ax) == ["ViT, l2 = 0.01", "ViT, l2 = 1", "ViT, l2 = 100"]
+    assert len({line.get_linestyle() for line in ax.lines}) == 3
+    assert list(_ticks(ax)) == SITES
+    ax.figure.draw_without_rendering()
+    assert ax.yaxis.get_major_formatter()(0.55) == "55"
+
+
+def test_ridge_probe_of_one_chosen_l2(rng):
+    result = _probe(rng, l2=(0.01, 1.0), model="BiT")
+    ax = plots.plot_ridge_probe(result.sel(l2=1.0))
+    (line,) = ax.lines
+    np.testing.assert_array_equal(line.get_ydata(), result.values[:, 1])
+    assert _legend(ax) == ["BiT"]
+    unnamed = plots.plot_ridge_probe(_probe(rng))
+    assert _legend(unnamed) == ["l2 = 0.1"]
+
+
+def test_ridge_probe_overlays_models(rng):
+    ax = plots.plot_ridge_probe(_probe(rng), label="CLS")
+    assert plots.plot_ridge_probe(_probe(rng), ax=ax, label="GAP") is ax
+    assert list(_ticks(ax)) == SITES
+    assert len({(line.get_color(), line.get_marker()) for line in ax.lines}) == 2
+    plots.plot_ridge_probe(_probe(rng, layers=["root", "norm"]), ax=ax, label="BiT")
+    np.testing.assert_array_equal(ax.lines[2].get_xdata(), [0, 1])
+    ax.figure.draw_without_rendering()
+    assert not set(_ticks(ax)) & set(SITES)
+    assert "normalised depth" in ax.get_xlabel()
+    assert _legend(ax) == ["CLS", "GAP", "BiT"]
+    assert len({line.get_color() for line in ax.lines}) == 3
+
+
+def test_ridge_probe_of_tokens_is_their_mean_within_their_range(rng):
+    result = _probe(rng, tokens=5)
+    result[1, 0, 2:] = np.nan
+    ax = plots.plot_ridge_probe(result, label="ViT")
+    values = result.values[:, 0]
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), np.nanmean(values, 1))
+    (band,) = ax.collections
+    corners = band.get_paths()[0].vertices
+    for depth, accuracies in zip(np.linspace(0, 1, 6), values, strict=True):
+        heights = corners[np.isclose(corners[:, 0], depth), 1]
+        assert heights.min() == np.nanmin(accuracies)
+        assert heights.max() == np.nanmax(accuracies)
+    assert "range" in ax.get_legend().get_title().get_text()
+
+
+def test_ridge_probe_errors(rng):
+    with pytest.raises(
+        ValueError, match=r"dims \(layer, l2\[, token\]\). Received: .*\(layer, head"
+    ):
+        plots.plot_ridge_probe(_probe(rng).rename(l2="head"))
+    with pytest.raises(ValueError, match="Received: Dataset with variables"):
+        plots.plot_ridge_probe(_skips(rng))
+    with pytest.raises(ValueError, match=r"shape \(0, 1\)"):
+        plots.plot_ridge_probe(_probe(rng).isel(layer=slice(0)))

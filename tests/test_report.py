@@ -1,0 +1,215 @@
+"""The report is read back as HTML: what it holds, what it escapes, and what it never asks for."""
+
+import base64
+from html.parser import HTMLParser
+
+import pytest
+
+from vit_tf.analysis.report import Figure, write_report
+
+VOID = {"meta", "link", "img", "br", "hr"}
+
+
+class _Page(HTMLParser):
+    """Elements as (tag, attributes), visible text, and whether every tag was closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.text, self.open, self.balanced = [], "", [], True
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        self.balanced &= bool(self.open) and self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.text += data
+
+    def all(self, tag):
+        return [attrs for name, attrs in self.elements if name == tag]
+
+
+@pytest.fixture
+def png(tmp_path):
+    """Path of a real PNG of 90 x 60 pixels at 150 dots per inch."""
+    import matplotlib.pyplot as plt
+
+    path = tmp_path / "plot.png"
+    figure = plt.figure(figsize=(0.6, 0.4))
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return path
+
+
+def _figure(png, name="cka", **changes):
+    fields = {
+        "title": "Similarity of layers",
+        "caption": "Bright cells agree.",
+        "paper": "Figure 1",
+        "alt": "A heatmap.",
+        "results": ("results/cka run.nc",),
+    }
+    return Figure(name, png=png, **fields | changes)
+
+
+def _write(path, figures=(), **changes):
+    arguments = {
+        "title": "A study",
+        "introduction": "First paragraph.\n\nSecond paragraph.",
+        "models": [
+            {"name": "ViT", "parameters": 85_800_000, "test accuracy": 0.97312},
+            {"name": "BiT", "parameters": 23_500_000, "training time (s)": 1411.2},
+        ],
+        "sections": [("Similarity", "What agrees with what.", list(figures))],
+        "timings": [{"analysis": "cka", "seconds": 1.5}],
+        "provenance": {"command": "python study.py", "versions": {"keras": "3.15"}, "seed": 20240},
+    }
+    assert write_report(path, **arguments | changes) == path
+    return _Page(path.read_text(encoding="utf-8"))
+
+
+def test_pictures_are_embedded_whole_with_alternative_text(tmp_path, png):
+    figures = [_figure(png), _figure(png, name="rf", alt='Fields "one"')]
+    page = _write(tmp_path / "report.html", figures)
+    images = page.all("img")
+    assert [image["alt"] for image in images] == ["A heatmap.", 'Fields "one"']
+    for image in images:
+        kind, data = image["src"].split(",", 1)
+        assert kind == "data:image/png;base64"
+        assert base64.b64decode(data, validate=True) == png.read_bytes()
+        assert (image["width"], image["height"]) == ("58", "38")
+    assert [attrs["id"] for attrs in page.all("figure")] == ["figure-cka", "figure-rf"]
+    assert len(page.all("figcaption")) == 2
+    assert "Bright cells agree." in page.text
+    assert "Compare with Figure 1 of" in page.text
+
+
+def test_page_is_well_formed_and_has_its_parts(tmp_path, png):
+    page = _write(tmp_path / "report.html", [_figure(png)])
+    assert page.balanced
+    assert not page.open
+    assert page.all("html")[0]["lang"] == "en"
+    assert any(meta.get("name") == "viewport" for meta in page.all("meta"))
+    assert len(page.all("h1")) == len(page.all("main")) == len(page.all("nav")) == 1
+    identifiers = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
+    assert len(set(identifiers)) == len(identifiers)
+    targets = [a["href"][1:] for a in page.all("a") if a["href"].startswith("#")]
+    assert targets == ["models", "section-1", "figure-cka", "timings", "provenance"]
+    assert set(targets) <= set(identifiers)
+
+
+def test_page_asks_the_network_for_nothing(tmp_path, png):
+    path = tmp_path / "report.html"
+    page = _write(path, [_figure(png)])
+    links = [attrs["href"] for _, attrs in page.elements if "href" in attrs]
+    outside = {link for link in links if "//" in link}
+    assert outside == {"https://arxiv.org/abs/2108.08810"}
+    assert "results/cka%20run.nc" in links
+    assert all(attrs["src"].startswith("data:") for _, attrs in page.elements if "src" in attrs)
+    assert not page.all("script")
+    text = path.read_text(encoding="utf-8")
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+def test_tables_have_every_column_and_readable_numbers(tmp_path):
+    page = _write(tmp_path / "report.html")
+    words = " ".join(page.text.split())
+    assert "name parameters test accuracy training time (s)" in words
+    assert "ViT 85,800,000 0.9731 \N{EN DASH}" in words
+    assert "BiT 23,500,000 \N{EN DASH} 1,411" in words
+    assert "versions keras 3.15 seed 20240" in words
+    numeric = [attrs.get("class") == "number" for attrs in page.all("td")]
+    assert numeric == [True] * 7
+    assert words.count("paragraph.") == 2
+
+
+def test_empty_parts_leave_no_trace(tmp_path):
+    page = _write(
+        tmp_path / "report.html",
+        models=(),
+        timings=(),
+        provenance=None,
+        sections=[("Only", "", [])],
+    )
+    assert page.balanced
+    assert not page.all("table")
+    assert [a["href"] for a in page.all("a")] == ["#section-1"]
+
+
+def test_texts_are_escaped_everywhere(tmp_path, png):
+    evil = "<script>alert('x')</script>\"&"
+    figure = _figure(png, title=evil, caption=evil, paper=evil, alt=evil, results=(evil,))
+    page = _write(
+        tmp_path / "report.html",
+        title=evil,
+        introduction=evil,
+        models=[{evil: evil}],
+        sections=[(evil, evil, [figure])],
+        timings=[{evil: evil}],
+        provenance={evil: evil},
+    )
+    assert page.balanced
+    assert not page.all("script")
+    assert page.all("img")[0]["alt"] == evil
+    assert page.text.count(evil) == 17
+
+
+def test_a_failing_report_leaves_the_old_one(tmp_path, png, monkeypatch):
+    path = tmp_path / "report.html"
+    _write(path)
+    before = path.read_bytes()
+    with pytest.raises(FileNotFoundError):
+        _write(path, [_figure(tmp_path / "missing.png")])
+
+    class Unprintable:
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    with pytest.raises(RuntimeError):
+        _write(path, provenance={"bad": Unprintable()})
+
+    def full(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError, match="disk full"):
+        _write(path, title="Another")
+    assert path.read_bytes() == before
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["plot.png", "report.html"]
+
+
+def test_report_replaces_the_old_one(tmp_path):
+    path = tmp_path / "report.html"
+    _write(path)
+    assert _write(path, title="Another").text.count("Another") == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"alt": " "}, "Expected a text in alt of figure 'cka'"),
+        ({"name": "two words"}, "Received: 'two words'"),
+        ({"results": ("https://example.org/x.nc",)}, "Expected a link relative to the report"),
+        ({"results": ("javascript:alert(1)",)}, "Expected a link relative to the report"),
+        ({"results": ("/tmp/x.nc",)}, "Expected a link relative to the report"),
+    ],
+)
+def test_figure_errors(tmp_path, png, changes, message):
+    with pytest.raises(ValueError, match=message):
+        _write(tmp_path / "report.html", [_figure(png, **changes)])
+
+
+def test_figures_must_be_pngs_of_different_names(tmp_path, png):
+    with pytest.raises(ValueError, match=r"different names. Received: \['cka', 'cka'\]"):
+        _write(tmp_path / "report.html", [_figure(png), _figure(png)])
+    text = tmp_path / "text.png"
+    text.write_text("not a picture")
+    with pytest.raises(ValueError, match="Expected a PNG"):
+        _write(tmp_path / "report.html", [_figure(text)])
