@@ -159,7 +159,8 @@ def plot_ridge_probe(result, ax=None, label=None):
 
     Args:
         result: DataArray of dims (layer, l2[, token]), accuracies in [0, 1]; `l2` may be a
-            coordinate of a scalar or of each layer. With tokens, the line is their mean and the band their range.
+            coordinate of a scalar or of each layer. With tokens, the line is their mean and the
+            band their range.
         ax: Matplotlib axes; new ones if None.
         label: name of the model in the legend; the attribute `model` if None.
 

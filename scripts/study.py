@@ -1,0 +1,305 @@
+"""Trains four models, measures what they have learned and writes a report.
+
+ViT-CLS, ViT-GAP, ViT-CLS without the skips of its middle block, and a BiT ResNet of like size are
+trained on one data set, unless they were before; every analysis runs on the test images. The
+report, its figures (PNG), the results (netCDF) and the models (.keras) lie in the output folder.
+A run that was stopped goes on where it was; one with nothing changed does no work.
+
+Examples:
+    python scripts/study.py
+    python scripts/study.py --data fashion_mnist --data-dir ../shared/tfds
+    python scripts/study.py --data path/to/folder/of/class/folders --image-size 64 --epochs 20
+"""
+
+import argparse
+import dataclasses
+import json
+import logging
+import os
+import platform
+import sys
+import time
+from datetime import date
+from functools import cached_property, partial
+from importlib.metadata import version
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import keras
+import matplotlib.pyplot as plt
+
+import vit_tf
+from vit_tf import analysis
+from vit_tf.analysis.figures import SECTIONS, figures
+from vit_tf.analysis.measurements import Data, Subject, measurements, slug
+from vit_tf.analysis.store import fingerprint, load, stored
+
+log = logging.getLogger("study")
+
+# What suits a data set on two CPU cores; each field is a flag too.
+DIGITS = {"take": None, "take_test": None, "epochs": 40, "bit_epochs": 16}
+OTHERS = {"take": 12_000, "take_test": 2_000, "epochs": 12, "bit_epochs": 5}
+EVALUATION_BATCH = 120
+SHOWN_FIELDS = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """One model of the study: what it is and how it is trained."""
+
+    name: str
+    model: type
+    config: dict
+    recipe: vit_tf.Recipe
+
+    @cached_property
+    def facts(self):
+        """All that the trained model depends on, besides the data and the seed."""
+        return [self.model.__name__, self.config, dataclasses.asdict(self.recipe)]
+
+
+def make_plans(options, num_classes):
+    """The four models of the study."""
+    size = options.image_size
+    shared = {"image_shape": (size, size, 3), "num_classes": num_classes}
+    vit = shared | {
+        "patch_size": size // 8,
+        "num_layers": 6,
+        "num_heads": 4,
+        "hidden_dim": 64,
+        "mlp_dim": 256,
+    }
+    bit = shared | {"units": (1, 1, 1), "width_factor": 0.5, "stem": "small"}
+    middle = f"block{vit['num_layers'] // 2:02d}"
+
+    def recipe(epochs):
+        return vit_tf.Recipe(
+            epochs=epochs,
+            learning_rate=2e-3,
+            warmup_epochs=epochs / 10,
+            weight_decay=0.05,
+            label_smoothing=0.1,
+            shift=size // 16,
+        )
+
+    long, short = recipe(options.epochs), recipe(options.bit_epochs)
+    without = vit | {"pooling": "cls", "without_skips": (middle,)}
+    return [
+        Plan("ViT-CLS", vit_tf.ViT, vit | {"pooling": "cls"}, long),
+        Plan("ViT-GAP", vit_tf.ViT, vit | {"pooling": "gap"}, long),
+        Plan(f"ViT-CLS without skips in {middle}", vit_tf.ViT, without, long),
+        Plan("BiT", vit_tf.BiT, bit, short),
+    ]
+
+
+def load_data(options, num_classes):
+    """Training batches, and what the measurements read."""
+    take = {"train": options.take, "test": options.take_test}
+    read = partial(
+        vit_tf.data.load,
+        options.data,
+        image_size=options.image_size,
+        take={split: count for split, count in take.items() if count},
+        seed=options.seed,
+        data_dir=options.data_dir,
+        splits=("train", "validation", "test"),
+    )
+    training = read(batch_size=options.batch_size)
+    train, validation, test = read(batch_size=EVALUATION_BATCH)
+    few = test.unbatch().take(SHOWN_FIELDS).batch(SHOWN_FIELDS)
+    return training, Data(train, validation, test, few, num_classes)
+
+
+def train_model(plan, training, options, key):
+    """The trained model of a plan and a row about it, found on disk or made there."""
+    path = options.out / "models" / f"{slug(plan.name)}.keras"
+    note = path.with_suffix(".json")
+    if path.exists() and note.exists():
+        row = json.loads(note.read_text())
+        if row.pop("key") == key:
+            return vit_tf.load_model(path), row
+    train, validation, test = training
+    start = time.perf_counter()
+    keras.utils.set_random_seed(options.seed)
+    with vit_tf.distribute.strategy(options.strategy).scope():
+        model = plan.model(**plan.config, name=slug(plan.name))
+        directory = options.out / "training" / f"{slug(plan.name)}-{key}"
+        vit_tf.train(model, plan.recipe, train, validation, directory)
+        accuracy = model.evaluate(test, verbose=0, return_dict=True)["accuracy"]
+    row = {
+        "model": plan.name,
+        "parameters": model.count_params(),
+        "test accuracy (%)": round(100 * accuracy, 2),
+        "epochs": plan.recipe.epochs,
+        "training (s)": round(time.perf_counter() - start),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial_path = path.with_name(f"partial-{path.name}")
+    model.save(partial_path)
+    os.replace(partial_path, path)
+    write_json(note, row | {"key": key})
+    return model, row
+
+
+def write_json(path, content):
+    """Writes a JSON file whole or not at all."""
+    partial_path = path.with_name(f".{path.name}.partial")
+    partial_path.write_text(json.dumps(content, indent=1))
+    os.replace(partial_path, path)
+
+
+def measure(subjects, keys, data, options):
+    """Every measurement, found on disk or made there: dict from result name to result."""
+    table = measurements(subjects, data)
+    found = {}
+    for number, (name, compute) in enumerate(table.items(), start=1):
+        path = options.out / "results" / f"{name}.nc"
+        key = fingerprint(name, [keys[part] for part in name.split(".")[1:]])
+        known = load(path, key) is not None
+        log.info("[%d/%d] %s%s", number, len(table), name, " (kept)" if known else "")
+        found[name] = stored(path, key, compute)
+    return found
+
+
+def draw(subjects, results, options):
+    """Every figure, found on disk or drawn there: list of (section, report figure)."""
+    manifest = options.out / "figures" / "keys.json"
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    keys = json.loads(manifest.read_text()) if manifest.exists() else {}
+    drawn = []
+    for row in figures(subjects):
+        chosen = {model: results[name] for model, name in row.results.items()}
+        path = options.out / "figures" / f"{row.name}.png"
+        key = fingerprint([result.attrs["key"] for result in chosen.values()], row.caption)
+        if keys.get(row.name) != key or not path.exists():
+            log.info("drawing %s", row.name)
+            figure = row.draw(chosen)
+            figure.savefig(path.with_suffix(".partial"), format="png", dpi=150)
+            plt.close(figure)
+            os.replace(path.with_suffix(".partial"), path)
+            keys[row.name] = key
+            write_json(manifest, keys)
+        drawn.append(
+            (
+                row.section,
+                analysis.Figure(
+                    name=row.name,
+                    title=row.title,
+                    caption=row.caption,
+                    paper=row.paper,
+                    alt=f"{row.title}. {row.caption}",
+                    png=path,
+                    results=[f"results/{name}.nc" for name in row.results.values()],
+                ),
+            )
+        )
+    return drawn
+
+
+def report(rows, drawn, results, description, options):
+    """Writes `report.html` and returns its path."""
+    timings = [
+        {"step": f"training of {row['model']}", "seconds": row["training (s)"]} for row in rows
+    ]
+    timings += [{"step": name, "seconds": r.attrs["seconds"]} for name, r in results.items()]
+    sections = [
+        (heading, text, [figure for section, figure in drawn if section == key])
+        for key, (heading, text) in SECTIONS.items()
+    ]
+    packages = ("vit_tf", "tensorflow", "keras", "numpy", "xarray", "matplotlib")
+    provenance = {
+        "command": " ".join(["python", "scripts/study.py", *sys.argv[1:]]),
+        "data": f"{options.data}: {description.num_examples}",
+        "options": {k: str(v) for k, v in vars(options).items()},
+        "versions": {"python": platform.python_version()} | {p: version(p) for p in packages},
+        "processor": f"{platform.machine()}, {os.cpu_count()} cores",
+        "date": date.today().isoformat(),
+    }
+    return analysis.write_report(
+        options.out / "report.html",
+        title=f"What four vision models learned from {description.name}",
+        introduction=INTRODUCTION.format(options=options, description=description),
+        models=rows,
+        sections=sections,
+        timings=timings,
+        provenance=provenance,
+    )
+
+
+INTRODUCTION = (
+    "Two Vision Transformers that differ in what their head reads (a class token, CLS, or the mean "
+    "of all tokens, GAP), a third without the skips of its middle block, and a BiT ResNet of like "
+    "size were trained from scratch on {description.name} ({description.num_classes} classes, "
+    "{options.image_size} pixels) and measured on its test images. The measurements are those of "
+    'Raghu et al. 2021, "Do Vision Transformers See Like Convolutional Neural Networks?"; what '
+    "they found for large models on large data need not hold for small ones."
+)
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add(
+        "--data",
+        default="digits",
+        help="digits (default), a TFDS name or a folder of class folders",
+    )
+    add("--data-dir", help="where TFDS keeps its data")
+    add("--out", type=Path, help="output folder (default: study_DATA)")
+    add("--image-size", type=int, default=32, help="pixels, a multiple of 8 (default: 32)")
+    add("--take", type=int, help="training images (default: all of digits, 12,000 of others)")
+    add("--take-test", type=int, help="test images (default: all of digits, 2,000 of others)")
+    add("--epochs", type=int, help="of the ViTs (default: 40 for digits, 12 for others)")
+    add("--bit-epochs", type=int, help="of the BiT (default: 16 for digits, 5 for others)")
+    add("--batch-size", type=int, default=64, help="images in a training batch (default: 64)")
+    add("--seed", type=int, default=0, help="of weights, order and subsets (default: 0)")
+    add("--strategy", default="auto", help="auto (default), none or mirrored")
+    options = parser.parse_args(arguments)
+    if options.image_size < 16 or options.image_size % 8:
+        raise ValueError(
+            "Expected --image-size to be a multiple of 8 from 16 on. "
+            f"Received: {options.image_size}"
+        )
+    for name, default in (DIGITS if options.data == "digits" else OTHERS).items():
+        if getattr(options, name) is None:
+            setattr(options, name, default)
+    options.out = options.out or Path(f"study_{Path(options.data).name}")
+    return options
+
+
+def run(options):
+    start = time.perf_counter()
+    description = vit_tf.data.describe(options.data, data_dir=options.data_dir)
+    training, data = load_data(options, description.num_classes)
+    plans = make_plans(options, description.num_classes)
+    source = [vars(options)[n] for n in ("data", "image_size", "take", "take_test")]
+    subjects, keys, rows = [], {}, []
+    for number, plan in enumerate(plans, start=1):
+        log.info("[model %d/%d] %s", number, len(plans), plan.name)
+        key = fingerprint(plan.facts, source, options.batch_size, options.seed)
+        model, row = train_model(plan, training, options, key)
+        features = partial(vit_tf.submodel, model)
+        subjects.append(Subject(plan.name, model.taps, features, model.token_grid))
+        keys[slug(plan.name)] = key
+        rows.append(row)
+        log.info("%s: %s %% of the test images", plan.name, row["test accuracy (%)"])
+    results = measure(subjects, keys, data, options)
+    drawn = draw(subjects, results, options)
+    path = report(rows, drawn, results, description, options)
+    log.info("%s after %.0f seconds", path, time.perf_counter() - start)
+
+
+def main(arguments=None):
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    try:
+        run(parse(arguments))
+    except ValueError as error:
+        sys.exit(f"study.py: {error}")
+
+
+if __name__ == "__main__":
+    main()
