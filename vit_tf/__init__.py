@@ -1,10 +1,31 @@
 """Vision models in Keras 3 whose every intermediate has a name, and the means to train them."""
 
-from vit_tf import data
-from vit_tf.bit import BiT
-from vit_tf.saving import load_features, load_model
-from vit_tf.taps import submodel
-from vit_tf.tokens import TokenGrid
-from vit_tf.vit import ViT
+from importlib import import_module
 
-__all__ = ["BiT", "TokenGrid", "ViT", "data", "load_features", "load_model", "submodel"]
+from vit_tf.tokens import TokenGrid
+
+# Imported when first used: `import vit_tf` alone loads neither Keras nor TensorFlow.
+_HOMES = {
+    "BiT": "vit_tf.bit",
+    "Recipe": "vit_tf.training",
+    "ViT": "vit_tf.vit",
+    "load_features": "vit_tf.saving",
+    "load_model": "vit_tf.saving",
+    "submodel": "vit_tf.taps",
+    "train": "vit_tf.training",
+}
+_MODULES = ("analysis", "data", "distribute")
+
+__all__ = ["TokenGrid", *_HOMES, *_MODULES]
+
+
+def __getattr__(name):
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return import_module(f"vit_tf.{name}")
+    raise AttributeError(f"module 'vit_tf' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted(__all__)
