@@ -12,6 +12,9 @@ from .receptive_field import receptive_field
 from .ridge import ridge_probe, select_l2
 from .skips import skip_ratio
 
+# Sampled for each receptive field: all of a wide layer's channels cost a gradient each.
+CHANNELS = 16
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -136,7 +139,7 @@ def _distance(subject, data):
 
 def _field(subject, data):
     features = subject.features(*sums(subject.taps))
-    result = receptive_field(features, data.few, channels="all", grid=subject.grid)
+    result = receptive_field(features, data.few, channels=CHANNELS, grid=subject.grid)
     return _named(result, model=subject)
 
 

@@ -15,7 +15,9 @@ def skip_ratio(features, images, grid=None):
         norm_ratio = mean over examples of |skip| / |branch|
         cosine     = mean over examples of <skip, branch> / (|skip| |branch|)
 
-    over the channels of a token (Raghu et al. 2021, section 6, figures 7 and E.2).
+    over the channels of a token (Raghu et al. 2021, section 6, figures 7 and E.2). An example whose
+    skip or branch is exactly zero at a token, as behind a ReLU that is off, has neither ratio nor
+    cosine there and is left out of that token's means; `left_out` in the attributes is the share.
 
     Args:
         features: callable from images to taps, of which `"site/skip"` and `"site/branch"` are
@@ -25,7 +27,7 @@ def skip_ratio(features, images, grid=None):
 
     Returns:
         Dataset with `norm_ratio` and `cosine` of shape (layer, token); a layer is a site such as
-        `"block00/mlp"`. Tokens that a layer does not have are NaN.
+        `"block00/mlp"`. Tokens that a layer does not have, or never defines, are NaN.
 
     Raises:
         ValueError: if no skip has its branch, or for activations that are not finite.
@@ -45,12 +47,15 @@ def skip_ratio(features, images, grid=None):
         }
 
     sums = accumulate(step, images, description="skip ratios")
-    ratios = [sums["ratios"][site] / sums["examples"] for site in sites]
-    require_finite("skip ratios (or a branch is zero)", ratios, sites)
-    tokens = max(ratio.shape[1] for ratio in ratios)
+    summed = [sums["ratios"][site] for site in sites]
+    require_finite("skip ratios", summed, sites)
+    tokens = max(site.shape[1] for site in summed)
     padded = np.full((2, len(sites), tokens), np.nan)
-    for index, ratio in enumerate(ratios):
-        padded[:, index, : ratio.shape[1]] = ratio
+    for index, (*ratios, count) in enumerate(summed):
+        defined = count > 0
+        padded[:, index, : len(count)][:, defined] = np.array(ratios)[:, defined] / count[defined]
+    counted = sum(count.sum() for _, _, count in summed)
+    possible = sums["examples"] * sum(len(count) for _, _, count in summed)
     grid = grid_of(features, grid)
     known = {} if grid is None else {"prefix": grid.prefix}
     dims = ("layer", "token")
@@ -65,6 +70,7 @@ def skip_ratio(features, images, grid=None):
             sums["examples"],
             sums["batches"],
             estimator="mean over examples of the ratio at each token",
+            left_out=float(1 - counted / possible),
             **known,
         ),
     )
@@ -87,8 +93,11 @@ def _pairs(taps):
 
 
 def _summed_ratios(site, skip, branch):
-    """Ratio and cosine of one site, summed over examples: shape (2, token)."""
+    """Ratio, cosine and number of examples that have them, summed: shape (3, token)."""
     skip, branch = as_tokens(f"{site}/skip", skip), as_tokens(f"{site}/branch", branch)
     skip_norm, branch_norm = tf.norm(skip, axis=-1), tf.norm(branch, axis=-1)
-    cosine = tf.reduce_sum(skip * branch, axis=-1) / (skip_norm * branch_norm)
-    return tf.reduce_sum(tf.stack([skip_norm / branch_norm, cosine]), axis=1)
+    defined = tf.logical_and(skip_norm != 0.0, branch_norm != 0.0)  # NaN stays in, and is found
+    product = tf.where(defined, skip_norm * branch_norm, 1.0)
+    cosine = tf.reduce_sum(skip * branch, axis=-1) / product
+    ratio = tf.where(defined, skip_norm / tf.where(defined, branch_norm, 1.0), 0.0)
+    return tf.reduce_sum(tf.stack([ratio, cosine, tf.cast(defined, tf.float32)]), axis=1)

@@ -97,7 +97,7 @@ def _results(step, data, with_labels, description, min_batch=1):
         dataset = dataset.map(lambda images: (images,))
     strategy = tf.distribute.get_strategy()
     free = [tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) for spec in dataset.element_spec]
-    compiled = tf.function(step, input_signature=free)
+    compiled = tf.function(step, input_signature=free).get_concrete_function()
     every_replica = tf.function(lambda args: strategy.run(step, args), reduce_retracing=True)
 
     count = dataset.cardinality().numpy()

@@ -42,7 +42,7 @@ log = logging.getLogger("study")
 DIGITS = {"take": None, "take_test": None, "epochs": 40, "bit_epochs": 16}
 OTHERS = {"take": 12_000, "take_test": 2_000, "epochs": 12, "bit_epochs": 5}
 EVALUATION_BATCH = 120
-SHOWN_FIELDS = 32
+FIELD_IMAGES = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +108,7 @@ def load_data(options, num_classes):
     )
     training = read(batch_size=options.batch_size)
     train, validation, test = read(batch_size=EVALUATION_BATCH)
-    few = test.unbatch().take(SHOWN_FIELDS).batch(SHOWN_FIELDS)
+    (few,) = read(splits=("test",), take=FIELD_IMAGES, batch_size=FIELD_IMAGES)
     return training, Data(train, validation, test, few, num_classes)
 
 
@@ -156,7 +156,7 @@ def measure(subjects, keys, data, options):
     found = {}
     for number, (name, compute) in enumerate(table.items(), start=1):
         path = options.out / "results" / f"{name}.nc"
-        key = fingerprint(name, [keys[part] for part in name.split(".")[1:]])
+        key = fingerprint(name, version("vit_tf"), [keys[part] for part in name.split(".")[1:]])
         known = load(path, key) is not None
         log.info("[%d/%d] %s%s", number, len(table), name, " (kept)" if known else "")
         found[name] = stored(path, key, compute)

@@ -41,9 +41,27 @@ def test_known_vectors_and_maps_of_different_sizes():
     np.testing.assert_allclose(result.cosine[1], 1, rtol=1e-6)
 
 
+def test_examples_without_a_branch_are_left_out_and_counted():
+    skip = np.array([2.0, 4.0, 8.0, 0.0], "float32")[:, None, None]
+    branch = np.array([[1.0, 0], [-1.0, 0], [0.0, 0], [1.0, 0]], "float32")[:, :, None]
+
+    def features(images):
+        index = tf.cast(images[:, 0, 0, 0], tf.int32)
+        return {
+            "a/skip": tf.gather(np.tile(skip, (1, 2, 1)), index),
+            "a/branch": tf.gather(branch, index),
+        }
+
+    images = np.arange(4, dtype="float32").reshape(-1, 1, 1, 1)
+    result = analysis.skip_ratio(features, images)
+    np.testing.assert_allclose(result.norm_ratio, [[3.0, np.nan]])
+    np.testing.assert_allclose(result.cosine, [[0.0, np.nan]])
+    assert result.attrs["left_out"] == pytest.approx(6 / 8)
+
+
 def test_errors():
     images = np.zeros((3, 2, 2, 1), "float32")
     with pytest.raises(ValueError, match="Expected taps 'site/skip'"):
         analysis.skip_ratio(lambda x: {"sum": x}, images)
     with pytest.raises(ValueError, match=r"finite.*a"):
-        analysis.skip_ratio(lambda x: {"a/skip": x + 1, "a/branch": x}, images)
+        analysis.skip_ratio(lambda x: {"a/skip": x + 1, "a/branch": x * np.nan}, images)
