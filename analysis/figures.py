@@ -183,13 +183,17 @@ def _draw_alone(plot):
 def _draw_distances(results):
     import matplotlib.pyplot as plt
 
-    size = (4.6 * len(results) + 0.6, 4.2)
+    size = (3.8 * len(results) + 1.8, 4.2)
     figure, axes = plt.subplots(1, len(results), figsize=size, layout="constrained", squeeze=False)
-    for ax, result in zip(axes[0], results.values(), strict=True):
-        plots.plot_attention_distance(result, ax=ax)
+    figure.suptitle("Mean attention distance")
+    for ax, (name, result) in zip(axes[0], results.items(), strict=True):
+        plots.plot_attention_distance(result, ax=ax).set_title(name, fontsize=10)
     top = max(ax.get_ylim()[1] for ax in axes[0])
+    layers = [tuple(result.layer.values) for result in results.values()]
     for ax in axes[0]:
         ax.set_ylim(0, top)
+        if len(set(layers)) == 1 and ax is not axes[0, -1] and ax.get_legend():
+            ax.get_legend().remove()
     return figure
 
 
