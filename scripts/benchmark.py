@@ -30,9 +30,8 @@ def measure(task, variant, batch_size, batches):
     if task == "forward":
         run = lambda: analysis.collect(lambda batch: vit(batch), data)  # noqa: E731
     else:
-        taps = [tap for tap in vit.taps if tap not in ("logits",)]
-        features = vit_tf.submodel(vit, *taps)
-        # A fresh head is zero, and a prefix is the same for all images before the first block.
+        # The logits of a fresh head are zero for all images, a constant layer.
+        features = vit_tf.submodel(vit, *(tap for tap in vit.taps if tap != "logits"))
         run = lambda: analysis.cka(features, data)  # noqa: E731
     start = time.perf_counter()
     run()

@@ -31,7 +31,7 @@ import keras
 import matplotlib.pyplot as plt
 
 import vit_tf
-from vit_tf import analysis
+from vit_tf import analysis, checkpointing
 from vit_tf.analysis.figures import SECTIONS, figures
 from vit_tf.analysis.measurements import Data, Subject, measurements, slug
 from vit_tf.analysis.store import fingerprint, load, stored
@@ -94,25 +94,21 @@ def make_plans(options, num_classes):
     ]
 
 
-def load_data(options, num_classes):
-    """Training batches, and what the measurements read."""
+def load_data(options, batch_size, splits=("train", "validation", "test"), **changes):
+    """Batches of the splits; the order of the training images starts anew with each call."""
     take = {"train": options.take, "test": options.take_test}
-    read = partial(
-        vit_tf.data.load,
-        options.data,
-        image_size=options.image_size,
-        take={split: count for split, count in take.items() if count},
-        seed=options.seed,
-        data_dir=options.data_dir,
-        splits=("train", "validation", "test"),
+    arguments = {
+        "image_size": options.image_size,
+        "take": {split: take[split] for split in splits if take.get(split)},
+        "seed": options.seed,
+        "data_dir": options.data_dir,
+    }
+    return vit_tf.data.load(
+        options.data, batch_size=batch_size, splits=splits, **arguments | changes
     )
-    training = read(batch_size=options.batch_size)
-    train, validation, test = read(batch_size=EVALUATION_BATCH)
-    (few,) = read(splits=("test",), take=FIELD_IMAGES, batch_size=FIELD_IMAGES)
-    return training, Data(train, validation, test, few, num_classes)
 
 
-def train_model(plan, training, options, key):
+def train_model(plan, options, key):
     """The trained model of a plan and a row about it, found on disk or made there."""
     path = options.out / "models" / f"{slug(plan.name)}.keras"
     note = path.with_suffix(".json")
@@ -120,9 +116,9 @@ def train_model(plan, training, options, key):
         row = json.loads(note.read_text())
         if row.pop("key") == key:
             return vit_tf.load_model(path), row
-    train, validation, test = training
     start = time.perf_counter()
     keras.utils.set_random_seed(options.seed)
+    train, validation, test = load_data(options, options.batch_size)
     with vit_tf.distribute.strategy(options.strategy).scope():
         model = plan.model(**plan.config, name=slug(plan.name))
         directory = options.out / "training" / f"{slug(plan.name)}-{key}"
@@ -135,19 +131,15 @@ def train_model(plan, training, options, key):
         "epochs": plan.recipe.epochs,
         "training (s)": round(time.perf_counter() - start),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial_path = path.with_name(f"partial-{path.name}")
-    model.save(partial_path)
-    os.replace(partial_path, path)
+    checkpointing.save_model(model, path)
     write_json(note, row | {"key": key})
     return model, row
 
 
 def write_json(path, content):
     """Writes a JSON file whole or not at all."""
-    partial_path = path.with_name(f".{path.name}.partial")
-    partial_path.write_text(json.dumps(content, indent=1))
-    os.replace(partial_path, path)
+    text = json.dumps(content, indent=1)
+    checkpointing.write_atomically(path, lambda partial_path: Path(partial_path).write_text(text))
 
 
 def measure(subjects, keys, data, options):
@@ -166,7 +158,6 @@ def measure(subjects, keys, data, options):
 def draw(subjects, results, options):
     """Every figure, found on disk or drawn there: list of (section, report figure)."""
     manifest = options.out / "figures" / "keys.json"
-    manifest.parent.mkdir(parents=True, exist_ok=True)
     keys = json.loads(manifest.read_text()) if manifest.exists() else {}
     drawn = []
     for row in figures(subjects):
@@ -176,9 +167,8 @@ def draw(subjects, results, options):
         if keys.get(row.name) != key or not path.exists():
             log.info("drawing %s", row.name)
             figure = row.draw(chosen)
-            figure.savefig(path.with_suffix(".partial"), format="png", dpi=150)
+            checkpointing.write_atomically(path, partial(figure.savefig, dpi=150))
             plt.close(figure)
-            os.replace(path.with_suffix(".partial"), path)
             keys[row.name] = key
             write_json(manifest, keys)
         drawn.append(
@@ -274,14 +264,15 @@ def parse(arguments):
 def run(options):
     start = time.perf_counter()
     description = vit_tf.data.describe(options.data, data_dir=options.data_dir)
-    training, data = load_data(options, description.num_classes)
+    (few,) = load_data(options, FIELD_IMAGES, ("test",), take=FIELD_IMAGES)
+    data = Data(*load_data(options, EVALUATION_BATCH), few, description.num_classes)
     plans = make_plans(options, description.num_classes)
     source = [vars(options)[n] for n in ("data", "image_size", "take", "take_test")]
     subjects, keys, rows = [], {}, []
     for number, plan in enumerate(plans, start=1):
         log.info("[model %d/%d] %s", number, len(plans), plan.name)
         key = fingerprint(plan.facts, source, options.batch_size, options.seed)
-        model, row = train_model(plan, training, options, key)
+        model, row = train_model(plan, options, key)
         features = partial(vit_tf.submodel, model)
         subjects.append(Subject(plan.name, model.taps, features, model.token_grid))
         keys[slug(plan.name)] = key
@@ -294,12 +285,15 @@ def run(options):
 
 
 def main(arguments=None):
+    """Make the study told on the command line; the exit status, 2 for a mistake of the user."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     try:
         run(parse(arguments))
-    except ValueError as error:
-        sys.exit(f"study.py: {error}")
+    except (ValueError, OSError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

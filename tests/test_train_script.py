@@ -1,0 +1,99 @@
+"""The front door: killed, run again, and given mistakes."""
+
+import csv
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vit_tf import data, load_model
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "train.py"
+TINY = "--image-size 16 --patch-size 8 --num-layers 1 --num-heads 1 --hidden-dim 16 --mlp-dim 16"
+EPOCHS = 25
+
+
+@pytest.fixture(scope="module")
+def script():
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("train_script", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def epochs(out):
+    """The epochs in a run's log, none if there is no log yet."""
+    log = out / "log.csv"
+    if not log.exists():
+        return []
+    with open(log) as file:
+        return [int(row["epoch"]) for row in csv.DictReader(file)]
+
+
+def test_killed_run_goes_on_where_it_was(tmp_path):
+    recipe = f"--epochs {EPOCHS} --batch-size 100 --learning-rate 0.01 --shift 1"
+    command = [sys.executable, SCRIPT, *TINY.split(), *recipe.split(), "--out", tmp_path]
+    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+
+    killed = subprocess.Popen(command, **quiet | {"stdout": subprocess.DEVNULL})
+    deadline = time.monotonic() + 120
+    while len(epochs(tmp_path)) < 2 and killed.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    done = len(epochs(tmp_path))
+    assert 2 <= done < EPOCHS and not (tmp_path / "result.json").exists()
+
+    again = subprocess.run(command, timeout=120, **quiet)
+    assert again.returncode == 0, again.stdout
+    assert epochs(tmp_path) == list(range(1, EPOCHS + 1))
+    assert f"Epoch {done}/" not in again.stdout and f"Epoch {EPOCHS}/{EPOCHS}" in again.stdout
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+    result = json.loads((tmp_path / "result.json").read_text())
+    model = load_model(tmp_path / "model.keras")
+    (test,) = data.load("digits", image_size=16, splits=("test",))
+    right = [np.argmax(model(x), axis=1) == y for x, y in test.as_numpy_iterator()]
+    assert result["test_accuracy"] == pytest.approx(np.concatenate(right).mean())
+    assert result["test_accuracy"] > 0.6 and result["parameters"] == model.count_params()
+    assert f"test accuracy {100 * result['test_accuracy']:.2f} %" in again.stdout
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ("--epochs 0", "epochs"),
+        ("--variant B/17", "B/16"),
+        ("--patch-size 5", "multiples of patch_size"),
+        ("--units 1 1", "--model vit"),
+        ("--model bit --hidden-dim 8", "--model bit"),
+        ("--data ./nowhere", "nowhere"),
+        ("--strategy many", "mirrored"),
+        ("--take 99999", "take"),
+    ],
+)
+def test_mistakes_are_one_line(script, tmp_path, capsys, options, message):
+    assert script.main([*options.split(), "--out", str(tmp_path / "out")]) == 2
+    output = capsys.readouterr()
+    assert output.err.startswith("error: ") and message in output.err
+    assert output.err.count("\n") == 1 and output.out == ""
+    assert not (tmp_path / "out").exists()
+
+
+def test_options_reach_the_model(script, tmp_path):
+    line = f"{TINY} --pooling gap --without-skips block00/mlp --out {tmp_path}"
+    vit = script.make_model(script.parse(line.split()), (16, 16, 3), 10)
+    assert "block00/mlp/skip" not in vit.taps and vit.token_grid.prefix == 0
+    line = f"--model bit --units 2 1 --width-factor 1 --out {tmp_path}"
+    bit = script.make_model(script.parse(line.split()), (16, 16, 3), 10)
+    assert [unit.filters for unit in bit.units] == [64, 64, 128]
+    line = f"--variant Ti/16 --num-layers 1 --out {tmp_path}"
+    assert script.make_model(script.parse(line.split()), (16, 16, 3), 2).head.kernel.shape[0] == 192

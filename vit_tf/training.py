@@ -1,0 +1,270 @@
+"""Training a classifier from scratch: the recipe, its optimizer and a run that can be resumed."""
+
+import dataclasses
+import math
+import os
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from vit_tf import checkpointing, data
+from vit_tf.names import choose
+from vit_tf.objectives import SoftmaxCrossEntropy, Top1Accuracy
+
+register = keras.saving.register_keras_serializable("vit_tf")
+
+
+@register
+class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """A learning rate that rises linearly from 0 to its peak and then falls to 0.
+
+    With `w` warm-up steps of `n` in all and `p = (step - w) / (n - w)`, the rate over its peak is
+    `step / w` before step `w`, then `(1 + cos(pi p)) / 2` or `1 - p`; after step `n` it is 0.
+
+    Args:
+        peak: the largest learning rate.
+        warmup_steps: number of steps until the peak.
+        total_steps: number of steps until 0.
+        decay: `"cosine"` or `"linear"`.
+    """
+
+    def __init__(self, peak, warmup_steps, total_steps, decay="cosine"):
+        self.peak, self.warmup_steps, self.total_steps = peak, warmup_steps, total_steps
+        self.decay = decay
+        self._fall = choose("schedule", decay, _DECAYS)
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32")
+        rise = step / max(self.warmup_steps, 1)
+        progress = (step - self.warmup_steps) / max(self.total_steps - self.warmup_steps, 1)
+        fall = self._fall(ops.clip(progress, 0.0, 1.0))
+        return self.peak * ops.where(step < self.warmup_steps, rise, fall)
+
+    def get_config(self):
+        names = ("peak", "warmup_steps", "total_steps", "decay")
+        return {name: getattr(self, name) for name in names}
+
+
+_DECAYS = {
+    "cosine": lambda progress: (1 + ops.cos(math.pi * progress)) / 2,
+    "linear": lambda progress: 1 - progress,
+}
+
+
+@register
+class AdamW(keras.optimizers.AdamW):
+    """AdamW that decays kernels only and clips gradients after their sum over replicas.
+
+    Keras' own decays whatever it is not told to leave, forgets that on a reload, and clips the
+    gradients of each replica before it sums them, so that several replicas train differently
+    from one.
+    """
+
+    def build(self, variables):
+        if not self.built:
+            self.exclude_from_weight_decay([v for v in variables if v.name != "kernel"])
+        super().build(variables)
+
+    def _clip_gradients(self, grads):
+        return grads
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        grads, variables = zip(*super()._all_reduce_sum_gradients(grads_and_vars), strict=True)
+        return list(zip(super()._clip_gradients(list(grads)), variables, strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How to train a classifier from scratch; `dataclasses.asdict` and `Recipe(**d)` invert.
+
+    The defaults suit small data sets: AdamW with warm-up and cosine decay, gradients clipped to
+    norm 1 and a weight decay of 0.1 as in Steiner et al. 2021 (AugReg,
+    https://arxiv.org/abs/2106.10270, section 3), labels smoothed by 0.1 as in Touvron et al.
+    2021 (DeiT, table 9).
+
+    Args:
+        epochs: number of passes over the training data.
+        learning_rate: the peak of the schedule.
+        warmup_epochs: epochs until the peak, fractions allowed; None for a tenth of the run.
+        schedule: `"cosine"` or `"linear"` decay to 0 after the peak.
+        weight_decay: a kernel shrinks by `learning_rate * weight_decay` of itself at each step.
+        label_smoothing: share of a label that is spread over all classes.
+        clip_norm: largest global norm of the gradients; None for no limit.
+        ema: momentum of the average of the weights that is validated, saved and returned; None
+            for the weights themselves.
+        rand_augment, mixup, cutmix, flip, shift, seed: as for `vit_tf.data.augment`; all off.
+
+    Raises:
+        ValueError: for a value out of its range.
+    """
+
+    epochs: int = 100
+    learning_rate: float = 1e-3
+    warmup_epochs: float | None = None
+    schedule: str = "cosine"
+    weight_decay: float = 0.1
+    label_smoothing: float = 0.1
+    clip_norm: float | None = 1.0
+    ema: float | None = None
+    rand_augment: bool | float | dict = False
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    flip: bool = False
+    shift: int = 0
+    seed: int = 0
+
+    def __post_init__(self):
+        warmup, clip, ema = self.warmup_epochs, self.clip_norm, self.ema
+        choose("schedule", self.schedule, _DECAYS)
+        _expect(isinstance(self.epochs, int) and self.epochs > 0, "epochs", "an int > 0", self)
+        _expect(self.learning_rate > 0, "learning_rate", "> 0", self)
+        in_run = warmup is None or 0 <= warmup < self.epochs
+        _expect(in_run, "warmup_epochs", f"None or in [0, epochs={self.epochs})", self)
+        _expect(self.weight_decay >= 0, "weight_decay", ">= 0", self)
+        _expect(0 <= self.label_smoothing < 1, "label_smoothing", "in [0, 1)", self)
+        _expect(clip is None or clip > 0, "clip_norm", "None or > 0", self)
+        _expect(ema is None or 0 <= ema < 1, "ema", "None or in [0, 1)", self)
+        for name in ("mixup", "cutmix", "shift"):
+            _expect(getattr(self, name) >= 0, name, ">= 0", self)
+
+    def learning_rates(self, steps_per_epoch):
+        """The `WarmupDecay` of a run with so many steps per epoch."""
+        warmup = self.epochs / 10 if self.warmup_epochs is None else self.warmup_epochs
+        steps = self.epochs * steps_per_epoch
+        return WarmupDecay(
+            self.learning_rate, round(warmup * steps_per_epoch), steps, self.schedule
+        )
+
+    def optimizer(self, steps_per_epoch):
+        """The optimizer of a run with so many steps per epoch."""
+        return AdamW(
+            self.learning_rates(steps_per_epoch),
+            weight_decay=self.weight_decay,
+            global_clipnorm=self.clip_norm,
+            use_ema=self.ema is not None,
+            ema_momentum=self.ema or 0.0,
+        )
+
+    def augment(self, dataset, num_classes):
+        """Batches of (images, labels) augmented; unchanged where every augmentation is off."""
+        mild = {name: getattr(self, name) for name in ("mixup", "cutmix", "flip", "shift")}
+        # RandAugment of magnitude 0 or with no arguments of its own, `{}`, is not off.
+        if self.rand_augment is False and not any(mild.values()):
+            return dataset
+        return data.augment(
+            dataset, num_classes, rand_augment=self.rand_augment, seed=self.seed, **mild
+        )
+
+    def compile(self, model, steps_per_epoch):
+        """Compile a model for this recipe, so that `model.fit(train, epochs=...)` follows it.
+
+        With `ema`, give `fit` a `keras.callbacks.SwapEMAWeights()` to validate the average.
+        """
+        with model.distribute_strategy.scope():
+            model.compile(
+                optimizer=self.optimizer(steps_per_epoch),
+                loss=SoftmaxCrossEntropy(self.label_smoothing),
+                metrics=[Top1Accuracy()],
+            )
+
+
+def _expect(condition, field, expected, recipe):
+    if not condition:
+        raise ValueError(
+            f"Expected {field} to be {expected}. Received: {field}={getattr(recipe, field)!r}"
+        )
+
+
+def train(model, recipe, train, validation, directory, description=None, verbose="auto"):
+    """Train a model by a recipe; call again with the same arguments to resume a killed run.
+
+    Writes to `directory`: `log.csv`, `tensorboard/`, `best.keras` (best validation accuracy),
+    `configuration.json` and `state/` (to resume after the last whole epoch). The order of the
+    examples in each epoch after a resume is that of an undisturbed run if every shuffle of
+    `train` has a seed.
+
+    Args:
+        model: a built `keras.Model` from images to logits.
+        recipe: the `Recipe`.
+        train, validation: batched `tf.data.Dataset` of (images, int labels), of finite length.
+        directory: the run's folder; it is made.
+        description: dict that tells this training data from other data, for the resume's check.
+        verbose: as for `keras.Model.fit`.
+
+    Returns:
+        dict from `"loss"`, `"accuracy"`, `"val_loss"`, ... to one float per epoch, epochs before
+        a resume included.
+
+    Raises:
+        ValueError: for labels outside the model's classes, a folder of another run, a damaged
+            state, or a loss that is no longer finite.
+    """
+    directory = os.fspath(directory)
+    if not model.built:
+        raise ValueError(f"Expected a built model. Received: {model.name!r}, which is not")
+    steps_per_epoch = _num_batches(train)
+    for dataset in (train, validation):
+        data.check_labels(dataset, _num_classes(model))
+    recipe.compile(model, steps_per_epoch)
+    configuration = {
+        "recipe": dataclasses.asdict(recipe),
+        "model": checkpointing.describe_model(model),
+        "data": description,
+        "steps_per_epoch": steps_per_epoch,
+    }
+    history = _resume(model, configuration, directory)
+    batches = recipe.augment(train, _num_classes(model))
+    epochs_done = len(history.get("loss", ()))
+    # A seeded shuffle takes its order from how many iterators there were; making one reads nothing.
+    # `fit` makes more than one per epoch, unless the data repeat and the steps are counted.
+    for _ in range(epochs_done):
+        iter(batches)
+    callbacks = [checkpointing.Checkpoint(directory, history)]
+    if recipe.ema is not None:
+        callbacks.append(keras.callbacks.SwapEMAWeights())
+    logs = os.path.join(directory, "tensorboard")
+    callbacks.append(keras.callbacks.TensorBoard(logs, write_graph=False))
+    model.fit(
+        batches.repeat(),
+        steps_per_epoch=steps_per_epoch,
+        validation_data=validation,
+        epochs=recipe.epochs,
+        initial_epoch=epochs_done,
+        callbacks=callbacks,
+        verbose=verbose,
+        shuffle=False,
+    )
+    return history
+
+
+def _resume(model, configuration, directory):
+    """Bring a compiled model to where the run in a folder ended; its history so far."""
+    checkpointing.remove_leftovers(directory)
+    checkpointing.check_configuration(configuration, directory)
+    with model.distribute_strategy.scope():
+        model.optimizer.build(model.trainable_variables)
+    history = checkpointing.restore_state(model, directory)
+    if history:
+        checkpointing.write_log(history, directory)
+    return history
+
+
+def _num_classes(model):
+    """Number of logits of a model, which only some models name."""
+    return model.num_classes if hasattr(model, "num_classes") else model.output_shape[-1]
+
+
+def _num_batches(dataset):
+    """Number of batches of a dataset, counted where it is not known.
+
+    Raises:
+        ValueError: for a dataset that is empty or never ends.
+    """
+    count = int(dataset.cardinality())
+    if count == tf.data.UNKNOWN_CARDINALITY:
+        count = int(dataset.reduce(tf.constant(0, tf.int64), lambda n, _: n + 1))
+    if count <= 0:
+        received = "an endless one" if count == tf.data.INFINITE_CARDINALITY else "an empty one"
+        raise ValueError(f"Expected train to be a dataset of finite length. Received: {received}")
+    return count
