@@ -1,0 +1,17 @@
+"""Data sets by name, as batches of images in [-1, 1] and labels, and their augmentation."""
+
+from vit_tf.data.augmentation import augment, check_labels, random_flip, random_shift
+from vit_tf.data.folder import check_images
+from vit_tf.data.pipeline import describe, load
+from vit_tf.data.source import Description
+
+__all__ = [
+    "Description",
+    "augment",
+    "check_images",
+    "check_labels",
+    "describe",
+    "load",
+    "random_flip",
+    "random_shift",
+]

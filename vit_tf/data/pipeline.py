@@ -1,0 +1,222 @@
+"""The front door: a name becomes batched data sets of images in [-1, 1] and labels."""
+
+import numbers
+import os
+
+import tensorflow as tf
+
+from vit_tf.data.digits import open_digits
+from vit_tf.data.folder import open_folder
+from vit_tf.data.source import SPLITS, Description, partition
+from vit_tf.data.tfds import is_tfds_name, open_tfds
+from vit_tf.names import unknown_name
+
+CACHE_BYTES = 2**30
+
+
+def load(
+    name,
+    *,
+    image_size=None,
+    batch_size=128,
+    splits=("train", "test"),
+    take=None,
+    validation=0.1,
+    seed=0,
+    data_dir=None,
+    drop_remainder=False,
+):
+    """Loads an image classification data set as batches of images in [-1, 1] and labels.
+
+    The train split is shuffled anew in each epoch, in an order that depends on the seed alone, and
+    so that equal seeds give equal epochs; the others keep their order. (Splits too large to cache
+    are shuffled within 10,000 examples if they come from TFDS.) Splits of up to 1 GiB are decoded
+    once and kept in memory; larger ones are streamed.
+
+    Args:
+        name: `"digits"` (scikit-learn's, no download), a TFDS name such as `"fashion_mnist"`, or
+            the path of a folder, `root/class/*.jpg` or `root/{train,validation,test}/class/*.jpg`.
+            Should a TFDS name also be a folder, `"./name"` means the folder.
+        image_size: height and width to resize to (bilinear, antialiased), in pixels; a number or a
+            pair. None keeps the images' own size.
+        batch_size: examples per batch; the last one may have fewer.
+        splits: which of "train", "validation" and "test" to return.
+        take: number of examples to keep of each split, or a dict from split to number; seeded and
+            class-balanced where the labels are known without reading the images.
+        validation: fraction of the train split that is held out, if "validation" is wanted and the
+            data set has none of its own; stratified where the labels are known.
+        seed: seed of the shuffling, of `take` and of `validation`; the test split never depends on
+            it.
+        data_dir: where TFDS keeps its data; its default if None.
+        drop_remainder: whether the train split leaves out a last batch that is not full.
+
+    Returns:
+        Tuple of `tf.data.Dataset`, one per split, of (images, labels): float32 of shape (example,
+        height, width, 3), grey repeated to RGB, and int32 of shape (example,).
+
+    Raises:
+        ValueError: for arguments out of range, an unknown name, missing splits, images that differ
+            in size, and files that cannot be decoded.
+    """
+    _check_splits(splits)
+    take = _checked_take(take, splits)
+    size = _checked_size(image_size)
+    _check_number("batch_size", batch_size, 1)
+    _check_number("seed", seed, 0)
+    if not 0 <= validation < 1:
+        raise ValueError(
+            f"Expected validation to be in [0, 1). Received: validation={validation!r}"
+        )
+    source = _open(name, data_dir)
+    chosen = partition(source, splits, validation, take, seed)
+    _check_full_batch(chosen, batch_size, drop_remainder)
+    return tuple(
+        _batches(
+            _examples(source, *where, size, seed if split == "train" else None),
+            batch_size,
+            drop_remainder and split == "train",
+        )
+        for split, where in chosen.items()
+    )
+
+
+def describe(name, data_dir=None):
+    """The classes and the splits of a data set, as `load` would find them.
+
+    Counts files and reads metadata, but no images; a TFDS data set that is not on disk is
+    downloaded first. A validation split is listed if the data set has one of its own.
+
+    Raises:
+        ValueError: as `load` does.
+    """
+    source = _open(name, data_dir)
+    return Description(
+        name=os.fspath(name),
+        num_classes=len(source.class_names),
+        class_names=source.class_names,
+        num_examples={s: source.num_examples[s] for s in SPLITS if s in source.num_examples},
+    )
+
+
+def _open(name, data_dir):
+    """The `Source` of a name."""
+    if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
+        raise ValueError(
+            "Expected name to be 'digits', a TFDS name or the path of a folder. "
+            f"Received: name={name!r}"
+        )
+    if name == "digits":
+        return open_digits()
+    if isinstance(name, os.PathLike) or name[0] in "./~\\":
+        return open_folder(name)
+    if os.path.isdir(name) and not is_tfds_name(name):
+        return open_folder(name)
+    return open_tfds(name, data_dir)
+
+
+def _examples(source, split, indices, size, seed):
+    """Examples of a split, (image in [0, 255], label, problem), shuffled if there is a seed.
+
+    Problems travel as words, since a cache whose input fails drops that example for good.
+
+    Args:
+        source: `Source`.
+        split: split of the source.
+        indices: sorted int array of shape (example,).
+        size: (height, width) in pixels, or None for the images' own.
+        seed: int, or None to keep the order.
+    """
+
+    def prepare(item, label):
+        image, problem = source.decode(item)
+        return _resize(image, size), tf.cast(label, tf.int32), problem
+
+    def shuffle(examples, buffer):
+        return examples if seed is None else examples.shuffle(buffer, seed=seed)
+
+    examples = source.read(split, indices)
+    size = tuple(size or source.image_size(split, indices))
+    if len(indices) * size[0] * size[1] * 3 * 4 <= CACHE_BYTES:
+        examples = examples.map(prepare, num_parallel_calls=tf.data.AUTOTUNE).cache()
+        return shuffle(examples, len(indices))
+    examples = shuffle(examples, min(len(indices), source.shuffle_buffer))
+    return examples.map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def _batches(examples, batch_size, drop_remainder):
+    """Batches of (images in [-1, 1], labels) from what `_examples` returns."""
+    options = tf.data.Options()
+    # Workers share one seed, so each can take its part of every batch; files may be too few.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    batches = examples.batch(batch_size, drop_remainder=drop_remainder)
+    batches = batches.map(_scale, num_parallel_calls=tf.data.AUTOTUNE)
+    return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
+
+
+def _resize(image, size):
+    """An image of shape (height, width, channel) with values in [0, 255], in another size."""
+    if tuple(image.shape[:2]) == size:
+        return image
+    resized = tf.image.resize(image, size, method="bilinear", antialias=True)
+    # The weights of the antialiased resize add up to one only to rounding.
+    return tf.clip_by_value(resized, 0.0, 255.0)
+
+
+def _scale(images, labels, problems):
+    """Images from [0, 255] to RGB in [-1, 1], unless there are problems."""
+    words = tf.strings.strip(tf.strings.reduce_join(problems, separator=" "))
+    with tf.control_dependencies([tf.debugging.Assert(words == "", [words])]):
+        images = tf.cast(images, tf.float32) / 127.5 - 1.0
+    return (tf.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else images), labels
+
+
+def _check_splits(splits):
+    if isinstance(splits, str) or not splits or len(set(splits)) < len(tuple(splits)):
+        raise ValueError(
+            f"Expected splits to be a tuple of different names among {', '.join(SPLITS)}. "
+            f"Received: splits={splits!r}"
+        )
+    for split in splits:
+        if split not in SPLITS:
+            raise unknown_name("split", split, SPLITS)
+
+
+def _checked_take(take, splits):
+    """`take` as a dict from split to number of examples."""
+    if take is None:
+        return {}
+    take = take if isinstance(take, dict) else dict.fromkeys(splits, take)
+    for split, size in take.items():
+        if split not in splits:
+            raise unknown_name("split in take", split, splits)
+        _check_number("take", size, 1)
+    return take
+
+
+def _checked_size(image_size):
+    """`image_size` as a pair (height, width), or None."""
+    if image_size is None:
+        return None
+    size = tuple(image_size) if isinstance(image_size, (tuple, list)) else (image_size,) * 2
+    if len(size) != 2:
+        raise ValueError(
+            "Expected image_size to be a number of pixels or a pair (height, width). "
+            f"Received: image_size={image_size!r}"
+        )
+    for pixels in size:
+        _check_number("image_size", pixels, 1)
+    return size
+
+
+def _check_number(what, value, least):
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
+        raise ValueError(f"Expected {what} to be an integer >= {least}. Received: {what}={value!r}")
+
+
+def _check_full_batch(chosen, batch_size, drop_remainder):
+    count = len(chosen["train"][1]) if "train" in chosen else batch_size
+    if drop_remainder and count < batch_size:
+        raise ValueError(
+            f"Expected batch_size to be at most {count}, the number of training examples, with "
+            f"drop_remainder=True. Received: batch_size={batch_size}"
+        )

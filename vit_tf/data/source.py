@@ -1,0 +1,149 @@
+"""What a data set offers to be loaded, and which of its examples go into each split."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+SPLITS = ("train", "validation", "test")
+TEST_FRACTION = 0.2
+
+
+@dataclass(frozen=True)
+class Description:
+    """A data set in words and numbers; `num_examples` maps each split to its size."""
+
+    name: str
+    num_classes: int
+    class_names: tuple
+    num_examples: dict
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where examples come from.
+
+    Args:
+        class_names: names of the classes; a label is a position in them.
+        num_examples: dict from the splits there are to their sizes.
+        labels: function of a split that returns its labels, an int array of shape (example,), or
+            None where they cannot be had without reading the images.
+        image_size: function of (split, indices) that returns the (height, width) that these
+            images share, in pixels; a `ValueError` where they share none.
+        read: function of (split, indices), the latter sorted, that returns a `tf.data.Dataset` of
+            (item, label) in that order, where an item is an image that is not yet decoded.
+        decode: function of an item that returns its image, a uint8 or float tensor of shape
+            (height, width, channel) with values in [0, 255] and 1 or 3 channels, and what is wrong
+            with the item, a string tensor that is empty if nothing is.
+        shuffle_buffer: number of items that may wait in memory to be shuffled.
+    """
+
+    class_names: tuple
+    num_examples: dict
+    labels: Callable
+    image_size: Callable
+    read: Callable
+    decode: Callable
+    shuffle_buffer: int
+
+
+def choose(labels, count, size, rng, balanced=False):
+    """Positions of `size` out of `count` examples, sorted.
+
+    With labels, each class gives examples in proportion to its size, or the same number of them
+    (as far as it has so many) if `balanced`. Without, they are neighbours from a random place on,
+    so that a large data set can be read without going through all of it.
+
+    Args:
+        labels: int array of shape (count,), or None.
+        count: number of examples to choose from.
+        size: number of examples to choose.
+        rng: NumPy generator.
+        balanced: whether classes count equally.
+    """
+    if labels is None:
+        start = rng.integers(count - size + 1)
+        return np.arange(start, start + size)
+    shuffled = rng.permutation(count)
+    place = np.empty(count)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels[shuffled] == label)
+        rank = np.arange(len(members))
+        place[members] = rank if balanced else (rank + 0.5) / len(members)
+    return np.sort(shuffled[np.argsort(place, kind="stable")[:size]])
+
+
+def hold_out(labels, fraction, rng):
+    """Cuts examples in two, class by class: (positions kept, positions held out).
+
+    `ceil(fraction * example)` of them are held out, but at least one is kept.
+    """
+    count = len(labels)
+    size = min(int(np.ceil(fraction * count)), count - 1)
+    held = choose(labels, count, size, rng)
+    return np.setdiff1d(np.arange(count), held), held
+
+
+def partition(source, splits, validation, take, seed):
+    """Which examples make up each split.
+
+    Args:
+        source: `Source`.
+        splits: names of the splits wanted.
+        validation: fraction of the train split that becomes the validation split, if one is
+            wanted and the source has none of its own.
+        take: dict from split to the number of examples to keep.
+        seed: seed of the held-out part and of `take`.
+
+    Returns:
+        Dict from split to (split of the source, sorted indices into it).
+
+    Raises:
+        ValueError: for a split that is missing, or too small for `validation` or `take`.
+    """
+    chosen = {name: _whole(source, name) for name in splits if name in source.num_examples}
+    missing = [name for name in splits if name not in chosen]
+    if missing == ["validation"] and "train" in source.num_examples:
+        kept, held = _carve(source, validation, seed)
+        chosen |= {"validation": ("train", held)} | ({"train": kept} if "train" in splits else {})
+    elif missing:
+        there = ", ".join(source.num_examples)
+        cut = " (and validation, cut from train)" if "train" in source.num_examples else ""
+        raise ValueError(
+            f"Expected splits to be among those of the data set: {there}{cut}. "
+            f"Received: splits={tuple(splits)!r}"
+        )
+    for name, size in take.items():
+        chosen[name] = _take(source, name, *chosen[name], size, seed)
+    return {name: chosen[name] for name in splits}
+
+
+def _whole(source, split):
+    return split, np.arange(source.num_examples[split])
+
+
+def _carve(source, fraction, seed):
+    """The train split without its validation part, and that part, as in `partition`."""
+    count = source.num_examples["train"]
+    size = round(fraction * count)
+    if not 0 < size < count:
+        raise ValueError(
+            "Expected validation to be a fraction of the train split that leaves examples on both "
+            f"sides. Received: validation={fraction} of {count} examples"
+        )
+    rng = np.random.default_rng([seed, SPLITS.index("validation")])
+    held = choose(source.labels("train"), count, size, rng)
+    return ("train", np.setdiff1d(np.arange(count), held)), held
+
+
+def _take(source, name, split, indices, size, seed):
+    """A class-balanced part of a split, as in `partition`."""
+    if size > len(indices):
+        raise ValueError(
+            f"Expected take to be at most {len(indices)}, the number of examples of the {name} "
+            f"split. Received: take={size}"
+        )
+    labels = source.labels(split)
+    labels = None if labels is None else labels[indices]
+    rng = np.random.default_rng([seed, len(SPLITS) + SPLITS.index(name)])
+    return split, indices[choose(labels, len(indices), size, rng, balanced=True)]

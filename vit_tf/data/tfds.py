@@ -1,0 +1,142 @@
+"""Image classification data sets of TensorFlow Datasets."""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+from vit_tf.data.source import Source
+from vit_tf.names import unknown_name
+
+LABELS_AT_MOST = 200_000
+SHUFFLE_BUFFER = 10_000
+
+
+def is_tfds_name(name):
+    """Whether a name, without its configuration and version, is one that TFDS knows."""
+    import tensorflow_datasets as tfds
+
+    return name.split("/")[0].split(":")[0] in tfds.list_builders()
+
+
+def open_tfds(name, data_dir=None):
+    """A TFDS data set of images with one label each, downloaded first where it has to be.
+
+    The labels are read ahead, for stratified subsets, up to 200,000 examples per split; larger
+    splits give runs of neighbours instead, which TFDS has shuffled when it prepared them.
+
+    Raises:
+        ValueError: for an unknown name, a data set that can be neither found nor downloaded, and
+            one that does not consist of images with labels.
+    """
+    import tensorflow_datasets as tfds
+
+    builder = _prepared(_builder(name, data_dir), name)
+    image_key, label_key = _keys(builder, name)
+    features = builder.info.features
+    # One file after the other, so that a place in the stream is an index into the split.
+    config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+
+    @functools.cache
+    def labels(split):
+        if builder.info.splits[split].num_examples > LABELS_AT_MOST:
+            return None
+        only = tfds.decode.PartialDecoding({label_key: True})
+        examples = builder.as_dataset(split=split, decoders=only, read_config=config)
+        batches = examples.map(lambda example: example[label_key]).batch(4096)
+        return np.concatenate(list(batches.as_numpy_iterator()))
+
+    def read(split, indices):
+        first, last = int(indices[0]), int(indices[-1]) + 1
+        examples = builder.as_dataset(
+            split=f"{split}[{first}:{last}]",
+            decoders={image_key: tfds.decode.SkipDecoding()},
+            read_config=config,
+        )
+        if len(indices) < last - first:
+            examples = _keep(examples, indices - first)
+        return examples.map(lambda example: (example[image_key], example[label_key]))
+
+    def image_size(split, indices):
+        if None in features[image_key].shape[:2]:
+            raise ValueError(
+                f"Expected image_size to be given, for images that differ in size ({name}), as a "
+                "number of pixels or a pair (height, width). Received: image_size=None"
+            )
+        return features[image_key].shape[:2]
+
+    return Source(
+        class_names=tuple(features[label_key].names),
+        num_examples={split: info.num_examples for split, info in builder.info.splits.items()},
+        labels=labels,
+        image_size=image_size,
+        read=read,
+        decode=lambda encoded: (_rgb_or_grey(features[image_key].decode_example(encoded)), ""),
+        shuffle_buffer=SHUFFLE_BUFFER,
+    )
+
+
+def _builder(name, data_dir):
+    """The TFDS builder of a name; TFDS lists all its names in its error, this the near ones."""
+    import tensorflow_datasets as tfds
+
+    try:
+        return tfds.builder(name, data_dir=data_dir)
+    except (ValueError, AssertionError, ImportError) as error:
+        if is_tfds_name(name):
+            raise _unusable(name, error) from error
+    known = ["digits", *tfds.list_builders()]
+    raise unknown_name("name (digits, a TFDS name or a folder that exists)", name, known)
+
+
+def _prepared(builder, name):
+    """The builder, once its files are on disk."""
+    if not builder.is_prepared():
+        try:
+            builder.download_and_prepare()
+        except Exception as error:  # downloads fail in as many ways as there are data sets
+            where = f", neither found nor downloaded to {builder.data_dir}"
+            raise _unusable(name, error, where) from error
+    return builder
+
+
+def _unusable(name, error, where=""):
+    reason = " ".join(str(error).split())[:300]
+    return ValueError(
+        "Expected name to be a TFDS data set that is prepared in data_dir or can be downloaded. "
+        f"Received: {name!r}{where} ({type(error).__name__}: {reason})"
+    )
+
+
+def _keys(builder, name):
+    """The names of the image and of the label among the features."""
+    import tensorflow_datasets as tfds
+
+    keys, features = builder.info.supervised_keys, builder.info.features
+    kinds = [type(features[key]) for key in keys or () if isinstance(key, str)]
+    if kinds != [tfds.features.Image, tfds.features.ClassLabel]:
+        raise ValueError(
+            "Expected name to be a TFDS data set of images with one label each. "
+            f"Received: {name!r} with features {', '.join(features)}"
+        )
+    return keys
+
+
+def _keep(examples, places):
+    """The examples at some places of a stream."""
+    wanted = np.zeros(places[-1] + 1, bool)
+    wanted[places] = True
+    kept = examples.enumerate().filter(lambda place, _: tf.gather(wanted, place))
+    return kept.map(lambda _, example: example).apply(
+        tf.data.experimental.assert_cardinality(len(places))
+    )
+
+
+def _rgb_or_grey(image):
+    """An image of 1 to 4 channels and up to 16 bits as one of 1 or 3 channels in [0, 255]."""
+    if image.dtype == tf.uint16:
+        image = tf.cast(image, tf.float32) / 257
+    if image.shape[-1] in (2, 4):
+        image, alpha = tf.cast(image[..., :-1], tf.float32), image[..., -1:]
+        image = 255 + (image - 255) * tf.cast(alpha, tf.float32) / 255
+    return image
