@@ -39,8 +39,8 @@ from vit_tf.analysis.store import fingerprint, load, stored
 log = logging.getLogger("study")
 
 # What suits a data set on two CPU cores; each field is a flag too.
-DIGITS = {"take": None, "take_test": None, "epochs": 30, "bit_epochs": 16}
-OTHERS = {"take": 12_000, "take_test": 2_000, "epochs": 12, "bit_epochs": 5}
+DIGITS = {"take": None, "take_test": None, "epochs": 30, "bit_epochs": 14}
+OTHERS = {"take": 12_000, "take_test": 2_000, "epochs": 15, "bit_epochs": 5}
 EVALUATION_BATCH = 120
 FIELD_IMAGES = 32
 
@@ -243,8 +243,8 @@ def parse(arguments):
     add("--image-size", type=int, default=32, help="pixels, a multiple of 8 (default: 32)")
     add("--take", type=int, help="training images (default: all of digits, 12,000 of others)")
     add("--take-test", type=int, help="test images (default: all of digits, 2,000 of others)")
-    add("--epochs", type=int, help="of the ViTs (default: 30 for digits, 12 for others)")
-    add("--bit-epochs", type=int, help="of the BiT (default: 16 for digits, 5 for others)")
+    add("--epochs", type=int, help="of the ViTs (default: 30 for digits, 15 for others)")
+    add("--bit-epochs", type=int, help="of the BiT (default: 14 for digits, 5 for others)")
     add("--batch-size", type=int, default=64, help="images in a training batch (default: 64)")
     add("--seed", type=int, default=0, help="of weights, order and subsets (default: 0)")
     add("--strategy", default="auto", help="auto (default), none or mirrored")
@@ -286,7 +286,8 @@ def run(options):
 
 def main(arguments=None):
     """Make the study told on the command line; the exit status, 2 for a mistake of the user."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    log.setLevel(logging.INFO)
     try:
         run(parse(arguments))
     except (ValueError, OSError) as error:
