@@ -37,6 +37,30 @@ class Subclassed(keras.Model):
         return self.last(x + y)
 
 
+class Unmakeable(keras.layers.Dense):
+    """A layer that cannot be made again from its own configuration, as some libraries have."""
+
+    def get_config(self):
+        return super().get_config() | {"derived": 1}
+
+
+@keras.saving.register_keras_serializable("tests")
+class Backbone(keras.Model):
+    """A functional model with a configuration of its own, as in KerasHub."""
+
+    def __init__(self, width, **kwargs):
+        images = keras.Input((4, 4, 3))
+        x = Unmakeable(width, name="first")(images)
+        relu = keras.layers.ReLU(name="relu")
+        inner = keras.Sequential([keras.Input((4, 4, width)), relu], name="in")
+        x = keras.layers.Dense(2, name="last")(inner(x))
+        super().__init__(images, x, **kwargs)
+        self.width = width
+
+    def get_config(self):
+        return {"name": self.name, "width": self.width}
+
+
 @pytest.fixture(scope="module")
 def vit():
     keras.utils.set_random_seed(0)
@@ -190,6 +214,20 @@ def test_nested_functional_model_is_cut_behind_the_layer_needed(rng):
         atol=1e-6,
     )
     assert len(features.weights) == 2
+
+
+def test_functional_model_with_its_own_configuration(rng, tmp_path):
+    model = Backbone(3)
+    images = rng.normal(size=(2, 4, 4, 3)).astype("float32")
+    first = model.get_layer("first")(images).numpy()
+    for patterns in (["first"], ["first", "in/relu"]):
+        features = vit_tf.submodel(model, *patterns)
+        outputs = features(images)
+        expected = {"first": first, "in/relu": np.maximum(first, 0)}
+        assert_same(outputs, {tap: expected[tap] for tap in patterns}, rtol=1e-6)
+        assert len(features.weights) == 2
+        features.save(tmp_path / "f.keras")
+        assert_same(vit_tf.load_features(tmp_path / "f.keras")(images), outputs, rtol=0, atol=0)
 
 
 def test_depth_order_restores_what_the_alphabet_lost():

@@ -35,18 +35,17 @@ def find_taps(model):
 def symbolic_taps(model, taps):
     """Symbolic images and a dict from each of `taps` to its symbolic output.
 
-    A functional model is cut behind the last layer needed; taps of its own layers are read off
-    its graph, taps of layers nested deeper come from a `Recorder` around the cut.
+    Taps of a functional model's own layers are read off its graph. Those of layers nested deeper,
+    and of classes of models with a configuration of their own, come from a `Recorder`.
     """
     model = getattr(model, "_functional", None) or model  # what a Sequential runs
     if hasattr(model, "_nodes_by_depth"):
-        graph = _graph_outputs(model, {tap.split("/")[0].split("@")[0] for tap in taps})
+        graph = _graph_outputs(model, _ends(taps))
         single = {name: outputs[0] for name, outputs in graph.items() if len(outputs) == 1}
-        if all(tap in single for tap in taps):
+        if type(model).__module__.startswith("keras.") and all(tap in single for tap in taps):
             return model.inputs[0], {tap: single[tap] for tap in taps}
-        model = keras.Model(model.inputs[0], tree.flatten(graph), name=model.name)
     shape, dtype = _input_spec(model)
-    places = find_taps(model)
+    places = find_taps(_cut(model, _ends(taps)))
     images = keras.Input(shape[1:], dtype=dtype, name="images")
     recorder = Recorder(model, {tap: places[tap] for tap in taps}, name="recorder")
     return images, recorder(images)
@@ -56,15 +55,19 @@ def symbolic_taps(model, taps):
 class Recorder(keras.layers.Layer):
     """Runs a model and returns what chosen layers inside it put out.
 
+    Of a functional model it holds only the layers up to the last one needed, but it saves the
+    configuration of the whole: layers of some libraries can only be made again by their model.
+
     Args:
         model: the Keras model.
-        places: dict from tap name to its place, as `find_taps` returns it.
+        places: dict from tap name to its place in the part of the model that is held.
     """
 
     def __init__(self, model, places, **kwargs):
         super().__init__(**kwargs)
-        self.model = model
+        self.model = _cut(model, _ends(places))
         self.places = {tap: tuple(place) for tap, place in places.items()}
+        self._whole = lambda: model  # out of sight of Keras, which tracks the layers it sees
 
     def build(self, input_shape):
         pass
@@ -75,7 +78,7 @@ class Recorder(keras.layers.Layer):
 
     def get_config(self):
         config = {
-            "model": keras.saving.serialize_keras_object(self.model),
+            "model": keras.saving.serialize_keras_object(self._whole()),
             "places": {tap: list(place) for tap, place in self.places.items()},
         }
         return super().get_config() | config
@@ -146,6 +149,19 @@ def named_layers(model):
 
 def _tap_name(path, call, leaf):
     return path + (f"@{call}" if call > 1 else "") + (f"/{leaf}" if leaf else "")
+
+
+def _ends(taps):
+    """Names of the model's own layers that hold these taps."""
+    return {tap.split("/")[0].split("@")[0] for tap in taps}
+
+
+def _cut(model, ends):
+    """The part of a functional model up to the named layers; another model as it is."""
+    if not hasattr(model, "_nodes_by_depth"):
+        return model
+    outputs = tree.flatten(_graph_outputs(model, ends))
+    return keras.Model(model.inputs[0], outputs, name=model.name)
 
 
 def _graph_outputs(model, names):
