@@ -39,8 +39,8 @@ from vit_tf.analysis.store import fingerprint, load, stored
 log = logging.getLogger("study")
 
 # What suits a data set on two CPU cores; each field is a flag too.
-DIGITS = {"take": None, "take_test": None, "epochs": 30, "bit_epochs": 14}
-OTHERS = {"take": 12_000, "take_test": 2_000, "epochs": 15, "bit_epochs": 5}
+DIGITS = {"take": None, "take_test": None, "epochs": 30, "bit_epochs": 14, "shift": 2}
+OTHERS = {"take": 24_000, "take_test": 2_000, "epochs": 9, "bit_epochs": 3, "shift": 0}
 EVALUATION_BATCH = 120
 FIELD_IMAGES = 32
 
@@ -81,7 +81,7 @@ def make_plans(options, num_classes):
             warmup_epochs=epochs / 10,
             weight_decay=0.05,
             label_smoothing=0.1,
-            shift=size // 16,
+            shift=options.shift,
         )
 
     long, short = recipe(options.epochs), recipe(options.bit_epochs)
@@ -241,10 +241,11 @@ def parse(arguments):
     add("--data-dir", help="where TFDS keeps its data")
     add("--out", type=Path, help="output folder (default: study_DATA)")
     add("--image-size", type=int, default=32, help="pixels, a multiple of 8 (default: 32)")
-    add("--take", type=int, help="training images (default: all of digits, 12,000 of others)")
+    add("--take", type=int, help="training images (default: all of digits, 24,000 of others)")
     add("--take-test", type=int, help="test images (default: all of digits, 2,000 of others)")
-    add("--epochs", type=int, help="of the ViTs (default: 30 for digits, 15 for others)")
-    add("--bit-epochs", type=int, help="of the BiT (default: 14 for digits, 5 for others)")
+    add("--epochs", type=int, help="of the ViTs (default: 30 for digits, 9 for others)")
+    add("--bit-epochs", type=int, help="of the BiT (default: 14 for digits, 3 for others)")
+    add("--shift", type=int, help="largest random shift, in pixels (default: 2 for digits, else 0)")
     add("--batch-size", type=int, default=64, help="images in a training batch (default: 64)")
     add("--seed", type=int, default=0, help="of weights, order and subsets (default: 0)")
     add("--strategy", default="auto", help="auto (default), none or mirrored")
