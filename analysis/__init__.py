@@ -6,9 +6,14 @@ data set through it once and returns a labelled xarray result.
 
 from .attention import attention_distance
 from .cka import cka
+from .heads import head_similarity, head_subsets, subset_distances
+from .localization import localization
+from .matching import match_maps
 from .plots import (
     plot_attention_distance,
     plot_cka,
+    plot_head_similarity,
+    plot_localization,
     plot_receptive_field,
     plot_ridge_probe,
     plot_skip_ratio,
@@ -26,8 +31,14 @@ __all__ = [
     "attention_distance",
     "cka",
     "collect",
+    "head_similarity",
+    "head_subsets",
+    "localization",
+    "match_maps",
     "plot_attention_distance",
     "plot_cka",
+    "plot_head_similarity",
+    "plot_localization",
     "plot_receptive_field",
     "plot_ridge_probe",
     "plot_skip_ratio",
@@ -36,5 +47,6 @@ __all__ = [
     "ridge_probe",
     "select_l2",
     "skip_ratio",
+    "subset_distances",
     "write_report",
 ]

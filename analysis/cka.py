@@ -82,26 +82,35 @@ def batch_hsic(activations):
 
     Returns:
         dict of `hsic` of shape (1, layer, layer), `variation` of shape (1, layer, 2), the sums of
-        squares of each layer with and without its mean, and `examples` of shape (1,).
+        squares of each layer without and with its mean, and `examples` of shape (1,).
     """
-    kernels, variation = [], []
-    for values in activations:
-        kernel, squares = _unbiased_kernel(values)
-        kernels.append(kernel)
-        variation.append(squares)
     examples = tf.shape(activations[0])[0]
-    flat = tf.reshape(tf.stack(kernels), (len(kernels), -1))
-    n = tf.cast(examples, tf.float32)
-    hsic = tf.matmul(flat, flat, transpose_b=True) / (n * (n - 3.0))
+    pairs = [unbiased_kernels(tf.reshape(values, (examples, -1))) for values in activations]
+    kernels, variation = (tf.stack(part) for part in zip(*pairs, strict=True))
     return {
-        "hsic": hsic[None],
-        "variation": tf.stack(variation)[None],
+        "hsic": pairwise_hsic(kernels, kernels)[None],
+        "variation": variation[None],
         "examples": examples[None],
     }
 
 
-def _unbiased_kernel(values):
-    """The U-centred linear kernel of one layer, and its sums of squares.
+def pairwise_hsic(kernels_x, kernels_y):
+    """The unbiased HSIC of all pairs of U-centred kernels, from one matrix product.
+
+    Args:
+        kernels_x: tensor of shape (x, example, example) from `unbiased_kernels`.
+        kernels_y: tensor of shape (y, example, example), of the same examples.
+
+    Returns:
+        Tensor of shape (x, y).
+    """
+    x, y = (tf.reshape(kernels, (tf.shape(kernels)[0], -1)) for kernels in (kernels_x, kernels_y))
+    n = tf.cast(tf.shape(kernels_x)[-1], tf.float32)
+    return tf.matmul(x, y, transpose_b=True) / (n * (n - 3.0))
+
+
+def unbiased_kernels(values):
+    """The U-centred linear kernels of representations, and their sums of squares.
 
     With A the kernel without its diagonal, r its row sums and s their sum,
 
@@ -112,20 +121,23 @@ def _unbiased_kernel(values):
     that float32 does not cancel.
 
     Args:
-        values: tensor of shape (example, ...).
+        values: tensor of shape (..., example, channel).
+
+    Returns:
+        Kernels of shape (..., example, example), and sums of squares of shape (..., 2) of each
+        representation without and with its mean.
     """
-    n = tf.shape(values)[0]
-    x = tf.reshape(tf.cast(values, tf.float32), (n, -1))
-    centred = x - tf.reduce_mean(x, axis=0)
-    count = tf.cast(n, tf.float32)
+    x = tf.cast(values, tf.float32)
+    centred = x - tf.reduce_mean(x, axis=-2, keepdims=True)
+    n = tf.cast(tf.shape(x)[-2], tf.float32)
     kernel = tf.matmul(centred, centred, transpose_b=True)
-    kernel = tf.linalg.set_diag(kernel, tf.zeros(n[None]))
-    rows = tf.reduce_sum(kernel, axis=1) / (count - 2.0)
-    total = tf.reduce_sum(rows) / (count - 1.0)
-    kernel = kernel - rows[:, None] - rows[None, :] + total
-    kernel = tf.linalg.set_diag(kernel, tf.zeros(n[None]))
-    squares = tf.stack([tf.reduce_sum(centred**2), tf.reduce_sum(x**2)])
-    return kernel, squares
+    kernel = tf.linalg.set_diag(kernel, tf.zeros_like(kernel[..., 0]))
+    rows = tf.reduce_sum(kernel, axis=-1) / (n - 2.0)
+    total = tf.reduce_sum(rows, axis=-1)[..., None, None] / (n - 1.0)
+    kernel = kernel - rows[..., :, None] - rows[..., None, :] + total
+    kernel = tf.linalg.set_diag(kernel, tf.zeros_like(rows))
+    squares = [tf.reduce_sum(part**2, axis=(-2, -1)) for part in (centred, x)]
+    return kernel, tf.stack(squares, axis=-1)
 
 
 def ratio_and_jackknife(hsic):

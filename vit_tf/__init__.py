@@ -7,6 +7,7 @@ from vit_tf.tokens import TokenGrid
 # Imported when first used: `import vit_tf` alone loads neither Keras nor TensorFlow.
 _HOMES = {
     "BiT": "vit_tf.bit",
+    "Mixer": "vit_tf.mixer",
     "Recipe": "vit_tf.training",
     "ViT": "vit_tf.vit",
     "load_features": "vit_tf.saving",

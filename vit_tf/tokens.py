@@ -31,6 +31,21 @@ class TokenGrid:
                 f"Received: {self}"
             )
 
+    @classmethod
+    def of_patches(cls, image_shape, patch_size, prefix=0):
+        """The grid of an image cut into square patches.
+
+        Raises:
+            ValueError: if the height or the width is not a multiple of `patch_size`.
+        """
+        height, width = image_shape[:2]
+        if height % patch_size or width % patch_size:
+            raise ValueError(
+                "Expected the image's height and width to be multiples of patch_size. "
+                f"Received: image_shape={tuple(image_shape)}, patch_size={patch_size}"
+            )
+        return cls(height // patch_size, width // patch_size, prefix, patch_size)
+
     @property
     def num_spatial(self):
         """Number of tokens that have a place."""

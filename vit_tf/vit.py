@@ -72,6 +72,18 @@ class Embedding(layers.Layer):
         return super().get_config() | config
 
 
+def join_paths(site, skips, skip, branch, taps):
+    """Records skip, branch and sum of a site in `taps`; returns the sum.
+
+    The sum is the branch alone where the site is not among the `skips` that are kept.
+    """
+    if site in skips:
+        taps[f"{site}/skip"] = skip
+    taps[f"{site}/branch"] = branch
+    taps[f"{site}/sum"] = total = skip + branch if site in skips else branch
+    return total
+
+
 @register
 class Block(layers.Layer):
     """A pre-norm Transformer block: self-attention, then an MLP, each with a skip to remove.
@@ -140,26 +152,20 @@ class Block(layers.Layer):
         heads = ops.matmul(ops.cast(weights, value.dtype), value)
         taps["attention/heads"] = heads = ops.swapaxes(heads, 1, 2)
         x = self.out(ops.reshape(heads, (-1, *tokens.shape[1:])))
-        x = self._join("attention", tokens, self.dropout(x, training=training), taps)
+        branch = self.dropout(x, training=training)
+        x = join_paths("attention", self.skips, tokens, branch, taps)
 
         taps["mlp/norm"] = y = self.mlp_norm(x)
         taps["mlp/hidden"] = y = self.expand(y)
         y = self.contract(self.dropout(y, training=training))
-        self._join("mlp", x, self.dropout(y, training=training), taps)
+        branch = self.dropout(y, training=training)
+        join_paths("mlp", self.skips, x, branch, taps)
         return taps
 
     def _split(self, x):
         """(example, token, channel) to (example, head, token, channel of the head)."""
         x = ops.reshape(x, (-1, x.shape[1], self.num_heads, x.shape[-1] // self.num_heads))
         return ops.swapaxes(x, 1, 2)
-
-    def _join(self, site, skip, branch, taps):
-        """The sum of skip and branch, or the branch alone where the skip has been removed."""
-        if site in self.skips:
-            taps[f"{site}/skip"] = skip
-        taps[f"{site}/branch"] = branch
-        taps[f"{site}/sum"] = total = skip + branch if site in self.skips else branch
-        return total
 
     def get_config(self):
         names = ("num_heads", "hidden_dim", "mlp_dim", "skips", "dropout_rate")
@@ -215,7 +221,12 @@ class ViT(keras.Model):
             "dropout_rate": dropout_rate,
         }
         self.image_shape, self.num_classes, self.pooling = image_shape, num_classes, pooling
-        self.token_grid = _token_grid(image_shape, patch_size, pooling)
+        if pooling not in ("cls", "gap"):
+            raise ValueError(
+                f"Expected pooling to be 'cls' or 'gap'. Received: pooling={pooling!r}"
+            )
+        prefix = 1 if pooling == "cls" else 0
+        self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix)
         if hidden_dim % num_heads:
             raise ValueError(
                 "Expected hidden_dim to be a multiple of num_heads. "
@@ -283,19 +294,6 @@ class ViT(keras.Model):
 
     def get_config(self):
         return super().get_config() | self._config
-
-
-def _token_grid(image_shape, patch_size, pooling):
-    if pooling not in ("cls", "gap"):
-        raise ValueError(f"Expected pooling to be 'cls' or 'gap'. Received: pooling={pooling!r}")
-    height, width, _ = image_shape
-    if height % patch_size or width % patch_size:
-        raise ValueError(
-            "Expected the image's height and width to be multiples of patch_size. "
-            f"Received: image_shape={tuple(image_shape)}, patch_size={patch_size}"
-        )
-    prefix = 1 if pooling == "cls" else 0
-    return TokenGrid(height // patch_size, width // patch_size, prefix, patch_size)
 
 
 # Ti and S: Touvron et al. 2021 (DeiT), table 1. B, L and H: Dosovitskiy et al. 2020, table 1.

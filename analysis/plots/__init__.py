@@ -8,11 +8,14 @@ fitting size; the caller saves and closes it. A title takes the model's name fro
 """
 
 from .lines import plot_attention_distance, plot_ridge_probe, plot_skip_ratio_lines
+from .localization import plot_head_similarity, plot_localization
 from .maps import plot_cka, plot_receptive_field, plot_skip_ratio
 
 __all__ = [
     "plot_attention_distance",
     "plot_cka",
+    "plot_head_similarity",
+    "plot_localization",
     "plot_receptive_field",
     "plot_ridge_probe",
     "plot_skip_ratio",

@@ -1,6 +1,7 @@
 """Data sets by name, as batches of images in [-1, 1] and labels, and their augmentation."""
 
 from vit_tf.data.augmentation import augment, check_labels, random_flip, random_shift
+from vit_tf.data.few_shot import few_shot
 from vit_tf.data.folder import check_images
 from vit_tf.data.pipeline import describe, load
 from vit_tf.data.source import Description
@@ -11,6 +12,7 @@ __all__ = [
     "check_images",
     "check_labels",
     "describe",
+    "few_shot",
     "load",
     "random_flip",
     "random_shift",

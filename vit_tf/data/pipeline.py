@@ -60,19 +60,19 @@ def load(
     """
     _check_splits(splits)
     take = _checked_take(take, splits)
-    size = _checked_size(image_size)
-    _check_number("batch_size", batch_size, 1)
-    _check_number("seed", seed, 0)
+    size = checked_size(image_size)
+    check_number("batch_size", batch_size, 1)
+    check_number("seed", seed, 0)
     if not 0 <= validation < 1:
         raise ValueError(
             f"Expected validation to be in [0, 1). Received: validation={validation!r}"
         )
-    source = _open(name, data_dir)
+    source = open_source(name, data_dir)
     chosen = partition(source, splits, validation, take, seed)
     _check_full_batch(chosen, batch_size, drop_remainder)
     return tuple(
-        _batches(
-            _examples(source, *where, size, seed if split == "train" else None),
+        make_batches(
+            read_examples(source, *where, size, seed if split == "train" else None),
             batch_size,
             drop_remainder and split == "train",
         )
@@ -89,7 +89,7 @@ def describe(name, data_dir=None):
     Raises:
         ValueError: as `load` does.
     """
-    source = _open(name, data_dir)
+    source = open_source(name, data_dir)
     return Description(
         name=os.fspath(name),
         num_classes=len(source.class_names),
@@ -98,7 +98,7 @@ def describe(name, data_dir=None):
     )
 
 
-def _open(name, data_dir):
+def open_source(name, data_dir):
     """The `Source` of a name."""
     if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
         raise ValueError(
@@ -114,7 +114,7 @@ def _open(name, data_dir):
     return open_tfds(name, data_dir)
 
 
-def _examples(source, split, indices, size, seed):
+def read_examples(source, split, indices, size, seed):
     """Examples of a split, (image in [0, 255], label, problem), shuffled if there is a seed.
 
     Problems travel as words, since a cache whose input fails drops that example for good.
@@ -143,7 +143,7 @@ def _examples(source, split, indices, size, seed):
     return examples.map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def _batches(examples, batch_size, drop_remainder):
+def make_batches(examples, batch_size, drop_remainder):
     """Batches of (images in [-1, 1], labels) from what `_examples` returns."""
     options = tf.data.Options()
     # Workers share one seed, so each can take its part of every batch; files may be too few.
@@ -189,11 +189,11 @@ def _checked_take(take, splits):
     for split, size in take.items():
         if split not in splits:
             raise unknown_name("split in take", split, splits)
-        _check_number("take", size, 1)
+        check_number("take", size, 1)
     return take
 
 
-def _checked_size(image_size):
+def checked_size(image_size):
     """`image_size` as a pair (height, width), or None."""
     if image_size is None:
         return None
@@ -204,11 +204,11 @@ def _checked_size(image_size):
             f"Received: image_size={image_size!r}"
         )
     for pixels in size:
-        _check_number("image_size", pixels, 1)
+        check_number("image_size", pixels, 1)
     return size
 
 
-def _check_number(what, value, least):
+def check_number(what, value, least):
     if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"Expected {what} to be an integer >= {least}. Received: {what}={value!r}")
 

@@ -1,0 +1,209 @@
+"""Localization: which part of the image a token still resembles."""
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from vit_tf import TokenGrid
+
+from .cka import pairwise_hsic, unbiased_kernels
+from .results import provenance, require_finite
+from .stream import accumulate
+from .tokens import as_tokens, grid_of
+
+# Share of the squared sum of squares: rounding leaves 1e-14, d equal dimensions 1 / d.
+NEGLIGIBLE = 1e-10
+
+
+def localization(features, images, grid=None, tokens=None):
+    """Minibatch CKA between single tokens and the patches of the input image.
+
+        CKA(t, p) = sum_b HSIC(t, p) / sqrt(sum_b HSIC(t, t) sum_b HSIC(p, p))
+
+    over the minibatches b, with the unbiased HSIC of `cka`, between all channels of token t and
+    all pixels of patch p (Raghu et al. 2021, section 7, figures 9, 10, D.1 to D.3). Layers are
+    compared on one grid: measure the stages of a ResNet one by one.
+
+    A patch in which at most one image of any batch differs, such as a blank corner, has no CKA: its
+    cells are NaN, and `constant_patches` in the attributes counts such patches. At most
+    layers x tokens + patches kernels of example x example float32 values are held at once: for
+    12 x 197 + 196 in batches of 128 that is 168 MB; choose fewer `tokens` for larger batches.
+
+    Args:
+        features: callable from images to `{layer: tensor}` of shape (example, token, channel), or
+            (example, row, column, channel), where each place is a token, row by row.
+        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        grid: `TokenGrid` of the tokens; by default the features' own, and that of the maps.
+        tokens: positions in the sequence, prefix included, of the tokens to measure; default: all.
+
+    Returns:
+        DataArray of shape (layer, token, row, column). The coordinates `token_row` and
+        `token_column` are the token's own place, NaN for prefix tokens. Not clamped.
+
+    Raises:
+        ValueError: for taps that do not share one grid that tiles the images, unknown `tokens`, a
+            batch of fewer than 4 examples, a token that is constant (layer and token are named)
+            or values that are not finite.
+    """
+    known = {}
+
+    def step(batch):
+        taps = features(batch)
+        shared = _shared_grid(taps, features, grid, batch.shape)
+        chosen = _positions(tokens, shared)
+        known.update(layers=list(taps), grid=shared, tokens=chosen)
+        return _batch_terms(taps, input_patches(batch, shared), chosen)
+
+    sums = accumulate(step, images, description="localization")
+    if sums["small"]:
+        raise ValueError(
+            f"Expected batches of at least 4 examples. Received {int(sums['small'])} of fewer; "
+            "drop the remainder or choose another batch size"
+        )
+    value, constant_patches = _ratio(sums, known["layers"], known["tokens"])
+    attributes = provenance(
+        features,
+        sums["examples"],
+        sums["batches"],
+        long_name="CKA of token and input patch",
+        units="1",
+        estimator="minibatch CKA, linear kernel, unbiased HSIC",
+        constant_patches=constant_patches,
+        **vars(known["grid"]),
+    )
+    return _labelled(value, known["layers"], known["grid"], known["tokens"], attributes)
+
+
+def input_patches(images, grid):
+    """The pixels of every patch of a grid: (example, patch, pixel), patches row by row."""
+    side, channels = grid.stride, images.shape[-1]
+    shape = (-1, grid.rows, side, grid.columns, side, channels)
+    patches = tf.transpose(tf.reshape(images, shape), (0, 1, 3, 2, 4, 5))
+    return tf.reshape(patches, (-1, grid.num_spatial, side * side * channels))
+
+
+def _batch_terms(taps, patches, tokens):
+    """What one batch adds to the sums.
+
+    Returns:
+        dict of `hsic` of shape (layer, token, patch), the `_own` terms `token` of shape (layer,
+        token, 4) and `patch` of shape (patch, 4), and the numbers of examples and batches.
+    """
+    patch_kernels, squares = unbiased_kernels(tf.transpose(patches, (1, 0, 2)))
+    patch_terms = _own(patch_kernels, squares)
+    hsic, token_terms = [], []
+    for tap, values in taps.items():
+        chosen = tf.gather(as_tokens(tap, values), tokens, axis=1)
+        kernels, squares = unbiased_kernels(tf.transpose(chosen, (1, 0, 2)))
+        hsic.append(pairwise_hsic(kernels, patch_kernels))
+        token_terms.append(_own(kernels, squares))
+    examples = tf.shape(patches)[0]
+    return {
+        "hsic": tf.stack(hsic),
+        "token": tf.stack(token_terms),
+        "patch": patch_terms,
+        "examples": examples,
+        "batches": 1,
+        "small": tf.cast(examples < 4, tf.int32),
+    }
+
+
+def _own(kernels, squares):
+    """HSIC of each representation with itself, its largest possible value, and its squares.
+
+    Args:
+        kernels: tensor of shape (item, example, example).
+        squares: tensor of shape (item, 2), sums of squares without and with the mean.
+
+    Returns:
+        Tensor of shape (item, 4).
+    """
+    n = tf.cast(tf.shape(kernels)[-1], tf.float32)
+    both = tf.stack([tf.reduce_sum(kernels**2, axis=(-2, -1)), squares[:, 0] ** 2], axis=-1)
+    return tf.concat([both / (n * (n - 3.0)), squares], axis=-1)
+
+
+def _ratio(sums, layers, tokens):
+    """CKA of shape (layer, token, patch), NaN at constant patches, and the number of these."""
+    require_finite("localization", [sums["patch"]], ["the images"])
+    require_finite("localization", sums["token"], layers)
+    _require_variation(_constant(sums["token"]), layers, tokens)
+    constant = _constant(sums["patch"])
+    patch_hsic = np.where(constant, np.nan, sums["patch"][:, 0])
+    return sums["hsic"] / np.sqrt(sums["token"][:, :, :1] * patch_hsic), int(constant.sum())
+
+
+def _constant(own):
+    """Whether examples differ by rounding errors only, or in one example a batch: shape (...,).
+
+    The unbiased HSIC takes out what a single example adds to its row and column of the kernel, so
+    a representation that one example differs in has none, and CKA would be a ratio of roundings.
+    """
+    hsic, most, centred, raw = np.moveaxis(own, -1, 0)
+    return (centred <= 1e-12 * raw) | (hsic <= NEGLIGIBLE * most)
+
+
+def _require_variation(constant, layers, tokens):
+    """Raises a `ValueError` naming the constant tokens of `constant` (layer, token)."""
+    named = [f"{layers[layer]} (token {tokens[token]})" for layer, token in np.argwhere(constant)]
+    if named:
+        raise ValueError(
+            "Expected every token to vary between examples. "
+            f"Received a constant token: {', '.join(named[:5])}{', ...' if named[5:] else ''}"
+        )
+
+
+def _shared_grid(taps, features, grid, image_shape):
+    """The one `TokenGrid` on which all taps lie and that tiles the images."""
+    height, width = image_shape[1:3]
+    own = grid_of(features, grid)
+    found = {} if grid is None else {"grid": grid}
+    for tap, values in taps.items():
+        found[tap] = own
+        if values.shape.rank == 4:
+            rows, columns = values.shape[1:3]
+            found[tap] = TokenGrid(rows, columns, 0, max(1, (height or 0) // rows))
+        elif own is None or values.shape.rank != 3 or values.shape[1] != own.num_tokens:
+            raise ValueError(
+                f"Expected maps, or tokens of shape (example, token, channel) on a grid ({own}). "
+                f"Received: {tap!r} of shape {tuple(values.shape)}"
+            )
+    shared = next(iter(found.values()))
+    if len(set(found.values())) > 1:
+        raise ValueError(f"Expected taps on one grid. Received: {found}")
+    if (shared.rows * shared.stride, shared.columns * shared.stride) != (height, width):
+        raise ValueError(
+            f"Expected square patches that tile the images. Received: {shared} for images of "
+            f"{height} x {width} pixels"
+        )
+    return shared
+
+
+def _positions(tokens, grid):
+    """The chosen positions in the sequence, as a list of integers."""
+    chosen = list(range(grid.num_tokens)) if tokens is None else list(tokens)
+    if not chosen or not set(chosen) <= set(range(grid.num_tokens)):
+        raise ValueError(
+            f"Expected tokens among 0 to {grid.num_tokens - 1}. Received: tokens={chosen}"
+        )
+    return [int(token) for token in chosen]
+
+
+def _labelled(value, layers, grid, tokens, attributes):
+    """The result, from values of shape (layer, token, patch)."""
+    place = np.array(tokens) - grid.prefix
+    row, column = np.divmod(place, grid.columns)
+    return xr.DataArray(
+        grid.as_map(value),
+        dims=("layer", "token", "row", "column"),
+        coords={
+            "layer": layers,
+            "token": tokens,
+            "row": np.arange(grid.rows),
+            "column": np.arange(grid.columns),
+            "token_row": ("token", np.where(place < 0, np.nan, row)),
+            "token_column": ("token", np.where(place < 0, np.nan, column)),
+        },
+        name="localization",
+        attrs=attributes,
+    )

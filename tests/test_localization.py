@@ -1,0 +1,270 @@
+import warnings
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import tensorflow as tf
+import xarray as xr
+from matplotlib.patches import Rectangle
+
+import vit_tf
+from vit_tf import TokenGrid, analysis
+from vit_tf.analysis import plots
+from vit_tf.analysis.localization import input_patches, localization
+
+GRID = TokenGrid(2, 3, 1, 4)
+SQUARE = TokenGrid(6, 6, 1, 4)
+
+
+@pytest.fixture(autouse=True)
+def _strict_and_clean():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        yield
+    plt.close("all")
+
+
+def noise(rng, count, grid=GRID, channels=2):
+    """Images whose patches differ in size, so that no normalisation goes unnoticed."""
+    shape = (count, grid.rows, grid.stride, grid.columns, grid.stride, channels)
+    scale = rng.uniform(0.5, 2, (1, grid.rows, 1, grid.columns, 1, 1))
+    values = scale * rng.normal(size=shape) + 3
+    values = values.reshape(count, grid.rows * grid.stride, grid.columns * grid.stride, channels)
+    return values.astype("float32")
+
+
+def copied(images, grid=GRID):
+    """Tokens that are their own patch, behind a prefix token that is the mean of the image."""
+    patches = input_patches(images, grid)
+    return {"copy": tf.concat([tf.reduce_mean(patches, 1, keepdims=True), patches], axis=1)}
+
+
+def mixed(images):
+    """Tokens that see several patches, in two layers."""
+    patches = input_patches(images, GRID)
+    mixing = np.random.default_rng(5).normal(size=(7, 6)).astype("float32")
+    tokens = tf.einsum("tp,epc->etc", mixing, patches)
+    return {"one": tokens, "two": tf.sin(tokens[:, ::-1])[..., :5]}
+
+
+def cka_oracle(x, y, batch):
+    """Minibatch CKA with the unbiased HSIC of Song et al. 2012, equation 5, in float64."""
+    sums = np.zeros(3)
+    for start in range(0, len(x), batch):
+        k, m = (a[start : start + batch].astype(np.float64) for a in (x, y))
+        k, m = ((a - a.mean(0)) @ (a - a.mean(0)).T for a in (k, m))
+        np.fill_diagonal(k, 0)
+        np.fill_diagonal(m, 0)
+        n, one = len(k), np.ones(len(k))
+        sums += [
+            np.trace(a @ b)
+            + (a.sum() * b.sum()) / ((n - 1) * (n - 2))
+            - 2 / (n - 2) * (one @ a @ b @ one)
+            for a, b in ((k, m), (k, k), (m, m))
+        ]
+    return sums[0] / np.sqrt(sums[1] * sums[2])
+
+
+def test_patches_are_the_pixels_of_their_place(rng):
+    images = noise(rng, 3)
+    patches = input_patches(images, GRID).numpy()
+    assert patches.shape == (3, 6, 4 * 4 * 2)
+    np.testing.assert_array_equal(patches[:, 4], images[:, 4:8, 4:8].reshape(3, -1))
+
+
+def test_copies_of_patches_are_found_at_their_own_place(rng):
+    result = localization(copied, noise(rng, 256), GRID)
+    assert result.dims == ("layer", "token", "row", "column") and result.shape == (1, 7, 2, 3)
+    for token in result.token.values[1:]:
+        own = result.sel(layer="copy", token=token)
+        place = int(own.token_row), int(own.token_column)
+        assert GRID.prefix + place[0] * GRID.columns + place[1] == token
+        assert np.unravel_index(own.values.argmax(), own.shape) == place
+        assert own.values[place] == pytest.approx(1, abs=1e-5)
+        assert np.delete(own.values.ravel(), token - 1).max() < 0.1
+    assert np.isnan(result.token_row[0]) and np.isnan(result.token_column[0])
+
+
+def test_equal_mixing_of_independent_patches_gives_a_flat_map(rng):
+    def mean(images):
+        return {"mean": tf.repeat(tf.reduce_mean(input_patches(images, GRID), 1)[:, None], 7, 1)}
+
+    images = rng.normal(size=(1024, 8, 12, 2))
+    # |cov(mean, p)|^2 / (|cov(mean)| |cov(p)|) of 6 independent patches of equal variance.
+    np.testing.assert_allclose(localization(mean, images, GRID), 1 / 6, atol=0.03)
+
+
+def test_equals_the_float64_oracle(rng):
+    images = noise(rng, 48)
+    data = tf.data.Dataset.from_tensor_slices(images).batch(16)
+    result = localization(mixed, data, GRID)
+    patches = np.asarray(input_patches(images, GRID))
+    for layer, tokens in mixed(images).items():
+        expected = [
+            [cka_oracle(np.asarray(tokens[:, t]), patches[:, p], 16) for p in range(6)]
+            for t in range(7)
+        ]
+        actual = result.sel(layer=layer).values.reshape(7, 6)
+        np.testing.assert_allclose(actual, expected, atol=1e-4)
+    assert result.attrs["examples"] == 48 and result.attrs["batch_size"] == 16
+
+
+def test_equals_cka_of_the_same_pairs(rng):
+    images = noise(rng, 64)
+
+    def tokens(batch):
+        one = mixed(batch)["one"]
+        return {f"token{t}": one[:, t] for t in (0, 5)}
+
+    def patches(batch):
+        return {
+            f"patch{p}": x for p, x in enumerate(tf.unstack(input_patches(batch, GRID), axis=1))
+        }
+
+    data = tf.data.Dataset.from_tensor_slices(images).batch(32)
+    expected = analysis.cka(tokens, data, patches).cka
+    result = localization(mixed, data, GRID, tokens=(0, 5))
+    assert result.token.values.tolist() == [0, 5]
+    np.testing.assert_allclose(
+        result.sel(layer="one").values.reshape(2, 6), expected, rtol=1e-5, atol=1e-6
+    )
+
+
+def test_places_of_maps_are_tokens(rng):
+    images = noise(rng, 64, TokenGrid(3, 2, 0, 4))
+
+    def features(batch):
+        return {"map": tf.nn.avg_pool2d(batch, 2, 2, "VALID")}
+
+    result = localization(features, images, tokens=[23])
+    assert result.shape == (1, 1, 6, 4) and result.attrs["stride"] == 2
+    assert (result.token_row.item(), result.token_column.item()) == (5, 3)
+    assert np.unravel_index(result.values[0, 0].argmax(), (6, 4)) == (5, 3)
+
+
+def test_constant_patches_are_missing_and_counted(rng):
+    images = noise(rng, 64)
+    images[:, :4, :4] = 0.3
+    images[:, 4:, 8:] = 0.3
+    images[[5, 40], 4:, 8:] += 1  # in one image of each batch
+    data = tf.data.Dataset.from_tensor_slices(images).batch(32)
+    result = localization(lambda x: {"one": mixed(x)["one"]}, data, GRID)
+    assert result.attrs["constant_patches"] == 2
+    missing = np.zeros((2, 3), bool)
+    missing[0, 0] = missing[1, 2] = True
+    np.testing.assert_array_equal(np.isnan(result[0]), np.broadcast_to(missing, (7, 2, 3)))
+
+
+def test_a_model_knows_its_grid_and_the_result_saves(rng, tmp_path):
+    vit = vit_tf.ViT((16, 24, 3), 8, 2, 2, 8, 16, 5)
+    features = vit_tf.submodel(vit, "block*/mlp/sum")
+    images = rng.normal(size=(16, 16, 24, 3)).astype("float32")
+    result = localization(features, images)
+    assert result.shape == (2, 7, 2, 3) and np.isfinite(result).all()
+    result.to_netcdf(tmp_path / "localization.nc")
+    xr.testing.assert_identical(result, xr.load_dataarray(tmp_path / "localization.nc"))
+
+
+def test_errors(rng):
+    images = noise(rng, 16)
+
+    def still(batch):
+        return {"block00": mixed(batch)["one"] * np.eye(7)[:, [3]].astype("float32")}
+
+    def broken(batch):
+        return mixed(batch) | {"broken": mixed(batch)["one"] * np.nan}
+
+    def sizes(batch):
+        return {"a": batch, "b": batch[:, ::2, ::2]}
+
+    vector = {"pooled": tf.zeros((16, 3))}
+    for features, arguments, message in [
+        (still, {}, r"vary between examples\. Received a constant token: block00 \(token 0\)"),
+        (broken, {}, r"Expected finite activations to compute localization.*at broken"),
+        (mixed, {"tokens": [7]}, r"Expected tokens among 0 to 6\. Received: tokens=\[7\]"),
+        (mixed, {"tokens": []}, "Expected tokens among"),
+        (mixed, {"grid": TokenGrid(3, 2, 1, 4)}, r"tile the images.*8 x 12 pixels"),
+        (mixed, {"grid": TokenGrid(3, 2, 0, 4)}, r"'one' of shape \(None, 7, 32\)"),
+        (mixed, {"grid": None}, "on a grid"),
+        (sizes, {"grid": None}, r"Expected taps on one grid\. Received: .*'a'.*'b'"),
+        (lambda _: vector, {}, "'pooled' of shape"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            localization(features, images, **({"grid": GRID} | arguments))
+    with pytest.raises(ValueError, match=r"at least 4 examples\. Received 1 of fewer"):
+        localization(mixed, tf.data.Dataset.from_tensor_slices(images).batch(13), GRID)
+    with pytest.raises(ValueError, match="at the images"):
+        localization(mixed, np.full_like(images, np.nan), GRID)
+
+
+def made(rng, grid=GRID, layers=("block00", "block01"), tokens=None):
+    """A result in which every token is most like its own patch."""
+    tokens = np.arange(grid.num_tokens) if tokens is None else np.array(tokens)
+    place = np.where(tokens < grid.prefix, np.nan, tokens - grid.prefix)
+    shape = (len(layers), len(tokens), grid.rows, grid.columns)
+    coords = {
+        "layer": list(layers),
+        "token": tokens,
+        "token_row": ("token", place // grid.columns),
+        "token_column": ("token", place % grid.columns),
+    }
+    dims = ("layer", "token", "row", "column")
+    return xr.DataArray(rng.uniform(0, 1, shape), dims=dims, coords=coords, attrs={"model": "ViT"})
+
+
+def test_plot_draws_each_map_and_frames_the_own_place(rng):
+    result = made(rng)
+    axes = plots.plot_localization(result)
+    assert axes.shape == (7,) and len(plt.get_fignums()) == 1
+    for token, ax in enumerate(axes):
+        (image,) = ax.get_images()
+        np.testing.assert_array_equal(image.get_array(), result.values[1, token])
+        assert image.get_clim() == (0, 1)
+        frames = [patch.get_xy() for patch in ax.patches if isinstance(patch, Rectangle)]
+        row, column = divmod(token - 1, 3)
+        assert frames == ([] if token == 0 else [(column - 0.5, row - 0.5)])
+    assert axes[6].get_title() == "token 6 (1, 2)"
+    assert "ViT" in axes[0].figure.get_suptitle() and "block01" in axes[0].figure.get_suptitle()
+
+
+def test_plot_lays_panels_out_like_the_grid(rng):
+    axes = plots.plot_localization(made(rng))
+    axes[0].figure.draw_without_rendering()
+    boxes = [ax.get_position() for ax in axes]
+    assert boxes[0].y0 > boxes[1].y1
+    assert boxes[1].x1 < boxes[2].x0 and boxes[1].y0 == pytest.approx(boxes[2].y0)
+    assert boxes[1].y0 > boxes[4].y1 and boxes[1].x0 == pytest.approx(boxes[4].x0)
+
+
+def test_plot_spaces_tokens_evenly_where_there_are_many(rng):
+    axes = plots.plot_localization(made(rng, SQUARE), layer="block00")
+    titles = [ax.get_title() for ax in axes]
+    assert len(titles) == 16 and titles[0] == "token 1 (0, 0)" and titles[-1] == "token 36 (5, 5)"
+    few = made(rng, SQUARE).sel(token=[0, 8, 17])
+    assert [ax.get_title() for ax in plots.plot_localization(few)] == [
+        "token 0 (no place)",
+        "token 8 (1, 1)",
+        "token 17 (2, 4)",
+    ]
+
+
+def test_plot_tells_of_missing_patches_and_values_out_of_range(rng):
+    result = made(rng)
+    result[:, :, 0, 0] = np.nan
+    result[1, 2, 1, 1] = -0.1
+    axes = plots.plot_localization(result)
+    (bar,) = [ax for ax in axes[0].figure.axes if ax.get_ylabel()]
+    assert "grey: patch is constant" in bar.get_ylabel()
+    assert axes[-1].get_images()[0].colorbar.extend == "min"
+
+
+def test_plot_errors_and_given_axes(rng):
+    result = made(rng)
+    given = plt.subplots(2, 4)[1]
+    assert list(plots.plot_localization(result, axes=given)) == list(given.ravel()[:7])
+    with pytest.raises(ValueError, match="at least 7 axes"):
+        plots.plot_localization(result, axes=given[0])
+    with pytest.raises(ValueError, match="Expected layers among"):
+        plots.plot_localization(result, layer="block9")
+    with pytest.raises(ValueError, match="token_row"):
+        plots.plot_localization(result.drop_vars("token_row"))

@@ -1,0 +1,191 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.special import erf
+
+import vit_tf
+from vit_tf import TokenGrid
+from vit_tf.mixer import VARIANTS, Mixer
+
+# Millions of parameters without the head, from table 1 of Tolstikhin et al. 2021.
+MILLIONS = {"S/32": 19, "S/16": 18, "B/32": 60, "B/16": 59, "L/32": 206, "L/16": 207, "H/14": 431}
+# Exact numbers with 1000 classes: timm's mixer_b16_224 and mixer_l16_224.
+COUNTS = {"B/16": 59_880_472, "L/16": 208_196_168}
+
+
+def analytic_count(layers, channels, tokens_mlp, channels_mlp, patch, classes, pixels=(224, 224)):
+    tokens = pixels[0] * pixels[1] // patch**2
+
+    def mlp(width, hidden):
+        return 2 * width * hidden + width + hidden
+
+    block = mlp(tokens, tokens_mlp) + mlp(channels, channels_mlp) + 4 * channels
+    stem, head = 3 * patch**2 * channels + channels, (channels + 1) * classes
+    return stem + layers * block + 2 * channels + head
+
+
+def test_parameter_counts_of_every_variant():
+    assert list(VARIANTS) == list(MILLIONS)
+    for name, fields in VARIANTS.items():
+        sizes = ("num_layers", "hidden_dim", "tokens_mlp_dim", "channels_mlp_dim", "patch_size")
+        sizes = [fields[size] for size in sizes]
+        assert round(analytic_count(*sizes, classes=0) / 1e6) == MILLIONS[name], name
+        if name in COUNTS:
+            assert analytic_count(*sizes, classes=1000) == COUNTS[name]
+
+
+def test_parameter_counts_of_models():
+    assert Mixer.from_variant("B/16").count_params() == COUNTS["B/16"]
+    count = analytic_count(8, 512, 256, 2048, 32, 1000)
+    assert Mixer.from_variant("S/32").count_params() == count
+    small = Mixer((16, 24, 3), 8, 3, 8, 10, 12, 5)
+    assert small.count_params() == analytic_count(3, 8, 10, 12, 8, 5, (16, 24))
+
+
+def randomize(model, seed=0):
+    """Random weights everywhere, so that no path is hidden behind a zero."""
+    rng = np.random.default_rng(seed)
+    for weight in model.weights:
+        if "seed" not in weight.path:
+            weight.assign(0.3 * rng.normal(size=weight.shape) + ("gamma" in weight.name))
+
+
+@pytest.fixture
+def mixer():
+    model = Mixer((16, 24, 3), 8, 3, 8, 10, 12, 5, ["block01/token_mixing", "block02"])
+    randomize(model)
+    return model
+
+
+@pytest.fixture
+def images(rng):
+    return rng.normal(size=(2, 16, 24, 3)).astype("float32")
+
+
+def oracle(model, images):
+    """The forward pass of Tolstikhin et al. 2021, equation 1, in NumPy float64."""
+    weights = {w.path.split("/", 1)[1]: w.numpy().astype(float) for w in model.weights}
+
+    def norm(x, layer):
+        centred = x - x.mean(-1, keepdims=True)
+        scaled = centred / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+        return scaled * weights[f"{layer}/gamma"] + weights[f"{layer}/beta"]
+
+    def dense(x, layer):
+        return x @ weights[f"{layer}/kernel"] + weights[f"{layer}/bias"]
+
+    def gelu(x):
+        return x * (1 + erf(x / np.sqrt(2))) / 2
+
+    taps = {}
+    x = images.astype(float).reshape(2, 2, 8, 3, 8, 3).transpose(0, 1, 3, 2, 4, 5).reshape(2, 6, -1)
+    kernel = weights["embedding/kernel"].reshape(-1, 8)
+    taps["embedding"] = x = x @ kernel + weights["embedding/bias"]
+    for i in range(3):
+        for kind, skips in (("token", i < 1), ("channel", i < 2)):
+            site, layer = f"block{i:02d}/{kind}_mixing", f"block{i:02d}/{kind}"
+            taps[f"{site}/norm"] = y = norm(x, f"{layer}_norm")
+            y = y.transpose(0, 2, 1) if kind == "token" else y
+            taps[f"{site}/hidden"] = y = gelu(dense(y, f"{layer}_expand"))
+            y = dense(y, f"{layer}_contract")
+            y = y.transpose(0, 2, 1) if kind == "token" else y
+            if skips:
+                taps[f"{site}/skip"] = x
+            x = x + y if skips else y
+            taps |= {f"{site}/branch": y, f"{site}/sum": x}
+    taps["norm"] = x = norm(x, "norm")
+    taps["pooled"] = x = x.mean(1)
+    taps["logits"] = dense(x, "head")
+    return taps
+
+
+def test_every_tap_equals_the_paper_in_float64(mixer, images):
+    expected, actual = oracle(mixer, images), mixer.intermediates(images)
+    assert tuple(actual) == mixer.taps == tuple(expected)
+    for tap, value in expected.items():
+        np.testing.assert_allclose(actual[tap], value, rtol=2e-4, atol=2e-5, err_msg=tap)
+    np.testing.assert_array_equal(mixer(images), actual["logits"])
+    assert mixer.token_grid == TokenGrid(2, 3, 0, 8)
+
+
+def test_a_submodel_shares_the_weights(mixer, images):
+    features = vit_tf.submodel(mixer, "embedding", "block*/token_mixing/*")
+    taps = mixer.intermediates(images)
+    assert features.taps == tuple(t for t in mixer.taps if t == "embedding" or "token_mix" in t)
+    for tap, value in features(images).items():
+        np.testing.assert_allclose(value, taps[tap], rtol=1e-5, atol=1e-6, err_msg=tap)
+    assert features.token_grid == mixer.token_grid
+
+
+def test_saves_exports_and_compiles(mixer, images, tmp_path):
+    mixer.save(tmp_path / "mixer.keras")
+    again = vit_tf.load_model(tmp_path / "mixer.keras")
+    assert again.taps == mixer.taps and again.get_config() == mixer.get_config()
+    np.testing.assert_array_equal(again(images), mixer(images))
+    mixer.export(tmp_path / "exported", verbose=False)
+    exported = tf.saved_model.load(tmp_path / "exported")
+    np.testing.assert_allclose(exported.serve(images), mixer(images), rtol=1e-4, atol=1e-5)
+    compiled = tf.function(mixer, jit_compile=True)(images)
+    np.testing.assert_allclose(compiled, mixer(images), rtol=1e-4, atol=1e-5)
+
+
+def test_exported_taps_come_back_in_depth_order(mixer, images, tmp_path):
+    vit_tf.submodel(mixer, "*").export(tmp_path / "taps", verbose=False)
+    features = vit_tf.load_features(tmp_path / "taps")
+    assert features.taps == mixer.taps
+    logits = features(images)["logits"]
+    np.testing.assert_allclose(logits, mixer(images), rtol=1e-4, atol=1e-5)
+
+
+def test_mixed_precision_stays_close_and_keeps_logits_in_float32(images, tmp_path):
+    full = Mixer((16, 24, 3), 8, 2, 8, 10, 12, 5)
+    mixed = Mixer((16, 24, 3), 8, 2, 8, 10, 12, 5, dtype="mixed_bfloat16")
+    randomize(full)
+    mixed.set_weights(full.get_weights())
+    taps = mixed.intermediates(images)
+    assert taps["block01/token_mixing/hidden"].dtype == tf.bfloat16
+    assert taps["block01/channel_mixing/sum"].dtype == tf.bfloat16
+    assert taps["logits"].dtype == tf.float32
+    np.testing.assert_allclose(taps["logits"], full(images), atol=0.15)
+    mixed.save(tmp_path / "mixed.keras")
+    again = vit_tf.load_model(tmp_path / "mixed.keras")
+    np.testing.assert_array_equal(again(images), mixed(images))
+
+
+def test_head_starts_at_zero_and_dropout_acts_in_training_only(images):
+    model = Mixer((16, 24, 3), 8, 1, 8, 10, 12, 5, dropout_rate=0.5)
+    np.testing.assert_array_equal(model(images), np.zeros((2, 5)))
+    dropped, kept = (model.intermediates(images, training=training) for training in (True, False))
+    for tap in ("embedding", "block00/token_mixing/branch", "block00/channel_mixing/branch"):
+        assert 0.2 < np.mean(dropped[tap] == 0) < 0.8 and np.all(kept[tap] != 0), tap
+    values = dropped["embedding"].numpy()
+    assert np.all((values == 0) | np.isclose(values, 2 * kept["embedding"], rtol=1e-5))
+
+
+def test_fit_with_xla_learns(rng):
+    keras.utils.set_random_seed(0)
+    labels = rng.integers(0, 2, 64)
+    images = (labels * 2 - 1)[:, None, None, None] + rng.normal(size=(64, 8, 8, 3))
+    model = Mixer((8, 8, 3), 4, 1, 8, 6, 12, 2)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"], jit_compile=True)
+    history = model.fit(images, labels, epochs=8, batch_size=32, verbose=0).history
+    assert history["loss"][0] > history["loss"][-1]
+    assert history["accuracy"][-1] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"image_shape": (30, 32, 3)}, r"multiples of patch_size.*\(30, 32, 3\), patch_size=16"),
+        ({"without_skips": ["block99"]}, r"Expected without_skips.*'block99'"),
+        ({"without_skips": ["block00/mlp"]}, r"Expected without_skips.*block00.*'block00/mlp'"),
+    ],
+)
+def test_errors(arguments, message):
+    small = {"image_shape": (32, 32, 3), "num_layers": 1, "hidden_dim": 8, "channels_mlp_dim": 8}
+    with pytest.raises(ValueError, match=message):
+        Mixer(**small | arguments)
+    with pytest.raises(ValueError, match=r"Expected variant.*B/16.*Received: 'B/15'"):
+        Mixer.from_variant("B/15")
