@@ -6,7 +6,9 @@ data set through it once and returns a labelled xarray result.
 
 from .attention import attention_distance
 from .cka import cka
+from .claims import Claim, scorecard
 from .heads import head_similarity, head_subsets, subset_distances
+from .interactive import cka_heatmap, distance_lines
 from .localization import localization
 from .matching import match_maps
 from .plots import (
@@ -26,11 +28,14 @@ from .skips import skip_ratio
 from .stream import accumulate, collect
 
 __all__ = [
+    "Claim",
     "Figure",
     "accumulate",
     "attention_distance",
     "cka",
+    "cka_heatmap",
     "collect",
+    "distance_lines",
     "head_similarity",
     "head_subsets",
     "localization",
@@ -45,6 +50,7 @@ __all__ = [
     "plot_skip_ratio_lines",
     "receptive_field",
     "ridge_probe",
+    "scorecard",
     "select_l2",
     "skip_ratio",
     "subset_distances",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import plots
+from .interactive import cka_heatmap, distance_lines
 from .measurements import unlike
 
 
@@ -24,6 +25,7 @@ class Row:
         paper: figures of Raghu et al. 2021 that it answers to.
         results: dict from a model's name to the name of the result drawn.
         draw: function of a dict from a model's name to its result; returns a Matplotlib figure.
+        interactive: function of a result that returns what answers to the mouse, or None.
     """
 
     section: str
@@ -33,6 +35,7 @@ class Row:
     paper: str
     results: dict[str, str]
     draw: Callable
+    interactive: Callable | None = None
 
 
 SECTIONS = {
@@ -51,6 +54,11 @@ SECTIONS = {
         "What passes through the skips, and what through the branches? Section 6 of the paper "
         "finds the skips of ViTs more influential than those of ResNets.",
     ),
+    "localization": (
+        "Spatial information",
+        "Does a token still know its place in the image after the last block? Section 7 of the "
+        "paper finds that those of ViTs do, those trained with a CLS token most of all.",
+    ),
     "probes": (
         "Linear probes",
         "How much of the label can be read off each layer by a linear map?",
@@ -64,6 +72,7 @@ def figures(subjects):
         *_structure(subjects),
         *_locality(subjects),
         *_skips(subjects),
+        *_localization(subjects),
         *_probes(subjects),
     ]
 
@@ -80,6 +89,7 @@ def _structure(subjects):
             "Figures 1, 8 and B.1",
             {subject.name: f"cka.{subject.slug}"},
             _draw_alone(plots.plot_cka),
+            cka_heatmap,
         )
     for one, other in unlike(subjects):
         yield Row(
@@ -91,6 +101,7 @@ def _structure(subjects):
             "Figures 2 and B.1",
             {one.name: f"cka.{one.slug}.{other.slug}"},
             _draw_alone(plots.plot_cka),
+            cka_heatmap,
         )
 
 
@@ -107,6 +118,19 @@ def _locality(subjects):
             "Figures 3, 4, C.5 and C.6",
             {subject.name: f"attention_distance.{subject.slug}" for subject in attending},
             _draw_distances,
+            distance_lines,
+        )
+    for one, other in unlike(subjects):
+        yield Row(
+            "locality",
+            f"head-similarity-{one.slug}-{other.slug}",
+            f"Heads of {one.name} beside lower layers of {other.name}",
+            "Each point is a subset of the heads of block 0, taken from the most local or from the "
+            "most global one on: a line that falls to the right says that the more global heads "
+            "find features which the convolutions do not have.",
+            "Figure 5",
+            {one.name: f"head_similarity.{one.slug}.{other.slug}"},
+            _draw_alone(plots.plot_head_similarity),
         )
     for subject in subjects:
         yield Row(
@@ -155,6 +179,20 @@ def _skips(subjects):
         results,
         lambda found: plots.plot_skip_ratio_lines(found, variable="cosine").figure,
     )
+
+
+def _localization(subjects):
+    for subject in subjects:
+        yield Row(
+            "localization",
+            f"localization-{subject.slug}",
+            f"Tokens of {subject.name} beside patches of the image",
+            "Each panel is one token or place of the last block and shows which patches of the "
+            "image it resembles; the frame marks its own. Grey patches are the same in all images.",
+            "Figures 9, 10, D.1, D.2 and D.3",
+            {subject.name: f"localization.{subject.slug}"},
+            _draw_alone(plots.plot_localization),
+        )
 
 
 def _probes(subjects):

@@ -8,6 +8,8 @@ from typing import Any
 
 from .attention import attention_distance
 from .cka import cka
+from .heads import head_similarity
+from .localization import localization
 from .receptive_field import receptive_field
 from .ridge import ridge_probe, select_l2
 from .skips import skip_ratio
@@ -103,9 +105,11 @@ def measurements(subjects, data):
             table[f"attention_distance.{subject.slug}"] = partial(_distance, subject, data)
         table[f"receptive_field.{subject.slug}"] = partial(_field, subject, data)
         table[f"skip_ratio.{subject.slug}"] = partial(_skips, subject, data)
+        table[f"localization.{subject.slug}"] = partial(_localization, subject, data)
         table[f"ridge_probe.{subject.slug}"] = partial(_probe, subject, data)
     for one, other in unlike(subjects):
         table[f"cka.{one.slug}.{other.slug}"] = partial(_cka, one, other, data)
+        table[f"head_similarity.{one.slug}.{other.slug}"] = partial(_heads, one, other, data)
     return table
 
 
@@ -146,6 +150,21 @@ def _field(subject, data):
 def _skips(subject, data):
     features = subject.features("*/skip", "*/branch")
     return _named(skip_ratio(features, data.test, subject.grid), model=subject)
+
+
+def _localization(subject, data):
+    features = subject.features(block_outputs(subject.taps)[-1])
+    return _named(localization(features, data.test, subject.grid), model=subject)
+
+
+def _heads(one, other, data):
+    block = "block00/attention"
+    distance = attention_distance(one.features(f"{block}/weights"), data.test, one.grid)
+    lower_half = block_outputs(other.taps)
+    lower_half = other.features(*lower_half[: (len(lower_half) + 1) // 2])
+    heads = one.features(f"{block}/heads")
+    result = head_similarity(heads, lower_half, data.test, distance)
+    return _named(result, model=one, model_x=one, model_y=other)
 
 
 def _probe(subject, data):

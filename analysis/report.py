@@ -1,9 +1,13 @@
 """One self-contained HTML page of figures, tables and where they come from."""
 
 import base64
+import hashlib
+import json
+import math
 import os
 import re
 import struct
+from collections import Counter
 from dataclasses import dataclass
 from importlib.resources import files
 from numbers import Integral, Real
@@ -25,6 +29,8 @@ class Figure:
         alt: what the picture says, for those who cannot see it.
         png: path of the PNG.
         results: links, relative to the report, to the netCDF files that it draws.
+        interactive: what answers to the mouse in place of the picture, one dict for each panel,
+            from the functions of `interactive`; the picture stays for print and without scripts.
     """
 
     name: str
@@ -34,18 +40,31 @@ class Figure:
     alt: str
     png: str | os.PathLike
     results: tuple[str, ...] = ()
+    interactive: tuple[dict, ...] = ()
 
 
-def write_report(path, *, title, introduction, models=(), sections=(), timings=(), provenance=None):
+def write_report(
+    path,
+    *,
+    title,
+    introduction,
+    scorecard=(),
+    models=(),
+    sections=(),
+    timings=(),
+    provenance=None,
+):
     """Write the report, whole or not at all.
 
-    The page holds its pictures and its style and asks the network for nothing. A blank line in a
-    text starts a new paragraph; all texts are plain, never HTML.
+    The page holds its pictures, its style and its script and asks the network for nothing. A blank
+    line in a text starts a new paragraph; all texts are plain, never HTML.
 
     Args:
         path: where to write the HTML.
         title: heading of the page.
         introduction: text under the heading.
+        scorecard: list of `Claim`, shown first; each links to `results/NAME.nc` for the results
+            that it names.
         models: list of dicts, the rows of a table, from column name to text or number.
         sections: list of (heading, text, list of `Figure`).
         timings: rows of a table, as `models`.
@@ -67,9 +86,16 @@ def write_report(path, *, title, introduction, models=(), sections=(), timings=(
     names = [figure["name"] for section in sections for figure in section["figures"]]
     if len(set(names)) < len(names):
         raise ValueError(f"Expected figures of different names. Received: {names}")
+    live = any(figure["interactive"] for section in sections for figure in section["figures"])
+    script = _resource("report.js") if live else ""
     page = _template().render(
         title=title,
         introduction=introduction,
+        style=_resource("report.css"),
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        claims=[_judged(claim) for claim in scorecard],
+        counts=Counter(claim.verdict for claim in scorecard),
         models=_table(models),
         sections=sections,
         timings=_table(timings),
@@ -91,7 +117,11 @@ def _template():
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(shown=_shown, listed=_listed, paragraphs=_paragraphs)
-    return environment.from_string((files(__package__) / "report.html").read_text("utf-8"))
+    return environment.from_string(_resource("report.html"))
+
+
+def _resource(name):
+    return (files(__package__) / name).read_text("utf-8")
 
 
 def _embed(figure):
@@ -112,7 +142,8 @@ def _embed(figure):
         raise ValueError(f"Expected a PNG. Received: {os.fspath(figure.png)!r}")
     width, height = _css_size(png)
     data = base64.b64encode(png).decode("ascii")
-    return {**vars(figure), "data": data, "width": width, "height": height}
+    payload = json.dumps(list(figure.interactive), allow_nan=False).replace("<", "\\u003c")
+    return {**vars(figure), "data": data, "width": width, "height": height, "payload": payload}
 
 
 def _css_size(png):
@@ -126,6 +157,35 @@ def _css_size(png):
         return size
     per_metre = struct.unpack(">II", png[start + 4 : start + 12])
     return tuple(round(n / per * 96 / 0.0254) for n, per in zip(size, per_metre, strict=True))
+
+
+def _judged(claim):
+    """A claim as the template wants it: its numbers as text, its interval as a drawing."""
+    unknown = math.isnan(claim.low) or math.isnan(claim.high)
+    interval = "" if unknown else f"{_brief(claim.low)} to {_brief(claim.high)}"
+    return {
+        **vars(claim),
+        "key": claim.verdict.replace(" ", "-"),
+        "reported": f"{claim.direction} {_brief(claim.threshold)}",
+        "measured": "\N{EN DASH}" if math.isnan(claim.value) else _brief(claim.value),
+        "interval": interval,
+        "strip": None if unknown else _strip(claim),
+        "links": [(name, f"results/{name}.nc") for name in claim.results],
+    }
+
+
+def _strip(claim):
+    """Places of a claim's numbers on a line from 0 to 100, with room at both ends."""
+    numbers = {name: getattr(claim, name) for name in ("low", "value", "high", "threshold")}
+    first, last = min(numbers.values()), max(numbers.values())
+    scale = 84 / (last - first or 1)
+    return {name: round(8 + scale * (number - first), 1) for name, number in numbers.items()}
+
+
+def _brief(value):
+    """Three significant digits with a true minus sign."""
+    text = f"{value:.3g}" if abs(value) >= 0.0005 or not value else f"{value:.1g}"
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def _table(rows):

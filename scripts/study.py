@@ -32,6 +32,7 @@ import matplotlib.pyplot as plt
 
 import vit_tf
 from vit_tf import analysis, checkpointing
+from vit_tf.analysis.claims import as_dataset
 from vit_tf.analysis.figures import SECTIONS, figures
 from vit_tf.analysis.measurements import Data, Subject, measurements, slug
 from vit_tf.analysis.store import fingerprint, load, stored
@@ -39,7 +40,7 @@ from vit_tf.analysis.store import fingerprint, load, stored
 log = logging.getLogger("study")
 
 # What suits a data set on two CPU cores; each field is a flag too.
-DIGITS = {"take": None, "take_test": None, "epochs": 30, "bit_epochs": 14, "shift": 2}
+DIGITS = {"take": None, "take_test": None, "epochs": 25, "bit_epochs": 12, "shift": 2}
 OTHERS = {"take": 24_000, "take_test": 2_000, "epochs": 9, "bit_epochs": 3, "shift": 0}
 EVALUATION_BATCH = 120
 FIELD_IMAGES = 32
@@ -47,9 +48,10 @@ FIELD_IMAGES = 32
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """One model of the study: what it is and how it is trained."""
+    """One model of the study: what it is, how it is trained and its part in the scorecard."""
 
     name: str
+    role: str
     model: type
     config: dict
     recipe: vit_tf.Recipe
@@ -87,10 +89,10 @@ def make_plans(options, num_classes):
     long, short = recipe(options.epochs), recipe(options.bit_epochs)
     without = vit | {"pooling": "cls", "without_skips": (middle,)}
     return [
-        Plan("ViT-CLS", vit_tf.ViT, vit | {"pooling": "cls"}, long),
-        Plan("ViT-GAP", vit_tf.ViT, vit | {"pooling": "gap"}, long),
-        Plan(f"ViT-CLS without skips in {middle}", vit_tf.ViT, without, long),
-        Plan("BiT", vit_tf.BiT, bit, short),
+        Plan("ViT-CLS", "vit", vit_tf.ViT, vit | {"pooling": "cls"}, long),
+        Plan("ViT-GAP", "gap", vit_tf.ViT, vit | {"pooling": "gap"}, long),
+        Plan(f"ViT-CLS without skips in {middle}", "without", vit_tf.ViT, without, long),
+        Plan("BiT", "resnet", vit_tf.BiT, bit, short),
     ]
 
 
@@ -128,6 +130,7 @@ def train_model(plan, options, key):
         "model": plan.name,
         "parameters": model.count_params(),
         "test accuracy (%)": round(100 * accuracy, 2),
+        "tested on": sum(len(labels) for _, labels in test),
         "epochs": plan.recipe.epochs,
         "training (s)": round(time.perf_counter() - start),
     }
@@ -171,6 +174,7 @@ def draw(subjects, results, options):
             plt.close(figure)
             keys[row.name] = key
             write_json(manifest, keys)
+        live = [row.interactive(result) for result in chosen.values()] if row.interactive else []
         drawn.append(
             (
                 row.section,
@@ -182,13 +186,29 @@ def draw(subjects, results, options):
                     alt=f"{row.title}. {row.caption}",
                     png=path,
                     results=[f"results/{name}.nc" for name in row.results.values()],
+                    interactive=live,
                 ),
             )
         )
     return drawn
 
 
-def report(rows, drawn, results, description, options):
+def judge(plans, rows, results, options):
+    """The scorecard of the paper's findings, saved beside the results."""
+    claims = analysis.scorecard(
+        results,
+        **{plan.role: slug(plan.name) for plan in plans},
+        block=next((p.config["without_skips"][0] for p in plans if p.role == "without"), None),
+        accuracy={slug(r["model"]): (r["test accuracy (%)"] / 100, r["tested on"]) for r in rows},
+    )
+    path = options.out / "results" / "scorecard.nc"
+    checkpointing.write_atomically(path, as_dataset(claims).to_netcdf)
+    for claim in claims:
+        log.info("%-13s %s", claim.verdict, claim.statement)
+    return claims
+
+
+def report(claims, rows, drawn, results, description, options):
     """Writes `report.html` and returns its path."""
     timings = [
         {"step": f"training of {row['model']}", "seconds": row["training (s)"]} for row in rows
@@ -211,6 +231,7 @@ def report(rows, drawn, results, description, options):
         options.out / "report.html",
         title=f"What four vision models learned from {description.name}",
         introduction=INTRODUCTION.format(options=options, description=description),
+        scorecard=claims,
         models=rows,
         sections=sections,
         timings=timings,
@@ -243,8 +264,8 @@ def parse(arguments):
     add("--image-size", type=int, default=32, help="pixels, a multiple of 8 (default: 32)")
     add("--take", type=int, help="training images (default: all of digits, 24,000 of others)")
     add("--take-test", type=int, help="test images (default: all of digits, 2,000 of others)")
-    add("--epochs", type=int, help="of the ViTs (default: 30 for digits, 9 for others)")
-    add("--bit-epochs", type=int, help="of the BiT (default: 14 for digits, 3 for others)")
+    add("--epochs", type=int, help="of the ViTs (default: 25 for digits, 9 for others)")
+    add("--bit-epochs", type=int, help="of the BiT (default: 12 for digits, 3 for others)")
     add("--shift", type=int, help="largest random shift, in pixels (default: 2 for digits, else 0)")
     add("--batch-size", type=int, default=64, help="images in a training batch (default: 64)")
     add("--seed", type=int, default=0, help="of weights, order and subsets (default: 0)")
@@ -281,7 +302,8 @@ def run(options):
         log.info("%s: %s %% of the test images", plan.name, row["test accuracy (%)"])
     results = measure(subjects, keys, data, options)
     drawn = draw(subjects, results, options)
-    path = report(rows, drawn, results, description, options)
+    claims = judge(plans, rows, results, options)
+    path = report(claims, rows, drawn, results, description, options)
     log.info("%s after %.0f seconds", path, time.perf_counter() - start)
 
 

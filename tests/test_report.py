@@ -1,10 +1,14 @@
 """The report is read back as HTML: what it holds, what it escapes, and what it never asks for."""
 
 import base64
+import hashlib
+import json
+import re
 from html.parser import HTMLParser
 
 import pytest
 
+from vit_tf.analysis.claims import Claim
 from vit_tf.analysis.report import Figure, write_report
 
 VOID = {"meta", "link", "img", "br", "hr"}
@@ -27,8 +31,11 @@ class _Page(HTMLParser):
     def handle_endtag(self, tag):
         self.balanced &= bool(self.open) and self.open.pop() == tag
 
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
     def handle_data(self, data):
-        if "style" not in self.open:
+        if not {"style", "script"} & set(self.open):
             self.text += data
 
     def all(self, tag):
@@ -213,3 +220,79 @@ def test_figures_must_be_pngs_of_different_names(tmp_path, png):
     text.write_text("not a picture")
     with pytest.raises(ValueError, match="Expected a PNG"):
         _write(tmp_path / "report.html", [_figure(text)])
+
+
+def _claim(**changes):
+    fields = {
+        "name": "uniform",
+        "statement": "Lower and upper layers are alike.",
+        "section": "4",
+        "figure": "1",
+        "quantity": "difference in CKA",
+        "value": 0.2,
+        "low": 0.1,
+        "high": 0.25,
+        "threshold": 0.0,
+        "direction": "above",
+        "verdict": "holds",
+        "explanation": "Mean CKA. Interval: bootstrap over layers.",
+        "results": ("cka.vit", "cka.b t"),
+    }
+    return Claim(**fields | changes)
+
+
+def test_scorecard_comes_first_and_says_what_was_found(tmp_path, png):
+    nan = float("nan")
+    claims = [
+        _claim(),
+        _claim(value=-0.3, low=-0.4, high=-0.00002, verdict="does not hold"),
+        _claim(value=0.0, low=nan, high=nan, verdict="cannot tell"),
+        _claim(
+            value=nan,
+            low=nan,
+            high=nan,
+            verdict="not measured",
+            explanation="There is no result <x>.",
+            results=(),
+        ),
+    ]
+    page = _write(tmp_path / "report.html", [_figure(png)], scorecard=claims)
+    assert page.balanced
+    assert page.all("h2")[1]["id"] == "scorecard"
+    assert page.all("a")[0]["href"] == "#scorecard"
+    words = " ".join(page.text.split())
+    assert "Section 4, Figure 1 difference in CKA above 0 0.2 (0.1 to 0.25) ✓ holds" in words
+    assert "\N{MINUS SIGN}0.3 (\N{MINUS SIGN}0.4 to \N{MINUS SIGN}2e\N{MINUS SIGN}05) ✗" in words
+    assert "above 0 0 ? cannot tell" in words
+    assert "There is no result <x>. Section 4" in words
+    assert words.count("Mean CKA. Interval: bootstrap over layers.") == 3
+    assert "results/cka.b%20t.nc" in [a["href"] for a in page.all("a")]
+    assert len(page.all("svg")) == 2
+
+
+def test_scorecard_draws_the_interval_against_the_line(tmp_path):
+    page = _write(tmp_path / "report.html", scorecard=[_claim(low=0.1, value=0.2, high=0.25)])
+    places = [page.all("path")[0]["d"], page.all("path")[1]["d"], page.all("circle")[0]["cx"]]
+    assert places == ["M8.0 0v14", "M41.6 7H92.0M41.6 4v6M92.0 4v6", "75.2"]
+    assert (page.all("rect")[0]["x"], page.all("rect")[0]["width"]) == ("8.0", "92.0")
+
+
+def test_only_the_script_of_the_report_may_run(tmp_path, png):
+    payload = {"kind": "heatmap", "x": ["</script><b>"], "values": [[0.5, None]]}
+    path = tmp_path / "report.html"
+    page = _write(path, [_figure(png, interactive=(payload,)), _figure(png, name="still")])
+    assert page.balanced
+    data, script = re.findall(r"<script[^>]*>(.*?)</script>", path.read_text("utf-8"), re.DOTALL)
+    assert json.loads(data) == [payload]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    (policy,) = [meta["content"] for meta in page.all("meta") if "http-equiv" in meta]
+    assert policy.startswith("default-src 'none'; ")
+    assert policy.endswith(f"; script-src 'sha256-{digest}'")
+    assert [attrs.get("type") for attrs in page.all("script")] == ["application/json", None]
+    assert not re.search(r"fetch|XMLHttp|import|eval|https?://(?!www\.w3\.org)", script)
+    assert [image["alt"] for image in page.all("img")] == ["A heatmap."] * 2
+
+
+def test_values_that_json_lacks_are_an_error(tmp_path, png):
+    with pytest.raises(ValueError, match="JSON"):
+        _write(tmp_path / "report.html", [_figure(png, interactive=({"x": float("nan")},))])

@@ -28,8 +28,8 @@ def study():
         vit = {"patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 8}
         bit = {"units": (1,), "width_factor": 0.5}
         return [
-            module.Plan("ViT-CLS", vit_tf.ViT, shared | vit, recipe),
-            module.Plan("BiT", vit_tf.BiT, shared | bit, recipe),
+            module.Plan("ViT-CLS", "vit", vit_tf.ViT, shared | vit, recipe),
+            module.Plan("BiT", "resnet", vit_tf.BiT, shared | bit, recipe),
         ]
 
     module.make_plans = make_plans
@@ -85,7 +85,7 @@ def test_a_stopped_study_goes_on_and_a_finished_one_does_nothing(study, tmp_path
         assert study.main(arguments(tmp_path)) == 0
         assert not measured
     changed = {path.name for path, time in made.items() if path.stat().st_mtime_ns != time}
-    assert changed == {f"{figures[0]}.png", "keys.json", "report.html"}
+    assert changed == {f"{figures[0]}.png", "keys.json", "report.html", "scorecard.nc"}
 
 
 def test_mistakes_are_one_line(study, tmp_path, capsys):

@@ -1,0 +1,120 @@
+"""Numbers with an interval that says how far they can be trusted."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+DRAWS = 2000
+Z = 1.96  # 95 % of a normal distribution lie within as many standard deviations
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its 95 % interval.
+
+    Attributes:
+        value: the number.
+        low, high: ends of the interval; NaN where nothing is known of the uncertainty.
+        how: where the interval comes from, in words.
+    """
+
+    value: float
+    low: float
+    high: float
+    how: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Values of one kind, one per layer, head or token.
+
+    Attributes:
+        values: array of shape (unit,).
+        stderr: their standard errors, of the same shape; None or NaN where they are not known.
+    """
+
+    values: np.ndarray
+    stderr: np.ndarray | None = None
+
+    @property
+    def known(self):
+        """Whether every value has its standard error."""
+        return self.stderr is not None and bool(np.isfinite(self.stderr).all())
+
+
+def normal(value, stderr, how):
+    """`value +- 1.96 stderr`."""
+    value, reach = float(value), Z * float(stderr)
+    return Estimate(value, value - reach, value + reach, f"1.96 standard errors; {how}")
+
+
+def bootstrap(statistic, *samples, over, seed=0):
+    """Percentile bootstrap: the middle 95 % of a statistic over resampled samples.
+
+    An interval without width means that all units agree.
+
+    Args:
+        statistic: function of arrays to a number.
+        *samples: arrays whose first axis is resampled with replacement, each by itself; what
+            belongs together is in one array.
+        over: what the first axis holds, in words, "layers".
+        seed: of the resampling.
+
+    Returns:
+        `Estimate`; without an interval where a sample has fewer than two units.
+    """
+    value = float(statistic(*samples))
+    if min(map(len, samples)) < 2:
+        return Estimate(value, np.nan, np.nan, f"no interval: needs at least two {over}")
+    rng = np.random.default_rng(seed)
+    draws = [
+        statistic(*(sample[rng.integers(len(sample), size=len(sample))] for sample in samples))
+        for _ in range(DRAWS)
+    ]
+    draws = np.array(draws)[np.isfinite(draws)]
+    low, high = np.percentile(draws, [2.5, 97.5]) if draws.size else (np.nan, np.nan)
+    return Estimate(value, float(low), float(high), f"bootstrap over {over}")
+
+
+def difference(one, other, over):
+    """Mean of one `Sample` minus the mean of another.
+
+        stderr(mean) <= mean of the stderr,    stderr(difference)^2 = sum of stderr^2
+
+    The bound holds however the values' errors are correlated, the sum unless those of the two
+    samples are opposed. Where standard errors are missing, the interval is a bootstrap.
+
+    Args:
+        one, other: `Sample`s.
+        over: what they hold, in words, for the bootstrap.
+    """
+    value = np.mean(one.values) - np.mean(other.values)
+    if one.known and other.known:
+        stderr = np.hypot(np.mean(one.stderr), np.mean(other.stderr))
+        how = "each at most the mean of the single values' own"
+        return normal(value, stderr, how)
+    return bootstrap(lambda x, y: x.mean() - y.mean(), one.values, other.values, over=over)
+
+
+def lower(values):
+    """The first half along the first axis, with the middle of an odd number."""
+    return values[: (len(values) + 1) // 2]
+
+
+def upper(values):
+    """The last half along the first axis, with the middle of an odd number."""
+    return values[len(values) // 2 :]
+
+
+def rank_correlation(pairs):
+    """Spearman's rank correlation of the columns of a (unit, 2) array; NaN if one is constant."""
+    ranks = [_ranks(column) for column in pairs.T]
+    deviations = [rank - rank.mean() for rank in ranks]
+    scale = np.sqrt(np.prod([deviation @ deviation for deviation in deviations]))
+    return deviations[0] @ deviations[1] / scale if scale else np.nan
+
+
+def _ranks(values):
+    """Ranks from 0, equal values sharing the mean of theirs."""
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts + 1) / 2)[which]

@@ -1,0 +1,364 @@
+"""Each claim on results whose truth is known: it holds, it does not, there is no telling."""
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from vit_tf.analysis import claim_rows, claims, estimates, findings
+from vit_tf.analysis.claims import as_dataset, scorecard, verdict
+from vit_tf.analysis.measurements import representations
+
+ROLES = {"vit": "vit", "resnet": "bit", "gap": "gap", "without": "bare", "block": "block01"}
+EXPECTED = {1: "holds", -1: "does not hold", 0: "cannot tell"}
+LAYERS = [f"block{block:02}/{site}/sum" for block in range(4) for site in ("attention", "mlp")]
+NOISE = np.random.default_rng(7).normal(size=(64, 64))
+
+
+def similarity(values, stderr=None, x=LAYERS, y=None):
+    """A result of `cka`."""
+    dims = ("layer_x", "layer_y")
+    data = {"cka": (dims, values)}
+    if stderr is not None:
+        data["stderr"] = (dims, np.full(np.shape(values), stderr))
+    coords = {"layer_x": x, "layer_y": x if y is None else y}
+    return xr.Dataset(data, coords=coords)
+
+
+def uniform_structure(side):
+    vit, bit = np.full((8, 8), 0.5 + 0.1 * side), np.full((8, 8), 0.5)
+    return {"cka.vit": similarity(vit, 0.01), "cka.bit": similarity(bit, 0.01)}
+
+
+def early_correspondence(side):
+    best = {1: [0, 0, 1, 1, 2, 2], -1: [12, 13, 14, 15, 16, 19], 0: [0, 1, 9, 4, 8, 7]}[side]
+    values = np.zeros((20, 12))
+    values[best + [19] * 6, range(12)] = 0.9
+    names = [f"layer{index}" for index in range(20)]
+    return {"cka.vit.bit": similarity(values, x=names, y=names[:12])}
+
+
+def distances(*rows):
+    """A result of `attention_distance`, from distances in units of even attention."""
+    grid = {"rows": 4, "columns": 6, "stride": 8, "prefix": 1}
+    place = (np.stack(np.unravel_index(np.arange(24), (4, 6)), 1) + 0.5) * 8
+    even = np.linalg.norm(place[:, None] - place, axis=-1).mean()
+    return xr.DataArray(even * np.array(rows), dims=("layer", "head"), attrs=grid)
+
+
+def first_block_mixes(side):
+    mixed, alike = np.linspace(0.1, 1.1, 8), np.linspace(0.85, 0.95, 8)
+    first, last = {1: (mixed, alike), -1: (alike, mixed), 0: (mixed, mixed[::-1])}[side]
+    return {"attention_distance.vit": distances(first, last)}
+
+
+def last_block_global(side):
+    last = {1: [0.8] * 7 + [0.6], -1: [0.2] * 7 + [0.9], 0: [0.9] * 7 + [0.2]}[side]
+    return {"attention_distance.vit": distances([0.5] * 8, last)}
+
+
+def local_heads_resemble(side):
+    distance = np.linspace(2, 20, 16).reshape(2, 8)
+    rank = NOISE[:2, :8] if side == 0 else -side * distance
+    cka = rank[:, :, None] * np.array([0.1, 0.2]) + NOISE[0, :2]
+    data = {"cka": (("order", "subset", "layer"), cka), "distance": (("order", "subset"), distance)}
+    return {"head_similarity.vit.bit": xr.Dataset(data)}
+
+
+def fields(names, sigmas, size=32, extra=0.0):
+    """Receptive fields: a Gaussian about the centre, and a share `extra` in the centre patch."""
+    place = np.arange(size) - size / 2 + 0.5
+    squares = place[:, None] ** 2 + place**2
+    values = np.stack([np.exp(-squares / (2 * sigma**2)) for sigma in sigmas])
+    values /= values.sum(axis=(1, 2), keepdims=True)
+    values[:, 16:20, 16:20] += np.reshape(extra, (-1, 1, 1)) / 16
+    return xr.DataArray(values, dims=("layer", "row", "column"), coords={"layer": names})
+
+
+def early_fields(side):
+    wide, narrow, any_width = [6, 7, 8, 9, 1, 1], [2, 2, 3, 12], [2, 5, 9, 2, 1, 1]
+    vit, bit = {1: (wide, narrow), -1: (narrow, wide), 0: (any_width, [2, 9, 3, 3])}[side]
+    names = [f"layer{index}/sum" for index in range(6)]
+    return {
+        "receptive_field.vit": fields(names[: len(vit)], vit),
+        "receptive_field.bit": fields(names[: len(bit)], bit),
+    }
+
+
+def branch_fields(side):
+    shift = side * 0.4 + (NOISE[0, :4] - NOISE[0, :4].mean()) * 0.1
+    sites = [f"block{block:02}/attention" for block in range(4)]
+    total = fields([f"{site}/sum" for site in sites], [5] * 4, extra=0.8 + np.zeros(4))
+    branch = fields([f"{site}/branch" for site in sites], [5] * 4, extra=0.8 - shift)
+    grid = xr.DataArray([[1.0]], dims=("layer", "head"), attrs={"stride": 4})
+    return {
+        "receptive_field.vit": total,
+        "receptive_field_branch.vit": branch,
+        "attention_distance.vit": grid,
+    }
+
+
+def ratios(cls, spatial, prefix=1):
+    """A result of `skip_ratio`, from logarithms of shape (layer,)."""
+    logs = np.stack([cls, *[spatial] * 5], axis=1)
+    dataset = xr.Dataset({"norm_ratio": (("layer", "token"), np.exp(logs))})
+    return dataset.assign_attrs(prefix=prefix)
+
+
+def cls_skips_first(side):
+    noise = (NOISE[0, :6] - NOISE[0, :6].mean()) * 0.2
+    cls = np.concatenate([side + noise, np.full(6, -9.0)])
+    return {"skip_ratio.vit": ratios(cls, np.zeros(12))}
+
+
+def spatial_skips_second(side):
+    noise = (NOISE[1, :6] - NOISE[1, :6].mean()) * 0.2
+    cls = np.concatenate([np.full(6, 9.0), noise - side])
+    return {"skip_ratio.vit": ratios(cls, np.zeros(12))}
+
+
+def skip_influence(side):
+    vit, bit = NOISE[0, :12] * 0.1 + side, NOISE[0, :8] * 0.1
+    return {"skip_ratio.vit": ratios(vit, vit), "skip_ratio.bit": ratios(bit, bit, prefix=0)}
+
+
+def skips_partition(side):
+    taps = representations([f"block{b:02}/mlp/{w}" for b in range(3) for w in ("norm", "sum")])
+    intact = similarity(np.full((6, 6), 0.6), 0.02, x=taps)
+    without = similarity(np.full((6, 6), 0.6 - 0.3 * side), 0.02, x=taps)
+    return {"cka.vit": intact, "cka.bare": without}
+
+
+def skips_cost_accuracy(side):
+    return {"accuracy.vit": (0.9, 1000), "accuracy.bare": (0.9 - 0.05 * side, 1000)}
+
+
+def localization(own, prefix=1):
+    """A result of `localization` on a grid of 4 x 4, from the CKA with one's own patch.
+
+    The others have 0.2, and one of them 0.3; the first layer knows nothing.
+    """
+    maps = np.full((2, prefix + 16, 16), 0.2)
+    for token, value in enumerate(own):
+        maps[1, prefix + token, (token + 1) % 16] = 0.3
+        maps[1, prefix + token, token] = value
+    place = np.arange(-prefix, 16)
+    row, column = (np.where(place < 0, np.nan, part) for part in np.divmod(place, 4))
+    return xr.DataArray(
+        maps.reshape(2, -1, 4, 4),
+        dims=("layer", "token", "row", "column"),
+        coords={"token_row": ("token", row), "token_column": ("token", column)},
+    )
+
+
+def own_patch(side):
+    own = {1: [0.9] * 16, -1: [0.1] * 16, 0: [0.9] + [0.1] * 15}[side]
+    return {"localization.vit": localization(own)}
+
+
+def localizes_more(other):
+    def build(side):
+        noise = (NOISE[2, :16] - NOISE[2, :16].mean()) * 0.02
+        return {
+            "localization.vit": localization(0.6 + 0.2 * side + noise),
+            f"localization.{other}": localization(0.6 + noise, prefix=0),
+        }
+
+    return build
+
+
+def tokens_classify(other):
+    def build(side):
+        last = np.full(16, 0.6)
+        cls = np.stack([np.ones(17), np.append(0.95, last)])
+        free = np.stack([np.zeros(16), last + 0.1 * side])
+        dims = ("layer", "token")
+        return {
+            "ridge_probe_tokens.vit": xr.DataArray(
+                cls, dims=dims, attrs={"prefix": 1, "examples": 1000}
+            ),
+            f"ridge_probe_tokens.{other}": xr.DataArray(
+                free, dims=dims, attrs={"prefix": 0, "examples": 1000}
+            ),
+        }
+
+    return build
+
+
+def data_hunger(side):
+    small = 0.7 + 0.02 * NOISE[3, :6] - side * np.repeat([0.0, 0.3], 3)
+    small = np.full(6, 0.7) if side == 0 else small
+    dims = ("fraction", "layer")
+    data = {
+        "cka": (dims, np.stack([np.ones(6), small])),
+        "stderr": (dims, np.full((2, 6), 0.01)),
+    }
+    return {"data_scale.vit": xr.Dataset(data, coords={"fraction": [1.0, 0.1]})}
+
+
+BUILDERS = {
+    "uniform-structure": uniform_structure,
+    "early-correspondence": early_correspondence,
+    "first-block-mixes": first_block_mixes,
+    "last-block-global": last_block_global,
+    "local-heads-resemble": local_heads_resemble,
+    "early-fields": early_fields,
+    "branch-fields": branch_fields,
+    "cls-skips-first": cls_skips_first,
+    "spatial-skips-second": spatial_skips_second,
+    "skip-influence": skip_influence,
+    "skips-partition": skips_partition,
+    "skips-cost-accuracy": skips_cost_accuracy,
+    "own-patch": own_patch,
+    "cls-localizes-more": localizes_more("gap"),
+    "vit-localizes-more": localizes_more("bit"),
+    "gap-tokens-classify": tokens_classify("gap"),
+    "resnet-tokens-classify": tokens_classify("bit"),
+    "data-hunger": data_hunger,
+}
+
+
+def judge(name, results):
+    """The claim of that name."""
+    return next(claim for claim in scorecard(results, **ROLES) if claim.name == name)
+
+
+def test_every_claim_has_its_cases():
+    assert list(BUILDERS) == [row.name for row in claims.ROWS]
+
+
+@pytest.mark.parametrize("side", EXPECTED)
+@pytest.mark.parametrize("name", BUILDERS)
+def test_verdict(name, side):
+    claim = judge(name, BUILDERS[name](side))
+    assert claim.verdict == EXPECTED[side], claim
+    assert claim.low <= claim.value <= claim.high
+    assert "Interval: " in claim.explanation
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "value"),
+    [
+        ("uniform-structure", 1, 0.1),
+        ("early-correspondence", 1, 2 * 1.5 / 20),
+        ("last-block-global", 1, 0.6),
+        ("local-heads-resemble", 1, -1),
+        ("cls-skips-first", 1, np.e),
+        ("spatial-skips-second", 1, 1 / np.e),
+        ("skips-partition", 1, -0.3),
+        ("skips-cost-accuracy", 1, 0.05),
+        ("own-patch", 1, 15 / 16),
+        ("cls-localizes-more", 1, 0.2),
+        ("gap-tokens-classify", 1, 0.1),
+    ],
+)
+def test_value(name, side, value):
+    np.testing.assert_allclose(judge(name, BUILDERS[name](side)).value, value, rtol=1e-9)
+
+
+def test_extent_of_an_even_field_is_one_wherever_a_narrow_one_lies():
+    even = xr.DataArray(np.ones((1, 8, 12)), dims=("layer", "row", "column"))
+    np.testing.assert_allclose(findings._extent(even), 1)
+    spots = np.zeros((2, 8, 12))
+    spots[0, 2:4, 3] = spots[1, 5:7, 10] = 1
+    spots = even.isel(layer=[0, 0]).copy(data=spots)
+    np.testing.assert_allclose(findings._extent(spots), 0.5 / np.sqrt((63 + 143) / 12))
+
+
+def test_without_its_skips_a_block_partitions_only_layers_that_both_models_have():
+    intact, without = skips_partition(1).values()
+    without = without.isel(layer_x=slice(1, None), layer_y=slice(None, -1))
+    estimate = findings.skips_partition(intact, without, "block01")
+    np.testing.assert_allclose(estimate.value, -0.3)
+    with pytest.raises(ValueError, match="Received: block='block00'"):
+        findings.skips_partition(intact, without, "block00")
+
+
+def test_missing_standard_errors_fall_back_to_a_bootstrap():
+    results = {name: result.drop_vars("stderr") for name, result in uniform_structure(1).items()}
+    claim = judge("uniform-structure", results)
+    assert claim.verdict == "holds" and "bootstrap over layers" in claim.explanation
+    one_batch = {
+        name: result.assign(stderr=result.cka * np.nan) for name, result in results.items()
+    }
+    assert judge("uniform-structure", one_batch) == claim
+
+
+def test_interval_of_normal_data_covers_the_truth_as_often_as_it_says(rng):
+    covered = 0
+    for trial in range(200):
+        sample = rng.normal(3.0, 1.0, 40)
+        estimate = estimates.bootstrap(np.mean, sample, over="draws", seed=trial)
+        covered += estimate.low <= 3.0 <= estimate.high
+    assert 0.88 <= covered / 200 <= 0.99
+
+
+def test_one_unit_gives_no_interval_and_no_verdict():
+    estimate = estimates.bootstrap(np.mean, np.array([5.0]), over="layers")
+    assert estimate.value == 5 and np.isnan(estimate.low) and "two layers" in estimate.how
+    assert verdict(estimate.low, estimate.high, 0.0, "above") == "cannot tell"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "direction", "expected"),
+    [
+        (0.1, 0.2, "above", "holds"),
+        (0.1, 0.2, "below", "does not hold"),
+        (-0.2, -0.1, "below", "holds"),
+        (-0.2, -0.1, "above", "does not hold"),
+        (0.0, 0.2, "above", "cannot tell"),
+        (-0.2, 0.0, "below", "cannot tell"),
+        (0.0, 0.0, "above", "cannot tell"),
+    ],
+)
+def test_the_line_itself_belongs_to_neither_side(low, high, direction, expected):
+    assert verdict(low, high, 0.0, direction) == expected
+
+
+def test_what_cannot_be_measured_says_why():
+    cards = {c.name: c for c in scorecard(uniform_structure(1), vit="vit", resnet="bit")}
+    assert {card.verdict for card in cards.values()} < set(claims.VERDICTS)
+    assert cards["uniform-structure"].verdict == "holds"
+    assert cards["uniform-structure"].results == ("cka.vit", "cka.bit")
+    missing = {name: card for name, card in cards.items() if card.verdict == "not measured"}
+    assert len(missing) == len(claims.ROWS) - 1
+    assert all(np.isnan(card.value) for card in missing.values())
+    assert missing["own-patch"].explanation == "There is no result localization.vit."
+    assert "a ViT with average pooling" in missing["cls-localizes-more"].explanation
+    assert "without the skips" in missing["skips-cost-accuracy"].explanation
+    gap = judge("cls-skips-first", {"skip_ratio.vit": ratios(np.zeros(4), np.zeros(4), prefix=0)})
+    assert gap.verdict == "not measured" and "Received: prefix=0" in gap.explanation
+
+
+def test_accuracies_are_given_beside_the_results():
+    pairs = {"vit": (0.95, 400), "bare": (0.85, 400)}
+    cards = {card.name: card for card in scorecard({}, accuracy=pairs, **ROLES)}
+    card = cards["skips-cost-accuracy"]
+    assert card.verdict == "holds" and card.results == ()
+    reach = 1.96 * np.sqrt(0.95 * 0.05 / 400 + 0.85 * 0.15 / 400)
+    np.testing.assert_allclose([card.low, card.high], [0.1 - reach, 0.1 + reach])
+
+
+def test_the_scorecard_saves_and_loads(tmp_path):
+    cards = scorecard(uniform_structure(1), **ROLES)
+    saved = as_dataset(cards)
+    saved.to_netcdf(tmp_path / "scorecard.nc")
+    xr.testing.assert_identical(xr.load_dataset(tmp_path / "scorecard.nc"), saved)
+    assert saved.sel(claim="uniform-structure").verdict == "holds"
+
+
+@pytest.mark.parametrize("module", [claims, claim_rows, findings, estimates])
+def test_modules_import_no_tensorflow(module):
+    tree = ast.parse(Path(module.__file__).read_text())
+    imported = [
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    ]
+    local = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]
+    assert "tensorflow" not in imported
+    allowed = {"estimates", "findings", "claim_rows", "plots.style", None}
+    assert {node.module for node in local} <= allowed

@@ -1,0 +1,279 @@
+"""The report in headless Chromium: values answer to mouse and keys, and nothing leaves the file."""
+
+import json
+import os
+import re
+import select
+import shutil
+import subprocess
+import time
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from vit_tf.analysis import interactive, plots
+from vit_tf.analysis.report import Figure, write_report
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--remote-debugging-pipe",
+]
+PATIENCE = 60
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
+
+
+class Browser:
+    """One page of a headless Chromium, spoken to in the DevTools protocol over two pipes."""
+
+    def __init__(self, profile):
+        theirs_in, self.write_end = os.pipe()
+        self.read_end, theirs_out = os.pipe()
+        # Chromium reads its file descriptor 3 and writes to 4, whatever ours are called.
+        pipes = f'exec "$0" "$@" 3</dev/fd/{theirs_in} 4>/dev/fd/{theirs_out}'
+        self.process = subprocess.Popen(
+            ["sh", "-c", pipes, CHROMIUM, *FLAGS, f"--user-data-dir={profile}"],
+            pass_fds=(theirs_in, theirs_out),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(theirs_in)
+        os.close(theirs_out)
+        self.buffer, self.count, self.session, self.events = b"", 0, None, []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self.session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method, **params):
+        """The result of a command."""
+        self.count += 1
+        message = {"id": self.count, "method": method, "params": params}
+        if self.session:
+            message["sessionId"] = self.session
+        os.write(self.write_end, json.dumps(message).encode() + b"\0")
+        answer = self._wait(lambda message: message.get("id") == self.count)
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def _wait(self, wanted):
+        """The next message that is wanted; the others are kept as events."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            while b"\0" not in self.buffer:
+                ready = select.select([self.read_end], [], [], deadline - time.monotonic())[0]
+                assert ready, "chromium does not answer"
+                part = os.read(self.read_end, 1 << 16)
+                assert part, "chromium has gone"
+                self.buffer += part
+            line, self.buffer = self.buffer.split(b"\0", 1)
+            message = json.loads(line)
+            self.events.append(message)
+            if wanted(message):
+                return message
+
+    def open(self, path, width=1000, height=900):
+        """Show a file in a window of a size in CSS pixels."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **metrics)
+        self.events.clear()
+        self.call("Page.navigate", url=path.as_uri())
+        if not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+            self._wait(lambda message: message.get("method") == "Page.loadEventFired")
+
+    def value(self, expression):
+        """The value of a JavaScript expression."""
+        answer = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def mouse(self, x, y):
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def key(self, name):
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=name, code=name)
+
+    def named(self, method):
+        """The parameters of all events of a name."""
+        return [event["params"] for event in self.events if event.get("method") == method]
+
+    def close(self):
+        """End the browser and what it started."""
+        os.write(self.write_end, json.dumps({"id": 0, "method": "Browser.close"}).encode() + b"\0")
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.write_end)
+        os.close(self.read_end)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
+
+
+NAMES = [f"block{block:02}/{site}/sum" for block in range(3) for site in ("attention", "mlp")]
+CKA = np.round(np.linspace(-0.1, 1.1, 36).reshape(6, 6), 3)
+DISTANCE = np.array([[9.0, 2.0, 4.0], [8.0, 7.0, 8.5]])
+
+
+@pytest.fixture
+def report(tmp_path):
+    """Path of a report with a heatmap and lines."""
+    import matplotlib.pyplot as plt
+
+    dims = ("layer_x", "layer_y")
+    cka = xr.Dataset(
+        {"cka": (dims, CKA), "stderr": (dims, np.full((6, 6), 0.004))},
+        coords={"layer_x": NAMES, "layer_y": NAMES},
+        attrs={"model_x": "ViT <b>", "model_y": "ViT <b>"},
+    )
+    cka["cka"][2, 3] = np.nan
+    weights = ["block00/attention/weights", "block01/attention/weights"]
+    distance = xr.DataArray(
+        DISTANCE,
+        dims=("layer", "head"),
+        coords={"layer": weights, "head": range(3)},
+        attrs={"model": "ViT"},
+    )
+    figures = []
+    for name, plot, result, payload in [
+        ("cka", plots.plot_cka, cka, interactive.cka_heatmap(cka)),
+        ("distance", plots.plot_attention_distance, distance, interactive.distance_lines(distance)),
+    ]:
+        png = tmp_path / f"{name}.png"
+        drawn = plot(result).figure
+        drawn.savefig(png)
+        plt.close(drawn)
+        figures.append(
+            Figure(name, f"Title of {name}", "Read it.", "", "A plot.", png, interactive=(payload,))
+        )
+    path = tmp_path / "report.html"
+    return write_report(path, title="A", introduction="B", sections=[("S", "", figures)])
+
+
+def tip(browser, figure):
+    """The lines that are shown at a figure, none when nothing is."""
+    box = f"document.querySelector('#figure-{figure} .live')"
+    return browser.value(
+        f"{box}.classList.contains('on') "
+        f"? [...{box}.querySelectorAll('.tip > *')].map((line) => line.textContent) : []"
+    )
+
+
+def place(browser, selector):
+    """Left, top, width and height of an element, scrolled to the middle of the window."""
+    return browser.value(
+        f"(() => {{ const node = document.querySelector({json.dumps(selector)});"
+        "node.scrollIntoView({block: 'center', behavior: 'instant'});"
+        "const box = node.getBoundingClientRect();"
+        "return [box.left, box.top, box.width, box.height] })()"
+    )
+
+
+def test_heatmap_tells_the_layers_and_value_under_the_mouse(browser, report):
+    browser.open(report)
+    left, top, width, height = place(browser, "#figure-cka .cells")
+    for column, row in [(0, 0), (5, 0), (1, 4), (2, 3)]:
+        browser.mouse(left + (column + 0.5) * width / 6, top + (5.5 - row) * height / 6)
+        value = "no value" if (column, row) == (2, 3) else f"{CKA[column, row]:.3g} ± 0.004"
+        assert tip(browser, "cka") == [
+            f"CKA {value.replace('-', chr(0x2212))}",
+            f"\u2194 {NAMES[column]}",
+            f"\u2195 {NAMES[row]}",
+        ]
+    browser.mouse(left - 30, top - 30)
+    assert tip(browser, "cka") == []
+
+
+def test_heatmap_has_the_colours_of_the_picture(browser, report):
+    from matplotlib import colormaps
+
+    browser.open(report)
+    pixels = browser.value(
+        "(async () => { const image = new Image();"
+        "image.src = document.querySelector('#figure-cka .cells').getAttribute('href');"
+        "await image.decode(); const canvas = document.createElement('canvas');"
+        "canvas.width = image.width; canvas.height = image.height;"
+        "const context = canvas.getContext('2d'); context.drawImage(image, 0, 0);"
+        "return Array.from(context.getImageData(0, 0, 48, 48).data); })()"
+    )
+    image = np.reshape(pixels, (6, 8, 6, 8, 4))[::-1, 4, :, 4, :3].swapaxes(0, 1)
+    expected = np.round(255 * colormaps["magma"](CKA)[..., :3])
+    expected[2, 3] = 0xD9
+    np.testing.assert_array_equal(image, expected)
+
+
+def test_lines_name_the_head_next_to_the_mouse(browser, report):
+    browser.open(report)
+    for index, head, value in [(0, 1, 2), (1, 2, 4), (2, 0, 9)]:
+        circle = f"#figure-distance .series circle:nth-of-type({index + 1})"
+        left, top, width, height = place(browser, circle)
+        browser.mouse(left + width / 2 + 2, top + height / 2)
+        expected = [f"{value} pixels", "block00/attention/weights", f"head {head}"]
+        assert tip(browser, "distance") == expected
+
+
+def test_keys_move_from_cell_to_cell(browser, report):
+    browser.open(report)
+    browser.value("document.querySelector('#figure-cka .plot').focus()")
+    for name in ("ArrowRight", "ArrowRight", "ArrowUp"):
+        browser.key(name)
+    steps = tip(browser, "cka")
+    assert steps[1:] in (
+        [f"\u2194 {NAMES[1]}", f"\u2195 {NAMES[1]}"],
+        [f"\u2194 {NAMES[2]}", f"\u2195 {NAMES[1]}"],
+    )
+    browser.key("Escape")
+    assert tip(browser, "cka") == []
+
+
+def test_nothing_leaves_the_file_and_nothing_goes_wrong(browser, report):
+    browser.open(report)
+    browser.mouse(400, 400)
+    asked = [request["request"]["url"] for request in browser.named("Network.requestWillBeSent")]
+    assert asked[0] == report.as_uri()
+    assert all(url.startswith("data:image/png;base64,") or url == "data:," for url in asked[1:])
+    assert not browser.named("Runtime.consoleAPICalled")
+    assert not browser.named("Runtime.exceptionThrown")
+    assert not browser.named("Log.entryAdded")
+
+
+def test_picture_stays_for_print_and_where_the_script_is_another(browser, report):
+    browser.open(report)
+    visible = "getComputedStyle(document.querySelector('#figure-cka > img')).display"
+    drawn = "getComputedStyle(document.querySelector('#figure-cka .panels')).display"
+    assert (browser.value(visible), browser.value(drawn)) == ("none", "flex")
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    assert (browser.value(visible), browser.value(drawn)) == ("block", "none")
+    browser.call("Emulation.setEmulatedMedia", media="")
+
+    text = report.read_text(encoding="utf-8")
+    (report.parent / "changed.html").write_text(
+        text.replace('"use strict";', "window.stolen = 1;"), encoding="utf-8"
+    )
+    browser.open(report.parent / "changed.html")
+    assert browser.value("window.stolen") is None
+    assert browser.value(visible) == "block"
+    assert re.search("Content Security Policy", browser.named("Log.entryAdded")[0]["entry"]["text"])
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_page_fits_its_window(browser, report, width):
+    browser.open(report, width=width)
+    assert browser.value("document.documentElement.scrollWidth") <= width
