@@ -98,7 +98,9 @@ def _results(step, data, with_labels, description, min_batch=1):
     strategy = tf.distribute.get_strategy()
     free = [tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) for spec in dataset.element_spec]
     compiled = tf.function(step, input_signature=free).get_concrete_function()
-    every_replica = tf.function(lambda args: strategy.run(step, args), reduce_retracing=True)
+    every_replica = tf.function(
+        lambda batches: strategy.run(_tensors(step), batches), reduce_retracing=True
+    )
 
     count = dataset.cardinality().numpy()
     batches = iter(
@@ -121,6 +123,11 @@ def _results(step, data, with_labels, description, min_batch=1):
                 yield tf.nest.map_structure(np.asarray, compiled(*batch))
     if empty:
         raise ValueError("Expected at least one batch of images. Received none")
+
+
+def _tensors(step):
+    """The step with its plain numbers as tensors: of those a strategy keeps no copy a replica."""
+    return lambda *batch: tf.nest.map_structure(tf.convert_to_tensor, step(*batch))
 
 
 def _spread(strategy, group):

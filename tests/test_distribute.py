@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import vit_tf
+from vit_tf import analysis
 from vit_tf.distribute import strategy
 from vit_tf.training import Recipe
 
@@ -37,6 +39,30 @@ def test_two_replicas_follow_the_loss_curve_of_one_device(rng):
     alone, together = losses("none"), losses("mirrored")
     assert alone[-1] < alone[0] - 0.1
     np.testing.assert_allclose(together, alone, atol=1e-5)
+
+
+def test_every_analysis_gives_on_two_replicas_what_it_gives_on_one_device(rng):
+    images = rng.normal(size=(40, 16, 16, 3)).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices((images, rng.integers(3, size=40))).batch(8)
+
+    def results(name):
+        keras.utils.set_random_seed(0)
+        with strategy(name).scope():
+            vit = vit_tf.ViT((16, 16, 3), 8, 1, 2, 8, 16, 3)
+            sums = vit_tf.submodel(vit, "*/sum")
+            return [
+                analysis.cka(sums, data).cka,
+                analysis.attention_distance(
+                    vit_tf.submodel(vit, "*/weights"), data, vit.token_grid
+                ),
+                analysis.receptive_field(sums, data),
+                analysis.receptive_field(sums, data, channels=2),
+                analysis.skip_ratio(vit_tf.submodel(vit, "*/skip", "*/branch"), data).norm_ratio,
+                analysis.ridge_probe(sums, data, data, 3),
+            ]
+
+    for alone, together in zip(results("none"), results("mirrored"), strict=True):
+        np.testing.assert_allclose(together, alone, atol=1e-6)
 
 
 def test_gradients_are_clipped_after_their_sum_over_replicas():
