@@ -3,14 +3,21 @@
 Every row names the results that it draws; adding a figure is adding a row.
 """
 
+import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from . import plots
 from .interactive import cka_heatmap, distance_lines
 from .measurements import unlike
+from .report import Figure
+from .store import fingerprint, write_whole
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,54 @@ def figures(subjects):
         *_localization(subjects),
         *_probes(subjects),
     ]
+
+
+def draw(subjects, results, folder):
+    """Every figure of these models as a PNG in `folder / "figures"`; none is drawn twice.
+
+    Args:
+        subjects: list of `Subject`.
+        results: dict from result name to result, as `measure` returns it.
+        folder: path of the report's folder, which holds `results` too.
+
+    Returns:
+        List of (section, report `Figure`).
+    """
+    manifest = folder / "figures" / "keys.json"
+    keys = json.loads(manifest.read_text()) if manifest.exists() else {}
+    drawn = []
+    for row in figures(subjects):
+        chosen = {model: results[name] for model, name in row.results.items()}
+        path = folder / "figures" / f"{row.name}.png"
+        key = fingerprint([result.attrs["key"] for result in chosen.values()], row.caption)
+        if keys.get(row.name) != key or not path.exists():
+            log.info("drawing %s", row.name)
+            _save(row.draw(chosen), path)
+            keys[row.name] = key
+            write_whole(manifest, lambda partial: partial.write_text(json.dumps(keys, indent=1)))
+        drawn.append((row.section, _report_figure(row, chosen, path)))
+    return drawn
+
+
+def _save(figure, path):
+    import matplotlib.pyplot as plt
+
+    write_whole(path, partial(figure.savefig, dpi=150))
+    plt.close(figure)
+
+
+def _report_figure(row, chosen, path):
+    live = [row.interactive(result) for result in chosen.values()] if row.interactive else []
+    return Figure(
+        name=row.name,
+        title=row.title,
+        caption=row.caption,
+        paper=row.paper,
+        alt=f"{row.title}. {row.caption}",
+        png=path,
+        results=[f"results/{name}.nc" for name in row.results.values()],
+        interactive=live,
+    )
 
 
 def _structure(subjects):

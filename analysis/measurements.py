@@ -1,9 +1,11 @@
 """Which measurements a set of models gets: a table from result name to computation."""
 
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 from .attention import attention_distance
@@ -13,6 +15,9 @@ from .localization import localization
 from .receptive_field import receptive_field
 from .ridge import ridge_probe, select_l2
 from .skips import skip_ratio
+from .store import fingerprint, load, stored
+
+log = logging.getLogger(__name__)
 
 # Sampled for each receptive field: all of a wide layer's channels cost a gradient each.
 CHANNELS = 16
@@ -111,6 +116,29 @@ def measurements(subjects, data):
         table[f"cka.{one.slug}.{other.slug}"] = partial(_cka, one, other, data)
         table[f"head_similarity.{one.slug}.{other.slug}"] = partial(_heads, one, other, data)
     return table
+
+
+def measure(subjects, keys, data, folder):
+    """Every measurement of these models, kept in a folder so that none is made twice.
+
+    Args:
+        subjects: list of `Subject`.
+        keys: dict from a subject's slug to the `fingerprint` of its weights and of the data.
+        data: the `Data`.
+        folder: path of the folder of netCDF files.
+
+    Returns:
+        dict from result name to result.
+    """
+    table = measurements(subjects, data)
+    results = {}
+    for number, (name, compute) in enumerate(table.items(), start=1):
+        path = folder / f"{name}.nc"
+        key = fingerprint(name, version("vit_tf"), [keys[part] for part in name.split(".")[1:]])
+        kept = " (kept)" if load(path, key) is not None else ""
+        log.info("[%d/%d] %s%s", number, len(table), name, kept)
+        results[name] = stored(path, key, compute)
+    return results
 
 
 def unlike(subjects):

@@ -14,6 +14,8 @@ from numbers import Integral, Real
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
+from .store import write_whole
+
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
@@ -101,12 +103,7 @@ def write_report(
         timings=_table(timings),
         provenance=dict(provenance or {}),
     )
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(page, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, lambda partial: partial.write_text(page, encoding="utf-8"))
     return path
 
 

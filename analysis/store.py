@@ -33,11 +33,22 @@ def stored(path, key, compute):
     start = time.perf_counter()
     result = compute()
     result.attrs |= {"key": key, "seconds": round(time.perf_counter() - start, 2)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    result.to_netcdf(partial)
-    os.replace(partial, path)
+    write_whole(path, result.to_netcdf)
     return result
+
+
+def write_whole(path, write):
+    """Calls `write` with another path beside `path`, and renames what it wrote to `path`.
+
+    The file appears whole or not at all; nothing is left behind where writing fails.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".partial-{path.name}")
+    try:
+        write(partial)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def load(path, key):

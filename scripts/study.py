@@ -28,16 +28,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 import keras
-import matplotlib.pyplot as plt
 
 import vit_tf
 from vit_tf import analysis, checkpointing
 from vit_tf.analysis.claims import as_dataset
-from vit_tf.analysis.figures import SECTIONS, figures
-from vit_tf.analysis.measurements import Data, Subject, measurements, slug
-from vit_tf.analysis.store import fingerprint, load, stored
+from vit_tf.analysis.figures import SECTIONS, draw
+from vit_tf.analysis.measurements import Data, Subject, measure, slug
+from vit_tf.analysis.store import fingerprint, write_whole
 
-log = logging.getLogger("study")
+log = logging.getLogger("vit_tf.study")
 
 # What suits a data set on two CPU cores; each field is a flag too.
 DIGITS = {"take": None, "take_test": None, "epochs": 25, "bit_epochs": 12, "shift": 2}
@@ -135,62 +134,9 @@ def train_model(plan, options, key):
         "training (s)": round(time.perf_counter() - start),
     }
     checkpointing.save_model(model, path)
-    write_json(note, row | {"key": key})
+    text = json.dumps(row | {"key": key}, indent=1)
+    write_whole(note, lambda partial: partial.write_text(text))
     return model, row
-
-
-def write_json(path, content):
-    """Writes a JSON file whole or not at all."""
-    text = json.dumps(content, indent=1)
-    checkpointing.write_atomically(path, lambda partial_path: Path(partial_path).write_text(text))
-
-
-def measure(subjects, keys, data, options):
-    """Every measurement, found on disk or made there: dict from result name to result."""
-    table = measurements(subjects, data)
-    found = {}
-    for number, (name, compute) in enumerate(table.items(), start=1):
-        path = options.out / "results" / f"{name}.nc"
-        key = fingerprint(name, version("vit_tf"), [keys[part] for part in name.split(".")[1:]])
-        known = load(path, key) is not None
-        log.info("[%d/%d] %s%s", number, len(table), name, " (kept)" if known else "")
-        found[name] = stored(path, key, compute)
-    return found
-
-
-def draw(subjects, results, options):
-    """Every figure, found on disk or drawn there: list of (section, report figure)."""
-    manifest = options.out / "figures" / "keys.json"
-    keys = json.loads(manifest.read_text()) if manifest.exists() else {}
-    drawn = []
-    for row in figures(subjects):
-        chosen = {model: results[name] for model, name in row.results.items()}
-        path = options.out / "figures" / f"{row.name}.png"
-        key = fingerprint([result.attrs["key"] for result in chosen.values()], row.caption)
-        if keys.get(row.name) != key or not path.exists():
-            log.info("drawing %s", row.name)
-            figure = row.draw(chosen)
-            checkpointing.write_atomically(path, partial(figure.savefig, dpi=150))
-            plt.close(figure)
-            keys[row.name] = key
-            write_json(manifest, keys)
-        live = [row.interactive(result) for result in chosen.values()] if row.interactive else []
-        drawn.append(
-            (
-                row.section,
-                analysis.Figure(
-                    name=row.name,
-                    title=row.title,
-                    caption=row.caption,
-                    paper=row.paper,
-                    alt=f"{row.title}. {row.caption}",
-                    png=path,
-                    results=[f"results/{name}.nc" for name in row.results.values()],
-                    interactive=live,
-                ),
-            )
-        )
-    return drawn
 
 
 def judge(plans, rows, results, options):
@@ -202,7 +148,7 @@ def judge(plans, rows, results, options):
         accuracy={slug(r["model"]): (r["test accuracy (%)"] / 100, r["tested on"]) for r in rows},
     )
     path = options.out / "results" / "scorecard.nc"
-    checkpointing.write_atomically(path, as_dataset(claims).to_netcdf)
+    write_whole(path, as_dataset(claims).to_netcdf)
     for claim in claims:
         log.info("%-13s %s", claim.verdict, claim.statement)
     return claims
@@ -300,8 +246,8 @@ def run(options):
         keys[slug(plan.name)] = key
         rows.append(row)
         log.info("%s: %s %% of the test images", plan.name, row["test accuracy (%)"])
-    results = measure(subjects, keys, data, options)
-    drawn = draw(subjects, results, options)
+    results = measure(subjects, keys, data, options.out / "results")
+    drawn = draw(subjects, results, options.out)
     claims = judge(plans, rows, results, options)
     path = report(claims, rows, drawn, results, description, options)
     log.info("%s after %.0f seconds", path, time.perf_counter() - start)
@@ -310,7 +256,7 @@ def run(options):
 def main(arguments=None):
     """Make the study told on the command line; the exit status, 2 for a mistake of the user."""
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    log.setLevel(logging.INFO)
+    logging.getLogger("vit_tf").setLevel(logging.INFO)
     try:
         run(parse(arguments))
     except (ValueError, OSError) as error:
