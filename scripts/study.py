@@ -7,7 +7,7 @@ A run that was stopped goes on where it was; one with nothing changed does no wo
 
 Examples:
     python scripts/study.py
-    python scripts/study.py --data fashion_mnist --data-dir ../shared/tfds
+    python scripts/study.py --data fashion_mnist --data-dir ~/tensorflow_datasets
     python scripts/study.py --data path/to/folder/of/class/folders --image-size 64 --epochs 20
 """
 

@@ -1,4 +1,4 @@
-"""Trains a Vision Transformer or a BiT ResNet from scratch.
+"""Trains a Vision Transformer, a BiT ResNet or an MLP-Mixer from scratch.
 
 Writes to the folder --out: model.keras (the final weights), best.keras (best validation accuracy),
 log.csv, tensorboard/, result.json (test accuracy) and what is needed to go on. The same command
@@ -27,10 +27,13 @@ from vit_tf import checkpointing
 
 SMALL_VIT = {"patch_size": 4, "num_layers": 6, "num_heads": 4, "hidden_dim": 64, "mlp_dim": 256}
 SMALL_BIT = {"units": (1, 1, 1), "width_factor": 0.5}
-# The arguments of each model that have a flag of their own.
-SIZES = {
-    "vit": (*SMALL_VIT, "pooling", "dropout_rate", "without_skips"),
-    "bit": (*SMALL_BIT, "stem", "without_skips"),
+SMALL_MIXER = {"patch_size": 4, "num_layers": 6, "hidden_dim": 64}
+SMALL_MIXER |= {"tokens_mlp_dim": 32, "channels_mlp_dim": 256}
+# Each model, its size where none is given, and the arguments that have a flag of their own.
+MODELS = {
+    "vit": (vit_tf.ViT, SMALL_VIT, (*SMALL_VIT, "pooling", "dropout_rate", "without_skips")),
+    "bit": (vit_tf.BiT, SMALL_BIT, (*SMALL_BIT, "stem", "without_skips")),
+    "mixer": (vit_tf.Mixer, SMALL_MIXER, (*SMALL_MIXER, "dropout_rate", "without_skips")),
 }
 
 
@@ -69,15 +72,17 @@ def _add_data(add):
 
 
 def _add_model(add):
-    add("--model", choices=("vit", "bit"), default="vit", help="ViT (default) or ResNet")
+    add("--model", choices=tuple(MODELS), default="vit", help="ViT (default), ResNet or Mixer")
     add("--variant", help="a published size, such as B/16 or R50x1; a small one if not given")
-    add("--patch-size", type=int, help="ViT: side of a patch, in pixels")
-    add("--num-layers", type=int, help="ViT: number of blocks")
+    add("--patch-size", type=int, help="ViT, Mixer: side of a patch, in pixels")
+    add("--num-layers", type=int, help="ViT, Mixer: number of blocks")
     add("--num-heads", type=int, help="ViT: attention heads of a block")
-    add("--hidden-dim", type=int, help="ViT: channels of a token")
+    add("--hidden-dim", type=int, help="ViT, Mixer: channels of a token")
     add("--mlp-dim", type=int, help="ViT: hidden units of an MLP")
     add("--pooling", help="ViT: cls (default) or gap")
-    add("--dropout-rate", type=float, help="ViT: share of channels dropped; 0 by default")
+    add("--tokens-mlp-dim", type=int, help="Mixer: hidden units of an MLP across the tokens")
+    add("--channels-mlp-dim", type=int, help="Mixer: hidden units of an MLP across the channels")
+    add("--dropout-rate", type=float, help="ViT, Mixer: share dropped; 0 by default")
     add("--units", type=int, nargs="+", help="ResNet: units of each stage, such as 3 4 6 3")
     add("--width-factor", type=float, help="ResNet: multiplies the channels; 1 is 64 in the root")
     add("--stem", help="ResNet: imagenet or small; by the size of the images if not given")
@@ -115,13 +120,12 @@ def given(options, names):
 
 def make_model(options, image_shape, num_classes):
     """The model that the options ask for."""
-    other = "bit" if options.model == "vit" else "vit"
-    foreign = given(options, set(SIZES[other]) - set(SIZES[options.model]))
+    kind, small, names = MODELS[options.model]
+    every = {name for _, _, known in MODELS.values() for name in known}
+    foreign = given(options, sorted(every - set(names)))
     if foreign:
         raise ValueError(f"Expected options of --model {options.model}. Received: {foreign}")
-    kind, small = {"vit": (vit_tf.ViT, SMALL_VIT), "bit": (vit_tf.BiT, SMALL_BIT)}[options.model]
-    settings = {"image_shape": image_shape, "num_classes": num_classes}
-    settings |= given(options, SIZES[options.model])
+    settings = {"image_shape": image_shape, "num_classes": num_classes} | given(options, names)
     if options.variant:
         return kind.from_variant(options.variant, **settings)
     return kind(**small | settings)
