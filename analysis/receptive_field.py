@@ -104,20 +104,20 @@ def _field(tape, centre, images, channels, seed, tap):
     chosen = np.arange(width)
     if channels != "all":
         chosen = np.random.default_rng(seed).permutation(width)[:channels]
-    chosen = tf.constant(chosen, tf.int32)
+    count, chosen = len(chosen), tf.constant(chosen, tf.int32)
 
     def add(index, total):
         weights = tf.one_hot(tf.fill(tf.shape(centre)[:1], chosen[index]), width)
         return index + 1, total + _summed_gradient(tape, centre, images, weights, tap)
 
     _, total = tf.while_loop(
-        lambda index, total: index < len(chosen),
+        lambda index, total: index < count,
         add,
         (0, tf.zeros(tf.shape(images)[1:3])),
         parallel_iterations=1,
         shape_invariants=(tf.TensorShape([]), images.shape[1:3]),
     )
-    return total / len(chosen)
+    return total / count
 
 
 def _summed_gradient(tape, centre, images, weights, tap):

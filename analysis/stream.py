@@ -18,7 +18,8 @@ def accumulate(step, images, *, with_labels=False, description=None):
 
     Args:
         step: function of a batch of images (and of its labels, `with_labels`) that returns a
-            structure of tensors, made of TensorFlow operations.
+            structure of tensors, made of TensorFlow operations. It is traced as it stands:
+            decorate with `tf.function` what needs AutoGraph.
         images: array of shape (example, height, width, channel), batched `tf.data.Dataset` of
             images or of (images, labels), or a pair of arrays (images, labels).
         with_labels: whether the step takes the labels as its second argument.
@@ -97,9 +98,11 @@ def _results(step, data, with_labels, description, min_batch=1):
         dataset = dataset.map(lambda images: (images,))
     strategy = tf.distribute.get_strategy()
     free = [tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) for spec in dataset.element_spec]
-    compiled = tf.function(step, input_signature=free).get_concrete_function()
+    compiled = tf.function(step, input_signature=free, autograph=False).get_concrete_function()
     every_replica = tf.function(
-        lambda batches: strategy.run(_tensors(step), batches), reduce_retracing=True
+        lambda batches: strategy.run(_tensors(step), batches),
+        reduce_retracing=True,
+        autograph=False,
     )
 
     count = dataset.cardinality().numpy()
