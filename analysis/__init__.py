@@ -23,7 +23,7 @@ from .plots import (
 )
 from .receptive_field import receptive_field
 from .report import Figure, write_report
-from .ridge import ridge_probe, select_l2
+from .ridge import fit_ridge_probe, ridge_probe, select_l2
 from .skips import skip_ratio
 from .stream import accumulate, collect
 
@@ -36,6 +36,7 @@ __all__ = [
     "cka_heatmap",
     "collect",
     "distance_lines",
+    "fit_ridge_probe",
     "head_similarity",
     "head_subsets",
     "localization",

@@ -13,7 +13,7 @@ from .cka import cka
 from .heads import head_similarity
 from .localization import localization
 from .receptive_field import receptive_field
-from .ridge import ridge_probe, select_l2
+from .ridge import fit_ridge_probe, select_l2
 from .skips import skip_ratio
 from .store import fingerprint, load, stored
 
@@ -197,6 +197,5 @@ def _heads(one, other, data):
 
 def _probe(subject, data):
     features = subject.features(*block_outputs(subject.taps))
-    validation = ridge_probe(features, data.train, data.validation, data.num_classes)
-    test = ridge_probe(features, data.train, data.test, data.num_classes)
-    return _named(select_l2(validation, test), model=subject)
+    score = fit_ridge_probe(features, data.train, data.num_classes)
+    return _named(select_l2(score(data.validation), score(data.test)), model=subject)

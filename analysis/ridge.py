@@ -41,6 +41,17 @@ def ridge_probe(features, train, test, num_classes, l2=L2, tokens="mean"):
         ValueError: for unknown `tokens`, an `l2` that is not above 0, labels that do not fit
             `num_classes` or activations that are not finite.
     """
+    return fit_ridge_probe(features, train, num_classes, l2, tokens)(test)
+
+
+def fit_ridge_probe(features, train, num_classes, l2=L2, tokens="mean"):
+    """The probes of `ridge_probe`, fitted once to be scored on several data sets.
+
+    Arguments and errors are those of `ridge_probe`.
+
+    Returns:
+        Function of a data set of (images, labels) that returns the accuracy on it.
+    """
     if tokens not in TOKENS:
         raise ValueError(f"Expected tokens to be one of {TOKENS}. Received: tokens={tokens!r}")
     l2 = np.atleast_1d(np.asarray(l2, np.float64))
@@ -49,25 +60,30 @@ def ridge_probe(features, train, test, num_classes, l2=L2, tokens="mean"):
     probed = _probed(features, tokens)
     moments = _moments(probed, train, num_classes)
     weights = {layer: _solve(moment, l2) for layer, moment in moments.items()}
-    accuracy, examples, batches = _accuracies(probed, weights, test, num_classes, len(l2))
-    result = xr.DataArray(
-        accuracy,
-        dims=("layer", "l2", "token"),
-        coords={"layer": list(weights), "l2": l2, "token": np.arange(accuracy.shape[2])},
-        name="accuracy",
-        attrs=provenance(
-            features,
-            examples,
-            batches,
-            long_name="test accuracy of a ridge probe",
-            units="1",
-            estimator="regularised least squares on {-1, 1} targets, float64",
-            train_examples=int(next(iter(moments.values()))["examples"]),
-            num_classes=num_classes,
-            tokens=tokens,
-        ),
-    )
-    return result if tokens == "each" else result.isel(token=0, drop=True)
+    train_examples = int(next(iter(moments.values()))["examples"])
+
+    def score(data):
+        accuracy, examples, batches = _accuracies(probed, weights, data, num_classes, len(l2))
+        result = xr.DataArray(
+            accuracy,
+            dims=("layer", "l2", "token"),
+            coords={"layer": list(weights), "l2": l2, "token": np.arange(accuracy.shape[2])},
+            name="accuracy",
+            attrs=provenance(
+                features,
+                examples,
+                batches,
+                long_name="test accuracy of a ridge probe",
+                units="1",
+                estimator="regularised least squares on {-1, 1} targets, float64",
+                train_examples=train_examples,
+                num_classes=num_classes,
+                tokens=tokens,
+            ),
+        )
+        return result if tokens == "each" else result.isel(token=0, drop=True)
+
+    return score
 
 
 def select_l2(validation, test):
