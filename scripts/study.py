@@ -133,6 +133,7 @@ def train_model(plan, options, key):
         "epochs": plan.recipe.epochs,
         "training (s)": round(time.perf_counter() - start),
     }
+    note.unlink(missing_ok=True)  # lest a run that stops here leave it beside another model
     checkpointing.save_model(model, path)
     text = json.dumps(row | {"key": key}, indent=1)
     write_whole(note, lambda partial: partial.write_text(text))
