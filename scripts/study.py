@@ -15,6 +15,7 @@ import argparse
 import dataclasses
 import json
 import logging
+import math
 import os
 import platform
 import sys
@@ -39,8 +40,9 @@ from vit_tf.analysis.store import fingerprint, write_whole
 log = logging.getLogger("vit_tf.study")
 
 # What suits a data set on two CPU cores; each field is a flag too.
-DIGITS = {"take": None, "take_test": None, "epochs": 25, "bit_epochs": 12, "shift": 2}
-OTHERS = {"take": 24_000, "take_test": 2_000, "epochs": 9, "bit_epochs": 3, "shift": 0}
+DIGITS = {"epochs": 25, "bit_epochs": 12, "shift": 2}
+OTHERS = {"epochs": 9, "bit_epochs": 3, "shift": 0}
+LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}
 EVALUATION_BATCH = 120
 FIELD_IMAGES = 32
 
@@ -95,12 +97,23 @@ def make_plans(options, num_classes):
     ]
 
 
+def subset_sizes(options, description):
+    """How many examples of each split to use: as asked for, by default all or the largest."""
+    sizes = dict(description.num_examples)
+    if "validation" not in sizes:
+        sizes["validation"] = round(0.1 * sizes["train"])
+        sizes["train"] -= sizes["validation"]
+    if options.data != "digits":
+        sizes = {split: min(count, LARGEST[split]) for split, count in sizes.items()}
+    asked = {"train": options.take, "test": options.take_test}
+    return sizes | {split: count for split, count in asked.items() if count is not None}
+
+
 def load_data(options, batch_size, splits=("train", "validation", "test"), **changes):
     """Batches of the splits; the order of the training images starts anew with each call."""
-    take = {"train": options.take, "test": options.take_test}
     arguments = {
         "image_size": options.image_size,
-        "take": {split: take[split] for split in splits if take.get(split)},
+        "take": {split: options.sizes[split] for split in splits if split in options.sizes},
         "seed": options.seed,
         "data_dir": options.data_dir,
     }
@@ -209,8 +222,8 @@ def parse(arguments):
     add("--data-dir", help="where TFDS keeps its data")
     add("--out", type=Path, help="output folder (default: study_DATA)")
     add("--image-size", type=int, default=32, help="pixels, a multiple of 8 (default: 32)")
-    add("--take", type=int, help="training images (default: all of digits, 24,000 of others)")
-    add("--take-test", type=int, help="test images (default: all of digits, 2,000 of others)")
+    add("--take", type=int, help="training images (default: all, of large data 24,000)")
+    add("--take-test", type=int, help="test images (default: all, of large data 2,000)")
     add("--epochs", type=int, help="of the ViTs (default: 25 for digits, 9 for others)")
     add("--bit-epochs", type=int, help="of the BiT (default: 12 for digits, 3 for others)")
     add("--shift", type=int, help="largest random shift, in pixels (default: 2 for digits, else 0)")
@@ -233,10 +246,15 @@ def parse(arguments):
 def run(options):
     start = time.perf_counter()
     description = vit_tf.data.describe(options.data, data_dir=options.data_dir)
-    (few,) = load_data(options, FIELD_IMAGES, ("test",), take=FIELD_IMAGES)
-    data = Data(*load_data(options, EVALUATION_BATCH), few, description.num_classes)
+    options.sizes = subset_sizes(options, description)
+    tested = options.sizes.get("test", EVALUATION_BATCH)
+    batches = math.ceil(tested / EVALUATION_BATCH)
+    data = load_data(options, math.ceil(tested / batches))  # alike, so that none is too small
+    few = {"test": min(FIELD_IMAGES, tested)}
+    (few,) = load_data(options, FIELD_IMAGES, ("test",), take=few)
+    data = Data(*data, few, description.num_classes)
     plans = make_plans(options, description.num_classes)
-    source = [vars(options)[n] for n in ("data", "image_size", "take", "take_test")]
+    source = [options.data, options.image_size, options.sizes]
     subjects, keys, rows = [], {}, []
     for number, plan in enumerate(plans, start=1):
         log.info("[model %d/%d] %s", number, len(plans), plan.name)
