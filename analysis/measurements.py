@@ -135,9 +135,9 @@ def measure(subjects, keys, data, folder):
     for number, (name, compute) in enumerate(table.items(), start=1):
         path = folder / f"{name}.nc"
         key = fingerprint(name, version("vit_tf"), [keys[part] for part in name.split(".")[1:]])
-        kept = " (kept)" if load(path, key) is not None else ""
-        log.info("[%d/%d] %s%s", number, len(table), name, kept)
-        results[name] = stored(path, key, compute)
+        kept = load(path, key)
+        log.info("[%d/%d] %s%s", number, len(table), name, "" if kept is None else " (kept)")
+        results[name] = stored(path, key, compute) if kept is None else kept
     return results
 
 
