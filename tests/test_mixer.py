@@ -51,9 +51,10 @@ def randomize(model, seed=0):
             weight.assign(0.3 * rng.normal(size=weight.shape) + ("gamma" in weight.name))
 
 
-@pytest.fixture
-def mixer():
-    model = Mixer((16, 24, 3), 8, 3, 8, 10, 12, 5, ["block01/token_mixing", "block02"])
+@pytest.fixture(params=["gelu", "gelu_tanh"])
+def mixer(request):
+    removed = ["block01/token_mixing", "block02"]
+    model = Mixer((16, 24, 3), 8, 3, 8, 10, 12, 5, removed, activation=request.param)
     randomize(model)
     return model
 
@@ -76,6 +77,8 @@ def oracle(model, images):
         return x @ weights[f"{layer}/kernel"] + weights[f"{layer}/bias"]
 
     def gelu(x):
+        if model.get_config().get("activation") == "gelu_tanh":
+            return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
         return x * (1 + erf(x / np.sqrt(2))) / 2
 
     taps = {}
@@ -180,6 +183,7 @@ def test_fit_with_xla_learns(rng):
     [
         ({"image_shape": (30, 32, 3)}, r"multiples of patch_size.*\(30, 32, 3\), patch_size=16"),
         ({"without_skips": ["block99"]}, r"Expected without_skips.*'block99'"),
+        ({"activation": "none"}, r"Expected activation.*gelu, gelu_tanh, quick_gelu.*'none'"),
         ({"without_skips": ["block00/mlp"]}, r"Expected without_skips.*block00.*'block00/mlp'"),
     ],
 )

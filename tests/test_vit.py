@@ -59,11 +59,14 @@ def randomize(model, seed=0):
             weight.assign(0.3 * rng.normal(size=weight.shape) + ("gamma" in weight.name))
 
 
-@pytest.fixture(params=["cls", "gap"])
+GOOGLE = {"activation": "gelu_tanh", "representation_dim": 7}
+
+
+@pytest.fixture(params=[("cls", {}), ("gap", {}), ("cls", GOOGLE)], ids=["cls", "gap", "google"])
 def vit(request):
-    model = vit_tf.ViT(
-        (16, 24, 3), 8, 3, 2, 8, 12, 5, request.param, ["block01/attention", "block02"]
-    )
+    pooling, options = request.param
+    removed = ["block01/attention", "block02"]
+    model = vit_tf.ViT((16, 24, 3), 8, 3, 2, 8, 12, 5, pooling, removed, **options)
     randomize(model)
     return model
 
@@ -89,6 +92,11 @@ def oracle(model, images):
         kernel, bias = get(layer, "kernel", "bias")
         return x @ kernel + bias
 
+    def gelu(x):
+        if model.get_config().get("activation") == "gelu_tanh":
+            return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+        return x * (1 + erf(x / np.sqrt(2))) / 2
+
     taps = {}
     cls = model.pooling == "cls"
     kernel, bias = get("embedding/patches", "kernel", "bias")
@@ -112,7 +120,7 @@ def oracle(model, images):
         taps |= {f"{b}/attention/branch": branch, f"{b}/attention/sum": x}
         taps[f"{b}/mlp/norm"] = y = norm(x, f"{b}/mlp_norm")
         y = dense(y, f"{b}/expand")
-        taps[f"{b}/mlp/hidden"] = y = y * (1 + erf(y / np.sqrt(2))) / 2
+        taps[f"{b}/mlp/hidden"] = y = gelu(y)
         branch = dense(y, f"{b}/contract")
         if i < 2:
             taps[f"{b}/mlp/skip"] = x
@@ -120,6 +128,8 @@ def oracle(model, images):
         taps |= {f"{b}/mlp/branch": branch, f"{b}/mlp/sum": x}
     taps["norm"] = x = norm(x, "norm")
     taps["pooled"] = x = x[:, 0] if cls else x.mean(1)
+    if "pre_logits/kernel" in weights:
+        taps["pre_logits"] = x = np.tanh(dense(x, "pre_logits"))
     taps["logits"] = dense(x, "head")
     return taps
 
@@ -143,6 +153,31 @@ def test_saves_exports_and_compiles(vit, images, tmp_path):
     np.testing.assert_allclose(exported.serve(images), vit(images), rtol=1e-4, atol=1e-5)
     compiled = tf.function(vit, jit_compile=True)(images)
     np.testing.assert_allclose(compiled, vit(images), rtol=1e-4, atol=1e-5)
+
+
+def test_a_submodel_of_every_tap_reloads(vit, images, tmp_path):
+    vit_tf.submodel(vit, "*").save(tmp_path / "taps.keras")
+    again = vit_tf.load_features(tmp_path / "taps.keras")
+    assert again.taps == vit.taps
+    for tap, value in vit.intermediates(images).items():
+        np.testing.assert_allclose(again(images)[tap], value, rtol=1e-6, atol=1e-6, err_msg=tap)
+
+
+def test_later_options_change_neither_older_configurations_nor_older_weights():
+    older = ["image_shape", "patch_size", "num_layers", "num_heads", "hidden_dim", "mlp_dim"]
+    older += ["num_classes", "pooling", "without_skips", "dropout_rate"]
+    model = vit_tf.ViT((8, 8, 3), 4, 1, 2, 8, 12, 2)
+    config = model.get_config()
+    assert set(config) - set(keras.Model().get_config()) == set(older)
+    again = vit_tf.ViT.from_config({name: config[name] for name in older})
+    assert [w.path for w in again.weights] == [w.path for w in model.weights]
+    norm, dense = ["gamma", "beta"], ["kernel", "bias"]
+    embedding = ["prefix", "positions", *dense]
+    block = norm + 4 * dense + norm + 2 * dense
+    assert [w.name for w in model.weights] == embedding + block + norm + dense
+    google = vit_tf.ViT((8, 8, 3), 4, 1, 2, 8, 12, 2, **GOOGLE)
+    assert google.get_config() | GOOGLE == google.get_config()
+    assert google.count_params() == model.count_params() + 9 * 7 - 2
 
 
 def test_mixed_precision_stays_close_and_keeps_softmax_and_logits_in_float32(images, tmp_path):
@@ -190,6 +225,7 @@ def test_fit_with_xla_learns(rng):
         ({"image_shape": (30, 32, 3)}, r"multiples of patch_size.*\(30, 32, 3\), patch_size=16"),
         ({"num_heads": 5}, r"multiple of num_heads.*num_heads=5"),
         ({"without_skips": ["block99"]}, r"Expected without_skips.*'block99'"),
+        ({"activation": "none"}, r"Expected activation.*gelu, gelu_tanh, quick_gelu.*'none'"),
     ],
 )
 def test_errors(arguments, message):

@@ -6,7 +6,9 @@ from vit_tf.tokens import TokenGrid
 
 # Imported when first used: `import vit_tf` alone loads neither Keras nor TensorFlow.
 _HOMES = {
+    "BEiT": "vit_tf.beit",
     "BiT": "vit_tf.bit",
+    "CLIPViT": "vit_tf.clip",
     "Mixer": "vit_tf.mixer",
     "Recipe": "vit_tf.training",
     "ViT": "vit_tf.vit",

@@ -3,9 +3,10 @@
 import keras
 from keras import layers, ops
 
+from vit_tf.activations import ACTIVATIONS
 from vit_tf.names import choose, match_sites
 from vit_tf.tokens import TokenGrid
-from vit_tf.vit import TokenDense, join_paths
+from vit_tf.transformer import TokenDense, join_paths
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
@@ -26,6 +27,7 @@ class MixerBlock(layers.Layer):
         tokens_mlp_dim, channels_mlp_dim: number of hidden units of either MLP.
         skips: the sites, of `("token_mixing", "channel_mixing")`, that keep their skip.
         dropout_rate: share of numbers dropped after each layer of an MLP.
+        activation: form of the GELU, `"gelu"` or `"gelu_tanh"`.
     """
 
     sites = ("token_mixing", "channel_mixing")
@@ -38,12 +40,15 @@ class MixerBlock(layers.Layer):
         channels_mlp_dim,
         skips=sites,
         dropout_rate=0.0,
+        activation="gelu",
         **kwargs,
     ):
         super().__init__(**kwargs)
         self.num_tokens, self.hidden_dim = num_tokens, hidden_dim
         self.tokens_mlp_dim, self.channels_mlp_dim = tokens_mlp_dim, channels_mlp_dim
         self.skips, self.dropout_rate = tuple(skips), dropout_rate
+        self.activation = activation
+        gelu = choose("activation", activation, ACTIVATIONS)
 
         def dense(units, name, activation=None):
             return TokenDense(units, activation=activation, dtype=self.dtype_policy, name=name)
@@ -52,10 +57,10 @@ class MixerBlock(layers.Layer):
             return layers.LayerNormalization(epsilon=1e-6, dtype=self.dtype_policy, name=name)
 
         self.token_norm = norm("token_norm")
-        self.token_expand = dense(tokens_mlp_dim, "token_expand", activation="gelu")
+        self.token_expand = dense(tokens_mlp_dim, "token_expand", activation=gelu)
         self.token_contract = dense(num_tokens, "token_contract")
         self.channel_norm = norm("channel_norm")
-        self.channel_expand = dense(channels_mlp_dim, "channel_expand", activation="gelu")
+        self.channel_expand = dense(channels_mlp_dim, "channel_expand", activation=gelu)
         self.channel_contract = dense(hidden_dim, "channel_contract")
         self.dropout = layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
 
@@ -93,7 +98,7 @@ class MixerBlock(layers.Layer):
 
     def get_config(self):
         names = ("num_tokens", "hidden_dim", "tokens_mlp_dim", "channels_mlp_dim")
-        names += ("skips", "dropout_rate")
+        names += ("skips", "dropout_rate", "activation")
         return super().get_config() | {name: getattr(self, name) for name in names}
 
 
@@ -112,6 +117,8 @@ class Mixer(keras.Model):
         without_skips: sites whose skip is removed, such as `"block06"` or
             `"block07/token_mixing"`.
         dropout_rate: share of numbers dropped after the embedding and each layer of an MLP.
+        activation: form of the GELU: `"gelu"`, exact, or `"gelu_tanh"`, with which Google's
+            checkpoints were trained.
 
     Raises:
         ValueError: for sizes that do not fit each other or an unknown name.
@@ -128,6 +135,7 @@ class Mixer(keras.Model):
         num_classes=1000,
         without_skips=(),
         dropout_rate=0.0,
+        activation="gelu",
         **kwargs,
     ):
         super().__init__(**{"name": "mixer"} | kwargs)
@@ -142,6 +150,9 @@ class Mixer(keras.Model):
             "without_skips": tuple(without_skips),
             "dropout_rate": dropout_rate,
         }
+        # Left out at its default, so that runs begun before there was a choice can be resumed.
+        if activation != "gelu":
+            self._config["activation"] = activation
         self.image_shape, self.num_classes = image_shape, num_classes
         self.token_grid = TokenGrid.of_patches(image_shape, patch_size)
         policy = self.dtype_policy
@@ -154,7 +165,7 @@ class Mixer(keras.Model):
         sizes = (self.token_grid.num_tokens, hidden_dim, tokens_mlp_dim, channels_mlp_dim)
         skips = [[s for s in MixerBlock.sites if f"{n}/{s}" not in removed] for n in names]
         self.blocks = [
-            MixerBlock(*sizes, kept, dropout_rate, dtype=policy, name=name)
+            MixerBlock(*sizes, kept, dropout_rate, activation, dtype=policy, name=name)
             for name, kept in zip(names, skips, strict=True)
         ]
         self.norm = layers.LayerNormalization(epsilon=1e-6, dtype=policy, name="norm")

@@ -72,10 +72,14 @@ def _tap_model(model, images, outputs, name):
 
 _SITES = ("attention", "token_mixing", "mlp", "channel_mixing")
 _WHATS = (
-    *("norm", "norm1", "conv1", "norm2", "conv2", "norm3"),
+    *("norm", "norm1", "conv1", "hidden1", "norm2", "conv2", "hidden2", "norm3", "conv3"),
     *("weights", "heads", "hidden", "skip", "branch", "sum"),
 )
-_ENDS = {"embedding": -1, "root": -1, "norm": 1, "pooled": 2, "logits": 3}
+_ENDS = {
+    **{"root": -4, "embedding": -2, "pre_norm": -1, "norm": 1, "pooled": 2},
+    **{"fc_norm": 3, "pre_logits": 3, "projected": 3, "logits": 4},
+}
+_UNIT = re.compile(r"stage\d+/unit\d+/")
 
 
 def depth_order(taps):
@@ -94,6 +98,7 @@ def depth_order(taps):
         return [(2, int(p), "") if p.isdigit() else (3, 0, p) for p in pieces]
 
     def key(tap):
-        return _ENDS.get(tap, 0), [part_key(part) for part in tap.split("/")]
+        middle = -3 if _UNIT.match(tap) else 0
+        return _ENDS.get(tap, middle), [part_key(part) for part in tap.split("/")]
 
     return sorted(taps, key=key)

@@ -32,19 +32,24 @@ class TokenGrid:
             )
 
     @classmethod
-    def of_patches(cls, image_shape, patch_size, prefix=0):
-        """The grid of an image cut into square patches.
+    def of_patches(cls, image_shape, patch_size, prefix=0, stem_stride=1):
+        """The grid of an image, or of a stem's map of it, cut into square patches.
 
         Raises:
-            ValueError: if the height or the width is not a multiple of `patch_size`.
+            ValueError: if the height or the width is not a multiple of `patch_size` times
+                `stem_stride`.
         """
         height, width = image_shape[:2]
-        if height % patch_size or width % patch_size:
+        stride = patch_size * stem_stride
+        if height % stride or width % stride:
+            times, stem = "", ""
+            if stem_stride > 1:
+                times, stem = " times the stem's stride", f", a stem of stride {stem_stride}"
             raise ValueError(
-                "Expected the image's height and width to be multiples of patch_size. "
-                f"Received: image_shape={tuple(image_shape)}, patch_size={patch_size}"
+                f"Expected the image's height and width to be multiples of patch_size{times}. "
+                f"Received: image_shape={tuple(image_shape)}, patch_size={patch_size}{stem}"
             )
-        return cls(height // patch_size, width // patch_size, prefix, patch_size)
+        return cls(height // stride, width // stride, prefix, stride)
 
     @property
     def num_spatial(self):

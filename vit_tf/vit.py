@@ -3,173 +3,16 @@
 import keras
 from keras import layers, ops
 
+from vit_tf.hybrid import ResNetStem, stem_sites, stem_stride
 from vit_tf.names import choose, match_sites
 from vit_tf.tokens import TokenGrid
+from vit_tf.transformer import Embedding, block_sites, check_pooling, make_blocks
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
-
-@register
-class TokenDense(layers.Dense):
-    """A Dense layer that multiplies flat `(example * token, channel)` matrices.
-
-    The result is that of `keras.layers.Dense`. TensorFlow fuses a product with its bias and its
-    activation only when all are two-dimensional.
-    """
-
-    def call(self, tokens, training=None):
-        flat = ops.reshape(tokens, (-1, tokens.shape[-1]))
-        return ops.reshape(super().call(flat), (-1, *tokens.shape[1:-1], self.units))
-
-
-@register
-class Embedding(layers.Layer):
-    """Patches as tokens, a CLS token in front where asked for, and learned positions added.
-
-    Args:
-        grid: `TokenGrid` of the tokens, or its fields as a dict.
-        hidden_dim: number of channels of a token.
-        dropout_rate: share of channels dropped after the positions are added.
-    """
-
-    def __init__(self, grid, hidden_dim, dropout_rate=0.0, **kwargs):
-        super().__init__(**kwargs)
-        self.grid = TokenGrid(**grid) if isinstance(grid, dict) else grid
-        self.hidden_dim, self.dropout_rate = hidden_dim, dropout_rate
-        stride = self.grid.stride
-        self.patches = layers.Conv2D(
-            hidden_dim, stride, strides=stride, dtype=self.dtype_policy, name="patches"
-        )
-        self.dropout = layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
-
-    def build(self, input_shape):
-        self.patches.build(input_shape)
-        self.prefix = None
-        if self.grid.prefix:
-            shape = (1, self.grid.prefix, self.hidden_dim)
-            self.prefix = self.add_weight(shape=shape, initializer="zeros", name="prefix")
-        self.positions = self.add_weight(
-            shape=(1, self.grid.num_tokens, self.hidden_dim),
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
-            name="positions",
-        )
-
-    def call(self, images, training=None):
-        tokens = ops.reshape(self.patches(images), (-1, self.grid.num_spatial, self.hidden_dim))
-        if self.prefix is not None:
-            prefix = ops.broadcast_to(
-                self.prefix, (ops.shape(tokens)[0], self.grid.prefix, self.hidden_dim)
-            )
-            tokens = ops.concatenate([prefix, tokens], axis=1)
-        return self.dropout(tokens + self.positions, training=training)
-
-    def get_config(self):
-        config = {
-            "grid": vars(self.grid),
-            "hidden_dim": self.hidden_dim,
-            "dropout_rate": self.dropout_rate,
-        }
-        return super().get_config() | config
-
-
-def join_paths(site, skips, skip, branch, taps):
-    """Records skip, branch and sum of a site in `taps`; returns the sum.
-
-    The sum is the branch alone where the site is not among the `skips` that are kept.
-    """
-    if site in skips:
-        taps[f"{site}/skip"] = skip
-    taps[f"{site}/branch"] = branch
-    taps[f"{site}/sum"] = total = skip + branch if site in skips else branch
-    return total
-
-
-@register
-class Block(layers.Layer):
-    """A pre-norm Transformer block: self-attention, then an MLP, each with a skip to remove.
-
-    Called on tokens of shape (example, token, channel); returns a dict of every intermediate,
-    named `"attention/..."` and `"mlp/..."`, of which `"mlp/sum"` goes on to the next block.
-
-    Args:
-        num_heads: number of attention heads.
-        hidden_dim: number of channels of a token; a multiple of `num_heads`.
-        mlp_dim: number of hidden units of the MLP.
-        skips: the sites, of `("attention", "mlp")`, that keep their skip.
-        dropout_rate: share of channels dropped after each projection of a branch.
-    """
-
-    sites = ("attention", "mlp")
-
-    def __init__(self, num_heads, hidden_dim, mlp_dim, skips=sites, dropout_rate=0.0, **kwargs):
-        super().__init__(**kwargs)
-        self.num_heads, self.hidden_dim, self.mlp_dim = num_heads, hidden_dim, mlp_dim
-        self.skips, self.dropout_rate = tuple(skips), dropout_rate
-
-        def dense(units, name, activation=None):
-            return TokenDense(units, activation=activation, dtype=self.dtype_policy, name=name)
-
-        def norm(name):
-            return layers.LayerNormalization(epsilon=1e-6, dtype=self.dtype_policy, name=name)
-
-        self.attention_norm = norm("attention_norm")
-        self.query = dense(hidden_dim, "query")
-        self.key = dense(hidden_dim, "key")
-        self.value = dense(hidden_dim, "value")
-        self.out = dense(hidden_dim, "out")
-        self.mlp_norm = norm("mlp_norm")
-        self.expand = dense(mlp_dim, "expand", activation="gelu")
-        self.contract = dense(hidden_dim, "contract")
-        self.dropout = layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
-
-    @property
-    def taps(self):
-        """Names of the intermediates, in the order in which they are computed."""
-        whats = {
-            "attention": ("norm", "weights", "heads", "skip", "branch", "sum"),
-            "mlp": ("norm", "hidden", "skip", "branch", "sum"),
-        }
-        return tuple(
-            f"{site}/{what}"
-            for site in self.sites
-            for what in whats[site]
-            if what != "skip" or site in self.skips
-        )
-
-    def build(self, input_shape):
-        for layer in (self.attention_norm, self.query, self.key, self.value, self.out):
-            layer.build(input_shape)
-        for layer in (self.mlp_norm, self.expand):
-            layer.build(input_shape)
-        self.contract.build((*input_shape[:-1], self.mlp_dim))
-
-    def call(self, tokens, training=None):
-        taps = {}
-        taps["attention/norm"] = x = self.attention_norm(tokens)
-        query, key, value = map(self._split, (self.query(x), self.key(x), self.value(x)))
-        scores = ops.matmul(query * query.shape[-1] ** -0.5, ops.swapaxes(key, 2, 3))
-        taps["attention/weights"] = weights = ops.softmax(ops.cast(scores, "float32"))
-        heads = ops.matmul(ops.cast(weights, value.dtype), value)
-        taps["attention/heads"] = heads = ops.swapaxes(heads, 1, 2)
-        x = self.out(ops.reshape(heads, (-1, *tokens.shape[1:])))
-        branch = self.dropout(x, training=training)
-        x = join_paths("attention", self.skips, tokens, branch, taps)
-
-        taps["mlp/norm"] = y = self.mlp_norm(x)
-        taps["mlp/hidden"] = y = self.expand(y)
-        y = self.contract(self.dropout(y, training=training))
-        branch = self.dropout(y, training=training)
-        join_paths("mlp", self.skips, x, branch, taps)
-        return taps
-
-    def _split(self, x):
-        """(example, token, channel) to (example, head, token, channel of the head)."""
-        x = ops.reshape(x, (-1, x.shape[1], self.num_heads, x.shape[-1] // self.num_heads))
-        return ops.swapaxes(x, 1, 2)
-
-    def get_config(self):
-        names = ("num_heads", "hidden_dim", "mlp_dim", "skips", "dropout_rate")
-        return super().get_config() | {name: getattr(self, name) for name in names}
+# The defaults of later arguments. A configuration names only what differs from them, so that it
+# equals that of a run begun before they existed, which can then be resumed.
+_LATER = {"activation": "gelu", "representation_dim": None, "stem_units": None}
 
 
 @register
@@ -180,14 +23,21 @@ class ViT(keras.Model):
     returns logits of shape (example, num_classes).
 
     Args:
-        image_shape: (height, width, channels) in pixels; a multiple of `patch_size`.
-        patch_size: side of a patch, in pixels.
+        image_shape: (height, width, channels) in pixels; a multiple of `patch_size`, and of the
+            stem's stride times it.
+        patch_size: side of a patch, in pixels of the image or of the stem's last map.
         num_layers, num_heads, hidden_dim, mlp_dim: the size of the encoder.
         num_classes: number of logits. The head starts at zero.
         pooling: `"cls"`, the head reads a class token, or `"gap"`, the mean of all tokens.
         without_skips: sites whose skip is removed (Raghu et al. 2021, figure 8), such as
-            `"block06"` or `"block07/mlp"`.
+            `"block06"`, `"block07/mlp"` or, of a stem, `"stage2/unit02"`.
         dropout_rate: share of channels dropped after the embedding and each projection.
+        activation: form of the GELU: `"gelu"`, exact, or `"gelu_tanh"`, with which Google's
+            checkpoints were trained.
+        representation_dim: number of units of a layer of tanh between the pooled token and the
+            head (section 3.1); None leaves it out.
+        stem_units: number of units of each stage of a ResNet that is embedded in the image's
+            place (section 3.1, hybrid), `()` for its root alone; None leaves it out.
 
     Raises:
         ValueError: for sizes that do not fit each other or an unknown name.
@@ -205,6 +55,9 @@ class ViT(keras.Model):
         pooling="cls",
         without_skips=(),
         dropout_rate=0.0,
+        activation="gelu",
+        representation_dim=None,
+        stem_units=None,
         **kwargs,
     ):
         super().__init__(**{"name": "vit"} | kwargs)
@@ -220,37 +73,45 @@ class ViT(keras.Model):
             "without_skips": tuple(without_skips),
             "dropout_rate": dropout_rate,
         }
+        stem_units = None if stem_units is None else tuple(stem_units)
+        later = {
+            "activation": activation,
+            "representation_dim": representation_dim,
+            "stem_units": stem_units,
+        }
+        self._config |= {name: v for name, v in later.items() if v != _LATER[name]}
         self.image_shape, self.num_classes, self.pooling = image_shape, num_classes, pooling
-        if pooling not in ("cls", "gap"):
-            raise ValueError(
-                f"Expected pooling to be 'cls' or 'gap'. Received: pooling={pooling!r}"
-            )
-        prefix = 1 if pooling == "cls" else 0
-        self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix)
-        if hidden_dim % num_heads:
-            raise ValueError(
-                "Expected hidden_dim to be a multiple of num_heads. "
-                f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
-            )
+        check_pooling(pooling)
         policy = self.dtype_policy
-        names = [f"block{i:02d}" for i in range(num_layers)]
-        removed = match_sites(without_skips, [f"{n}/{s}" for n in names for s in Block.sites])
+        units = () if stem_units is None else stem_units
+        removed = match_sites(without_skips, [*stem_sites(units), *block_sites(num_layers)])
+        stride = 1
+        self.stem = None
+        if stem_units is not None:
+            stride = stem_stride(units)
+            without = sorted(removed.intersection(stem_sites(units)))
+            self.stem = ResNetStem(units, without, dtype=policy, name="stem")
+        prefix = 1 if pooling == "cls" else 0
+        self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix, stride)
         self.embedding = Embedding(
-            self.token_grid, hidden_dim, dropout_rate, dtype=policy, name="embedding"
+            self.token_grid, hidden_dim, dropout_rate, patch_size, dtype=policy, name="embedding"
         )
-        self.blocks = [
-            Block(
-                num_heads,
-                hidden_dim,
-                mlp_dim,
-                [site for site in Block.sites if f"{name}/{site}" not in removed],
-                dropout_rate,
-                dtype=policy,
-                name=name,
-            )
-            for name in names
-        ]
+        self.blocks = make_blocks(
+            num_layers,
+            removed,
+            num_heads=num_heads,
+            hidden_dim=hidden_dim,
+            mlp_dim=mlp_dim,
+            dropout_rate=dropout_rate,
+            activation=activation,
+            dtype=policy,
+        )
         self.norm = layers.LayerNormalization(epsilon=1e-6, dtype=policy, name="norm")
+        self.pre_logits = None
+        if representation_dim is not None:
+            self.pre_logits = layers.Dense(
+                representation_dim, activation="tanh", dtype=policy, name="pre_logits"
+            )
         self.head = layers.Dense(
             num_classes, kernel_initializer="zeros", dtype="float32", name="head"
         )
@@ -259,18 +120,24 @@ class ViT(keras.Model):
     @classmethod
     def from_variant(cls, variant, **kwargs):
         """A ViT of a published size, such as `"B/16"`; keyword arguments as for `ViT`."""
-        return cls(**choose("variant", variant, VARIANTS) | kwargs)
+        return cls(**choose("variant", variant, VARIANTS | HYBRIDS) | kwargs)
 
     @property
     def taps(self):
         """Names of all taps, in depth order."""
         blocks = [f"{block.name}/{tap}" for block in self.blocks for tap in block.taps]
-        return ("embedding", *blocks, "norm", "pooled", "logits")
+        stem = self.stem.taps if self.stem else ()
+        pre_logits = ("pre_logits",) if self.pre_logits else ()
+        return (*stem, "embedding", *blocks, "norm", "pooled", *pre_logits, "logits")
 
     def intermediates(self, images, training=None):
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
-        taps = {}
-        taps["embedding"] = x = self.embedding(images, training=training)
+        taps, x = {}, images
+        if self.stem:
+            inside = self.stem(images, training=training)
+            taps |= {tap: inside[tap] for tap in self.stem.taps}
+            x = inside["features"]
+        taps["embedding"] = x = self.embedding(x, training=training)
         for block in self.blocks:
             inside = block(x, training=training)
             taps |= {f"{block.name}/{tap}": inside[tap] for tap in block.taps}
@@ -278,6 +145,8 @@ class ViT(keras.Model):
         taps["norm"] = x = self.norm(x)
         grid = self.token_grid
         taps["pooled"] = x = grid.first(x) if self.pooling == "cls" else ops.mean(x, axis=1)
+        if self.pre_logits:
+            taps["pre_logits"] = x = self.pre_logits(x)
         taps["logits"] = self.head(x)
         return taps
 
@@ -285,10 +154,16 @@ class ViT(keras.Model):
         return self.intermediates(images, training=training)["logits"]
 
     def build(self, input_shape):
+        if self.stem:
+            self.stem.build(input_shape)
+            input_shape = (None, None, None, self.stem.channels)
         self.embedding.build(input_shape)
         width = self._config["hidden_dim"]
         for layer in (*self.blocks, self.norm):
             layer.build((None, self.token_grid.num_tokens, width))
+        if self.pre_logits:
+            self.pre_logits.build((None, width))
+            width = self.pre_logits.units
         self.head.build((None, width))
         self.built = True
 
@@ -308,4 +183,17 @@ VARIANTS = {
     f"{size}/{patch}": {**fields, "patch_size": patch}
     for size, fields in _SIZES.items()
     for patch in (8, 14, 16, 32)
+}
+
+# Steiner et al. 2021 (AugReg), table 1, and Dosovitskiy et al. 2020, section 3.1 (R50+ViT-B/16).
+# R+Ti/16 is named after a root of stride 2; that of its checkpoint has stride 4, its tokens 32.
+_HYBRIDS = {
+    "R+Ti/16": ("Ti", 8, ()),
+    "R26+S/32": ("S", 1, (2, 2, 2, 2)),
+    "R50+ViT-B/16": ("B", 1, (3, 4, 9)),
+    "R50+L/32": ("L", 1, (3, 4, 6, 3)),
+}
+HYBRIDS = {
+    name: {**_SIZES[size], "patch_size": patch, "stem_units": units}
+    for name, (size, patch, units) in _HYBRIDS.items()
 }

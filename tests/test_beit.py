@@ -1,0 +1,217 @@
+import keras
+import numpy as np
+import oracles
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from vit_tf import TokenGrid
+from vit_tf.beit import VARIANTS, BEiT, relative_index
+
+REMOVED = ["block01/mlp"]
+
+
+def analytic_count(layers, heads, hidden, mlp, patch, classes, grid):
+    places = (2 * grid[0] - 1) * (2 * grid[1] - 1) + 3
+    block = oracles.block_count(hidden, mlp) - hidden + 2 * hidden + places * heads
+    embedding = (3 * patch**2 + 1) * hidden + hidden
+    return embedding + layers * block + 2 * hidden + (hidden + 1) * classes
+
+
+def test_parameter_counts():
+    names = ("num_layers", "num_heads", "hidden_dim", "mlp_dim", "patch_size")
+    sizes = {name: [fields[n] for n in names] for name, fields in VARIANTS.items()}
+    # Millions: timm's beit_large_patch16_224.
+    assert round(analytic_count(*sizes["L/16"], 1000, (14, 14)) / 1e6, 2) == 304.43
+    assert analytic_count(*sizes["B/16"], 1000, (14, 14)) == 86_530_984
+    assert BEiT.from_variant("B/16").count_params() == 86_530_984
+    assert make().count_params() == analytic_count(2, 2, 8, 12, 8, 5, (2, 3))
+    assert make(shared_bias=True).count_params() == make().count_params() - (3 * 5 + 3) * 2
+    assert make(layer_scale=None).count_params() == make().count_params() - 2 * 2 * 8
+
+
+def make(pooling="gap", shared_bias=False, layer_scale=0.1, **options):
+    sizes = ((16, 24, 3), 8, 2, 2, 8, 12, 5)
+    return BEiT(*sizes, pooling, shared_bias, layer_scale, **options)
+
+
+@pytest.fixture(params=[("gap", False), ("cls", True), ("gap", True), ("cls", False)])
+def beit(request):
+    model = make(*request.param, without_skips=REMOVED)
+    oracles.randomize(model)
+    return model
+
+
+@pytest.fixture
+def images(rng):
+    return rng.normal(size=(2, 16, 24, 3)).astype("float32")
+
+
+def relative_bias(table, rows, columns):
+    """Bao et al. 2021's biases by pair of tokens, one at a time: (head, query, key)."""
+    places = [None, *((r, c) for r in range(rows) for c in range(columns))]
+    by_offset = table[:-3].reshape(2 * rows - 1, 2 * columns - 1, -1)
+
+    def one(query, key):
+        if query is None and key is None:
+            return table[-1]
+        if key is None:
+            return table[-2]
+        if query is None:
+            return table[-3]
+        return by_offset[query[0] - key[0] + rows - 1, query[1] - key[1] + columns - 1]
+
+    biases = np.array([[one(query, key) for key in places] for query in places])
+    return biases.transpose(2, 0, 1)
+
+
+def oracle(model, images):
+    """The forward pass of BEiT in NumPy float64."""
+    weights = oracles.weights_of(model)
+
+    def bias(i):
+        layer = "bias" if "bias/table" in weights else f"block{i:02d}_bias"
+        return relative_bias(weights[f"{layer}/table"], 2, 3)
+
+    taps = {"embedding": oracles.patches(images, weights, 8)}
+    inside, x = oracles.blocks(
+        taps["embedding"], weights, 2, 2, "gelu", 1e-6, removed=REMOVED, bias=bias
+    )
+    taps |= inside
+    if model.pooling == "gap":
+        taps["pooled"] = x = x[:, 1:].mean(1)
+        taps["fc_norm"] = x = oracles.norm(x, weights, "fc_norm", 1e-6)
+    else:
+        taps["norm"] = x = oracles.norm(x, weights, "norm", 1e-6)
+        taps["pooled"] = x = x[:, 0]
+    taps["logits"] = oracles.dense(x, weights, "head")
+    return taps
+
+
+def test_every_tap_equals_the_paper_in_float64(beit, images):
+    expected, actual = oracle(beit, images), beit.intermediates(images)
+    assert tuple(actual) == beit.taps == tuple(expected)
+    for tap, value in expected.items():
+        np.testing.assert_allclose(actual[tap], value, rtol=2e-4, atol=2e-5, err_msg=tap)
+    np.testing.assert_array_equal(beit(images), actual["logits"])
+    assert beit.token_grid == TokenGrid(2, 3, 1, 8)
+    assert not any(w.path.endswith(("key/bias", "positions")) for w in beit.weights)
+
+
+def test_relative_index_of_a_small_window():
+    # Tokens CLS, (0, 0), (0, 1): offsets along the row are -1, 0 and 1, then the three of CLS.
+    np.testing.assert_array_equal(relative_index(1, 2), [[5, 3, 3], [4, 1, 0], [4, 2, 1]])
+    index = relative_index(3, 4)
+    table = np.arange(index.max() + 1)[:, None]
+    np.testing.assert_array_equal(relative_bias(table, 3, 4)[0], index)
+    assert set(index.ravel()) == set(range(5 * 7 + 3))
+
+
+def test_without_scales_or_biases_it_is_a_vit(images):
+    beit = make("cls", layer_scale=None)
+    vit = vit_tf.ViT((16, 24, 3), 8, 2, 2, 8, 12, 5)
+    oracles.randomize(vit)
+    ours = {w.path.split("/", 1)[1]: w for w in beit.weights}
+    for weight in vit.weights:
+        path = weight.path.split("/", 1)[1]
+        if path.endswith(("positions", "key/bias")):
+            weight.assign(0 * weight)
+        else:
+            ours.pop(path).assign(weight)
+    assert set(ours) == {"block00_bias/table", "block01_bias/table"}
+    np.testing.assert_allclose(beit(images), vit(images), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_saves_exports_compiles_and_gives_submodels(shared, images, tmp_path):
+    beit = make("cls" if shared else "gap", shared)
+    oracles.randomize(beit)
+    beit.save(tmp_path / "beit.keras")
+    again = vit_tf.load_model(tmp_path / "beit.keras")
+    assert again.taps == beit.taps and again.get_config() == beit.get_config()
+    np.testing.assert_array_equal(again(images), beit(images))
+    compiled = tf.function(beit, jit_compile=True)(images)
+    np.testing.assert_allclose(compiled, beit(images), rtol=1e-4, atol=1e-5)
+    features = vit_tf.submodel(beit, "*")
+    assert features.taps == beit.taps
+    assert len(features.weights) == len(beit.weights)
+    features.export(tmp_path / "taps", verbose=False)
+    features.save(tmp_path / "taps.keras")
+    expected = beit.intermediates(images)
+    for opened in (tmp_path / "taps", tmp_path / "taps.keras"):
+        outputs = vit_tf.load_features(opened)(images)
+        assert tuple(outputs) == beit.taps
+        for tap, value in outputs.items():
+            np.testing.assert_allclose(value, expected[tap], rtol=1e-4, atol=1e-5, err_msg=tap)
+
+
+def test_a_submodel_of_the_first_block_holds_one_table_only(images):
+    beit = make()
+    oracles.randomize(beit)
+    features = vit_tf.submodel(beit, "block00/attention/sum")
+    tables = [w.path for w in features.weights if w.name == "table"]
+    assert tables == ["beit/block00_bias/table"]
+    np.testing.assert_allclose(
+        features(images)["block00/attention/sum"],
+        beit.intermediates(images)["block00/attention/sum"],
+        rtol=1e-6,
+        atol=1e-6,
+    )
+
+
+def test_biases_and_scales_learn(images):
+    beit = make(shared_bias=True)
+    oracles.randomize(beit)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(beit(images) ** 2)
+    gradients = tape.gradient(loss, [w.value for w in beit.trainable_weights])
+    for weight, gradient in zip(beit.trainable_weights, gradients, strict=True):
+        assert np.abs(gradient).max() > 0, weight.path
+
+
+def test_fit_with_xla_learns(rng):
+    keras.utils.set_random_seed(0)
+    labels = rng.integers(0, 2, 64)
+    images = (labels * 2 - 1)[:, None, None, None] + rng.normal(size=(64, 8, 8, 3))
+    model = BEiT((8, 8, 3), 4, 1, 2, 8, 12, 2)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"], jit_compile=True)
+    history = model.fit(images, labels, epochs=8, batch_size=32, verbose=0).history
+    assert history["loss"][0] > history["loss"][-1]
+    assert history["accuracy"][-1] > 0.9
+    assert np.abs(model.biases[0].table).max() > 0
+
+
+def test_mixed_precision_keeps_softmax_and_logits_in_float32(images):
+    full, mixed = make(), make(dtype="mixed_bfloat16")
+    oracles.randomize(full)
+    mixed.set_weights(full.get_weights())
+    taps = mixed.intermediates(images)
+    assert taps["block01/mlp/sum"].dtype == taps["pooled"].dtype == tf.bfloat16
+    assert taps["block01/attention/weights"].dtype == taps["logits"].dtype == tf.float32
+    np.testing.assert_allclose(taps["logits"], full(images), atol=0.15)
+
+
+def test_first_values_and_dropout(images):
+    model = make(dropout_rate=0.5)
+    np.testing.assert_array_equal(model(images), np.zeros((2, 5)))
+    np.testing.assert_array_equal(model.blocks[0].mlp_scale, np.full(8, 0.1, "float32"))
+    dropped, kept = (model.intermediates(images, training=training) for training in (True, False))
+    for tap in ("block00/attention/branch", "block01/mlp/branch"):
+        assert 0.2 < np.mean(dropped[tap] == 0) < 0.8 and np.all(kept[tap] != 0), tap
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"pooling": "max"}, r"Expected pooling to be 'cls' or 'gap'\. Received: pooling='max'"),
+        ({"image_shape": (30, 32, 3)}, r"multiples of patch_size.*\(30, 32, 3\), patch_size=16"),
+        ({"num_heads": 5}, r"multiple of num_heads.*num_heads=5"),
+        ({"without_skips": ["block99"]}, r"Expected without_skips.*'block99'"),
+    ],
+)
+def test_errors(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        BEiT(**{"image_shape": (32, 32, 3), "hidden_dim": 12} | arguments)
+    with pytest.raises(ValueError, match=r"Expected variant.*B/16.*Received: 'B/15'"):
+        BEiT.from_variant("B/15")

@@ -1,0 +1,138 @@
+import numpy as np
+import oracles
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from vit_tf import TokenGrid
+from vit_tf.clip import VARIANTS, CLIPViT
+
+# Parameters of the image tower of OpenAI's releases.
+COUNTS = {"B/32": 87_849_216, "B/16": 86_192_640, "L/14": 303_966_208}
+
+
+def analytic_count(layers, hidden, mlp, patch, projection, places=None):
+    tokens = 1 + (places or (224 // patch) ** 2)
+    embedding = 3 * patch**2 * hidden + hidden + tokens * hidden
+    return embedding + layers * oracles.block_count(hidden, mlp) + (4 + projection) * hidden
+
+
+def test_parameter_counts():
+    assert set(VARIANTS) == set(COUNTS)
+    names = ("num_layers", "hidden_dim", "mlp_dim", "patch_size", "projection_dim")
+    for name, fields in VARIANTS.items():
+        assert analytic_count(*(fields[n] for n in names)) == COUNTS[name], name
+        assert fields["hidden_dim"] == 64 * fields["num_heads"]
+    assert CLIPViT.from_variant("B/32").count_params() == COUNTS["B/32"]
+    small = make(None)
+    assert small.count_params() == analytic_count(2, 8, 12, 8, 6, 6)
+
+
+def make(num_classes, removed=(), **options):
+    return CLIPViT((16, 24, 3), 8, 2, 2, 8, 12, 6, num_classes, removed, **options)
+
+
+@pytest.fixture(params=[None, 5])
+def clip(request):
+    model = make(request.param, ["block01/attention"])
+    oracles.randomize(model)
+    return model
+
+
+@pytest.fixture
+def images(rng):
+    return rng.normal(size=(2, 16, 24, 3)).astype("float32")
+
+
+def oracle(model, images):
+    """The image encoder of Radford et al. 2021, section 2.4, in NumPy float64."""
+    weights = oracles.weights_of(model)
+    x = oracles.patches(images, weights, 8) + weights["embedding/positions"]
+    taps = {"embedding": x}
+    taps["pre_norm"] = x = oracles.norm(x, weights, "pre_norm", 1e-5)
+    inside, x = oracles.blocks(x, weights, 2, 2, "quick_gelu", 1e-5, ["block01/attention"])
+    taps |= inside
+    taps["norm"] = x = oracles.norm(x, weights, "norm", 1e-5)
+    taps["pooled"] = x = x[:, 0]
+    taps["projected"] = x = x @ weights["projection/kernel"]
+    if model.num_classes:
+        taps["logits"] = oracles.dense(x, weights, "head")
+    return taps
+
+
+def test_every_tap_equals_the_paper_in_float64(clip, images):
+    expected, actual = oracle(clip, images), clip.intermediates(images)
+    assert tuple(actual) == clip.taps == tuple(expected)
+    for tap, value in expected.items():
+        np.testing.assert_allclose(actual[tap], value, rtol=2e-4, atol=2e-5, err_msg=tap)
+    np.testing.assert_array_equal(clip(images), list(actual.values())[-1])
+    assert clip.token_grid == TokenGrid(2, 3, 1, 8)
+    paths = {w.path for w in clip.weights}
+    assert not paths & {"clip/embedding/patches/bias", "clip/projection/bias"}
+
+
+def test_epsilon_is_that_of_the_release(images):
+    model = make(None)
+    oracles.randomize(model)
+    for weight in (model.embedding.positions, model.embedding.prefix):
+        weight.assign(0 * weight)
+    weights, faint = oracles.weights_of(model), images * 1e-3
+    expected = oracles.norm(oracles.patches(faint, weights, 8), weights, "pre_norm", 1e-5)
+    actual = model.intermediates(faint)["pre_norm"]
+    np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)
+    other = oracles.norm(oracles.patches(faint, weights, 8), weights, "pre_norm", 1e-6)
+    assert np.abs(actual - other).max() > 0.1
+
+
+def test_saves_exports_compiles_and_gives_submodels(clip, images, tmp_path):
+    clip.save(tmp_path / "clip.keras")
+    again = vit_tf.load_model(tmp_path / "clip.keras")
+    assert again.taps == clip.taps and again.get_config() == clip.get_config()
+    np.testing.assert_array_equal(again(images), clip(images))
+    compiled = tf.function(clip, jit_compile=True)(images)
+    np.testing.assert_allclose(compiled, clip(images), rtol=1e-4, atol=1e-5)
+    features = vit_tf.submodel(clip, "*")
+    assert features.taps == clip.taps
+    features.export(tmp_path / "taps", verbose=False)
+    features.save(tmp_path / "taps.keras")
+    expected = clip.intermediates(images)
+    for opened in (tmp_path / "taps", tmp_path / "taps.keras"):
+        outputs = vit_tf.load_features(opened)(images)
+        assert tuple(outputs) == clip.taps
+        for tap, value in outputs.items():
+            np.testing.assert_allclose(value, expected[tap], rtol=1e-4, atol=1e-5, err_msg=tap)
+
+
+def test_mixed_precision_keeps_softmax_and_what_is_returned_in_float32(images):
+    full, mixed = make(5), make(5, dtype="mixed_bfloat16")
+    oracles.randomize(full)
+    mixed.set_weights(full.get_weights())
+    taps = mixed.intermediates(images)
+    assert taps["block01/mlp/sum"].dtype == taps["pre_norm"].dtype == tf.bfloat16
+    for tap in ("block01/attention/weights", "projected", "logits"):
+        assert taps[tap].dtype == tf.float32
+    np.testing.assert_allclose(taps["logits"], full(images), atol=0.15)
+
+
+def test_head_starts_at_zero_and_dropout_acts_in_training_only(images):
+    model = make(5, dropout_rate=0.5)
+    np.testing.assert_array_equal(model(images), np.zeros((2, 5)))
+    dropped, kept = (model.intermediates(images, training=training) for training in (True, False))
+    for tap in ("embedding", "block00/attention/branch", "block01/mlp/branch"):
+        assert 0.2 < np.mean(dropped[tap] == 0) < 0.8 and np.all(kept[tap] != 0), tap
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"image_shape": (30, 32, 3)}, r"multiples of patch_size.*\(30, 32, 3\), patch_size=32"),
+        ({"num_heads": 5}, r"multiple of num_heads.*num_heads=5"),
+        ({"without_skips": ["block99"]}, r"Expected without_skips.*'block99'"),
+        ({"activation": "none"}, r"Expected activation.*quick_gelu.*'none'"),
+    ],
+)
+def test_errors(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        CLIPViT(**{"image_shape": (32, 32, 3), "hidden_dim": 12} | arguments)
+    with pytest.raises(ValueError, match=r"Expected variant.*B/16.*Received: 'B/15'"):
+        CLIPViT.from_variant("B/15")

@@ -1,0 +1,210 @@
+import numpy as np
+import oracles
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from vit_tf import TokenGrid
+from vit_tf.taps import depth_order
+from vit_tf.vit import HYBRIDS
+
+# Millions of parameters with 1000 classes at 224 pixels, of timm's vit_tiny_r_s16_p8_224,
+# vit_small_r26_s32_224, vit_base_r50_s16_224 and vit_large_r50_s32_224.
+MILLIONS = {"R+Ti/16": 6.34, "R26+S/32": 36.43, "R50+ViT-B/16": 98.66, "R50+L/32": 328.99}
+
+
+def stem_count(units):
+    total, channels = 7 * 7 * 3 * 64 + 2 * 64, 64
+    for stage, depth in enumerate(units):
+        inner = 64 * 2**stage
+        for unit in range(depth):
+            total += channels * inner + 9 * inner**2 + 4 * inner**2 + 2 * (2 * inner + 4 * inner)
+            total += (channels + 2) * 4 * inner if unit == 0 else 0
+            channels = 4 * inner
+    return total, channels
+
+
+def analytic_count(fields, classes=1000, places=None):
+    hidden, patch, units = fields["hidden_dim"], fields["patch_size"], fields["stem_units"]
+    stem, channels = stem_count(units)
+    stride = patch * 4 * (1 if not units else 2 ** (len(units) - 1))
+    tokens = 1 + (places or (224 // stride) ** 2)
+    blocks = fields["num_layers"] * oracles.block_count(hidden, fields["mlp_dim"])
+    embedding = (channels * patch**2 + 1) * hidden + hidden + tokens * hidden
+    return stem + embedding + blocks + 2 * hidden + (hidden + 1) * classes
+
+
+def test_parameter_counts():
+    assert set(HYBRIDS) == set(MILLIONS)
+    for name, millions in MILLIONS.items():
+        assert round(analytic_count(HYBRIDS[name]) / 1e6, 2) == millions, name
+    tiny = vit_tf.ViT.from_variant("R+Ti/16")
+    assert tiny.count_params() == analytic_count(HYBRIDS["R+Ti/16"]) == 6_337_704
+    assert tiny.token_grid == TokenGrid(7, 7, 1, 32)
+    fields = {"num_layers": 1, "hidden_dim": 8, "mlp_dim": 12, "patch_size": 1}
+    fields |= {"stem_units": (2, 1)}
+    assert make((2, 1)).count_params() == analytic_count(fields, 5, 6)
+
+
+def make(units, patch_size=1, removed=(), **options):
+    sizes = ((16, 24, 3), patch_size, 1, 2, 8, 12, 5)
+    return vit_tf.ViT(*sizes, without_skips=removed, stem_units=units, **options)
+
+
+@pytest.fixture(params=["units", "root"])
+def hybrid(request):
+    model = make((2, 1), removed=["stage1/unit02"]) if request.param == "units" else make((), 2)
+    oracles.randomize(model)
+    return model
+
+
+@pytest.fixture
+def images(rng):
+    return rng.normal(size=(2, 16, 24, 3)).astype("float32")
+
+
+def windows(x, size, stride, fill):
+    """Windows of a map padded so that it rounds up, by the smaller half in front (XLA's SAME)."""
+    padding = [(0, 0)]
+    for length in x.shape[1:3]:
+        total = max((-(-length // stride) - 1) * stride + size - length, 0)
+        padding.append((total // 2, total - total // 2))
+    x = np.pad(x, [*padding, (0, 0)], constant_values=fill)
+    view = np.lib.stride_tricks.sliding_window_view(x, (size, size), axis=(1, 2))
+    return view[:, ::stride, ::stride]
+
+
+def stem_oracle(weights, names, images):
+    """The ResNet of Google's hybrids (vit_jax, models_resnet.py) in NumPy float64."""
+
+    def conv(x, layer, stride=1):
+        kernel = weights[f"stem/{layer}/kernel"]
+        deviation = np.sqrt(((kernel - kernel.mean((0, 1, 2))) ** 2).mean((0, 1, 2)))
+        kernel = (kernel - kernel.mean((0, 1, 2))) / (deviation + 1e-5)
+        return np.einsum("nijcrs,rsco->nijo", windows(x, len(kernel), stride, 0), kernel)
+
+    def norm(x, layer):
+        grouped = x.reshape(*x.shape[:3], 32, -1)
+        grouped = grouped - grouped.mean((1, 2, 4), keepdims=True)
+        grouped /= np.sqrt((grouped**2).mean((1, 2, 4), keepdims=True) + 1e-6)
+        return (
+            grouped.reshape(x.shape) * weights[f"stem/{layer}/gamma"]
+            + (weights[f"stem/{layer}/beta"])
+        )
+
+    taps = {}
+    x = np.maximum(norm(conv(images.astype(float), "root", 2), "root_norm"), 0)
+    taps["root"] = x = windows(x, 3, 2, -np.inf).max((-1, -2))
+    for name in names:
+        unit, first = name.replace("/", "_"), name.endswith("unit01")
+        stride = 2 if first and not name.startswith("stage1") else 1
+        taps[f"{name}/conv1"] = y = conv(x, f"{unit}/conv1")
+        taps[f"{name}/hidden1"] = y = np.maximum(norm(y, f"{unit}/norm1"), 0)
+        taps[f"{name}/conv2"] = y = conv(y, f"{unit}/conv2", stride)
+        taps[f"{name}/hidden2"] = y = np.maximum(norm(y, f"{unit}/norm2"), 0)
+        taps[f"{name}/conv3"] = y = conv(y, f"{unit}/conv3")
+        branch = norm(y, f"{unit}/norm3")
+        skip = 0
+        if name != "stage1/unit02":
+            projected = norm(conv(x, f"{unit}/projection", stride), f"{unit}/projection_norm")
+            taps[f"{name}/skip"] = skip = projected
+        taps |= {f"{name}/branch": branch, f"{name}/sum": skip + branch}
+        x = np.maximum(skip + branch, 0)
+    return taps, x
+
+
+def oracle(model, images):
+    weights = oracles.weights_of(model)
+    names = ["stage1/unit01", "stage1/unit02", "stage2/unit01"] if model.stem.units else []
+    taps, x = stem_oracle(weights, names, images)
+    size = weights["embedding/patches/kernel"].shape[0]
+    taps["embedding"] = x = oracles.patches(x, weights, size) + weights["embedding/positions"]
+    inside, x = oracles.blocks(x, weights, 1, 2, "gelu", 1e-6)
+    taps |= inside
+    taps["norm"] = x = oracles.norm(x, weights, "norm", 1e-6)
+    taps["pooled"] = x = x[:, 0]
+    taps["logits"] = oracles.dense(x, weights, "head")
+    return taps
+
+
+def test_every_tap_equals_the_reference_in_float64(hybrid, images):
+    expected, actual = oracle(hybrid, images), hybrid.intermediates(images)
+    assert tuple(actual) == hybrid.taps == tuple(expected)
+    for tap, value in expected.items():
+        np.testing.assert_allclose(actual[tap], value, rtol=1e-3, atol=1e-3, err_msg=tap)
+    np.testing.assert_array_equal(hybrid(images), actual["logits"])
+    assert hybrid.token_grid == TokenGrid(2, 3, 1, 8)
+    assert tuple(depth_order(sorted(hybrid.taps))) == hybrid.taps
+
+
+def test_an_identity_skip_and_a_faint_kernel(images):
+    model = make((2,), 2)
+    oracles.randomize(model)
+    kernel = model.stem.units[1].conv1.kernel
+    kernel.assign(1e-5 * kernel)
+    taps = model.intermediates(images)
+    rectified = np.maximum(taps["stage1/unit01/sum"], 0)
+    np.testing.assert_array_equal(taps["stage1/unit02/skip"], rectified)
+    flat = kernel.numpy().astype(float)[0, 0]
+    flat = (flat - flat.mean(0)) / (flat.std(0) + 1e-5)
+    assert 0.1 < flat.std() < 0.9
+    np.testing.assert_allclose(taps["stage1/unit02/conv1"], rectified @ flat, rtol=1e-3, atol=1e-3)
+
+
+def test_epsilon_of_the_group_normalisation(images):
+    model = make((), 2)
+    oracles.randomize(model)
+    faint = 1e-4 * images
+    expected, _ = stem_oracle(oracles.weights_of(model), [], faint)
+    actual = model.intermediates(faint)["root"]
+    np.testing.assert_allclose(actual, expected["root"], rtol=1e-3, atol=1e-3)
+
+
+def test_saves_exports_compiles_and_gives_submodels(hybrid, images, tmp_path):
+    hybrid.save(tmp_path / "hybrid.keras")
+    again = vit_tf.load_model(tmp_path / "hybrid.keras")
+    assert again.taps == hybrid.taps and again.get_config() == hybrid.get_config()
+    np.testing.assert_array_equal(again(images), hybrid(images))
+    compiled = tf.function(hybrid, jit_compile=True)(images)
+    np.testing.assert_allclose(compiled, hybrid(images), rtol=1e-4, atol=1e-4)
+    features = vit_tf.submodel(hybrid, "*")
+    assert features.taps == hybrid.taps
+    features.export(tmp_path / "taps", verbose=False)
+    features.save(tmp_path / "taps.keras")
+    expected = hybrid.intermediates(images)
+    for opened in (tmp_path / "taps", tmp_path / "taps.keras"):
+        outputs = vit_tf.load_features(opened)(images)
+        assert tuple(outputs) == hybrid.taps
+        for tap, value in outputs.items():
+            np.testing.assert_allclose(value, expected[tap], rtol=1e-3, atol=1e-4, err_msg=tap)
+
+
+def test_a_submodel_of_the_stem_runs_no_block(hybrid):
+    features = vit_tf.submodel(hybrid, "root")
+    assert [layer.name for layer in features.layers] == ["images", "stem"]
+
+
+def test_mixed_precision_stays_close(images):
+    full, mixed = make((1,), 2), make((1,), 2, dtype="mixed_bfloat16")
+    oracles.randomize(full)
+    mixed.set_weights(full.get_weights())
+    taps = mixed.intermediates(images)
+    assert taps["stage1/unit01/sum"].dtype == tf.bfloat16
+    assert taps["block00/attention/weights"].dtype == taps["logits"].dtype == tf.float32
+    np.testing.assert_allclose(taps["logits"], full(images), atol=0.3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"stem_units": (2, 0)}, r"Expected stem_units of at least 1 each.*\(2, 0\)"),
+        ({"image_shape": (24, 40, 3)}, r"patch_size times the stem's stride.*a stem of stride 16"),
+        ({"without_skips": ["stage4"]}, r"Expected without_skips.*stage3.*'stage4'"),
+    ],
+)
+def test_errors(arguments, message):
+    small = {"patch_size": 1, "stem_units": (1, 1, 1), "hidden_dim": 12, "num_layers": 1}
+    with pytest.raises(ValueError, match=message):
+        vit_tf.ViT(**{"image_shape": (32, 32, 3)} | small | arguments)
+    with pytest.raises(ValueError, match=r"Expected variant.*R26\+S/32.*Received: 'R26\+S/16'"):
+        vit_tf.ViT.from_variant("R26+S/16")
