@@ -4,18 +4,24 @@ Every analysis takes `features`, a callable from a batch of images to `{tap: ten
 data set through it once and returns a labelled xarray result.
 """
 
-from .attention import attention_distance
-from .cka import cka
+from .attention import attention_distance, attention_statistic
+from .cka import cka, cka_statistic
 from .claims import Claim, scorecard
-from .heads import head_similarity, head_subsets, subset_distances
+from .counterparts import counterparts, own_matches
+from .heads import head_similarity, head_statistic
 from .interactive import cka_heatmap, distance_lines
-from .localization import localization
+from .localization import localization, localization_statistic
 from .matching import match_maps
 from .plots import (
     plot_attention_distance,
     plot_cka,
+    plot_cka_beside,
+    plot_counterparts,
     plot_head_similarity,
     plot_localization,
+    plot_matches,
+    plot_probe_map,
+    plot_probe_variants,
     plot_receptive_field,
     plot_ridge_probe,
     plot_skip_ratio,
@@ -23,37 +29,52 @@ from .plots import (
 )
 from .receptive_field import receptive_field
 from .report import Figure, write_report
-from .ridge import fit_ridge_probe, ridge_probe, select_l2
-from .skips import skip_ratio
-from .stream import accumulate, collect
+from .ridge import fit_ridge_probe, probe_statistic, ridge_probe, score_statistic, select_l2
+from .skips import skip_ratio, skip_statistic
+from .stream import Statistic, accumulate, choose, collect, one_pass
 
 __all__ = [
     "Claim",
     "Figure",
+    "Statistic",
     "accumulate",
     "attention_distance",
+    "attention_statistic",
+    "choose",
     "cka",
     "cka_heatmap",
+    "cka_statistic",
     "collect",
+    "counterparts",
     "distance_lines",
     "fit_ridge_probe",
     "head_similarity",
-    "head_subsets",
+    "head_statistic",
     "localization",
+    "localization_statistic",
     "match_maps",
+    "one_pass",
+    "own_matches",
     "plot_attention_distance",
     "plot_cka",
+    "plot_cka_beside",
+    "plot_counterparts",
     "plot_head_similarity",
     "plot_localization",
+    "plot_matches",
+    "plot_probe_map",
+    "plot_probe_variants",
     "plot_receptive_field",
     "plot_ridge_probe",
     "plot_skip_ratio",
     "plot_skip_ratio_lines",
+    "probe_statistic",
     "receptive_field",
     "ridge_probe",
+    "score_statistic",
     "scorecard",
     "select_l2",
     "skip_ratio",
-    "subset_distances",
+    "skip_statistic",
     "write_report",
 ]

@@ -1,10 +1,12 @@
 """Attention distance: how far heads look."""
 
+import numpy as np
 import tensorflow as tf
 import xarray as xr
 
 from .results import provenance, require_finite
-from .stream import accumulate
+from .stream import Statistic, evaluate
+from .tokens import require_grid
 
 
 def attention_distance(features, images, grid):
@@ -29,38 +31,46 @@ def attention_distance(features, images, grid):
     Raises:
         ValueError: for taps that are not attention weights over the grid's tokens, or not finite.
     """
-    layers = []
+    statistic = attention_statistic(features, grid)
+    return evaluate(statistic, images, features, description="attention distance")
 
-    def step(batch):
-        weights = attention_weights(features(batch), grid)
-        layers[:] = weights
+
+def attention_statistic(features, grid=None):
+    """The `Statistic` of `attention_distance`; by default on the features' own grid."""
+    grid = require_grid(features, grid)
+
+    def step(images, taps):
+        weights = attention_weights(taps, grid)
         return {
-            "distance": tf.stack([_summed_distance(w, grid) for w in weights.values()]),
-            "examples": tf.shape(batch)[0],
+            "distance": {layer: summed_distance(w, grid) for layer, w in weights.items()},
+            "examples": tf.shape(images)[0],
             "batches": 1,
         }
 
-    sums = accumulate(step, images, description="attention distance")
-    distance = sums["distance"] / sums["examples"]
-    require_finite("attention distance", distance, layers)
-    return xr.DataArray(
-        distance,
-        dims=("layer", "head"),
-        coords={"layer": layers, "head": range(distance.shape[1])},
-        name="attention_distance",
-        attrs=provenance(
-            features,
-            sums["examples"],
-            sums["batches"],
-            long_name="mean attention distance",
-            units="pixels",
-            estimator="attention-weighted Euclidean distance between token centres",
-            rows=grid.rows,
-            columns=grid.columns,
-            prefix=grid.prefix,
-            stride=grid.stride,
-        ),
-    )
+    def finish(totals):
+        layers = list(totals["distance"])
+        distance = np.stack(list(totals["distance"].values())) / totals["examples"]
+        require_finite("attention distance", distance, layers)
+        return xr.DataArray(
+            distance,
+            dims=("layer", "head"),
+            coords={"layer": layers, "head": range(distance.shape[1])},
+            name="attention_distance",
+            attrs=provenance(
+                features,
+                totals["examples"],
+                totals["batches"],
+                long_name="mean attention distance",
+                units="pixels",
+                estimator="attention-weighted Euclidean distance between token centres",
+                rows=grid.rows,
+                columns=grid.columns,
+                prefix=grid.prefix,
+                stride=grid.stride,
+            ),
+        )
+
+    return Statistic(step, finish)
 
 
 def attention_weights(taps, grid):
@@ -84,7 +94,7 @@ def attention_weights(taps, grid):
     return weights
 
 
-def _summed_distance(weights, grid):
+def summed_distance(weights, grid):
     """Distance of each head, averaged over queries and summed over examples: shape (head,)."""
     spatial = tf.cast(weights[:, :, grid.prefix :, grid.prefix :], tf.float32)
     spatial /= tf.reduce_sum(spatial, axis=-1, keepdims=True)

@@ -5,7 +5,7 @@ import tensorflow as tf
 import xarray as xr
 
 from .results import model_name, provenance, require_finite
-from .stream import collect
+from .stream import Statistic, evaluate
 
 
 def cka(features_x, images, features_y=None):
@@ -31,67 +31,87 @@ def cka(features_x, images, features_y=None):
         ValueError: for a batch of fewer than 4 examples, a constant layer or activations that
             are not finite; the layer is named.
     """
-    names = {}
-
-    def step(batch):
-        taps = {"x": features_x(batch)}
-        if features_y is not None:
-            taps["y"] = features_y(batch)
-        names.update({side: list(layers) for side, layers in taps.items()})
-        return batch_hsic([value for layers in taps.values() for value in layers.values()])
-
-    sums = collect(step, images, description="CKA", min_batch=4)
-    layers_x = names["x"]
-    layers_y = names.get("y", layers_x)
-    every = layers_x + names.get("y", [])
-    hsic = sums["hsic"].astype(np.float64)
-    require_finite("CKA", np.diagonal(hsic, axis1=1, axis2=2).T, every)
-    _require_variation(sums["variation"].sum(0, np.float64), every)
-
-    x = slice(0, len(layers_x))
-    y = slice(len(layers_x) if features_y is not None else 0, None)
-    value, stderr = ratio_and_jackknife(hsic)
-    attributes = provenance(
-        features_x,
-        sums["examples"].sum(),
-        len(hsic),
-        model_x=model_name(features_x),
-        model_y=model_name(features_x if features_y is None else features_y),
-        estimator="minibatch CKA, linear kernel, unbiased HSIC; jackknife over batches",
-        units="1",
-    )
-    return xr.Dataset(
-        {
-            "cka": (("layer_x", "layer_y"), value[x, y], {"long_name": "CKA", "units": "1"}),
-            "stderr": (
-                ("layer_x", "layer_y"),
-                stderr[x, y],
-                {"long_name": "standard error of CKA", "units": "1"},
-            ),
-        },
-        coords={"layer_x": layers_x, "layer_y": layers_y},
-        attrs=attributes,
-    )
+    features = (features_x,) if features_y is None else (features_x, features_y)
+    return evaluate(cka_statistic(*features), images, *features, description="CKA")
 
 
-def batch_hsic(activations):
-    """HSIC between all layers of one batch, as rows of length 1 for `collect`.
+def cka_statistic(features_x, features_y=None):
+    """The `Statistic` of `cka`: of one model's taps, or of two."""
+
+    def step(images, *taps):
+        made = [{layer: layer_kernel(values) for layer, values in of.items()} for of in taps]
+        kernels = tf.stack([kernel for of in made for kernel, _ in of.values()])
+        squares = [{layer: own for layer, (_, own) in of.items()} for of in made]
+        return {
+            "rows": {"hsic": pairwise_hsic(kernels, kernels)[None]},
+            "squares": dict(zip("xy", squares, strict=False)),
+            "examples": tf.shape(images)[0],
+        }
+
+    def finish(totals):
+        hsic, squares = totals["rows"]["hsic"].astype(np.float64), totals["squares"]
+        layers_x, layers_y = list(squares["x"]), list(squares.get("y", squares["x"]))
+        every = {(side, layer): own for side, of in squares.items() for layer, own in of.items()}
+        x = slice(0, len(layers_x))
+        y = slice(len(every) - len(layers_y), None)
+        value, stderr = similarity(hsic, list(every.values()), [layer for _, layer in every])
+        return labelled_similarity(
+            value[x, y],
+            stderr[x, y],
+            {"layer_x": layers_x, "layer_y": layers_y},
+            (features_x, features_x if features_y is None else features_y),
+            totals["examples"],
+            len(hsic),
+        )
+
+    return Statistic(step, finish, min_batch=4)
+
+
+def similarity(hsic, squares, layers):
+    """Minibatch CKA of all pairs of layers, and its standard error.
 
     Args:
-        activations: list of tensors of shape (example, ...).
+        hsic: float64 array of shape (batch, layer, layer), the HSIC of each batch.
+        squares: array of shape (layer, 2), the sums of squares of each layer without and with its
+            mean.
+        layers: names of the layers.
 
     Returns:
-        dict of `hsic` of shape (1, layer, layer), `variation` of shape (1, layer, 2), the sums of
-        squares of each layer without and with its mean, and `examples` of shape (1,).
+        Two arrays of shape (layer, layer); the error is NaN when there is one batch.
+
+    Raises:
+        ValueError: for a layer that is constant or not finite; it is named.
     """
-    examples = tf.shape(activations[0])[0]
-    pairs = [unbiased_kernels(tf.reshape(values, (examples, -1))) for values in activations]
-    kernels, variation = (tf.stack(part) for part in zip(*pairs, strict=True))
-    return {
-        "hsic": pairwise_hsic(kernels, kernels)[None],
-        "variation": variation[None],
-        "examples": examples[None],
-    }
+    require_finite("CKA", np.diagonal(hsic, axis1=1, axis2=2).T, layers)
+    _require_variation(squares, layers)
+    return ratio_and_jackknife(hsic)
+
+
+def labelled_similarity(value, stderr, coords, features, examples, batches):
+    """Dataset of `cka` and `stderr`, whose dims are the `coords`, of a pair of features."""
+    features_x, features_y = features
+    dims = tuple(coords)
+    return xr.Dataset(
+        {
+            "cka": (dims, value, {"long_name": "CKA", "units": "1"}),
+            "stderr": (dims, stderr, {"long_name": "standard error of CKA", "units": "1"}),
+        },
+        coords=coords,
+        attrs=provenance(
+            features_x,
+            examples,
+            batches,
+            model_x=model_name(features_x),
+            model_y=model_name(features_y),
+            estimator="minibatch CKA, linear kernel, unbiased HSIC; jackknife over batches",
+            units="1",
+        ),
+    )
+
+
+def layer_kernel(values):
+    """`unbiased_kernels` of a layer of shape (example, ...)."""
+    return unbiased_kernels(tf.reshape(values, (tf.shape(values)[0], -1)))
 
 
 def pairwise_hsic(kernels_x, kernels_y):

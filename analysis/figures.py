@@ -1,7 +1,4 @@
-"""Which figures show the measurements of a set of models: a table, in the paper's order.
-
-Every row names the results that it draws; adding a figure is adding a row.
-"""
+"""Which figures there are: a table, in the order of the paper. Adding one is adding a row."""
 
 import json
 import logging
@@ -9,41 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
-from . import plots
-from .interactive import cka_heatmap, distance_lines
-from .measurements import unlike
+from . import figure_rows as rows
 from .report import Figure
 from .store import fingerprint, write_whole
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One figure of the report.
-
-    Attributes:
-        section: key of `SECTIONS`.
-        name: short and unique, also of the file.
-        title: what is shown.
-        caption: one sentence on how to read it.
-        paper: figures of Raghu et al. 2021 that it answers to.
-        results: dict from a model's name to the name of the result drawn.
-        draw: function of a dict from a model's name to its result; returns a Matplotlib figure.
-        interactive: function of a result that returns what answers to the mouse, or None.
-    """
-
-    section: str
-    name: str
-    title: str
-    caption: str
-    paper: str
-    results: dict[str, str]
-    draw: Callable
-    interactive: Callable | None = None
-
 
 SECTIONS = {
     "structure": (
@@ -68,27 +35,201 @@ SECTIONS = {
     ),
     "probes": (
         "Linear probes",
-        "How much of the label can be read off each layer by a linear map?",
+        "How much of the label can be read off each layer by a linear map that is fitted on a few "
+        "images of each class?",
+    ),
+    "scale": (
+        "Data and transfer",
+        "What does a model need more data for, and what does fine-tuning change? Section 8 and "
+        "appendix G of the paper find that lower layers are learned from little data and keep "
+        "what they have learned.",
     ),
 }
 
 
-def figures(subjects):
-    """The rows for these models, section by section."""
-    return [
-        *_structure(subjects),
-        *_locality(subjects),
-        *_skips(subjects),
-        *_localization(subjects),
-        *_probes(subjects),
-    ]
+@dataclass(frozen=True)
+class Entry:
+    """One figure of the paper, as a row of the table.
+
+    Attributes:
+        numbers: the figures of Raghu et al. 2021 it answers to; each chooses it.
+        section: key of `SECTIONS`.
+        title: what it shows.
+        roles: the parts of the models it needs; `measurements.Subject` tells them.
+        rows: function of the models under study to its `Row`s.
+    """
+
+    numbers: tuple[str, ...]
+    section: str
+    title: str
+    roles: tuple[str, ...]
+    rows: Callable
+
+    @property
+    def paper(self):
+        """The figures of the paper, in words; empty for what is not in it."""
+        if self.numbers == ("sanity",):
+            return ""
+        numbers = " and ".join([", ".join(self.numbers[:-1]), self.numbers[-1]]).removeprefix(
+            " and "
+        )
+        return f"Figure{'s' if len(self.numbers) > 1 else ''} {numbers}"
 
 
-def draw(subjects, results, folder):
-    """Every figure of these models as a PNG in `folder / "figures"`; none is drawn twice.
+FIGURES = (
+    Entry(
+        ("1", "B.1"),
+        "structure",
+        "similarity of a model's layers",
+        ("vit", "gap", "resnet"),
+        lambda subjects: rows.similarity_within(subjects, "vit", "gap", "resnet"),
+    ),
+    Entry(
+        ("2",),
+        "structure",
+        "similarity of a ViT's and a ResNet's layers",
+        ("vit", "gap", "resnet"),
+        lambda subjects: rows.similarity_across(subjects, ("vit", "gap"), ("resnet",)),
+    ),
+    Entry(
+        ("H.1",),
+        "structure",
+        "similarity of an MLP-Mixer's layers",
+        ("mixer",),
+        lambda subjects: rows.similarity_within(subjects, "mixer"),
+    ),
+    Entry(
+        ("H.2",),
+        "structure",
+        "similarity of an MLP-Mixer's layers and those of others",
+        ("mixer", "vit", "resnet"),
+        lambda subjects: rows.similarity_across(subjects, ("mixer",), ("vit", "resnet")),
+    ),
+    Entry(
+        ("sanity",),
+        "structure",
+        "layers of two trainings from different seeds",
+        ("vit", "resnet", "seed"),
+        rows.seeds_compared,
+    ),
+    Entry(
+        ("3", "4", "C.5", "C.6"),
+        "locality",
+        "mean distance of attention heads",
+        ("vit", "gap", "fraction"),
+        rows.head_distances,
+    ),
+    Entry(
+        ("5",),
+        "locality",
+        "similarity of growing sets of heads and a ResNet's lower layers",
+        ("vit", "gap", "resnet"),
+        rows.heads_and_convolutions,
+    ),
+    Entry(
+        ("6", "C.1", "C.2", "C.3"),
+        "locality",
+        "effective receptive fields after the sums",
+        ("vit", "gap", "resnet"),
+        partial(rows.receptive_fields, path="sum"),
+    ),
+    Entry(
+        ("C.4",),
+        "locality",
+        "effective receptive fields before the sums",
+        ("vit", "gap", "resnet"),
+        partial(rows.receptive_fields, path="branch"),
+    ),
+    Entry(
+        ("7", "E.1"),
+        "skips",
+        "norm of skip against branch, token by token and through the depth",
+        ("vit", "gap", "resnet", "mixer"),
+        lambda subjects: [
+            *rows.skips_by_token(subjects),
+            *rows.skips_by_depth(subjects, "norm_ratio"),
+        ],
+    ),
+    Entry(
+        ("E.2",),
+        "skips",
+        "cosine of skip and branch",
+        ("vit", "gap", "resnet", "mixer"),
+        partial(rows.skips_by_depth, variable="cosine"),
+    ),
+    Entry(
+        ("8",),
+        "skips",
+        "similarity of layers without the skips of a block",
+        ("vit", "without"),
+        rows.skips_removed,
+    ),
+    Entry(
+        ("9", "10", "D.1", "D.2", "D.3"),
+        "localization",
+        "similarity of single tokens and patches of the image",
+        ("vit", "gap", "resnet"),
+        rows.tokens_and_patches,
+    ),
+    Entry(
+        ("11", "D.4", "F.3"),
+        "probes",
+        "linear probes on single tokens and on their summaries",
+        ("vit", "gap", "resnet"),
+        lambda subjects: [*rows.probes_by_token(subjects), *rows.probes_by_aggregation(subjects)],
+    ),
+    Entry(
+        ("13", "F.1", "F.2"),
+        "probes",
+        "linear probes through the depth, over seeds",
+        ("vit", "gap", "resnet", "mixer", "seed"),
+        rows.probes_by_depth,
+    ),
+    Entry(
+        ("12",),
+        "scale",
+        "blocks when trained on fractions of the data",
+        ("vit", "fraction"),
+        rows.fractions_compared,
+    ),
+    Entry(
+        ("G.1", "G.2"),
+        "scale",
+        "blocks before and after fine-tuning",
+        ("before", "after"),
+        rows.fine_tuning_compared,
+    ),
+)
+
+
+def choose_figures(numbers=()):
+    """The entries of the table with these numbers, in its order; all for none.
 
     Args:
-        subjects: list of `Subject`.
+        numbers: figures of the paper, such as `"1"` or `"C.4"`, or `"sanity"`.
+
+    Raises:
+        ValueError: for a number that no entry has.
+    """
+    known = [number for entry in FIGURES for number in entry.numbers]
+    unknown = [number for number in numbers if number not in known]
+    if unknown:
+        raise ValueError(
+            f"Expected figures among {', '.join(known)}. Received: {', '.join(unknown)}"
+        )
+    return [entry for entry in FIGURES if not numbers or set(numbers) & set(entry.numbers)]
+
+
+def plan_rows(entries, subjects):
+    """The pictures of these models: list of (entry, `Row`)."""
+    return [(entry, row) for entry in entries for row in entry.rows(subjects)]
+
+
+def draw(planned, results, folder):
+    """Every picture as a PNG in `folder / "figures"`; none is drawn twice.
+
+    Args:
+        planned: list of (entry, `Row`) from `plan_rows`.
         results: dict from result name to result, as `measure` returns it.
         folder: path of the report's folder, which holds `results` too.
 
@@ -98,16 +239,18 @@ def draw(subjects, results, folder):
     manifest = folder / "figures" / "keys.json"
     keys = json.loads(manifest.read_text()) if manifest.exists() else {}
     drawn = []
-    for row in figures(subjects):
-        chosen = {model: results[name] for model, name in row.results.items()}
+    for entry, row in planned:
+        chosen = {label: results[one.name] for label, one in row.measurements.items()}
+        caption = row.caption(chosen) if callable(row.caption) else row.caption
         path = folder / "figures" / f"{row.name}.png"
-        key = fingerprint([result.attrs["key"] for result in chosen.values()], row.caption)
+        made_of = {label: result.attrs["key"] for label, result in chosen.items()}
+        key = fingerprint(made_of, row.title, caption)
         if keys.get(row.name) != key or not path.exists():
             log.info("drawing %s", row.name)
             _save(row.draw(chosen), path)
             keys[row.name] = key
             write_whole(manifest, lambda partial: partial.write_text(json.dumps(keys, indent=1)))
-        drawn.append((row.section, _report_figure(row, chosen, path)))
+        drawn.append((entry.section, _report_figure(entry, row, caption, chosen, path)))
     return drawn
 
 
@@ -118,180 +261,15 @@ def _save(figure, path):
     plt.close(figure)
 
 
-def _report_figure(row, chosen, path):
+def _report_figure(entry, row, caption, chosen, path):
     live = [row.interactive(result) for result in chosen.values()] if row.interactive else []
     return Figure(
         name=row.name,
         title=row.title,
-        caption=row.caption,
-        paper=row.paper,
-        alt=f"{row.title}. {row.caption}",
+        caption=caption,
+        paper=entry.paper,
+        alt=f"{row.title}. {caption}",
         png=path,
-        results=[f"results/{name}.nc" for name in row.results.values()],
+        results=[f"results/{one.name}.nc" for one in row.measurements.values()],
         interactive=live,
     )
-
-
-def _structure(subjects):
-    for subject in subjects:
-        yield Row(
-            "structure",
-            f"cka-{subject.slug}",
-            f"Similarity of the layers of {subject.name}",
-            "Each cell compares two layers on the same images, from the input at the lower left to "
-            "the output: bright blocks are layers that represent images alike, and a dark band "
-            "between two blocks is a place where the representation changes.",
-            "Figures 1, 8 and B.1",
-            {subject.name: f"cka.{subject.slug}"},
-            _draw_alone(plots.plot_cka),
-            cka_heatmap,
-        )
-    for one, other in unlike(subjects):
-        yield Row(
-            "structure",
-            f"cka-{one.slug}-{other.slug}",
-            f"Similarity of {one.name} and {other.name}",
-            "Each column is a layer of the first model and each row one of the second: the "
-            "brightest cell of a column is where in its depth the second model comes closest.",
-            "Figures 2 and B.1",
-            {one.name: f"cka.{one.slug}.{other.slug}"},
-            _draw_alone(plots.plot_cka),
-            cka_heatmap,
-        )
-
-
-def _locality(subjects):
-    attending = [subject for subject in subjects if subject.has_attention]
-    if attending:
-        yield Row(
-            "locality",
-            "attention-distance",
-            "Mean distance of attention heads",
-            "Each line is a layer and each point a head, sorted by how far from the query it "
-            "attends on average: a low left end is a local head, and a flat line is a layer whose "
-            "heads all look equally far.",
-            "Figures 3, 4, C.5 and C.6",
-            {subject.name: f"attention_distance.{subject.slug}" for subject in attending},
-            _draw_distances,
-            distance_lines,
-        )
-    for one, other in unlike(subjects):
-        yield Row(
-            "locality",
-            f"head-similarity-{one.slug}-{other.slug}",
-            f"Heads of {one.name} beside lower layers of {other.name}",
-            "Each point is a subset of the heads of block 0, taken from the most local or from the "
-            "most global one on: a line that falls to the right says that the more global heads "
-            "find features which the convolutions do not have.",
-            "Figure 5",
-            {one.name: f"head_similarity.{one.slug}.{other.slug}"},
-            _draw_alone(plots.plot_head_similarity),
-        )
-    for subject in subjects:
-        yield Row(
-            "locality",
-            f"receptive-field-{subject.slug}",
-            f"Effective receptive fields of {subject.name}",
-            "Bright pixels are those that move the centre of the layer most, after its skip and "
-            "branch are summed: fields that fill the panel are global.",
-            "Figures 6, C.1, C.2 and C.3",
-            {subject.name: f"receptive_field.{subject.slug}"},
-            _draw_alone(plots.plot_receptive_field),
-        )
-
-
-def _skips(subjects):
-    for subject in subjects:
-        if subject.grid and subject.grid.prefix:
-            yield Row(
-                "skips",
-                f"skip-ratio-{subject.slug}",
-                f"Skip against branch in {subject.name}, token by token",
-                "Each cell is one token at one sum: above 1 the skip is the longer vector and what "
-                "came in goes on, below 1 the branch rewrites it.",
-                "Figures 7 (left) and E.1",
-                {subject.name: f"skip_ratio.{subject.slug}"},
-                _draw_alone(plots.plot_skip_ratio),
-            )
-    results = {subject.name: f"skip_ratio.{subject.slug}" for subject in subjects}
-    yield Row(
-        "skips",
-        "skip-ratio",
-        "Skip against branch through the depth",
-        "The higher a line, the more of that token's representation is handed on by the skip; the "
-        "grey line is where skip and branch are equally long.",
-        "Figure 7 (right)",
-        results,
-        lambda found: plots.plot_skip_ratio_lines(found).figure,
-    )
-    yield Row(
-        "skips",
-        "skip-cosine",
-        "Direction of skip and branch through the depth",
-        "At 1 the branch adds to what the skip carries, at 0 it writes something new beside it, "
-        "and below 0 it takes something away.",
-        "Figure E.2",
-        results,
-        lambda found: plots.plot_skip_ratio_lines(found, variable="cosine").figure,
-    )
-
-
-def _localization(subjects):
-    for subject in subjects:
-        yield Row(
-            "localization",
-            f"localization-{subject.slug}",
-            f"Tokens of {subject.name} beside patches of the image",
-            "Each panel is one token or place of the last block and shows which patches of the "
-            "image it resembles; the frame marks its own. Grey patches are the same in all images.",
-            "Figures 9, 10, D.1, D.2 and D.3",
-            {subject.name: f"localization.{subject.slug}"},
-            _draw_alone(plots.plot_localization),
-        )
-
-
-def _probes(subjects):
-    yield Row(
-        "probes",
-        "ridge-probe",
-        "Accuracy of linear probes through the depth",
-        "Each point is a linear classifier on the mean over all tokens or places of one block's "
-        "output; where a line rises, the block makes the classes easier to tell apart.",
-        "Figure 13",
-        {subject.name: f"ridge_probe.{subject.slug}" for subject in subjects},
-        _draw_probes,
-    )
-
-
-def _draw_alone(plot):
-    """A drawing of the only result; the function may return one axes or an array of them."""
-
-    def draw(results):
-        (result,) = results.values()
-        return np.ravel(plot(result))[0].figure
-
-    return draw
-
-
-def _draw_distances(results):
-    import matplotlib.pyplot as plt
-
-    size = (3.8 * len(results) + 1.8, 4.2)
-    figure, axes = plt.subplots(1, len(results), figsize=size, layout="constrained", squeeze=False)
-    figure.suptitle("Mean attention distance")
-    for ax, (name, result) in zip(axes[0], results.items(), strict=True):
-        plots.plot_attention_distance(result, ax=ax).set_title(name, fontsize=10)
-    top = max(ax.get_ylim()[1] for ax in axes[0])
-    layers = [tuple(result.layer.values) for result in results.values()]
-    for ax in axes[0]:
-        ax.set_ylim(0, top)
-        if len(set(layers)) == 1 and ax is not axes[0, -1] and ax.get_legend():
-            ax.get_legend().remove()
-    return figure
-
-
-def _draw_probes(results):
-    ax = None
-    for name, result in results.items():
-        ax = plots.plot_ridge_probe(result, ax=ax, label=name)
-    return ax.figure

@@ -8,7 +8,7 @@ from vit_tf import TokenGrid
 
 from .cka import pairwise_hsic, unbiased_kernels
 from .results import provenance, require_finite
-from .stream import accumulate
+from .stream import Statistic, evaluate
 from .tokens import as_tokens, grid_of
 
 # Share of the squared sum of squares: rounding leaves 1e-14, d equal dimensions 1 / d.
@@ -45,33 +45,35 @@ def localization(features, images, grid=None, tokens=None):
             batch of fewer than 4 examples, a token that is constant (layer and token are named)
             or values that are not finite.
     """
-    known = {}
+    statistic = localization_statistic(features, grid, tokens)
+    return evaluate(statistic, images, features, description="localization")
 
-    def step(batch):
-        taps = features(batch)
-        shared = _shared_grid(taps, features, grid, batch.shape)
+
+def localization_statistic(features, grid=None, tokens=None):
+    """The `Statistic` of `localization`, which finishes after a pass that it was in."""
+    seen = {}  # the grid and the tokens on it show in the shapes of the taps
+
+    def step(images, taps):
+        shared = _shared_grid(taps, features, grid, images.shape)
         chosen = _positions(tokens, shared)
-        known.update(layers=list(taps), grid=shared, tokens=chosen)
-        return _batch_terms(taps, input_patches(batch, shared), chosen)
+        seen.update(grid=shared, tokens=chosen)
+        return _batch_terms(taps, input_patches(images, shared), chosen)
 
-    sums = accumulate(step, images, description="localization")
-    if sums["small"]:
-        raise ValueError(
-            f"Expected batches of at least 4 examples. Received {int(sums['small'])} of fewer; "
-            "drop the remainder or choose another batch size"
+    def finish(totals):
+        value, constant_patches = _ratio(totals, seen["tokens"])
+        attributes = provenance(
+            features,
+            totals["examples"],
+            totals["batches"],
+            long_name="CKA of token and input patch",
+            units="1",
+            estimator="minibatch CKA, linear kernel, unbiased HSIC",
+            constant_patches=constant_patches,
+            **vars(seen["grid"]),
         )
-    value, constant_patches = _ratio(sums, known["layers"], known["tokens"])
-    attributes = provenance(
-        features,
-        sums["examples"],
-        sums["batches"],
-        long_name="CKA of token and input patch",
-        units="1",
-        estimator="minibatch CKA, linear kernel, unbiased HSIC",
-        constant_patches=constant_patches,
-        **vars(known["grid"]),
-    )
-    return _labelled(value, known["layers"], known["grid"], known["tokens"], attributes)
+        return _labelled(value, list(totals["hsic"]), seen["grid"], seen["tokens"], attributes)
+
+    return Statistic(step, finish, min_batch=4)
 
 
 def input_patches(images, grid):
@@ -86,25 +88,23 @@ def _batch_terms(taps, patches, tokens):
     """What one batch adds to the sums.
 
     Returns:
-        dict of `hsic` of shape (layer, token, patch), the `_own` terms `token` of shape (layer,
-        token, 4) and `patch` of shape (patch, 4), and the numbers of examples and batches.
+        dict of `hsic`, by layer of shape (token, patch), the `_own` terms `token`, by layer of
+        shape (token, 4), and `patch` of shape (patch, 4), and the numbers of examples and batches.
     """
     patch_kernels, squares = unbiased_kernels(tf.transpose(patches, (1, 0, 2)))
     patch_terms = _own(patch_kernels, squares)
-    hsic, token_terms = [], []
+    hsic, token_terms = {}, {}
     for tap, values in taps.items():
         chosen = tf.gather(as_tokens(tap, values), tokens, axis=1)
         kernels, squares = unbiased_kernels(tf.transpose(chosen, (1, 0, 2)))
-        hsic.append(pairwise_hsic(kernels, patch_kernels))
-        token_terms.append(_own(kernels, squares))
-    examples = tf.shape(patches)[0]
+        hsic[tap] = pairwise_hsic(kernels, patch_kernels)
+        token_terms[tap] = _own(kernels, squares)
     return {
-        "hsic": tf.stack(hsic),
-        "token": tf.stack(token_terms),
+        "hsic": hsic,
+        "token": token_terms,
         "patch": patch_terms,
-        "examples": examples,
+        "examples": tf.shape(patches)[0],
         "batches": 1,
-        "small": tf.cast(examples < 4, tf.int32),
     }
 
 
@@ -123,14 +123,16 @@ def _own(kernels, squares):
     return tf.concat([both / (n * (n - 3.0)), squares], axis=-1)
 
 
-def _ratio(sums, layers, tokens):
+def _ratio(totals, tokens):
     """CKA of shape (layer, token, patch), NaN at constant patches, and the number of these."""
-    require_finite("localization", [sums["patch"]], ["the images"])
-    require_finite("localization", sums["token"], layers)
-    _require_variation(_constant(sums["token"]), layers, tokens)
-    constant = _constant(sums["patch"])
-    patch_hsic = np.where(constant, np.nan, sums["patch"][:, 0])
-    return sums["hsic"] / np.sqrt(sums["token"][:, :, :1] * patch_hsic), int(constant.sum())
+    layers, own = list(totals["token"]), np.stack(list(totals["token"].values()))
+    require_finite("localization", [totals["patch"]], ["the images"])
+    require_finite("localization", own, layers)
+    _require_variation(_constant(own), layers, tokens)
+    constant = _constant(totals["patch"])
+    patch_hsic = np.where(constant, np.nan, totals["patch"][:, 0])
+    hsic = np.stack(list(totals["hsic"].values()))
+    return hsic / np.sqrt(own[:, :, :1] * patch_hsic), int(constant.sum())
 
 
 def _constant(own):

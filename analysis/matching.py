@@ -4,8 +4,8 @@ import math
 
 import tensorflow as tf
 
-from .results import model_name
-from .tokens import grid_of
+from .stream import Derived
+from .tokens import require_grid
 
 
 def match_maps(features, channels, grid=None):
@@ -34,12 +34,9 @@ def match_maps(features, channels, grid=None):
         ValueError: without a grid; when called, for taps that are not maps, or whose rows and
             columns are no multiples of the grid's.
     """
-    grid = grid_of(features, grid)
-    if grid is None:
-        raise ValueError("Expected a grid, or features with a token_grid. Received: grid=None")
+    grid = require_grid(features, grid)
 
-    def matched(images):
-        taps = features(images)
+    def matched(taps):
         for tap, values in taps.items():
             _require_divisible(tap, values.shape, grid)
         return {
@@ -47,9 +44,7 @@ def match_maps(features, channels, grid=None):
             for tap, values in taps.items()
         }
 
-    matched.name = model_name(features)
-    matched.token_grid = grid
-    return matched
+    return Derived(features, matched, grid)
 
 
 def _match_map(values, rows, columns, channels):

@@ -1,26 +1,23 @@
-"""Which measurements a set of models gets: a table from result name to computation."""
+"""What is measured on a set of models: each result as a value that knows how it is made.
 
-import logging
+The functions named like analyses say what to measure; `measure.measure` does it.
+"""
+
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
-from .attention import attention_distance
-from .cka import cka
-from .heads import head_similarity
-from .localization import localization
-from .receptive_field import receptive_field
-from .ridge import fit_ridge_probe, select_l2
-from .skips import skip_ratio
-from .store import fingerprint, load, stored
+import tensorflow as tf
+import xarray as xr
 
-log = logging.getLogger(__name__)
-
-# Sampled for each receptive field: all of a wide layer's channels cost a gradient each.
-CHANNELS = 16
+from .attention import attention_statistic
+from .cka import cka_statistic
+from .counterparts import counterparts
+from .heads import head_statistic
+from .localization import localization_statistic
+from .skips import skip_statistic
 
 
 @dataclass(frozen=True)
@@ -29,15 +26,27 @@ class Subject:
 
     Attributes:
         name: as figures and tables show it.
+        role: its part in the figures: "vit", "gap", "resnet" or "mixer"; "without" (the skips of
+            a block), "seed" (other first weights), "fraction" (of the training images), "before"
+            and "after" (fine-tuning).
+        key: `fingerprint` of its weights and of the data.
         taps: names of all its taps, in depth order.
-        features: function from tap patterns to a callable from images to those taps.
         grid: its `TokenGrid`.
+        features: function from tap names or patterns to a callable from images to those taps.
+        detail: what sets it apart from others of its role: the block, the seed, the fraction.
+        of: name of the subject that it is compared with.
+        accuracy: pair of test accuracy in [0, 1] and number of test images, where known.
     """
 
     name: str
+    role: str
+    key: str
     taps: tuple[str, ...]
-    features: Callable[..., Any]
     grid: Any
+    features: Callable[..., Any]
+    detail: str | int | float | None = None
+    of: str | None = None
+    accuracy: tuple[float, int] | None = None
 
     @property
     def slug(self):
@@ -49,24 +58,60 @@ class Subject:
         """Whether the model has attention weights."""
         return any(tap.endswith("/weights") for tap in self.taps)
 
+    @property
+    def stages(self):
+        """Names of the stages of a ResNet, whose maps differ in size; empty for other models."""
+        sites = (tap.split("/")[0] for tap in self.taps)
+        return list(dict.fromkeys(site for site in sites if re.fullmatch(r"stage\d+", site)))
+
 
 @dataclass(frozen=True)
-class Data:
-    """Batched `tf.data.Dataset`s of (images, labels) that the measurements read.
+class Forward:
+    """A statistic of the activations of one model or two on the test images.
 
     Attributes:
-        train: images that probes are fitted on.
-        validation: images that choose the strength of their penalty.
-        test: images that everything is measured on.
-        few: some of the test images, for what costs a gradient each.
-        num_classes: number of classes.
+        name: of the result: that of the analysis and the models, "cka.vit-cls.bit".
+        subjects: the models.
+        taps: for each model, the names of the taps that the statistic needs.
+        statistic: function of the features of each model to a `stream.Statistic`.
     """
 
-    train: Any
-    validation: Any
-    test: Any
-    few: Any
-    num_classes: int
+    name: str
+    subjects: tuple[Subject, ...]
+    taps: tuple[tuple[str, ...], ...]
+    statistic: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Field:
+    """The receptive fields of some taps of one model."""
+
+    name: str
+    subjects: tuple[Subject]
+    taps: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Ridge probes on the block outputs of one model; `tokens` as for `ridge_probe`."""
+
+    name: str
+    subjects: tuple[Subject]
+    tokens: str
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A result computed from others: `compute` is a function of the list of these."""
+
+    name: str
+    inputs: tuple[Forward, ...]
+    compute: Callable[..., Any]
+
+    @property
+    def subjects(self):
+        """The models of all inputs."""
+        return tuple(dict.fromkeys(s for one in self.inputs for s in one.subjects))
 
 
 def slug(name):
@@ -92,110 +137,107 @@ def block_outputs(taps):
     return [tap for tap in taps if tap in ends.values() or tap in ("embedding", "root")]
 
 
-def sums(taps):
-    """The taps after each sum of a skip and its branch."""
-    return [tap for tap in taps if tap.endswith("/sum")]
+def cka(one, other=None):
+    """Similarity of all representations of a model, or of two models."""
+    subjects = (one,) if other is None else (one, other)
+    taps = tuple(tuple(representations(subject.taps)) for subject in subjects)
+    return Forward(_name("cka", *subjects), subjects, taps, cka_statistic)
 
 
-def measurements(subjects, data):
-    """Everything that is measured on these models: dict from result name to computation.
+def block_cka(one, other):
+    """Similarity of the block outputs of two models."""
+    taps = tuple(tuple(block_outputs(subject.taps)) for subject in (one, other))
+    return Forward(_name("block_cka", one, other), (one, other), taps, cka_statistic)
 
-    A name is that of the analysis and the models, `"cka.vit-cls.bit"`. Layers are compared within
-    every model, and between models with attention and models without.
+
+def attention_distance(subject):
+    """Reach of every attention head."""
+    taps = tuple(tap for tap in subject.taps if tap.endswith("/weights"))
+    return _alone("attention_distance", subject, taps, attention_statistic)
+
+
+def skip_ratio(subject):
+    """Skip against branch at every sum."""
+    taps = tuple(tap for tap in subject.taps if tap.endswith(("/skip", "/branch")))
+    return _alone("skip_ratio", subject, taps, skip_statistic)
+
+
+def localization(subject, stage=None):
+    """Similarity of single tokens and image patches.
+
+    Of all blocks of a model whose tokens lie on one grid. Of a ResNet at all places of its last
+    stage, or at some of an earlier `stage`, whose many places have many neighbours alike.
     """
-    table = {}
-    for subject in subjects:
-        table[f"cka.{subject.slug}"] = partial(_cka, subject, None, data)
-        if subject.has_attention:
-            table[f"attention_distance.{subject.slug}"] = partial(_distance, subject, data)
-        table[f"receptive_field.{subject.slug}"] = partial(_field, subject, data)
-        table[f"skip_ratio.{subject.slug}"] = partial(_skips, subject, data)
-        table[f"localization.{subject.slug}"] = partial(_localization, subject, data)
-        table[f"ridge_probe.{subject.slug}"] = partial(_probe, subject, data)
-    for one, other in unlike(subjects):
-        table[f"cka.{one.slug}.{other.slug}"] = partial(_cka, one, other, data)
-        table[f"head_similarity.{one.slug}.{other.slug}"] = partial(_heads, one, other, data)
-    return table
+    taps = [tap for tap in block_outputs(subject.taps) if "/" in tap]
+    if not subject.stages:
+        return _alone("localization", subject, tuple(taps), localization_statistic)
+    taps = tuple(tap for tap in taps if tap.startswith(f"{stage or subject.stages[-1]}/"))[-1:]
+    if stage is None:
+        return _alone("localization", subject, taps, localization_statistic)
+    size = tuple(side * subject.grid.stride for side in (subject.grid.rows, subject.grid.columns))
+    return _alone(f"localization_{stage}", subject, taps, partial(_localization_of_some, size=size))
 
 
-def measure(subjects, keys, data, folder):
-    """Every measurement of these models, kept in a folder so that none is made twice.
-
-    Args:
-        subjects: list of `Subject`.
-        keys: dict from a subject's slug to the `fingerprint` of its weights and of the data.
-        data: the `Data`.
-        folder: path of the folder of netCDF files.
-
-    Returns:
-        dict from result name to result.
-    """
-    table = measurements(subjects, data)
-    results = {}
-    for number, (name, compute) in enumerate(table.items(), start=1):
-        path = folder / f"{name}.nc"
-        key = fingerprint(name, version("vit_tf"), [keys[part] for part in name.split(".")[1:]])
-        kept = load(path, key)
-        log.info("[%d/%d] %s%s", number, len(table), name, "" if kept is None else " (kept)")
-        results[name] = stored(path, key, compute) if kept is None else kept
-    return results
+def head_similarity(one, other, block="block00"):
+    """Similarity of growing sets of heads of a block and another model's lower half."""
+    outputs = block_outputs(other.taps)
+    heads = (f"{block}/attention/weights", f"{block}/attention/heads")
+    taps = (heads, tuple(outputs[: (len(outputs) + 1) // 2]))
+    name = _name("head_similarity", one, other)
+    return Forward(name, (one, other), taps, partial(head_statistic, block=block))
 
 
-def unlike(subjects):
-    """Pairs of a model with attention and one without."""
-    return [
-        (one, other)
-        for one in subjects
-        if one.has_attention
-        for other in subjects
-        if not other.has_attention
-    ]
+def receptive_field(subject, path="sum"):
+    """Effective receptive fields after each sum, or before it, of each `"branch"`."""
+    taps = tuple(tap for tap in subject.taps if tap.endswith(f"/{path}"))
+    return Field(_name("receptive_field" + _unless(path, "sum"), subject), (subject,), taps)
 
 
-def _named(result, **names):
-    result.attrs |= {key: subject.name for key, subject in names.items()}
-    return result
+def ridge_probe(subject, tokens="mean"):
+    """Accuracy of linear probes on each block's output."""
+    names = {"each": "ridge_probe_tokens"}
+    name = names.get(tokens, "ridge_probe" + _unless(tokens, "mean"))
+    return Probe(_name(name, subject), (subject,), tokens)
 
 
-def _cka(one, other, data):
-    x = one.features(*representations(one.taps))
-    y = other and other.features(*representations(other.taps))
-    other = other or one
-    return _named(cka(x, data.test, y), model=one, model_x=one, model_y=other)
+def data_scale(subject, fractions):
+    """Similarity of each block to that of models trained on fractions of the data."""
+    shares = [fraction.detail for fraction in fractions]
+    inputs = tuple(block_cka(fraction, subject) for fraction in fractions)
+    return Derived(_name("data_scale", subject), inputs, partial(_by_fraction, shares=shares))
 
 
-def _distance(subject, data):
-    weights = subject.features("*/weights")
-    return _named(attention_distance(weights, data.test, subject.grid), model=subject)
+def fine_tuning(before, after):
+    """Similarity of each block to what it was before fine-tuning."""
+    return Derived(
+        _name("fine_tuning", before, after),
+        (block_cka(before, after),),
+        lambda results: counterparts(results[0]),
+    )
 
 
-def _field(subject, data):
-    features = subject.features(*sums(subject.taps))
-    result = receptive_field(features, data.few, channels=CHANNELS, grid=subject.grid)
-    return _named(result, model=subject)
+def _name(analysis, *subjects):
+    return ".".join([analysis, *(subject.slug for subject in subjects)])
 
 
-def _skips(subject, data):
-    features = subject.features("*/skip", "*/branch")
-    return _named(skip_ratio(features, data.test, subject.grid), model=subject)
+def _unless(word, usual):
+    return "" if word == usual else f"_{word}"
 
 
-def _localization(subject, data):
-    features = subject.features(block_outputs(subject.taps)[-1])
-    return _named(localization(features, data.test, subject.grid), model=subject)
+def _alone(analysis, subject, taps, statistic):
+    return Forward(_name(analysis, subject), (subject,), (taps,), statistic)
 
 
-def _heads(one, other, data):
-    block = "block00/attention"
-    distance = attention_distance(one.features(f"{block}/weights"), data.test, one.grid)
-    lower_half = block_outputs(other.taps)
-    lower_half = other.features(*lower_half[: (len(lower_half) + 1) // 2])
-    heads = one.features(f"{block}/heads")
-    result = head_similarity(heads, lower_half, data.test, distance)
-    return _named(result, model=one, model_x=one, model_y=other)
+def _localization_of_some(features, size):
+    """The statistic for places at the quarters of a map's height and width; images of `size`."""
+    (values,) = features(tf.zeros((1, *size, 3))).values()
+    rows, columns = values.shape[1:3]
+    places = [[side * quarter // 4 for quarter in (1, 2, 3)] for side in (rows, columns)]
+    tokens = sorted({row * columns + column for row in places[0] for column in places[1]})
+    return localization_statistic(features, tokens=tokens)
 
 
-def _probe(subject, data):
-    features = subject.features(*block_outputs(subject.taps))
-    score = fit_ridge_probe(features, data.train, data.num_classes)
-    return _named(select_l2(score(data.validation), score(data.test)), model=subject)
+def _by_fraction(results, shares):
+    parts = [counterparts(result) for result in results]
+    joined = xr.concat(parts, dim="fraction", combine_attrs="drop_conflicts")
+    return joined.assign_coords(fraction=shares).sortby("fraction")

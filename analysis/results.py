@@ -42,3 +42,9 @@ def require_finite(what, values, layers):
             f"Expected finite activations to compute {what}. "
             f"Received NaN or infinity at {', '.join(bad[:5])}{', ...' if bad[5:] else ''}"
         )
+
+
+def name_subjects(result, subjects):
+    """Notes the names of the models that a result is of, as titles and tables show them."""
+    names = {"model": subjects[0].name, "model_x": subjects[0].name, "model_y": subjects[-1].name}
+    return result.assign_attrs(names)

@@ -1,15 +1,39 @@
 """Ridge probes: how well a linear map from a layer tells the classes apart."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from .least_squares import moments, solve
 from .results import provenance, require_finite
-from .stream import accumulate, as_dataset, collect, first_batch
-from .tokens import as_tokens
+from .stream import Statistic, as_dataset, evaluate, first_batch, select
+from .tokens import as_tokens, grid_of
 
 TOKENS = ("mean", "first", "rest", "each")
 L2 = tuple(float(f"1e{power}") for power in range(-3, 4))
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Ridge probes, fitted to every layer.
+
+    Attributes:
+        weights: dict from layer to its weights of shape (token, l2, channel, class) and its
+            intercepts of shape (token, l2, class).
+        l2: strengths of the penalty, array of shape (l2,).
+        tokens, num_classes: as for `ridge_probe`.
+        examples: number of images that they were fitted on.
+        places: where the tokens lie: dict of `prefix`, and `rows` and `columns` where known.
+    """
+
+    weights: dict
+    l2: np.ndarray
+    tokens: str
+    num_classes: int
+    examples: int
+    places: dict
 
 
 def ridge_probe(features, train, test, num_classes, l2=L2, tokens="mean"):
@@ -35,7 +59,8 @@ def ridge_probe(features, train, test, num_classes, l2=L2, tokens="mean"):
 
     Returns:
         DataArray accuracy of shape (layer, l2), and (layer, l2, token) for `"each"`, where layers
-        with fewer tokens hold NaN.
+        with fewer tokens hold NaN, and the attributes tell the number of `prefix` tokens without a
+        place and, where known, the `rows` and `columns` of the others.
 
     Raises:
         ValueError: for unknown `tokens`, an `l2` that is not above 0, labels that do not fit
@@ -52,115 +77,108 @@ def fit_ridge_probe(features, train, num_classes, l2=L2, tokens="mean"):
     Returns:
         Function of a data set of (images, labels) that returns the accuracy on it.
     """
+    statistic = probe_statistic(features, train, num_classes, l2, tokens)
+    probe = evaluate(statistic, train, features, description="ridge probes: train")
+    statistic = score_statistic(features, probe)
+    return lambda data: evaluate(statistic, data, features, description="ridge probes: test")
+
+
+def probe_statistic(features, train, num_classes, l2=L2, tokens="mean"):
+    """The `Statistic` that fits the probes of `ridge_probe`.
+
+    A layer with more channels than there are examples keeps its rows, the others only sums. Of
+    `train` no more than its first batch is read here, to learn how many examples it can hold.
+
+    Returns:
+        `Statistic` of images and labels that finishes with a `Probe`. Other arguments and errors
+        are those of `ridge_probe`.
+    """
     if tokens not in TOKENS:
         raise ValueError(f"Expected tokens to be one of {TOKENS}. Received: tokens={tokens!r}")
     l2 = np.atleast_1d(np.asarray(l2, np.float64))
     if not l2.size or not (l2 > 0).all():
         raise ValueError(f"Expected every l2 to be above 0. Received: l2={l2.tolist()}")
-    probed = _probed(features, tokens)
-    moments = _moments(probed, train, num_classes)
-    weights = {layer: _solve(moment, l2) for layer, moment in moments.items()}
-    train_examples = int(next(iter(moments.values()))["examples"])
+    limit = _most_examples(train)
 
-    def score(data):
-        accuracy, examples, batches = _accuracies(probed, weights, data, num_classes, len(l2))
-        result = xr.DataArray(
-            accuracy,
-            dims=("layer", "l2", "token"),
-            coords={"layer": list(weights), "l2": l2, "token": np.arange(accuracy.shape[2])},
-            name="accuracy",
-            attrs=provenance(
-                features,
-                examples,
-                batches,
-                long_name="test accuracy of a ridge probe",
-                units="1",
-                estimator="regularised least squares on {-1, 1} targets, float64",
-                train_examples=train_examples,
-                num_classes=num_classes,
-                tokens=tokens,
-            ),
-        )
-        return result if tokens == "each" else result.isel(token=0, drop=True)
+    def step(images, labels, taps):
+        targets = _targets(labels, num_classes)
+        layers = _probed(taps, tokens)
+        kept = {layer: x for layer, x in layers.items() if (x.shape[2] or 0) > limit}
+        return {
+            "x": {layer: tf.reduce_sum(x, axis=0) for layer, x in layers.items()},
+            "products": {
+                layer: _products(x, targets) for layer, x in layers.items() if layer not in kept
+            },
+            "targets": tf.reduce_sum(targets, axis=0),
+            "examples": tf.shape(images)[0],
+        } | ({"rows": {"x": kept, "targets": targets}} if kept else {})
 
-    return score
+    def finish(totals):
+        _require_labels(totals["targets"].sum(), totals["examples"], num_classes)
+        layers = _moments(totals)
+        finite = [np.append(m["mean"].sum(), m["scale"]) for m in layers.values()]
+        require_finite("ridge probes", finite, layers)
+        weights = {layer: solve(m, l2) for layer, m in layers.items()}
+        sizes = {len(x) for x in totals["x"].values()}
+        places = _places(sizes, grid_of(features, None))
+        return Probe(weights, l2, tokens, num_classes, int(totals["examples"]), places)
+
+    return Statistic(step, finish, with_labels=True)
+
+
+def score_statistic(features, probe):
+    """The `Statistic` of images and labels that finishes with the accuracy of a fitted `Probe`."""
+    num_l2, num_classes = len(probe.l2), probe.num_classes
+    flat = {layer: _flattened(*weights) for layer, weights in probe.weights.items()}
+
+    def step(images, labels, taps):
+        labels = tf.cast(labels, tf.int64)
+        inside = tf.logical_and(labels >= 0, labels < num_classes)
+        correct = {}
+        for layer, x in _probed(select(taps, flat), probe.tokens).items():
+            weight, intercept = flat[layer]
+            scores = tf.matmul(tf.transpose(x, (1, 0, 2)), weight)
+            scores = tf.reshape(scores, (len(weight), -1, num_l2, num_classes))
+            guess = tf.argmax(scores + intercept[:, None], axis=-1)
+            hit = tf.cast(guess == labels[:, None], tf.float32)
+            correct[layer] = tf.transpose(tf.reduce_sum(hit, axis=1))
+        return {
+            "correct": correct,
+            "inside": tf.reduce_sum(tf.cast(inside, tf.int32)),
+            "examples": tf.shape(images)[0],
+            "batches": 1,
+        }
+
+    return Statistic(step, lambda totals: _accuracy(totals, features, probe), with_labels=True)
 
 
 def select_l2(validation, test):
-    """Test accuracy of each layer at the `l2` that is best for it on held-out images.
+    """Test accuracy of each layer, and token, at the `l2` that is best for it on held-out images.
 
     Args:
-        validation: accuracy on held-out images, of dims (layer, l2).
+        validation: accuracy on held-out images, of dims (layer, l2) or (layer, l2, token).
         test: accuracy on the test set, with the same coordinates.
 
     Returns:
-        DataArray of dims (layer,), with the chosen `l2` as a coordinate of each layer; of equally
-        good ones the strongest.
+        DataArray of dims (layer,) or (layer, token), with the chosen `l2` as a coordinate of the
+        same dims; of equally good ones the strongest. Tokens that a layer does not have are NaN.
     """
     strongest_first = validation.sortby("l2", ascending=False)
-    chosen = test.sel(l2=strongest_first.idxmax("l2"))
-    chosen.attrs = test.attrs | {"l2": "chosen on held-out images"}
-    return chosen
+    best = strongest_first.fillna(-1.0).argmax("l2")
+    chosen = test.sel(l2=strongest_first["l2"]).isel(l2=best)
+    chosen = chosen.assign_coords(l2=chosen["l2"].where(chosen.notnull()))
+    return chosen.assign_attrs(test.attrs | {"l2": "chosen on held-out images"})
 
 
-def _probed(features, tokens):
-    """The features reduced to the tokens that are probed, of shape (example, token, channel)."""
-    choose = {
+def _probed(taps, tokens):
+    """Taps reduced to the tokens that are probed, in float64 of shape (example, token, channel)."""
+    reduce = {
         "mean": lambda x: tf.reduce_mean(x, axis=1, keepdims=True),
         "first": lambda x: x[:, :1],
         "rest": lambda x: tf.reduce_mean(x[:, 1:], axis=1, keepdims=True),
         "each": lambda x: x,
     }[tokens]
-
-    def probed(images):
-        taps = features(images)
-        return {
-            layer: tf.cast(choose(as_tokens(layer, x)), tf.float64) for layer, x in taps.items()
-        }
-
-    return probed
-
-
-def _moments(probed, train, num_classes):
-    """What each layer's solution needs of the training set, by layer.
-
-    A layer with more channels than there are examples keeps its rows, of shape (example, token,
-    channel); the others only their sums and products.
-    """
-    shapes = {layer: x.shape for layer, x in probed(first_batch(train)[:1]).items()}
-    limit = _most_examples(train)
-    wide = [layer for layer, shape in shapes.items() if shape[2] > limit]
-    narrow = [layer for layer in shapes if layer not in wide]
-
-    def rows(images, labels):
-        taps = probed(images)
-        return {layer: taps[layer] for layer in wide} | {"targets": _targets(labels, num_classes)}
-
-    def sums(images, labels):
-        taps = probed(images)
-        targets = _targets(labels, num_classes)
-        products = {layer: _products(taps[layer], targets) for layer in narrow}
-        return products | {
-            "targets": tf.reduce_sum(targets, axis=0),
-            "examples": tf.shape(images)[0],
-        }
-
-    moments = {}
-    if narrow:
-        total = accumulate(sums, train, with_labels=True, description="ridge probes: train")
-        _require_labels(total["targets"].sum(), total["examples"], num_classes)
-        for layer in narrow:
-            moments[layer] = _centred_moments(total[layer], total["targets"], total["examples"])
-    if wide:
-        kept = collect(rows, train, with_labels=True, description="ridge probes: train")
-        targets = kept["targets"]
-        _require_labels(targets.sum(), len(targets), num_classes)
-        for layer in wide:
-            moments[layer] = _rows_moments(kept[layer], targets)
-    moments = {layer: moments[layer] for layer in shapes}
-    finite = [np.append(m["mean"].sum(), m["scale"]) for m in moments.values()]
-    require_finite("ridge probes", finite, moments)
-    return moments
+    return {layer: tf.cast(reduce(as_tokens(layer, x)), tf.float64) for layer, x in taps.items()}
 
 
 def _most_examples(data):
@@ -195,90 +213,61 @@ def _products(x, targets):
     }
 
 
-def _centred_moments(total, targets, examples):
-    mean, target = total["x"] / examples, targets / examples
-    xx = total["xx"] - examples * mean[:, :, None] * mean[:, None, :]
+def _moments(totals):
+    """`moments` of each layer: dict from layer to dict, in the order of the taps."""
+    kept = totals.get("rows", {"x": {}})
     return {
-        "xx": xx,
-        "xy": total["xy"] - examples * mean[:, :, None] * target,
-        "scale": np.trace(xx, axis1=1, axis2=2),
-        "mean": mean,
-        "target": target,
-        "examples": examples,
+        layer: moments(
+            totals["examples"],
+            x,
+            totals["targets"],
+            totals["products"].get(layer),
+            (kept["x"][layer], kept["targets"]) if layer in kept["x"] else None,
+        )
+        for layer, x in totals["x"].items()
     }
 
 
-def _rows_moments(rows, targets):
-    mean, target = rows.mean(axis=0), targets.mean(axis=0)
-    centred = np.moveaxis(rows - mean, 1, 0)
-    return {
-        "rows": centred,
-        "targets": targets - target,
-        "scale": (centred**2).sum(axis=(1, 2)),
-        "mean": mean,
-        "target": target,
-        "examples": len(rows),
-    }
+def _places(sizes, grid):
+    """Where tokens lie, in layers of these numbers of tokens and features of this grid or None."""
+    prefix = grid.prefix if grid is not None and grid.num_tokens in sizes else 0
+    if grid is None or sizes != {prefix + grid.num_spatial}:
+        return {"prefix": prefix}
+    return {"prefix": prefix, "rows": grid.rows, "columns": grid.columns}
 
 
-def _solve(moments, l2):
-    """Weights and intercepts of one layer for every `l2`.
-
-        primal: Xc' Xc = Q diag(s) Q',  W = Q diag(1 / (s + l2)) Q' Xc' Yc
-        dual:   Xc Xc' = Q diag(s) Q',  W = Xc' Q diag(1 / (s + l2)) Q' Yc
-
-    Returns:
-        Two arrays of shape (token, l2, channel, class) and (token, l2, class).
-    """
-    rows = moments.get("rows")
-    if rows is None:
-        values, vectors = np.linalg.eigh(moments["xx"])
-        right = np.swapaxes(vectors, 1, 2) @ moments["xy"]
-        left = vectors
-    else:
-        values, vectors = np.linalg.eigh(rows @ np.swapaxes(rows, 1, 2))
-        right = np.swapaxes(vectors, 1, 2) @ moments["targets"]
-        left = np.swapaxes(rows, 1, 2) @ vectors
-    shrunk = right[:, None] / (np.maximum(values, 0.0)[:, None, :, None] + l2[:, None, None])
-    weights = left[:, None] @ shrunk
-    mean = moments["mean"][:, None, None, :]
-    intercept = moments["target"] - (mean @ weights)[:, :, 0]
-    return weights, intercept
+def _flattened(weight, intercept):
+    """Weights of shape (token, channel, l2 class), and intercepts, as tensors."""
+    by_token = np.moveaxis(weight, 2, 1)
+    return tf.constant(by_token.reshape(*by_token.shape[:2], -1)), tf.constant(intercept)
 
 
-def _accuracies(probed, weights, test, num_classes, num_l2):
-    """Accuracy of shape (layer, l2, token), and the numbers of examples and batches."""
-    flat = {}
-    for layer, (weight, intercept) in weights.items():
-        token, _, channel, _ = weight.shape
-        by_token = np.moveaxis(weight, 2, 1).reshape(token, channel, num_l2 * num_classes)
-        flat[layer] = tf.constant(by_token), tf.constant(intercept)
-
-    def step(images, labels):
-        labels = tf.cast(labels, tf.int64)
-        inside = tf.logical_and(labels >= 0, labels < num_classes)
-        correct = {}
-        for layer, x in probed(images).items():
-            weight, intercept = flat[layer]
-            scores = tf.matmul(tf.transpose(x, (1, 0, 2)), weight)
-            scores = tf.reshape(scores, (len(weight), -1, num_l2, num_classes))
-            guess = tf.argmax(scores + intercept[:, None], axis=-1)
-            hit = tf.cast(guess == labels[:, None], tf.float32)
-            correct[layer] = tf.transpose(tf.reduce_sum(hit, axis=1))
-        outside = tf.reduce_sum(tf.cast(~inside, tf.int32))
-        return {
-            "correct": correct,
-            "outside": outside,
-            "examples": tf.shape(images)[0],
-            "batches": 1,
-        }
-
-    sums = accumulate(step, test, with_labels=True, description="ridge probes: test")
-    inside = sums["examples"] - sums["outside"]
-    _require_labels(2 * inside - num_classes * sums["examples"], sums["examples"], num_classes)
-    tokens = max(weight.shape[0] for weight, _ in weights.values())
-    accuracy = np.full((len(weights), num_l2, tokens), np.nan)
-    for index, layer in enumerate(weights):
-        correct = sums["correct"][layer]
-        accuracy[index, :, : correct.shape[1]] = correct / sums["examples"]
-    return accuracy, sums["examples"], sums["batches"]
+def _accuracy(totals, features, probe):
+    """The result of `ridge_probe`, from what the steps of scoring add up to."""
+    examples = totals["examples"]
+    target_sum = 2 * totals["inside"] - probe.num_classes * examples
+    _require_labels(target_sum, examples, probe.num_classes)
+    tokens = max(len(weight) for weight, _ in probe.weights.values())
+    accuracy = np.full((len(probe.weights), len(probe.l2), tokens), np.nan)
+    for index, correct in enumerate(totals["correct"].values()):
+        accuracy[index, :, : correct.shape[1]] = correct / examples
+    each = probe.tokens == "each"
+    result = xr.DataArray(
+        accuracy,
+        dims=("layer", "l2", "token"),
+        coords={"layer": list(probe.weights), "l2": probe.l2, "token": np.arange(tokens)},
+        name="accuracy",
+        attrs=provenance(
+            features,
+            examples,
+            totals["batches"],
+            long_name="test accuracy of a ridge probe",
+            units="1",
+            estimator="regularised least squares on {-1, 1} targets, float64",
+            train_examples=probe.examples,
+            num_classes=probe.num_classes,
+            tokens=probe.tokens,
+            **(probe.places if each else {}),
+        ),
+    )
+    return result if each else result.isel(token=0, drop=True)

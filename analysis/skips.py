@@ -5,7 +5,7 @@ import tensorflow as tf
 import xarray as xr
 
 from .results import provenance, require_finite
-from .stream import accumulate
+from .stream import Statistic, evaluate
 from .tokens import as_tokens, grid_of
 
 
@@ -32,22 +32,26 @@ def skip_ratio(features, images, grid=None):
     Raises:
         ValueError: if no skip has its branch, or for activations that are not finite.
     """
-    sites = []
+    statistic = skip_statistic(features, grid)
+    return evaluate(statistic, images, features, description="skip ratios")
 
-    def step(batch):
-        taps = features(batch)
-        pairs = _pairs(taps)
-        sites[:] = pairs
+
+def skip_statistic(features, grid=None):
+    """The `Statistic` of `skip_ratio`."""
+
+    def step(images, taps):
         return {
-            "ratios": {
-                site: _summed_ratios(site, skip, branch) for site, (skip, branch) in pairs.items()
-            },
-            "examples": tf.shape(batch)[0],
+            "ratios": {site: _summed_ratios(site, *pair) for site, pair in _pairs(taps).items()},
+            "examples": tf.shape(images)[0],
             "batches": 1,
         }
 
-    sums = accumulate(step, images, description="skip ratios")
-    summed = [sums["ratios"][site] for site in sites]
+    return Statistic(step, lambda totals: _means(totals, features, grid_of(features, grid)))
+
+
+def _means(totals, features, grid):
+    """The result of `skip_ratio`, from what the steps add up to."""
+    sites, summed = list(totals["ratios"]), list(totals["ratios"].values())
     require_finite("skip ratios", summed, sites)
     tokens = max(site.shape[1] for site in summed)
     padded = np.full((2, len(sites), tokens), np.nan)
@@ -55,8 +59,7 @@ def skip_ratio(features, images, grid=None):
         defined = count > 0
         padded[:, index, : len(count)][:, defined] = np.array(ratios)[:, defined] / count[defined]
     counted = sum(count.sum() for _, _, count in summed)
-    possible = sums["examples"] * sum(len(count) for _, _, count in summed)
-    grid = grid_of(features, grid)
+    possible = totals["examples"] * sum(len(count) for _, _, count in summed)
     known = {} if grid is None else {"prefix": grid.prefix}
     dims = ("layer", "token")
     return xr.Dataset(
@@ -67,8 +70,8 @@ def skip_ratio(features, images, grid=None):
         coords={"layer": sites, "token": np.arange(tokens)},
         attrs=provenance(
             features,
-            sums["examples"],
-            sums["batches"],
+            totals["examples"],
+            totals["batches"],
             estimator="mean over examples of the ratio at each token",
             left_out=float(1 - counted / possible),
             **known,

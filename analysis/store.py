@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import time
 
 import xarray as xr
 
@@ -14,25 +13,21 @@ def fingerprint(*facts):
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def stored(path, key, compute):
-    """The result saved at `path` under `key`, or that of `compute()`, which is then saved there.
+def keep(result, path, key, notes):
+    """Saves a result at `path` under `key`, for `load`.
 
     The file appears whole or not at all: a killed run leaves no half result behind.
 
     Args:
+        result: DataArray or Dataset.
         path: a netCDF file.
         key: `fingerprint` of everything that the result depends on.
-        compute: function without arguments that returns a DataArray or Dataset.
+        notes: dict of further attributes, such as the seconds that it took.
 
     Returns:
-        A Dataset or DataArray whose attributes hold `key` and `seconds`, the time it took.
+        The result with the key and the notes among its attributes.
     """
-    kept = load(path, key)
-    if kept is not None:
-        return kept
-    start = time.perf_counter()
-    result = compute()
-    result.attrs |= {"key": key, "seconds": round(time.perf_counter() - start, 2)}
+    result = result.assign_attrs(notes | {"key": key})
     write_whole(path, result.to_netcdf)
     return result
 
@@ -56,7 +51,6 @@ def load(path, key):
     if not path.exists():
         return None
     result = xr.load_dataset(path)
-    only = list(result.data_vars)
-    if len(only) == 1:
-        result = result[only[0]]
+    if "key" not in result.attrs and len(result.data_vars) == 1:
+        (result,) = result.data_vars.values()  # a DataArray's attributes are its variable's
     return result if result.attrs.get("key") == key else None

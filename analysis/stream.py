@@ -1,43 +1,115 @@
-"""The one engine of every analysis: a compiled statistic, summed or concatenated over batches."""
+"""The one engine of every analysis: compiled statistics, reduced over batches in one pass."""
 
 import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
+from .results import model_name
+
 BATCH_SIZE = 128
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """What an analysis takes from each batch, and what it makes of the totals.
+
+    Attributes:
+        step: function `step(images, *taps)`, or `step(images, labels, *taps)` where `with_labels`,
+            of one batch and of a dict `{tap: tensor}` for each model that is looked at. It
+            returns a dict of structures of tensors, made of TensorFlow operations: decorate with
+            `tf.function` what needs AutoGraph. Over batches they are summed as float64, save for
+            what lies under `"rows"`: that is concatenated along its first axis, in order.
+        finish: function of the totals, with the structure of the steps, to the result.
+        min_batch: number of examples that a batch must have.
+        with_labels: whether the step takes the labels.
+    """
+
+    step: Callable[..., dict]
+    finish: Callable[[dict], Any]
+    min_batch: int = 1
+    with_labels: bool = False
+
+
+def one_pass(requests, images, description=None):
+    """The totals of many statistics, of one model or several, from one pass over a data set.
+
+    All steps are compiled once, in one graph with the forward passes, so that activations are
+    freed as they are consumed. Each features callable is called once for all requests, also for
+    those that `choose` some of its taps. Under a `tf.distribute` strategy every replica takes whole
+    batches, and the totals are those of one device.
+
+    Args:
+        requests: dict from name to `(statistic, *features)`, one callable from images to taps for
+            each that the statistic looks at.
+        images: array of shape (example, height, width, channel), batched `tf.data.Dataset` of
+            images or of (images, labels), or a pair of arrays (images, labels).
+        description: words beside the progress bar, which appears when the work takes long.
+
+    Returns:
+        dict from name to totals, as arrays. They are not finished, so that a statistic that raises
+        an error does not cost the others: call `statistic.finish(totals)`.
+
+    Raises:
+        ValueError: for data that is empty, unbatched, without the labels or with a batch smaller
+            than a statistic asks for; and what the steps raise.
+    """
+    statistics = [statistic for statistic, *_ in requests.values()]
+    with_labels = any(statistic.with_labels for statistic in statistics)
+    min_batch = max((statistic.min_batch for statistic in statistics), default=1)
+
+    def step(images, *labels):
+        taps = _Calls(images)
+        return {
+            name: statistic.step(
+                images, *(labels if statistic.with_labels else ()), *map(taps, features)
+            )
+            for name, (statistic, *features) in requests.items()
+        }
+
+    sums, rows = None, []
+    for result in _results(step, images, with_labels, description, min_batch):
+        rows.append({name: part["rows"] for name, part in result.items() if "rows" in part})
+        added = {
+            name: {key: value for key, value in part.items() if key != "rows"}
+            for name, part in result.items()
+        }
+        sums = _add(sums, added)
+    rows = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *rows)
+    return {
+        name: total | ({"rows": rows[name]} if name in rows else {}) for name, total in sums.items()
+    }
+
+
+def evaluate(statistic, images, *features, description=None):
+    """The result of one statistic; arguments and errors are those of `one_pass`."""
+    totals = one_pass({"": (statistic, *features)}, images, description)[""]
+    return statistic.finish(totals)
 
 
 def accumulate(step, images, *, with_labels=False, description=None):
     """Sums `step(images)` over the batches of a data set.
 
-    The step is compiled once, together with the forward pass inside it, so that activations are
-    freed as they are consumed. Under a `tf.distribute` strategy every replica takes whole batches
-    and their results are added; the sum is that of one device.
-
     Args:
         step: function of a batch of images (and of its labels, `with_labels`) that returns a
-            structure of tensors, made of TensorFlow operations. It is traced as it stands:
-            decorate with `tf.function` what needs AutoGraph.
-        images: array of shape (example, height, width, channel), batched `tf.data.Dataset` of
-            images or of (images, labels), or a pair of arrays (images, labels).
+            structure of tensors, compiled as that of a `Statistic`.
+        images, description: as for `one_pass`.
         with_labels: whether the step takes the labels as its second argument.
-        description: words beside the progress bar, which appears when the work takes long.
 
     Returns:
         The structure, with float64 arrays.
 
     Raises:
-        ValueError: for data that is empty, unbatched or without the labels asked for.
+        ValueError: as `one_pass`.
     """
-    total = None
-    for result in _results(step, images, with_labels, description):
-        if total is None:
-            total = tf.nest.map_structure(lambda x: np.array(x, np.float64), result)
-        else:
-            total = tf.nest.map_structure(lambda s, x: np.add(s, x, out=s), total, result)
-    return tf.nest.map_structure(np.asarray, total)
+    statistic = Statistic(
+        lambda *batch: {"sum": step(*batch)}, lambda totals: totals["sum"], with_labels=with_labels
+    )
+    return evaluate(statistic, images, description=description)
 
 
 def collect(step, images, *, with_labels=False, description=None, min_batch=1):
@@ -49,8 +121,91 @@ def collect(step, images, *, with_labels=False, description=None, min_batch=1):
     Returns:
         The structure, with arrays whose first axis is the concatenation.
     """
-    results = list(_results(step, images, with_labels, description, min_batch))
-    return tf.nest.map_structure(lambda *rows: np.concatenate(rows), *results)
+    statistic = Statistic(
+        lambda *batch: {"rows": step(*batch)},
+        lambda totals: totals["rows"],
+        min_batch=min_batch,
+        with_labels=with_labels,
+    )
+    return evaluate(statistic, images, description=description)
+
+
+class Derived:
+    """Features computed from the taps of other features.
+
+    `one_pass` calls those others once, whatever is derived from them.
+
+    Args:
+        features: callable from images to `{tap: tensor}`.
+        compute: function of that dict to another.
+        token_grid: `TokenGrid` of the tokens, or None.
+    """
+
+    def __init__(self, features, compute, token_grid):
+        self.name = model_name(features)
+        self.token_grid = token_grid
+        self.features = features
+        self.compute = compute
+
+    def __call__(self, images):
+        return self.compute(self.features(images))
+
+
+def choose(features, names):
+    """Some of the taps of `features`, in the order of `names`.
+
+    Statistics in one pass that look at different taps of one model share its forward pass so.
+
+    Args:
+        features: callable from images to `{tap: tensor}`.
+        names: names of taps.
+
+    Returns:
+        Callable from images to `{tap: tensor}`, with the name and `token_grid` of the features.
+
+    Raises:
+        ValueError: when called, for names that the features do not have.
+    """
+    names = tuple(names)
+    grid = getattr(features, "token_grid", None)
+    return Derived(features, lambda taps: select(taps, names), grid)
+
+
+def select(taps, names):
+    """The entries of a dict of taps that are named, in the order of the names.
+
+    Raises:
+        ValueError: for a name that is not there; those that are, are listed.
+    """
+    for name in names:
+        if name not in taps:
+            there = ", ".join(list(taps)[:8]) + (", ..." if len(taps) > 8 else "")
+            raise ValueError(f"Expected a tap {name!r}. Received: {there}")
+    return {name: taps[name] for name in names}
+
+
+class _Calls:
+    """The taps of each features callable for one batch, computed when first asked for."""
+
+    def __init__(self, images):
+        self._images = images
+        self._made = {}
+
+    def __call__(self, features):
+        key = id(features)
+        if key not in self._made:
+            derived = isinstance(features, Derived)
+            self._made[key] = (
+                features.compute(self(features.features)) if derived else features(self._images)
+            )
+        return self._made[key]
+
+
+def _add(sums, result):
+    """Adds a structure of arrays to one of float64 arrays, in place once there is one."""
+    if sums is None:
+        return tf.nest.map_structure(lambda x: np.array(x, np.float64), result)
+    return tf.nest.map_structure(lambda total, x: np.add(total, x, out=total), sums, result)
 
 
 def as_dataset(data, batch_size=BATCH_SIZE):

@@ -37,3 +37,15 @@ def _product(sizes):
 def grid_of(features, grid):
     """`grid`, or the `token_grid` that the features know of, or None."""
     return grid if grid is not None else getattr(features, "token_grid", None)
+
+
+def require_grid(features, grid):
+    """As `grid_of`.
+
+    Raises:
+        ValueError: if there is neither.
+    """
+    grid = grid_of(features, grid)
+    if grid is None:
+        raise ValueError("Expected a grid, or features with a token_grid. Received: grid=None")
+    return grid

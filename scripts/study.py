@@ -1,19 +1,21 @@
-"""Trains four models, measures what they have learned and writes a report.
+"""Trains vision models, measures what they have learned and writes a report.
 
-ViT-CLS, ViT-GAP, ViT-CLS without the skips of its middle block, and a BiT ResNet of like size are
-trained on one data set, unless they were before; every analysis runs on the test images. The
-report, its figures (PNG), the results (netCDF) and the models (.keras) lie in the output folder.
-A run that was stopped goes on where it was; one with nothing changed does no work.
+Vision Transformers (with a CLS token, with average pooling, without the skips of a block, on
+fractions of the data, from other first weights, before and after fine-tuning), a BiT ResNet and an
+MLP-Mixer of like size are trained on one data set, as far as the figures asked for need them and
+unless they were before; every analysis runs on the test images. The report, its figures (PNG), the
+results (netCDF) and the models (.keras) lie in the output folder. A run that was stopped goes on
+where it was; one with nothing changed does no work.
 
 Examples:
     python scripts/study.py
+    python scripts/study.py --list
+    python scripts/study.py --figures 1,7,9
     python scripts/study.py --data fashion_mnist --data-dir ~/tensorflow_datasets
     python scripts/study.py --data path/to/folder/of/class/folders --image-size 64 --epochs 20
 """
 
 import argparse
-import dataclasses
-import json
 import logging
 import math
 import os
@@ -21,80 +23,31 @@ import platform
 import sys
 import time
 from datetime import date
-from functools import cached_property, partial
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-import keras
+import study_models
 
 import vit_tf
-from vit_tf import analysis, checkpointing
+from vit_tf import analysis
 from vit_tf.analysis.claims import as_dataset
-from vit_tf.analysis.figures import SECTIONS, draw
-from vit_tf.analysis.measurements import Data, Subject, measure, slug
-from vit_tf.analysis.store import fingerprint, write_whole
+from vit_tf.analysis.figures import FIGURES, SECTIONS, choose_figures, draw, plan_rows
+from vit_tf.analysis.measure import Data, measure
+from vit_tf.analysis.measurements import Subject
+from vit_tf.analysis.store import write_whole
 
 log = logging.getLogger("vit_tf.study")
 
 # What suits a data set on two CPU cores; each field is a flag too.
-DIGITS = {"epochs": 25, "bit_epochs": 12, "shift": 2}
-OTHERS = {"epochs": 9, "bit_epochs": 3, "shift": 0}
+DIGITS = {"epochs": 25, "bit_epochs": 12, "shift": 2, "seeds": 3}
+OTHERS = {"epochs": 9, "bit_epochs": 3, "shift": 0, "seeds": 2}
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}
 EVALUATION_BATCH = 120
 FIELD_IMAGES = 32
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """One model of the study: what it is, how it is trained and its part in the scorecard."""
-
-    name: str
-    role: str
-    model: type
-    config: dict
-    recipe: vit_tf.Recipe
-
-    @cached_property
-    def facts(self):
-        """All that the trained model depends on, besides the data and the seed."""
-        return [self.model.__name__, self.config, dataclasses.asdict(self.recipe)]
-
-
-def make_plans(options, num_classes):
-    """The four models of the study."""
-    size = options.image_size
-    shared = {"image_shape": (size, size, 3), "num_classes": num_classes}
-    vit = shared | {
-        "patch_size": size // 8,
-        "num_layers": 6,
-        "num_heads": 4,
-        "hidden_dim": 64,
-        "mlp_dim": 256,
-    }
-    bit = shared | {"units": (1, 1, 1), "width_factor": 0.5, "stem": "small"}
-    middle = f"block{vit['num_layers'] // 2:02d}"
-
-    def recipe(epochs):
-        return vit_tf.Recipe(
-            epochs=epochs,
-            learning_rate=2e-3,
-            warmup_epochs=epochs / 10,
-            weight_decay=0.05,
-            label_smoothing=0.1,
-            shift=options.shift,
-        )
-
-    long, short = recipe(options.epochs), recipe(options.bit_epochs)
-    without = vit | {"pooling": "cls", "without_skips": (middle,)}
-    return [
-        Plan("ViT-CLS", "vit", vit_tf.ViT, vit | {"pooling": "cls"}, long),
-        Plan("ViT-GAP", "gap", vit_tf.ViT, vit | {"pooling": "gap"}, long),
-        Plan(f"ViT-CLS without skips in {middle}", "without", vit_tf.ViT, without, long),
-        Plan("BiT", "resnet", vit_tf.BiT, bit, short),
-    ]
 
 
 def subset_sizes(options, description):
@@ -109,57 +62,68 @@ def subset_sizes(options, description):
     return sizes | {split: count for split, count in asked.items() if count is not None}
 
 
-def load_data(options, batch_size, splits=("train", "validation", "test"), **changes):
-    """Batches of the splits; the order of the training images starts anew with each call."""
-    arguments = {
-        "image_size": options.image_size,
-        "take": {split: options.sizes[split] for split in splits if split in options.sizes},
-        "seed": options.seed,
-        "data_dir": options.data_dir,
-    }
-    return vit_tf.data.load(
-        options.data, batch_size=batch_size, splits=splits, **arguments | changes
+def read_data(options, num_classes):
+    """The images that the measurements read."""
+    tested = options.sizes.get("test", EVALUATION_BATCH)
+    batches = math.ceil(tested / EVALUATION_BATCH)
+    size = math.ceil(tested / batches)  # batches alike, so that none is too small
+    (test,) = study_models.load_data(options, size, ("test",))
+    take = {"test": min(FIELD_IMAGES, tested)}
+    (few,) = study_models.load_data(options, FIELD_IMAGES, ("test",), take=take)
+    train, held_out = vit_tf.data.few_shot(
+        options.data,
+        options.shots,
+        seed=options.seed,
+        image_size=options.image_size,
+        batch_size=EVALUATION_BATCH,
+        held_out=options.shots,
+        data_dir=options.data_dir,
     )
+    facts = {"shots": options.shots, "batch": size, "field_images": FIELD_IMAGES}
+    return Data(train, held_out, test, few, num_classes, facts)
 
 
-def train_model(plan, options, key):
-    """The trained model of a plan and a row about it, found on disk or made there."""
-    path = options.out / "models" / f"{slug(plan.name)}.keras"
-    note = path.with_suffix(".json")
-    if path.exists() and note.exists():
-        row = json.loads(note.read_text())
-        if row.pop("key") == key:
-            return vit_tf.load_model(path), row
-    start = time.perf_counter()
-    keras.utils.set_random_seed(options.seed)
-    train, validation, test = load_data(options, options.batch_size)
-    with vit_tf.distribute.strategy(options.strategy).scope():
-        model = plan.model(**plan.config, name=slug(plan.name))
-        directory = options.out / "training" / f"{slug(plan.name)}-{key}"
-        vit_tf.train(model, plan.recipe, train, validation, directory)
-        accuracy = model.evaluate(test, verbose=0, return_dict=True)["accuracy"]
-    row = {
-        "model": plan.name,
-        "parameters": model.count_params(),
-        "test accuracy (%)": round(100 * accuracy, 2),
-        "tested on": sum(len(labels) for _, labels in test),
-        "epochs": plan.recipe.epochs,
-        "training (s)": round(time.perf_counter() - start),
-    }
-    note.unlink(missing_ok=True)  # lest a run that stops here leave it beside another model
-    checkpointing.save_model(model, path)
-    text = json.dumps(row | {"key": key}, indent=1)
-    write_whole(note, lambda partial: partial.write_text(text))
-    return model, row
+def train_models(entries, options, num_classes):
+    """The models that the figures need, trained: list of `Subject`, and rows about them."""
+    roles = {role for entry in entries for role in entry.roles}
+    plans = study_models.make_plans(options, num_classes)
+    plans = [plan for plan in plans if plan.role in roles]
+    subjects, rows = [], []
+    for number, plan in enumerate(plans, start=1):
+        log.info("[model %d/%d] %s", number, len(plans), plan.name)
+        found = study_models.trained(plan, options)
+        row = found["row"]
+        log.info("%s: %s %% of the test images", plan.name, row["test accuracy (%)"])
+        load = cache(partial(vit_tf.load_model, study_models.model_path(plan, options)))
+        subject = Subject(
+            plan.name,
+            plan.role,
+            found["key"],
+            tuple(found["taps"]),
+            found["grid"],
+            lambda *patterns, load=load: vit_tf.submodel(load(), *patterns),
+            plan.detail,
+            plan.of,
+            (row["test accuracy (%)"] / 100, row["tested on"]),
+        )
+        subjects.append(subject)
+        rows.append(row)
+    return subjects, rows
 
 
-def judge(plans, rows, results, options):
+def judge(subjects, results, options):
     """The scorecard of the paper's findings, saved beside the results."""
+    by_role = {subject.role: subject for subject in reversed(subjects)}
+    if "vit" not in by_role:
+        return []
+    block = f"block{study_models.NUM_LAYERS // 2:02d}"
+    without = [s.slug for s in subjects if s.role == "without" and s.detail == block]
     claims = analysis.scorecard(
         results,
-        **{plan.role: slug(plan.name) for plan in plans},
-        block=next((p.config["without_skips"][0] for p in plans if p.role == "without"), None),
-        accuracy={slug(r["model"]): (r["test accuracy (%)"] / 100, r["tested on"]) for r in rows},
+        **{role: by_role[role].slug for role in ("vit", "gap", "resnet") if role in by_role},
+        without=next(iter(without), None),
+        block=block,
+        accuracy={subject.slug: subject.accuracy for subject in subjects},
     )
     path = options.out / "results" / "scorecard.nc"
     write_whole(path, as_dataset(claims).to_netcdf)
@@ -170,10 +134,11 @@ def judge(plans, rows, results, options):
 
 def report(claims, rows, drawn, results, description, options):
     """Writes `report.html` and returns its path."""
+    passes = {result.attrs["pass"]: result.attrs["seconds"] for result in results.values()}
     timings = [
         {"step": f"training of {row['model']}", "seconds": row["training (s)"]} for row in rows
     ]
-    timings += [{"step": name, "seconds": r.attrs["seconds"]} for name, r in results.items()]
+    timings += [{"step": step, "seconds": seconds} for step, seconds in passes.items()]
     sections = [
         (heading, text, [figure for section, figure in drawn if section == key])
         for key, (heading, text) in SECTIONS.items()
@@ -189,24 +154,33 @@ def report(claims, rows, drawn, results, description, options):
     }
     return analysis.write_report(
         options.out / "report.html",
-        title=f"What four vision models learned from {description.name}",
+        title=f"What {len(rows)} vision models learned from {description.name}",
         introduction=INTRODUCTION.format(options=options, description=description),
         scorecard=claims,
         models=rows,
-        sections=sections,
+        sections=[section for section in sections if section[2]],
         timings=timings,
         provenance=provenance,
     )
 
 
 INTRODUCTION = (
-    "Two Vision Transformers that differ in what their head reads (a class token, CLS, or the mean "
-    "of all tokens, GAP), a third without the skips of its middle block, and a BiT ResNet of like "
-    "size were trained from scratch on {description.name} ({description.num_classes} classes, "
-    "{options.image_size} pixels) and measured on its test images. The measurements are those of "
-    'Raghu et al. 2021, "Do Vision Transformers See Like Convolutional Neural Networks?"; what '
-    "they found for large models on large data need not hold for small ones."
+    "Small vision models were trained on {description.name} ({description.num_classes} classes, "
+    "{options.image_size} pixels) and measured on its test images: Vision Transformers whose head "
+    "reads a class token (CLS) or the mean of all tokens (GAP), variants of the first, a BiT "
+    "ResNet and an MLP-Mixer of like size, as far as the figures below need them. Linear probes "
+    "are fitted on {options.shots} training images of each class, their penalty is chosen on as "
+    'many others. The measurements are those of Raghu et al. 2021, "Do Vision Transformers See '
+    'Like Convolutional Neural Networks?"; what they found for large models on large data need '
+    "not hold for small ones."
 )
+
+
+def list_figures():
+    """The table of figures, as text."""
+    lines = ["figures                  what they show                                       models"]
+    lines += [f"{','.join(e.numbers):24} {e.title:52} {', '.join(e.roles)}" for e in FIGURES]
+    return "\n".join(lines)
 
 
 def parse(arguments):
@@ -220,6 +194,8 @@ def parse(arguments):
         help="digits (default), a TFDS name or a folder of class folders",
     )
     add("--data-dir", help="where TFDS keeps its data")
+    add("--figures", default="", help="numbers of the paper, as 1,7,C.4 (default: all)")
+    add("--list", action="store_true", help="list the figures and the models they need, and stop")
     add("--out", type=Path, help="output folder (default: study_DATA)")
     add("--image-size", type=int, default=32, help="pixels, a multiple of 8 (default: 32)")
     add("--take", type=int, help="training images (default: all, of large data 24,000)")
@@ -227,6 +203,8 @@ def parse(arguments):
     add("--epochs", type=int, help="of the ViTs (default: 25 for digits, 9 for others)")
     add("--bit-epochs", type=int, help="of the BiT (default: 12 for digits, 3 for others)")
     add("--shift", type=int, help="largest random shift, in pixels (default: 2 for digits, else 0)")
+    add("--seeds", type=int, help="trainings of ViT-CLS and of BiT (default: 3, 2 for others)")
+    add("--shots", type=int, default=10, help="images of a class for probes (default: 10)")
     add("--batch-size", type=int, default=64, help="images in a training batch (default: 64)")
     add("--seed", type=int, default=0, help="of weights, order and subsets (default: 0)")
     add("--strategy", default="auto", help="auto (default), none or mirrored")
@@ -236,6 +214,8 @@ def parse(arguments):
             "Expected --image-size to be a multiple of 8 from 16 on. "
             f"Received: {options.image_size}"
         )
+    if options.seeds is not None and options.seeds < 1:
+        raise ValueError(f"Expected --seeds to be at least 1. Received: {options.seeds}")
     for name, default in (DIGITS if options.data == "digits" else OTHERS).items():
         if getattr(options, name) is None:
             setattr(options, name, default)
@@ -245,29 +225,16 @@ def parse(arguments):
 
 def run(options):
     start = time.perf_counter()
+    entries = choose_figures([number for number in options.figures.split(",") if number])
     description = vit_tf.data.describe(options.data, data_dir=options.data_dir)
     options.sizes = subset_sizes(options, description)
-    tested = options.sizes.get("test", EVALUATION_BATCH)
-    batches = math.ceil(tested / EVALUATION_BATCH)
-    data = load_data(options, math.ceil(tested / batches))  # alike, so that none is too small
-    few = {"test": min(FIELD_IMAGES, tested)}
-    (few,) = load_data(options, FIELD_IMAGES, ("test",), take=few)
-    data = Data(*data, few, description.num_classes)
-    plans = make_plans(options, description.num_classes)
-    source = [options.data, options.image_size, options.sizes]
-    subjects, keys, rows = [], {}, []
-    for number, plan in enumerate(plans, start=1):
-        log.info("[model %d/%d] %s", number, len(plans), plan.name)
-        key = fingerprint(plan.facts, source, options.batch_size, options.seed)
-        model, row = train_model(plan, options, key)
-        features = partial(vit_tf.submodel, model)
-        subjects.append(Subject(plan.name, model.taps, features, model.token_grid))
-        keys[slug(plan.name)] = key
-        rows.append(row)
-        log.info("%s: %s %% of the test images", plan.name, row["test accuracy (%)"])
-    results = measure(subjects, keys, data, options.out / "results")
-    drawn = draw(subjects, results, options.out)
-    claims = judge(plans, rows, results, options)
+    data = read_data(options, description.num_classes)
+    subjects, rows = train_models(entries, options, description.num_classes)
+    planned = plan_rows(entries, subjects)
+    wanted = [one for _, row in planned for one in row.measurements.values()]
+    results = measure(wanted, data, options.out / "results")
+    drawn = draw(planned, results, options.out)
+    claims = judge(subjects, results, options)
     path = report(claims, rows, drawn, results, description, options)
     log.info("%s after %.0f seconds", path, time.perf_counter() - start)
 
@@ -277,7 +244,11 @@ def main(arguments=None):
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("vit_tf").setLevel(logging.INFO)
     try:
-        run(parse(arguments))
+        options = parse(arguments)
+        if options.list:
+            print(list_figures())
+        else:
+            run(options)
     except (ValueError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

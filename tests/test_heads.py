@@ -8,12 +8,14 @@ import xarray as xr
 from matplotlib.colors import to_hex
 
 import vit_tf
-from vit_tf import analysis
+from vit_tf import TokenGrid, analysis
 from vit_tf.analysis import plots
-from vit_tf.analysis.heads import head_similarity, head_subsets, subset_distances
+from vit_tf.analysis.heads import head_similarity, subset_members
 
-TAP = "block00/attention/heads"
+BLOCK = "block00/attention"
+GRID = TokenGrid(1, 2, 0, 10)
 DISTANCES = (9.0, 2.0, 5.0)
+RANKED = {"local": [1, 2, 0], "global": [0, 2, 1]}
 
 
 @pytest.fixture(autouse=True)
@@ -24,39 +26,81 @@ def _strict_and_clean():
     plt.close("all")
 
 
-def distances(values=DISTANCES, block="block00"):
-    layers = ["block07/attention/weights", f"{block}/attention/weights"]
-    table = [[0.0] * len(values), list(values)]
-    return xr.DataArray(table, dims=("layer", "head"), coords={"layer": layers})
+def heads(images, distances=DISTANCES):
+    """Three heads at two tokens, 10 pixels apart: the columns of an image of shape (2, 3, channel).
 
-
-def heads(images):
-    """Three heads at two tokens: the three columns of an image of shape (2, 3, channel)."""
-    return {TAP: images}
-
-
-def test_subsets_grow_by_distance_in_both_orders(rng):
-    images = rng.normal(size=(4, 2, 3, 5)).astype("float32")
-    subsets = head_subsets(heads, distances())(images)
-    expected = {
-        "local1": [1],
-        "local2": [1, 2],
-        "local3": [1, 2, 0],
-        "global1": [0],
-        "global2": [0, 2],
-        "global3": [0, 2, 1],
+    What a head gives to the other token is the tenth of its distance.
+    """
+    away = np.array(distances, "float32")[:, None, None] / 10
+    weights = np.where(np.eye(2), 1 - away, away)
+    return {
+        f"{BLOCK}/weights": tf.repeat(weights[None], tf.shape(images)[0], axis=0),
+        f"{BLOCK}/heads": images,
     }
-    assert list(subsets) == [f"{TAP}/{name}" for name in expected]
-    for name, chosen in expected.items():
-        np.testing.assert_array_equal(subsets[f"{TAP}/{name}"], images[:, :, chosen])
 
 
-def test_distances_of_subsets_are_means_of_their_heads():
-    result = subset_distances(distances())
+def hsic_oracle(x, y):
+    """Unbiased HSIC of Song et al. 2012, equation 5, in float64."""
+    n, one = len(x), np.ones(len(x))
+    k, m = x @ x.T, y @ y.T
+    np.fill_diagonal(k, 0)
+    np.fill_diagonal(m, 0)
+    total = np.trace(k @ m) + k.sum() * m.sum() / ((n - 1) * (n - 2))
+    return (total - 2 / (n - 2) * (one @ k @ m @ one)) / (n * (n - 3))
+
+
+def cka_oracle(x, y, batch):
+    """Minibatch CKA, and its jackknife error over the batches."""
+    x, y = (a.reshape(len(a), -1).astype(np.float64) for a in (x, y))
+    terms = np.array(
+        [
+            [hsic_oracle(a, b), hsic_oracle(a, a), hsic_oracle(b, b)]
+            for a, b in zip(*(np.split(v, len(v) // batch) for v in (x, y)), strict=True)
+        ]
+    )
+    cka = lambda sums: sums[..., 0] / np.sqrt(sums[..., 1] * sums[..., 2])  # noqa: E731
+    left_out = cka(terms.sum(0) - terms)
+    error = np.sqrt((len(terms) - 1) * np.var(left_out))
+    return cka(terms.sum(0)), error
+
+
+def test_subsets_grow_by_distance_in_both_orders():
+    expected = [[0, 1, 0], [0, 1, 1], [1, 1, 1], [1, 0, 0], [1, 0, 1], [1, 1, 1]]
+    np.testing.assert_array_equal(subset_members(np.array(DISTANCES)), expected)
+    ties = subset_members(np.ones(2))
+    np.testing.assert_array_equal(ties, [[1, 0], [1, 1], [0, 1], [1, 1]])
+
+
+def test_distances_of_subsets_are_means_of_their_heads(rng):
+    images = rng.normal(size=(8, 2, 3, 5)).astype("float32")
+    result = head_similarity(heads, lambda batch: {"x": batch}, images, GRID).distance
     assert result.dims == ("order", "subset") and result.attrs["units"] == "pixels"
-    np.testing.assert_allclose(result.sel(order="local"), [2, 3.5, 16 / 3])
-    np.testing.assert_allclose(result.sel(order="global"), [9, 7, 16 / 3])
+    # The distance is a mean over queries: each looks this far on average.
+    np.testing.assert_allclose(result.sel(order="local"), [2, 3.5, 16 / 3], rtol=1e-6)
+    np.testing.assert_allclose(result.sel(order="global"), [9, 7, 16 / 3], rtol=1e-6)
     assert list(result.subset) == [1, 2, 3]
+
+
+def test_equals_cka_of_the_concatenated_heads(rng):
+    images = rng.normal(size=(96, 2, 3, 5)).astype("float32")
+    images[:, :, 2] += images[:, :, 1]
+    mixing = rng.normal(size=(30, 7)).astype("float32")
+    outputs = np.tanh(images.reshape(96, -1) @ mixing)
+    data = tf.data.Dataset.from_tensor_slices(images).batch(24)
+
+    def other(batch):
+        return {"z": tf.tanh(tf.reshape(batch, (-1, 30)) @ mixing), "local": batch[:, :, 1]}
+
+    result = head_similarity(lambda batch: heads(batch + 5.0), other, data, GRID)
+    assert list(result.layer) == ["z", "local"]
+    for order, ranked in RANKED.items():
+        for size in (1, 2, 3):
+            for layer, values in {"z": outputs, "local": images[:, :, 1]}.items():
+                subset = images[:, :, ranked[:size]]
+                cka, stderr = cka_oracle(subset, values, 24)
+                actual = result.sel(order=order, subset=size, layer=layer)
+                assert float(actual.cka) == pytest.approx(cka, abs=1e-5)
+                assert float(actual.stderr) == pytest.approx(stderr, abs=1e-5)
 
 
 def test_local_heads_are_like_the_model_that_they_copy(rng):
@@ -65,7 +109,7 @@ def test_local_heads_are_like_the_model_that_they_copy(rng):
     def other(batch):
         return {"local": batch[:, :, 1], "global": 3 * batch[:, :, 0]}
 
-    result = head_similarity(heads, other, images, distances())
+    result = head_similarity(heads, other, images, GRID)
     assert result.cka.dims == ("order", "subset", "layer")
     # Of k independent heads of one variance, one is the other model: CKA = 1 / sqrt(k).
     share = 1 / np.sqrt([1, 2, 3])
@@ -74,7 +118,6 @@ def test_local_heads_are_like_the_model_that_they_copy(rng):
         for layer in ("local", "global"):
             actual = result.cka.sel(order=order, layer=layer)
             np.testing.assert_allclose(actual, share if order == layer else absent, atol=0.05)
-    xr.testing.assert_equal(result.distance, subset_distances(distances()))
 
 
 def test_kernels_of_heads_add_up(rng):
@@ -98,8 +141,8 @@ def test_kernels_of_heads_add_up(rng):
     def other(batch):
         return {"other": tf.reshape(tf.tanh(batch), (-1, 30))[:, :7]}
 
-    result = head_similarity(heads, other, images, distances())
-    for order, ranked in {"local": [1, 2, 0], "global": [0, 2, 1]}.items():
+    result = head_similarity(heads, other, images, GRID)
+    for order, ranked in RANKED.items():
         for size in (1, 2, 3):
             chosen = ranked[:size]
             own = hsic[np.ix_(chosen, chosen)].sum()
@@ -112,27 +155,42 @@ def test_of_models_and_saved(rng, tmp_path):
     vit = vit_tf.ViT((16, 24, 3), 8, 2, 4, 8, 16, 5)
     bit = vit_tf.BiT((16, 24, 3), units=(1, 1), width_factor=0.5, num_classes=3)
     images = rng.normal(size=(32, 16, 24, 3)).astype("float32")
-    weights = vit_tf.submodel(vit, "*/weights")
-    distance = analysis.attention_distance(weights, images, vit.token_grid)
     data = tf.data.Dataset.from_tensor_slices(images).batch(8)
-    ours, other = vit_tf.submodel(vit, "*/heads"), vit_tf.submodel(bit, "stage*/sum")
-    result = head_similarity(ours, other, data, distance, block="block01")
+    ours = vit_tf.submodel(vit, "*/weights", "*/heads")
+    other = vit_tf.submodel(bit, "stage*/sum")
+    result = head_similarity(ours, other, data, block="block01")
+    distance = analysis.attention_distance(ours, data, vit.token_grid)[1]
+    np.testing.assert_allclose(result.distance[0], np.sort(distance).cumsum() / [1, 2, 3, 4])
     assert result.cka.shape == (2, 4, 2) and np.isfinite(result.stderr).all()
     assert result.attrs["model_x"] == vit.name and result.attrs["model_y"] == bit.name
     np.testing.assert_allclose(result.cka[0, -1], result.cka[1, -1], atol=1e-5)
-    assert list(result.layer) == list(other.taps)
+    assert list(result.layer) == list(other.taps) and result.attrs["block"] == "block01"
     result.to_netcdf(tmp_path / "heads.nc")
     xr.testing.assert_identical(result, xr.load_dataset(tmp_path / "heads.nc"))
 
 
 def test_errors(rng):
-    images = rng.normal(size=(4, 2, 3, 5)).astype("float32")
-    with pytest.raises(ValueError, match="Expected distances of a layer 'block05/attention/weig"):
-        head_subsets(heads, distances(), "block05")
-    with pytest.raises(ValueError, match=r"Expected a tap 'block00/attention/heads'\. Received: x"):
-        head_subsets(lambda batch: {"x": batch}, distances())(images)
-    with pytest.raises(ValueError, match=r"with 2 heads.*of shape \(4, 2, 3, 5\)"):
-        head_subsets(lambda batch: {TAP: tf.constant(batch)}, distances((1.0, 2.0)))(images)
+    images = rng.normal(size=(8, 2, 3, 5)).astype("float32")
+
+    def other(batch):
+        return {"constant": 0 * batch + 1.0}
+
+    def two(batch):
+        return heads(batch, (1.0, 2.0))
+
+    def broken(batch):
+        return heads(batch * [[1.0], [np.nan], [1.0]])
+
+    for features, arguments, message in [
+        (heads, {"block": "block05"}, "Expected a tap 'block05/attention/weights'. Received: bl"),
+        (heads, {"grid": None}, "Expected a grid, or features with a token_grid"),
+        (heads, {"grid": TokenGrid(1, 3, 0, 8)}, "over 3 tokens"),
+        (two, {}, r"with 2 heads.*of shape \(None, 2, 3, 5\)"),
+        (broken, {}, r"Expected finite activations.*at block00/attention/heads/head1$"),
+        (heads, {}, r"Received a constant layer: constant$"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            head_similarity(features, other, images, **({"grid": GRID} | arguments))
 
 
 def made(layers=("stage1/unit01/sum", "stage1/unit02/sum", "stage2/unit01/sum")):
@@ -143,9 +201,9 @@ def made(layers=("stage1/unit01/sum", "stage1/unit02/sum", "stage2/unit01/sum"))
         {
             "cka": (dims, values),
             "stderr": (dims, np.full_like(values, 0.01)),
-            "distance": subset_distances(distances()),
+            "distance": (("order", "subset"), [[2.0, 3.5, 16 / 3], [9.0, 7.0, 16 / 3]]),
         },
-        coords={"layer": list(layers)},
+        coords={"order": ["local", "global"], "subset": [1, 2, 3], "layer": list(layers)},
         attrs={"model_x": "ViT", "model_y": "ResNet"},
     )
 

@@ -2,43 +2,28 @@ from functools import partial
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import vit_tf
-from vit_tf import analysis
-from vit_tf.analysis.figures import SECTIONS, figures
-from vit_tf.analysis.measurements import (
-    Data,
-    Subject,
-    block_outputs,
-    measurements,
-    representations,
-    slug,
-)
+from vit_tf.analysis import measurements
+from vit_tf.analysis.measurements import Subject, block_outputs, representations, slug
+
+
+def subject(name, role, model):
+    features = partial(vit_tf.submodel, model)
+    return Subject(name, role, name, model.taps, model.token_grid, features)
 
 
 @pytest.fixture(scope="module")
-def study():
-    """A ViT, a BiT and data, everything tiny; weights are random so that no layer is constant."""
-    rng = np.random.default_rng(0)
-    vit = vit_tf.ViT((16, 16, 3), 8, 2, 2, 8, 16, 3, name="vit")
-    bit = vit_tf.BiT((16, 16, 3), (1, 1), 0.5, 3)
-
-    def batches(count):
-        labels = rng.integers(0, 3, count)
-        images = rng.normal(size=(count, 16, 16, 3)) + labels[:, None, None, None]
-        data = tf.data.Dataset.from_tensor_slices((images.astype("float32"), labels))
-        return data.batch(16)
-
-    data = Data(batches(48), batches(32), batches(48), batches(4), 3)
-    subjects = [
-        Subject(name, model.taps, partial(vit_tf.submodel, model), model.token_grid)
-        for name, model in {"ViT-CLS": vit, "BiT": bit}.items()
-    ]
-    return subjects, data
+def vit():
+    return subject("ViT-CLS", "vit", vit_tf.ViT((16, 16, 3), 8, 2, 2, 8, 16, 3))
 
 
-def test_taps_chosen_for_comparison():
+@pytest.fixture(scope="module")
+def bit():
+    return subject("BiT", "resnet", vit_tf.BiT((16, 16, 3), (1, 2), 0.5, 3, stem="small"))
+
+
+def test_taps_chosen_for_comparison(bit):
     taps = vit_tf.ViT((16, 16, 3), 8, 2, 2, 8, 16, 3, without_skips=["block01/mlp"]).taps
     assert representations(taps)[:5] == [
         "embedding",
@@ -49,8 +34,7 @@ def test_taps_chosen_for_comparison():
     ]
     assert representations(taps)[-3:] == ["block01/mlp/sum", "norm", "pooled"]
     assert block_outputs(taps) == ["embedding", "block00/mlp/sum", "block01/mlp/sum"]
-    bit = vit_tf.BiT((16, 16, 3), (1, 2), 0.5, 3).taps
-    assert block_outputs(bit) == [
+    assert block_outputs(bit.taps) == [
         "root",
         "stage1/unit01/sum",
         "stage2/unit01/sum",
@@ -63,38 +47,40 @@ def test_slugs_are_file_names():
     assert slug("ViT-B/16") == "vit-b-16"
 
 
-def test_every_figure_finds_its_results_and_draws_them(study):
-    subjects, data = study
-    table = measurements(subjects, data)
-    rows = figures(subjects)
-    needed = {name for row in rows for name in row.results.values()}
-    assert needed == set(table)
-    assert len({row.name for row in rows}) == len(rows)
-    assert {row.section for row in rows} == set(SECTIONS)
-    results = {name: compute() for name, compute in table.items()}
-    assert results["cka.vit-cls.bit"].attrs["model_y"] == "BiT"
-    for row in rows:
-        import matplotlib.pyplot as plt
-
-        figure = row.draw({model: results[name] for model, name in row.results.items()})
-        assert figure.axes, row.name
-        plt.close(figure)
+def test_measurements_are_named_after_analysis_and_models(vit, bit):
+    assert measurements.cka(vit).name == "cka.vit-cls"
+    assert measurements.cka(vit, bit).name == "cka.vit-cls.bit"
+    assert measurements.receptive_field(vit).name == "receptive_field.vit-cls"
+    assert measurements.receptive_field(vit, "branch").name == "receptive_field_branch.vit-cls"
+    names = [measurements.ridge_probe(bit, tokens).name for tokens in ("mean", "first", "each")]
+    assert names == ["ridge_probe.bit", "ridge_probe_first.bit", "ridge_probe_tokens.bit"]
+    assert measurements.data_scale(vit, [bit]).name == "data_scale.vit-cls"
+    assert measurements.data_scale(vit, [bit]).subjects == (bit, vit)
 
 
-def test_measurements_are_those_of_the_analyses(study):
-    subjects, data = study
-    table = measurements(subjects, data)
-    vit = subjects[0]
-    direct = analysis.skip_ratio(vit.features("*/skip", "*/branch"), data.test)
-    np.testing.assert_allclose(
-        table["skip_ratio.vit-cls"]().norm_ratio, direct.norm_ratio, rtol=1e-5
+def test_models_with_and_without_stages(vit, bit):
+    assert vit.stages == [] and bit.stages == ["stage1", "stage2"]
+    assert vit.has_attention and not bit.has_attention
+    assert measurements.localization(vit).taps == (("block00/mlp/sum", "block01/mlp/sum"),)
+    assert measurements.localization(bit).taps == (("stage2/unit02/sum",),)
+    assert measurements.localization(bit, "stage1").taps == (("stage1/unit01/sum",),)
+    heads = measurements.head_similarity(vit, bit)
+    assert heads.taps == (
+        ("block00/attention/weights", "block00/attention/heads"),
+        ("root", "stage1/unit01/sum"),
     )
-    probe = table["ridge_probe.vit-cls"]()
-    features = vit.features(*block_outputs(vit.taps))
-    for layer in probe.layer.values:
-        held_out = analysis.ridge_probe(features, data.train, data.validation, 3)
-        best = held_out.sel(layer=layer)
-        strongest = max(best.l2.values[best.values == best.values.max()])
-        assert probe.sel(layer=layer).l2 == strongest
-        test = analysis.ridge_probe(features, data.train, data.test, 3, l2=[strongest])
-        assert probe.sel(layer=layer).item() == pytest.approx(test.sel(layer=layer).item())
+
+
+def test_places_of_an_early_stage_lie_at_the_quarters_of_its_map(bit):
+    early = measurements.localization(bit, "stage1")
+    features = bit.features(*early.taps[0])
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(8, 16, 16, 3)).astype("float32")
+    totals = measurements.localization(bit, "stage1").statistic(features)
+    from vit_tf.analysis.stream import evaluate
+
+    result = evaluate(totals, images, features)
+    side = result.sizes["row"]
+    quarters = {side // 4, side // 2, 3 * side // 4}
+    assert set(result.token_row.values) == set(result.token_column.values) == quarters
+    assert result.sizes["token"] == 9

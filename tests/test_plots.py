@@ -8,7 +8,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
 
 from vit_tf.analysis import plots
 from vit_tf.analysis.plots import layers as naming
@@ -506,10 +508,400 @@ def test_ridge_probe_of_tokens_is_their_mean_within_their_range(rng):
 
 def test_ridge_probe_errors(rng):
     with pytest.raises(
-        ValueError, match=r"dims \(layer, l2\[, token\]\). Received: .*\(layer, head"
+        ValueError, match=r"dims \(layer, l2\[, token\]\[, seed\]\)\. Received: .*\(layer, head"
     ):
         plots.plot_ridge_probe(_probe(rng).rename(l2="head"))
     with pytest.raises(ValueError, match="Received: Dataset with variables"):
         plots.plot_ridge_probe(_skips(rng))
     with pytest.raises(ValueError, match=r"shape \(0, 1\)"):
         plots.plot_ridge_probe(_probe(rng).isel(layer=slice(0)))
+
+
+def _beside(rng, count, layers=SITES):
+    return {f"model {index}\n9{index} % right": _cka(rng, layers, layers) for index in range(count)}
+
+
+def test_cka_beside_draws_every_result_at_one_size_and_scale(rng):
+    results = _beside(rng, 7)
+    results["model 1\n91 % right"].cka[0, 0] = -0.1
+    axes = plots.plot_cka_beside(results)
+    assert axes.shape == (7,)
+    assert [ax.get_title() for ax in axes] == list(results)
+    for ax, result in zip(axes, results.values(), strict=True):
+        (image,) = ax.get_images()
+        np.testing.assert_array_equal(image.get_array(), result.cka.values.T)
+        assert image.get_clim() == (0, 1)
+        assert image.origin == "lower"
+    figure = axes[0].figure
+    figure.draw_without_rendering()
+    boxes = [ax.get_window_extent() for ax in axes]
+    sizes = [side for box in boxes for side in (box.width, box.height)]
+    np.testing.assert_allclose(sizes, 2.5 * figure.dpi, rtol=0.01)
+    assert boxes[3].y0 == pytest.approx(boxes[0].y0)
+    assert boxes[4].y1 < boxes[0].y0
+    assert boxes[4].x0 == pytest.approx(boxes[0].x0)
+    (bar,) = (ax for ax in figure.axes if ax not in axes)
+    worst = max(result.stderr.max().item() for result in results.values())
+    assert bar.get_ylabel() == f"CKA (standard error at most {worst:.1g})"
+    assert axes[-1].get_images()[0].colorbar.extend == "min"
+
+
+def test_cka_beside_names_shared_layers_at_the_outer_panels(rng):
+    axes = plots.plot_cka_beside(_beside(rng, 7))
+    assert [bool(_ticks(ax)) for ax in axes] == [False] * 3 + [True] * 4
+    assert [bool(_ticks(ax, "y")) for ax in axes] == [True, *[False] * 3, True, *[False] * 2]
+    assert _ticks(axes[3]) == _ticks(axes[4], "y") == {name: i for i, name in enumerate(SITES)}
+    assert axes[4].get_xlabel() == axes[4].get_ylabel() == "layer"
+    above_gap = axes[3].xaxis.get_tightbbox()
+    assert above_gap.y0 > axes[4].get_window_extent().y0
+    assert axes[0].get_window_extent().y0 - axes[4].get_window_extent().y1 < 0.6 * above_gap.height
+    assert not any(_overlap(ax, which) for ax in axes for which in "xy")
+    axes = plots.plot_cka_beside(_beside(rng, 6))
+    assert [bool(_ticks(ax)) for ax in axes] == [False] * 3 + [True] * 3
+    assert [bool(_ticks(ax, "y")) for ax in axes] == [True, False, False] * 2
+
+
+def test_cka_beside_names_layers_at_every_panel_where_they_differ(rng):
+    results = {"all skips": _cka(rng, SITES, SITES), "fewer": _cka(rng, SITES[1:], SITES[1:])}
+    axes = plots.plot_cka_beside(results)
+    for ax, names in zip(axes, (SITES, SITES[1:]), strict=True):
+        assert list(_ticks(ax)) == list(_ticks(ax, "y")) == names
+    results = {name: _cka(rng, SITES, [name], model_x="ViT", model_y=name) for name in ("BiT", "R")}
+    axes = plots.plot_cka_beside(results)
+    assert [ax.get_ylabel() for ax in axes] == ["layer of BiT", "layer of R"]
+    assert [ax.get_xlabel() for ax in axes] == ["layer of ViT"] * 2
+
+
+def test_cka_beside_errors(rng):
+    with pytest.raises(ValueError, match=r"dict from label to result\. Received: Dataset"):
+        plots.plot_cka_beside(_cka(rng, SITES, SITES))
+    with pytest.raises(ValueError, match=r"Expected at least one result\. Received: \{\}"):
+        plots.plot_cka_beside({})
+    with pytest.raises(ValueError, match=r"Expected a Dataset with cka\(layer_x, layer_y\)"):
+        plots.plot_cka_beside({"a": _cka(rng, SITES, SITES)[["stderr"]]})
+    assert not plt.get_fignums()
+
+
+def _marks(ax):
+    """Dict from marker to the list of the (column, row) that it marks."""
+    lines = [line for line in ax.lines if line.get_marker() != "None"]
+    return {
+        line.get_marker(): list(zip(*map(list, line.get_data()), strict=True)) for line in lines
+    }
+
+
+def test_matches_mark_the_best_of_every_column(rng):
+    result = _cka(rng, SITES, SITES, model_x="ViT", model_y="ViT, seed 1")
+    result["cka"][:] *= 0.5
+    for column, best in enumerate([0, 1, 1, 5, 4, 5]):
+        result["cka"][column, best] = 0.9
+    ax = plots.plot_matches(result)
+    assert _marks(ax) == {"o": [(0, 0), (1, 1), (4, 4), (5, 5)], "X": [(2, 1), (3, 5)]}
+    np.testing.assert_array_equal(ax.get_images()[0].get_array(), result.cka.values.T)
+    diagonal = ax.lines[0]
+    np.testing.assert_array_equal(diagonal.get_xdata(), diagonal.get_ydata())
+    heading = ax.get_legend().get_title().get_text()
+    assert heading == "4 of 6 layers match their own counterpart best"
+    assert _legend(ax)[1:] == ["best match: own counterpart", "best match: another layer"]
+    assert ax.get_title() == "Best matching layers: ViT and ViT, seed 1"
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("layer of ViT", "layer of ViT, seed 1")
+    assert ax.get_xlim() == ax.get_ylim() == (-0.5, 5.5)
+    ax.figure.draw_without_rendering()
+    legend = ax.get_legend().get_window_extent()
+    assert ax.title.get_window_extent().y0 > legend.y1 > legend.y0 > ax.get_window_extent().y1
+
+
+def test_matches_leave_columns_without_values_unmarked_and_draw_on_given_axes(rng):
+    result = _cka(rng, SITES, SITES)
+    result["cka"][2] = np.nan
+    result["cka"][3, 3] = np.nan
+    figure, ax = plt.subplots()
+    assert plots.plot_matches(result, ax=ax) is ax
+    assert plt.get_fignums() == [figure.number]
+    marks = sorted(column for places in _marks(ax).values() for column, _ in places)
+    assert marks == [0, 1, 3, 4, 5]
+    assert ax.get_title() == "Best matching layers"
+
+
+def test_matches_need_the_same_layers(rng):
+    with pytest.raises(ValueError, match=r"same layers along both dims\. Received: \['norm'\]"):
+        plots.plot_matches(_cka(rng, SITES, [*SITES, "norm"]))
+    with pytest.raises(ValueError, match="Received: another order"):
+        plots.plot_matches(_cka(rng, SITES, SITES[::-1]))
+    with pytest.raises(ValueError, match="Expected a Dataset with cka"):
+        plots.plot_matches(_cka(rng, SITES, SITES).cka)
+
+
+def _counterparts(rng, layers=SITES, **attrs):
+    values = rng.uniform(0.2, 0.9, len(layers))
+    dataset = {"cka": ("layer", values), "stderr": ("layer", 0.05 * values)}
+    return xr.Dataset(dataset, coords={"layer": layers}, attrs=attrs)
+
+
+def test_counterparts_draw_a_line_and_its_error_per_result(rng):
+    results = {f"{share} %": _counterparts(rng, model_y="all") for share in (3, 10, 30)}
+    results["10 %"]["stderr"][2:] = np.nan
+    results["30 %"] = results["30 %"].drop_vars("stderr")
+    ax = plots.plot_counterparts(results)
+    for line, (label, result) in zip(ax.lines, results.items(), strict=True):
+        np.testing.assert_array_equal(line.get_data(), [np.arange(6), result.cka.values])
+        assert line.get_label() == label
+    brightness = [sum(to_rgb) for to_rgb in (line.get_color()[:3] for line in ax.lines)]
+    assert brightness == sorted(brightness)
+    whole, part = ax.collections
+    corners = whole.get_paths()[0].vertices
+    for depth, middle, error in zip(
+        range(6), results["3 %"].cka.values, results["3 %"].stderr.values, strict=True
+    ):
+        heights = corners[corners[:, 0] == depth, 1]
+        np.testing.assert_allclose(heights.min(), middle - 1.96 * error)
+        np.testing.assert_allclose(heights.max(), middle + 1.96 * error)
+    assert part.get_paths()[0].vertices[:, 0].max() == 1
+    assert ax.get_ylim() == (0, 1)
+    assert list(_ticks(ax)) == SITES
+    assert _legend(ax) == list(results)
+    assert ax.get_legend().get_title().get_text() == "band: ±1.96 standard errors"
+    assert ax.get_title() == "Similarity of layers to their own counterparts in all"
+    assert "CKA" in ax.get_ylabel()
+
+
+def test_counterparts_beyond_the_scale_and_of_other_layers(rng):
+    low, high = _counterparts(rng, model_y="a"), _counterparts(rng, SITES[:3], model_y="b")
+    low["cka"][1], high["cka"][1] = -0.1, 1.05
+    results = {"ViT": low.drop_vars("stderr"), "BiT": high.drop_vars("stderr")}
+    ax = plots.plot_counterparts(results, ax=plt.subplots()[1])
+    assert ax.get_ylim()[0] < -0.1 and ax.get_ylim()[1] > 1.05
+    np.testing.assert_allclose(ax.lines[1].get_xdata(), [0, 0.5, 1])
+    assert "normalised depth" in ax.get_xlabel()
+    assert not ax.collections and not ax.get_legend().get_title().get_text()
+    assert ax.get_title() == "Similarity of layers to their own counterparts"
+    with pytest.raises(ValueError, match=r"Expected a Dataset with cka\(layer\)"):
+        plots.plot_counterparts({"ViT": low.drop_vars("cka")})
+    with pytest.raises(ValueError, match=r"dict from label to result\. Received: Dataset"):
+        plots.plot_counterparts(low)
+
+
+def _seeds(rng, seeds, **options):
+    probes = [_probe(rng, **options) for _ in range(seeds)]
+    return xr.concat(probes, "seed").assign_coords(seed=range(seeds))
+
+
+def _bars(ax):
+    """Array of shape (containers, layers, 2): the ends of the error bars."""
+    bars = [container.lines[2][0] for container in ax.containers]
+    return np.array([[segment[:, 1] for segment in bar.get_segments()] for bar in bars])
+
+
+def test_ridge_probe_of_seeds_is_their_mean_and_standard_deviation(rng):
+    result = _seeds(rng, 4, l2=(0.1, 1.0))
+    ax = plots.plot_ridge_probe(result, label="ViT")
+    mean, spread = result.mean("seed").values, result.std("seed", ddof=1).values
+    lines = [line for line in ax.lines if line.get_label().startswith("ViT")]
+    for index, line in enumerate(lines):
+        np.testing.assert_allclose(line.get_ydata(), mean[:, index])
+    expected = np.stack([mean - spread, mean + spread], axis=-1)
+    np.testing.assert_allclose(_bars(ax), np.moveaxis(expected, 1, 0))
+    caps = [line for line in ax.lines if line.get_marker() == "_"]
+    assert len(caps) == 4
+    heading = ax.get_legend().get_title().get_text()
+    assert heading == "line: mean over seeds\nbars: standard deviation over seeds"
+    assert _legend(ax) == ["ViT, l2 = 0.1", "ViT, l2 = 1"]
+    assert ax.get_ylim()[0] > 0
+
+
+def test_ridge_probe_of_one_seed_has_no_error_bars(rng):
+    result = _seeds(rng, 1)
+    ax = plots.plot_ridge_probe(result, label="ViT")
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), result.values[0, :, 0])
+    assert not ax.containers and not ax.collections
+    assert not ax.get_legend().get_title().get_text()
+    result = _seeds(rng, 3)
+    result[1:, 2] = np.nan
+    ax = plots.plot_ridge_probe(result, label="ViT")
+    caps = [line.get_ydata() for line in ax.lines if line.get_marker() == "_"]
+    assert [np.flatnonzero(np.isnan(ends)).tolist() for ends in caps] == [[2], [2]]
+
+
+def test_ridge_probes_of_models_with_seeds_overlay(rng):
+    ax = None
+    for index in range(5):
+        ax = plots.plot_ridge_probe(_seeds(rng, 1 + index), ax=ax, label=str(index))
+    lines = [line for line in ax.lines if line.get_label() in "01234"]
+    assert [line.get_color() for line in lines] == [f"C{index}" for index in range(5)]
+    assert len({line.get_marker() for line in lines}) == 5
+    assert len(ax.containers) == 4
+    assert _legend(ax) == list("01234")
+    assert list(_ticks(ax)) == SITES
+
+
+def test_ridge_probe_of_tokens_and_seeds(rng):
+    result = _seeds(rng, 3, tokens=5)
+    ax = plots.plot_ridge_probe(result, label="ViT")
+    line = next(line for line in ax.lines if line.get_label() == "ViT")
+    np.testing.assert_allclose(line.get_ydata(), result.mean(("seed", "token")).values[:, 0])
+    spread = result.mean("token").std("seed", ddof=1).values[:, 0]
+    np.testing.assert_allclose(np.diff(_bars(ax)[0])[:, 0], 2 * spread)
+    (band,) = (artist for artist in ax.collections if not isinstance(artist, LineCollection))
+    np.testing.assert_allclose(
+        [band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()],
+        [result.mean("seed").min(), result.mean("seed").max()],
+    )
+    heading = ax.get_legend().get_title().get_text().split("\n")
+    assert heading[0] == "line: mean over tokens and seeds"
+    assert len(heading) == 3
+
+
+def test_probe_variants_share_colours_by_model_and_looks_by_variant(rng):
+    labels = ["CLS: first", "CLS: mean", "GAP: mean", "GAP: first", "BiT"]
+    results = {label: _probe(rng).isel(l2=0) for label in labels}
+    results["GAP: mean"] = _seeds(rng, 3).isel(l2=0)
+    ax = plots.plot_probe_variants(results)
+    lines = {line.get_label(): line for line in ax.lines if line.get_label() in labels}
+    assert list(lines) == labels == _legend(ax)
+    for label, line in lines.items():
+        expected = results[label]
+        expected = expected.mean("seed") if "seed" in expected.dims else expected
+        np.testing.assert_allclose(line.get_ydata(), expected.values)
+    colour = {label: to_hex(line.get_color()) for label, line in lines.items()}
+    assert (
+        colour["CLS: first"] == colour["CLS: mean"] != colour["GAP: mean"] == colour["GAP: first"]
+    )
+    assert len(set(colour.values())) == 3
+    look = {label: (line.get_linestyle(), line.get_marker()) for label, line in lines.items()}
+    assert look["CLS: first"] == look["GAP: first"] != look["CLS: mean"] == look["GAP: mean"]
+    assert look["BiT"] not in (look["CLS: first"], look["CLS: mean"])
+    assert len(ax.containers) == 1
+    assert list(_ticks(ax)) == SITES
+    assert ax.yaxis.get_major_formatter()(0.55) == "55"
+
+
+def test_probe_variants_of_other_layers_and_errors(rng):
+    short = _probe(rng, layers=["a", "b", "c"]).isel(l2=0)
+    results = {"ViT: mean": _probe(rng).isel(l2=0), "BiT: mean": short}
+    ax = plots.plot_probe_variants(results, ax=plt.subplots()[1])
+    np.testing.assert_allclose(ax.lines[1].get_xdata(), [0, 0.5, 1])
+    assert "normalised depth" in ax.get_xlabel()
+    with pytest.raises(ValueError, match=r"dims \(layer\[, seed\]\)\. Received: .*\(layer, l2\)"):
+        plots.plot_probe_variants({"ViT: mean": _probe(rng)})
+    with pytest.raises(ValueError, match="Expected at least one result"):
+        plots.plot_probe_variants({})
+
+
+def _token_probe(rng, layers=SITES, prefix=1, rows=2, columns=3):
+    values = rng.uniform(0.1, 0.9, (len(layers), prefix + rows * columns))
+    attrs = {"prefix": prefix, "rows": rows, "columns": columns, "model": "ViT"}
+    return xr.DataArray(values, dims=("layer", "token"), coords={"layer": layers}, attrs=attrs)
+
+
+@pytest.mark.parametrize("prefix", [0, 1, 4])
+def test_probe_map_lays_tokens_out_row_by_row_on_one_scale(prefix, rng):
+    result = _token_probe(rng, prefix=prefix)
+    axes = plots.plot_probe_map(result)
+    assert axes.shape == (6,)
+    percent = 100 * result.values[:, prefix:].reshape(6, 2, 3)
+    for ax, name, first, expected in zip(axes, SITES, result.values[:, 0], percent, strict=True):
+        (image,) = ax.get_images()
+        np.testing.assert_allclose(image.get_array(), expected)
+        np.testing.assert_allclose(image.get_clim(), (percent.min(), percent.max()))
+        assert image.origin == "upper"
+        assert ax.get_title() == name + (f"\nCLS: {100 * first:.1f} %" if prefix == 1 else "")
+    (bar,) = (ax for ax in axes[0].figure.axes if ax not in axes)
+    scale = f"from {percent.min():.1f} to {percent.max():.1f}"
+    assert bar.get_ylabel() == f"test accuracy (%)\n{scale}"
+    assert axes[-1].get_images()[0].colorbar.extend == "neither"
+    assert axes[0].figure.get_suptitle() == "Linear probes on single tokens: ViT"
+    assert axes[4].get_ylabel() == "row (token)"
+
+
+def test_probe_map_chooses_layers_on_the_grid_evenly_through_the_depth(rng):
+    layers = [f"block{index:02}" for index in range(15)] + ["pooled"]
+    result = _token_probe(rng, layers)
+    result[-1, 1:] = np.nan
+    axes = plots.plot_probe_map(result)
+    titles = [ax.get_title().split("\n")[0] for ax in axes]
+    assert titles == [layers[index] for index in (0, 2, 4, 6, 8, 10, 12, 14)]
+    given = plt.subplots(2, 2)[1]
+    axes = plots.plot_probe_map(result, axes=given, layers=["block07", "block03"])
+    assert list(axes) == list(given[0])
+    assert [ax.get_title().split("\n")[0] for ax in axes] == ["block07", "block03"]
+    np.testing.assert_allclose(axes[0].get_images()[0].get_array().ravel(), 100 * result[7, 1:])
+
+
+def test_probe_map_errors(rng):
+    result = _token_probe(rng)
+    result[2, 5:] = np.nan
+    with pytest.raises(ValueError, match=r"1 \+ 2 x 3 tokens.*\{'block01/attention': 5\}"):
+        plots.plot_probe_map(result, layers=SITES[:3])
+    with pytest.raises(ValueError, match=r"1 \+ 4 x 4 tokens\. Received numbers: \{'block00"):
+        plots.plot_probe_map(result.assign_attrs(rows=4, columns=4))
+    with pytest.raises(ValueError, match=r"attributes \['prefix'\]\. Received: \['columns'"):
+        plots.plot_probe_map(result.drop_attrs().assign_attrs(rows=2, columns=3))
+    with pytest.raises(ValueError, match=r"at least 5 axes, one per layer\. Received: 1"):
+        plots.plot_probe_map(result, axes=plt.subplots()[1])
+    with pytest.raises(ValueError, match="Expected layers among"):
+        plots.plot_probe_map(result, layers=["norm"])
+    with pytest.raises(ValueError, match=r"Expected a DataArray of dims \(layer, token\)"):
+        plots.plot_probe_map(_probe(rng))
+
+
+def _localized(rng, side, prefix, layers=("block00/mlp/sum", "block01/mlp/sum")):
+    place = np.arange(prefix + side**2) - prefix
+    spatial = np.where(place < 0, np.nan, place)
+    return xr.DataArray(
+        rng.uniform(0, 1, (len(layers), len(place), side, side)),
+        dims=("layer", "token", "row", "column"),
+        coords={
+            "layer": list(layers),
+            "token": place + prefix,
+            "token_row": ("token", spatial // side),
+            "token_column": ("token", spatial % side),
+        },
+    )
+
+
+def test_localization_of_layers_has_a_row_per_layer_and_a_column_per_token(rng):
+    result = _localized(rng, 8, 1)
+    names = ["block01/mlp/sum", "block00/mlp/sum"]
+    axes = plots.plot_localization(result, layer=names)
+    tokens = [0, 1, 5, 33, 37, 64]
+    assert axes.shape == (2, 6)
+    for layer, row in zip(names, axes, strict=True):
+        for token, ax in zip(tokens, row, strict=True):
+            (image,) = ax.get_images()
+            np.testing.assert_array_equal(image.get_array(), result.sel(layer=layer, token=token))
+            assert image.get_clim() == (0, 1)
+            frames = [patch.get_xy() for patch in ax.patches if isinstance(patch, Rectangle)]
+            at_row, at_column = divmod(token - 1, 8)
+            assert frames == ([] if token == 0 else [(at_column - 0.5, at_row - 0.5)])
+    assert [ax.get_title() for ax in axes[0]][3:5] == ["token 33 (4, 0)", "token 37 (4, 4)"]
+    assert [ax.get_ylabel() for ax in axes[:, 0]] == names
+    assert "framed" in axes[0, 0].figure.get_suptitle()
+    boxes = np.vectorize(lambda ax: ax.get_position().x0)(axes)
+    np.testing.assert_allclose(boxes[0], boxes[1])
+    assert (np.diff(boxes[0]) > 0).all()
+    assert axes[1, 0].get_position().y1 < axes[0, 0].get_position().y0
+
+
+def test_localization_of_chosen_tokens_and_of_few(rng):
+    result = _localized(rng, 8, 0)
+    titles = [
+        ax.get_title() for ax in plots.plot_localization(result, layer=["block00/mlp/sum"])[0]
+    ]
+    assert titles == [f"token {t} ({t // 8}, {t % 8})" for t in (0, 4, 32, 36, 63)]
+    axes = plots.plot_localization(result, layer=["block00/mlp/sum"], tokens=[63, 9])
+    assert axes.shape == (1, 2)
+    np.testing.assert_array_equal(axes[0, 0].get_images()[0].get_array(), result.values[0, 63])
+    (one,) = plots.plot_localization(result, tokens=[9])
+    np.testing.assert_array_equal(one.get_images()[0].get_array(), result.values[1, 9])
+    few = plots.plot_localization(_localized(rng, 2, 1), layer=["block00/mlp/sum"])
+    assert few.shape == (1, 5)
+    some = result.sel(token=range(9, 20))
+    titles = [ax.get_title() for ax in plots.plot_localization(some, layer=["block00/mlp/sum"])[0]]
+    places = [(9, "1, 1"), (12, "1, 4"), (15, "1, 7"), (16, "2, 0"), (19, "2, 3")]
+    assert titles == [f"token {token} ({place})" for token, place in places]
+    with pytest.raises(ValueError, match=r"Expected tokens among \[0, 1, .*Received: \[64\]"):
+        plots.plot_localization(result, tokens=[64])
+    with pytest.raises(ValueError, match=r"Expected layers among .* Received: \[\]"):
+        plots.plot_localization(result, layer=[])
+    with pytest.raises(ValueError, match="at least 10 axes, one per token and layer"):
+        plots.plot_localization(result, layer=result.layer.values, axes=plt.subplots()[1])

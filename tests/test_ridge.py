@@ -1,10 +1,13 @@
+from functools import partial
+
 import numpy as np
 import pytest
 import tensorflow as tf
+import xarray as xr
 from sklearn.linear_model import Ridge
 
-from vit_tf import analysis
-from vit_tf.analysis.ridge import _moments, _probed, _solve
+from vit_tf import TokenGrid, analysis
+from vit_tf.analysis.ridge import TOKENS
 
 L2 = (0.01, 1.0, 100.0)
 
@@ -29,10 +32,14 @@ def expected_accuracy(train, test, l2, reduce):
 @pytest.mark.parametrize("count", [200, 9], ids=["primal", "dual"])
 def test_weights_equal_scikit_learn(rng, count):
     x, y = make(rng, count)
-    probed = _probed(lambda images: {"tokens": images[..., 0] + 1000.0}, "mean")
-    moments = _moments(probed, (x, y), 4)["tokens"]
-    assert ("rows" in moments) == (count < 12)
-    weights, intercept = _solve(moments, np.array(L2))
+
+    def shifted(images):
+        return {"tokens": images[..., 0] + 1000.0}
+
+    statistic = analysis.probe_statistic(shifted, (x, y), 4, L2)
+    totals = analysis.one_pass({"probe": (statistic, shifted)}, (x, y))["probe"]
+    assert ("rows" in totals) == (count < 12)
+    weights, intercept = statistic.finish(totals).weights["tokens"]
     rows = (x[..., 0] + np.float32(1000)).mean(1).astype(float)
     for index, l2 in enumerate(L2):
         model = Ridge(alpha=l2).fit(x[..., 0].mean(1).astype(float), 2.0 * np.eye(4)[y] - 1)
@@ -91,6 +98,73 @@ def test_a_constant_feature_gives_chance(rng):
         lambda x: {"constant": 0 * x[:, :, :, 0] + 3.0}, (images, labels), (images, labels), 4
     )
     np.testing.assert_allclose(probe, 26 / 101)
+
+
+@pytest.mark.parametrize("count", [200, 9], ids=["primal", "dual"])
+def test_all_tokens_in_one_pass_equal_their_own(rng, count):
+    train, test = make(rng, count), make(rng, 60)
+    calls = []
+
+    def counted(images):
+        calls.append(None)
+        return features(images)
+
+    modes = {tokens: analysis.probe_statistic(counted, train, 4, L2, tokens) for tokens in TOKENS}
+    totals = analysis.one_pass({mode: (one, counted) for mode, one in modes.items()}, train)
+    probes = {mode: one.finish(totals[mode]) for mode, one in modes.items()}
+    assert len(calls) == 1
+    scores = {mode: analysis.score_statistic(counted, probe) for mode, probe in probes.items()}
+    totals = analysis.one_pass({mode: (one, counted) for mode, one in scores.items()}, test)
+    assert len(calls) == 2
+    for mode in ("rest", "each"):
+        alone = analysis.ridge_probe(counted, train, test, 4, l2=L2, tokens=mode)
+        xr.testing.assert_identical(scores[mode].finish(totals[mode]), alone)
+
+
+def test_the_places_of_tokens_are_noted(rng):
+    data = make(rng, 20)
+
+    def places(features, grid):
+        features = partial(features)
+        features.token_grid = grid
+        attributes = analysis.ridge_probe(features, data, data, 4, 1.0, "each").attrs
+        return [attributes.get(name) for name in ("prefix", "rows", "columns")]
+
+    def sequence(images):
+        return {"tokens": images[..., 0]}
+
+    def both(images):
+        return {"tokens": images[..., 0], "pooled": images[:, 0, :, 0]}
+
+    assert places(sequence, TokenGrid(1, 2, 1, 8)) == [1, 1, 2]
+    assert places(both, TokenGrid(1, 2, 1, 8)) == [1, None, None]
+    assert places(sequence, TokenGrid(1, 3, 2, 8)) == [0, 1, 3]
+    assert places(sequence, TokenGrid(5, 5, 1, 8)) == [0, None, None]
+    assert places(sequence, None) == [0, None, None]
+    assert "prefix" not in analysis.ridge_probe(sequence, data, data, 4, 1.0).attrs
+
+
+def test_select_l2_for_each_token_of_layers_with_different_numbers():
+    def accuracy(values):
+        return xr.DataArray(
+            values,
+            dims=("layer", "l2", "token"),
+            coords={"layer": ["a", "b"], "l2": [0.1, 1.0, 10.0], "token": [0, 1]},
+            attrs={"model": "ViT"},
+        )
+
+    nan = np.nan
+    validation = accuracy(
+        [[[0.5, 0.9], [0.7, 0.9], [0.7, 0.2]], [[0.3, nan], [0.2, nan], [0.1, nan]]]
+    )
+    test = accuracy([[[0.0, 0.1], [0.2, 0.3], [0.4, 0.5]], [[0.6, nan], [0.7, nan], [0.8, nan]]])
+    chosen = analysis.select_l2(validation, test)
+    assert chosen.dims == ("layer", "token") and chosen.attrs["model"] == "ViT"
+    np.testing.assert_array_equal(chosen, [[0.4, 0.3], [0.6, nan]])
+    np.testing.assert_array_equal(chosen.l2, [[10.0, 1.0], [0.1, nan]])
+    first = analysis.select_l2(validation.isel(token=0, drop=True), test.isel(token=0, drop=True))
+    np.testing.assert_array_equal(first, [0.4, 0.6])
+    np.testing.assert_array_equal(first.l2, [10.0, 0.1])
 
 
 def test_errors(rng):

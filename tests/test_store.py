@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from vit_tf.analysis.store import fingerprint, load, stored
+from vit_tf.analysis.store import fingerprint, keep, load, write_whole
 
 
 def result():
@@ -11,33 +11,28 @@ def result():
     ).rename("distance")
 
 
-def test_work_is_done_once_for_each_key(tmp_path):
-    calls = []
-
-    def compute():
-        calls.append(1)
-        return result()
-
+def test_results_come_back_under_their_key_only(tmp_path):
     path = tmp_path / "deep" / "distance.nc"
-    first = stored(path, "k1", compute)
-    again = stored(path, "k1", compute)
-    assert len(calls) == 1
-    xr.testing.assert_identical(first, again)
-    xr.testing.assert_equal(again, result())
-    assert again.attrs["key"] == "k1" and again.attrs["seconds"] >= 0
-    stored(path, "k2", compute)
-    assert len(calls) == 2 and load(path, "k1") is None and load(path, "k2") is not None
+    assert load(path, "k1") is None
+    kept = keep(result(), path, "k1", {"seconds": 1.5})
+    xr.testing.assert_identical(load(path, "k1"), kept)
+    xr.testing.assert_equal(kept, result())
+    assert kept.attrs == {"seconds": 1.5, "key": "k1"}
+    assert load(path, "k2") is None
+    keep(result().to_dataset(), path, "k2", {})
+    assert load(path, "k1") is None and load(path, "k2") is not None
 
 
-def test_a_failed_computation_leaves_the_old_result(tmp_path):
+def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "distance.nc"
-    stored(path, "k1", result)
+    keep(result(), path, "k1", {})
 
-    def fail():
-        raise ValueError("no")
+    def fail(partial):
+        partial.write_text("half")
+        raise OSError("disk full")
 
-    with pytest.raises(ValueError, match="no"):
-        stored(path, "k2", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_whole(path, fail)
     assert load(path, "k1") is not None
     assert [p.name for p in tmp_path.iterdir()] == ["distance.nc"]
 

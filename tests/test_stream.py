@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from vit_tf.analysis import accumulate, collect
+from vit_tf import TokenGrid
+from vit_tf.analysis import Statistic, accumulate, choose, collect, match_maps, one_pass
+from vit_tf.analysis.stream import evaluate
 from vit_tf.distribute import strategy
 
 
@@ -80,3 +82,107 @@ def test_errors(images):
         accumulate(power, batched(images).take(0))
     with pytest.raises(ValueError, match="Expected images to be an array"):
         accumulate(power, "images")
+
+
+def total(images, *models):
+    """The sum of all taps, and their first rows."""
+    taps = {f"{number}/{tap}": x for number, of in enumerate(models) for tap, x in of.items()}
+    return {
+        "sum": {tap: tf.reduce_sum(x, axis=0) for tap, x in taps.items()},
+        "rows": {tap: x[:, 0] for tap, x in taps.items()},
+        "examples": tf.shape(images)[0],
+    }
+
+
+TOTAL = Statistic(total, lambda totals: totals["sum"])
+
+
+class Counted:
+    """Features that count their calls."""
+
+    name = "model_taps"
+    token_grid = TokenGrid(2, 2, 0, 1)
+
+    def __init__(self, scale=1.0):
+        self.scale = scale
+        self.calls = 0
+
+    def __call__(self, images):
+        self.calls += 1
+        return {"map": self.scale * images, "a": images[:, 0] ** 2, "b": images[:, 1, :, 0]}
+
+
+def test_one_pass_gives_sums_and_rows_of_every_request(images):
+    one, other = Counted(), Counted(2.0)
+    labelled = Statistic(
+        lambda images, labels, taps: {"sum": tf.reduce_sum(labels)}, dict, with_labels=True
+    )
+    requests = {"both": (TOTAL, one, other), "one": (TOTAL, one), "labels": (labelled, one)}
+    data = tf.data.Dataset.from_tensor_slices((images, np.arange(37))).batch(8)
+    totals = one_pass(requests, data)
+    assert list(totals) == ["both", "one", "labels"]
+    assert list(totals["both"]["sum"]) == ["0/map", "0/a", "0/b", "1/map", "1/a", "1/b"]
+    np.testing.assert_allclose(totals["both"]["sum"]["1/map"], 2 * images.sum(0), atol=1e-4)
+    np.testing.assert_array_equal(totals["both"]["rows"]["1/map"], 2 * images[:, 0])
+    np.testing.assert_array_equal(totals["one"]["rows"]["0/b"], images[:, 1, 0, 0])
+    assert totals["one"]["sum"]["0/a"].dtype == np.float64 and totals["one"]["examples"] == 37
+    assert totals["labels"]["sum"] == 37 * 36 / 2
+    np.testing.assert_array_equal(evaluate(TOTAL, images, one)["0/map"].shape, (2, 2, 1))
+
+
+def test_features_are_called_once_for_all_that_is_chosen_and_derived(images):
+    features = Counted()
+    some = choose(features, ["b", "a"])
+    one, maps = choose(some, ["a"]), match_maps(choose(features, ["map"]), 1, TokenGrid(1, 1, 0, 2))
+    requests = {
+        str(number): (TOTAL, *given)
+        for number, given in enumerate([(features,), (some, one), (maps, features), (one,)])
+    }
+    totals = one_pass(requests, images)
+    assert features.calls == 1
+    assert list(totals["1"]["sum"]) == ["0/b", "0/a", "1/a"]
+    np.testing.assert_array_equal(totals["3"]["sum"]["0/a"], totals["0"]["sum"]["0/a"])
+    np.testing.assert_allclose(
+        totals["2"]["sum"]["0/map"], images.mean((1, 2)).sum(0)[None, None], atol=1e-4
+    )
+
+
+def test_a_choice_stands_for_its_features(images):
+    chosen = choose(Counted(), ["b", "a"])
+    assert list(chosen(images)) == ["b", "a"]
+    assert chosen.name == "model" and chosen.token_grid == Counted.token_grid
+    assert choose(lambda images: {"a": images}, ["a"]).token_grid is None
+    with pytest.raises(ValueError, match=r"Expected a tap 'c'\. Received: map, a, b$"):
+        choose(Counted(), ["a", "c"])(images)
+
+
+def test_an_error_in_one_result_leaves_the_others(images):
+    def fail(totals):
+        raise ValueError("constant")
+
+    broken = Statistic(total, fail)
+    totals = one_pass({"broken": (broken, Counted()), "sound": (TOTAL, Counted())}, images)
+    with pytest.raises(ValueError, match="constant"):
+        broken.finish(totals["broken"])
+    np.testing.assert_allclose(
+        TOTAL.finish(totals["sound"])["0/map"], images.sum(0, np.float64), atol=1e-4
+    )
+
+
+def test_one_pass_asks_for_the_largest_batch_and_for_labels(images):
+    large = Statistic(total, dict, min_batch=6)
+    with pytest.raises(ValueError, match=r"at least 6 examples\. Received one of 5"):
+        one_pass({"any": (TOTAL, Counted()), "large": (large, Counted())}, batched(images))
+    labels = Statistic(lambda x, y: {"sum": tf.reduce_sum(y)}, dict, with_labels=True)
+    with pytest.raises(ValueError, match=r"Expected batches of \(images, labels\)"):
+        one_pass({"any": (TOTAL, Counted()), "labels": (labels,)}, batched(images))
+
+
+def test_one_pass_on_two_replicas_keeps_every_sum_order_and_name(images):
+    requests = {"z": (TOTAL, Counted()), "a": (TOTAL, Counted(3.0))}
+    alone = one_pass(requests, batched(images))
+    with strategy("mirrored").scope():
+        together = one_pass(requests, batched(images))
+    tf.nest.map_structure(np.testing.assert_array_equal, together, alone)
+    assert list(together) == ["z", "a"]
+    assert [list(part["sum"]) for part in together.values()] == [["0/map", "0/a", "0/b"]] * 2

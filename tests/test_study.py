@@ -1,43 +1,38 @@
 """The study from training to report, on models small enough to train in a test."""
 
-import importlib.util
+import dataclasses
 import re
-import sys
-from pathlib import Path
 
+import numpy as np
 import pytest
+import study as study_script
+import study_models
 import xarray as xr
 
 import vit_tf
 from vit_tf.analysis import stream
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "study.py"
+
+def tiny_plans(options, num_classes):
+    shared = {"image_shape": (options.image_size,) * 2 + (3,), "num_classes": num_classes}
+    recipe = vit_tf.Recipe(epochs=options.epochs, warmup_epochs=0)
+    vit = {"patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 8}
+    bit = {"units": (1,), "width_factor": 0.5}
+    return [
+        study_models.Plan("ViT-CLS", "vit", vit_tf.ViT, shared | vit, recipe),
+        study_models.Plan("BiT", "resnet", vit_tf.BiT, shared | bit, recipe),
+    ]
 
 
-@pytest.fixture(scope="module")
-def study():
-    """The script as a module, with two tiny models in place of its four."""
-    spec = importlib.util.spec_from_file_location("study_script", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["study_script"] = module
-    spec.loader.exec_module(module)
-
-    def make_plans(options, num_classes):
-        shared = {"image_shape": (options.image_size,) * 2 + (3,), "num_classes": num_classes}
-        recipe = vit_tf.Recipe(epochs=options.epochs, warmup_epochs=0)
-        vit = {"patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 8}
-        bit = {"units": (1,), "width_factor": 0.5}
-        return [
-            module.Plan("ViT-CLS", "vit", vit_tf.ViT, shared | vit, recipe),
-            module.Plan("BiT", "resnet", vit_tf.BiT, shared | bit, recipe),
-        ]
-
-    module.make_plans = make_plans
-    return module
+@pytest.fixture
+def study(monkeypatch):
+    """The script with two tiny models in place of all of its own."""
+    monkeypatch.setattr(study_models, "make_plans", tiny_plans)
+    return study_script
 
 
 def arguments(out, epochs="1"):
-    flags = "--image-size 16 --take 120 --take-test 60 --strategy none"
+    flags = "--image-size 16 --take 120 --take-test 60 --shots 4 --strategy none"
     return [*flags.split(), "--epochs", epochs, "--out", str(out)]
 
 
@@ -94,7 +89,81 @@ def test_mistakes_are_one_line(study, tmp_path, capsys):
         (["--data", "digit"], "digits"),
         (["--data", str(tmp_path / "none")], "Expected a folder that exists"),
         (["--strategy", "gpu"], "Expected strategy"),
+        (["--figures", "1,99"], "Expected figures among 1, B.1, "),
+        (["--seeds", "0"], "Expected --seeds to be at least 1. Received: 0"),
+        (["--shots", "400"], "at least 800 images in the train split"),
     ]:
         assert study.main([*arguments(tmp_path), *flags]) == 2
         error = capsys.readouterr().err.strip().splitlines()[-1]
         assert error.startswith("error: ") and message in error
+
+
+def test_only_the_models_of_the_chosen_figures_are_trained(study, tmp_path, monkeypatch):
+    trained = count_calls(monkeypatch, vit_tf.training, "train")
+    assert study.main([*arguments(tmp_path), "--figures", "8,12"]) == 0
+    assert len(trained) == 1
+    assert not list((tmp_path / "results").glob("*bit*"))
+
+
+def test_list_names_every_figure(study, capsys):
+    assert study.main(["--list"]) == 0
+    listed = capsys.readouterr().out
+    for entry in study.FIGURES:
+        assert ",".join(entry.numbers) in listed and entry.title in listed
+
+
+@pytest.fixture
+def options(tmp_path):
+    options = study_script.parse(["--out", str(tmp_path), "--image-size", "16"])
+    options.sizes = {"train": 100, "validation": 40, "test": 40}
+    return options
+
+
+def test_every_plan_is_another_and_every_figure_has_its_models(options):
+    plans = study_models.make_plans(options, 10)
+    assert len({plan.slug for plan in plans}) == len(plans)
+    keys = {study_models.model_key(plan, options) for plan in plans}
+    assert len(keys) == len(plans)
+    names = [plan.name for plan in plans]
+    for index, plan in enumerate(plans):
+        assert plan.of is None or names.index(plan.of) < index
+        assert plan.start is None or names.index(plan.start.name) < index
+    needed = {role for entry in study_script.FIGURES for role in entry.roles}
+    assert needed == {plan.role for plan in plans}
+    assert sum(plan.role == "seed" for plan in plans) == 2 * (options.seeds - 1)
+
+
+def labels_of(data):
+    return [int(label) for _, labels in data for label in labels]
+
+
+def test_plans_see_their_share_of_the_images(options):
+    plans = {plan.name: plan for plan in study_models.make_plans(options, 10)}
+    whole = [labels_of(d) for d in study_models._training_data(plans["ViT-CLS"], options)]
+    assert [len(labels) for labels in whole] == [100, 40, 40]
+    some = study_models._training_data(plans["ViT-CLS on 10% of the data"], options)
+    labels = labels_of(some[0])
+    assert len(labels) == 3 * 10 and sorted(labels) == sorted(3 * list(range(10)))
+    assert labels_of(some[1]) == whole[1] and labels_of(some[2]) == whole[2]
+    halves = [
+        study_models._training_data(plans[name], options)
+        for name in ("ViT-CLS on half the classes", "ViT-CLS fine-tuned on the others")
+    ]
+    for split in range(3):
+        first, second = (labels_of(half[split]) for half in halves)
+        assert set(first) == set(range(5)) and set(second) == set(range(5, 10))
+        assert len(first) + len(second) == len(whole[split])
+
+
+def test_fine_tuning_starts_from_the_trained_body_with_a_new_head(options, monkeypatch):
+    before, after = study_models.make_plans(options, 10)[-2:]
+    study_models.trained(dataclasses.replace(before, recipe=vit_tf.Recipe(epochs=1)), options)
+    source = vit_tf.load_model(study_models.model_path(before, options))
+    monkeypatch.setattr(vit_tf, "train", lambda model, recipe, *data: recipe.compile(model, 1))
+    study_models.trained(after, options)
+    tuned = vit_tf.load_model(study_models.model_path(after, options))
+    for old, new in zip(source.weights, tuned.weights, strict=True):
+        if new.path.split("/")[-2] == "head":
+            assert np.any(old.numpy()) and not np.any(new.numpy())
+        else:
+            np.testing.assert_array_equal(old, new)

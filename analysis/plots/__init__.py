@@ -7,15 +7,22 @@ fitting size; the caller saves and closes it. A title takes the model's name fro
 `model` of the result, or `model_x` and `model_y`.
 """
 
-from .lines import plot_attention_distance, plot_ridge_probe, plot_skip_ratio_lines
+from .lines import plot_attention_distance, plot_skip_ratio_lines
 from .localization import plot_head_similarity, plot_localization
-from .maps import plot_cka, plot_receptive_field, plot_skip_ratio
+from .maps import plot_receptive_field, plot_skip_ratio
+from .probes import plot_probe_map, plot_probe_variants, plot_ridge_probe
+from .similarity import plot_cka, plot_cka_beside, plot_counterparts, plot_matches
 
 __all__ = [
     "plot_attention_distance",
     "plot_cka",
+    "plot_cka_beside",
+    "plot_counterparts",
     "plot_head_similarity",
     "plot_localization",
+    "plot_matches",
+    "plot_probe_map",
+    "plot_probe_variants",
     "plot_receptive_field",
     "plot_ridge_probe",
     "plot_skip_ratio",

@@ -8,6 +8,7 @@ import numpy as np
 FONT_SIZE = 7.5
 ENOUGH_GROUPS = 8
 LEFT_BY_LAYOUT = 0.75
+NORMALISED = "normalised depth (0: first layer, 1: last layer)"
 
 
 def shorten(names):
@@ -107,6 +108,40 @@ def name_layers(ax, which, names, positions, inches=None):
     if which == "x":
         flat = _fits_flat(labels, np.asarray(places) * scale)
         axis.set_tick_params(which="both", labelrotation=0 if flat else 90)
+
+
+def depth_axis(ax, layers):
+    """Make depth the x axis of several models: layers named if they share them, else in [0, 1].
+
+    Args:
+        ax: Matplotlib axes.
+        layers: list of the lists of layer names of each model, in depth order.
+
+    Returns:
+        List of arrays of shape (layers,): where on the axis the layers of each model lie.
+    """
+    if any(names != layers[0] for names in layers):
+        ax.set_xlabel(NORMALISED)
+        return [np.linspace(0, 1, len(names)) for names in layers]
+    names, cut = shorten(layers[0])
+    places = np.arange(len(names))
+    name_layers(ax, "x", names, places)
+    ax.set_xlabel(layer_label(cut))
+    return [places] * len(layers)
+
+
+def name_places(ax, shape, unit):
+    """Number the first and last row and column of a map of this shape, outer panels only."""
+    rows, columns = shape
+    ax.set_xticks(sorted({0, columns - 1}))
+    ax.set_yticks(sorted({0, rows - 1}))
+    if columns > 1:
+        for text, inwards in zip(ax.get_xticklabels(), ("left", "right"), strict=True):
+            text.set_horizontalalignment(inwards)
+    ax.tick_params(labelsize=FONT_SIZE, length=2)
+    ax.set_xlabel(f"column ({unit})", fontsize=FONT_SIZE, labelpad=1)
+    ax.set_ylabel(f"row ({unit})", fontsize=FONT_SIZE, labelpad=1)
+    ax.label_outer()
 
 
 def _guess_inches(ax, which):

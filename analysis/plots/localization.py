@@ -5,63 +5,95 @@ import math
 import numpy as np
 
 from . import style
-from .layers import layer_label, shorten
+from .layers import layer_label, shorten, wrap
 
 MOST_PANELS = 4  # along either side, where tokens are chosen for the reader
-OWN_PLACE = "#35e0ff"
+MOST_BY_LAYER = 6
+FRAMED = "framed: the token's own (row, column)"
 
 
-def plot_localization(result, axes=None, layer=None):
-    """CKA of single tokens with every patch of the input image, a map per token (Figures 9, 10).
+def plot_localization(result, axes=None, layer=None, tokens=None):
+    """CKA of single tokens with every patch of the input image (Figures 9, 10, D.1 to D.3).
 
-    The maps lie as their tokens do in the image, prefix tokens in a row above, and a frame marks
-    each token's own place. Of many tokens, up to 4 x 4 with a place are drawn, evenly spaced; to
-    choose others pass `result.sel(token=[...])`, at most 16.
+    A frame marks each token's own place. The maps of one layer lie as their tokens do in the image,
+    prefix tokens in a row above; those of a list of layers, or of one, in a row per layer.
 
     Args:
         result: DataArray of dims (layer, token, row, column) from `localization`, with the
             coordinates `token_row` and `token_column`; NaN (constant patches) is drawn grey.
-        axes: array of at least as many Matplotlib axes as tokens drawn; new ones if None.
-        layer: name of the layer to draw; the last if None.
+        axes: array of at least as many Matplotlib axes as maps drawn; new ones if None.
+        layer: name of the layer to draw, the last if None; or a list of names, in order.
+        tokens: the tokens to draw, by their coordinate. If None, of one layer all 16 tokens or
+            fewer, else up to 4 x 4 with a place, evenly spaced; of a list of layers all 6 or fewer,
+            else the first, and those nearest to the centre, two corners and two edges.
 
     Returns:
-        ndarray of shape (tokens,) of the axes drawn on, in the order of the tokens. Colours are
-        fixed to [0, 1]; values beyond saturate, and the colour bar is pointed.
+        ndarray of the axes drawn on, of shape (tokens,), and (layers, tokens) for a list. Colours
+        are fixed to [0, 1]; values beyond saturate, and the colour bar is pointed.
 
     Raises:
-        ValueError: if the dims or coordinates differ, the layer is unknown, or there are too few
-            axes.
+        ValueError: if the dims or coordinates differ, a layer or token is unknown, or there are too
+            few axes.
     """
     result = style.expect_array(result, ("layer", "token", "row", "column"))
     missing = {"token_row", "token_column"} - set(result.coords)
     if missing:
         raise ValueError(f"Expected the coordinates {sorted(missing)}. Received: no such")
-    name = style.layer_names(result)[-1] if layer is None else layer
-    chosen = _chosen(style.select_layers(result, [name]).isel(layer=0))
-    count = chosen.sizes["token"]
+    one = layer is None or isinstance(layer, str)
+    names = [style.layer_names(result)[-1] if layer is None else layer] if one else layer
+    chosen = style.select_layers(result, names)
+    chosen = _spaced(chosen, one) if tokens is None else _named(chosen, tokens)
+    shape = chosen.shape[:2]
     if axes is None:
-        axes = _new_panels(chosen, style.titled("Localization of tokens", result), name)
-    axes = np.asarray(axes).ravel()
-    if len(axes) < count:
-        raise ValueError(f"Expected at least {count} axes, one per token. Received: {len(axes)}")
-    axes = axes[:count]
-    for ax, token in zip(axes, range(count), strict=True):
-        image = _draw_token(ax, chosen.isel(token=token))
-    _colour_bar(axes, image, chosen.values)
-    return axes
+        title = style.titled("Localization of tokens", result)
+        axes = _panels_in_place(chosen, title) if one else _panels_by_layer(chosen, title)
+    axes = style.expect_axes(axes, math.prod(shape), "token and layer")
+    for ax, (row, column) in zip(axes, np.ndindex(*shape), strict=True):
+        image = _draw_token(ax, chosen.isel(layer=row, token=column), titled=one or row == 0)
+        if not one and column == 0:
+            ax.set_ylabel(wrap(style.layer_names(chosen)[row], 16), fontsize=8)
+    gaps = " (grey: patch is constant)" if np.isnan(chosen.values).any() else ""
+    style.shared_colour_bar(axes, image, f"CKA of token and input patch{gaps}", chosen.values)
+    return axes if one else axes.reshape(shape)
 
 
-def _chosen(result):
-    """The tokens to draw: all of a few, else evenly spaced ones that have a place."""
-    if result.sizes["token"] <= MOST_PANELS**2:
+def _named(result, tokens):
+    """The tokens of these coordinates, in the order asked for."""
+    known = result["token"].values.tolist()
+    if not len(tokens) or not set(tokens) <= set(known):
+        raise ValueError(f"Expected tokens among {known}. Received: {list(tokens)}")
+    return result.sel(token=list(tokens))
+
+
+def _spaced(result, in_place):
+    """The tokens to draw: all of a few, else some that are spread over the grid."""
+    if result.sizes["token"] <= (MOST_PANELS**2 if in_place else MOST_BY_LAYER):
         return result
+    places = np.stack([result["token_row"].values, result["token_column"].values])
+    if not in_place:
+        return result.isel(token=_landmarks(places, result.shape[2:]))
     keep = np.ones(result.sizes["token"], bool)
-    for side in ("row", "column"):
-        place = result[f"token_{side}"].values
+    for place in places:
         known = np.unique(place[np.isfinite(place)])
         spaced = np.linspace(0, len(known) - 1, min(len(known), MOST_PANELS)).round().astype(int)
         keep &= np.isin(place, known[spaced])
     return result.isel(token=np.flatnonzero(keep))
+
+
+def _landmarks(places, shape):
+    """Indices of the first prefix token, and of those at two corners, two edges and the centre.
+
+    Args:
+        places: array of shape (2, token), rows and columns, NaN of prefix tokens.
+        shape: numbers of rows and columns of the grid.
+    """
+    last, middle = np.array(shape) - 1, np.array(shape) // 2
+    top, left = (0, middle[1]), (middle[0], 0)
+    chosen = set(np.flatnonzero(np.isnan(places).any(axis=0))[:1])
+    for landmark in ((0, 0), top, left, middle, last):
+        distance = np.hypot(*(places - np.array(landmark)[:, None]))
+        chosen.add(np.nanargmin(distance))
+    return sorted(chosen)
 
 
 def _cells(result):
@@ -73,24 +105,35 @@ def _cells(result):
     return row, np.where(prefix, np.cumsum(prefix) - 1, column)
 
 
-def _new_panels(result, title, layer):
+def _panels_in_place(result, title):
     """Axes of a new figure, one per token, laid out like the grid."""
-    import matplotlib.pyplot as plt
-
     row, column = _cells(result)
-    rows, columns = row.max() + 1, column.max() + 1
-    tall = result.sizes["row"] / result.sizes["column"]
-    width = max(0.6, 1.35 / max(tall, 1))
-    size = (max(4.4, columns * width + 1.3), max(3.2, rows * (width * tall + 0.3) + 0.6))
-    figure, axes = plt.subplots(rows, columns, figsize=size, layout="compressed", squeeze=False)
-    figure.suptitle(f"{title}\n{layer}; framed: the token's own (row, column)", fontsize=11)
+    heading = f"{title}\n{style.layer_names(result)[0]}; {FRAMED}"
+    axes = _new_panels(result, row.max() + 1, column.max() + 1, heading, 0.3)
     used = axes[row, column]
     for ax in set(axes.ravel()) - set(used):
         ax.remove()
     return used
 
 
-def _draw_token(ax, values):
+def _panels_by_layer(result, title):
+    """Axes of a new figure, a row per layer and a column per token."""
+    return _new_panels(result, *result.shape[:2], f"{title}\n{FRAMED}", 0.1)
+
+
+def _new_panels(result, rows, columns, heading, between):
+    """Axes of shape (rows, columns), each as oblong as the maps, with inches `between` rows."""
+    import matplotlib.pyplot as plt
+
+    tall = result.sizes["row"] / result.sizes["column"]
+    width = max(0.6, 1.35 / max(tall, 1))
+    size = (max(4.4, columns * width + 1.3), max(2.4, rows * (width * tall + between) + 0.8))
+    figure, axes = plt.subplots(rows, columns, figsize=size, layout="compressed", squeeze=False)
+    figure.suptitle(heading, fontsize=11)
+    return axes
+
+
+def _draw_token(ax, values, titled):
     """Draw the map of one token, with its own place framed; return the image."""
     from matplotlib.patches import Rectangle
 
@@ -99,22 +142,13 @@ def _draw_token(ax, values):
     between = "\n" if values.sizes["row"] > 1.5 * values.sizes["column"] else " "
     ax.set_xticks([])
     ax.set_yticks([])
-    if math.isnan(row):
-        ax.set_title(f"token {token}{between}(no place)", fontsize=8, pad=3)
-        return image
-    ax.set_title(f"token {token}{between}({row:g}, {column:g})", fontsize=8, pad=3)
-    frame = {"facecolor": "none", "edgecolor": OWN_PLACE, "linewidth": 1.6, "clip_on": False}
-    ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, **frame))
+    place = "(no place)" if math.isnan(row) else f"({row:g}, {column:g})"
+    if titled:
+        ax.set_title(f"token {token}{between}{place}", fontsize=8, pad=3)
+    if not math.isnan(row):
+        frame = {"facecolor": "none", "edgecolor": style.ACCENT, "linewidth": 1.6}
+        ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, clip_on=False, **frame))
     return image
-
-
-def _colour_bar(axes, image, values):
-    """One colour bar for all panels, pointed where any value lies beyond its ends."""
-    low, high = bool((values < 0).any()), bool((values > 1).any())
-    extend = {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}[low, high]
-    gaps = " (grey: patch is constant)" if np.isnan(values).any() else ""
-    bar = axes[0].figure.colorbar(image, ax=list(axes), extend=extend, aspect=30, pad=0.02)
-    bar.set_label(f"CKA of token and input patch{gaps}", fontsize=9)
 
 
 def plot_head_similarity(result, ax=None, layers=None):

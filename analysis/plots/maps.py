@@ -1,56 +1,11 @@
-"""Heatmaps: similarity of layers, receptive fields, skip against branch by token."""
+"""Heatmaps: receptive fields, skip against branch by token."""
 
 import math
 
 import numpy as np
 
 from . import style
-from .layers import FONT_SIZE, layer_label, name_layers, shorten, wrap
-
-
-def plot_cka(result, ax=None):
-    """Heatmap of the similarity of every pair of layers (Figures 1, 2 and 8).
-
-    Args:
-        result: Dataset with `cka` and, where known, its standard error `stderr`, both of dims
-            (layer_x, layer_y). The attributes `model_x` and `model_y` name the models.
-        ax: Matplotlib axes; new ones if None.
-
-    Returns:
-        The axes: `layer_x` left to right, `layer_y` bottom up, colours fixed to [0, 1]. Values
-        beyond (the estimator is unbiased, not bounded) saturate, and the colour bar is pointed.
-
-    Raises:
-        ValueError: if `result` is no such Dataset.
-    """
-    cka = style.expect_variable(result, "cka", ("layer_x", "layer_y"))
-    sides = [style.side(count) if ax is None else None for count in cka.shape]
-    target = style.new_axes(sides[0] + 2.6, sides[1] + 1.4) if ax is None else ax
-    image = target.imshow(
-        cka.values.T,
-        cmap=style.colours("magma"),
-        vmin=0,
-        vmax=1,
-        origin="lower",
-        interpolation="nearest",
-        aspect="auto",
-    )
-    models = [result.attrs.get(f"model_{which}", "") for which in "xy"]
-    layers = [style.layer_names(cka, f"layer_{which}") for which in "xy"]
-    if alone := layers[0] == layers[1] and models[0] == models[1]:
-        target.set_aspect("equal")
-    for which, names, model, inches in zip("xy", layers, models, sides, strict=True):
-        short, cut = shorten(names)
-        name_layers(target, which, short, np.arange(len(names)), inches)
-        target.set(**{f"{which}label": layer_label(cut, model)})
-    pair = models[0] if alone else " and ".join(filter(None, models))
-    target.set_title(f"Similarity of layers: {pair}" if pair else "Similarity of layers")
-    error = result["stderr"].max().item() if "stderr" in result else math.nan
-    bound = "" if math.isnan(error) else f" (standard error at most {error:.1g})"
-    style.colour_bar(target, image, f"CKA{bound}")
-    if ax is None:
-        style.shrink_wrap(target, *sides)
-    return target
+from .layers import FONT_SIZE, layer_label, name_layers, name_places, shorten, wrap
 
 
 def plot_receptive_field(result, axes=None, layers=None):
@@ -74,11 +29,9 @@ def plot_receptive_field(result, axes=None, layers=None):
     result = style.select_layers(result, layers)
     count = result.sizes["layer"]
     if axes is None:
-        axes = _new_panels(count, style.titled("Effective receptive fields", result))
-    axes = np.asarray(axes).ravel()
-    if len(axes) < count:
-        raise ValueError(f"Expected at least {count} axes, one per layer. Received: {len(axes)}")
-    axes = axes[:count]
+        title = style.titled("Effective receptive fields", result)
+        axes = style.new_panels(count, f"{title}\neach panel scaled to its own maximum")
+    axes = style.expect_axes(axes, count, "layer")
     for ax, name, field in zip(axes, style.layer_names(result), result.values, strict=True):
         image = _draw_field(ax, name, field)
     bar = axes[0].figure.colorbar(image, ax=list(axes), aspect=25, pad=0.015)
@@ -96,31 +49,9 @@ def _draw_field(ax, name, field):
     peak = np.nanmax(field, initial=0)
     share = field / peak if peak else field
     image = ax.imshow(share, norm=PowerNorm(0.5, vmin=0, vmax=1), cmap=style.colours("magma"))
-    rows, columns = field.shape
     ax.set_title(wrap(name), fontsize=FONT_SIZE)
-    ax.set_xticks([0, columns - 1])
-    ax.set_yticks([0, rows - 1])
-    for text, inwards in zip(ax.get_xticklabels(), ("left", "right"), strict=True):
-        text.set_horizontalalignment(inwards)
-    ax.tick_params(labelsize=FONT_SIZE, length=2)
-    ax.set_xlabel("column (pixel)", fontsize=FONT_SIZE, labelpad=1)
-    ax.set_ylabel("row (pixel)", fontsize=FONT_SIZE, labelpad=1)
-    ax.label_outer()
+    name_places(ax, field.shape, "pixel")
     return image
-
-
-def _new_panels(count, title):
-    """`count` square axes of a new figure, row by row."""
-    import matplotlib.pyplot as plt
-
-    columns = min(count, max(3, min(7, math.ceil(math.sqrt(1.6 * count)))))
-    rows = math.ceil(count / columns)
-    size = (max(4.2, 1.6 * columns + 1.2), max(2.6, 1.75 * rows + 0.7))
-    figure, axes = plt.subplots(rows, columns, figsize=size, layout="compressed", squeeze=False)
-    figure.suptitle(f"{title}\neach panel scaled to its own maximum", fontsize=11)
-    for ax in axes.ravel()[count:]:
-        ax.remove()
-    return axes.ravel()[:count]
 
 
 def plot_skip_ratio(result, ax=None, variable="norm_ratio", tokens=16):

@@ -1,5 +1,7 @@
 """What all plots share: checks of the result, new axes, colours, colour bars and legends."""
 
+import math
+
 import numpy as np
 import xarray as xr
 
@@ -8,6 +10,9 @@ SKIP_LABELS = {
     "cosine": "cosine of skip and branch",
 }
 LONG_ENTRY = 26
+ACCENT = "#35e0ff"  # stands out from every colour of the heatmaps
+MARKERS = "osD^vPX*<>"
+LINE_STYLES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 
 
 def expect_array(result, dims, optional=()):
@@ -28,6 +33,16 @@ def expect_variable(result, name, dims):
             f"Expected a Dataset with {name}({', '.join(dims)}). Received: {_describe(result)}"
         )
     return expect_array(result[name], dims)
+
+
+def expect_results(results):
+    """Return a dict from label to result, not an empty one, or raise a `ValueError`."""
+    if not isinstance(results, dict):
+        wanted = "Expected at least one result, as a dict from label to result"
+        raise ValueError(f"{wanted}. Received: {_describe(results)}")
+    if not results:
+        raise ValueError("Expected at least one result. Received: {}")
+    return results
 
 
 def _describe(result):
@@ -74,6 +89,28 @@ def new_axes(width, height):
     return plt.subplots(figsize=(width, height), layout="constrained")[1]
 
 
+def new_panels(count, title, tall=1):
+    """`count` axes of a new figure, row by row, `tall` times as high as wide."""
+    import matplotlib.pyplot as plt
+
+    columns = min(count, max(3, min(7, math.ceil(math.sqrt(1.6 * count)))))
+    rows = math.ceil(count / columns)
+    size = (max(4.2, 1.6 * columns + 1.2), max(2.6, (1.6 * tall + 0.15) * rows + 0.7))
+    figure, axes = plt.subplots(rows, columns, figsize=size, layout="compressed", squeeze=False)
+    figure.suptitle(title, fontsize=11)
+    for ax in axes.ravel()[count:]:
+        ax.remove()
+    return axes.ravel()[:count]
+
+
+def expect_axes(axes, count, what):
+    """The first `count` of given axes, as a flat array, or a `ValueError` if they are fewer."""
+    axes = np.asarray(axes).ravel()
+    if len(axes) < count:
+        raise ValueError(f"Expected at least {count} axes, one per {what}. Received: {len(axes)}")
+    return axes[:count]
+
+
 def shrink_wrap(ax, width, height):
     """Size a new figure so that its axes get this many inches, whatever their labels take."""
     figure = ax.figure
@@ -83,6 +120,20 @@ def shrink_wrap(ax, width, height):
     figure.set_size_inches(
         width + whole.width - inner.width + 0.1, height + whole.height - inner.height + 0.1
     )
+
+
+def fit_panels(axes, inches):
+    """Size a new figure so that its panels are squares of this side, then fix its layout."""
+    figure = axes[0].figure
+    rows, columns = axes[0].get_gridspec().get_geometry()
+    for _ in range(4):  # converges: the colour bar takes a small share of each change
+        figure.draw_without_rendering()
+        panel = axes[0].get_window_extent().transformed(figure.dpi_scale_trans.inverted())
+        size = figure.get_size_inches()
+        grow = columns * (inches - panel.width), rows * (inches - panel.height)
+        figure.set_size_inches(size + np.array(grow))
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
 
 
 def side(layers):
@@ -108,14 +159,32 @@ def distinct_colours(count):
     return [palette(index % palette.N) for index in range(count)]
 
 
+def marker(index):
+    """Marker of the line of this number; past ten they differ anew from the ten line colours."""
+    return MARKERS[(index + index // 10) % len(MARKERS)]
+
+
 def colour_bar(ax, image, label):
     """A colour bar whose ends are pointed where values lie beyond them."""
-    values, norm = image.get_array(), image.norm
-    low, high = bool((values < norm.vmin).any()), bool((values > norm.vmax).any())
-    extend = {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}[low, high]
+    extend = _beyond(image.get_array(), image.norm)
     return ax.figure.colorbar(
         image, ax=ax, label=label, extend=extend, fraction=0.046, pad=0.03, aspect=30
     )
+
+
+def shared_colour_bar(axes, image, label, values):
+    """One colour bar of all panels, whose ends are pointed where any of the values lie beyond."""
+    extend = _beyond(values, image.norm)
+    bar = axes[0].figure.colorbar(image, ax=list(axes), extend=extend, aspect=30, pad=0.02)
+    bar.set_label(label, fontsize=9)
+    bar.ax.tick_params(labelsize=8)
+    return bar
+
+
+def _beyond(values, norm):
+    """Which ends of the colours values lie beyond, in Matplotlib's words."""
+    low, high = bool((values < norm.vmin).any()), bool((values > norm.vmax).any())
+    return {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}[low, high]
 
 
 def plain_log(axis):

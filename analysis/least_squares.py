@@ -1,0 +1,55 @@
+"""Regularised least squares in float64, from sums or from the rows themselves."""
+
+import numpy as np
+
+
+def moments(examples, x, targets, products=None, rows=None):
+    """The centred sums that `solve` needs of one layer, or its centred rows.
+
+    Args:
+        examples: number of examples.
+        x: array of shape (token, channel), the sum over examples.
+        targets: array of shape (class,), the sum over examples.
+        products: dict of the sums `xx` of shape (token, channel, channel) and `xy` of shape
+            (token, channel, class), or None where there are rows.
+        rows: pair of arrays of shape (example, token, channel) and (example, class).
+
+    Returns:
+        dict of `mean` of shape (token, channel), `target` of shape (class,), `scale` of shape
+        (token,), the sum of squares, and either `xx` and `xy` or `rows` of shape (token, example,
+        channel) and `targets` of shape (example, class).
+    """
+    mean, target = x / examples, targets / examples
+    known = {"mean": mean, "target": target}
+    if rows is None:
+        xx = products["xx"] - examples * mean[:, :, None] * mean[:, None, :]
+        xy = products["xy"] - examples * mean[:, :, None] * target
+        return known | {"xx": xx, "xy": xy, "scale": np.trace(xx, axis1=1, axis2=2)}
+    centred = np.moveaxis(rows[0] - mean, 1, 0)
+    scale = (centred**2).sum(axis=(1, 2))
+    return known | {"rows": centred, "targets": rows[1] - target, "scale": scale}
+
+
+def solve(moments, l2):
+    """Weights and intercepts of one layer for every `l2`.
+
+        primal: Xc' Xc = Q diag(s) Q',  W = Q diag(1 / (s + l2)) Q' Xc' Yc
+        dual:   Xc Xc' = Q diag(s) Q',  W = Xc' Q diag(1 / (s + l2)) Q' Yc
+
+    Returns:
+        Two arrays of shape (token, l2, channel, class) and (token, l2, class).
+    """
+    rows = moments.get("rows")
+    if rows is None:
+        values, vectors = np.linalg.eigh(moments["xx"])
+        right = np.swapaxes(vectors, 1, 2) @ moments["xy"]
+        left = vectors
+    else:
+        values, vectors = np.linalg.eigh(rows @ np.swapaxes(rows, 1, 2))
+        right = np.swapaxes(vectors, 1, 2) @ moments["targets"]
+        left = np.swapaxes(rows, 1, 2) @ vectors
+    shrunk = right[:, None] / (np.maximum(values, 0.0)[:, None, :, None] + l2[:, None, None])
+    weights = left[:, None] @ shrunk
+    mean = moments["mean"][:, None, None, :]
+    intercept = moments["target"] - (mean @ weights)[:, :, 0]
+    return weights, intercept

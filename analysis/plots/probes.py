@@ -1,0 +1,240 @@
+"""Linear probes: accuracy against depth, of several models or ways to pool, and by token."""
+
+import itertools
+
+import numpy as np
+import xarray as xr
+
+from . import style
+from .layers import (
+    NORMALISED,
+    depth_axis,
+    layer_label,
+    name_layers,
+    name_places,
+    shorten,
+    wrap,
+)
+
+MANY_LAYERS = 40
+MOST_MAPS = 8
+
+
+def plot_ridge_probe(result, ax=None, label=None):
+    """Test accuracy of linear probes against depth (Figures 11, 13, F.1 and F.2).
+
+    One line per `l2`, none chosen: to choose on the test set would flatter the probe. Pass
+    `result.sel(l2=...)`, chosen elsewhere, to draw it alone. Calling again on the same axes adds
+    another model in another colour.
+
+    Args:
+        result: DataArray of dims (layer, l2[, token][, seed]), accuracies in [0, 1]; `l2` may be a
+            coordinate of a scalar or of each layer. With tokens, the line is their mean and the
+            band their range; with seeds, the line is their mean, and the error bars, of two seeds
+            or more, their standard deviation (of n - 1 degrees of freedom).
+        ax: Matplotlib axes; new ones if None.
+        label: name of the model in the legend; the attribute `model` if None.
+
+    Returns:
+        The axes: depth normalised to [0, 1]; layers are named while all models drawn share them.
+
+    Raises:
+        ValueError: if the dims differ.
+    """
+    if isinstance(result, xr.DataArray) and "l2" in result.coords and "l2" not in result.dims:
+        result = result.reset_coords("l2", drop=True).expand_dims(l2=[0.0])
+    result = style.expect_array(result, ("layer", "l2"), optional=("token", "seed"))
+    label = result.attrs.get("model", "") if label is None else label
+    ax = style.new_axes(8.5, 4.4) if ax is None else ax
+    order = _lines_before(ax)
+    names = style.layer_names(result)
+    depth = np.linspace(0, 1, len(names))
+    _name_depth(ax, names, depth, overlay=order > 0)
+    options = {"color": f"C{order}", "marker": style.marker(order)}
+    for line_style, (l2, line) in zip(
+        itertools.cycle(style.LINE_STYLES), result.groupby("l2"), strict=False
+    ):
+        strength = f"l2 = {l2:g}" if result.sizes["l2"] > 1 or not label else ""
+        options |= {"linestyle": line_style, "label": ", ".join(filter(None, [label, strength]))}
+        _plot_probe(ax, depth, line.squeeze("l2"), options)
+    ax.set_title("Linear probes")
+    _finish_accuracies(ax)
+    return ax
+
+
+def _lines_before(ax):
+    """How many looks the lines of the axes have, the caps of error bars not counted."""
+    lines = [line for line in ax.get_lines() if line.get_marker() in style.MARKERS]
+    return len({(line.get_color(), line.get_marker()) for line in lines})
+
+
+def _plot_probe(ax, depth, line, options):
+    """One line over depth, with the range of its tokens as a band and error bars over its seeds."""
+    if "token" in line.dims:
+        tokens = line.mean("seed") if "seed" in line.dims else line
+        low, high = tokens.min("token").values, tokens.max("token").values
+        ax.fill_between(depth, low, high, color=options["color"], alpha=0.15, linewidth=0)
+        line = line.mean("token")
+    many = len(depth) > MANY_LAYERS
+    if "seed" in line.dims:
+        if line.sizes["seed"] > 1:
+            bars = {"fmt": "none", "ecolor": options["color"], "alpha": 0.7}
+            bars |= {"elinewidth": 1, "capsize": 1.5 if many else 3}
+            ax.errorbar(depth, line.mean("seed").values, _deviation(line).values, **bars)
+        line = line.mean("seed")
+    ax.plot(depth, line.values, markersize=2 if many else 4.5, **options)
+
+
+def _deviation(line):
+    """Standard deviation over seeds, NaN where fewer than two have a value."""
+    count = line.count("seed")
+    squares = ((line - line.mean("seed")) ** 2).sum("seed")
+    return np.sqrt(squares / (count - 1).where(count > 1))
+
+
+def _finish_accuracies(ax):
+    """Name the y axis in percent, and say in the legend what bands and error bars are."""
+    from matplotlib.collections import PolyCollection
+
+    ax.set_ylabel("test accuracy (%)")
+    ax.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}")
+    style.tidy(ax)
+    drawn = {}
+    if any(isinstance(artist, PolyCollection) for artist in ax.collections):
+        drawn["tokens"] = "band: range of tokens"
+    if ax.containers:
+        drawn["seeds"] = "bars: standard deviation over seeds"
+    heading = "\n".join([f"line: mean over {' and '.join(drawn)}", *drawn.values()])
+    style.legend(ax, title=heading if drawn else None)
+
+
+def _name_depth(ax, names, depth, overlay):
+    """Name the layers along the x axis, or number the depth if models on it differ in layers."""
+    from matplotlib.ticker import MultipleLocator, NullLocator, ScalarFormatter
+
+    before = [text.get_text() for text in ax.get_xticklabels(which="both")]
+    short, cut = shorten(names)
+    name_layers(ax, "x", short, depth)
+    ax.set_xlabel(layer_label(cut))
+    if overlay and before != [text.get_text() for text in ax.get_xticklabels(which="both")]:
+        ax.xaxis.set_major_locator(MultipleLocator(0.2))
+        ax.xaxis.set_major_formatter(ScalarFormatter())
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.tick_params(axis="x", which="both", labelrotation=0, labelsize="medium", length=3.5)
+        ax.set_xlabel(NORMALISED)
+
+
+def plot_probe_variants(results, ax=None):
+    """Test accuracy of probes on one model's tokens pooled in several ways (Figures 11 and F.3).
+
+    Args:
+        results: dict from label, "model: variant", such as "ViT-CLS: first token", to DataArray
+            of dims (layer[, seed]), accuracies in [0, 1].
+        ax: Matplotlib axes; new ones if None.
+
+    Returns:
+        The axes: a colour per model, a line style and marker per variant, the same in all models.
+        Means over seeds with error bars as in `plot_ridge_probe`. Layers are named if all results
+        share them; otherwise depth is normalised to [0, 1].
+
+    Raises:
+        ValueError: if there is no result, or the dims of one differ.
+    """
+    lines = {
+        label: style.expect_array(result, ("layer",), optional=("seed",))
+        for label, result in style.expect_results(results).items()
+    }
+    models, variants = ({label.partition(": ")[i]: None for label in lines} for i in (0, 2))
+    models, variants = list(models), list(variants)
+    ax = style.new_axes(8.5, 4.4) if ax is None else ax
+    depths = depth_axis(ax, [style.layer_names(line) for line in lines.values()])
+    colours = dict(zip(models, style.distinct_colours(len(models)), strict=True))
+    for depth, (label, line) in zip(depths, lines.items(), strict=True):
+        model, _, variant = label.partition(": ")
+        order = variants.index(variant)
+        look = {"linestyle": style.LINE_STYLES[order % len(style.LINE_STYLES)], "label": label}
+        look |= {"marker": style.marker(order), "markerfacecolor": "white" if order else None}
+        _plot_probe(ax, depth, line, {"color": colours[model], **look})
+    ax.set_title("Linear probes on tokens pooled in several ways")
+    _finish_accuracies(ax)
+    return ax
+
+
+def plot_probe_map(result, axes=None, layers=None):
+    """Test accuracy of a probe on each token, a map per layer (Figure D.4).
+
+    Args:
+        result: DataArray of dims (layer, token), accuracies in [0, 1]. The attributes `prefix`,
+            `rows` and `columns` tell the grid of the tokens: those after the prefix lie row by
+            row. Layers with other tokens hold NaN beyond their last, and cannot be drawn.
+        axes: array of at least as many Matplotlib axes as layers drawn; new ones if None.
+        layers: names of the layers to draw; if None, at most 8 of those on the grid, evenly
+            spaced through the depth.
+
+    Returns:
+        ndarray of shape (layers,) of the axes drawn on. All maps share one scale, which the colour
+        bar tells; titles tell the accuracy of the CLS token, where there is one.
+
+    Raises:
+        ValueError: if the dims differ, an attribute is missing, a layer is unknown or not on the
+            grid, or there are too few axes.
+    """
+    result = style.expect_array(result, ("layer", "token"))
+    prefix, shape = _grid(result)
+    chosen = style.select_layers(result, _spaced_on_grid(result) if layers is None else layers)
+    percent = 100 * _expect_on_grid(chosen)
+    maps = percent.values[:, prefix : prefix + shape[0] * shape[1]].reshape(-1, *shape)
+    names = style.layer_names(chosen)
+    if axes is None:
+        title = style.titled("Linear probes on single tokens", result)
+        axes = style.new_panels(len(names), title, shape[0] / shape[1])
+    axes = style.expect_axes(axes, len(names), "layer")
+    limits = {"vmin": maps.min(), "vmax": maps.max()}
+    for ax, name, first, values in zip(axes, names, percent.values[:, 0], maps, strict=True):
+        image = ax.imshow(values, cmap=style.colours("viridis"), interpolation="nearest", **limits)
+        ax.set_title(wrap(name) + (f"\nCLS: {first:.1f} %" if prefix == 1 else ""), fontsize=8)
+        name_places(ax, shape, "token")
+    scale = "from {vmin:.1f} to {vmax:.1f}".format(**limits)
+    style.shared_colour_bar(axes, image, f"test accuracy (%)\n{scale}", maps)
+    return axes
+
+
+def _grid(result):
+    """The number of prefix tokens, and the grid's (rows, columns)."""
+    missing = [name for name in ("prefix", "rows", "columns") if name not in result.attrs]
+    if missing:
+        raise ValueError(f"Expected the attributes {missing}. Received: {sorted(result.attrs)}")
+    prefix, rows, columns = (int(result.attrs[name]) for name in ("prefix", "rows", "columns"))
+    return prefix, (rows, columns)
+
+
+def _off_grid(result):
+    """Numbers of tokens of the layers that have others than those of the grid, by name."""
+    prefix, (rows, columns) = _grid(result)
+    expected = prefix + rows * columns
+    known = zip(style.layer_names(result), result.notnull().values, strict=True)
+    return {
+        name: int(tokens.sum())
+        for name, tokens in known
+        if tokens.sum() != expected or not tokens[:expected].all()
+    }
+
+
+def _spaced_on_grid(result):
+    """Names of at most 8 layers on the grid, evenly spaced, the first and last among them."""
+    off = _off_grid(result)
+    names = style.layer_names(result)
+    names = [name for name in names if name not in off] or names
+    places = np.linspace(0, len(names) - 1, min(len(names), MOST_MAPS))
+    return [names[place] for place in places.round().astype(int)]
+
+
+def _expect_on_grid(result):
+    """Return the result if its layers have the grid's tokens, or raise a `ValueError`."""
+    off = _off_grid(result)
+    if off:
+        prefix, (rows, columns) = _grid(result)
+        raise ValueError(
+            f"Expected layers of {prefix} + {rows} x {columns} tokens. Received numbers: {off}"
+        )
+    return result

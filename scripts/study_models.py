@@ -1,0 +1,215 @@
+"""The models of the study: which there are, how each is trained and where it is kept."""
+
+import dataclasses
+import json
+import logging
+import math
+import time
+from functools import cached_property
+
+import keras
+import tensorflow as tf
+
+import vit_tf
+from vit_tf import TokenGrid, checkpointing
+from vit_tf.analysis.measurements import slug
+from vit_tf.analysis.store import fingerprint, write_whole
+
+log = logging.getLogger("vit_tf.study")
+
+NUM_LAYERS = 6
+FRACTIONS = (0.03, 0.1, 0.3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """One model of the study: what it is, how it is trained and its part in the figures.
+
+    Attributes:
+        name: as figures and tables show it.
+        role: its part: "vit", "gap", "resnet" or "mixer"; "without" (the skips of a block);
+            "seed" (other first weights), "fraction" (of the training images), "before" and
+            "after" (fine-tuning).
+        model, config: its class and the arguments of that.
+        recipe: the `vit_tf.Recipe`.
+        detail: what sets it apart from others of its role: the block, the seed, the fraction.
+        of: name of the plan that it is compared with.
+        seed: added to the study's seed for the first weights.
+        fraction: share of the training images.
+        half: which half of the classes it is trained and tested on, 0 or 1; None for all.
+        start: plan whose trained weights it starts from, its head apart.
+    """
+
+    name: str
+    role: str
+    model: type
+    config: dict
+    recipe: vit_tf.Recipe
+    detail: str | int | float | None = None
+    of: str | None = None
+    seed: int = 0
+    fraction: float = 1.0
+    half: int | None = None
+    start: "Plan | None" = None
+
+    @property
+    def slug(self):
+        """The name as a part of file names."""
+        return slug(self.name)
+
+    @cached_property
+    def facts(self):
+        """All that the trained model depends on, besides the data and the study's seed."""
+        start = self.start and self.start.facts
+        recipe = dataclasses.asdict(self.recipe)
+        changes = [self.seed, self.fraction, self.half, start]
+        return [self.model.__name__, self.config, recipe, *changes]
+
+
+def make_plans(options, num_classes):
+    """All models of the study, those that others start from or are compared with first."""
+    size = options.image_size
+    shared = {"image_shape": (size, size, 3), "num_classes": num_classes}
+    sizes = {"patch_size": size // 8, "num_layers": NUM_LAYERS, "hidden_dim": 64}
+    vit = shared | sizes | {"num_heads": 4, "mlp_dim": 256, "pooling": "cls"}
+    mixer = shared | sizes | {"tokens_mlp_dim": 32, "channels_mlp_dim": 256}
+    bit = shared | {"units": (1, 1, 1), "width_factor": 0.5, "stem": "small"}
+
+    def recipe(epochs, learning_rate=2e-3):
+        return vit_tf.Recipe(
+            epochs=epochs,
+            learning_rate=learning_rate,
+            warmup_epochs=epochs / 10,
+            weight_decay=0.05,
+            label_smoothing=0.1,
+            shift=options.shift,
+        )
+
+    long, short = recipe(options.epochs), recipe(options.bit_epochs)
+    plans = [
+        Plan("ViT-CLS", "vit", vit_tf.ViT, vit, long),
+        Plan("ViT-GAP", "gap", vit_tf.ViT, vit | {"pooling": "gap"}, long),
+        Plan("BiT", "resnet", vit_tf.BiT, bit, short),
+        Plan("Mixer", "mixer", vit_tf.Mixer, mixer, long),
+    ]
+    cls, resnet = plans[0], plans[2]
+
+    def variant(plan, name, role, detail, **changes):
+        changes |= {"role": role, "detail": detail, "of": plan.name}
+        return dataclasses.replace(plan, name=f"{plan.name} {name}", **changes)
+
+    for block in ("block01", "block03", "block05"):
+        config = vit | {"without_skips": (block,)}
+        name = f"without skips in {block}"
+        plans.append(variant(cls, name, "without", block, config=config))
+    for fraction in FRACTIONS:
+        name = f"on {100 * fraction:g}% of the data"
+        plans.append(variant(cls, name, "fraction", fraction, fraction=fraction))
+    for seed in range(1, options.seeds):
+        for plan in (cls, resnet):
+            plans.append(variant(plan, f"seed {seed}", "seed", seed, seed=seed))
+    before = variant(cls, "on half the classes", "before", None, half=0)
+    tuning = recipe(math.ceil(options.epochs / 2), learning_rate=5e-4)
+    name, changes = "fine-tuned on the others", {"recipe": tuning, "half": 1, "start": before}
+    after = dataclasses.replace(variant(cls, name, "after", None, **changes), of=before.name)
+    return [*plans, before, after]
+
+
+def load_data(options, batch_size, splits=("train", "validation", "test"), **changes):
+    """Batches of the splits; the order of the training images starts anew with each call."""
+    arguments = {
+        "image_size": options.image_size,
+        "take": {split: options.sizes[split] for split in splits if split in options.sizes},
+        "seed": options.seed,
+        "data_dir": options.data_dir,
+    }
+    return vit_tf.data.load(
+        options.data, batch_size=batch_size, splits=splits, **arguments | changes
+    )
+
+
+def model_key(plan, options):
+    """`fingerprint` of everything that the trained model of a plan depends on."""
+    source = [options.data, options.image_size, options.sizes]
+    return fingerprint(plan.facts, source, options.batch_size, options.seed)
+
+
+def model_path(plan, options):
+    """Where the trained model of a plan is kept."""
+    return options.out / "models" / f"{plan.slug}.keras"
+
+
+def trained(plan, options):
+    """Facts about the trained model of a plan, which is made now unless it was before.
+
+    Returns:
+        dict of `row`, the model's line in the report's table, and `taps` and `grid`, those of the
+        model.
+    """
+    path, key = model_path(plan, options), model_key(plan, options)
+    note = path.with_suffix(".json")
+    if path.exists() and note.exists():
+        facts = json.loads(note.read_text())
+        if facts["key"] == key:
+            return facts | {"grid": facts["grid"] and TokenGrid(**facts["grid"])}
+    row, model = _train(plan, options, key)
+    note.unlink(missing_ok=True)  # lest a run that stops here leave it beside another model
+    checkpointing.save_model(model, path)
+    grid = model.token_grid and dataclasses.asdict(model.token_grid)
+    text = json.dumps({"key": key, "row": row, "taps": model.taps, "grid": grid}, indent=1)
+    write_whole(note, lambda partial: partial.write_text(text))
+    return {"key": key, "row": row, "taps": model.taps, "grid": model.token_grid}
+
+
+def _train(plan, options, key):
+    """The model of a plan, trained, and its line in the report's table."""
+    start = time.perf_counter()
+    keras.utils.set_random_seed(options.seed + plan.seed)
+    train, validation, test = _training_data(plan, options)
+    with vit_tf.distribute.strategy(options.strategy).scope():
+        model = plan.model(**plan.config, name=plan.slug)
+        if plan.start is not None:
+            _copy_body(vit_tf.load_model(model_path(plan.start, options)), model)
+        directory = options.out / "training" / f"{plan.slug}-{key}"
+        vit_tf.train(model, plan.recipe, train, validation, directory)
+        accuracy = model.evaluate(test, verbose=0, return_dict=True)["accuracy"]
+    row = {
+        "model": plan.name,
+        "parameters": model.count_params(),
+        "test accuracy (%)": round(100 * accuracy, 2),
+        "tested on": sum(len(labels) for _, labels in test),
+        "epochs": plan.recipe.epochs,
+        "training (s)": round(time.perf_counter() - start),
+    }
+    return row, model
+
+
+def _training_data(plan, options):
+    """The images that a plan is trained, validated and tested on.
+
+    A fraction f of the images is gone through 1 / sqrt(f) times in an epoch: more often than the
+    whole, since there are fewer, but not for as many steps, lest they be learned by heart.
+    """
+    count = max(1, round(plan.fraction * options.sizes["train"]))
+    take = options.sizes | {"train": count}
+    data = load_data(options, min(options.batch_size, count), take=take)
+    if plan.half is not None:
+        data = [_only_half(split, plan, options.batch_size) for split in data]
+    train, *others = data
+    return [train.repeat(round(plan.fraction**-0.5)), *others]
+
+
+def _only_half(data, plan, batch_size):
+    """The images of the first or the second half of the classes, with the labels they have."""
+    middle, first = plan.config["num_classes"] // 2, plan.half == 0
+    images = data.unbatch().filter(lambda image, label: (label < middle) == first)
+    chosen = images.batch(batch_size)
+    count = sum(1 for _ in chosen)  # Keras takes data of unknown length for data that ran out
+    return chosen.apply(tf.data.experimental.assert_cardinality(count))
+
+
+def _copy_body(source, model):
+    """Gives a model the weights of another of the same kind, except those of the head."""
+    for old, new in zip(source.layers, model.layers, strict=True):
+        if new is not model.head:
+            new.set_weights(old.get_weights())

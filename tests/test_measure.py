@@ -1,0 +1,202 @@
+"""Every figure of the table, measured on tiny models of every role."""
+
+import dataclasses
+from functools import partial
+
+import keras
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import tensorflow as tf
+import xarray as xr
+
+import vit_tf
+from vit_tf import analysis
+from vit_tf.analysis import measure as measuring
+from vit_tf.analysis import measurements
+from vit_tf.analysis.counterparts import counterparts
+from vit_tf.analysis.figures import FIGURES, SECTIONS, choose_figures, plan_rows
+from vit_tf.analysis.measure import Data, measure
+from vit_tf.analysis.measurements import Subject, block_outputs
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+
+    def batches(count):
+        labels = rng.integers(0, 3, count)
+        images = rng.normal(size=(count, 16, 16, 3)) + labels[:, None, None, None]
+        data = tf.data.Dataset.from_tensor_slices((images.astype("float32"), labels))
+        return data.batch(16)
+
+    return Data(batches(48), batches(32), batches(48), batches(4), 3, {"shots": 16})
+
+
+@pytest.fixture(scope="module")
+def subjects():
+    """Models of every role, tiny and with random weights, so that no layer is constant."""
+    keras.utils.set_random_seed(0)
+    shape = {"image_shape": (16, 16, 3), "num_classes": 3}
+    vit = shape | {"patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 8}
+    without = vit | {"without_skips": ("block01",)}
+    mixer = vit | {"tokens_mlp_dim": 4, "channels_mlp_dim": 8}
+    mixer = {key: value for key, value in mixer.items() if key not in ("num_heads", "mlp_dim")}
+    bit = shape | {"units": (1, 1), "width_factor": 0.5}
+    cast = [
+        ("ViT-CLS", "vit", vit_tf.ViT(**vit), None, None),
+        ("ViT-GAP", "gap", vit_tf.ViT(**vit, pooling="gap"), None, None),
+        ("BiT", "resnet", vit_tf.BiT(**bit), None, None),
+        ("Mixer", "mixer", vit_tf.Mixer(**mixer), None, None),
+        ("No skips", "without", vit_tf.ViT(**without), "block01", "ViT-CLS"),
+        ("Some", "fraction", vit_tf.ViT(**vit), 0.3, "ViT-CLS"),
+        ("Few", "fraction", vit_tf.ViT(**vit), 0.1, "ViT-CLS"),
+        ("Again", "seed", vit_tf.ViT(**vit), 1, "ViT-CLS"),
+        ("Before", "before", vit_tf.ViT(**vit), None, "ViT-CLS"),
+        ("After", "after", vit_tf.ViT(**vit), None, "Before"),
+    ]
+    return [
+        Subject(
+            name,
+            role,
+            name,
+            model.taps,
+            model.token_grid,
+            partial(vit_tf.submodel, model),
+            detail,
+            of,
+            (0.9, 48),
+        )
+        for name, role, model, detail, of in cast
+    ]
+
+
+def named(subjects, name):
+    return next(subject for subject in subjects if subject.name == name)
+
+
+@pytest.fixture(scope="module")
+def measured(subjects, data, tmp_path_factory):
+    """Every figure's rows and results, and how many passes each data set took."""
+    planned = plan_rows(FIGURES, subjects)
+    wanted = [one for _, row in planned for one in row.measurements.values()]
+    passes, one_pass = [], measuring.one_pass
+
+    def counted(requests, images, **options):
+        passes.append((images, len(requests)))
+        return one_pass(requests, images, **options)
+
+    folder = tmp_path_factory.mktemp("results")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measuring, "one_pass", counted)
+        results = measure(wanted, data, folder)
+    return planned, wanted, results, passes, folder
+
+
+def test_every_figure_finds_its_results_and_draws_them(measured):
+    planned, _, results, _, _ = measured
+    assert {entry.numbers for entry, _ in planned} == {entry.numbers for entry in FIGURES}
+    assert {entry.section for entry, _ in planned} == set(SECTIONS)
+    names = [row.name for _, row in planned]
+    assert len(set(names)) == len(names)
+    for _, row in planned:
+        chosen = {label: results[one.name] for label, one in row.measurements.items()}
+        figure = row.draw(chosen)
+        assert figure.axes, row.name
+        plt.close(figure)
+        assert (row.caption(chosen) if callable(row.caption) else row.caption).endswith(".")
+
+
+def test_one_pass_serves_every_forward_statistic(measured, data):
+    _, wanted, _, passes, _ = measured
+    names = {one.name for one in wanted if isinstance(one, measurements.Forward)}
+    # The probes of five models read the test images too, in one pass of their own each.
+    forward = [count for images, count in passes if images is data.test and count > 4]
+    apart = ["cka.no-skips", "block_cka.before.after"]
+    assert forward == [len(names) - 1 + 2]  # all but the model without skips, and 2 fractions
+    assert sum(images is data.test for images, _ in passes) == 1 + len(apart) + 5
+    assert sum(images is data.train for images, _ in passes) == 5
+
+
+def test_measurements_are_those_of_the_analyses(measured, subjects, data):
+    results = measured[2]
+    vit, bit = named(subjects, "ViT-CLS"), named(subjects, "BiT")
+    direct = analysis.skip_ratio(vit.features("*/skip", "*/branch"), data.test)
+    found = results["skip_ratio.vit-cls"]
+    np.testing.assert_allclose(found.norm_ratio, direct.norm_ratio, rtol=1e-5)
+    assert found.attrs["prefix"] == 1
+
+    cross = analysis.cka(
+        vit.features(*block_outputs(vit.taps)),
+        data.test,
+        named(subjects, "Few").features(*block_outputs(vit.taps)),
+    )
+    scale = results["data_scale.vit-cls"]
+    assert list(scale.fraction.values) == [0.1, 0.3]
+    np.testing.assert_allclose(scale.cka[0], np.diagonal(cross.cka), atol=1e-5)
+
+    tuned = counterparts(results["block_cka.before.after"])
+    xr.testing.assert_allclose(results["fine_tuning.before.after"].cka, tuned.cka)
+
+    branch = analysis.receptive_field(
+        vit.features("*/branch"), data.few, channels=measuring.CHANNELS, grid=vit.grid
+    )
+    np.testing.assert_allclose(results["receptive_field_branch.vit-cls"], branch, rtol=1e-4)
+    assert set(results["receptive_field.bit"].layer.values) == {
+        tap for tap in bit.taps if tap.endswith("/sum")
+    }
+    assert results["cka.vit-cls.bit"].attrs["model_y"] == "BiT"
+
+
+@pytest.mark.parametrize("name", ["ViT-CLS", "BiT"])
+def test_probes_choose_their_penalty_on_held_out_images(measured, subjects, data, name):
+    results, subject = measured[2], named(subjects, name)
+    features = subject.features(*block_outputs(subject.taps))
+    if subject.stages:
+        last = features(tf.zeros((1, 16, 16, 3)))[block_outputs(subject.taps)[-1]]
+        features = analysis.match_maps(features, last.shape[-1], subject.grid)
+    held_out = analysis.ridge_probe(features, data.train, data.validation, 3)
+    tested = analysis.ridge_probe(features, data.train, data.test, 3)
+    probe = results[f"ridge_probe.{subject.slug}"]
+    for layer in probe.layer.values:
+        best = held_out.sel(layer=layer)
+        strongest = max(best.l2.values[best.values == best.values.max()])
+        assert probe.sel(layer=layer).l2 == strongest
+        expected = tested.sel(layer=layer, l2=strongest)
+        assert probe.sel(layer=layer).item() == pytest.approx(expected.item())
+    assert results[f"ridge_probe_tokens.{subject.slug}"].dims == ("layer", "token")
+
+
+def test_nothing_is_measured_twice(measured, data, monkeypatch):
+    _, wanted, results, _, folder = measured
+    monkeypatch.setattr(measuring, "one_pass", None)
+    monkeypatch.setattr(measuring, "receptive_field", None)
+    again = measure(wanted, data, folder)
+    assert again.keys() == results.keys()
+    for name, result in results.items():
+        xr.testing.assert_identical(again[name], result)
+
+
+def test_one_failure_does_not_lose_the_others(subjects, data, tmp_path):
+    vit = named(subjects, "ViT-CLS")
+    good = measurements.skip_ratio(vit)
+
+    def broken(features):
+        def fail(totals):
+            raise ValueError("no such thing")
+
+        return dataclasses.replace(good.statistic(features), finish=fail)
+
+    bad = dataclasses.replace(good, name="broken.vit-cls", statistic=broken)
+    with pytest.raises(ValueError, match=r"^broken.vit-cls: no such thing$"):
+        measure([bad, good], data, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["skip_ratio.vit-cls.nc"]
+
+
+def test_figures_are_chosen_by_number():
+    assert choose_figures() == list(FIGURES)
+    assert [entry.numbers[0] for entry in choose_figures(["E.1", "1", "B.1"])] == ["1", "7"]
+    assert choose_figures(["1"])[0].paper == "Figures 1 and B.1"
+    assert choose_figures(["2"])[0].paper == "Figure 2"
+    with pytest.raises(ValueError, match=r"figures among 1, B.1, .*sanity.*. Received: 99"):
+        choose_figures(["1", "99"])
