@@ -348,18 +348,24 @@ def _localization_by_layer(result):
 
 
 def _draw_distances(results):
+    """A panel for each model, at most three a row, on one scale."""
     import matplotlib.pyplot as plt
 
-    size = (3.8 * len(results) + 1.8, 4.2)
-    figure, axes = plt.subplots(1, len(results), figsize=size, layout="constrained", squeeze=False)
+    columns = min(3, len(results))
+    rows = -(-len(results) // columns)
+    size = (3.8 * columns + 1.8, 3.6 * rows + 0.6)
+    figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
     figure.suptitle("Mean attention distance")
-    for ax, (name, result) in zip(axes[0], results.items(), strict=True):
+    drawn = axes.ravel()[: len(results)]
+    for ax in axes.ravel()[len(results) :]:
+        ax.remove()
+    for ax, (name, result) in zip(drawn, results.items(), strict=True):
         plots.plot_attention_distance(result, ax=ax).set_title(name, fontsize=10)
-    top = max(ax.get_ylim()[1] for ax in axes[0])
-    layers = [tuple(result.layer.values) for result in results.values()]
-    for ax in axes[0]:
+    top = max(ax.get_ylim()[1] for ax in drawn)
+    layers = {tuple(result.layer.values) for result in results.values()}
+    for ax in drawn:
         ax.set_ylim(0, top)
-        if len(set(layers)) == 1 and ax is not axes[0, -1] and ax.get_legend():
+        if len(layers) == 1 and ax is not axes[0, -1] and ax.get_legend():
             ax.get_legend().remove()
     return figure
 
