@@ -43,8 +43,8 @@ from vit_tf.analysis.store import write_whole
 log = logging.getLogger("vit_tf.study")
 
 # What suits a data set on two CPU cores; each field is a flag too.
-DIGITS = {"epochs": 25, "bit_epochs": 12, "shift": 2, "seeds": 3}
-OTHERS = {"epochs": 9, "bit_epochs": 3, "shift": 0, "seeds": 2}
+DIGITS = {"epochs": 25, "bit_epochs": 12, "shift": 2}
+OTHERS = {"epochs": 9, "bit_epochs": 3, "shift": 0}
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}
 EVALUATION_BATCH = 120
 FIELD_IMAGES = 32
@@ -203,7 +203,7 @@ def parse(arguments):
     add("--epochs", type=int, help="of the ViTs (default: 25 for digits, 9 for others)")
     add("--bit-epochs", type=int, help="of the BiT (default: 12 for digits, 3 for others)")
     add("--shift", type=int, help="largest random shift, in pixels (default: 2 for digits, else 0)")
-    add("--seeds", type=int, help="trainings of ViT-CLS and of BiT (default: 3, 2 for others)")
+    add("--seeds", type=int, default=2, help="trainings of ViT-CLS and of BiT (default: 2)")
     add("--shots", type=int, default=10, help="images of a class for probes (default: 10)")
     add("--batch-size", type=int, default=64, help="images in a training batch (default: 64)")
     add("--seed", type=int, default=0, help="of weights, order and subsets (default: 0)")
@@ -214,7 +214,7 @@ def parse(arguments):
             "Expected --image-size to be a multiple of 8 from 16 on. "
             f"Received: {options.image_size}"
         )
-    if options.seeds is not None and options.seeds < 1:
+    if options.seeds < 1:
         raise ValueError(f"Expected --seeds to be at least 1. Received: {options.seeds}")
     for name, default in (DIGITS if options.data == "digits" else OTHERS).items():
         if getattr(options, name) is None:

@@ -661,7 +661,7 @@ def test_counterparts_draw_a_line_and_its_error_per_result(rng):
     assert list(_ticks(ax)) == SITES
     assert _legend(ax) == list(results)
     assert ax.get_legend().get_title().get_text() == "band: ±1.96 standard errors"
-    assert ax.get_title() == "Similarity of layers to their own counterparts in all"
+    assert ax.get_title() == "Similarity of layers to their own counterparts\nin all"
     assert "CKA" in ax.get_ylabel()
 
 

@@ -276,7 +276,7 @@ def _draw_band(ax, depth, middle, reach, colour):
 
 
 def _counterpart_title(results):
-    """The title, with the name of the other model where it is the same in all results."""
+    """The title, and on a line of its own the other model where it is the same in all results."""
     others = {_models(result)[1] for result in results}
     title = "Similarity of layers to their own counterparts"
-    return " in ".join(filter(None, [title, others.pop() if len(others) == 1 else ""]))
+    return "\nin ".join(filter(None, [title, others.pop() if len(others) == 1 else ""]))
