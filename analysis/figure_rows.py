@@ -305,15 +305,18 @@ def probes_by_depth(subjects):
 def fractions_compared(subjects):
     """Figure 12: models trained on fractions of the data beside one trained on all of it."""
     for subject in by_role(subjects, "vit"):
-        fractions = [s for s in by_role(subjects, "fraction") if s.of == subject.name]
-        if fractions:
+        shares = {s.detail: s for s in by_role(subjects, "fraction") if s.of == subject.name}
+        again = [s for s in by_role(subjects, "seed") if s.of == subject.name]
+        if shares:
+            shares |= {1.0: again[0]} if again else {}
             yield Row(
                 f"data-scale-{subject.slug}",
                 f"Blocks of {subject.name} when trained on less data",
                 "Each line compares every block of a model trained on a fraction of the images "
                 "with the same block of the one trained on all: a line that falls says that "
-                "higher blocks need more data.",
-                {subject.name: measurements.data_scale(subject, fractions)},
+                "higher blocks need more data. A line of 100 % is a second training on all of "
+                "them, from other first weights, to compare with.",
+                {subject.name: measurements.data_scale(subject, shares)},
                 _draw_fractions,
             )
 

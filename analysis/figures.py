@@ -189,7 +189,7 @@ FIGURES = (
         ("12",),
         "scale",
         "blocks when trained on fractions of the data",
-        ("vit", "fraction"),
+        ("vit", "fraction", "seed"),
         rows.fractions_compared,
     ),
     Entry(

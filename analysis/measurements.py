@@ -200,11 +200,11 @@ def ridge_probe(subject, tokens="mean"):
     return Probe(_name(name, subject), (subject,), tokens)
 
 
-def data_scale(subject, fractions):
-    """Similarity of each block to that of models trained on fractions of the data."""
-    shares = [fraction.detail for fraction in fractions]
-    inputs = tuple(block_cka(fraction, subject) for fraction in fractions)
-    return Derived(_name("data_scale", subject), inputs, partial(_by_fraction, shares=shares))
+def data_scale(subject, shares):
+    """Similarity of each block to that of other models, by the share of the data they saw."""
+    inputs = tuple(block_cka(other, subject) for other in shares.values())
+    compute = partial(_by_fraction, shares=list(shares))
+    return Derived(_name("data_scale", subject), inputs, compute)
 
 
 def fine_tuning(before, after):

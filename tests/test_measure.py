@@ -113,7 +113,7 @@ def test_one_pass_serves_every_forward_statistic(measured, data):
     # The probes of five models read the test images too, in one pass of their own each.
     forward = [count for images, count in passes if images is data.test and count > 4]
     apart = ["cka.no-skips", "block_cka.before.after"]
-    assert forward == [len(names) - 1 + 2]  # all but the model without skips, and 2 fractions
+    assert forward == [len(names) - 1 + 3]  # all but two, and 3 inputs of data_scale
     assert sum(images is data.test for images, _ in passes) == 1 + len(apart) + 5
     assert sum(images is data.train for images, _ in passes) == 5
 
@@ -132,7 +132,7 @@ def test_measurements_are_those_of_the_analyses(measured, subjects, data):
         named(subjects, "Few").features(*block_outputs(vit.taps)),
     )
     scale = results["data_scale.vit-cls"]
-    assert list(scale.fraction.values) == [0.1, 0.3]
+    assert list(scale.fraction.values) == [0.1, 0.3, 1.0]
     np.testing.assert_allclose(scale.cka[0], np.diagonal(cross.cka), atol=1e-5)
 
     tuned = counterparts(results["block_cka.before.after"])
