@@ -43,7 +43,7 @@ from vit_tf.analysis.store import write_whole
 log = logging.getLogger("vit_tf.study")
 
 # What suits a data set on two CPU cores; each field is a flag too.
-DIGITS = {"epochs": 25, "bit_epochs": 12, "shift": 2}
+DIGITS = {"epochs": 20, "bit_epochs": 10, "shift": 2}
 OTHERS = {"epochs": 9, "bit_epochs": 3, "shift": 0}
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}
 EVALUATION_BATCH = 120
@@ -200,8 +200,8 @@ def parse(arguments):
     add("--image-size", type=int, default=32, help="pixels, a multiple of 8 (default: 32)")
     add("--take", type=int, help="training images (default: all, of large data 24,000)")
     add("--take-test", type=int, help="test images (default: all, of large data 2,000)")
-    add("--epochs", type=int, help="of the ViTs (default: 25 for digits, 9 for others)")
-    add("--bit-epochs", type=int, help="of the BiT (default: 12 for digits, 3 for others)")
+    add("--epochs", type=int, help="of the ViTs (default: 20 for digits, 9 for others)")
+    add("--bit-epochs", type=int, help="of the BiT (default: 10 for digits, 3 for others)")
     add("--shift", type=int, help="largest random shift, in pixels (default: 2 for digits, else 0)")
     add("--seeds", type=int, default=2, help="trainings of ViT-CLS and of BiT (default: 2)")
     add("--shots", type=int, default=10, help="images of a class for probes (default: 10)")
