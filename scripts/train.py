@@ -11,19 +11,16 @@ Examples:
         --rand-augment 0.3 --mixup 0.2 --strategy mirrored --mixed-precision --out runs/s16
 """
 
-import argparse
 import dataclasses
-import json
 import os
 import sys
-from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import common
 import keras
 
 import vit_tf
-from vit_tf import checkpointing
 
 SMALL_VIT = {"patch_size": 4, "num_layers": 6, "num_heads": 4, "hidden_dim": 64, "mlp_dim": 256}
 SMALL_BIT = {"units": (1, 1, 1), "width_factor": 0.5}
@@ -39,36 +36,18 @@ MODELS = {
 
 def main(arguments=None):
     """Train as told on the command line; the exit status, 2 for a mistake of the user."""
-    try:
-        run(parse(arguments))
-    except (ValueError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    return 0
+    return common.run_script(parse, run, arguments)
 
 
 def parse(arguments=None):
     """The options of the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, required=True, help="folder of the run; it is made")
-    parser.add_argument("--seed", type=int, default=0, help="of all random numbers; 0 by default")
-    parser.add_argument("--strategy", default="auto", help="auto (default), none or mirrored")
+    parser = common.make_parser(__doc__)
+    size = {"default": 32, "help": "side of the images, in pixels; 32 by default"}
+    common.add_training(parser, parser.add_argument_group("data").add_argument, size)
     parser.add_argument("--mixed-precision", action="store_true", help="compute in bfloat16")
-    _add_data(parser.add_argument_group("data").add_argument)
     _add_model(parser.add_argument_group("model").add_argument)
     _add_recipe(parser.add_argument_group("recipe").add_argument)
     return parser.parse_args(arguments)
-
-
-def _add_data(add):
-    add("--data", default="digits", help="digits (default), a TFDS name or a folder of images")
-    add("--data-dir", help="where TFDS keeps its data, such as ~/tensorflow_datasets")
-    add("--image-size", type=int, default=32, help="side of the images, in pixels; 32 by default")
-    add("--take", type=int, help="use only so many training examples, such as 1000")
-    add("--validation", type=float, default=0.1, help="share held out to validate; 0.1 by default")
-    add("--batch-size", type=int, default=128, help="over all devices; 128 by default")
 
 
 def _add_model(add):
@@ -100,7 +79,7 @@ def _add_recipe(add):
     field("epochs", "passes over the training data", type=int, metavar="N")
     field("learning_rate", "its peak", **number)
     field("warmup_epochs", "epochs until the peak (None: a tenth of all)", **number)
-    field("schedule", "cosine or linear decay after the peak")
+    field("schedule", "cosine, linear or staircase decay after the peak")
     field("weight_decay", "a kernel shrinks by this share times the learning rate", **number)
     field("label_smoothing", "share of a label spread over all classes", **number)
     field("clip_norm", "largest global norm of the gradients", **number)
@@ -112,20 +91,16 @@ def _add_recipe(add):
     field("shift", "largest random shift, in pixels", type=int, metavar="N")
 
 
-def given(options, names):
-    """The options of these names that the user gave, as a dict."""
-    values = {name: getattr(options, name, None) for name in names}
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def make_model(options, image_shape, num_classes):
     """The model that the options ask for."""
     kind, small, names = MODELS[options.model]
     every = {name for _, _, known in MODELS.values() for name in known}
-    foreign = given(options, sorted(every - set(names)))
+    foreign = common.given(options, sorted(every - set(names)))
     if foreign:
         raise ValueError(f"Expected options of --model {options.model}. Received: {foreign}")
-    settings = {"image_shape": image_shape, "num_classes": num_classes} | given(options, names)
+    settings = {"image_shape": image_shape, "num_classes": num_classes} | common.given(
+        options, names
+    )
     if options.variant:
         return kind.from_variant(options.variant, **settings)
     return kind(**small | settings)
@@ -134,35 +109,23 @@ def make_model(options, image_shape, num_classes):
 def run(options):
     """Train, test and write the model and its result."""
     fields = [field.name for field in dataclasses.fields(vit_tf.Recipe)]
-    recipe = vit_tf.Recipe(**given(options, fields))
+    recipe = vit_tf.Recipe(**common.given(options, fields))
     if options.mixed_precision:
         keras.mixed_precision.set_global_policy("mixed_bfloat16")
     keras.utils.set_random_seed(options.seed)
-    data = {name: getattr(options, name) for name in ("image_size", "batch_size", "validation")}
-    data |= {"seed": options.seed, "take": options.take and {"train": options.take}}
-    train, validation, test = vit_tf.data.load(
+    data = {"image_size": options.image_size} | common.data_arguments(options)
+    splits = vit_tf.data.load(
         options.data, data_dir=options.data_dir, splits=("train", "validation", "test"), **data
     )
     num_classes = vit_tf.data.describe(options.data, options.data_dir).num_classes
-    with vit_tf.distribute.strategy(options.strategy).scope():
-        model = make_model(options, tuple(train.element_spec[0].shape[1:]), num_classes)
-        description = {"name": options.data, **data}
-        history = vit_tf.train(model, recipe, train, validation, options.out, description)
-        scores = model.evaluate(test, return_dict=True, verbose=0)
-    checkpointing.save_model(model, options.out / "model.keras")
-    result = {
-        "test_accuracy": scores["accuracy"],
-        "test_loss": scores["loss"],
-        "best_val_accuracy": max(history["val_accuracy"]),
-        "epochs": recipe.epochs,
-        "parameters": model.count_params(),
-        "options": vars(options),
-    }
-    text = json.dumps(result, indent=1, default=str)
-    checkpointing.write_atomically(
-        options.out / "result.json", lambda path: Path(path).write_text(text + "\n")
+    shape = tuple(splits[0].element_spec[0].shape[1:])
+    common.train_and_test(
+        lambda: make_model(options, shape, num_classes),
+        recipe,
+        splits,
+        options,
+        {"name": options.data, **data},
     )
-    print(f"test accuracy {100 * scores['accuracy']:.2f} %, {options.out / 'model.keras'}")
 
 
 if __name__ == "__main__":

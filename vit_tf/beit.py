@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import layers, ops
 
+from vit_tf.model import VisionModel
 from vit_tf.names import choose, match_sites
 from vit_tf.tokens import TokenGrid
 from vit_tf.transformer import Embedding, block_sites, check_pooling, make_blocks
@@ -60,7 +61,7 @@ class RelativeBias(layers.Layer):
 
 
 @register
-class BEiT(keras.Model):
+class BEiT(VisionModel):
     """A BEiT whose every intermediate is a tap.
 
     It differs from `ViT` in relative positions, added to the attention scores, in place of
@@ -82,6 +83,7 @@ class BEiT(keras.Model):
         layer_scale: first value of the scales; None leaves them out.
         without_skips: sites whose skip is removed, such as `"block06"` or `"block07/mlp"`.
         dropout_rate: share of channels dropped after the embedding and each projection.
+        preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
 
     Raises:
         ValueError: for sizes that do not fit each other or an unknown name.
@@ -101,10 +103,10 @@ class BEiT(keras.Model):
         layer_scale=0.1,
         without_skips=(),
         dropout_rate=0.0,
+        preprocessing=None,
         **kwargs,
     ):
-        super().__init__(**{"name": "beit"} | kwargs)
-        self._config = {
+        config = {
             "image_shape": tuple(image_shape),
             "patch_size": patch_size,
             "num_layers": num_layers,
@@ -118,7 +120,8 @@ class BEiT(keras.Model):
             "without_skips": tuple(without_skips),
             "dropout_rate": dropout_rate,
         }
-        self.image_shape, self.num_classes, self.pooling = image_shape, num_classes, pooling
+        super().__init__(config, preprocessing, **{"name": "beit"} | kwargs)
+        self.pooling = pooling
         check_pooling(pooling)
         self.token_grid = grid = TokenGrid.of_patches(image_shape, patch_size, prefix=1)
         policy = self.dtype_policy
@@ -176,9 +179,6 @@ class BEiT(keras.Model):
         taps["logits"] = self.head(x)
         return taps
 
-    def call(self, images, training=None):
-        return self.intermediates(images, training=training)["logits"]
-
     def build(self, input_shape):
         self.embedding.build(input_shape)
         width = self._config["hidden_dim"]
@@ -187,9 +187,6 @@ class BEiT(keras.Model):
         self.norm.build((None, width))
         self.head.build((None, width))
         self.built = True
-
-    def get_config(self):
-        return super().get_config() | self._config
 
 
 # Bao et al. 2021, section 3.1, with the first scales of the released code.

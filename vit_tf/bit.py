@@ -3,6 +3,7 @@
 import keras
 from keras import layers, ops
 
+from vit_tf.model import VisionModel
 from vit_tf.names import choose, match_sites
 from vit_tf.tokens import TokenGrid
 
@@ -117,7 +118,7 @@ class Unit(layers.Layer):
 
 
 @register
-class BiT(keras.Model):
+class BiT(VisionModel):
     """A ResNet-v2 with group normalisation and standardised convolutions; every step is a tap.
 
     Called on images of shape (example, height, width, channel), conventionally in [-1, 1], it
@@ -132,6 +133,7 @@ class BiT(keras.Model):
             `"small"`, a 3x3 convolution that keeps its size; None chooses `"small"` for images
             whose shorter side is below 96 pixels.
         without_skips: units or stages whose skips are removed, such as `"stage2/unit02"`.
+        preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
 
     Raises:
         ValueError: for sizes that do not fit each other or an unknown name.
@@ -145,12 +147,12 @@ class BiT(keras.Model):
         num_classes=1000,
         stem=None,
         without_skips=(),
+        preprocessing=None,
         **kwargs,
     ):
-        super().__init__(**{"name": "bit"} | kwargs)
         if stem is None:
             stem = "small" if min(image_shape[:2]) < 96 else "imagenet"
-        self._config = {
+        config = {
             "image_shape": tuple(image_shape),
             "units": tuple(units),
             "width_factor": width_factor,
@@ -158,7 +160,8 @@ class BiT(keras.Model):
             "stem": stem,
             "without_skips": tuple(without_skips),
         }
-        self.image_shape, self.num_classes, self.stem = image_shape, num_classes, stem
+        super().__init__(config, preprocessing, **{"name": "bit"} | kwargs)
+        self.stem = stem
         width = _root_width(width_factor)
         self.token_grid = _last_grid(image_shape, stem, len(units))
         policy = self.dtype_policy
@@ -213,9 +216,6 @@ class BiT(keras.Model):
         taps["logits"] = self.head(x)
         return taps
 
-    def call(self, images, training=None):
-        return self.intermediates(images, training=training)["logits"]
-
     def build(self, input_shape):
         self.root.build(input_shape)
         shape = (None, None, None, self.root.filters)
@@ -225,9 +225,6 @@ class BiT(keras.Model):
         self.norm.build(shape)
         self.head.build((None, shape[-1]))
         self.built = True
-
-    def get_config(self):
-        return super().get_config() | self._config
 
 
 def _pad(features, pixels):

@@ -3,6 +3,7 @@
 import keras
 from keras import layers
 
+from vit_tf.model import VisionModel
 from vit_tf.names import choose, match_sites
 from vit_tf.tokens import TokenGrid
 from vit_tf.transformer import Embedding, block_sites, make_blocks
@@ -11,7 +12,7 @@ register = keras.saving.register_keras_serializable("vit_tf")
 
 
 @register
-class CLIPViT(keras.Model):
+class CLIPViT(VisionModel):
     """The Vision Transformer of CLIP, whose every intermediate is a tap.
 
     It differs from `ViT` in a normalisation before the first block, patches embedded without a
@@ -32,6 +33,7 @@ class CLIPViT(keras.Model):
         without_skips: sites whose skip is removed, such as `"block06"` or `"block07/mlp"`.
         dropout_rate: share of channels dropped after the embedding and each projection.
         activation: form of the GELU: `"gelu"`, `"gelu_tanh"` or `"quick_gelu"`.
+        preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
 
     Raises:
         ValueError: for sizes that do not fit each other or an unknown name.
@@ -50,10 +52,10 @@ class CLIPViT(keras.Model):
         without_skips=(),
         dropout_rate=0.0,
         activation="quick_gelu",
+        preprocessing=None,
         **kwargs,
     ):
-        super().__init__(**{"name": "clip"} | kwargs)
-        self._config = {
+        config = {
             "image_shape": tuple(image_shape),
             "patch_size": patch_size,
             "num_layers": num_layers,
@@ -66,7 +68,7 @@ class CLIPViT(keras.Model):
             "dropout_rate": dropout_rate,
             "activation": activation,
         }
-        self.image_shape, self.num_classes = image_shape, num_classes
+        super().__init__(config, preprocessing, **{"name": "clip"} | kwargs)
         self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix=1)
         policy = self.dtype_policy
         self.embedding = Embedding(
@@ -128,9 +130,6 @@ class CLIPViT(keras.Model):
             taps["logits"] = self.head(x)
         return taps
 
-    def call(self, images, training=None):
-        return self.intermediates(images, training=training)[self.taps[-1]]
-
     def build(self, input_shape):
         self.embedding.build(input_shape)
         width = self._config["hidden_dim"]
@@ -140,9 +139,6 @@ class CLIPViT(keras.Model):
         if self.head:
             self.head.build((None, self.projection.units))
         self.built = True
-
-    def get_config(self):
-        return super().get_config() | self._config
 
 
 # Radford et al. 2021, table 20.

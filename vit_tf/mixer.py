@@ -4,11 +4,15 @@ import keras
 from keras import layers, ops
 
 from vit_tf.activations import ACTIVATIONS
+from vit_tf.model import VisionModel
 from vit_tf.names import choose, match_sites
 from vit_tf.tokens import TokenGrid
 from vit_tf.transformer import TokenDense, join_paths
 
 register = keras.saving.register_keras_serializable("vit_tf")
+
+# The defaults of later arguments, which a configuration leaves out.
+_LATER = {"activation": "gelu"}
 
 
 @register
@@ -103,7 +107,7 @@ class MixerBlock(layers.Layer):
 
 
 @register
-class Mixer(keras.Model):
+class Mixer(VisionModel):
     """An MLP-Mixer whose every intermediate is a tap.
 
     Called on images of shape (example, height, width, channel), conventionally in [-1, 1], it
@@ -119,6 +123,7 @@ class Mixer(keras.Model):
         dropout_rate: share of numbers dropped after the embedding and each layer of an MLP.
         activation: form of the GELU: `"gelu"`, exact, or `"gelu_tanh"`, with which Google's
             checkpoints were trained.
+        preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
 
     Raises:
         ValueError: for sizes that do not fit each other or an unknown name.
@@ -136,10 +141,10 @@ class Mixer(keras.Model):
         without_skips=(),
         dropout_rate=0.0,
         activation="gelu",
+        preprocessing=None,
         **kwargs,
     ):
-        super().__init__(**{"name": "mixer"} | kwargs)
-        self._config = {
+        config = {
             "image_shape": tuple(image_shape),
             "patch_size": patch_size,
             "num_layers": num_layers,
@@ -149,11 +154,9 @@ class Mixer(keras.Model):
             "num_classes": num_classes,
             "without_skips": tuple(without_skips),
             "dropout_rate": dropout_rate,
+            "activation": activation,
         }
-        # Left out at its default, so that runs begun before there was a choice can be resumed.
-        if activation != "gelu":
-            self._config["activation"] = activation
-        self.image_shape, self.num_classes = image_shape, num_classes
+        super().__init__(config, preprocessing, _LATER, **{"name": "mixer"} | kwargs)
         self.token_grid = TokenGrid.of_patches(image_shape, patch_size)
         policy = self.dtype_policy
         names = [f"block{i:02d}" for i in range(num_layers)]
@@ -199,9 +202,6 @@ class Mixer(keras.Model):
         taps["logits"] = self.head(x)
         return taps
 
-    def call(self, images, training=None):
-        return self.intermediates(images, training=training)["logits"]
-
     def build(self, input_shape):
         self.embedding.build(input_shape)
         for layer in (*self.blocks, self.norm):
@@ -212,9 +212,6 @@ class Mixer(keras.Model):
     @property
     def _tokens_shape(self):
         return self.token_grid.num_tokens, self._config["hidden_dim"]
-
-    def get_config(self):
-        return super().get_config() | self._config
 
 
 # Tolstikhin et al. 2021, table 1.

@@ -6,6 +6,7 @@ import keras
 
 from vit_tf import recorder
 from vit_tf.names import match
+from vit_tf.preprocessing import Preprocessing
 from vit_tf.tokens import TokenGrid
 
 
@@ -17,11 +18,15 @@ class TapModel(keras.Model):
         inputs: the symbolic images.
         outputs: dict from tap name to symbolic tensor, in depth order.
         token_grid: the `TokenGrid` of the taps that are token sequences, or None.
+        preprocessing: the `Preprocessing` of the images, or None.
     """
 
-    def __init__(self, inputs, outputs, name=None, *, token_grid=None, **kwargs):
+    def __init__(
+        self, inputs, outputs, name=None, *, token_grid=None, preprocessing=None, **kwargs
+    ):
         super().__init__(inputs, outputs, name=name, **kwargs)
         self.token_grid = TokenGrid(**token_grid) if isinstance(token_grid, dict) else token_grid
+        self.preprocessing = preprocessing and Preprocessing.from_config(preprocessing)
 
     @property
     def taps(self):
@@ -30,7 +35,8 @@ class TapModel(keras.Model):
 
     def get_config(self):
         grid = vars(self.token_grid) if self.token_grid else None
-        return super().get_config() | {"token_grid": grid}
+        preprocessing = self.preprocessing and self.preprocessing.to_config()
+        return super().get_config() | {"token_grid": grid, "preprocessing": preprocessing}
 
 
 def submodel(model, *patterns):
@@ -67,7 +73,8 @@ def submodel(model, *patterns):
 
 
 def _tap_model(model, images, outputs, name):
-    return TapModel(images, outputs, name=name, token_grid=getattr(model, "token_grid", None))
+    facts = {fact: getattr(model, fact, None) for fact in ("token_grid", "preprocessing")}
+    return TapModel(images, outputs, name=name, **facts)
 
 
 _SITES = ("attention", "token_mixing", "mlp", "channel_mixing")

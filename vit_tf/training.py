@@ -1,77 +1,15 @@
-"""Training a classifier from scratch: the recipe, its optimizer and a run that can be resumed."""
+"""Training a classifier: the recipe from scratch, and a run of any recipe that can be resumed."""
 
 import dataclasses
-import math
 import os
 
 import keras
 import tensorflow as tf
-from keras import ops
 
 from vit_tf import checkpointing, data
 from vit_tf.names import choose
 from vit_tf.objectives import SoftmaxCrossEntropy, Top1Accuracy
-
-register = keras.saving.register_keras_serializable("vit_tf")
-
-
-@register
-class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """A learning rate that rises linearly from 0 to its peak and then falls to 0.
-
-    With `w` warm-up steps of `n` in all and `p = (step - w) / (n - w)`, the rate over its peak is
-    `step / w` before step `w`, then `(1 + cos(pi p)) / 2` or `1 - p`; after step `n` it is 0.
-
-    Args:
-        peak: the largest learning rate.
-        warmup_steps: number of steps until the peak.
-        total_steps: number of steps until 0.
-        decay: `"cosine"` or `"linear"`.
-    """
-
-    def __init__(self, peak, warmup_steps, total_steps, decay="cosine"):
-        self.peak, self.warmup_steps, self.total_steps = peak, warmup_steps, total_steps
-        self.decay = decay
-        self._fall = choose("schedule", decay, _DECAYS)
-
-    def __call__(self, step):
-        step = ops.cast(step, "float32")
-        rise = step / max(self.warmup_steps, 1)
-        progress = (step - self.warmup_steps) / max(self.total_steps - self.warmup_steps, 1)
-        fall = self._fall(ops.clip(progress, 0.0, 1.0))
-        return self.peak * ops.where(step < self.warmup_steps, rise, fall)
-
-    def get_config(self):
-        names = ("peak", "warmup_steps", "total_steps", "decay")
-        return {name: getattr(self, name) for name in names}
-
-
-_DECAYS = {
-    "cosine": lambda progress: (1 + ops.cos(math.pi * progress)) / 2,
-    "linear": lambda progress: 1 - progress,
-}
-
-
-@register
-class AdamW(keras.optimizers.AdamW):
-    """AdamW that decays kernels only and clips gradients after their sum over replicas.
-
-    Keras' own decays whatever it is not told to leave, forgets that on a reload, and clips the
-    gradients of each replica before it sums them, so that several replicas train differently
-    from one.
-    """
-
-    def build(self, variables):
-        if not self.built:
-            self.exclude_from_weight_decay([v for v in variables if v.name != "kernel"])
-        super().build(variables)
-
-    def _clip_gradients(self, grads):
-        return grads
-
-    def _all_reduce_sum_gradients(self, grads_and_vars):
-        grads, variables = zip(*super()._all_reduce_sum_gradients(grads_and_vars), strict=True)
-        return list(zip(super()._clip_gradients(list(grads)), variables, strict=True))
+from vit_tf.optimizers import DECAYS, AdamW, WarmupDecay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +25,7 @@ class Recipe:
         epochs: number of passes over the training data.
         learning_rate: the peak of the schedule.
         warmup_epochs: epochs until the peak, fractions allowed; None for a tenth of the run.
-        schedule: `"cosine"` or `"linear"` decay to 0 after the peak.
+        schedule: decay after the peak, to 0 `"cosine"` or `"linear"`, or a `"staircase"`.
         weight_decay: a kernel shrinks by `learning_rate * weight_decay` of itself at each step.
         label_smoothing: share of a label that is spread over all classes.
         clip_norm: largest global norm of the gradients; None for no limit.
@@ -116,17 +54,17 @@ class Recipe:
 
     def __post_init__(self):
         warmup, clip, ema = self.warmup_epochs, self.clip_norm, self.ema
-        choose("schedule", self.schedule, _DECAYS)
-        _expect(isinstance(self.epochs, int) and self.epochs > 0, "epochs", "an int > 0", self)
-        _expect(self.learning_rate > 0, "learning_rate", "> 0", self)
+        choose("schedule", self.schedule, DECAYS)
+        expect(isinstance(self.epochs, int) and self.epochs > 0, "epochs", "an int > 0", self)
+        expect(self.learning_rate > 0, "learning_rate", "> 0", self)
         in_run = warmup is None or 0 <= warmup < self.epochs
-        _expect(in_run, "warmup_epochs", f"None or in [0, epochs={self.epochs})", self)
-        _expect(self.weight_decay >= 0, "weight_decay", ">= 0", self)
-        _expect(0 <= self.label_smoothing < 1, "label_smoothing", "in [0, 1)", self)
-        _expect(clip is None or clip > 0, "clip_norm", "None or > 0", self)
-        _expect(ema is None or 0 <= ema < 1, "ema", "None or in [0, 1)", self)
+        expect(in_run, "warmup_epochs", f"None or in [0, epochs={self.epochs})", self)
+        expect(self.weight_decay >= 0, "weight_decay", ">= 0", self)
+        expect(0 <= self.label_smoothing < 1, "label_smoothing", "in [0, 1)", self)
+        expect(clip is None or clip > 0, "clip_norm", "None or > 0", self)
+        expect(ema is None or 0 <= ema < 1, "ema", "None or in [0, 1)", self)
         for name in ("mixup", "cutmix", "shift"):
-            _expect(getattr(self, name) >= 0, name, ">= 0", self)
+            expect(getattr(self, name) >= 0, name, ">= 0", self)
 
     def learning_rates(self, steps_per_epoch):
         """The `WarmupDecay` of a run with so many steps per epoch."""
@@ -156,20 +94,30 @@ class Recipe:
             dataset, num_classes, rand_augment=self.rand_augment, seed=self.seed, **mild
         )
 
+    def rounds(self, num_batches):
+        """Number of rounds, each ending with a validation, and steps in each, of a run."""
+        return self.epochs, num_batches
+
     def compile(self, model, steps_per_epoch):
         """Compile a model for this recipe, so that `model.fit(train, epochs=...)` follows it.
 
         With `ema`, give `fit` a `keras.callbacks.SwapEMAWeights()` to validate the average.
         """
-        with model.distribute_strategy.scope():
-            model.compile(
-                optimizer=self.optimizer(steps_per_epoch),
-                loss=SoftmaxCrossEntropy(self.label_smoothing),
-                metrics=[Top1Accuracy()],
-            )
+        compile_classifier(model, self.optimizer(steps_per_epoch), self.label_smoothing)
 
 
-def _expect(condition, field, expected, recipe):
+def compile_classifier(model, optimizer, label_smoothing=0.0):
+    """Compile a model for cross-entropy and top-1 accuracy, under its own strategy."""
+    with model.distribute_strategy.scope():
+        model.compile(
+            optimizer=optimizer,
+            loss=SoftmaxCrossEntropy(label_smoothing),
+            metrics=[Top1Accuracy()],
+        )
+
+
+def expect(condition, field, expected, recipe):
+    """Raises a ValueError that names a field of a recipe and its value unless a condition holds."""
     if not condition:
         raise ValueError(
             f"Expected {field} to be {expected}. Received: {field}={getattr(recipe, field)!r}"
@@ -186,15 +134,15 @@ def train(model, recipe, train, validation, directory, description=None, verbose
 
     Args:
         model: a built `keras.Model` from images to logits.
-        recipe: the `Recipe`.
+        recipe: the `Recipe` or `FineTuning`.
         train, validation: batched `tf.data.Dataset` of (images, int labels), of finite length.
         directory: the run's folder; it is made.
         description: dict that tells this training data from other data, for the resume's check.
         verbose: as for `keras.Model.fit`.
 
     Returns:
-        dict from `"loss"`, `"accuracy"`, `"val_loss"`, ... to one float per epoch, epochs before
-        a resume included.
+        dict from `"loss"`, `"accuracy"`, `"val_loss"`, ... to one float per epoch (of a
+        `FineTuning`, per round), those before a resume included.
 
     Raises:
         ValueError: for labels outside the model's classes, a folder of another run, a damaged
@@ -203,22 +151,24 @@ def train(model, recipe, train, validation, directory, description=None, verbose
     directory = os.fspath(directory)
     if not model.built:
         raise ValueError(f"Expected a built model. Received: {model.name!r}, which is not")
-    steps_per_epoch = _num_batches(train)
+    num_batches = _num_batches(train)
     for dataset in (train, validation):
         data.check_labels(dataset, _num_classes(model))
-    recipe.compile(model, steps_per_epoch)
+    recipe.compile(model, num_batches)
     configuration = {
         "recipe": dataclasses.asdict(recipe),
         "model": checkpointing.describe_model(model),
         "data": description,
-        "steps_per_epoch": steps_per_epoch,
+        "steps_per_epoch": num_batches,
     }
     history = _resume(model, configuration, directory)
     batches = recipe.augment(train, _num_classes(model))
-    epochs_done = len(history.get("loss", ()))
+    rounds, steps = recipe.rounds(num_batches)
+    rounds_done = len(history.get("loss", ()))
+    passes_done, batches_done = divmod(rounds_done * steps, num_batches)
     # A seeded shuffle takes its order from how many iterators there were; making one reads nothing.
     # `fit` makes more than one per epoch, unless the data repeat and the steps are counted.
-    for _ in range(epochs_done):
+    for _ in range(passes_done):
         iter(batches)
     callbacks = [checkpointing.Checkpoint(directory, history)]
     if recipe.ema is not None:
@@ -226,11 +176,11 @@ def train(model, recipe, train, validation, directory, description=None, verbose
     logs = os.path.join(directory, "tensorboard")
     callbacks.append(keras.callbacks.TensorBoard(logs, write_graph=False))
     model.fit(
-        batches.repeat(),
-        steps_per_epoch=steps_per_epoch,
+        batches.repeat().skip(batches_done),
+        steps_per_epoch=steps,
         validation_data=validation,
-        epochs=recipe.epochs,
-        initial_epoch=epochs_done,
+        epochs=rounds,
+        initial_epoch=rounds_done,
         callbacks=callbacks,
         verbose=verbose,
         shuffle=False,

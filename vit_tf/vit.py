@@ -4,19 +4,19 @@ import keras
 from keras import layers, ops
 
 from vit_tf.hybrid import ResNetStem, stem_sites, stem_stride
+from vit_tf.model import VisionModel
 from vit_tf.names import choose, match_sites
 from vit_tf.tokens import TokenGrid
 from vit_tf.transformer import Embedding, block_sites, check_pooling, make_blocks
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
-# The defaults of later arguments. A configuration names only what differs from them, so that it
-# equals that of a run begun before they existed, which can then be resumed.
+# The defaults of later arguments, which a configuration leaves out.
 _LATER = {"activation": "gelu", "representation_dim": None, "stem_units": None}
 
 
 @register
-class ViT(keras.Model):
+class ViT(VisionModel):
     """A Vision Transformer whose every intermediate is a tap.
 
     Called on images of shape (example, height, width, channel), conventionally in [-1, 1], it
@@ -38,6 +38,7 @@ class ViT(keras.Model):
             head (section 3.1); None leaves it out.
         stem_units: number of units of each stage of a ResNet that is embedded in the image's
             place (section 3.1, hybrid), `()` for its root alone; None leaves it out.
+        preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
 
     Raises:
         ValueError: for sizes that do not fit each other or an unknown name.
@@ -58,10 +59,11 @@ class ViT(keras.Model):
         activation="gelu",
         representation_dim=None,
         stem_units=None,
+        preprocessing=None,
         **kwargs,
     ):
-        super().__init__(**{"name": "vit"} | kwargs)
-        self._config = {
+        stem_units = None if stem_units is None else tuple(stem_units)
+        config = {
             "image_shape": tuple(image_shape),
             "patch_size": patch_size,
             "num_layers": num_layers,
@@ -72,15 +74,12 @@ class ViT(keras.Model):
             "pooling": pooling,
             "without_skips": tuple(without_skips),
             "dropout_rate": dropout_rate,
-        }
-        stem_units = None if stem_units is None else tuple(stem_units)
-        later = {
             "activation": activation,
             "representation_dim": representation_dim,
             "stem_units": stem_units,
         }
-        self._config |= {name: v for name, v in later.items() if v != _LATER[name]}
-        self.image_shape, self.num_classes, self.pooling = image_shape, num_classes, pooling
+        super().__init__(config, preprocessing, _LATER, **{"name": "vit"} | kwargs)
+        self.pooling = pooling
         check_pooling(pooling)
         policy = self.dtype_policy
         units = () if stem_units is None else stem_units
@@ -150,9 +149,6 @@ class ViT(keras.Model):
         taps["logits"] = self.head(x)
         return taps
 
-    def call(self, images, training=None):
-        return self.intermediates(images, training=training)["logits"]
-
     def build(self, input_shape):
         if self.stem:
             self.stem.build(input_shape)
@@ -166,9 +162,6 @@ class ViT(keras.Model):
             width = self.pre_logits.units
         self.head.build((None, width))
         self.built = True
-
-    def get_config(self):
-        return super().get_config() | self._config
 
 
 # Ti and S: Touvron et al. 2021 (DeiT), table 1. B, L and H: Dosovitskiy et al. 2020, table 1.

@@ -53,8 +53,19 @@ def fill(variables, archive, sources, *, unused=(), new=()):
     Raises:
         ValueError: listing everything that does not fit; or for damaged or non-finite data.
     """
-    wanted = {name: source for name, source in sources.items() if name in variables}
-    wanted = {name: source for name, source in wanted.items() if not _matches(name, new)}
+    check(archive, sources, variables, unused=unused, new=new)
+    wanted = _wanted(sources, variables, new)
+    for tensors, names in _groups(wanted).items():
+        _assign(variables, archive, tensors, {name: wanted[name].convert for name in names})
+
+
+def check(archive, sources, variables=None, *, unused=(), new=()):
+    """Raises the `ValueError` of `fill` that lists everything that does not fit.
+
+    Without variables, every source is taken to be of a weight that fits it. So a file can be
+    checked before a model is built, whose size is the file's to tell.
+    """
+    wanted = _wanted(sources, variables, new)
     used = {tensor for source in wanted.values() for tensor in source.tensors}
     problems = {
         "missing tensors": sorted(used - set(archive.tensors)),
@@ -63,7 +74,7 @@ def fill(variables, archive, sources, *, unused=(), new=()):
         ),
         "misshapen": sorted(_misshapen(variables, archive.tensors, wanted)),
         "weights without a source": sorted(
-            name for name in variables if name not in wanted and not _matches(name, new)
+            name for name in variables or () if name not in wanted and not _matches(name, new)
         ),
     }
     if any(problems.values()):
@@ -72,8 +83,15 @@ def fill(variables, archive, sources, *, unused=(), new=()):
             f"Expected the tensors of {archive.path!r} to fit the model one by one. "
             f"Received: {found}"
         )
-    for tensors, names in _groups(wanted).items():
-        _assign(variables, archive, tensors, {name: wanted[name].convert for name in names})
+
+
+def _wanted(sources, variables, new):
+    """The sources of weights that are to be filled."""
+    return {
+        name: source
+        for name, source in sources.items()
+        if (variables is None or name in variables) and not _matches(name, new)
+    }
 
 
 def _assign(variables, archive, tensors, conversions):
@@ -109,7 +127,7 @@ def _misshapen(variables, infos, sources):
         }
         whole = {tensor for tensor in present if "float" not in infos[tensor].dtype}
         wrong |= {f"{tensor!r} of {infos[tensor].dtype}, expected floats" for tensor in whole}
-        if len(present) == len(source.tensors) and not unfit:
+        if variables is not None and len(present) == len(source.tensors) and not unfit:
             wrong |= _misconverted(name, source, tuple(variables[name].shape))
     return wrong
 

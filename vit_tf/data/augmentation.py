@@ -17,16 +17,18 @@ def augment(
     cutmix=0.0,
     flip=False,
     shift=0,
+    crop=None,
     seed=0,
 ):
     """Augments batches of images in [-1, 1], and turns their labels into probabilities.
 
-    In this order: shift, flip, RandAugment (Cubuk et al. 2019), MixUp (Zhang et al. 2017) or CutMix
-    (Yun et al. 2019); if both of the last are on, a coin is tossed for each batch.
+    In this order: shift, crop, flip, RandAugment (Cubuk et al. 2019), MixUp (Zhang et al. 2017) or
+    CutMix (Yun et al. 2019); if both of the last are on, a coin is tossed for each batch. Crop,
+    flip, MixUp and CutMix suit images of any other normalisation too.
 
-    Equal seeds give equal results, and each epoch its own, for `shift`, `flip` and the coin. MixUp
-    and CutMix repeat too, with the same draws in every epoch (of images in another order).
-    RandAugment does not repeat: KerasCV draws in parallel from unseeded generators.
+    Equal seeds give equal results, and each epoch its own, for `shift`, `crop`, `flip` and the
+    coin. MixUp and CutMix repeat too, with the same draws in every epoch (of images in another
+    order). RandAugment does not repeat: KerasCV draws in parallel from unseeded generators.
 
     Args:
         dataset: batched `tf.data.Dataset` of (images, labels), as `load` returns it.
@@ -37,21 +39,23 @@ def augment(
         cutmix: alpha of the Beta(alpha, alpha) that CutMix draws its areas from; 0 turns it off.
         flip: whether to mirror half of the images left to right.
         shift: largest shift in either direction, in pixels; what moves in is black.
+        crop: (height, width) to cut out of each image at a random place, in pixels; None for all.
         seed: seed of the random numbers.
 
     Returns:
-        `tf.data.Dataset` of (images, labels): float32 of the same shape in [-1, 1], and float32 of
-        shape (example, class) whose rows sum to 1.
+        `tf.data.Dataset` of (images, labels): float32 in [-1, 1], of the same shape unless
+        cropped, and float32 of shape (example, class) whose rows sum to 1.
 
     Raises:
         ValueError: for arguments out of range, or data that is not (images, labels) in batches.
         tf.errors.InvalidArgumentError: during iteration, for labels outside [0, num_classes).
     """
-    _check(dataset, mixup, cutmix, shift)
+    _check(dataset, mixup, cutmix, shift, crop)
 
     def one_by_one(batch, draw):
         images, labels = batch
         images = random_shift(images, shift, draw) if shift else images
+        images = random_crop(images, crop, draw) if crop else images
         images = random_flip(images, draw) if flip else images
         return images, _one_hot(labels, num_classes)
 
@@ -81,10 +85,33 @@ def random_shift(images, pixels, seed):
     padded = tf.pad(images, border, constant_values=-1.0)
     shape = (tf.shape(images)[0], 2)
     start = tf.random.stateless_uniform(shape, seed, 0, 2 * pixels + 1, tf.int32)
-    rows = start[:, :1] + tf.range(height)
-    columns = start[:, 1:] + tf.range(width)
-    moved = tf.gather(padded, rows, axis=1, batch_dims=1)
-    return tf.gather(moved, columns, axis=2, batch_dims=1)
+    return _window(padded, start[:, 0], start[:, 1], (height, width))
+
+
+def random_crop(images, size, seed):
+    """Cuts (height, width) pixels out of each image at a random place, each equally likely.
+
+    Args:
+        images: tensor of shape (example, height, width, channel).
+        size: (height, width) in pixels.
+        seed: int tensor of shape (2,).
+    """
+    count = tf.shape(images)[:1]
+    places = [whole - part + 1 for whole, part in zip(images.shape[1:3], size, strict=True)]
+    # Seeds that neither the shift nor the flip of the same images takes.
+    top, left = (
+        tf.random.stateless_uniform(count, seed + 2 + axis, 0, places[axis], tf.int32)
+        for axis in range(2)
+    )
+    return _window(images, top, left, size)
+
+
+def _window(images, top, left, size):
+    """(height, width) pixels of each image, from row `top` and column `left` of each on."""
+    rows = top[:, None] + tf.range(size[0])
+    columns = left[:, None] + tf.range(size[1])
+    cut = tf.gather(images, rows, axis=1, batch_dims=1)
+    return tf.gather(cut, columns, axis=2, batch_dims=1)
 
 
 def random_flip(images, seed):
@@ -206,7 +233,7 @@ def _cut(images, labels, layer):
     return images, (1.0 - share) * labels + share * partners
 
 
-def _check(dataset, mixup, cutmix, shift):
+def _check(dataset, mixup, cutmix, shift, crop):
     spec = getattr(dataset, "element_spec", None)
     if not isinstance(spec, tuple) or len(spec) != 2 or [s.shape.rank for s in spec] != [4, 1]:
         raise ValueError(
@@ -219,4 +246,12 @@ def _check(dataset, mixup, cutmix, shift):
     if not 0 <= shift < min(spec[0].shape[1:3]):
         raise ValueError(
             f"Expected shift to be at least 0 and smaller than the images. Received: shift={shift}"
+        )
+    size = tuple(spec[0].shape[1:3])
+    fits = crop is None or (
+        len(crop) == 2 and all(0 < n <= m for n, m in zip(crop, size, strict=True))
+    )
+    if not fits:
+        raise ValueError(
+            f"Expected crop to be (height, width) of at most {size}. Received: crop={crop}"
         )

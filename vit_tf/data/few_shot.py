@@ -15,7 +15,17 @@ from vit_tf.data.source import SPLITS, partition
 BLOCK = 10_000
 
 
-def few_shot(name, shots, *, seed=0, image_size=None, batch_size=128, held_out=0, data_dir=None):
+def few_shot(
+    name,
+    shots,
+    *,
+    seed=0,
+    image_size=None,
+    batch_size=128,
+    held_out=0,
+    data_dir=None,
+    preprocessing=None,
+):
     """Loads `shots` images of every class, and others to choose settings such as `l2` on.
 
     Both come from the train split, so the test split that `load` returns remains unseen; the
@@ -31,6 +41,7 @@ def few_shot(name, shots, *, seed=0, image_size=None, batch_size=128, held_out=0
         batch_size: examples per batch; the last one may have fewer.
         held_out: number of further images of each class; 0 makes the second data set empty.
         data_dir: where TFDS keeps its data; its default if None.
+        preprocessing: what a model expects of its images, as for `load`.
 
     Returns:
         Pair of `tf.data.Dataset` of (images, labels) as `load` returns them: `shots` images of each
@@ -44,7 +55,7 @@ def few_shot(name, shots, *, seed=0, image_size=None, batch_size=128, held_out=0
     check_number("held_out", held_out, 0)
     check_number("seed", seed, 0)
     check_number("batch_size", batch_size, 1)
-    size = checked_size(image_size)
+    size = checked_size(image_size, preprocessing)
     source = open_source(name, data_dir)
     split, indices = partition(source, ("train",), 0, {}, seed)["train"]
     indices, labels = _in_random_order(source, split, indices, shots + held_out, seed)
@@ -53,10 +64,13 @@ def few_shot(name, shots, *, seed=0, image_size=None, batch_size=128, held_out=0
     chosen = np.sort(indices[(rank >= held_out) & (rank < held_out + shots)])
     held = np.sort(indices[rank < held_out])
     size = size or source.image_size(split, np.union1d(chosen, held))
-    few = make_batches(read_examples(source, split, chosen, size, seed), batch_size, False)
-    if not held_out:
-        return few, few.take(0)
-    return few, make_batches(read_examples(source, split, held, size, None), batch_size, False)
+
+    def batches(indices, seed):
+        examples = read_examples(source, split, indices, size, seed, preprocessing)
+        return make_batches(examples, batch_size, False, preprocessing)
+
+    few = batches(chosen, seed)
+    return few, (batches(held, None) if held_out else few.take(0))
 
 
 def class_rank(labels):

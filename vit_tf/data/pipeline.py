@@ -3,6 +3,7 @@
 import numbers
 import os
 
+import numpy as np
 import tensorflow as tf
 
 from vit_tf.data.digits import open_digits
@@ -10,6 +11,7 @@ from vit_tf.data.folder import open_folder
 from vit_tf.data.source import SPLITS, Description, partition
 from vit_tf.data.tfds import is_tfds_name, open_tfds
 from vit_tf.names import unknown_name
+from vit_tf.preprocessing import Preprocessing
 
 CACHE_BYTES = 2**30
 
@@ -25,6 +27,7 @@ def load(
     seed=0,
     data_dir=None,
     drop_remainder=False,
+    preprocessing=None,
 ):
     """Loads an image classification data set as batches of images in [-1, 1] and labels.
 
@@ -49,6 +52,8 @@ def load(
             it.
         data_dir: where TFDS keeps its data; its default if None.
         drop_remainder: whether the train split leaves out a last batch that is not full.
+        preprocessing: what a model expects, its `model.preprocessing`: size, interpolation, mean
+            and std take the place of `image_size` and of [-1, 1].
 
     Returns:
         Tuple of `tf.data.Dataset`, one per split, of (images, labels): float32 of shape (example,
@@ -60,7 +65,7 @@ def load(
     """
     _check_splits(splits)
     take = _checked_take(take, splits)
-    size = checked_size(image_size)
+    size = checked_size(image_size, preprocessing)
     check_number("batch_size", batch_size, 1)
     check_number("seed", seed, 0)
     if not 0 <= validation < 1:
@@ -72,9 +77,10 @@ def load(
     _check_full_batch(chosen, batch_size, drop_remainder)
     return tuple(
         make_batches(
-            read_examples(source, *where, size, seed if split == "train" else None),
+            read_examples(source, *where, size, seed if split == "train" else None, preprocessing),
             batch_size,
             drop_remainder and split == "train",
+            preprocessing,
         )
         for split, where in chosen.items()
     )
@@ -114,7 +120,7 @@ def open_source(name, data_dir):
     return open_tfds(name, data_dir)
 
 
-def read_examples(source, split, indices, size, seed):
+def read_examples(source, split, indices, size, seed, preprocessing=None):
     """Examples of a split, (image in [0, 255], label, problem), shuffled if there is a seed.
 
     Problems travel as words, since a cache whose input fails drops that example for good.
@@ -125,11 +131,13 @@ def read_examples(source, split, indices, size, seed):
         indices: sorted int array of shape (example,).
         size: (height, width) in pixels, or None for the images' own.
         seed: int, or None to keep the order.
+        preprocessing: the `Preprocessing` that names the interpolation; None means bilinear.
     """
+    method = preprocessing.interpolation if preprocessing else "bilinear"
 
     def prepare(item, label):
         image, problem = source.decode(item)
-        return _resize(image, size), tf.cast(label, tf.int32), problem
+        return _resize(image, size, method), tf.cast(label, tf.int32), problem
 
     def shuffle(examples, buffer):
         return examples if seed is None else examples.shuffle(buffer, seed=seed)
@@ -143,31 +151,42 @@ def read_examples(source, split, indices, size, seed):
     return examples.map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def make_batches(examples, batch_size, drop_remainder):
-    """Batches of (images in [-1, 1], labels) from what `_examples` returns."""
+def make_batches(examples, batch_size, drop_remainder, preprocessing=None):
+    """Batches of (images, labels), normalised, from what `read_examples` returns."""
     options = tf.data.Options()
     # Workers share one seed, so each can take its part of every batch; files may be too few.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     batches = examples.batch(batch_size, drop_remainder=drop_remainder)
-    batches = batches.map(_scale, num_parallel_calls=tf.data.AUTOTUNE)
+    batches = batches.map(_normalizer(preprocessing), num_parallel_calls=tf.data.AUTOTUNE)
     return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
 
 
-def _resize(image, size):
+def _resize(image, size, method):
     """An image of shape (height, width, channel) with values in [0, 255], in another size."""
     if tuple(image.shape[:2]) == size:
         return image
-    resized = tf.image.resize(image, size, method="bilinear", antialias=True)
-    # The weights of the antialiased resize add up to one only to rounding.
+    resized = tf.image.resize(image, size, method=method, antialias=True)
+    # The weights add up to one only to rounding, and the bicubic ones overshoot.
     return tf.clip_by_value(resized, 0.0, 255.0)
 
 
-def _scale(images, labels, problems):
-    """Images from [0, 255] to RGB in [-1, 1], unless there are problems."""
-    words = tf.strings.strip(tf.strings.reduce_join(problems, separator=" "))
-    with tf.control_dependencies([tf.debugging.Assert(words == "", [words])]):
-        images = tf.cast(images, tf.float32) / 127.5 - 1.0
-    return (tf.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else images), labels
+def _normalizer(preprocessing):
+    """A function of (images in [0, 255], labels, problems) to (RGB images, labels).
+
+    `image / (255 std) - mean / std`, which is `image / 127.5 - 1` unless there is a preprocessing.
+    """
+    mean, std = (preprocessing.mean, preprocessing.std) if preprocessing else (0.5, 0.5)
+    mean, std = np.array(mean), np.array(std)
+    scale, shift = np.float32(255 * std), np.float32(mean / std)
+
+    def normalize(images, labels, problems):
+        words = tf.strings.strip(tf.strings.reduce_join(problems, separator=" "))
+        with tf.control_dependencies([tf.debugging.Assert(words == "", [words])]):
+            images = tf.cast(images, tf.float32)
+        images = tf.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else images
+        return images / scale - shift, labels
+
+    return normalize
 
 
 def _check_splits(splits):
@@ -193,8 +212,10 @@ def _checked_take(take, splits):
     return take
 
 
-def checked_size(image_size):
-    """`image_size` as a pair (height, width), or None."""
+def checked_size(image_size, preprocessing=None):
+    """`image_size`, or that of the preprocessing, as a pair (height, width), or None."""
+    if preprocessing is not None:
+        return _size_of(preprocessing, checked_size(image_size))
     if image_size is None:
         return None
     size = tuple(image_size) if isinstance(image_size, (tuple, list)) else (image_size,) * 2
@@ -206,6 +227,21 @@ def checked_size(image_size):
     for pixels in size:
         check_number("image_size", pixels, 1)
     return size
+
+
+def _size_of(preprocessing, size):
+    """The size of a preprocessing of RGB images, which `size` must not contradict."""
+    if not isinstance(preprocessing, Preprocessing) or len(preprocessing.mean) != 3:
+        raise ValueError(
+            "Expected preprocessing to be a vit_tf.Preprocessing of 3 channels. "
+            f"Received: preprocessing={preprocessing!r}"
+        )
+    if size not in (None, preprocessing.size):
+        raise ValueError(
+            f"Expected image_size to be None or that of the preprocessing, {preprocessing.size}. "
+            f"Received: image_size={size}"
+        )
+    return preprocessing.size
 
 
 def check_number(what, value, least):

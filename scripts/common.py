@@ -1,0 +1,102 @@
+"""What the scripts about one model share: options, the model they open, results, errors."""
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import vit_tf
+from vit_tf import checkpointing
+
+
+def run_script(parse, run, arguments=None):
+    """Parse and run; the exit status, 2 and one line for a mistake of the user."""
+    try:
+        run(parse(arguments))
+    except (ValueError, OSError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def make_parser(description):
+    """A parser whose help is a script's docstring, line by line."""
+    return argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def add_source(add):
+    """Adds the options that tell which data set it is."""
+    add("--data", default="digits", help="digits (default), a TFDS name or a folder of images")
+    add("--data-dir", help="where TFDS keeps its data, such as ~/tensorflow_datasets")
+
+
+def add_training(parser, data, image_size):
+    """Adds the options of a run and, to the group `data`, of the images it is trained on."""
+    parser.add_argument("--out", type=Path, required=True, help="folder of the run; it is made")
+    parser.add_argument("--seed", type=int, default=0, help="of all random numbers; 0 by default")
+    parser.add_argument("--strategy", default="auto", help="auto (default), none or mirrored")
+    add_source(data)
+    data("--image-size", type=int, **image_size)
+    data("--take", type=int, help="use only so many training examples, such as 1000")
+    data("--validation", type=float, default=0.1, help="share held out to validate; 0.1 by default")
+    data("--batch-size", type=int, default=128, help="over all devices; 128 by default")
+
+
+def given(options, names):
+    """The options of these names that the user gave, as a dict."""
+    values = {name: getattr(options, name, None) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def open_model(name):
+    """The model of a `.keras` file or, where they can be loaded, of a checkpoint or public name."""
+    if name.endswith(".keras") or not hasattr(vit_tf, "load_pretrained"):
+        return vit_tf.load_model(name)
+    return vit_tf.load_pretrained(name)
+
+
+def data_arguments(options):
+    """The arguments of `vit_tf.data.load` that tell which images a run sees."""
+    take = options.take and {"train": options.take}
+    chosen = {name: getattr(options, name) for name in ("batch_size", "validation", "seed")}
+    return chosen | {"take": take}
+
+
+def train_and_test(make_model, recipe, splits, options, description):
+    """Train the model that a function makes, test it and write it and its result to a folder.
+
+    Args:
+        make_model: function that makes the model, called under the strategy of the options.
+        recipe: the recipe of the training.
+        splits: training, validation and test data, as `vit_tf.data.load` returns them.
+        options: those of the command line.
+        description: dict that tells this training data from other data.
+    """
+    train, validation, test = splits
+    with vit_tf.distribute.strategy(options.strategy).scope():
+        model = make_model()
+        history = vit_tf.train(model, recipe, train, validation, options.out, description)
+        scores = model.evaluate(test, return_dict=True, verbose=0)
+    checkpointing.save_model(model, options.out / "model.keras")
+    result = {
+        "test_accuracy": scores["accuracy"],
+        "test_loss": scores["loss"],
+        "best_val_accuracy": max(history["val_accuracy"]),
+        "recipe": dataclasses.asdict(recipe),
+        "parameters": model.count_params(),
+        "options": vars(options),
+    }
+    write_json(result, options.out / "result.json")
+    print(f"test accuracy {100 * scores['accuracy']:.2f} %, {options.out / 'model.keras'}")
+
+
+def write_json(result, path):
+    """Write a result as JSON, whole or not at all."""
+    text = json.dumps(result, indent=1, default=str)
+    checkpointing.write_atomically(path, lambda partial: Path(partial).write_text(text + "\n"))

@@ -1,0 +1,143 @@
+"""Evaluates a model: top-1 and top-5 accuracy, and few-shot accuracy of its features.
+
+Images are resized and normalised as the model expects; a model that does not tell gets values in
+[-1, 1] at its own size. Few-shot accuracy is that of least-squares classifiers on a few training
+images of each class (big_vision's protocol), fitted to the features of one layer; the strength of
+the penalty is the best on other training images, or given by --l2.
+
+Prints a table, and writes the numbers to --out as JSON.
+
+Examples:
+    python scripts/evaluate.py runs/digits/model.keras --data digits
+    python scripts/evaluate.py vit.keras --data cifar10 --few-shot 1,5,10,25 --out vit.json
+    python scripts/evaluate.py mobilenet.keras --data photos/ --few-shot 5 --tap out_relu --no-head
+"""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import common
+
+import vit_tf
+from vit_tf.analysis.few_shot import L2, few_shot, select_few_shot
+from vit_tf.evaluation import top_k_accuracy
+
+
+def main(arguments=None):
+    """Evaluate as told on the command line; the exit status, 2 for a mistake of the user."""
+    return common.run_script(parse, run, arguments)
+
+
+def parse(arguments=None):
+    """The options of the command line."""
+    parser = common.make_parser(__doc__)
+    parser.add_argument("model", help="a .keras file, a checkpoint file or a public name")
+    common.add_source(parser.add_argument)
+    add = parser.add_argument
+    add("--split", default="test", help="test (default), validation or train")
+    add("--image-size", type=int, help="side of the images, in pixels; by default the model's")
+    add("--take", type=int, help="use only so many images of the split, such as 1000")
+    add("--batch-size", type=int, default=128, help="128 by default")
+    add("--no-head", action="store_true", help="leave the accuracy of the model's own head out")
+    few = parser.add_argument_group("few-shot").add_argument
+    few(
+        "--few-shot", metavar="N,N", help="images of each class, such as 1,5,10,25; none by default"
+    )
+    few("--seeds", type=int, default=3, help="draws of these images; 3 by default")
+    few("--tap", default="pooled", help="whose features are classified; pooled by default")
+    few("--l2", type=float, help="strength of the penalty; by default the best on held-out images")
+    few("--held-out", type=int, default=10, help="of each class, to choose --l2 on; 10 by default")
+    add("--out", type=Path, help="file for the numbers, such as result.json")
+    return parser.parse_args(arguments)
+
+
+def load_arguments(options, model):
+    """The arguments of `vit_tf.data.load` that give a model the images it expects."""
+    shared = {"batch_size": options.batch_size, "data_dir": options.data_dir}
+    size, preprocessing = options.image_size, getattr(model, "preprocessing", None)
+    if preprocessing is not None:
+        return shared | {"image_size": size, "preprocessing": preprocessing}
+    own = tuple(model.input_shape[1:3])
+    return shared | {"image_size": size or (None if None in own else own)}
+
+
+def few_shot_rows(options, model, test, num_classes, arguments):
+    """Few-shot accuracy for each number of shots: list of dicts."""
+    try:
+        shots = sorted({int(count) for count in options.few_shot.split(",")})
+    except ValueError:
+        shots = [0]
+    if shots[0] < 1 or options.seeds < 1:
+        raise ValueError(
+            "Expected --few-shot to be numbers such as 1,5,10 and --seeds to be at least 1. "
+            f"Received: --few-shot {options.few_shot} --seeds {options.seeds}"
+        )
+    held_out = 0 if options.l2 else options.held_out
+    draws = [
+        vit_tf.data.few_shot(options.data, shots[-1], seed=seed, held_out=held_out, **arguments)
+        for seed in range(options.seeds)
+    ]
+    if options.l2:
+        draws = [(few, None) for few, _ in draws]
+    features = vit_tf.submodel(model, options.tap)
+    strengths = (options.l2,) if options.l2 else L2
+    result = few_shot(features, draws, test, num_classes, shots, strengths)
+    chosen = result["accuracy"].isel(l2=0) if options.l2 else select_few_shot(result)
+    return [
+        {
+            "layer": str(layer),
+            "shots": count,
+            "accuracy": float(one.mean()),
+            "deviation": float(one.std()),
+            "draws": one.values.tolist(),
+            "l2": float(one["l2"]),
+        }
+        for layer in chosen["layer"].values
+        for count in shots
+        for one in [chosen.sel(layer=layer, shots=count)]
+    ]
+
+
+def table(result):
+    """The numbers as lines of text."""
+    lines = [f"{result['model']} on {result['examples']} images of {result['data']}"]
+    for k, share in result["top"].items():
+        lines.append(f"top-{k} accuracy {100 * share:8.2f} %")
+    for row in result["few_shot"]:
+        lines.append(
+            f"{row['layer']}, {row['shots']:3d} shots {100 * row['accuracy']:8.2f} % "
+            f"± {100 * row['deviation']:.2f} over {len(row['draws'])} draws, l2 {row['l2']:g}"
+        )
+    return "\n".join(lines)
+
+
+def run(options):
+    """Evaluate a model, print a table and write the numbers."""
+    if options.no_head and not options.few_shot:
+        raise ValueError("Expected --few-shot with --no-head. Received: nothing to evaluate")
+    model = common.open_model(options.model)
+    arguments = load_arguments(options, model)
+    num_classes = vit_tf.data.describe(options.data, options.data_dir).num_classes
+    (test,) = vit_tf.data.load(
+        options.data, splits=(options.split,), take=options.take, **arguments
+    )
+    result = {
+        "model": options.model,
+        "data": f"{options.data} ({options.split})",
+        "examples": sum(len(labels) for _, labels in test),
+        "top": {} if options.no_head else top_k_accuracy(model, test),
+        "few_shot": [],
+        "options": vars(options),
+    }
+    if options.few_shot:
+        result["few_shot"] = few_shot_rows(options, model, test, num_classes, arguments)
+    print(table(result))
+    if options.out:
+        common.write_json(result, options.out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Exports taps of a model as a SavedModel that answers without this package.
+
+The model is a .keras file, a checkpoint file or a public name; taps are chosen by shell patterns.
+The folder is read back and has to give the same numbers before it is called done. It opens again
+with `vit_tf.load_features(folder)`, or with TensorFlow alone:
+
+    serve = tf.saved_model.load(folder).signatures["serving_default"]
+    taps = serve(images=images)  # dict from tap to tensor
+
+Examples:
+    python scripts/export.py runs/digits/model.keras --taps pooled --out exported
+    python scripts/export.py vit.keras --taps embedding 'block*/*/sum' pooled --out exported
+    python scripts/export.py vit.keras --list
+"""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import common
+import numpy as np
+
+import vit_tf
+
+
+def main(arguments=None):
+    """Export as told on the command line; the exit status, 2 for a mistake of the user."""
+    return common.run_script(parse, run, arguments)
+
+
+def parse(arguments=None):
+    """The options of the command line."""
+    parser = common.make_parser(__doc__)
+    parser.add_argument("model", help="a .keras file, a checkpoint file or a public name")
+    parser.add_argument("--taps", nargs="+", metavar="PATTERN", help="such as 'block*/mlp/sum'")
+    parser.add_argument("--out", type=Path, help="folder of the SavedModel; it is made")
+    parser.add_argument("--list", action="store_true", help="only print the names of all taps")
+    options = parser.parse_args(arguments)
+    if not options.list and not (options.taps and options.out):
+        raise ValueError("Expected --taps and --out, or --list. Received: neither")
+    return options
+
+
+def export(features, folder):
+    """Write a submodel to a folder, whole or not at all, once it has answered alike.
+
+    Raises:
+        ValueError: if the folder exists, or what was written does not give the same numbers.
+    """
+    if folder.exists():
+        raise ValueError(f"Expected --out to be a folder that is not there yet. Received: {folder}")
+    partial = folder.with_name(f".writing-{folder.name}")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        features.export(partial, verbose=False)
+        check(features, partial)
+        partial.replace(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def check(features, folder):
+    """Raise a ValueError unless a SavedModel answers random images as its submodel does."""
+    shape = [size or 224 for size in features.input_shape[1:]]
+    images = np.random.default_rng(0).uniform(-1, 1, (2, *shape)).astype("float32")
+    expected, found = features(images), vit_tf.load_features(folder)(images)
+    if set(found) != set(expected):
+        raise ValueError(f"Expected the taps {sorted(expected)}. Received: {sorted(found)}")
+    for tap, value in expected.items():
+        value = np.asarray(value, np.float64)
+        error = np.abs(np.asarray(found[tap], np.float64) - value).max()
+        if not error <= 1e-4 * (1 + np.abs(value).max()):
+            raise ValueError(f"Expected the SavedModel to answer alike. Received: {tap!r} differs")
+
+
+def run(options):
+    """List the taps of a model, or export some of them."""
+    model = common.open_model(options.model)
+    if options.list:
+        print("\n".join(vit_tf.submodel(model, "*").taps))
+        return
+    features = vit_tf.submodel(model, *options.taps)
+    export(features, options.out)
+    print(f"{len(features.taps)} taps, {options.out}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

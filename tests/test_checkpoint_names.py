@@ -1,0 +1,105 @@
+import os
+import sys
+from pathlib import Path
+
+import checkpoint_layouts as layouts
+import keras
+import numpy as np
+import pytest
+from archive_files import write_safetensors
+
+import vit_tf
+from vit_tf.bit import VARIANTS as BITS
+from vit_tf.checkpoints.names import CHECKPOINTS, fetch
+from vit_tf.checkpoints.plans import IMAGENET
+from vit_tf.vit import HYBRIDS, VARIANTS
+
+VIT = "vit_models/imagenet21k/ViT-B_16"
+DEIT = "timm/deit_small_patch16_224.fb_in1k"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """An empty place for downloads."""
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_every_checkpoint_is_of_a_known_size():
+    assert len(CHECKPOINTS) > 100
+    for name, checkpoint in CHECKPOINTS.items():
+        assert checkpoint.name == name
+        assert checkpoint.variant in BITS | HYBRIDS | VARIANTS
+        assert checkpoint.url.startswith("https://") and f"/{name}" in checkpoint.url
+        # BiT's maps may be of any size; a grid of tokens is whole.
+        if not name.startswith("bit_models"):
+            stride = 32 if "+" in checkpoint.variant else int(checkpoint.variant.split("/")[1])
+            assert checkpoint.resolution % stride == 0
+        assert len(checkpoint.values["mean"]) == len(checkpoint.values["std"]) == 3
+
+
+def test_list_pretrained():
+    assert vit_tf.list_pretrained() == list(CHECKPOINTS)
+    augreg = vit_tf.list_pretrained("*augreg*")
+    assert f"{VIT}" not in augreg and len(augreg) > 40
+    best = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
+    assert f"vit_models/augreg/{best}" in augreg
+    assert f"vit_models/augreg/{best}--imagenet2012-steps_20k-lr_0.03-res_384" in augreg
+    assert len(vit_tf.list_pretrained("bit_models/BiT-M-*-ILSVRC2012")) == 6
+    with pytest.raises(ValueError, match=f"near matches: {VIT}, .*Received"):
+        vit_tf.list_pretrained("vit_models/imagenet21k/ViT-B-16")
+
+
+def test_a_name_downloads_its_file(home, monkeypatch):
+    calls = []
+
+    def get_file(name, origin, cache_dir, cache_subdir):
+        calls.append(origin)
+        np.savez(home / "fetched.npz", **layouts.google_bit())
+        return home / "fetched.npz"
+
+    monkeypatch.setattr(keras.utils, "get_file", get_file)
+    model = vit_tf.load_pretrained("bit_models/distill/R50x1_160")
+    assert calls == ["https://storage.googleapis.com/bit_models/distill/R50x1_160.npz"]
+    # The file tells no resolution, the name does.
+    assert model.image_shape == (160, 160, 3)
+    small = vit_tf.load_pretrained("bit_models/distill/R50x1_160", image_shape=(32, 32))
+    assert small.image_shape == (32, 32, 3)
+
+
+def test_a_name_tells_the_preprocessing(monkeypatch):
+    """DeiT's files look like those of models that were trained on values in [-1, 1]."""
+    path = CHECKPOINTS[DEIT].path
+    os.makedirs(os.path.dirname(path))
+    write_safetensors(Path(path), layouts.timm_vit())
+    assert fetch(DEIT) == (path, CHECKPOINTS[DEIT])
+    model = vit_tf.load_pretrained(DEIT, num_heads=layouts.HEADS)
+    assert (model.preprocessing.mean, model.preprocessing.std) == tuple(IMAGENET.values())
+    model = vit_tf.load_pretrained(path, num_heads=layouts.HEADS)
+    assert model.preprocessing.mean == (0.5, 0.5, 0.5)
+
+
+def test_without_a_network_the_file_is_named(home, monkeypatch):
+    def get_file(*args, **options):
+        raise Exception("URL fetch failure: Name or service not known")
+
+    monkeypatch.setattr(keras.utils, "get_file", get_file)
+    with pytest.raises(ValueError, match=r"Expected .*Received: .*service not known") as caught:
+        vit_tf.load_pretrained(VIT)
+    assert "https://storage.googleapis.com/vit_models/imagenet21k/ViT-B_16.npz" in str(caught.value)
+    assert str(home / "vit_tf/vit_models--imagenet21k--ViT-B_16.npz") in str(caught.value)
+
+
+def test_without_the_hub_it_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    url = (
+        "https://huggingface.co/timm/deit_small_patch16_224.fb_in1k/resolve/main/model.safetensors"
+    )
+    with pytest.raises(ValueError, match=url) as caught:
+        vit_tf.load_pretrained(DEIT)
+    assert "pip install huggingface_hub" in str(caught.value)
+
+
+def test_unknown_names():
+    with pytest.raises(ValueError, match=f"near matches: {VIT}, .*Received"):
+        vit_tf.load_pretrained("imagenet21k/ViT-B_16")

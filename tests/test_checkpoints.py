@@ -1,0 +1,173 @@
+import checkpoint_layouts as layouts
+import numpy as np
+import pytest
+from archive_files import raises
+from checkpoint_families import FILES, HEADLESS, IN_TORCH, SHAPE, arrays, write, write_torch
+from checkpoint_layouts import CLASSES, HEADS, WIDTH
+
+import vit_tf
+from vit_tf.checkpoints.plans import CLIP, HALF, IMAGENET
+
+VALUES = {"mae": IMAGENET, "dino": IMAGENET, "moco": IMAGENET, "clip": CLIP}
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Loads tensors from a file, with what else it takes."""
+
+    def load(tensors, **options):
+        return vit_tf.load_pretrained(write(tensors, tmp_path), **options)
+
+    return load
+
+
+@pytest.fixture
+def images():
+    return np.random.default_rng(1).uniform(-1, 1, size=(2, *SHAPE)).astype(np.float32)
+
+
+@pytest.mark.parametrize("family", FILES)
+def test_round_trip(family, images, tmp_path):
+    """Written as released, loaded, saved as `.keras` and opened again: the same bits."""
+    layout, options = FILES[family]
+    tensors = layout()
+    path = write(tensors, tmp_path)
+    if family in IN_TORCH:
+        path = write_torch(tensors, tmp_path / "model.pth.tar")
+    model = vit_tf.load_pretrained(path, **options)
+    assert model.image_shape == SHAPE
+    assert model.preprocessing.mean == VALUES.get(family, HALF)["mean"]
+    assert model.preprocessing.std == VALUES.get(family, HALF)["std"]
+    google = any("/" in name for name in tensors)
+    assert model.preprocessing.interpolation == ("bilinear" if google else "bicubic")
+    model.save(tmp_path / "again.keras")
+    again = vit_tf.load_model(tmp_path / "again.keras")
+    assert again.preprocessing == model.preprocessing
+    assert np.ptp(np.asarray(model(images)), axis=1).min() > 0
+    np.testing.assert_array_equal(again(images), model(images))
+    again = arrays(again)
+    for name, weight in arrays(model).items():
+        np.testing.assert_array_equal(again[name], weight, err_msg=name)
+        if not (family in HEADLESS and name.startswith("head/")):
+            assert np.std(weight) > 0, f"{name} is as it was before the file was read"
+
+
+def test_formats_of_one_layout_agree(images, tmp_path):
+    tensors = layouts.timm_vit()
+    one = vit_tf.load_pretrained(write(tensors, tmp_path), num_heads=HEADS)
+    path = write_torch(tensors, tmp_path / "model.pth")
+    np.testing.assert_array_equal(
+        vit_tf.load_pretrained(path, num_heads=HEADS)(images), one(images)
+    )
+
+
+@pytest.mark.parametrize("family", FILES)
+def test_a_new_head_starts_at_zero(family, images, load):
+    layout, options = FILES[family]
+    tensors = layout()
+    model = load(tensors, num_classes=CLASSES + 2, **options)
+    taps = model.intermediates(images)
+    np.testing.assert_array_equal(taps["logits"], np.zeros((2, CLASSES + 2)))
+    # The paper's layer of tanh goes with the head that it was trained for.
+    assert "pre_logits" not in taps
+    kept = arrays(load(tensors, **options))
+    for name, weight in arrays(model).items():
+        if not name.startswith("head/"):
+            np.testing.assert_array_equal(weight, kept[name])
+
+
+def test_as_many_classes_as_the_file_keeps_its_head(load):
+    tensors = layouts.google_vit(pre_logits=7)
+    model = load(tensors, num_classes=CLASSES)
+    np.testing.assert_array_equal(model.head.kernel.numpy(), tensors["head/kernel"])
+    assert model.pre_logits.units == 7
+
+
+def test_without_a_head_the_logits_are_what_it_would_read(images, load):
+    for tensors in (layouts.google_vit(head=None), layouts.google_vit(pre_logits=7, head=None)):
+        taps = load(tensors).intermediates(images)
+        before = "pre_logits" if "pre_logits" in taps else "pooled"
+        np.testing.assert_array_equal(taps["logits"], taps[before])
+    clip = load(layouts.clip(), num_heads=HEADS)
+    assert clip.head is None and clip.taps[-1] == "projected"
+
+
+def test_timm_representation_layer(images, load):
+    tensors = layouts.timm_vit(head=None)
+    tensors.linear("pre_logits.fc", WIDTH, 7)
+    tensors.linear("head", 7, CLASSES)
+    taps = load(tensors, num_heads=HEADS).intermediates(images)
+    hidden = np.asarray(taps["pooled"]) @ tensors["pre_logits.fc.weight"].T
+    expected = np.tanh(hidden + tensors["pre_logits.fc.bias"])
+    np.testing.assert_allclose(taps["pre_logits"], expected, rtol=1e-5, atol=1e-6)
+    assert "pre_logits" not in load(tensors, num_heads=HEADS, num_classes=3).taps
+
+
+@pytest.mark.parametrize("family", ["vit", "hybrid", "timm", "clip", "beit"])
+def test_another_resolution_is_that_of_at_resolution(family, load):
+    layout, options = FILES[family]
+    tensors = layout()
+    method = "bilinear" if "head/bias" in tensors else "bicubic"
+    model = load(tensors, image_shape=(64, 32), **options)
+    expected = vit_tf.at_resolution(load(tensors, **options), (64, 32, 3), method=method)
+    assert model.image_shape == (64, 32, 3) and model.preprocessing.size == (64, 32)
+    expected = arrays(expected)
+    for name, weight in arrays(model).items():
+        np.testing.assert_array_equal(weight, expected[name])
+
+
+def test_a_file_of_oblong_images_needs_their_shape(load):
+    tensors = layouts.timm_vit()
+    tensors.draw("pos_embed", 1, 6 + 1, WIDTH)
+    with raises("7 positions"):
+        load(tensors, num_heads=HEADS)
+    model = load(tensors, num_heads=HEADS, image_shape=(16, 24))
+    assert model.image_shape == (16, 24, 3)
+    np.testing.assert_array_equal(model.embedding.positions.numpy(), tensors["pos_embed"])
+    table = layouts.beit()
+    for i in range(layouts.LAYERS):
+        table.draw(f"blocks.{i}.attn.relative_position_bias_table", 3 * 5 + 3, HEADS)
+    with raises("18 entries"):
+        load(table)
+    assert load(table, image_shape=(16, 24)).image_shape == (16, 24, 3)
+
+
+def test_mixers_keep_their_tokens(load):
+    with raises(r"image_shape=\(64, 64, 3\)"):
+        load(layouts.google_mixer(), image_shape=(64, 64))
+
+
+def test_pooling_in_place_of_the_file(load):
+    tensors = layouts.google_vit()
+    gap = load(tensors, pooling="gap")
+    positions = tensors["Transformer/posembed_input/pos_embedding"]
+    np.testing.assert_array_equal(gap.embedding.positions.numpy(), positions[:, 1:])
+    assert gap.pooling == "gap" and gap.embedding.prefix is None
+    tensors = layouts.google_vit("big_vision", cls=False)
+    cls = load(tensors, pooling="cls")
+    np.testing.assert_array_equal(cls.embedding.positions.numpy()[:, 0], np.zeros((1, WIDTH)))
+    np.testing.assert_array_equal(cls.embedding.positions.numpy()[:, 1:], tensors["pos_embedding"])
+    assert load(layouts.beit("gap"), pooling="cls").pooling == "cls"
+
+
+def test_heads_follow_from_usual_widths():
+    from vit_tf.checkpoints.plans import Wishes
+    from vit_tf.checkpoints.timm_vit import MOCO, _heads
+
+    assert [_heads(n, "", Wishes()) for n in (192, 384, 768, 1024, 1280)] == [3, 6, 12, 16, 16]
+    assert _heads(384, MOCO, Wishes()) == 12
+    assert _heads(384, MOCO, Wishes(num_heads=6)) == 6
+    with raises("num_heads=None"):
+        _heads(384, "module.", Wishes())
+
+
+def test_unusual_widths_ask_for_their_heads(load):
+    for layout in (layouts.timm_vit, layouts.clip, layouts.moco):
+        with raises("num_heads=None"):
+            load(layout())
+    with raises("num_heads=5"):
+        load(layouts.timm_vit(), num_heads=5)
+    for layout in (layouts.google_vit, layouts.beit):
+        with raises("num_heads=2"):
+            load(layout(), num_heads=2)
+        assert load(layout(), num_heads=HEADS).get_config()["num_heads"] == HEADS

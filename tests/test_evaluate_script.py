@@ -1,0 +1,102 @@
+"""Evaluation from the command line against numbers computed here, and mistakes."""
+
+import json
+
+import evaluate
+import keras
+import numpy as np
+import pytest
+from oracles import randomize
+
+import vit_tf
+from vit_tf import data
+from vit_tf.analysis.few_shot import classify, fit_classifier
+
+SPECIAL = vit_tf.Preprocessing((8, 8), (0.4, 0.5, 0.6), (0.3, 0.2, 0.1), "bicubic")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A small model with random weights, and the path of its file."""
+    sizes = {"num_layers": 1, "num_heads": 1, "hidden_dim": 8, "mlp_dim": 8, "num_classes": 10}
+    model = vit_tf.ViT((8, 8, 3), 4, **sizes, pooling="gap", preprocessing=SPECIAL)
+    randomize(model)
+    path = tmp_path_factory.mktemp("model") / "model.keras"
+    model.save(path)
+    return model, str(path)
+
+
+def rows(model, dataset):
+    """The taps of all images, and their labels."""
+    taps = [(model.intermediates(x), y) for x, y in dataset.as_numpy_iterator()]
+    names = ("pooled", "logits")
+    arrays = {n: np.concatenate([np.asarray(t[n]) for t, _ in taps]) for n in names}
+    return arrays, np.concatenate([y for _, y in taps])
+
+
+def test_numbers_are_those_of_the_model(model, tmp_path, capsys):
+    model, path = model
+    out = tmp_path / "result.json"
+    line = [path, "--few-shot", "5,2", "--seeds", "2", "--held-out", "3", "--out", str(out)]
+    assert evaluate.main(line) == 0
+    result = json.loads(out.read_text())
+
+    (test,) = data.load("digits", splits=("test",), preprocessing=SPECIAL)
+    taps, labels = rows(model, test)
+    order = np.argsort(-taps["logits"], axis=1)
+    for k in (1, 5):
+        share = np.mean([y in row[:k] for y, row in zip(labels, order, strict=True)])
+        assert result["top"][str(k)] == pytest.approx(share)
+    assert result["examples"] == 360 and [row["shots"] for row in result["few_shot"]] == [2, 5]
+
+    row, found = result["few_shot"][1], []
+    for seed in range(2):
+        few, _ = data.few_shot("digits", 5, seed=seed, held_out=3, preprocessing=SPECIAL)
+        x, y = rows(model, few)
+        fitted = fit_classifier(x["pooled"].astype(float), y, 10, [row["l2"]])
+        found.append((classify(taps["pooled"].astype(float), *fitted)[0] == labels).mean())
+    np.testing.assert_allclose(row["draws"], found, atol=0.003)
+    assert row["accuracy"] == pytest.approx(np.mean(row["draws"])) and row["accuracy"] > 0.2
+
+    text = capsys.readouterr().out
+    assert f"top-5 accuracy {100 * result['top']['5']:8.2f} %" in text
+    assert f"{100 * row['accuracy']:.2f} % ± {100 * row['deviation']:.2f} over 2 draws" in text
+
+
+def test_foreign_models_and_a_fixed_strength(tmp_path, capsys):
+    keras.utils.set_random_seed(0)
+    layers = [
+        keras.layers.Conv2D(4, 3, name="maps"),
+        keras.layers.Flatten(name="flat"),
+        keras.layers.Dense(4),
+    ]
+    keras.Sequential([keras.Input((12, 12, 3)), *layers]).save(tmp_path / "other.keras")
+    line = f"{tmp_path / 'other.keras'} --few-shot 1,10 --tap flat --l2 64 --seeds 1 --no-head"
+    assert evaluate.main(f"{line} --take 100 --out {tmp_path / 'r.json'}".split()) == 0
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert result["top"] == {} and [row["l2"] for row in result["few_shot"]] == [64, 64]
+    assert result["few_shot"][1]["accuracy"] > 0.5
+    capsys.readouterr()
+    assert evaluate.main([str(tmp_path / "other.keras")]) == 2
+    assert "[0, 4), the classes of the model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ("--few-shot 1,x", "--few-shot 1,x"),
+        ("--few-shot 0", "--few-shot 0"),
+        ("--few-shot 1 --tap pool", "pooled"),
+        ("--few-shot 1000", "shots=1000"),
+        ("--few-shot 1 --l2 -1", "l2"),
+        ("--image-size 12", "(8, 8)"),
+        ("--split tset", "test"),
+        ("--no-head", "--few-shot"),
+        ("--data ./nowhere", "nowhere"),
+    ],
+)
+def test_mistakes_are_one_line(model, capsys, options, message):
+    assert evaluate.main([model[1], "--take", "40", *options.split()]) == 2
+    output = capsys.readouterr()
+    assert output.err.startswith("error: ") and message in output.err
+    assert output.err.count("\n") == 1 and output.out == ""

@@ -1,0 +1,46 @@
+"""Top-k accuracy against sorted scores."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from vit_tf.evaluation import top_k_accuracy
+
+
+def make_data(scores, labels):
+    return tf.data.Dataset.from_tensor_slices((scores, labels)).batch(7)
+
+
+def test_top_k_is_that_of_sorted_scores(rng):
+    scores = rng.integers(5, size=(40, 9)).astype("float32")  # with many equal ones
+    labels = rng.integers(9, size=40)
+    order = np.argsort(-scores, axis=1, kind="stable")
+    found = top_k_accuracy(lambda images: images, make_data(scores, labels), (1, 3, 5, 9))
+    expected = {
+        k: np.mean([y in row[:k] for y, row in zip(labels, order, strict=True)]) for k in (1, 3, 5)
+    }
+    assert found == expected
+    assert found[1] == (scores.argmax(axis=1) == labels).mean()
+    few = make_data(scores[:, :4], labels % 4)
+    assert list(top_k_accuracy(lambda images: images, few)) == [1]
+
+
+def test_a_head_of_zeros_is_at_chance():
+    labels = np.arange(60) % 10
+    data = make_data(np.zeros((60, 3), "float32"), labels)
+    found = top_k_accuracy(lambda images: tf.zeros((tf.shape(images)[0], 10)), data)
+    assert found == {1: 0.1, 5: 0.5}
+
+
+@pytest.mark.parametrize(
+    "scores, labels, message",
+    [
+        (np.zeros((3, 2)), [0, 1, 2], r"\[0, 2\).*to 2"),
+        (np.full((3, 2), np.nan), [0, 1, 1], "finite"),
+        (np.zeros((3, 2, 2)), [0, 1, 1], r"\(example, class\)"),
+        (np.zeros((0, 2)), np.zeros(0, int), "at least one"),
+    ],
+)
+def test_mistakes_are_named(scores, labels, message):
+    with pytest.raises(ValueError, match=message):
+        top_k_accuracy(lambda images: images, make_data(scores, labels))

@@ -1,0 +1,69 @@
+"""Export from the command line: the SavedModel answers as the model does, and mistakes."""
+
+import export
+import numpy as np
+import pytest
+import tensorflow as tf
+from oracles import randomize
+
+import vit_tf
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A small model with random weights, and the path of its file."""
+    model = vit_tf.ViT((8, 8, 3), 4, 2, 1, 8, 8, num_classes=3)
+    randomize(model)
+    path = tmp_path_factory.mktemp("model") / "model.keras"
+    model.save(path)
+    return model, str(path)
+
+
+def test_saved_model_answers_alone(model, tmp_path, capsys, rng):
+    model, path = model
+    out = tmp_path / "deep" / "exported"
+    out.parent.mkdir()
+    assert export.main([path, "--taps", "block*/mlp/sum", "pooled", "--out", str(out)]) == 0
+    assert f"3 taps, {out}" in capsys.readouterr().out
+    images = rng.normal(size=(5, 8, 8, 3)).astype("float32")
+    found = tf.saved_model.load(str(out)).signatures["serving_default"](images=images)
+    assert set(found) == {"block00/mlp/sum", "block01/mlp/sum", "pooled"}
+    expected = model.intermediates(images)
+    for tap, value in found.items():
+        np.testing.assert_allclose(value, expected[tap], atol=1e-5)
+    assert vit_tf.load_features(out).taps == ("block00/mlp/sum", "block01/mlp/sum", "pooled")
+    assert [path.name for path in out.parent.iterdir()] == ["exported"]
+    assert export.main([path, "--taps", "pooled", "--out", str(out)]) == 2
+    assert "not there yet" in capsys.readouterr().err
+
+
+def test_a_folder_that_answers_otherwise_is_not_kept(model, tmp_path, monkeypatch, capsys):
+    honest = vit_tf.load_features
+    monkeypatch.setattr(
+        export.vit_tf,
+        "load_features",
+        lambda folder: lambda x: {k: v + 0.1 for k, v in honest(folder)(x).items()},
+        raising=False,
+    )
+    assert export.main([model[1], "--taps", "pooled", "--out", str(tmp_path / "exported")]) == 2
+    assert "'pooled' differs" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_taps_are_listed(model, capsys):
+    assert export.main([model[1], "--list"]) == 0
+    assert capsys.readouterr().out.split() == list(model[0].taps)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--taps", "block00/mpl/sum"], "block00/mlp/sum"),
+        (["--taps", "pooled", "nothing*"], "nothing*"),
+        ([], "--taps"),
+    ],
+)
+def test_mistakes_are_one_line(model, tmp_path, capsys, options, message):
+    assert export.main([model[1], *options, "--out", str(tmp_path / "out")]) == 2
+    output = capsys.readouterr()
+    assert output.err.startswith("error: ") and message in output.err
+    assert output.err.count("\n") == 1 and not list(tmp_path.iterdir())

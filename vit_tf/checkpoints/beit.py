@@ -1,0 +1,98 @@
+"""BEiT and BEiT v2 in the names of their releases (unilm's `modeling_finetune.py`) and timm's."""
+
+import math
+from functools import partial
+
+import numpy as np
+
+from vit_tf.checkpoints.filling import Source
+from vit_tf.checkpoints.plans import (
+    Part,
+    Plan,
+    dims,
+    head_part,
+    norm_part,
+    pixels,
+)
+from vit_tf.checkpoints.timm_vit import blocks_part
+from vit_tf.checkpoints.torch_blocks import patch_dims, patches_part
+from vit_tf.tokens import TokenGrid
+
+FAMILY = "BEiT"
+SHARED = "rel_pos_bias.relative_position_bias_table"
+TABLE = "attn.relative_position_bias_table"
+# Indices that follow from the size; heads and layers that predict visual tokens in pretraining.
+UNUSED = ("*relative_position_index", "mask_token", "lm_head.*", "cls_pt_layers.*")
+# Tokens along a side, as the pairs of all of them are indexed: images of 1024 pixels, as a rule.
+LARGEST_SIDE = 64
+
+
+def recognise(tensors):
+    """Whether the names are those of this family."""
+    return SHARED in tensors or f"blocks.0.{TABLE}" in tensors
+
+
+def plan(tensors, wishes):
+    """The `Plan` of a file's tensors."""
+    width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
+    shared = SHARED in tensors
+    table = dims(tensors, SHARED if shared else f"blocks.0.{TABLE}", 2)
+    grid, heads = _grid(table[0], patch, wishes.image_shape), table[1]
+    wishes.check_heads(heads, width)
+    whole = patches_part("patch_embed.proj", width, channels, patch)
+    whole |= Part(
+        {
+            "image_shape": pixels(grid, channels),
+            "num_heads": heads,
+            "shared_bias": shared,
+        },
+        {"embedding/prefix": Source({"cls_token": (1, 1, width)})},
+        unused=UNUSED,
+    )
+    if shared:
+        whole |= Part(sources={"bias/table": Source({SHARED: table})})
+    whole |= blocks_part(tensors, width, partial(_biases_part, table=None if shared else table))
+    return Plan("BEiT", whole | _end_part(tensors, width, wishes), "bicubic")
+
+
+def _end_part(tensors, width, wishes):
+    """The last norm, by whose name the file tells its pooling, and the head."""
+    name = "fc_norm" if "fc_norm.weight" in tensors else "norm"
+    pooling = wishes.pooling or ("gap" if name == "fc_norm" else "cls")
+    layer = "fc_norm" if pooling == "gap" else "norm"
+    norm = norm_part(layer, f"{name}.weight", f"{name}.bias", width)
+    names = ("head.weight", "head.bias")
+    head = head_part(tensors, width, wishes, *names, lambda classes: (classes, width), np.transpose)
+    return Part({"pooling": pooling}) | norm | head
+
+
+def _biases_part(layer, name, width, table):
+    """The biases of query and value, the scales and, unless it is shared, the table of a block."""
+    sources = {
+        f"{layer}/query/bias": Source({f"{name}.attn.q_bias": (width,)}),
+        f"{layer}/value/bias": Source({f"{name}.attn.v_bias": (width,)}),
+        f"{layer}/attention_scale": Source({f"{name}.gamma_1": (width,)}),
+        f"{layer}/mlp_scale": Source({f"{name}.gamma_2": (width,)}),
+    }
+    if table:
+        sources[f"{layer}_bias/table"] = Source({f"{name}.{TABLE}": table})
+    return Part(sources=sources)
+
+
+def _grid(entries, patch, image_shape):
+    """The `TokenGrid` of R rows and C columns that have (2 R - 1) (2 C - 1) + 3 entries."""
+    side = math.isqrt(max(entries - 3, 0))
+    rows = columns = (side + 1) // 2
+    if image_shape is not None and _entries(rows, columns) != entries:
+        rows, columns = (n // patch for n in image_shape[:2])
+    if _entries(rows, columns) != entries or not 1 <= max(rows, columns) <= LARGEST_SIDE:
+        raise ValueError(
+            "Expected a table of relative positions of a square grid of at most "
+            f"{LARGEST_SIDE} tokens a side, or that of image_shape. "
+            f"Received: {entries} entries, image_shape={image_shape}"
+        )
+    return TokenGrid(rows, columns, 1, patch)
+
+
+def _entries(rows, columns):
+    return (2 * rows - 1) * (2 * columns - 1) + 3

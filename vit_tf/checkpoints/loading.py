@@ -1,0 +1,131 @@
+"""The front door: a model with the weights of a public checkpoint."""
+
+import os
+from numbers import Integral
+
+import numpy as np
+
+import vit_tf
+from vit_tf.checkpoints import (
+    beit,
+    clip,
+    google_bit,
+    google_mixer,
+    google_vit,
+    timm_vit,
+)
+from vit_tf.checkpoints.archives import open_archive
+from vit_tf.checkpoints.filling import check, fill
+from vit_tf.checkpoints.names import fetch
+from vit_tf.checkpoints.plans import Wishes, first_names
+from vit_tf.preprocessing import Preprocessing
+from vit_tf.resolution import at_resolution
+from vit_tf.transformer import check_pooling
+
+# In this order: BEiT's files have all the names that tell a ViT of timm.
+FAMILIES = (google_vit, google_bit, google_mixer, clip, beit, timm_vit)
+
+
+def load_pretrained(path_or_name, num_classes=None, image_shape=None, pooling=None, num_heads=None):
+    """A model with the weights of a checkpoint, as its authors released it.
+
+    Known are Google's `.npz` of ViT (vision_transformer and big_vision), its hybrids, BiT and
+    Mixer, and `.safetensors` or PyTorch files of ViT in timm's names (supervised, DINO, MAE,
+    MoCo-v3), of OpenAI's CLIP and of BEiT. What a file holds is read off the names and shapes of
+    its tensors. Every tensor is used, or left out by name: a head that is replaced, with the layer
+    of tanh before it, a text tower, a decoder, what an optimizer keeps. Every weight is filled, or
+    new. The model's `preprocessing` is that of the family or, better, of the name: files do not
+    tell whether a ViT in timm's names with a head was trained on values in [-1, 1], which is
+    assumed, or on ImageNet's mean and deviation, as DeiT was.
+
+    Args:
+        path_or_name: a file, or a name of `list_pretrained`, which is downloaded once.
+        num_classes: number of logits. If it is not that of the file, the head is a new one that
+            starts at zero. None keeps the file's; without one in the file, the logits are the
+            pooled token itself (a CLIP has none), until a number is given.
+        image_shape: (height, width) or (height, width, channels) of the images, in pixels, for
+            which positions are resampled: bilinearly for Google's files, bicubically for others.
+            None keeps the file's; that of a BiT, which tells none, is its name's or 224.
+        pooling: `"cls"` or `"gap"` of a ViT or BEiT; None keeps the file's. A ViT with `"gap"`
+            has no class token.
+        num_heads: number of attention heads, where the file does not tell and its width is not
+            one of the usual ones.
+
+    Raises:
+        ValueError: for an unknown name, a file that cannot be fetched, is damaged or of no known
+            family, or does not fit the model in every tensor and weight, which are listed.
+    """
+    wishes = Wishes(num_classes, _image_shape(image_shape), pooling, num_heads)
+    _check(wishes)
+    path, public = fetch(os.fspath(path_or_name))
+    with open_archive(path) as archive:
+        plan = _plan(archive, wishes)
+        parts = {"unused": plan.whole.unused, "new": plan.whole.new}
+        # Before a model is built, so that a file cannot ask for more memory than it has data.
+        check(archive, plan.whole.sources, **parts)
+        model = _build(plan, wishes, public)
+        fill(weights_by_name(model), archive, plan.whole.sources, **parts)
+    if plan.whole.headless:
+        model.head.kernel.assign(np.eye(model.num_classes))
+    shape = wishes.image_shape
+    if shape and shape != tuple(model.image_shape)[: len(shape)]:
+        return at_resolution(model, shape, method=plan.interpolation)
+    return model
+
+
+def weights_by_name(model):
+    """dict from the path of each weight inside its model to the weight."""
+    return {weight.path.partition("/")[2]: weight for weight in model.weights}
+
+
+def _image_shape(image_shape):
+    if image_shape is None:
+        return None
+    try:
+        shape = tuple(int(n) for n in image_shape)
+    except TypeError:
+        shape = ()
+    if len(shape) not in (2, 3) or min(shape) < 1:
+        raise ValueError(
+            "Expected image_shape to be (height, width) or (height, width, channels). "
+            f"Received: image_shape={image_shape!r}"
+        )
+    return shape
+
+
+def _check(wishes):
+    if wishes.pooling is not None:
+        check_pooling(wishes.pooling)
+    for name in ("num_classes", "num_heads"):
+        value = getattr(wishes, name)
+        if value is not None and (not isinstance(value, Integral) or value < 1):
+            raise ValueError(f"Expected {name} to be at least 1. Received: {name}={value!r}")
+
+
+def _plan(archive, wishes):
+    """The `Plan` of an archive's family."""
+    for family in FAMILIES:
+        if family.recognise(archive.tensors):
+            try:
+                return family.plan(archive.tensors, wishes)
+            except ValueError as error:
+                raise ValueError(f"{error}, in {archive.path!r} of {family.FAMILY}") from error
+    known = ", ".join(family.FAMILY for family in FAMILIES)
+    raise ValueError(
+        f"Expected the tensors of {archive.path!r} to be those of a known family ({known}). "
+        f"Received: {first_names(archive.tensors)}"
+    )
+
+
+def _build(plan, wishes, public):
+    """The model of a plan, with the preprocessing of its name or, without one, of its family."""
+    *size, channels = plan.whole.arguments["image_shape"]
+    if plan.any_size and (wishes.image_shape or public):
+        size = (wishes.image_shape or (public.resolution,) * 2)[:2]
+    ends = public or plan
+    mean, std = ends.values["mean"], ends.values["std"]
+    if channels != len(mean):
+        mean, std = ((0.5,) * channels,) * 2
+    preprocessing = Preprocessing(tuple(size), mean, std, ends.interpolation)
+    arguments = plan.whole.arguments | {"image_shape": (*size, channels)}
+    return getattr(vit_tf, plan.model)(**arguments, preprocessing=preprocessing)

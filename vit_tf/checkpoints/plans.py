@@ -1,0 +1,292 @@
+"""How a checkpoint becomes a model: what its family reads off the tensors' names and shapes."""
+
+import math
+import re
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from vit_tf.checkpoints.filling import Source, identity
+from vit_tf.tokens import TokenGrid
+
+HALF = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+CLIP = {
+    "mean": (0.48145466, 0.4578275, 0.40821073),
+    "std": (0.26862954, 0.26130258, 0.27577711),
+}
+
+MOST_LAYERS, MOST_STAGES = 1000, 10
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a caller asks for in the place of what a file has; None asks for the file's."""
+
+    num_classes: int | None = None
+    image_shape: tuple | None = None
+    pooling: str | None = None
+    num_heads: int | None = None
+
+    def refuse(self, family, *names):
+        """Raises a ValueError for a wish that no model of a family can fulfil."""
+        for name in names:
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"Expected {name} to be None for a checkpoint of {family}, which leaves no "
+                    f"choice. Received: {name}={getattr(self, name)!r}"
+                )
+
+    def check_heads(self, num_heads, width):
+        """Raises a ValueError unless a file's number of heads fits its width, and the wish."""
+        if self.num_heads not in (None, num_heads) or width % num_heads:
+            raise ValueError(
+                f"Expected num_heads to be that of the file, {num_heads}, which divides {width} "
+                f"channels. Received: num_heads={self.num_heads}"
+            )
+
+
+@dataclass(frozen=True)
+class Part:
+    """Arguments and weights of a part of a model, as a file has them; parts are joined by `|`.
+
+    Attributes:
+        arguments: those of the model's constructor that the part settles.
+        sources: dict from weight name to `Source`.
+        unused: shell patterns of tensors that are left out.
+        new: shell patterns of weights that the file does not have.
+        headless: whether the head is to hand on its input, for lack of one in the file.
+    """
+
+    arguments: dict = field(default_factory=dict)
+    sources: dict = field(default_factory=dict)
+    unused: tuple = ()
+    new: tuple = ()
+    headless: bool = False
+
+    def __or__(self, other):
+        return Part.join([self, other])
+
+    @classmethod
+    def join(cls, parts):
+        """All parts as one."""
+        whole = cls()
+        for part in parts:
+            whole.arguments.update(part.arguments)
+            whole.sources.update(part.sources)
+        return cls(
+            whole.arguments,
+            whole.sources,
+            tuple(pattern for part in parts for pattern in part.unused),
+            tuple(pattern for part in parts for pattern in part.new),
+            any(part.headless for part in parts),
+        )
+
+    def under(self, prefix):
+        """The same part of a file that has a prefix before the names of its tensors."""
+        sources = {
+            weight: Source({prefix + n: s for n, s in source.tensors.items()}, source.convert)
+            for weight, source in self.sources.items()
+        }
+        unused = tuple(prefix + pattern for pattern in self.unused)
+        return Part(self.arguments, sources, unused, self.new, self.headless)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A model to build of a file.
+
+    Attributes:
+        model: name of the model's class in `vit_tf`.
+        whole: the `Part` that is all of it.
+        interpolation: `"bilinear"` or `"bicubic"`, of its images and of its positions.
+        values: mean and std of its images.
+        any_size: whether images may be of any size, which the file does not tell then.
+    """
+
+    model: str
+    whole: Part
+    interpolation: str = "bilinear"
+    values: dict = field(default_factory=lambda: HALF)
+    any_size: bool = False
+
+
+def norm_part(layer, scale, bias, width):
+    """The `Part` of a normalisation, of the names of its tensors."""
+    return Part(
+        sources={
+            f"{layer}/gamma": Source({scale: (width,)}),
+            f"{layer}/beta": Source({bias: (width,)}),
+        }
+    )
+
+
+def head_part(tensors, width, wishes, kernel, bias, shape, convert=identity):
+    """The `Part` of the head of a model whose last width is `width`.
+
+    It is the file's head, where there is one and no other number of classes is wished for, or a
+    new one, or, where there is neither, one that hands on its input.
+
+    Args:
+        tensors, wishes: those of the plan.
+        width: number of channels that the head reads.
+        kernel, bias: names of the file's tensors.
+        shape: function of the number of classes to the shape of the file's kernel.
+        convert: function of the file's kernel to one of shape (channel, class).
+    """
+    classes = dims(tensors, bias, 1)[0] if bias in tensors else None
+    wished = wishes.num_classes
+    if classes is not None and wished in (None, classes):
+        sources = {
+            "head/kernel": Source({kernel: shape(classes)}, convert),
+            "head/bias": Source({bias: (classes,)}),
+        }
+        return Part({"num_classes": classes}, sources)
+    return Part(
+        {"num_classes": wished or width},
+        unused=(kernel, bias) if classes is not None else (),
+        new=("head/*",),
+        headless=wished is None,
+    )
+
+
+def vit_embedding_part(tensors, positions, class_token, stride, channels, wishes):
+    """The `Part` of a ViT's class token and positions, which tell its images and its pooling.
+
+    Args:
+        tensors, wishes: those of the plan.
+        positions, class_token: names of the file's tensors; the class token may be missing.
+        stride: pixels from token to token.
+        channels: channels of the images.
+    """
+    _, num_positions, width = dims(tensors, positions, 3)
+    has_token = class_token in tensors
+    grid = file_grid(num_positions, has_token, stride, wishes.image_shape)
+    pooling = wishes.pooling or ("cls" if has_token else "gap")
+    prefix = int(pooling == "cls")
+    fit = partial(fit_positions, grid=grid, prefix=prefix)
+    part = Part(
+        {"image_shape": pixels(grid, channels), "pooling": pooling},
+        {"embedding/positions": Source({positions: (1, num_positions, width)}, fit)},
+    )
+    if has_token and prefix:
+        return part | Part(sources={"embedding/prefix": Source({class_token: (1, 1, width)})})
+    if prefix:
+        return part | Part(new=("embedding/prefix",))
+    return part | Part(unused=(class_token,))
+
+
+def dims(tensors, name, axes):
+    """The shape of a tensor that tells the size of a model.
+
+    Raises:
+        ValueError: if it is missing, or not of `axes` axes above 0.
+    """
+    if name not in tensors:
+        raise ValueError(
+            f"Expected a tensor {name!r}, which tells the size of the model. "
+            f"Received: {first_names(tensors)}"
+        )
+    shape = tensors[name].shape
+    if len(shape) != axes or min(shape, default=1) < 1:
+        raise ValueError(
+            f"Expected the tensor {name!r} to have {axes} axes, all above 0. Received: {shape}"
+        )
+    return shape
+
+
+def first_names(tensors, count=6):
+    """The first names of a file's tensors, and how many more there are."""
+    names = sorted(tensors)
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(ascii(name) for name in names[:count]) + more
+
+
+def count(tensors, pattern):
+    """Number of different numbers that the group of a regular expression takes in the names."""
+    found = (re.match(pattern, name) for name in tensors)
+    return few(len({match[1] for match in found if match}), MOST_LAYERS, "layers")
+
+
+def count_units(tensors, pattern):
+    """Number of units of each stage, of a regular expression with a group for either number."""
+    stages = {}
+    for match in (re.match(pattern, name) for name in tensors):
+        if match:
+            stages.setdefault(match[1], set()).add(match[2])
+    few(len(stages), MOST_STAGES, "stages")
+    units = [len(stages.get(str(stage), ())) for stage in range(1, len(stages) + 1)]
+    return tuple(few(depth, MOST_LAYERS, "units") for depth in units)
+
+
+def few(number, most, what):
+    """The number, if a model may have as many; a file's names alone could make it any."""
+    if number > most:
+        raise ValueError(f"Expected at most {most} {what}. Received: {number}")
+    return number
+
+
+def square(tensors, kernel, rows, columns):
+    """The side of a patch, from the two sizes of its kernel."""
+    if rows != columns:
+        raise ValueError(
+            f"Expected the tensor {kernel!r} to be of square patches. "
+            f"Received: {tensors[kernel].shape}"
+        )
+    return rows
+
+
+def file_grid(num_positions, has_class_token, stride, image_shape=None):
+    """The `TokenGrid` of a file's positions, which tell the size of its images.
+
+    It is square, unless only that of the images that are wished for has as many tokens.
+
+    Args:
+        num_positions: number of positions in the file.
+        has_class_token: whether the file has a class token, which may have a position or not.
+        stride: pixels from token to token.
+        image_shape: that of the images wished for, if any.
+
+    Raises:
+        ValueError: for a number of positions that fits neither.
+    """
+    prefixes = (1, 0) if has_class_token else (0,)
+    for prefix in prefixes:
+        side = _root(num_positions - prefix)
+        if side:
+            return TokenGrid(side, side, prefix, stride)
+    if image_shape is not None:
+        for prefix in prefixes:
+            grid = TokenGrid.of_patches(image_shape, stride, prefix)
+            if grid.num_tokens == num_positions:
+                return grid
+    raise ValueError(
+        "Expected as many positions as a square grid of tokens has, or that of image_shape. "
+        f"Received: {num_positions} positions, image_shape={image_shape}"
+    )
+
+
+def pixels(grid, channels):
+    """The (height, width, channels) of the images that a grid covers."""
+    return (grid.rows * grid.stride, grid.columns * grid.stride, channels)
+
+
+def _root(number):
+    """The square root of a square number above 0; None for any other."""
+    root = math.isqrt(max(number, 0))
+    return root if root and root**2 == number else None
+
+
+def fit_positions(positions, grid, prefix):
+    """A file's positions as (1, token, channel) of a model with `prefix` tokens in front.
+
+    A class token that the model does not have loses its position; one that the file adds after
+    the positions gets none.
+    """
+    positions = positions.reshape(1, grid.num_tokens, -1)
+    if prefix == grid.prefix:
+        return positions
+    if prefix < grid.prefix:
+        return grid.spatial(positions)
+    return np.concatenate([np.zeros_like(positions[:, :prefix]), positions], axis=1)

@@ -1,0 +1,98 @@
+"""Transformer blocks in PyTorch's layout, as timm, OpenAI's CLIP and BEiT share it."""
+
+from functools import partial
+
+import numpy as np
+
+from vit_tf.checkpoints.filling import Source
+from vit_tf.checkpoints.plans import Part, dims, norm_part, square
+
+# Heads by width, where they do not follow from a tensor's shape.
+HEADS = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1280: 16}
+
+
+def guess_heads(width, wishes, known=True):
+    """The number of heads that a caller names, or that models of a width have.
+
+    Raises:
+        ValueError: for a width that tells nothing, unless the caller does.
+    """
+    if wishes.num_heads is not None:
+        return wishes.num_heads
+    if not known or width not in HEADS:
+        raise ValueError(
+            "Expected num_heads, which neither the tensors' shapes nor a width of "
+            f"{width} channels tell. Received: num_heads=None"
+        )
+    return HEADS[width]
+
+
+def patch_dims(tensors, kernel):
+    """(width, channels of the image, side of a patch) of a kernel of patches."""
+    width, channels, *patch = dims(tensors, kernel, 4)
+    return width, channels, square(tensors, kernel, *patch)
+
+
+def patches_part(name, width, channels, patch, bias=True):
+    """The `Part` of a patch embedding, stored as (output, input, row, column)."""
+    kernel = Source({f"{name}.weight": (width, channels, patch, patch)}, _rows_first)
+    sources = {"embedding/patches/kernel": kernel}
+    if bias:
+        sources["embedding/patches/bias"] = Source({f"{name}.bias": (width,)})
+    return Part({"patch_size": patch, "hidden_dim": width}, sources)
+
+
+def _rows_first(kernel):
+    return kernel.transpose(2, 3, 1, 0)
+
+
+def dense_part(layer, name, inputs, outputs):
+    """The `Part` of a linear layer, whose weight is stored as (output, input)."""
+    return Part(
+        sources={
+            f"{layer}/kernel": Source({f"{name}.weight": (outputs, inputs)}, np.transpose),
+            f"{layer}/bias": Source({f"{name}.bias": (outputs,)}),
+        }
+    )
+
+
+def block_part(layer, name, names, width, hidden):
+    """The `Part` of a block but for the biases of query, key and value.
+
+    Args:
+        layer, name: the block's in the model and in the file.
+        names: dict from `norm1`, `qkv`, `out`, `norm2`, `fc1` and `fc2` to names in a block;
+            `qkv` is the whole name of the fused weight of shape (3 * width, width).
+        width, hidden: channels of a token, and of the MLP.
+    """
+    name = {part: f"{name}.{inner}" for part, inner in names.items()}
+    fused = {name["qkv"]: (3 * width, width)}
+    parts = [
+        Part(sources={f"{layer}/{which}/kernel": Source(fused, partial(_third, index=i))})
+        for i, which in enumerate(("query", "key", "value"))
+    ]
+    for norm, which in (("attention_norm", "norm1"), ("mlp_norm", "norm2")):
+        tensors = (f"{name[which]}.weight", f"{name[which]}.bias")
+        parts.append(norm_part(f"{layer}/{norm}", *tensors, width))
+    for dense, which, inputs, outputs in (
+        ("out", "out", width, width),
+        ("expand", "fc1", width, hidden),
+        ("contract", "fc2", hidden, width),
+    ):
+        parts.append(dense_part(f"{layer}/{dense}", name[which], inputs, outputs))
+    return Part.join(parts)
+
+
+def fused_bias_part(layer, name, width):
+    """The `Part` of the biases of query, key and value, stored as one."""
+    return Part(
+        sources={
+            f"{layer}/{which}/bias": Source({name: (3 * width,)}, partial(_third, index=i))
+            for i, which in enumerate(("query", "key", "value"))
+        }
+    )
+
+
+def _third(fused, index):
+    """One of query, key and value, transposed to (input, output) where it is a weight."""
+    return np.split(fused, 3)[index].T

@@ -1,0 +1,60 @@
+"""What all models of this package share: their configuration, preprocessing and `call`."""
+
+import keras
+
+from vit_tf.preprocessing import Preprocessing
+
+
+class VisionModel(keras.Model):
+    """A model of images that has a configuration and a preprocessing, to build others on.
+
+    A subclass builds its layers and has `taps`, the names of its intermediates in depth order,
+    and `intermediates(images, training=None)`, the dict of all of them; the last is its output.
+
+    Args:
+        config: dict of the subclass' own arguments, with `image_shape` and `num_classes`.
+        preprocessing: the `Preprocessing` of its images, or a dict of its fields; None means
+            values in [-1, 1]. It can be set later too.
+        omitted: defaults of arguments that came later. A configuration names only what differs
+            from them, so that it equals that of a run begun before, which can then be resumed.
+        **kwargs: those of `keras.Model`.
+
+    Raises:
+        ValueError: for a preprocessing that does not fit `image_shape`.
+    """
+
+    def __init__(self, config, preprocessing=None, omitted=(), **kwargs):
+        super().__init__(**kwargs)
+        omitted = dict(omitted)
+        self._config = {
+            name: value
+            for name, value in config.items()
+            if name not in omitted or value != omitted[name]
+        }
+        self.image_shape, self.num_classes = config["image_shape"], config["num_classes"]
+        self.preprocessing = preprocessing
+
+    @property
+    def preprocessing(self):
+        """The `Preprocessing` of the images; it is saved with the model."""
+        return self._preprocessing
+
+    @preprocessing.setter
+    def preprocessing(self, value):
+        default = Preprocessing.of(self.image_shape)
+        value = default if value is None else Preprocessing.from_config(value)
+        if value.size != default.size or len(value.mean) != len(default.mean):
+            raise ValueError(
+                "Expected preprocessing to be of the size and the channels of "
+                f"image_shape={tuple(self.image_shape)}. Received: {value}"
+            )
+        self._preprocessing = value
+
+    def call(self, images, training=None):
+        return self.intermediates(images, training=training)[self.taps[-1]]
+
+    def get_config(self):
+        config = super().get_config() | self._config
+        if self.preprocessing != Preprocessing.of(self.image_shape):
+            config["preprocessing"] = self.preprocessing.to_config()
+        return config
