@@ -12,6 +12,7 @@ from .heads import head_similarity, head_statistic
 from .interactive import cka_heatmap, distance_lines
 from .localization import localization, localization_statistic
 from .matching import match_maps
+from .mean_attention import mean_attention, mean_attention_statistic
 from .plots import (
     plot_attention_distance,
     plot_cka,
@@ -53,6 +54,8 @@ __all__ = [
     "localization",
     "localization_statistic",
     "match_maps",
+    "mean_attention",
+    "mean_attention_statistic",
     "one_pass",
     "own_matches",
     "plot_attention_distance",

@@ -1,16 +1,11 @@
 """Which figures there are: a table, in the order of the paper. Adding one is adding a row."""
 
-import json
-import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from . import figure_rows as rows
-from .report import Figure
-from .store import fingerprint, write_whole
-
-log = logging.getLogger(__name__)
+from . import needs, trained_rows
 
 SECTIONS = {
     "structure": (
@@ -55,8 +50,10 @@ class Entry:
         numbers: the figures of Raghu et al. 2021 it answers to; each chooses it.
         section: key of `SECTIONS`.
         title: what it shows.
-        roles: the parts of the models it needs; `measurements.Subject` tells them.
+        roles: the parts of the models it needs; `subjects.Subject` tells them.
         rows: function of the models under study to its `Row`s.
+        lacks: function of a model without a part to the words for what it lacks; from `needs`.
+        together: the same of all of those that lack nothing.
     """
 
     numbers: tuple[str, ...]
@@ -64,6 +61,8 @@ class Entry:
     title: str
     roles: tuple[str, ...]
     rows: Callable
+    lacks: Callable = needs.nothing
+    together: Callable = needs.nothing
 
     @property
     def paper(self):
@@ -82,14 +81,18 @@ FIGURES = (
         "structure",
         "similarity of a model's layers",
         ("vit", "gap", "resnet"),
-        lambda subjects: rows.similarity_within(subjects, "vit", "gap", "resnet"),
+        lambda subjects: rows.similarity_within(subjects, "vit", "gap", "resnet", "model"),
+        needs.layers,
     ),
     Entry(
         ("2",),
         "structure",
         "similarity of a ViT's and a ResNet's layers",
         ("vit", "gap", "resnet"),
-        lambda subjects: rows.similarity_across(subjects, ("vit", "gap"), ("resnet",)),
+        lambda subjects: rows.similarity_across(
+            rows.pairs(subjects, ("vit", "gap"), ("resnet",), models=True)
+        ),
+        together=needs.two_models,
     ),
     Entry(
         ("H.1",),
@@ -97,20 +100,25 @@ FIGURES = (
         "similarity of an MLP-Mixer's layers",
         ("mixer",),
         lambda subjects: rows.similarity_within(subjects, "mixer"),
+        together=needs.shown_by("1"),
     ),
     Entry(
         ("H.2",),
         "structure",
         "similarity of an MLP-Mixer's layers and those of others",
         ("mixer", "vit", "resnet"),
-        lambda subjects: rows.similarity_across(subjects, ("mixer",), ("vit", "resnet")),
+        lambda subjects: rows.similarity_across(
+            rows.pairs(subjects, ("mixer",), ("vit", "resnet"))
+        ),
+        together=needs.shown_by("2"),
     ),
     Entry(
         ("sanity",),
         "structure",
         "layers of two trainings from different seeds",
         ("vit", "resnet", "seed"),
-        rows.seeds_compared,
+        trained_rows.seeds_compared,
+        together=needs.trained("a second training from other first weights"),
     ),
     Entry(
         ("3", "4", "C.5", "C.6"),
@@ -118,6 +126,7 @@ FIGURES = (
         "mean distance of attention heads",
         ("vit", "gap", "fraction"),
         rows.head_distances,
+        needs.attention,
     ),
     Entry(
         ("5",),
@@ -125,6 +134,7 @@ FIGURES = (
         "similarity of growing sets of heads and a ResNet's lower layers",
         ("vit", "gap", "resnet"),
         rows.heads_and_convolutions,
+        together=needs.heads_beside_maps,
     ),
     Entry(
         ("6", "C.1", "C.2", "C.3"),
@@ -132,6 +142,7 @@ FIGURES = (
         "effective receptive fields after the sums",
         ("vit", "gap", "resnet"),
         partial(rows.receptive_fields, path="sum"),
+        needs.fields,
     ),
     Entry(
         ("C.4",),
@@ -139,6 +150,7 @@ FIGURES = (
         "effective receptive fields before the sums",
         ("vit", "gap", "resnet"),
         partial(rows.receptive_fields, path="branch"),
+        needs.branches,
     ),
     Entry(
         ("7", "E.1"),
@@ -149,6 +161,7 @@ FIGURES = (
             *rows.skips_by_token(subjects),
             *rows.skips_by_depth(subjects, "norm_ratio"),
         ],
+        needs.skips,
     ),
     Entry(
         ("E.2",),
@@ -156,13 +169,15 @@ FIGURES = (
         "cosine of skip and branch",
         ("vit", "gap", "resnet", "mixer"),
         partial(rows.skips_by_depth, variable="cosine"),
+        needs.skips,
     ),
     Entry(
         ("8",),
         "skips",
         "similarity of layers without the skips of a block",
         ("vit", "without"),
-        rows.skips_removed,
+        trained_rows.skips_removed,
+        together=needs.trained("models without the skips of a block"),
     ),
     Entry(
         ("9", "10", "D.1", "D.2", "D.3"),
@@ -170,6 +185,7 @@ FIGURES = (
         "similarity of single tokens and patches of the image",
         ("vit", "gap", "resnet"),
         rows.tokens_and_patches,
+        needs.places,
     ),
     Entry(
         ("11", "D.4", "F.3"),
@@ -177,6 +193,7 @@ FIGURES = (
         "linear probes on single tokens and on their summaries",
         ("vit", "gap", "resnet"),
         lambda subjects: [*rows.probes_by_token(subjects), *rows.probes_by_aggregation(subjects)],
+        needs.places,
     ),
     Entry(
         ("13", "F.1", "F.2"),
@@ -190,14 +207,19 @@ FIGURES = (
         "scale",
         "blocks when trained on fractions of the data",
         ("vit", "fraction", "seed"),
-        rows.fractions_compared,
+        trained_rows.fractions_compared,
+        together=needs.trained("models of fractions of the data"),
     ),
     Entry(
         ("G.1", "G.2"),
         "scale",
         "blocks before and after fine-tuning",
         ("before", "after"),
-        rows.fine_tuning_compared,
+        lambda subjects: [
+            *trained_rows.fine_tuning_compared(subjects),
+            *rows.counterparts_compared(subjects),
+        ],
+        together=needs.same_blocks,
     ),
 )
 
@@ -222,54 +244,48 @@ def choose_figures(numbers=()):
 
 def plan_rows(entries, subjects):
     """The pictures of these models: list of (entry, `Row`)."""
-    return [(entry, row) for entry in entries for row in entry.rows(subjects)]
+    return [(entry, row) for entry in entries for row in entry.rows(_fitting(entry, subjects))]
 
 
-def draw(planned, results, folder):
-    """Every picture as a PNG in `folder / "figures"`; none is drawn twice.
+def _fitting(entry, subjects):
+    """The models that have a part in the study, and the others that lack nothing."""
+    return [s for s in subjects if s.role != "model" or not entry.lacks(s)]
+
+
+def left_out(entries, subjects):
+    """Which figures are not drawn of which models without a part in the study, and why.
+
+    Returns:
+        List of (what the figure is, list of sentences).
+    """
+    found = []
+    for entry in entries:
+        models = [subject for subject in subjects if subject.role == "model"]
+        lacking = {subject.name: entry.lacks(subject) for subject in models}
+        why = [f"{name} {words}." for name, words in lacking.items() if words]
+        fitting = [subject for subject in models if not lacking[subject.name]]
+        why += [sentence for sentence in [fitting and entry.together(fitting)] if sentence]
+        if why:
+            found.append((": ".join(filter(None, [entry.paper, entry.title])), why))
+    return found
+
+
+def without_failures(planned, results, problems):
+    """The pictures of what could be measured, and those that lack a model or all of them.
 
     Args:
         planned: list of (entry, `Row`) from `plan_rows`.
-        results: dict from result name to result, as `measure` returns it.
-        folder: path of the report's folder, which holds `results` too.
+        results, problems: what `measure.attempt` returned.
 
     Returns:
-        List of (section, report `Figure`).
+        Pair of a list as `planned`, and a list of (title of a picture, list of sentences).
     """
-    manifest = folder / "figures" / "keys.json"
-    keys = json.loads(manifest.read_text()) if manifest.exists() else {}
-    drawn = []
+    drawable, failed = [], []
     for entry, row in planned:
-        chosen = {label: results[one.name] for label, one in row.measurements.items()}
-        caption = row.caption(chosen) if callable(row.caption) else row.caption
-        path = folder / "figures" / f"{row.name}.png"
-        made_of = {label: result.attrs["key"] for label, result in chosen.items()}
-        key = fingerprint(made_of, row.title, caption)
-        if keys.get(row.name) != key or not path.exists():
-            log.info("drawing %s", row.name)
-            _save(row.draw(chosen), path)
-            keys[row.name] = key
-            write_whole(manifest, lambda partial: partial.write_text(json.dumps(keys, indent=1)))
-        drawn.append((entry.section, _report_figure(entry, row, caption, chosen, path)))
-    return drawn
-
-
-def _save(figure, path):
-    import matplotlib.pyplot as plt
-
-    write_whole(path, partial(figure.savefig, dpi=150))
-    plt.close(figure)
-
-
-def _report_figure(entry, row, caption, chosen, path):
-    live = [row.interactive(result) for result in chosen.values()] if row.interactive else []
-    return Figure(
-        name=row.name,
-        title=row.title,
-        caption=caption,
-        paper=entry.paper,
-        alt=f"{row.title}. {caption}",
-        png=path,
-        results=[f"results/{one.name}.nc" for one in row.measurements.values()],
-        interactive=live,
-    )
+        made = {k: one for k, one in row.measurements.items() if results[one.name] is not None}
+        if made:
+            drawable.append((entry, replace(row, measurements=made)))
+        why = {k: problems[one.name] for k, one in row.measurements.items() if k not in made}
+        if why:
+            failed.append((row.title, [f"{label}: {reason}" for label, reason in why.items()]))
+    return drawable, failed

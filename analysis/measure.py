@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import Any
 
 from .matching import match_maps
-from .measurements import Derived, Field, Forward, Probe, block_outputs
+from .measurements import Derived, Field, Forward, Probe
 from .receptive_field import receptive_field
 from .results import name_subjects
 from .ridge import L2, probe_statistic, score_statistic, select_l2
@@ -50,6 +50,23 @@ class Data:
 def measure(wanted, data, folder):
     """Every measurement wanted, kept in a folder so that none is made twice.
 
+    Arguments and the dict are those of `attempt`.
+
+    Raises:
+        ValueError: at the end, naming the measurements that failed and why.
+    """
+    results, problems = attempt(wanted, data, folder)
+    failed = {}
+    for name, reason in problems.items():
+        failed.setdefault(reason, []).append(name)
+    if failed:
+        raise ValueError("; ".join(f"{', '.join(names)}: {why}" for why, names in failed.items()))
+    return results
+
+
+def attempt(wanted, data, folder):
+    """Every measurement wanted that can be made, kept in a folder so that none is made twice.
+
     What one pass measures is saved as soon as the pass is over. A measurement that fails does not
     keep the others from being made.
 
@@ -59,10 +76,8 @@ def measure(wanted, data, folder):
         folder: path of the folder of netCDF files.
 
     Returns:
-        dict from result name to result, those that others are derived from included.
-
-    Raises:
-        ValueError: at the end, naming the measurements that failed and why.
+        Pair of a dict from result name to result, those that others are derived from included and
+        None for what failed, and a dict from the names of these to the reason.
     """
     table = {}
     for one in wanted:
@@ -72,7 +87,7 @@ def measure(wanted, data, folder):
     results = {name: load(folder / f"{name}.nc", key) for name, key in keys.items()}
     missing = [table[name] for name, kept in results.items() if kept is None]
     log.info("%d of %d results are there already", len(table) - len(missing), len(table))
-    problems = []
+    problems = {}
     groups = _groups(missing)
     for number, (title, group) in enumerate(groups.items(), start=1):
         log.info("[%d/%d] %s: %d results", number, len(groups), title, len(group))
@@ -80,23 +95,21 @@ def measure(wanted, data, folder):
         try:
             finishes = _MAKE[type(group[0])](group, data, results)
         except ValueError as error:
-            problems.append(f"{title}: {error}")
+            problems |= dict.fromkeys((one.name for one in group), str(error))
             continue
         seconds = round(time.perf_counter() - start, 2)
         log.info("[%d/%d] took %.1f s", number, len(groups), seconds)
+        notes = {"pass": title, "seconds": seconds}
         for name, finish in finishes.items():
             try:
                 result = finish()
             except ValueError as error:
-                problems.append(f"{name}: {error}")
+                problems[name] = str(error)
                 continue
-            notes = {"pass": title, "seconds": seconds}
             if not isinstance(table[name], Derived):  # which have their inputs' names
                 result = name_subjects(result, table[name].subjects)
             results[name] = keep(result, folder / f"{name}.nc", keys[name], notes)
-    if problems:
-        raise ValueError("; ".join(problems))
-    return results
+    return results, problems
 
 
 def _key(measurement, data):
@@ -163,22 +176,23 @@ def _make_probes(group, data, results):
     Maps of a ResNet are brought to the size of its last stage.
     """
     (subject,) = group[0].subjects
-    taps = block_outputs(subject.taps)
+    taps = dict.fromkeys(tap for one in group for tap in one.taps)
     features = subject.features(*taps)
     if subject.stages:
-        channels = features(first_batch(data.train)[:1])[taps[-1]].shape[-1]
+        channels = features(first_batch(data.train)[:1])[list(taps)[-1]].shape[-1]
         features = match_maps(features, channels, subject.grid)
+    probed = {one.name: choose(features, one.taps) for one in group}
     fits = {
-        one.name: probe_statistic(features, data.train, data.num_classes, L2, one.tokens)
+        one.name: probe_statistic(probed[one.name], data.train, data.num_classes, L2, one.tokens)
         for one in group
     }
-    totals = _pass(fits, features, data.train, "probes: fitting")
+    totals = _pass(fits, probed, data.train, "probes: fitting")
     scores = {
-        name: score_statistic(features, statistic.finish(totals[name]))
+        name: score_statistic(probed[name], statistic.finish(totals[name]))
         for name, statistic in fits.items()
     }
-    chosen = _pass(scores, features, data.validation, "probes: choosing l2")
-    tested = _pass(scores, features, data.test, "probes: testing")
+    chosen = _pass(scores, probed, data.validation, "probes: choosing l2")
+    tested = _pass(scores, probed, data.test, "probes: testing")
     return {
         name: partial(_select, statistic, chosen[name], tested[name])
         for name, statistic in scores.items()
@@ -186,7 +200,7 @@ def _make_probes(group, data, results):
 
 
 def _pass(statistics, features, images, description):
-    requests = {name: (statistic, features) for name, statistic in statistics.items()}
+    requests = {name: (statistic, features[name]) for name, statistic in statistics.items()}
     return one_pass(requests, images, description=description)
 
 

@@ -3,7 +3,6 @@
 The functions named like analyses say what to measure; `measure.measure` does it.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,51 +17,7 @@ from .counterparts import counterparts
 from .heads import head_statistic
 from .localization import localization_statistic
 from .skips import skip_statistic
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A model under study.
-
-    Attributes:
-        name: as figures and tables show it.
-        role: its part in the figures: "vit", "gap", "resnet" or "mixer"; "without" (the skips of
-            a block), "seed" (other first weights), "fraction" (of the training images), "before"
-            and "after" (fine-tuning).
-        key: `fingerprint` of its weights and of the data.
-        taps: names of all its taps, in depth order.
-        grid: its `TokenGrid`.
-        features: function from tap names or patterns to a callable from images to those taps.
-        detail: what sets it apart from others of its role: the block, the seed, the fraction.
-        of: name of the subject that it is compared with.
-        accuracy: pair of test accuracy in [0, 1] and number of test images, where known.
-    """
-
-    name: str
-    role: str
-    key: str
-    taps: tuple[str, ...]
-    grid: Any
-    features: Callable[..., Any]
-    detail: str | int | float | None = None
-    of: str | None = None
-    accuracy: tuple[float, int] | None = None
-
-    @property
-    def slug(self):
-        """The name as a part of file names."""
-        return slug(self.name)
-
-    @property
-    def has_attention(self):
-        """Whether the model has attention weights."""
-        return any(tap.endswith("/weights") for tap in self.taps)
-
-    @property
-    def stages(self):
-        """Names of the stages of a ResNet, whose maps differ in size; empty for other models."""
-        sites = (tap.split("/")[0] for tap in self.taps)
-        return list(dict.fromkeys(site for site in sites if re.fullmatch(r"stage\d+", site)))
+from .subjects import MOST_PANELS, Subject, representations, spread
 
 
 @dataclass(frozen=True)
@@ -93,10 +48,11 @@ class Field:
 
 @dataclass(frozen=True)
 class Probe:
-    """Ridge probes on the block outputs of one model; `tokens` as for `ridge_probe`."""
+    """Ridge probes on some taps of one model; `tokens` as for `ridge_probe`."""
 
     name: str
     subjects: tuple[Subject]
+    taps: tuple[str, ...]
     tokens: str
 
 
@@ -114,29 +70,6 @@ class Derived:
         return tuple(dict.fromkeys(s for one in self.inputs for s in one.subjects))
 
 
-def slug(name):
-    """A model's name as a part of file names: `"ViT-B/16"` becomes `"vit-b-16"`."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
-def representations(taps):
-    """The taps that hold representations of images: no attention weights, heads or logits.
-
-    The skips are left out too: each is the sum of the site before it.
-    """
-    return [t for t in taps if t.rpartition("/")[2] not in ("weights", "heads", "skip", "logits")]
-
-
-def block_outputs(taps):
-    """The taps at the end of each block or unit, after its last sum, and those before the first."""
-    ends = {}
-    for tap in taps:
-        site, _, what = tap.rpartition("/")
-        if what == "sum":
-            ends[re.sub(r"/(attention|mlp|token_mixing|channel_mixing)$", "", site)] = tap
-    return [tap for tap in taps if tap in ends.values() or tap in ("embedding", "root")]
-
-
 def cka(one, other=None):
     """Similarity of all representations of a model, or of two models."""
     subjects = (one,) if other is None else (one, other)
@@ -146,7 +79,7 @@ def cka(one, other=None):
 
 def block_cka(one, other):
     """Similarity of the block outputs of two models."""
-    taps = tuple(tuple(block_outputs(subject.taps)) for subject in (one, other))
+    taps = tuple(tuple(subject.blocks) for subject in (one, other))
     return Forward(_name("block_cka", one, other), (one, other), taps, cka_statistic)
 
 
@@ -166,38 +99,63 @@ def localization(subject, stage=None):
     """Similarity of single tokens and image patches.
 
     Of all blocks of a model whose tokens lie on one grid. Of a ResNet at all places of its last
-    stage, or at some of an earlier `stage`, whose many places have many neighbours alike.
+    stage, or at some of an earlier `stage`, whose many places have many neighbours alike. Of a
+    model whose blocks are not known, in the second half of its layers and at tokens with a place:
+    before, a token may hold nothing but its position, or a patch that is blank in all images.
     """
-    taps = [tap for tap in block_outputs(subject.taps) if "/" in tap]
     if not subject.stages:
-        return _alone("localization", subject, tuple(taps), localization_statistic)
-    taps = tuple(tap for tap in taps if tap.startswith(f"{stage or subject.stages[-1]}/"))[-1:]
+        taps, statistic = _localized(subject)
+        return _alone("localization", subject, tuple(taps), statistic)
+    taps = tuple(tap for tap in subject.blocks if tap.startswith(f"{stage or subject.stages[-1]}/"))
+    taps = taps[-1:]
     if stage is None:
         return _alone("localization", subject, taps, localization_statistic)
     size = tuple(side * subject.grid.stride for side in (subject.grid.rows, subject.grid.columns))
     return _alone(f"localization_{stage}", subject, taps, partial(_localization_of_some, size=size))
 
 
+def _localized(subject):
+    """The taps of one grid that are localized, and the function that makes their statistic."""
+    taps = subject.on_grid(subject.blocks)
+    if subject.has_sums:
+        return [tap for tap in taps if "/" in tap], localization_statistic
+    if not taps:
+        return [], localization_statistic
+    tokens = range(subject.grid.prefix, subject.grid.num_tokens)
+    statistic = partial(localization_statistic, tokens=tokens)
+    return spread(taps[len(taps) // 2 :], MOST_PANELS), statistic
+
+
 def head_similarity(one, other, block="block00"):
     """Similarity of growing sets of heads of a block and another model's lower half."""
-    outputs = block_outputs(other.taps)
     heads = (f"{block}/attention/weights", f"{block}/attention/heads")
-    taps = (heads, tuple(outputs[: (len(outputs) + 1) // 2]))
+    taps = (heads, tuple(other.blocks[: (len(other.blocks) + 1) // 2]))
     name = _name("head_similarity", one, other)
     return Forward(name, (one, other), taps, partial(head_statistic, block=block))
 
 
 def receptive_field(subject, path="sum"):
-    """Effective receptive fields after each sum, or before it, of each `"branch"`."""
-    taps = tuple(tap for tap in subject.taps if tap.endswith(f"/{path}"))
-    return Field(_name("receptive_field" + _unless(path, "sum"), subject), (subject,), taps)
+    """Effective receptive fields after each sum, or before it, of each `"branch"`.
+
+    Of a model whose blocks are not known, of some layers through its depth.
+    """
+    if path == "sum" and not subject.has_sums:
+        taps = spread(subject.with_places(subject.blocks), MOST_PANELS)
+    else:
+        taps = subject.with_places([tap for tap in subject.taps if tap.endswith(f"/{path}")])
+    name = _name("receptive_field" + _unless(path, "sum"), subject)
+    return Field(name, (subject,), tuple(taps))
 
 
 def ridge_probe(subject, tokens="mean"):
-    """Accuracy of linear probes on each block's output."""
+    """Accuracy of linear probes on each block's output; of single tokens where they have places."""
     names = {"each": "ridge_probe_tokens"}
     name = names.get(tokens, "ridge_probe" + _unless(tokens, "mean"))
-    return Probe(_name(name, subject), (subject,), tokens)
+    taps = subject.blocks
+    if tokens != "mean":
+        taps = subject.on_grid(taps)
+        taps = taps if subject.has_sums else spread(taps, MOST_PANELS)
+    return Probe(_name(name, subject), (subject,), tuple(taps), tokens)
 
 
 def data_scale(subject, shares):
@@ -209,9 +167,14 @@ def data_scale(subject, shares):
 
 def fine_tuning(before, after):
     """Similarity of each block to what it was before fine-tuning."""
+    return counterpart_blocks(before, after, "fine_tuning")
+
+
+def counterpart_blocks(one, other, analysis="counterparts"):
+    """Similarity of each block to the block of the same name in another model."""
     return Derived(
-        _name("fine_tuning", before, after),
-        (block_cka(before, after),),
+        _name(analysis, one, other),
+        (block_cka(one, other),),
         lambda results: counterparts(results[0]),
     )
 

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from .gradients import absolute_gradients, run_pieces
 from .results import provenance, require_finite
 from .stream import accumulate
 from .tokens import as_tokens, grid_of
@@ -46,13 +47,11 @@ def receptive_field(features, images, channels="sum", grid=None, seed=0):
 
     def step(batch):
         batch = tf.cast(batch, tf.float32)
-        with tf.GradientTape(persistent=True) as tape:
-            tape.watch(batch)
-            taps = features(batch)
-            centres = {tap: _centre(tap, value, grid) for tap, value in taps.items()}
-        layers[:] = centres
-        fields = [_field(tape, c, batch, channels, seed, tap) for tap, c in centres.items()]
-        return {"field": tf.stack(fields), "examples": tf.shape(batch)[0], "batches": 1}
+        pieces = run_pieces(features, batch, lambda tap, value: _centre(tap, value, grid))
+        fields = absolute_gradients(pieces, channels, seed)
+        layers[:] = [tap for tap in getattr(features, "taps", fields) if tap in fields]
+        ordered = tf.stack([fields[tap] for tap in layers])
+        return {"field": ordered, "examples": tf.shape(batch)[0], "batches": 1}
 
     sums = accumulate(step, images, description="receptive fields")
     field = sums["field"] / sums["examples"]
@@ -94,34 +93,3 @@ def _centre(tap, values, grid):
             f"Received: grid={grid}"
         )
     return tokens[:, grid.center]
-
-
-def _field(tape, centre, images, channels, seed, tap):
-    """The field of one layer, summed over examples: shape (row, column)."""
-    if channels == "sum":
-        return _summed_gradient(tape, centre, images, tf.ones_like(centre), tap)
-    width = centre.shape[1]
-    chosen = np.arange(width)
-    if channels != "all":
-        chosen = np.random.default_rng(seed).permutation(width)[:channels]
-    count, chosen = len(chosen), tf.constant(chosen, tf.int32)
-
-    def add(index, total):
-        weights = tf.one_hot(tf.fill(tf.shape(centre)[:1], chosen[index]), width)
-        return index + 1, total + _summed_gradient(tape, centre, images, weights, tap)
-
-    _, total = tf.while_loop(
-        lambda index, total: index < count,
-        add,
-        (0, tf.zeros(tf.shape(images)[1:3])),
-        parallel_iterations=1,
-        shape_invariants=(tf.TensorShape([]), images.shape[1:3]),
-    )
-    return total / count
-
-
-def _summed_gradient(tape, centre, images, weights, tap):
-    gradient = tape.gradient(centre, images, output_gradients=weights)
-    if gradient is None:
-        raise ValueError(f"Expected every layer to depend on the images. Received: {tap!r}")
-    return tf.reduce_sum(tf.abs(gradient), axis=(0, 3))

@@ -53,6 +53,7 @@ def write_report(
     scorecard=(),
     models=(),
     sections=(),
+    not_shown=(),
     timings=(),
     provenance=None,
 ):
@@ -69,6 +70,7 @@ def write_report(
             that it names.
         models: list of dicts, the rows of a table, from column name to text or number.
         sections: list of (heading, text, list of `Figure`).
+        not_shown: list of (what a figure shows, list of sentences on why it is not there).
         timings: rows of a table, as `models`.
         provenance: dict of what it takes to repeat the report: command, versions, seed, data.
 
@@ -100,6 +102,7 @@ def write_report(
         counts=Counter(claim.verdict for claim in scorecard),
         models=_table(models),
         sections=sections,
+        not_shown=list(not_shown),
         timings=_table(timings),
         provenance=dict(provenance or {}),
     )

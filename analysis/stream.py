@@ -9,9 +9,12 @@ import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
+from .replicas import rows_of_workers, sum_of_workers, this_worker
 from .results import model_name
 
 BATCH_SIZE = 128
+# The number of a batch that a worker without one of its own takes, to learn what there is to sum.
+NOT_MINE = -1
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,8 @@ def one_pass(requests, images, description=None):
     All steps are compiled once, in one graph with the forward passes, so that activations are
     freed as they are consumed. Each features callable is called once for all requests, also for
     those that `choose` some of its taps. Under a `tf.distribute` strategy every replica takes whole
-    batches, and the totals are those of one device.
+    batches, and the totals are those of one device, also on each of several workers, which must
+    all have the same data in the same order.
 
     Args:
         requests: dict from name to `(statistic, *features)`, one callable from images to taps for
@@ -71,14 +75,21 @@ def one_pass(requests, images, description=None):
             for name, (statistic, *features) in requests.items()
         }
 
-    sums, rows = None, []
-    for result in _results(step, images, with_labels, description, min_batch):
+    sums, rows, numbers = None, [], []
+    for number, result in _results(step, images, with_labels, description, min_batch):
         rows.append({name: part["rows"] for name, part in result.items() if "rows" in part})
+        numbers.append(number)
         added = {
             name: {key: value for key, value in part.items() if key != "rows"}
             for name, part in result.items()
         }
+        if number == NOT_MINE:
+            added = tf.nest.map_structure(np.zeros_like, added)
         sums = _add(sums, added)
+    strategy = tf.distribute.get_strategy()
+    if this_worker(strategy)[1] > 1:
+        sums = sum_of_workers(strategy, sums)
+        rows = rows_of_workers(strategy, rows, numbers)
     rows = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *rows)
     return {
         name: total | ({"rows": rows[name]} if name in rows else {}) for name, total in sums.items()
@@ -240,17 +251,8 @@ def first_batch(data):
 
 
 def _results(step, data, with_labels, description, min_batch=1):
-    """Yields the result of each batch, as arrays, in the order of the batches."""
-    dataset = as_dataset(data)
-    if isinstance(dataset.element_spec, tuple):
-        if not with_labels:
-            dataset = dataset.map(lambda images, *_: (images,))
-    elif with_labels:
-        raise ValueError(
-            f"Expected batches of (images, labels). Received elements {dataset.element_spec}"
-        )
-    else:
-        dataset = dataset.map(lambda images: (images,))
+    """Yields the number and the result, as arrays, of each batch of this worker, in order."""
+    dataset = _batches_of(data, with_labels)
     strategy = tf.distribute.get_strategy()
     free = [tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) for spec in dataset.element_spec]
     compiled = tf.function(step, input_signature=free, autograph=False).get_concrete_function()
@@ -260,27 +262,55 @@ def _results(step, data, with_labels, description, min_batch=1):
         autograph=False,
     )
 
+    place, workers = this_worker(strategy)
+    replicas = strategy.num_replicas_in_sync
+    local = slice(place * replicas // workers, (place + 1) * replicas // workers)
+    first, taken = None, 0
+    for start, group in _groups(dataset, replicas, min_batch, description):
+        first = first or group[0]
+        if len(group) == replicas > 1:
+            results = _of_replicas(strategy, every_replica(_spread(strategy, group)))
+        else:
+            results = (tf.nest.map_structure(np.asarray, compiled(*b)) for b in group[local])
+        for number, result in zip(range(start, start + len(group))[local], results, strict=True):
+            taken += 1
+            yield number, result
+    if first is None:
+        raise ValueError("Expected at least one batch of images. Received none")
+    if not taken:
+        yield NOT_MINE, tf.nest.map_structure(np.asarray, compiled(*first))
+
+
+def _batches_of(data, with_labels):
+    """Batches as tuples: of images, and of labels where they are wanted."""
+    dataset = as_dataset(data)
+    if isinstance(dataset.element_spec, tuple):
+        return dataset if with_labels else dataset.map(lambda images, *_: (images,))
+    if with_labels:
+        raise ValueError(
+            f"Expected batches of (images, labels). Received elements {dataset.element_spec}"
+        )
+    return dataset.map(lambda images: (images,))
+
+
+def _of_replicas(strategy, result):
+    """Yields the structure of arrays of each replica of this worker."""
+    leaves = [strategy.experimental_local_results(leaf) for leaf in tf.nest.flatten(result)]
+    for values in zip(*leaves, strict=True):
+        yield tf.nest.pack_sequence_as(result, [np.asarray(value) for value in values])
+
+
+def _groups(dataset, size, min_batch, description):
+    """Yields the number of a batch, and the list of it and the next ones, one for each replica."""
     count = dataset.cardinality().numpy()
-    batches = iter(
-        tqdm(dataset, desc=description, total=count if count >= 0 else None, delay=2, leave=False)
-    )
-    empty = True
-    while group := list(itertools.islice(batches, strategy.num_replicas_in_sync)):
-        empty = False
+    total = count if count >= 0 else None
+    batches = iter(tqdm(dataset, desc=description, total=total, delay=2, leave=False))
+    start = 0
+    while group := list(itertools.islice(batches, size)):
         for images, *_ in group:
             _check_size(images, min_batch)
-        if len(group) == strategy.num_replicas_in_sync > 1:
-            result = every_replica(_spread(strategy, group))
-            for replica in range(len(group)):
-                yield tf.nest.map_structure(
-                    lambda x, i=replica: np.asarray(strategy.experimental_local_results(x)[i]),
-                    result,
-                )
-        else:
-            for batch in group:
-                yield tf.nest.map_structure(np.asarray, compiled(*batch))
-    if empty:
-        raise ValueError("Expected at least one batch of images. Received none")
+        yield start, group
+        start += len(group)
 
 
 def _tensors(step):

@@ -4,23 +4,41 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import keras
+import tensorflow as tf
+
 import vit_tf
 from vit_tf import checkpointing
+from vit_tf.cluster import explained_failures
 
 
 def run_script(parse, run, arguments=None):
     """Parse and run; the exit status, 2 and one line for a mistake of the user."""
     try:
-        run(parse(arguments))
-    except (ValueError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        options = parse(arguments)
+        # Several workers meet before anything else of TensorFlow runs.
+        vit_tf.distribute.strategy(getattr(options, "strategy", "none"))
+        with explained_failures():
+            run(options)
+    except (ValueError, OSError, tf.errors.OpError) as error:
+        print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
     return 0
+
+
+def one_line(error):
+    """What went wrong, without the graph that TensorFlow adds to it."""
+    text = str(error)
+    if isinstance(error, tf.errors.OpError):
+        asserted = re.search(r"assertion failed: \[(.*?)\]\s*(\[\[|$)", error.message, re.DOTALL)
+        text = asserted[1] if asserted else error.message.split("available>")[-1].split("[[")[0]
+    return " ".join(text.split())
 
 
 def make_parser(description):
@@ -28,6 +46,13 @@ def make_parser(description):
     return argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+
+
+def add_strategy(add):
+    """Adds the option that tells where a model is trained and measured."""
+    names = vit_tf.distribute.STRATEGIES.items()
+    meanings = "; ".join(f"{name}: {where}" for name, (_, where) in names)
+    add("--strategy", default="auto", help=f"{meanings}; auto by default")
 
 
 def add_source(add):
@@ -40,7 +65,14 @@ def add_training(parser, data, image_size):
     """Adds the options of a run and, to the group `data`, of the images it is trained on."""
     parser.add_argument("--out", type=Path, required=True, help="folder of the run; it is made")
     parser.add_argument("--seed", type=int, default=0, help="of all random numbers; 0 by default")
-    parser.add_argument("--strategy", default="auto", help="auto (default), none or mirrored")
+    add_strategy(parser.add_argument)
+    parser.add_argument("--mixed-precision", action="store_true", help="compute in bfloat16")
+    parser.add_argument(
+        "--steps-per-execution",
+        type=int,
+        metavar="N",
+        help="steps in one call of TensorFlow, at most; 50 on a TPU and 1 elsewhere by default",
+    )
     add_source(data)
     data("--image-size", type=int, **image_size)
     data("--take", type=int, help="use only so many training examples, such as 1000")
@@ -59,6 +91,13 @@ def open_model(name):
     if name.endswith(".keras") or not hasattr(vit_tf, "load_pretrained"):
         return vit_tf.load_model(name)
     return vit_tf.load_pretrained(name)
+
+
+def prepare(options):
+    """Set the precision and the seed that the options ask for, before a model is made."""
+    if options.mixed_precision:
+        keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    keras.utils.set_random_seed(options.seed)
 
 
 def data_arguments(options):
@@ -81,7 +120,17 @@ def train_and_test(make_model, recipe, splits, options, description):
     train, validation, test = splits
     with vit_tf.distribute.strategy(options.strategy).scope():
         model = make_model()
-        history = vit_tf.train(model, recipe, train, validation, options.out, description)
+        history = vit_tf.train(
+            model,
+            recipe,
+            train,
+            validation,
+            options.out,
+            description,
+            steps_per_execution=options.steps_per_execution,
+        )
+        if vit_tf.distribute.is_tpu(model.distribute_strategy):
+            test = vit_tf.distribute.full_batches(test)
         scores = model.evaluate(test, return_dict=True, verbose=0)
     checkpointing.save_model(model, options.out / "model.keras")
     result = {
@@ -93,7 +142,13 @@ def train_and_test(make_model, recipe, splits, options, description):
         "options": vars(options),
     }
     write_json(result, options.out / "result.json")
-    print(f"test accuracy {100 * scores['accuracy']:.2f} %, {options.out / 'model.keras'}")
+    say(f"test accuracy {100 * scores['accuracy']:.2f} %, {options.out / 'model.keras'}")
+
+
+def say(text):
+    """Print a result, once where several workers have it."""
+    if vit_tf.distribute.is_chief():
+        print(text)
 
 
 def write_json(result, path):

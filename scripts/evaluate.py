@@ -37,6 +37,7 @@ def parse(arguments=None):
     parser.add_argument("model", help="a .keras file, a checkpoint file or a public name")
     common.add_source(parser.add_argument)
     add = parser.add_argument
+    common.add_strategy(add)
     add("--split", default="test", help="test (default), validation or train")
     add("--image-size", type=int, help="side of the images, in pixels; by default the model's")
     add("--take", type=int, help="use only so many images of the split, such as 1000")
@@ -118,6 +119,15 @@ def run(options):
     """Evaluate a model, print a table and write the numbers."""
     if options.no_head and not options.few_shot:
         raise ValueError("Expected --few-shot with --no-head. Received: nothing to evaluate")
+    with vit_tf.distribute.strategy(options.strategy).scope():
+        result = evaluate(options)
+    common.say(table(result))
+    if options.out:
+        common.write_json(result, options.out)
+
+
+def evaluate(options):
+    """The numbers that the options ask for, as a dict."""
     model = common.open_model(options.model)
     arguments = load_arguments(options, model)
     num_classes = vit_tf.data.describe(options.data, options.data_dir).num_classes
@@ -134,9 +144,7 @@ def run(options):
     }
     if options.few_shot:
         result["few_shot"] = few_shot_rows(options, model, test, num_classes, arguments)
-    print(table(result))
-    if options.out:
-        common.write_json(result, options.out)
+    return result
 
 
 if __name__ == "__main__":

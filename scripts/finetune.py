@@ -24,7 +24,6 @@ import sys
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import common
-import keras
 
 import vit_tf
 from vit_tf.model import VisionModel
@@ -118,15 +117,24 @@ def load_splits(options, recipe, preprocessing):
     return [load(recipe.resize)[0] if recipe.resize else train, *others]
 
 
+def in_bfloat16(model):
+    """The model computing in bfloat16; one that is loaded computes as it was saved."""
+    fresh = type(model).from_config(model.get_config() | {"dtype": "mixed_bfloat16"})
+    fresh.set_weights(model.get_weights())
+    return fresh
+
+
 def run(options):
     """Fine-tune, test and write the model and its result."""
-    keras.utils.set_random_seed(options.seed)
+    common.prepare(options)
     start = common.open_model(options.model)
     if not isinstance(start, VisionModel):
         raise ValueError(
             "Expected the model to be a ViT, BiT, CLIPViT, BEiT or Mixer of this package. "
             f"Received: {type(start).__name__} in {options.model!r}"
         )
+    if options.mixed_precision:
+        start = in_bfloat16(start)
     recipe = make_recipe(options, start)
     num_classes = vit_tf.data.describe(options.data, options.data_dir).num_classes
     size = recipe.crop or (options.image_size and (options.image_size,) * 2)

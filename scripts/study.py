@@ -15,39 +15,35 @@ Examples:
     python scripts/study.py --data path/to/folder/of/class/folders --image-size 64 --epochs 20
 """
 
-import argparse
 import logging
-import math
 import os
-import platform
 import sys
 import time
-from datetime import date
 from functools import cache, partial
-from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+import common
+import reporting
 import study_models
+from reporting import LARGEST
 
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.claims import as_dataset
-from vit_tf.analysis.figures import FIGURES, SECTIONS, choose_figures, draw, plan_rows
-from vit_tf.analysis.measure import Data, measure
-from vit_tf.analysis.measurements import Subject
+from vit_tf.analysis.figures import FIGURES, choose_figures, plan_rows
+from vit_tf.analysis.measure import measure
+from vit_tf.analysis.pictures import draw
 from vit_tf.analysis.store import write_whole
+from vit_tf.analysis.subjects import Subject
 
 log = logging.getLogger("vit_tf.study")
 
 # What suits a data set on two CPU cores; each field is a flag too.
 DIGITS = {"epochs": 20, "bit_epochs": 10, "shift": 2}
 OTHERS = {"epochs": 9, "bit_epochs": 3, "shift": 0}
-LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}
-EVALUATION_BATCH = 120
-FIELD_IMAGES = 32
 
 
 def subset_sizes(options, description):
@@ -60,27 +56,6 @@ def subset_sizes(options, description):
         sizes = {split: min(count, LARGEST[split]) for split, count in sizes.items()}
     asked = {"train": options.take, "test": options.take_test}
     return sizes | {split: count for split, count in asked.items() if count is not None}
-
-
-def read_data(options, num_classes):
-    """The images that the measurements read."""
-    tested = options.sizes.get("test", EVALUATION_BATCH)
-    batches = math.ceil(tested / EVALUATION_BATCH)
-    size = math.ceil(tested / batches)  # batches alike, so that none is too small
-    (test,) = study_models.load_data(options, size, ("test",))
-    take = {"test": min(FIELD_IMAGES, tested)}
-    (few,) = study_models.load_data(options, FIELD_IMAGES, ("test",), take=take)
-    train, held_out = vit_tf.data.few_shot(
-        options.data,
-        options.shots,
-        seed=options.seed,
-        image_size=options.image_size,
-        batch_size=EVALUATION_BATCH,
-        held_out=options.shots,
-        data_dir=options.data_dir,
-    )
-    facts = {"shots": options.shots, "batch": size, "field_images": FIELD_IMAGES}
-    return Data(train, held_out, test, few, num_classes, facts)
 
 
 def train_models(entries, options, num_classes):
@@ -134,33 +109,18 @@ def judge(subjects, results, options):
 
 def report(claims, rows, drawn, results, description, options):
     """Writes `report.html` and returns its path."""
-    passes = {result.attrs["pass"]: result.attrs["seconds"] for result in results.values()}
-    timings = [
+    trainings = [
         {"step": f"training of {row['model']}", "seconds": row["training (s)"]} for row in rows
     ]
-    timings += [{"step": step, "seconds": seconds} for step, seconds in passes.items()]
-    sections = [
-        (heading, text, [figure for section, figure in drawn if section == key])
-        for key, (heading, text) in SECTIONS.items()
-    ]
-    packages = ("vit_tf", "tensorflow", "keras", "numpy", "xarray", "matplotlib")
-    provenance = {
-        "command": " ".join(["python", "scripts/study.py", *sys.argv[1:]]),
-        "data": f"{options.data}: {description.num_examples}",
-        "options": {k: str(v) for k, v in vars(options).items()},
-        "versions": {"python": platform.python_version()} | {p: version(p) for p in packages},
-        "processor": f"{platform.machine()}, {os.cpu_count()} cores",
-        "date": date.today().isoformat(),
-    }
     return analysis.write_report(
         options.out / "report.html",
         title=f"What {len(rows)} vision models learned from {description.name}",
         introduction=INTRODUCTION.format(options=options, description=description),
         scorecard=claims,
         models=rows,
-        sections=[section for section in sections if section[2]],
-        timings=timings,
-        provenance=provenance,
+        sections=reporting.sections(drawn),
+        timings=trainings + reporting.timings(results),
+        provenance=reporting.provenance("study.py", options, description),
     )
 
 
@@ -176,38 +136,20 @@ INTRODUCTION = (
 )
 
 
-def list_figures():
-    """The table of figures, as text."""
-    lines = ["figures                  what they show                                       models"]
-    lines += [f"{','.join(e.numbers):24} {e.title:52} {', '.join(e.roles)}" for e in FIGURES]
-    return "\n".join(lines)
-
-
 def parse(arguments):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = common.make_parser(__doc__)
     add = parser.add_argument
-    add(
-        "--data",
-        default="digits",
-        help="digits (default), a TFDS name or a folder of class folders",
-    )
-    add("--data-dir", help="where TFDS keeps its data")
-    add("--figures", default="", help="numbers of the paper, as 1,7,C.4 (default: all)")
-    add("--list", action="store_true", help="list the figures and the models they need, and stop")
+    common.add_source(add)
+    reporting.add_figures(add)
     add("--out", type=Path, help="output folder (default: study_DATA)")
     add("--image-size", type=int, default=32, help="pixels, a multiple of 8 (default: 32)")
     add("--take", type=int, help="training images (default: all, of large data 24,000)")
-    add("--take-test", type=int, help="test images (default: all, of large data 2,000)")
     add("--epochs", type=int, help="of the ViTs (default: 20 for digits, 9 for others)")
     add("--bit-epochs", type=int, help="of the BiT (default: 10 for digits, 3 for others)")
     add("--shift", type=int, help="largest random shift, in pixels (default: 2 for digits, else 0)")
     add("--seeds", type=int, default=2, help="trainings of ViT-CLS and of BiT (default: 2)")
-    add("--shots", type=int, default=10, help="images of a class for probes (default: 10)")
     add("--batch-size", type=int, default=64, help="images in a training batch (default: 64)")
-    add("--seed", type=int, default=0, help="of weights, order and subsets (default: 0)")
-    add("--strategy", default="auto", help="auto (default), none or mirrored")
+    reporting.add_sampling(add)
     options = parser.parse_args(arguments)
     if options.image_size < 16 or options.image_size % 8:
         raise ValueError(
@@ -224,11 +166,15 @@ def parse(arguments):
 
 
 def run(options):
+    """List the figures, or train, measure and report."""
+    if options.list:
+        print(reporting.list_figures(FIGURES))
+        return
     start = time.perf_counter()
-    entries = choose_figures([number for number in options.figures.split(",") if number])
+    entries = choose_figures(reporting.figure_numbers(options))
     description = vit_tf.data.describe(options.data, data_dir=options.data_dir)
     options.sizes = subset_sizes(options, description)
-    data = read_data(options, description.num_classes)
+    data = reporting.read_data(options, description.num_classes, image_size=options.image_size)
     subjects, rows = train_models(entries, options, description.num_classes)
     planned = plan_rows(entries, subjects)
     wanted = [one for _, row in planned for one in row.measurements.values()]
@@ -241,18 +187,7 @@ def run(options):
 
 def main(arguments=None):
     """Make the study told on the command line; the exit status, 2 for a mistake of the user."""
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    logging.getLogger("vit_tf").setLevel(logging.INFO)
-    try:
-        options = parse(arguments)
-        if options.list:
-            print(list_figures())
-        else:
-            run(options)
-    except (ValueError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    return 0
+    return reporting.run_logged(parse, run, arguments)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 import vit_tf
 from vit_tf import TokenGrid, checkpointing
-from vit_tf.analysis.measurements import slug
 from vit_tf.analysis.store import fingerprint, write_whole
+from vit_tf.analysis.subjects import slug
 
 log = logging.getLogger("vit_tf.study")
 

@@ -6,6 +6,7 @@ again continues a run that was stopped, from its last whole epoch.
 
 Examples:
     python scripts/train.py --out runs/digits
+    python scripts/train.py --out runs/digits --strategy multiworker   (once on each machine)
     python scripts/train.py --data fashion_mnist --model bit --units 1 1 --epochs 20 --out runs/bit
     python scripts/train.py --data path/to/class/folders --image-size 224 --variant S/16 --flip \\
         --rand-augment 0.3 --mixup 0.2 --strategy mirrored --mixed-precision --out runs/s16
@@ -18,7 +19,6 @@ import sys
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import common
-import keras
 
 import vit_tf
 
@@ -44,7 +44,6 @@ def parse(arguments=None):
     parser = common.make_parser(__doc__)
     size = {"default": 32, "help": "side of the images, in pixels; 32 by default"}
     common.add_training(parser, parser.add_argument_group("data").add_argument, size)
-    parser.add_argument("--mixed-precision", action="store_true", help="compute in bfloat16")
     _add_model(parser.add_argument_group("model").add_argument)
     _add_recipe(parser.add_argument_group("recipe").add_argument)
     return parser.parse_args(arguments)
@@ -110,9 +109,7 @@ def run(options):
     """Train, test and write the model and its result."""
     fields = [field.name for field in dataclasses.fields(vit_tf.Recipe)]
     recipe = vit_tf.Recipe(**common.given(options, fields))
-    if options.mixed_precision:
-        keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    keras.utils.set_random_seed(options.seed)
+    common.prepare(options)
     data = {"image_size": options.image_size} | common.data_arguments(options)
     splits = vit_tf.data.load(
         options.data, data_dir=options.data_dir, splits=("train", "validation", "test"), **data

@@ -9,7 +9,7 @@ import xarray as xr
 
 from vit_tf.analysis import claim_rows, claims, estimates, findings
 from vit_tf.analysis.claims import as_dataset, scorecard, verdict
-from vit_tf.analysis.measurements import representations
+from vit_tf.analysis.subjects import representations
 
 ROLES = {"vit": "vit", "resnet": "bit", "gap": "gap", "without": "bare", "block": "block01"}
 EXPECTED = {1: "holds", -1: "does not hold", 0: "cannot tell"}

@@ -13,6 +13,7 @@ from sklearn.datasets import load_digits
 
 from vit_tf import data
 from vit_tf.data import source
+from vit_tf.data.rand_augment import make_rand_augment
 
 TFDS = Path(__file__).parents[1].parent / "shared" / "tfds"
 needs_fashion = pytest.mark.skipif(
@@ -495,6 +496,37 @@ def test_cutmix_labels_are_the_area_of_each_image():
     assert ((labels > 0.01) & (labels < 0.99)).any()
 
 
+@pytest.mark.parametrize("name", ["mixup", "cutmix"])
+def test_mixing_weights_are_of_the_beta_distribution(name):
+    count, alpha = 3000, 0.7
+    dataset, _ = constant_images(count, 40)
+    if name == "mixup":
+        dataset = dataset.map(lambda images, labels: (images[:, :1, :1], labels))
+    _, labels = arrays(data.augment(dataset, count, **{name: alpha}))
+    own = np.diag(labels)[(labels > 0).sum(axis=1) == 2].astype(float)
+    if name == "mixup":
+        np.testing.assert_allclose(own.mean(), 0.5, atol=0.03)
+        np.testing.assert_allclose(own.var(), 1 / (4 * (2 * alpha + 1)), atol=0.01)
+    else:
+        assert own.mean() > 0.6  # rectangles lose what lies over the border
+
+
+def test_mixing_of_a_tiny_alpha_is_finite():
+    dataset, _ = constant_images(500, 2)
+    images, labels = arrays(data.augment(dataset, 500, mixup=1e-4))
+    assert np.isfinite(images).all() and np.allclose(labels.sum(axis=1), 1)
+
+
+def test_rand_augment_of_an_image_depends_on_its_place_and_the_seed_alone(rng):
+    _, images = noise_images(rng)
+    twins = np.concatenate([images[:4], images[:1]])
+    augment = make_rand_augment({"magnitude": 0.8, "rate": 1.0})
+    first, again = (augment(tf.constant(part), tf.constant([1, 2])) for part in (twins, twins[:2]))
+    np.testing.assert_allclose(first[:2], again, atol=1e-6)
+    assert not np.allclose(first[0], first[4])
+    assert not np.allclose(first, augment(tf.constant(twins), tf.constant([1, 3])))
+
+
 def test_mixup_or_cutmix_is_chosen_batch_by_batch():
     dataset, values = constant_images()
     mixed = data.augment(dataset.repeat(40), len(values), mixup=0.8, cutmix=1.0)
@@ -529,8 +561,8 @@ def test_seeded_augmentations_repeat(rng):
         )
         return [hashes(augmented) for _ in range(2)]
 
-    moves, mixes = {"shift": 2, "flip": True}, {"mixup": 0.3, "cutmix": 1.0, "shift": 1}
-    for settings in (moves, mixes):
+    every = [{"shift": 2, "flip": True}, {"mixup": 0.3}, {"cutmix": 1.0}, {"rand_augment": 0.5}]
+    for settings in (*every, {"mixup": 0.3, "cutmix": 1.0, "shift": 1}):
         first = epochs(0, **settings)
         assert first == epochs(0, **settings) == epochs(0, **settings) != epochs(1, **settings)
         assert first[0] != first[1]

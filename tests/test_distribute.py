@@ -1,15 +1,20 @@
 """Two replicas train as one device does."""
 
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
+from unittest import mock
 
 import keras
+import multiworker_worker
 import numpy as np
 import pytest
 import tensorflow as tf
 import xarray as xr
 
 import vit_tf
-from vit_tf import analysis
+from vit_tf import analysis, distribute
 from vit_tf.distribute import strategy
 from vit_tf.training import Recipe
 
@@ -19,8 +24,70 @@ def test_names():
     gpus = len(tf.config.list_logical_devices("GPU"))
     assert strategy("auto").num_replicas_in_sync == max(gpus, 1)
     assert strategy("mirrored").num_replicas_in_sync == (gpus or 2)
-    with pytest.raises(ValueError, match="auto, none, mirrored"):
-        strategy("tpu9000")
+    with pytest.raises(ValueError, match="near matches: tpu"):
+        strategy("tpu9")
+
+
+def test_where_there_is_no_tpu_is_an_error_that_names_it(monkeypatch):
+    distribute._tpu.cache_clear()
+    monkeypatch.delenv("TPU_NAME", raising=False)
+    with pytest.raises(ValueError, match=r"Expected a TPU; .*Received: TPU_NAME='local'"):
+        strategy("tpu")
+
+
+def test_a_tpu_is_found_by_its_name_and_started_once(monkeypatch):
+    names = []
+
+    class Resolver:
+        @staticmethod
+        def connect(tpu):
+            names.append(tpu)
+            return "resolver"
+
+    distribute._tpu.cache_clear()
+    monkeypatch.setenv("TPU_NAME", "mine")
+    monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", Resolver)
+    monkeypatch.setattr(tf.distribute, "TPUStrategy", lambda resolver: ["strategy of", resolver])
+    assert strategy("tpu") == ["strategy of", "resolver"] and strategy("tpu") is strategy("tpu")
+    assert names == ["mine"]
+    distribute._tpu.cache_clear()
+
+
+def test_steps_in_one_call_divide_those_of_a_round():
+    one, tpu = tf.distribute.get_strategy(), mock.Mock(spec=tf.distribute.TPUStrategy)
+    count = distribute.steps_per_execution
+    assert [count(one, steps) for steps in (1, 60)] == [1, 1]
+    assert [count(tpu, steps) for steps in (1, 49, 60, 100, 53)] == [1, 49, 30, 50, 1]
+    assert [count(one, 60, asked) for asked in (7, 60, 99)] == [6, 60, 60]
+
+
+def test_full_batches_have_static_shapes_and_leave_smaller_ones_out(rng):
+    images, labels = rng.normal(size=(11, 2, 2, 1)), np.arange(11)
+    data = tf.data.Dataset.from_tensor_slices((images, labels)).batch(4)
+    whole = distribute.full_batches(data)
+    assert [tuple(spec.shape) for spec in whole.element_spec] == [(4, 2, 2, 1), (4,)]
+    assert len(whole) == 2
+    np.testing.assert_array_equal([y for _, y in whole], [[0, 1, 2, 3], [4, 5, 6, 7]])
+    assert len(distribute.full_batches(data.take(0))) == 0
+
+
+def test_more_steps_in_one_call_train_alike(rng, tmp_path):
+    images, labels = rng.normal(size=(48, 4, 4, 1)).astype("float32"), rng.integers(3, size=48)
+
+    def trained(steps):
+        keras.utils.set_random_seed(1)
+        data = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(48, seed=1).batch(8)
+        layers = [keras.Input((4, 4, 1)), keras.layers.Flatten(), keras.layers.Dense(3)]
+        model, recipe = keras.Sequential(layers), Recipe(epochs=3, learning_rate=0.02)
+        folder = tmp_path / str(steps)
+        vit_tf.train(model, recipe, data, data, folder, verbose=0, steps_per_execution=steps)
+        return model
+
+    one, four = trained(None), trained(4)
+    assert (one.steps_per_execution, four.steps_per_execution) == (1, 3)
+    assert int(four.optimizer.iterations) == 18
+    for few, many in zip(one.get_weights(), four.get_weights(), strict=True):
+        np.testing.assert_allclose(many, few, atol=1e-6)
 
 
 def test_two_replicas_follow_the_loss_curve_of_one_device(rng):
@@ -135,3 +202,27 @@ def test_gradients_are_clipped_after_their_sum_over_replicas():
     momentum = next(v for v in optimizer.variables if v.name.endswith("momentum"))
     # The sum (3, 4) has norm 5; Adam's first moment is a tenth of the clipped gradient.
     np.testing.assert_allclose(momentum.numpy(), [0.06, 0.08], rtol=1e-5)
+
+
+FOUR = """
+import sys
+import numpy as np
+import tensorflow as tf
+cpus = [tf.config.LogicalDeviceConfiguration()] * 4
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], cpus)
+import multiworker_worker
+from vit_tf.distribute import strategy
+with strategy("mirrored").scope():
+    assert tf.distribute.get_strategy().num_replicas_in_sync == 4
+    np.savez(sys.argv[1], *multiworker_worker.measure(6))
+"""
+
+
+def test_analyses_on_four_replicas_give_what_they_give_on_one_device(tmp_path):
+    tests, path = Path(__file__).parent, tmp_path / "four.npz"
+    subprocess.run([sys.executable, "-c", FOUR, path], cwd=tests, check=True, timeout=300)
+    with np.load(path) as four:
+        alone = multiworker_worker.measure(6)
+        assert len(four.files) == len(alone) > 5
+        for name, value in zip(four.files, alone, strict=True):
+            np.testing.assert_allclose(four[name], value, rtol=1e-4, atol=1e-4)

@@ -17,7 +17,7 @@ from vit_tf.analysis import measurements
 from vit_tf.analysis.counterparts import counterparts
 from vit_tf.analysis.figures import FIGURES, SECTIONS, choose_figures, plan_rows
 from vit_tf.analysis.measure import Data, measure
-from vit_tf.analysis.measurements import Subject, block_outputs
+from vit_tf.analysis.subjects import Subject, block_outputs
 
 
 @pytest.fixture(scope="module")

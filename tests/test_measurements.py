@@ -5,7 +5,7 @@ import pytest
 
 import vit_tf
 from vit_tf.analysis import measurements
-from vit_tf.analysis.measurements import Subject, block_outputs, representations, slug
+from vit_tf.analysis.subjects import Subject, block_outputs, representations, slug
 
 
 def subject(name, role, model):

@@ -296,3 +296,31 @@ def test_only_the_script_of_the_report_may_run(tmp_path, png):
 def test_values_that_json_lacks_are_an_error(tmp_path, png):
     with pytest.raises(ValueError, match="JSON"):
         _write(tmp_path / "report.html", [_figure(png, interactive=({"x": float("nan")},))])
+
+
+def test_what_is_not_shown_is_listed_after_the_figures_with_its_reasons(tmp_path, png):
+    left_out = [("Figure 3: <heads>", ["CNN has no attention weights.", "Nor has <b>."])]
+    path = tmp_path / "report.html"
+    page = _write(path, [_figure(png)], not_shown=left_out)
+    assert page.balanced
+    words = " ".join(page.text.split())
+    assert "Figure 3: <heads> CNN has no attention weights. Nor has <b>." in words
+    text = path.read_text("utf-8")
+    assert text.index("</figure>") < text.index('id="not-shown"') < text.index('id="timings"')
+    assert "#not-shown" in [link["href"] for link in page.all("a")]
+    assert 'id="not-shown"' not in _write_text(path, png)
+
+
+def _write_text(path, png):
+    _write(path, [_figure(png)])
+    return path.read_text("utf-8")
+
+
+def test_figures_are_folded_in_the_contents(tmp_path, png):
+    path = tmp_path / "report.html"
+    _write(path, [_figure(png), _figure(png, name="other")])
+    nav = re.search(r"<nav.*?</nav>", path.read_text("utf-8"), re.DOTALL)[0]
+    (folded,) = re.findall(r"<details>(.*?)</details>", nav, re.DOTALL)
+    assert "<summary>2 figures</summary>" in folded
+    assert 'href="#figure-cka"' in folded and 'href="#figure-other"' in folded
+    assert nav.count('href="#figure-') == 2

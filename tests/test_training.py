@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from vit_tf import BiT, ViT, checkpointing, load_model
 from vit_tf.distribute import strategy
+from vit_tf.finetuning import FineTuning
 from vit_tf.training import Recipe, WarmupDecay, train
 
 RECIPE = Recipe(epochs=5, learning_rate=0.01, warmup_epochs=1.5, ema=0.6, shift=1)
@@ -194,6 +195,57 @@ def test_resumed_run_is_the_undisturbed_one(undisturbed, tmp_path, monkeypatch, 
     assert {k: pytest.approx(v, abs=1e-6) for k, v in history.items()} == again
     assert [row["epoch"] for row in read_log(tmp_path)] == ["1", "2", "3", "4", "5"]
     assert os.listdir(tmp_path / "state") == ["epoch-0005.npz"]
+
+
+def make_colours():
+    """A model of 8 x 8 RGB images with dropout, and seeded batches of such images."""
+    keras.utils.set_random_seed(3)
+    layers = [keras.layers.Flatten(), keras.layers.Dropout(0.2), keras.layers.Dense(3)]
+    model = keras.Sequential([keras.Input((8, 8, 3)), *layers])
+    rng = np.random.default_rng(0)
+    images = np.tanh(rng.normal(size=(24, 10, 10, 3))).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices((images, np.arange(24, dtype="int32") % 3))
+    return model, data.shuffle(24, seed=5).batch(8), data.batch(8)
+
+
+MIXED = {"mixup": 0.4, "cutmix": 1.0, "flip": True, "shift": 1, "rand_augment": 0.5}
+CROPPED = {"mixup": 0.4, "flip": True, "resize": (10, 10), "crop": (8, 8)}
+AUGMENTED = {
+    "recipe": Recipe(epochs=4, ema=0.6, **MIXED),
+    "fine-tuning in part passes": FineTuning(steps=16, validations=4, ema=0.6, **CROPPED),
+}
+
+
+@pytest.mark.parametrize("recipe", AUGMENTED.values(), ids=AUGMENTED)
+def test_resumed_run_draws_what_the_undisturbed_one_draws(tmp_path, monkeypatch, recipe):
+    def run_augmented(directory):
+        model, data, validation = make_colours()
+        validation = validation.map(lambda images, labels: (images[:, 1:9, 1:9], labels))
+        if not isinstance(recipe, FineTuning):
+            data = data.map(lambda images, labels: (images[:, 1:9, 1:9], labels))
+        return run(directory, recipe, model, (data, validation))
+
+    model, history = run_augmented(tmp_path / "whole")
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+        kill_at(context, "save_state", 3)
+        run_augmented(tmp_path / "killed")
+    resumed, again = run_augmented(tmp_path / "killed")
+    assert again == history
+    for w, v in zip(resumed.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(w, v)
+
+
+def test_logs_of_an_epoch_are_on_the_disk_before_its_state(tmp_path, monkeypatch):
+    real, sizes = checkpointing.save_state, []
+
+    def save(*args):
+        paths = sorted((tmp_path / "tensorboard").glob("*/*tfevents*"))
+        sizes.append([path.stat().st_size for path in paths])
+        real(*args)
+
+    monkeypatch.setattr(checkpointing, "save_state", save)
+    run(tmp_path)
+    assert np.shape(sizes) == (5, 2) and (np.diff(sizes, axis=0) > 0).all()
 
 
 def test_finished_run_is_only_loaded(undisturbed):

@@ -12,29 +12,55 @@ import math
 import os
 import pathlib
 import re
+import tempfile
+import time
 import zipfile
 import zlib
 
 import keras
 import numpy as np
 
+from vit_tf.cluster import is_chief, of_every_worker, wait_for_workers
+
 _TEMPORARY = ".writing-"
+_SHARING = 30  # seconds that a file of one worker may take to appear on another
 _STATE = re.compile(r"epoch-(\d+)\.npz")
 
 
 def write_atomically(path, write):
     """Call `write` with a temporary path of the same suffix and move the file to `path`.
 
+    Each of several workers must call this: all wait until the chief has written the file.
+    Where writing fails, such as on a full disk, an older file stays and nothing else is left.
+
     Args:
         path: where the file is to appear, whole or not at all.
         write: function of a path that writes the file.
     """
+    if is_chief():
+        _write_atomically(path, write)
+    else:
+        # What writes may itself reduce or make variables, in which every worker must take part.
+        with tempfile.TemporaryDirectory() as folder:
+            write(os.path.join(folder, os.path.basename(path)))
+    wait_for_workers()
+
+
+def _write_atomically(path, write):
     folder, name = os.path.split(os.path.abspath(path))
     os.makedirs(folder, exist_ok=True)
     temporary = os.path.join(folder, _TEMPORARY + name)
-    write(temporary)
-    _flush(temporary, os.O_RDWR)
-    os.replace(temporary, path)
+    try:
+        write(temporary)
+        _flush(temporary, os.O_RDWR)
+        os.replace(temporary, path)
+    except BaseException as error:
+        # On a full disk the half file would take the room of the next try.
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        if isinstance(error, OSError) and error.errno and not error.filename:
+            error.filename = path
+        raise
     # A rename is on the disk only when its folder is; not every system can open a folder.
     with contextlib.suppress(OSError):
         _flush(folder, os.O_RDONLY)
@@ -47,6 +73,8 @@ def save_model(model, path):
 
 def remove_leftovers(directory):
     """Remove the temporary files that a killed run may have left in a folder and its state."""
+    if not is_chief():
+        return
     for folder in (directory, os.path.join(directory, "state")):
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
             if name.startswith(_TEMPORARY):
@@ -64,6 +92,28 @@ def describe_model(model):
         "config": _without_names(model.get_config()),
         "weights": [[v.name, *v.shape] for v in model.weights],
     }
+
+
+def check_shared(directory):
+    """Check that every worker of a run sees the same files in its folder.
+
+    Raises:
+        ValueError: on all workers, if one sees other states than the chief, or after half a minute
+            not yet the configuration that the chief has written.
+    """
+    deadline = time.monotonic() + _SHARING
+    while not os.path.isfile(path := os.path.join(directory, "configuration.json")):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    states = [_STATE.fullmatch(os.path.basename(state)) for state in _states(directory)]
+    newest = max((int(state[1]) for state in states), default=0)
+    seen = of_every_worker(newest if os.path.isfile(path) else -1)
+    if len(set(seen)) > 1 or seen[0] < 0:
+        raise ValueError(
+            f"Expected {directory!r} to be a folder that all workers share. Received: workers "
+            f"that see the states {seen.tolist()} in it, where -1 is no configuration"
+        )
 
 
 def check_configuration(configuration, directory):
@@ -109,7 +159,7 @@ def save_state(model, history, directory):
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
     path = os.path.join(directory, "state", f"epoch-{_epochs(history):04d}.npz")
     write_atomically(path, lambda temporary: np.savez(temporary, **arrays))
-    for older in _states(directory):
+    for older in _states(directory) if is_chief() else ():
         if older != path:
             os.remove(older)
 

@@ -93,6 +93,11 @@ class SavedFeatures:
         known = depth_order(self._serve.structured_outputs)
         self.taps = match(patterns, known) if patterns else tuple(known)
 
+    @property
+    def input_shape(self):
+        """Shape of the images, (example, height, width, channel), None for what is free."""
+        return tuple(self._serve.structured_input_signature[1][self._input].shape)
+
     def __call__(self, images):
         outputs = self._serve(**{self._input: tf.cast(images, tf.float32)})
         return {tap: outputs[tap] for tap in self.taps}

@@ -7,6 +7,7 @@ import keras
 from vit_tf import recorder
 from vit_tf.names import match
 from vit_tf.preprocessing import Preprocessing
+from vit_tf.segments import split
 from vit_tf.tokens import TokenGrid
 
 
@@ -32,6 +33,10 @@ class TapModel(keras.Model):
     def taps(self):
         """Names of the outputs, in depth order."""
         return tuple(self.output)
+
+    def segments(self):
+        """The model as a chain of `Segment`s, for gradients of many taps."""
+        return split(self)
 
     def get_config(self):
         grid = vars(self.token_grid) if self.token_grid else None

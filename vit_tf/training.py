@@ -1,12 +1,15 @@
 """Training a classifier: the recipe from scratch, and a run of any recipe that can be resumed."""
 
+import contextlib
 import dataclasses
 import os
 
 import keras
 import tensorflow as tf
 
-from vit_tf import checkpointing, data
+from vit_tf import checkpointing, data, distribute
+from vit_tf.cluster import explained_failures, is_chief
+from vit_tf.locks import only_process
 from vit_tf.names import choose
 from vit_tf.objectives import SoftmaxCrossEntropy, Top1Accuracy
 from vit_tf.optimizers import DECAYS, AdamW, WarmupDecay
@@ -124,13 +127,23 @@ def expect(condition, field, expected, recipe):
         )
 
 
-def train(model, recipe, train, validation, directory, description=None, verbose="auto"):
+def train(
+    model,
+    recipe,
+    train,
+    validation,
+    directory,
+    description=None,
+    verbose="auto",
+    steps_per_execution=None,
+):
     """Train a model by a recipe; call again with the same arguments to resume a killed run.
 
     Writes to `directory`: `log.csv`, `tensorboard/`, `best.keras` (best validation accuracy),
-    `configuration.json` and `state/` (to resume after the last whole epoch). The order of the
-    examples in each epoch after a resume is that of an undisturbed run if every shuffle of
-    `train` has a seed.
+    `configuration.json` and `state/` (to resume after the last whole epoch). A resumed run on one
+    device ends with the very weights of an undisturbed one if every shuffle of `train` has a seed
+    and `keras.utils.set_random_seed` was called before. Of several workers, which must share the
+    directory, only the chief writes; on a TPU, batches smaller than the first are left out.
 
     Args:
         model: a built `keras.Model` from images to logits.
@@ -139,18 +152,23 @@ def train(model, recipe, train, validation, directory, description=None, verbose
         directory: the run's folder; it is made.
         description: dict that tells this training data from other data, for the resume's check.
         verbose: as for `keras.Model.fit`.
+        steps_per_execution: at most so many steps, a divisor of those between two validations, go
+            in one call; None for up to 50 on a TPU and 1 elsewhere.
 
     Returns:
         dict from `"loss"`, `"accuracy"`, `"val_loss"`, ... to one float per epoch (of a
         `FineTuning`, per round), those before a resume included.
 
     Raises:
-        ValueError: for labels outside the model's classes, a folder of another run, a damaged
-            state, or a loss that is no longer finite.
+        ValueError: for labels outside the model's classes, a folder of another run or one that
+            another process works in, a damaged state, or a loss that is no longer finite.
+        ConnectionError: if another worker stops.
     """
     directory = os.fspath(directory)
     if not model.built:
         raise ValueError(f"Expected a built model. Received: {model.name!r}, which is not")
+    if distribute.is_tpu(model.distribute_strategy):
+        train, validation = distribute.full_batches(train), distribute.full_batches(validation)
     num_batches = _num_batches(train)
     for dataset in (train, validation):
         data.check_labels(dataset, _num_classes(model))
@@ -161,6 +179,17 @@ def train(model, recipe, train, validation, directory, description=None, verbose
         "data": description,
         "steps_per_epoch": num_batches,
     }
+    alone = only_process(directory) if is_chief() else contextlib.nullcontext()
+    model.steps_per_execution = distribute.steps_per_execution(
+        model.distribute_strategy, recipe.rounds(num_batches)[1], steps_per_execution
+    )
+    with alone, explained_failures():
+        return _fit(model, recipe, train, validation, configuration, directory, verbose)
+
+
+def _fit(model, recipe, train, validation, configuration, directory, verbose):
+    """Go on with a run in its folder to its end; its history."""
+    num_batches = configuration["steps_per_epoch"]
     history = _resume(model, configuration, directory)
     batches = recipe.augment(train, _num_classes(model))
     rounds, steps = recipe.rounds(num_batches)
@@ -173,8 +202,8 @@ def train(model, recipe, train, validation, directory, description=None, verbose
     callbacks = [checkpointing.Checkpoint(directory, history)]
     if recipe.ema is not None:
         callbacks.append(keras.callbacks.SwapEMAWeights())
-    logs = os.path.join(directory, "tensorboard")
-    callbacks.append(keras.callbacks.TensorBoard(logs, write_graph=False))
+    if is_chief():
+        callbacks.insert(0, _FlushedLogs(os.path.join(directory, "tensorboard"), write_graph=False))
     model.fit(
         batches.repeat().skip(batches_done),
         steps_per_epoch=steps,
@@ -182,16 +211,29 @@ def train(model, recipe, train, validation, directory, description=None, verbose
         epochs=rounds,
         initial_epoch=rounds_done,
         callbacks=callbacks,
-        verbose=verbose,
+        verbose=verbose if is_chief() else 0,
         shuffle=False,
     )
     return history
+
+
+class _FlushedLogs(keras.callbacks.TensorBoard):
+    """Logs that are on the disk after each epoch: put it before what saves the state.
+
+    A run that is killed goes on after the last state, and would not log the epochs before again.
+    """
+
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, logs)
+        for writer in self._writers.values():
+            writer.flush()
 
 
 def _resume(model, configuration, directory):
     """Bring a compiled model to where the run in a folder ended; its history so far."""
     checkpointing.remove_leftovers(directory)
     checkpointing.check_configuration(configuration, directory)
+    checkpointing.check_shared(directory)
     with model.distribute_strategy.scope():
         model.optimizer.build(model.trainable_variables)
     history = checkpointing.restore_state(model, directory)

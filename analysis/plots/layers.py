@@ -6,6 +6,7 @@ import math
 import numpy as np
 
 FONT_SIZE = 7.5
+LONGEST = 26  # letters of a name
 ENOUGH_GROUPS = 8
 LEFT_BY_LAYOUT = 0.75
 NORMALISED = "normalised depth (0: first layer, 1: last layer)"
@@ -100,7 +101,7 @@ def name_layers(ax, which, names, positions, inches=None):
         axis.set_ticks(places, labels=labels, minor=True)
     else:
         step = math.ceil(len(names) / capacity)
-        labels, places = names[::step], positions[::step]
+        labels, places = [elide(name) for name in names[::step]], positions[::step]
         axis.set_ticks(places, labels=labels)
         axis.set_ticks([], minor=True)
     axis.set_tick_params(which="minor", length=0, pad=7, labelsize=FONT_SIZE)
@@ -168,10 +169,15 @@ def _fits_flat(labels, points):
     return bool(((widths[1:] + widths[:-1]) / 2 < np.diff(points)).all())
 
 
+def elide(name, width=LONGEST):
+    """The end of a layer name that is too long, which tells it from its neighbours."""
+    return name if len(name) <= width else f"…{name[1 - width :]}"
+
+
 def wrap(name, width=22):
     """Break a long layer name over two lines at the slash nearest its middle."""
     slashes = [index for index, letter in enumerate(name) if letter == "/"]
     if len(name) <= width or not slashes:
-        return name
+        return elide(name)
     cut = min(slashes, key=lambda index: abs(index - len(name) / 2)) + 1
-    return f"{name[:cut]}\n{name[cut:]}"
+    return f"{elide(name[:cut])}\n{elide(name[cut:])}"

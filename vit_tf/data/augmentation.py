@@ -1,11 +1,11 @@
 """Augmentations of batched training data, and the labels that go with them."""
 
-import contextlib
 import functools
 
-import keras
 import numpy as np
 import tensorflow as tf
+
+from vit_tf.data.rand_augment import make_rand_augment
 
 
 def augment(
@@ -26,9 +26,9 @@ def augment(
     CutMix (Yun et al. 2019); if both of the last are on, a coin is tossed for each batch. Crop,
     flip, MixUp and CutMix suit images of any other normalisation too.
 
-    Equal seeds give equal results, and each epoch its own, for `shift`, `crop`, `flip` and the
-    coin. MixUp and CutMix repeat too, with the same draws in every epoch (of images in another
-    order). RandAugment does not repeat: KerasCV draws in parallel from unseeded generators.
+    Every random number is a function of the seed, the epoch (the number of the iterator) and the
+    place of the batch and of the image in it, so that equal seeds give equal results and each epoch
+    its own. TensorFlow's global seed counts too, as for `tf.data.Dataset.shuffle`.
 
     Args:
         dataset: batched `tf.data.Dataset` of (images, labels), as `load` returns it.
@@ -52,24 +52,33 @@ def augment(
     """
     _check(dataset, mixup, cutmix, shift, crop)
 
-    def one_by_one(batch, draw):
-        images, labels = batch
-        images = random_shift(images, shift, draw) if shift else images
-        images = random_crop(images, crop, draw) if crop else images
-        images = random_flip(images, draw) if flip else images
-        return images, _one_hot(labels, num_classes)
-
-    parallel = {"num_parallel_calls": tf.data.AUTOTUNE}
-    dataset = tf.data.Dataset.zip(dataset, _draws(seed)).map(one_by_one, **parallel)
+    steps = [functools.partial(_one_by_one, shift=shift, crop=crop, flip=flip)]
     if rand_augment is not False and rand_augment is not None:
-        dataset = dataset.map(_rand_augment(rand_augment, seed), **parallel)
-    if mixup or cutmix:
-        mix = functools.partial(_mix, layers=_mixers(mixup, cutmix, seed), seed=seed)
-        dataset = tf.data.Dataset.zip(dataset, _draws(seed + 1)).map(mix)
-    options = tf.data.Options()
-    # MixUp and CutMix hold the state of their random numbers: one batch after the other.
-    options.experimental_optimization.map_parallelization = False
-    return dataset.with_options(options).prefetch(tf.data.AUTOTUNE)
+        strengthen = make_rand_augment(rand_augment)
+        steps.append(lambda images, labels, seed: (strengthen(images, seed + 11), labels))
+    mixers = [
+        functools.partial(mixer, alpha=alpha)
+        for mixer, alpha in ((_blend, mixup), (_cut, cutmix))
+        if alpha
+    ]
+    if mixers:
+        steps.append(functools.partial(_mix, mixers=mixers))
+
+    def apply(batch, seed):
+        images, labels = batch
+        labels = _one_hot(labels, num_classes)
+        for step in steps:
+            images, labels = step(images, labels, seed)
+        return images, labels
+
+    seeded = tf.data.Dataset.zip(dataset, _draws(seed))
+    return seeded.map(apply, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
+def _one_by_one(images, labels, seed, shift, crop, flip):
+    images = random_shift(images, shift, seed) if shift else images
+    images = random_crop(images, crop, seed) if crop else images
+    return random_flip(images, seed) if flip else images, labels
 
 
 def random_shift(images, pixels, seed):
@@ -157,80 +166,59 @@ def _one_hot(labels, num_classes):
         return tf.one_hot(labels, num_classes)
 
 
-@contextlib.contextmanager
-def _float32_layers():
-    """Layers made herein compute in float32: RandAugment's own layers take no dtype."""
-    policy = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("float32")
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(policy)
+def _mix(images, labels, seed, mixers):
+    """One of the mixers, at random, applied to a batch of images and labels."""
+    # Seeds that neither the steps before nor each other take.
+    coin = tf.random.stateless_uniform((), seed + 4, 0, len(mixers), tf.int32)
+    return tf.switch_case(coin, [lambda m=m: m(images, labels, seed + 5) for m in mixers])
 
 
-def _rand_augment(settings, seed):
-    """RandAugment as a function of (images, labels)."""
-    import keras_cv
-
-    if isinstance(settings, dict):
-        settings = dict(settings)
-    else:
-        settings = {} if settings is True else {"magnitude": settings}
-    with _float32_layers():
-        layer = keras_cv.layers.RandAugment(value_range=(0, 255), seed=seed, **settings)
-
-    def apply(images, labels):
-        result = layer({"images": (images + 1.0) * 127.5, "labels": labels})
-        images = tf.ensure_shape(result["images"], images.shape) / 127.5 - 1.0
-        return tf.clip_by_value(images, -1.0, 1.0), labels
-
-    return apply
+def _blend(images, labels, seed, alpha):
+    """MixUp: each image and its label averaged with another's, by weights of its own."""
+    weight, partner = _weights_and_partners(images, alpha, seed)
+    share = weight[:, None, None, None]
+    images = share * images + (1.0 - share) * tf.gather(images, partner)
+    return images, _average(labels, weight, partner)
 
 
-def _mixers(mixup, cutmix, seed):
-    """The layers that are on, as functions of (images, labels)."""
-    import keras_cv
-
-    with _float32_layers():
-        blend = keras_cv.layers.MixUp(alpha=mixup, seed=seed) if mixup else None
-        cut = keras_cv.layers.CutMix(alpha=cutmix, seed=seed) if cutmix else None
-    mixers = []
-    if blend:
-        mixers.append(functools.partial(_blend, layer=blend))
-    if cut:
-        mixers.append(functools.partial(_cut, layer=cut))
-    return mixers
+def _cut(images, labels, seed, alpha):
+    """CutMix: a rectangle of each image from another, labels weighted by the visible areas."""
+    height, width = images.shape[1:3]
+    weight, partner = _weights_and_partners(images, alpha, seed)
+    side = tf.sqrt(1.0 - weight)
+    inside = _within(side, height, seed + 3)[:, :, None] & _within(side, width, seed + 4)[:, None]
+    images = tf.where(inside[..., None], tf.gather(images, partner), images)
+    own = 1.0 - tf.reduce_mean(tf.cast(inside, tf.float32), axis=(1, 2))
+    return images, _average(labels, own, partner)
 
 
-def _mix(batch, draw, layers, seed):
-    """One of the layers, at random, applied to a batch of (images, labels)."""
-    # Their Beta draws take no seed of their own but that of the graph they are traced into.
-    tf.compat.v1.set_random_seed(seed)
-    coin = tf.random.stateless_uniform((), draw, 0, len(layers), tf.int32)
-    return tf.switch_case(coin, [functools.partial(layer, *batch) for layer in layers])
+def _weights_and_partners(images, alpha, seed):
+    """Draws of Beta(alpha, alpha) and a permutation, both of shape (example,)."""
+    count = tf.shape(images)[:1]
+    # In float64, since both draws of a small alpha are often 0 in float32.
+    first, second = (
+        tf.random.stateless_gamma(count, seed + k, alpha, dtype=tf.float64) for k in range(2)
+    )
+    weight = tf.cast(tf.math.divide_no_nan(first, first + second), tf.float32)
+    return weight, tf.argsort(tf.random.stateless_uniform(count, seed + 2))
 
 
-def _blend(images, labels, layer):
-    """MixUp of (images, labels)."""
-    result = layer({"images": images, "labels": labels})
-    return tf.ensure_shape(result["images"], images.shape), result["labels"]
+def _average(labels, weight, partner):
+    return weight[:, None] * labels + (1.0 - weight[:, None]) * tf.gather(labels, partner)
 
 
-def _cut(images, labels, layer):
-    """CutMix of (images, labels), the labels weighted by the area that each image covers.
+def _within(side, pixels, seed):
+    """Which of the pixels lie in an interval around a random one, of shape (example, pixel).
 
-    KerasCV weights them by the area of the rectangle even where it reaches over the border of the
-    image. A channel that holds the number of the example tells what was in truth pasted.
+    Args:
+        side: length of each interval as a share of all pixels, of shape (example,).
+        pixels: number of pixels.
+        seed: int tensor of shape (2,).
     """
-    own = tf.range(tf.shape(images)[0], dtype=tf.float32)[:, None, None, None]
-    numbered = tf.concat([images, tf.zeros_like(images[..., :1]) + own], axis=-1)
-    result = layer({"images": numbered, "labels": labels})["images"]
-    images, numbers = tf.ensure_shape(result[..., :-1], images.shape), result[..., -1:]
-    pasted = numbers != own
-    share = tf.reduce_mean(tf.cast(pasted, tf.float32), axis=(1, 2))
-    other = tf.reduce_max(tf.where(pasted, numbers, 0.0), axis=(1, 2, 3))
-    partners = tf.gather(labels, tf.cast(other, tf.int32))
-    return images, (1.0 - share) * labels + share * partners
+    length = tf.cast(side * pixels, tf.int32)
+    center = tf.random.stateless_uniform(tf.shape(side), seed, 0, pixels, tf.int32)
+    place = tf.range(pixels) - (center - length // 2)[:, None]
+    return (place >= 0) & (place < length[:, None])
 
 
 def _check(dataset, mixup, cutmix, shift, crop):

@@ -1,0 +1,136 @@
+"""The models under study, and which of their taps serve which measurement."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+MOST_PANELS = 8  # of a model whose blocks are not known, where each layer is a panel of its own
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model under study.
+
+    Attributes:
+        name: as figures and tables show it.
+        role: its part in the figures: "vit", "gap", "resnet" or "mixer"; "without" (the skips of
+            a block), "seed" (other first weights), "fraction" (of the training images), "before"
+            and "after" (fine-tuning); "model", one that is in every figure that it has the taps
+            for.
+        key: `fingerprint` of its weights and of the data.
+        taps: names of all its taps, in depth order.
+        grid: its `TokenGrid`, or None where it is not known.
+        features: function from tap names or patterns to a callable from images to those taps.
+        detail: what sets it apart from others of its role: the block, the seed, the fraction.
+        of: name of the subject that it is compared with.
+        accuracy: pair of test accuracy in [0, 1] and number of test images, where known.
+        shapes: dict from tap to its shape without the example axis; empty where all taps are as
+            the tap grammar says.
+        image_size: (height, width) of the images in pixels, where `shapes` are known.
+    """
+
+    name: str
+    role: str
+    key: str
+    taps: tuple[str, ...]
+    grid: Any
+    features: Callable[..., Any]
+    detail: str | int | float | None = None
+    of: str | None = None
+    accuracy: tuple[float, int] | None = None
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
+    image_size: tuple[int, int] | None = None
+
+    @property
+    def slug(self):
+        """The name as a part of file names."""
+        return slug(self.name)
+
+    @property
+    def has_attention(self):
+        """Whether the model has attention weights."""
+        return any(tap.endswith("/weights") for tap in self.taps)
+
+    @property
+    def stages(self):
+        """Names of the stages of a ResNet, whose maps differ in size; empty for other models."""
+        sites = dict.fromkeys(tap.split("/")[0] for tap in self.taps)
+        if any(re.fullmatch(r"block\d+", site) for site in sites):
+            return []  # a ResNet that is the stem of a ViT
+        return [site for site in sites if re.fullmatch(r"stage\d+", site)]
+
+    @property
+    def has_tokens(self):
+        """Whether the shapes show sequences of tokens on its grid."""
+        return any(len(self.shapes.get(tap, ())) == 2 for tap in self.on_grid(self.blocks))
+
+    @property
+    def has_sums(self):
+        """Whether the taps tell where blocks end, as the tap grammar does."""
+        return any(re.match(r"(block|stage)\d+/(.+/)?sum$", tap) for tap in self.taps)
+
+    @property
+    def blocks(self):
+        """The taps at the end of each block; where that is not known, all that hold tokens."""
+        if self.has_sums:
+            return block_outputs(self.taps)
+        ranks = {tap: len(shape) for tap, shape in self.shapes.items()}
+        return [t for t in representations(self.taps) if ranks.get(t, 2) in (1, 2, 3)]
+
+    def on_grid(self, taps):
+        """Those of `taps` that have one token for each of the grid's; all if no shapes are known.
+
+        A ResNet's stages have a grid each: all of their taps have their places.
+        """
+        if not self.shapes or self.stages:
+            return list(taps)
+        return [tap for tap in taps if self.grid is not None and self._fits(self.shapes[tap])]
+
+    def _fits(self, shape):
+        if len(shape) == 3:
+            return not self.grid.prefix and shape[:2] == (self.grid.rows, self.grid.columns)
+        return len(shape) == 2 and shape[0] == self.grid.num_tokens
+
+    def with_places(self, taps):
+        """Those of `taps` that are maps, in the proportions of the image, or lie on the grid."""
+        grid = set(self.on_grid(taps))
+        return [tap for tap in taps if tap in grid or self.is_map(tap)]
+
+    def is_map(self, tap):
+        """Whether a tap of known shape is a map in the proportions of the image."""
+        shape = self.shapes.get(tap, ())
+        if len(shape) != 3 or shape[0] * shape[1] == 1:
+            return False
+        height, width = self.image_size
+        return shape[0] * width == shape[1] * height
+
+
+def slug(name):
+    """A model's name as a part of file names: `"ViT-B/16"` becomes `"vit-b-16"`."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def spread(items, most):
+    """At most `most` of the items, evenly spread, the first and the last among them."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(index * (len(items) - 1) / (most - 1))] for index in range(most)]
+
+
+def representations(taps):
+    """The taps that hold representations of images: no attention weights, heads or logits.
+
+    The skips are left out too: each is the sum of the site before it.
+    """
+    return [t for t in taps if t.rpartition("/")[2] not in ("weights", "heads", "skip", "logits")]
+
+
+def block_outputs(taps):
+    """The taps at the end of each block or unit, after its last sum, and those before the first."""
+    ends = {}
+    for tap in taps:
+        site, _, what = tap.rpartition("/")
+        if what == "sum":
+            ends[re.sub(r"/(attention|mlp|token_mixing|channel_mixing)$", "", site)] = tap
+    return [tap for tap in taps if tap in ends.values() or tap in ("embedding", "root")]

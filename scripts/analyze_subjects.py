@@ -1,0 +1,154 @@
+"""What is read of a model under analysis: its layers, their shapes and where its tokens lie."""
+
+from functools import partial
+
+import numpy as np
+
+from vit_tf import TokenGrid
+from vit_tf.analysis.store import fingerprint
+from vit_tf.analysis.subjects import Subject, representations, spread
+
+MOST_TAPS = 40  # of a model whose layers were not chosen
+PROBES = 3  # images to read the shapes of taps on, not one, as an axis that broadcasts has
+CONSTANT = 1e-6  # share of the squares that is left around the mean, as for CKA
+
+
+class Normalised:
+    """Features of a model that expects other values than [-1, 1], for images in [-1, 1].
+
+    Args:
+        features: callable from images to taps.
+        preprocessing: the `Preprocessing` that the model expects.
+    """
+
+    def __init__(self, features, preprocessing):
+        self.name, self.token_grid = features.name, features.token_grid
+        self._features = features
+        mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
+        self._scale, self._shift = np.float32(0.5 / std), np.float32((0.5 - mean) / std)
+
+    def __call__(self, images):
+        return self._features(images * self._scale + self._shift)
+
+
+def subject_of(opened, images, options):
+    """The `Subject` of an opened model, and the names of its layers that do not vary.
+
+    Args:
+        opened: the `Opened`.
+        images: array of a few of the images that are measured.
+        options: of the command line: `taps`, `patch_size` and `prefix`.
+    """
+    size = images.shape[1:3]
+    shapes, constant = chosen_shapes(opened, images, options)
+    grid = grid_of(opened, shapes, size, options)
+    subject = Subject(
+        opened.name,
+        "model",
+        fingerprint(opened.digest, list(shapes), grid and vars(grid)),
+        tuple(shapes),
+        grid,
+        partial(features_of, opened, grid),
+        shapes=shapes,
+        image_size=size,
+    )
+    return subject, constant
+
+
+def features_of(opened, grid, *patterns):
+    """The taps that fit the patterns, as a callable from images in [-1, 1] that knows the grid."""
+    found = opened.features(*patterns)
+    found.token_grid = grid
+    return found if plain(opened) else Normalised(found, opened.model.preprocessing)
+
+
+def plain(opened):
+    """Whether a model takes values in [-1, 1], as one does that does not tell."""
+    wanted = getattr(opened.model, "preprocessing", None)
+    return wanted is None or {*wanted.mean, *wanted.std} == {0.5}
+
+
+def chosen_shapes(opened, images, options):
+    """The taps to read, as a dict to their shapes without the example axis, and those left out.
+
+    Of a model whose layers have no names of ours, those that hold floating values for each example,
+    and do not repeat the layer before: at most 40 of them, unless `--taps` chooses. Left out are
+    layers that do not vary between the images, as nothing can be compared with them.
+    """
+    patterns = options.taps if opened.is_foreign and options.taps else ["*"]
+    values = {
+        tap: np.asarray(value, np.float32)
+        for tap, value in features_of(opened, None, *patterns)(images).items()
+        if value.dtype.is_floating and len(value.shape) > 1 and len(value) == len(images)
+    }
+    constant = [t for t, value in values.items() if opened.is_foreign and is_constant(value)]
+    taps = [tap for tap in values if tap not in constant]
+    if not taps:
+        raise ValueError(
+            "Expected layers with floating values that vary between images. "
+            f"Received: {opened.source} with none"
+        )
+    if opened.is_foreign and not options.taps:
+        taps = spread(without_repeats({tap: values[tap] for tap in taps}), MOST_TAPS)
+    return {tap: values[tap].shape[1:] for tap in taps}, constant
+
+
+def is_constant(value):
+    """Whether examples differ by no more than rounding, in an array of shape (example, ...)."""
+    centred = value - value.mean(axis=0, keepdims=True)
+    return np.sum(centred**2, dtype=np.float64) <= CONSTANT * np.sum(value**2, dtype=np.float64)
+
+
+def without_repeats(values):
+    """Names of the layers that differ from the one before, as a dropout does not when it is off.
+
+    Of layers alike it is the outermost, such as `"block_1/mlp"` of `"block_1/mlp/dense_2"`.
+    """
+    kept = []
+    for tap, value in values.items():
+        if kept and np.array_equal(values[kept[-1]], value):
+            kept[-1] = min(kept[-1], tap, key=lambda name: name.count("/"))
+        else:
+            kept.append(tap)
+    return kept
+
+
+def grid_of(opened, shapes, size, options):
+    """Where the tokens or places of a model lie, or None where that is not known.
+
+    As the model tells; else that of its last maps, or of `--patch-size` for its last tokens.
+    """
+    own = getattr(opened.model, "token_grid", None)
+    held = [shapes[tap] for tap in representations(tuple(shapes))]
+    placed = [shape for shape in held if len(shape) in (2, 3) and np.prod(shape[:-1]) > 1]
+    if own is not None or not placed:
+        return own
+    last = placed[-1]
+    if len(last) == 3:
+        stride = size[0] // last[0]
+        tiles = (last[0] * stride, last[1] * stride) == tuple(size)
+        return TokenGrid(last[0], last[1], 0, stride) if tiles else None
+    if not options.patch_size:
+        return None
+    grid = TokenGrid.of_patches(size, options.patch_size)
+    prefix = last[0] - grid.num_spatial if options.prefix is None else options.prefix
+    if prefix < 0 or prefix + grid.num_spatial != last[0]:
+        raise ValueError(
+            f"Expected --patch-size and --prefix that give the {last[0]} tokens of {opened.name}. "
+            f"Received: {max(prefix, 0)} + {grid.rows} x {grid.columns}"
+        )
+    return TokenGrid.of_patches(size, options.patch_size, prefix)
+
+
+def describe(opened, subject):
+    """The row of a model in the report's table."""
+    grid = subject.grid
+    prefix = f"{grid.prefix} + " if grid and grid.prefix else ""
+    return {
+        "model": opened.name,
+        "kind": "SavedModel" if opened.is_saved_model else type(opened.model).__name__,
+        "parameters": None if opened.is_saved_model else opened.model.count_params(),
+        "layers read": len(subject.taps),
+        "tokens or places": f"{prefix}{grid.rows} x {grid.columns}" if grid else "not known",
+        "file": opened.source,
+    }

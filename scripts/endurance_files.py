@@ -1,0 +1,181 @@
+"""The files of killed runs: seen as they are written, checked to be whole, compared."""
+
+import csv
+import ctypes
+import io
+import json
+import os
+import select
+import struct
+import zipfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+from PIL import Image
+
+TEMPORARY = (".writing-", ".partial-")
+CREATED, A_FOLDER = 0x100, 0x40000000  # IN_CREATE, IN_ISDIR
+
+
+class Watch:
+    """Sees the temporary files that appear in a folder and in the folders therein (Linux)."""
+
+    def __init__(self, folder):
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._descriptor < 0:
+            raise OSError(ctypes.get_errno(), "Expected inotify to be there")
+        self._folders = {}
+        self._add(Path(folder))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        os.close(self._descriptor)
+
+    def wait(self, seconds):
+        """Names of the temporary files that appeared, after so many seconds at the latest."""
+        if not select.select([self._descriptor], [], [], max(seconds, 0))[0]:
+            return []
+        data, names = os.read(self._descriptor, 2**16), []
+        while data:
+            folder, mask, _, length = struct.unpack_from("iIII", data)
+            name = data[16 : 16 + length].rstrip(b"\0").decode()
+            data = data[16 + length :]
+            if mask & A_FOLDER:
+                names += self._add(self._folders[folder] / name)
+            elif name.startswith(TEMPORARY):
+                names.append(name)
+        return names
+
+    def _add(self, folder):
+        """Watch a folder too; the temporary files that are there already."""
+        number = self._libc.inotify_add_watch(self._descriptor, bytes(folder), CREATED)
+        if number < 0:  # gone again
+            return []
+        self._folders[number] = folder
+        inside = sorted(folder.iterdir())
+        names = [path.name for path in inside if path.name.startswith(TEMPORARY)]
+        return names + [name for path in inside if path.is_dir() for name in self._add(path)]
+
+
+def finished(folder):
+    """The files that a run would take for whole: dict from relative path to path."""
+    paths = (path for path in sorted(Path(folder).rglob("*")) if path.is_file())
+    return {
+        str(path.relative_to(folder)): path
+        for path in paths
+        if not path.name.startswith(".") and ".tfevents." not in path.name
+    }
+
+
+def problems_of(folder):
+    """One line for each file in a folder that a run would take for whole and that is not."""
+    problems = []
+    for name, path in finished(folder).items():
+        try:
+            read(path)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            problems.append(f"{name} is damaged: {type(error).__name__}: {error}")
+    return problems
+
+
+def read(path):
+    """The contents of a file to compare: dict from a name to an array or a text.
+
+    Raises:
+        OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile: for a file that is not whole.
+    """
+    return READERS[path.suffix](path)
+
+
+def compare(folder, reference):
+    """Compare the files of a killed run with those of an undisturbed one.
+
+    Returns:
+        Largest absolute difference of two numbers in model, state and result files, number of
+        files compared, and one line for each file that is not the same.
+    """
+    found, expected = finished(folder), finished(reference)
+    problems = [f"{name} is only in one folder" for name in sorted(set(found) ^ set(expected))]
+    left = [p.name for p in Path(folder).rglob(".*") if p.name.startswith(TEMPORARY)]
+    problems += [f"{name} is left over" for name in left]
+    largest, both = 0.0, sorted(set(found) & set(expected))
+    for name in both:
+        difference, same = _compare_contents(read(found[name]), read(expected[name]))
+        largest = max(largest, difference)
+        if not same:
+            problems.append(f"{name} is not the same (largest difference {difference:.3g})")
+    return largest, len(both), problems
+
+
+def _compare_contents(found, expected):
+    """Largest difference of two contents, and whether they are the same bit for bit."""
+    if found.keys() != expected.keys():
+        return np.inf, False
+    largest, same = 0.0, True
+    for name, one in found.items():
+        other = expected[name]
+        if isinstance(one, np.ndarray) and one.shape == other.shape and one.dtype.kind in "fiu":
+            gap = np.abs(one.astype(float) - other.astype(float))
+            largest = max(largest, float(np.max(gap, initial=0.0)))
+            same &= one.tobytes() == other.tobytes()
+        elif isinstance(one, np.ndarray):
+            same &= one.shape == other.shape and one.tolist() == other.tolist()
+        else:
+            same &= one == other
+    return largest, bool(same)
+
+
+def _hdf5(file):
+    """The arrays of an HDF5 file, which netCDF files are too."""
+    arrays = {}
+    with h5py.File(file) as opened:
+        opened.visititems(
+            lambda name, item: arrays.update({name: item[()]} if hasattr(item, "dtype") else {})
+        )
+    return {name: np.asarray(array) for name, array in arrays.items()}
+
+
+def _keras(path):
+    with zipfile.ZipFile(path) as file:
+        if file.testzip() is not None:
+            raise ValueError("wrong checksum")
+        return _hdf5(io.BytesIO(file.read("model.weights.h5")))
+
+
+def _npz(path):
+    with np.load(path) as file:
+        return {name: file[name] for name in file.files}
+
+
+def _json(path):
+    """The facts of a JSON file, without the times and places of the run."""
+    facts = json.loads(path.read_text())
+    facts.pop("options", None)
+    facts.get("row", {}).pop("training (s)", None)
+    return facts
+
+
+def _csv(path):
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {str(number): {k: float(v) for k, v in row.items()} for number, row in enumerate(rows)}
+
+
+def _png(path):
+    with Image.open(path) as image:
+        return {"pixels": np.asarray(image)}
+
+
+def _html(path):
+    """That a page is whole; its times differ from run to run."""
+    if not path.read_text().rstrip().endswith("</html>"):
+        raise ValueError("no end")
+    return {}
+
+
+READERS = {".keras": _keras, ".npz": _npz, ".nc": lambda path: _hdf5(path)}
+READERS |= {".json": _json, ".csv": _csv, ".png": _png, ".html": _html}

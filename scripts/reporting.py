@@ -1,0 +1,107 @@
+"""What the scripts that write a report share: the images they read, the report's common parts."""
+
+import logging
+import math
+import os
+import platform
+import sys
+from datetime import date
+from functools import partial
+from importlib.metadata import version
+
+import common
+
+import vit_tf
+from vit_tf.analysis.figures import SECTIONS
+from vit_tf.analysis.measure import Data
+
+LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other than the digits
+EVALUATION_BATCH = 120
+FIELD_IMAGES = 32
+
+
+def run_logged(parse, run, arguments=None):
+    """Parse and run with progress on the standard error; the exit status."""
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("vit_tf").setLevel(logging.INFO)
+    return common.run_script(parse, run, arguments)
+
+
+def add_figures(add):
+    """Adds the options that choose figures and tell where the report goes."""
+    add("--figures", default="", help="numbers of the paper, as 1,7,C.4 (default: all)")
+    add("--list", action="store_true", help="list the figures, and stop")
+
+
+def add_sampling(add):
+    """Adds the options of the images that are measured, and of how."""
+    add("--take-test", type=int, help="test images (default: all, of large data 2,000)")
+    add("--shots", type=int, default=10, help="images of a class for probes (default: 10)")
+    add("--seed", type=int, default=0, help="of all that is random (default: 0)")
+    add("--strategy", default="auto", help="auto (default), none or mirrored")
+
+
+def figure_numbers(options):
+    """The numbers that `--figures` names."""
+    return [number for number in options.figures.split(",") if number]
+
+
+def list_figures(entries):
+    """A table of figures and of the study's models that they need, as text."""
+    lines = ["figures                  what they show                                       models"]
+    lines += [f"{','.join(e.numbers):24} {e.title:52} {', '.join(e.roles)}" for e in entries]
+    return "\n".join(lines)
+
+
+def read_data(options, num_classes, **images):
+    """The images that the measurements read.
+
+    Args:
+        options: of the command line, and `sizes`, a dict from split to the number of its examples.
+        num_classes: number of classes.
+        **images: what tells `vit_tf.data.load` the size of the images.
+    """
+    source = {"seed": options.seed, "data_dir": options.data_dir, **images}
+    load = partial(vit_tf.data.load, options.data, splits=("test",), **source)
+    tested = options.sizes.get("test", EVALUATION_BATCH)
+    batches = math.ceil(tested / EVALUATION_BATCH)
+    size = math.ceil(tested / batches)  # batches alike, so that none is too small
+    (test,) = load(batch_size=size, take=tested)
+    (few,) = load(batch_size=FIELD_IMAGES, take=min(FIELD_IMAGES, tested))
+    train, held_out = vit_tf.data.few_shot(
+        options.data,
+        options.shots,
+        batch_size=EVALUATION_BATCH,
+        held_out=options.shots,
+        **source,
+    )
+    facts = {"shots": options.shots, "batch": size, "field_images": FIELD_IMAGES}
+    return Data(train, held_out, test, few, num_classes, facts)
+
+
+def sections(drawn):
+    """The sections of a report that have figures; `drawn` as `pictures.draw` returns it."""
+    filled = [
+        (heading, text, [figure for section, figure in drawn if section == key])
+        for key, (heading, text) in SECTIONS.items()
+    ]
+    return [section for section in filled if section[2]]
+
+
+def timings(results):
+    """How long each pass of the results took: rows of a table."""
+    passes = {result.attrs["pass"]: result.attrs["seconds"] for result in results.values()}
+    return [{"step": step, "seconds": seconds} for step, seconds in passes.items()]
+
+
+def provenance(script, options, description):
+    """What it takes to repeat a report."""
+    packages = ("vit_tf", "tensorflow", "keras", "numpy", "xarray", "matplotlib")
+    return {
+        "command": " ".join(["python", f"scripts/{script}", *sys.argv[1:]]),
+        "data": f"{options.data}: {description.num_examples}",
+        "options": {k: str(v) for k, v in vars(options).items()},
+        "versions": {"python": platform.python_version()} | {p: version(p) for p in packages},
+        "processor": f"{platform.machine()}, {os.cpu_count()} cores",
+        "date": date.today().isoformat(),
+    }

@@ -1,0 +1,183 @@
+"""The analysis of any models, from files to a report, on models that are made in a moment."""
+
+import re
+
+import analyze
+import analyze_models
+import analyze_subjects
+import keras
+import numpy as np
+import pytest
+import xarray as xr
+
+import vit_tf
+from vit_tf import TokenGrid, analysis
+from vit_tf.analysis import stream
+from vit_tf.analysis.subjects import slug
+from vit_tf.preprocessing import Preprocessing
+
+
+def tiny_cnn(size=16):
+    layers = keras.layers
+    images = keras.Input((size, size, 3))
+    x = layers.Conv2D(4, 3, strides=2, padding="same", activation="relu", name="conv1")(images)
+    x = layers.Dropout(0.5, name="dropout")(x)
+    x = layers.Conv2D(6, 3, strides=2, padding="same", name="conv2")(x)
+    x = layers.GlobalAveragePooling2D(name="pool")(x)
+    return keras.Model(images, layers.Dense(10, name="classes")(x))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Folder of a convolutional network, a ViT and a SavedModel of some of its taps."""
+    folder = tmp_path_factory.mktemp("models")
+    keras.utils.set_random_seed(0)
+    tiny_cnn().save(folder / "cnn.keras")
+    vit = vit_tf.ViT((16, 16, 3), 8, 2, 2, 8, 8, 10)
+    vit.save(folder / "vit.keras")
+    taps = vit_tf.submodel(vit, "block*/*/sum", "block*/attention/weights")
+    taps.export(folder / "exported", verbose=False)
+    return folder
+
+
+def run(out, *arguments):
+    flags = ["--take-test", "60", "--shots", "3", "--strategy", "none", "--out", str(out)]
+    return analyze.main([*map(str, arguments), *flags])
+
+
+@pytest.fixture(scope="module")
+def images():
+    (test,) = vit_tf.data.load("digits", image_size=16, splits=("test",), take=60, batch_size=60)
+    return test
+
+
+def test_one_report_of_a_cnn_and_a_vit(files, images, tmp_path, monkeypatch):
+    arguments = (files / "cnn.keras", files / "vit.keras", "--figures", "1,2,3,8,13")
+    assert run(tmp_path, *arguments) == 0
+    page = (tmp_path / "report.html").read_text()
+    figures = re.findall(r'id="figure-([\w-]+)"', page)
+    assert figures == ["cka-cnn", "cka-vit", "cka-cnn-vit", "attention-distance", "ridge-probe"]
+    reasons = re.findall(r"<dd>(.*?)</dd>", page[page.index('id="not-shown"') :])
+    assert reasons[:2] == [
+        "cnn has no attention weights.",
+        "It needs models without the skips of a block, as the study trains them.",
+    ]
+
+    cnn = vit_tf.load_model(files / "cnn.keras")
+    found = xr.load_dataset(tmp_path / "results" / "cka.cnn.nc")
+    assert list(found.layer_x.values) == ["conv1", "conv2", "pool", "classes"]
+    direct = analysis.cka(vit_tf.submodel(cnn, *found.layer_x.values), images)
+    np.testing.assert_allclose(found.cka, direct.cka, atol=1e-5)
+
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "results").glob("*.nc")}
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, "_results", None)
+        assert run(tmp_path, *arguments) == 0
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+def test_another_model_in_the_same_file_is_measured_anew(files, tmp_path):
+    path = tmp_path / "cnn.keras"
+    keys = []
+    for seed in (0, 1):
+        keras.utils.set_random_seed(seed)
+        tiny_cnn().save(path)
+        assert run(tmp_path / "out", path, "--figures", "1") == 0
+        keys.append(xr.load_dataset(tmp_path / "out" / "results" / "cka.cnn.nc").attrs["key"])
+    assert keys[0] != keys[1]
+
+
+def test_a_saved_model_is_read_on_the_grid_that_is_told(files, images, tmp_path):
+    arguments = (files / "exported", "--figures", "3,9,C.4")
+    assert run(tmp_path, *arguments, "--patch-size", "8") == 0
+    found = xr.load_dataarray(tmp_path / "results" / "attention_distance.exported.nc")
+    features = vit_tf.load_features(files / "exported", "*/weights")
+    direct = analysis.attention_distance(features, images, TokenGrid(2, 2, 1, 8))
+    np.testing.assert_allclose(found, direct, rtol=1e-5)
+    assert "exported has no branches" in (tmp_path / "report.html").read_text()
+
+
+def test_mistakes_are_one_line(files, tmp_path, capsys):
+    tiny_cnn(8).save(tmp_path / "small.keras")
+    tiny_cnn(None).save(tmp_path / "any.keras")
+    cnn, vit, saved = files / "cnn.keras", files / "vit.keras", files / "exported"
+    for arguments, message in [
+        ([cnn, "--figures", "99"], "Expected figures among 1, B.1, "),
+        ([], "Expected at least one MODEL"),
+        ([tmp_path / "none.keras"], "no such file"),
+        ([tmp_path], "Expected path to be a SavedModel folder"),
+        ([cnn, tmp_path / "small.keras"], "cnn 16 x 16, small 8 x 8"),
+        ([vit, "--image-size", "32"], "vit 16 x 16, --image-size 32 x 32"),
+        ([tmp_path / "any.keras"], "Expected --image-size"),
+        ([vit, "--taps", "block*"], "Expected --taps only for models"),
+        ([cnn, "--taps", "conf*"], "near matches: conv"),
+        ([cnn, vit, "--names", "one"], "Expected --names to name each of the 2 models"),
+        ([saved, "--patch-size", "4"], "the 5 tokens of exported. Received: 0 + 4 x 4"),
+        ([saved, "--patch-size", "8", "--prefix", "2"], "Received: 2 + 2 x 2"),
+        ([saved, "--prefix", "1"], "Expected --patch-size with --prefix"),
+        ([vit, "--patch-size", "8"], "Expected --patch-size only with a model that"),
+        ([saved, "--figures", "8"], "Expected a figure that applies to these models"),
+        ([cnn, "--patch-size", "0"], "Expected --patch-size to be at least 1"),
+    ]:
+        assert run(tmp_path / "out", *arguments) == 2, arguments
+        error = capsys.readouterr().err.strip().splitlines()[-1]
+        assert error.startswith("error: ") and message in error, error
+    assert not (tmp_path / "out" / "report.html").exists()
+
+
+def test_models_of_one_name_are_told_apart():
+    taken = set()
+    for expected in ("ViT", "ViT (2)", "ViT (3)"):
+        name = analyze_models.distinct("ViT", taken)
+        assert name == expected
+        taken.add(slug(name))
+    assert analyze_models.distinct("vit 2", taken) == "vit 2 (2)"
+    with pytest.raises(ValueError, match="Expected --names"):
+        analyze_models.distinct("数字", taken)
+
+
+def test_layers_that_repeat_the_one_before_are_left_out():
+    one, other = np.ones((3, 2)), np.zeros((3, 2))
+    values = {"a/dense": one, "a/dropout": one, "a": one, "b": other, "c/d": one, "e/f": one}
+    assert analyze_subjects.without_repeats(values) == ["a", "b", "c/d"]
+
+
+def test_constant_layers_are_those_with_nothing_but_rounding(rng):
+    noise = rng.normal(size=(3, 20)).astype("float32")
+    assert analyze_subjects.is_constant(np.zeros((3, 5), np.float32))
+    assert analyze_subjects.is_constant(1 + 1e-5 * noise)
+    assert not analyze_subjects.is_constant(1 + 1e-2 * noise)
+
+
+def test_layers_without_a_similarity_are_named():
+    values = np.array([[1, np.nan, 0.5], [np.nan, np.nan, np.nan], [0.5, np.nan, 1]])
+    coords = {"layer_x": ["a", "b", "c"], "layer_y": ["a", "b", "c"]}
+    result = xr.Dataset({"cka": (("layer_x", "layer_y"), values)}, coords, {"model": "CNN"})
+    ((_, sentences),) = analyze.undefined({"cka.cnn": result, "cka.vit": None})
+    assert sentences == ["CNN: b."]
+    assert analyze.undefined({"cka.cnn": result.fillna(0)}) == []
+
+
+def test_digest_tells_content_and_not_place(tmp_path):
+    for name, text in (("one", "same"), ("two", "same"), ("three", "other")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights").write_text(text)
+    one, two, three = (analyze_models.digest(tmp_path / n) for n in ("one", "two", "three"))
+    assert one == two != three
+    (tmp_path / "two" / "weights").rename(tmp_path / "two" / "biases")
+    assert analyze_models.digest(tmp_path / "two") != one
+
+
+def test_models_that_want_other_values_get_them_from_the_shared_images(rng):
+    pixels = rng.uniform(0, 1, (2, 4, 4, 3))
+    wanted = Preprocessing((4, 4), (0.5, 0.4, 0.3), (0.2, 0.25, 0.5))
+    seen = []
+
+    class Features:
+        name, token_grid = "m", None
+
+        def __call__(self, images):
+            seen.append(images)
+
+    analyze_subjects.Normalised(Features(), wanted)(2 * pixels - 1)
+    np.testing.assert_allclose(seen[0], (pixels - wanted.mean) / wanted.std, atol=1e-6)

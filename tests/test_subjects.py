@@ -1,0 +1,148 @@
+"""Which taps serve which measurement, and what figures say that models lack."""
+
+import numpy as np
+import pytest
+
+from vit_tf import TokenGrid
+from vit_tf.analysis import measurements
+from vit_tf.analysis.figures import (
+    FIGURES,
+    choose_figures,
+    left_out,
+    plan_rows,
+    without_failures,
+)
+from vit_tf.analysis.subjects import Subject, spread
+
+
+def model(name, shapes, grid=None, size=(32, 32)):
+    """A model without a part in the study; nothing is measured on it."""
+    return Subject(name, "model", name, tuple(shapes), grid, None, shapes=shapes, image_size=size)
+
+
+CNN_SHAPES = {
+    "conv": (16, 16, 4),
+    "split": (64, 2, 4),  # heads, not rows and columns
+    "down": (8, 8, 8),
+    "relu": (8, 8, 8),
+    "pool": (8,),
+}
+CNN = model("CNN", CNN_SHAPES, TokenGrid(8, 8, 0, 4))
+TOKEN_SHAPES = {"patches": (8, 8, 4)} | {f"layer{i}": (65, 4) for i in range(6)} | {"pooled": (4,)}
+TOKENS = model("Tokens", TOKEN_SHAPES, TokenGrid(8, 8, 1, 4))
+PLACELESS = model("Placeless", TOKEN_SHAPES)
+VIT_SHAPES = {
+    "embedding": (65, 4),
+    "block00/attention/weights": (2, 65, 65),
+    "block00/attention/heads": (65, 2, 2),
+    "block00/attention/skip": (65, 4),
+    "block00/attention/branch": (65, 4),
+    "block00/attention/sum": (65, 4),
+    "pooled": (4,),
+}
+VIT = model("ViT", VIT_SHAPES, TokenGrid(8, 8, 1, 4))
+
+
+def test_spread_keeps_both_ends_and_even_steps():
+    assert spread(list(range(9)), 3) == [0, 4, 8]
+    assert spread("abc", 3) == ["a", "b", "c"]
+    steps = np.diff(spread(list(range(154)), 40))
+    assert len(steps) == 39 and set(steps) <= {3, 4, 5}
+
+
+def test_taps_of_models_whose_blocks_are_not_known():
+    assert CNN.blocks == list(CNN_SHAPES)
+    assert CNN.on_grid(CNN.blocks) == ["down", "relu"]
+    assert CNN.with_places(CNN.blocks) == ["conv", "down", "relu"]
+    assert not CNN.has_tokens
+    layers = [f"layer{i}" for i in range(6)]
+    assert TOKENS.on_grid(TOKENS.blocks) == layers and TOKENS.has_tokens
+    assert TOKENS.with_places(TOKENS.blocks) == ["patches", *layers]
+    assert PLACELESS.on_grid(PLACELESS.blocks) == []
+    assert PLACELESS.with_places(PLACELESS.blocks) == ["patches"]
+
+
+def test_taps_of_the_grammar_end_blocks_where_it_says():
+    assert VIT.blocks == ["embedding", "block00/attention/sum"]
+    hybrid = {"root": (16, 16, 4), "stage1/unit01/sum": (8, 8, 4), "block00/mlp/sum": (65, 4)}
+    stem = model("Hybrid", hybrid, TokenGrid(8, 8, 1, 4))
+    assert stem.stages == []
+    assert stem.on_grid(stem.blocks) == ["block00/mlp/sum"]
+    assert measurements.localization(stem).taps == (("block00/mlp/sum",),)
+    assert stem.with_places(stem.blocks) == list(hybrid)
+
+
+def test_localization_of_unknown_blocks_takes_the_second_half_at_spatial_tokens():
+    one = measurements.localization(TOKENS)
+    assert one.taps == (("layer3", "layer4", "layer5"),)
+    assert list(one.statistic.keywords["tokens"]) == list(range(1, 65))
+    assert measurements.ridge_probe(TOKENS).taps == tuple(TOKEN_SHAPES)
+    assert measurements.ridge_probe(TOKENS, "each").taps[0] == "layer0"
+
+
+def drawn(subjects, *numbers):
+    return [row.name for _, row in plan_rows(choose_figures(numbers), subjects)]
+
+
+def why_not(subjects, number):
+    found = left_out(choose_figures([number]), subjects)
+    return [sentence for _, sentences in found for sentence in sentences]
+
+
+@pytest.mark.parametrize(
+    "subjects, number, rows, reasons",
+    [
+        ([CNN], "1", ["cka-cnn"], []),
+        ([CNN], "2", [], ["It compares two models; one is given."]),
+        ([CNN, VIT], "2", ["cka-cnn-vit"], []),
+        ([CNN], "3", [], ["CNN has no attention weights."]),
+        ([CNN, VIT], "3", ["attention-distance"], ["CNN has no attention weights."]),
+        ([CNN, VIT], "5", ["head-similarity-vit-cnn"], []),
+        ([CNN], "6", ["receptive-field-cnn"], []),
+        ([CNN, VIT], "C.4", ["receptive-field-branch-vit"], None),
+        ([VIT], "7", ["skip-ratio-vit", "skip-ratio"], []),
+        (
+            [CNN],
+            "8",
+            [],
+            ["It needs models without the skips of a block, as the study trains them."],
+        ),
+        ([CNN], "9", ["localization-cnn"], []),
+        ([PLACELESS], "9", [], None),
+        ([CNN], "11", ["ridge-probe-tokens", "ridge-probe-map-cnn"], []),
+        ([PLACELESS], "13", ["ridge-probe"], []),
+        ([TOKENS, PLACELESS], "G.1", ["counterparts"], []),
+        ([TOKENS, CNN], "G.1", [], None),
+    ],
+)
+def test_figures_are_drawn_of_the_models_that_have_what_they_need(subjects, number, rows, reasons):
+    assert drawn(subjects, number) == rows
+    if reasons is None:
+        assert len(why_not(subjects, number)) == 1
+    else:
+        assert why_not(subjects, number) == reasons
+
+
+def test_every_figure_is_either_drawn_or_left_out_with_a_reason():
+    for subject in (CNN, TOKENS, PLACELESS, VIT):
+        for entry in FIGURES:
+            reasons = left_out([entry], [subject])
+            assert bool(plan_rows([entry], [subject])) != bool(reasons), entry.title
+            assert all(line.endswith(".") for _, lines in reasons for line in lines)
+
+
+def test_maps_of_a_patch_embedding_alone_make_no_convolutional_model():
+    assert drawn([VIT, TOKENS], "5") == []
+    (reason,) = why_not([VIT, TOKENS], "5")
+    assert "attention heads: ViT" in reason and "maps: none" in reason
+
+
+def test_a_row_loses_the_model_that_failed_and_says_so():
+    planned = plan_rows(choose_figures(["13"]), [CNN, TOKENS])
+    results = {"ridge_probe.cnn": None, "ridge_probe.tokens": "measured"}
+    kept, failed = without_failures(planned, results, {"ridge_probe.cnn": "Expected more."})
+    assert [list(row.measurements) for _, row in kept] == [["Tokens"]]
+    assert failed == [(planned[0][1].title, ["CNN: Expected more."])]
+    nothing = dict.fromkeys(results)
+    problems = dict.fromkeys(results, "Expected more.")
+    assert without_failures(planned, nothing, problems)[0] == []

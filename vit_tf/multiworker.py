@@ -1,0 +1,83 @@
+"""Lets Keras 3 train on several machines, which Keras 3.15 by itself cannot.
+
+Under `tf.distribute.MultiWorkerMirroredStrategy` stock Keras fails in two places of its
+`keras/src/backend/tensorflow/trainer.py` (https://github.com/keras-team/keras/issues/20585):
+`_maybe_symbolic_build` takes a batch that lies on the replicas for a tensor, and
+`reduce_per_replica` averages scalars over an axis that they do not have. `adapt_keras` puts others
+in their place; both leave every other strategy to Keras. `tests/test_multiworker.py` fails when
+stock Keras needs this no more: then remove this file and its one call.
+"""
+
+import functools
+
+import tensorflow as tf
+from keras.src.backend.tensorflow import trainer
+
+
+def adapt_keras():
+    """Make `fit`, `evaluate` and `predict` of every Keras model work on several workers."""
+    if hasattr(trainer.reduce_per_replica, "__wrapped__"):
+        return
+    trainer.reduce_per_replica = _reducing_scalars(trainer.reduce_per_replica)
+    cls = trainer.TensorFlowTrainer
+    cls._maybe_symbolic_build = _building_from_specs(cls._maybe_symbolic_build)
+    trainer.TFEpochIterator.__init__ = _sharding_by_data(trainer.TFEpochIterator.__init__)
+
+
+def _has_workers(strategy):
+    return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+
+
+def _reducing_scalars(stock):
+    """`reduce_per_replica` whose mean is over replicas, as under all other strategies."""
+
+    @functools.wraps(stock)
+    def reduce_per_replica(values, strategy, reduction):
+        if not _has_workers(strategy) or reduction not in ("auto", "mean"):
+            return stock(values, strategy, reduction)
+        return tf.nest.map_structure(lambda v: strategy.reduce("MEAN", v, axis=None), values)
+
+    return reduce_per_replica
+
+
+def _building_from_specs(stock):
+    """`_maybe_symbolic_build` that reads the shapes of batches, not a batch."""
+
+    @functools.wraps(stock)
+    def _maybe_symbolic_build(model, iterator=None, data_batch=None):
+        if iterator is not None and _has_workers(model.distribute_strategy):
+            if model.steps_per_execution != 1:
+                raise ValueError(
+                    "Expected steps_per_execution to be 1 on several workers, where TensorFlow "
+                    f"fails with more. Received: steps_per_execution={model.steps_per_execution}"
+                )
+            dataset = iterator._distributed_dataset
+            iterator, data_batch = None, tf.nest.map_structure(_of_one, dataset.element_spec)
+        stock(model, iterator, data_batch)
+
+    return _maybe_symbolic_build
+
+
+def _of_one(spec):
+    """The `TensorSpec` of one replica's part; None for data that are not there."""
+    spec = getattr(spec, "_value_specs", (spec,))[0]
+    return None if isinstance(spec, tf.OptionalSpec) else spec
+
+
+def _sharding_by_data(stock):
+    """`TFEpochIterator` whose workers share out every batch.
+
+    By default TensorFlow shares out files where it can: other batches than those of one process.
+    """
+
+    @functools.wraps(stock)
+    def __init__(self, distribute_strategy=None, *args, x=None, **kwargs):
+        if _has_workers(distribute_strategy) and isinstance(x, tf.data.Dataset):
+            options = tf.data.Options()
+            options.experimental_distribute.auto_shard_policy = (
+                tf.data.experimental.AutoShardPolicy.DATA
+            )
+            x = x.with_options(options)
+        stock(self, distribute_strategy, *args, x=x, **kwargs)
+
+    return __init__
