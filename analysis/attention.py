@@ -96,7 +96,12 @@ def attention_weights(taps, grid):
 
 def summed_distance(weights, grid):
     """Distance of each head, averaged over queries and summed over examples: shape (head,)."""
-    spatial = tf.cast(weights[:, :, grid.prefix :, grid.prefix :], tf.float32)
-    spatial /= tf.reduce_sum(spatial, axis=-1, keepdims=True)
     distances = tf.constant(grid.distances() / grid.num_spatial, tf.float32)
-    return tf.reduce_sum(tf.einsum("ehqk,qk->eh", spatial, distances), axis=0)
+    return tf.einsum("hqk,qk->h", summed_spatial(weights, grid)[:, grid.prefix :], distances)
+
+
+def summed_spatial(weights, grid):
+    """Attention renormalised over the spatial keys, summed over examples: (head, query, key)."""
+    spatial = tf.cast(weights[..., grid.prefix :], tf.float32)
+    share = 1.0 / tf.reduce_sum(spatial, axis=-1, keepdims=True)
+    return tf.reduce_sum(spatial * share, axis=0)

@@ -39,22 +39,27 @@ def cka_statistic(features_x, features_y=None):
     """The `Statistic` of `cka`: of one model's taps, or of two."""
 
     def step(images, *taps):
-        made = [{layer: layer_kernel(values) for layer, values in of.items()} for of in taps]
-        kernels = tf.stack([kernel for of in made for kernel, _ in of.values()])
-        squares = [{layer: own for layer, (_, own) in of.items()} for of in made]
+        grams = [layer_gram(values) for of in taps for values in of.values()]
+        kernels, scales = unbiased(*map(tf.stack, zip(*grams, strict=True)))
+        each = iter(tf.unstack(scales[:, None]))
+        by_layer = [{layer: next(each) for layer in of} for of in taps]
         return {
-            "rows": {"hsic": pairwise_hsic(kernels, kernels)[None]},
-            "squares": dict(zip("xy", squares, strict=False)),
+            "rows": {
+                "hsic": pairwise_hsic(kernels, kernels)[None],
+                "scales": dict(zip("xy", by_layer, strict=False)),
+            },
             "examples": tf.shape(images)[0],
         }
 
     def finish(totals):
-        hsic, squares = totals["rows"]["hsic"].astype(np.float64), totals["squares"]
-        layers_x, layers_y = list(squares["x"]), list(squares.get("y", squares["x"]))
-        every = {(side, layer): own for side, of in squares.items() for layer, own in of.items()}
+        scales = totals["rows"]["scales"]
+        layers_x, layers_y = list(scales["x"]), list(scales.get("y", scales["x"]))
+        layers = [layer for of in scales.values() for layer in of]
         x = slice(0, len(layers_x))
-        y = slice(len(every) - len(layers_y), None)
-        value, stderr = similarity(hsic, list(every.values()), [layer for _, layer in every])
+        y = slice(len(layers) - len(layers_y), None)
+        every = np.stack([scale for of in scales.values() for scale in of.values()], axis=1)
+        hsic, squares = unscaled(totals["rows"]["hsic"], every)
+        value, stderr = similarity(hsic, squares, layers)
         return labelled_similarity(
             value[x, y],
             stderr[x, y],
@@ -65,6 +70,20 @@ def cka_statistic(features_x, features_y=None):
         )
 
     return Statistic(step, finish, min_batch=4)
+
+
+def unscaled(hsic, scales):
+    """HSIC and sums of squares of activations as they were, in the range of float64.
+
+    Args:
+        hsic: array of shape (batch, layer, layer), of kernels of size 1.
+        scales: array of shape (batch, layer, 3) from `unbiased`.
+
+    Returns:
+        float64 HSIC of shape (batch, layer, layer), and sums of squares of shape (layer, 2).
+    """
+    size, squares = scales[..., 0].astype(np.float64), scales[..., 1:].astype(np.float64)
+    return hsic * size[..., :, None] * size[..., None, :], squares.sum(axis=0)
 
 
 def similarity(hsic, squares, layers):
@@ -109,13 +128,15 @@ def labelled_similarity(value, stderr, coords, features, examples, batches):
     )
 
 
-def layer_kernel(values):
-    """`unbiased_kernels` of a layer of shape (example, ...)."""
-    return unbiased_kernels(tf.reshape(values, (tf.shape(values)[0], -1)))
+def layer_gram(values):
+    """`gram` of a layer of shape (example, ...)."""
+    return gram(tf.reshape(values, (tf.shape(values)[0], -1)))
 
 
 def pairwise_hsic(kernels_x, kernels_y):
     """The unbiased HSIC of all pairs of U-centred kernels, from one matrix product.
+
+    That of the activations themselves is each value times the sizes of both kernels.
 
     Args:
         kernels_x: tensor of shape (x, example, example) from `unbiased_kernels`.
@@ -130,34 +151,64 @@ def pairwise_hsic(kernels_x, kernels_y):
 
 
 def unbiased_kernels(values):
-    """The U-centred linear kernels of representations, and their sums of squares.
+    """The U-centred linear kernels of representations, and how large these are.
+
+    Args:
+        values: tensor of shape (..., example, channel).
+
+    Returns:
+        As `unbiased`.
+    """
+    return unbiased(*gram(values))
+
+
+def gram(values):
+    """The linear kernels of representations, centred first so that float32 does not cancel.
+
+    Args:
+        values: tensor of shape (..., example, channel).
+
+    Returns:
+        Kernels of shape (..., example, example), and the sums of squares that centring took from
+        each representation, of shape (...,).
+    """
+    x = tf.cast(values, tf.float32)
+    mean = tf.reduce_mean(x, axis=-2, keepdims=True)
+    centred = x - mean
+    n = tf.cast(tf.shape(x)[-2], tf.float32)
+    of_mean = n * tf.reduce_sum(mean**2, axis=(-2, -1))
+    return tf.matmul(centred, centred, transpose_b=True), of_mean
+
+
+def unbiased(kernels, of_mean):
+    """U-centred kernels of size 1, and how large they were.
 
     With A the kernel without its diagonal, r its row sums and s their sum,
 
         U_ij = A_ij - (r_i + r_j) / (n - 2) + s / ((n - 1) (n - 2)),    U_ii = 0,
 
     and `sum(U * V) / (n (n - 3))` is the unbiased HSIC of Song et al. 2012 (Szekely and Rizzo
-    2014, equation 3). It is blind to a shift of all examples: features are centred first, so
-    that float32 does not cancel.
+    2014, equation 3). It is blind to a shift of all examples. HSIC is of the fourth degree in the
+    activations, and float32 does not hold that of 1e-10 or 1e+10: each kernel is divided by its
+    size, the mean of its diagonal.
 
     Args:
-        values: tensor of shape (..., example, channel).
+        kernels, of_mean: what `gram` returns.
 
     Returns:
-        Kernels of shape (..., example, example), and sums of squares of shape (..., 2) of each
-        representation without and with its mean.
+        Kernels of shape (..., example, example), and scales of shape (..., 3): the size, and the
+        sums of squares of the representation without and with its mean.
     """
-    x = tf.cast(values, tf.float32)
-    centred = x - tf.reduce_mean(x, axis=-2, keepdims=True)
-    n = tf.cast(tf.shape(x)[-2], tf.float32)
-    kernel = tf.matmul(centred, centred, transpose_b=True)
+    n = tf.cast(tf.shape(kernels)[-1], tf.float32)
+    own = tf.linalg.trace(kernels)
+    size = tf.maximum(own / n, 1e-37)  # a constant representation has a size too
+    kernel = kernels / size[..., None, None]
     kernel = tf.linalg.set_diag(kernel, tf.zeros_like(kernel[..., 0]))
     rows = tf.reduce_sum(kernel, axis=-1) / (n - 2.0)
     total = tf.reduce_sum(rows, axis=-1)[..., None, None] / (n - 1.0)
     kernel = kernel - rows[..., :, None] - rows[..., None, :] + total
     kernel = tf.linalg.set_diag(kernel, tf.zeros_like(rows))
-    squares = [tf.reduce_sum(part**2, axis=(-2, -1)) for part in (centred, x)]
-    return kernel, tf.stack(squares, axis=-1)
+    return kernel, tf.stack([size, own, own + of_mean], axis=-1)
 
 
 def ratio_and_jackknife(hsic):
@@ -172,7 +223,8 @@ def ratio_and_jackknife(hsic):
 
     def ratio(sums):
         own = np.diagonal(sums, axis1=-2, axis2=-1)
-        return sums / np.sqrt(own[..., :, None] * own[..., None, :])
+        norm = np.sqrt(own)
+        return sums / norm[..., :, None] / norm[..., None, :]
 
     total = hsic.sum(axis=0)
     batches = len(hsic)

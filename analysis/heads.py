@@ -4,7 +4,15 @@ import numpy as np
 import tensorflow as tf
 
 from .attention import attention_weights, summed_distance
-from .cka import labelled_similarity, layer_kernel, pairwise_hsic, similarity, unbiased_kernels
+from .cka import (
+    labelled_similarity,
+    layer_gram,
+    pairwise_hsic,
+    similarity,
+    unbiased,
+    unbiased_kernels,
+    unscaled,
+)
 from .results import require_finite
 from .stream import Statistic, evaluate, select
 from .tokens import require_grid
@@ -53,13 +61,15 @@ def head_statistic(features_vit, features_other, grid=None, block="block00"):
         weights, heads = _weights_and_heads(vit, block, grid)
         examples = tf.shape(images)[0]
         by_head = tf.transpose(heads, (2, 0, 1, 3))
-        of_heads, squares = unbiased_kernels(tf.reshape(by_head, (heads.shape[2], examples, -1)))
-        layers = {layer: layer_kernel(values) for layer, values in other.items()}
+        of_heads, scales = unbiased_kernels(tf.reshape(by_head, (heads.shape[2], examples, -1)))
+        layers = {layer: unbiased(*layer_gram(values)) for layer, values in other.items()}
         kernels = tf.concat([of_heads, tf.stack([kernel for kernel, _ in layers.values()])], 0)
         return {
-            "rows": {"hsic": pairwise_hsic(kernels, kernels)[None]},
-            "heads": squares,
-            "layers": {layer: own for layer, (_, own) in layers.items()},
+            "rows": {
+                "hsic": pairwise_hsic(kernels, kernels)[None],
+                "heads": scales[None],
+                "layers": {layer: scale[None] for layer, (_, scale) in layers.items()},
+            },
             "distance": summed_distance(weights, grid),
             "examples": examples,
         }
@@ -67,9 +77,11 @@ def head_statistic(features_vit, features_other, grid=None, block="block00"):
     def finish(totals):
         distance = totals["distance"] / totals["examples"]
         require_finite("attention distance", [distance], [f"{block}/attention/weights"])
-        layers = list(totals["layers"])
-        hsic = totals["rows"]["hsic"].astype(np.float64)
-        squares = np.concatenate([totals["heads"], list(totals["layers"].values())])
+        rows = totals["rows"]
+        layers = list(rows["layers"])
+        of_layers = np.stack(list(rows["layers"].values()), axis=1)
+        every = np.concatenate([rows["heads"], of_layers], axis=1)
+        hsic, squares = unscaled(rows["hsic"], every)
         members = subset_members(distance)
         parts = similarity_of_subsets(hsic, squares, members, tap, layers)
         count = np.arange(1, len(distance) + 1)

@@ -1,6 +1,10 @@
 """Regularised least squares in float64, from sums or from the rows themselves."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 
 def moments(examples, x, targets, products=None, rows=None):
@@ -15,19 +19,17 @@ def moments(examples, x, targets, products=None, rows=None):
         rows: pair of arrays of shape (example, token, channel) and (example, class).
 
     Returns:
-        dict of `mean` of shape (token, channel), `target` of shape (class,), `scale` of shape
-        (token,), the sum of squares, and either `xx` and `xy` or `rows` of shape (token, example,
-        channel) and `targets` of shape (example, class).
+        dict of `mean` of shape (token, channel), `target` of shape (class,), and either `xx` and
+        `xy` or `rows` of shape (token, example, channel) and `targets` of shape (example, class).
     """
     mean, target = x / examples, targets / examples
     known = {"mean": mean, "target": target}
     if rows is None:
         xx = products["xx"] - examples * mean[:, :, None] * mean[:, None, :]
         xy = products["xy"] - examples * mean[:, :, None] * target
-        return known | {"xx": xx, "xy": xy, "scale": np.trace(xx, axis1=1, axis2=2)}
+        return known | {"xx": xx, "xy": xy}
     centred = np.moveaxis(rows[0] - mean, 1, 0)
-    scale = (centred**2).sum(axis=(1, 2))
-    return known | {"rows": centred, "targets": rows[1] - target, "scale": scale}
+    return known | {"rows": centred, "targets": rows[1] - target}
 
 
 def solve(moments, l2):
@@ -41,15 +43,26 @@ def solve(moments, l2):
     """
     rows = moments.get("rows")
     if rows is None:
-        values, vectors = np.linalg.eigh(moments["xx"])
+        values, vectors = _eigh(moments["xx"])
         right = np.swapaxes(vectors, 1, 2) @ moments["xy"]
         left = vectors
     else:
-        values, vectors = np.linalg.eigh(rows @ np.swapaxes(rows, 1, 2))
+        values, vectors = _eigh(rows @ np.swapaxes(rows, 1, 2))
         right = np.swapaxes(vectors, 1, 2) @ moments["targets"]
         left = np.swapaxes(rows, 1, 2) @ vectors
-    shrunk = right[:, None] / (np.maximum(values, 0.0)[:, None, :, None] + l2[:, None, None])
-    weights = left[:, None] @ shrunk
+    shrunk = right[:, :, None] / (np.maximum(values, 0.0)[:, :, None, None] + l2[:, None])
+    # One product for all strengths, (token, channel, l2 class), is faster than one for each.
+    weights = left @ shrunk.reshape(*right.shape[:2], -1)
+    weights = np.moveaxis(weights.reshape(*weights.shape[:2], len(l2), -1), 2, 1)
     mean = moments["mean"][:, None, None, :]
     intercept = moments["target"] - (mean @ weights)[:, :, 0]
     return weights, intercept
+
+
+def _eigh(matrices):
+    """`numpy.linalg.eigh` of a stack, one matrix to a core: LAPACK makes little use of several."""
+    if len(matrices) == 1:
+        return np.linalg.eigh(matrices)
+    with threadpool_limits(1), ThreadPoolExecutor(os.cpu_count()) as pool:
+        values, vectors = zip(*pool.map(np.linalg.eigh, matrices), strict=True)
+    return np.stack(values), np.stack(vectors)

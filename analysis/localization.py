@@ -91,14 +91,15 @@ def _batch_terms(taps, patches, tokens):
         dict of `hsic`, by layer of shape (token, patch), the `_own` terms `token`, by layer of
         shape (token, 4), and `patch` of shape (patch, 4), and the numbers of examples and batches.
     """
-    patch_kernels, squares = unbiased_kernels(tf.transpose(patches, (1, 0, 2)))
-    patch_terms = _own(patch_kernels, squares)
+    patch_kernels, patch_scales = unbiased_kernels(tf.transpose(patches, (1, 0, 2)))
+    patch_terms = _own(patch_kernels, patch_scales)
     hsic, token_terms = {}, {}
     for tap, values in taps.items():
         chosen = tf.gather(as_tokens(tap, values), tokens, axis=1)
-        kernels, squares = unbiased_kernels(tf.transpose(chosen, (1, 0, 2)))
-        hsic[tap] = pairwise_hsic(kernels, patch_kernels)
-        token_terms[tap] = _own(kernels, squares)
+        kernels, scales = unbiased_kernels(tf.transpose(chosen, (1, 0, 2)))
+        scaled = tf.cast(pairwise_hsic(kernels, patch_kernels), tf.float64)
+        hsic[tap] = scaled * _size(scales)[:, None] * _size(patch_scales)
+        token_terms[tap] = _own(kernels, scales)
     return {
         "hsic": hsic,
         "token": token_terms,
@@ -108,19 +109,26 @@ def _batch_terms(taps, patches, tokens):
     }
 
 
-def _own(kernels, squares):
+def _own(kernels, scales):
     """HSIC of each representation with itself, its largest possible value, and its squares.
 
     Args:
-        kernels: tensor of shape (item, example, example).
-        squares: tensor of shape (item, 2), sums of squares without and with the mean.
+        kernels, scales: tensors of shape (item, example, example) and (item, 3), as
+            `unbiased_kernels` returns them.
 
     Returns:
-        Tensor of shape (item, 4).
+        float64 tensor of shape (item, 4), of the kernels before they were divided by their size.
     """
-    n = tf.cast(tf.shape(kernels)[-1], tf.float32)
-    both = tf.stack([tf.reduce_sum(kernels**2, axis=(-2, -1)), squares[:, 0] ** 2], axis=-1)
+    n = tf.cast(tf.shape(kernels)[-1], tf.float64)
+    hsic = tf.cast(tf.reduce_sum(kernels**2, axis=(-2, -1)), tf.float64)
+    squares = tf.cast(scales[:, 1:], tf.float64)
+    both = tf.stack([hsic * _size(scales) ** 2, squares[:, 0] ** 2], axis=-1)
     return tf.concat([both / (n * (n - 3.0)), squares], axis=-1)
+
+
+def _size(scales):
+    """The sizes of kernels: float64 of shape (item,)."""
+    return tf.cast(scales[:, 0], tf.float64)
 
 
 def _ratio(totals, tokens):

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from .attention import attention_weights
+from .attention import attention_weights, summed_spatial
 from .results import provenance, require_finite
 from .stream import Statistic, evaluate
 from .tokens import require_grid
@@ -45,20 +45,15 @@ def mean_attention_statistic(features, grid=None):
     def step(images, taps):
         weights = attention_weights(taps, grid)
         return {
-            "raw": {layer: tf.reduce_sum(w, axis=0) for layer, w in weights.items()},
+            "raw": {
+                layer: tf.reduce_sum(tf.cast(w, tf.float32), axis=0) for layer, w in weights.items()
+            },
             "spatial": {layer: summed_spatial(w, grid) for layer, w in weights.items()},
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
 
     return Statistic(step, lambda totals: _means(totals, features, grid))
-
-
-def summed_spatial(weights, grid):
-    """Attention renormalised over the spatial keys, summed over examples."""
-    spatial = tf.cast(weights[..., grid.prefix :], tf.float32)
-    share = 1.0 / tf.reduce_sum(spatial, axis=-1, keepdims=True)
-    return tf.reduce_sum(spatial * share, axis=0)
 
 
 def _means(totals, features, grid):

@@ -14,6 +14,9 @@ from .tokens import as_tokens, grid_of
 TOKENS = ("mean", "first", "rest", "each")
 L2 = tuple(float(f"1e{power}") for power in range(-3, 4))
 
+# Rows of blocks that a symmetric product is cut into, to leave out those below the diagonal.
+BLOCKS = 4
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -115,10 +118,10 @@ def probe_statistic(features, train, num_classes, l2=L2, tokens="mean"):
 
     def finish(totals):
         _require_labels(totals["targets"].sum(), totals["examples"], num_classes)
-        layers = _moments(totals)
-        finite = [np.append(m["mean"].sum(), m["scale"]) for m in layers.values()]
-        require_finite("ridge probes", finite, layers)
-        weights = {layer: solve(m, l2) for layer, m in layers.items()}
+        layers = list(totals["x"])
+        require_finite("ridge probes", [_total(totals, layer) for layer in layers], layers)
+        # One layer at a time, as each is large for probes of many tokens.
+        weights = {layer: solve(_moments(totals, layer), l2) for layer in layers}
         sizes = {len(x) for x in totals["x"].values()}
         places = _places(sizes, grid_of(features, None))
         return Probe(weights, l2, tokens, num_classes, int(totals["examples"]), places)
@@ -204,28 +207,49 @@ def _require_labels(target_sum, examples, num_classes):
 
 
 def _products(x, targets):
-    """Sums of x, x x' and x y' over a batch, each with a leading token axis."""
+    """Sums of x x' and x y' over a batch, each with a leading token axis.
+
+    Of x x', which is symmetric, the upper triangle of blocks: a tuple of its rows of blocks.
+    """
     by_token = tf.transpose(x, (1, 0, 2))
+    width = -(-x.shape[2] // BLOCKS)
     return {
-        "x": tf.reduce_sum(x, axis=0),
-        "xx": tf.matmul(by_token, by_token, transpose_a=True),
+        "xx": tuple(
+            tf.matmul(by_token[..., i : i + width], by_token[..., i:], transpose_a=True)
+            for i in range(0, x.shape[2], width)
+        ),
         "xy": tf.einsum("etc,ek->tck", x, targets),
     }
 
 
-def _moments(totals):
-    """`moments` of each layer: dict from layer to dict, in the order of the taps."""
-    kept = totals.get("rows", {"x": {}})
-    return {
-        layer: moments(
-            totals["examples"],
-            x,
-            totals["targets"],
-            totals["products"].get(layer),
-            (kept["x"][layer], kept["targets"]) if layer in kept["x"] else None,
-        )
-        for layer, x in totals["x"].items()
-    }
+def _whole(blocks):
+    """The symmetric matrices of shape (token, channel, channel) of rows of blocks."""
+    channels = blocks[0].shape[2]
+    whole = np.empty((len(blocks[0]), channels, channels))
+    for row in blocks:
+        start, stop = channels - row.shape[2], channels - row.shape[2] + row.shape[1]
+        whole[:, start:stop, start:] = row
+        whole[:, start:, start:stop] = np.swapaxes(row, 1, 2)
+    return whole
+
+
+def _moments(totals, layer):
+    """`moments` of a layer."""
+    sums, kept = totals["products"].get(layer), totals.get("rows", {"x": {}})
+    return moments(
+        totals["examples"],
+        totals["x"][layer],
+        totals["targets"],
+        sums and {"xx": _whole(sums["xx"]), "xy": sums["xy"]},
+        (kept["x"][layer], kept["targets"]) if layer in kept["x"] else None,
+    )
+
+
+def _total(totals, layer):
+    """A number that is finite where all activations of a layer are."""
+    sums, kept = totals["products"].get(layer), totals.get("rows")
+    squares = kept["x"][layer] if sums is None else sums["xx"][0]
+    return totals["x"][layer].sum() + squares.sum()
 
 
 def _places(sizes, grid):

@@ -5,7 +5,10 @@ import hashlib
 import json
 import os
 
+import tensorflow as tf
 import xarray as xr
+
+from .replicas import this_worker
 
 
 def fingerprint(*facts):
@@ -17,7 +20,8 @@ def fingerprint(*facts):
 def keep(result, path, key, notes):
     """Saves a result at `path` under `key`, for `load`.
 
-    The file appears whole or not at all: a killed run leaves no half result behind.
+    The file appears whole or not at all: a killed run leaves no half result behind. Of several
+    workers, those of the strategy in scope, only the first writes.
 
     Args:
         result: DataArray or Dataset.
@@ -29,7 +33,8 @@ def keep(result, path, key, notes):
         The result with the key and the notes among its attributes.
     """
     result = result.assign_attrs(notes | {"key": key})
-    write_whole(path, result.to_netcdf)
+    if this_worker(tf.distribute.get_strategy())[0] == 0:
+        write_whole(path, result.to_netcdf)
     return result
 
 

@@ -134,7 +134,7 @@ def run(options):
     start = time.perf_counter()
     entries = choose_figures(reporting.figure_numbers(options))
     description = vit_tf.data.describe(options.data, data_dir=options.data_dir)
-    with vit_tf.distribute.strategy(options.strategy).scope():
+    with reporting.strategy_in(options.out, options.strategy):
         opened, preprocessing = open_models(options)
         data = read_data(options, description, preprocessing)
         few = next(iter(data.few))[0][: analyze_subjects.PROBES].numpy()
@@ -142,17 +142,18 @@ def run(options):
         planned = plan_rows(entries, subjects)
         wanted = [one for _, row in planned for one in row.measurements.values()]
         results, problems = attempt(wanted, data, options.out / "results")
-    drawable, failed = without_failures(planned, results, problems)
-    missing = [*left_out(entries, subjects), *failed, *still, *undefined(results)]
-    for what, reasons in missing:
-        log.info("not shown: %s. %s", what, " ".join(reasons))
-    if not drawable:
-        reasons = " ".join(reason for _, reasons in missing for reason in reasons)
-        raise ValueError(f"Expected a figure that applies to these models. Received: {reasons}")
-    drawn = draw(drawable, results, options.out)
-    made = {name: result for name, result in results.items() if result is not None}
-    path = report(rows, drawn, missing, made, description, preprocessing, options)
-    log.info("%s after %.0f seconds", path, time.perf_counter() - start)
+        drawable, failed = without_failures(planned, results, problems)
+        missing = [*left_out(entries, subjects), *failed, *still, *undefined(results)]
+        for what, reasons in missing:
+            log.info("not shown: %s. %s", what, " ".join(reasons))
+        if not drawable:
+            reasons = " ".join(reason for _, reasons in missing for reason in reasons)
+            raise ValueError(f"Expected a figure that applies to these models. Received: {reasons}")
+        if vit_tf.distribute.is_chief():
+            drawn = draw(drawable, results, options.out)
+            made = {name: result for name, result in results.items() if result is not None}
+            path = report(rows, drawn, missing, made, description, preprocessing, options)
+            log.info("%s after %.0f seconds", path, time.perf_counter() - start)
 
 
 def undefined(results):

@@ -1,76 +1,118 @@
-"""Measures time and peak memory of the analyses beside the bare forward pass.
+"""Measures this package beside others that do the same work, and itself as the work grows.
+
+Each comparison runs every package in a process of its own, in turns. Their answers are compared
+before anything is timed. The table gives the median of the ratios of runs in the same turn and
+their quartiles: below 1 this package is faster or smaller. Peers: pip install 'vit_tf[bench]'.
 
 Examples:
     python scripts/benchmark.py
-    python scripts/benchmark.py --variant Ti/16 --batch-size 32 --batches 4
+    python scripts/benchmark.py --list
+    python scripts/benchmark.py --what forward_vit,cka --rounds 15
+    python scripts/benchmark.py --what growth --out growth.png
 """
 
-import argparse
-import json
+import importlib
 import os
-import resource
-import subprocess
 import sys
-import time
+from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import common
+from benchmarks import contest
+
+CONTESTS = (
+    "cka",
+    "cka_taps",
+    "cka_paper",
+    "one_pass",
+    "fields",
+    "probes",
+    "forward_vit",
+    "forward_bit",
+    "training_vit",
+)
+HEADER = """| what | beside | ratio (quartiles) | target | |
+| --- | --- | --- | --- | --- |"""
 
 
-def measure(task, variant, batch_size, batches):
-    """Seconds per pass and peak memory of one task, in this process."""
-    import numpy as np
-    import tensorflow as tf
-
-    import vit_tf
-    from vit_tf import analysis
-
-    vit = vit_tf.ViT.from_variant(variant)
-    images = np.random.default_rng(0).normal(size=(batch_size, *vit.image_shape))
-    data = tf.data.Dataset.from_tensors(images.astype("float32")).repeat(batches)
-    if task == "forward":
-        run = lambda: analysis.collect(lambda batch: vit(batch), data)  # noqa: E731
-    else:
-        # The logits of a fresh head are zero for all images, a constant layer.
-        features = vit_tf.submodel(vit, *(tap for tap in vit.taps if tap != "logits"))
-        run = lambda: analysis.cka(features, data)  # noqa: E731
-    start = time.perf_counter()
-    run()
-    seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
-    return {"seconds": seconds, "peak_gib": peak, "taps": len(vit.taps)}
+def parse(arguments=None):
+    """The options of the command line."""
+    parser = common.make_parser(__doc__)
+    add = parser.add_argument
+    add("--what", default=",".join(CONTESTS), help="comparisons, or growth (default: all but it)")
+    add("--rounds", type=int, help="turns of each comparison (default: its own)")
+    add("--list", action="store_true", help="list the comparisons, and stop")
+    add("--out", type=Path, default=Path("growth.png"), help="picture of growth")
+    options = parser.parse_args(arguments)
+    options.what = options.what.split(",")
+    unknown = set(options.what) - {*CONTESTS, "growth"}
+    if unknown:
+        known = ", ".join((*CONTESTS, "growth"))
+        raise ValueError(f"Expected --what among {known}. Received: {', '.join(sorted(unknown))}")
+    if options.rounds is not None and options.rounds < 1:
+        raise ValueError(f"Expected --rounds to be at least 1. Received: {options.rounds}")
+    return options
 
 
-def measure_apart(task, arguments):
-    """`measure` in a process of its own, so that peaks do not add up."""
-    command = [sys.executable, __file__, "--task", task]
-    command += ["--variant", arguments.variant, "--batch-size", str(arguments.batch_size)]
-    command += ["--batches", str(arguments.batches)]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-
-
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--variant", default="S/16", help="ViT variant (default: S/16)")
-    parser.add_argument("--batch-size", type=int, default=64, help="images (default: 64)")
-    parser.add_argument("--batches", type=int, default=2, help="batches in a pass (default: 2)")
-    parser.add_argument("--task", choices=("forward", "cka"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.task:
-        fields = arguments.task, arguments.variant, arguments.batch_size, arguments.batches
-        print(json.dumps(measure(*fields)))
+def run(options):
+    """List, or measure and print the table."""
+    if options.list:
+        for name in CONTESTS:
+            print(f"{name:14} {importlib.import_module(f'benchmarks.{name}').CONTEST.title}")
+        print(f"{'growth':14} time and memory against images, activations, tokens and replicas")
         return
-    forward, cka = (measure_apart(task, arguments) for task in ("forward", "cka"))
-    print(f"ViT-{arguments.variant}, {arguments.batches} batches of {arguments.batch_size} images")
-    print(f"{'':24}{'seconds':>10}{'peak GiB':>10}")
-    for name, row in (("forward pass", forward), (f"CKA of {cka['taps'] - 1} taps", cka)):
-        print(f"{name:24}{row['seconds']:10.1f}{row['peak_gib']:10.2f}")
-    print(
-        f"{'ratio':24}{cka['seconds'] / forward['seconds']:10.2f}"
-        f"{cka['peak_gib'] / forward['peak_gib']:10.2f}"
-    )
+    rows = []
+    for name in options.what:
+        if name == "growth":
+            rows += grow(options.out)
+            continue
+        say(name)
+        found, runs, absent = contest.hold(name, options.rounds, say)
+        rows += [describe(found, runs, absent, wanted) for wanted in found.ratios]
+    print("\n".join([HEADER, *rows]))
+
+
+def describe(found, runs, absent, wanted):
+    """A row of the table."""
+    title = f"{found.title}: {'time' if wanted.what == 'seconds' else 'memory'}"
+    others = " + ".join(wanted.over)
+    missing = [absent[name] for name in (wanted.of, *wanted.over) if name in absent]
+    if missing:
+        return f"| {title} | {others} | not measured: {'; '.join(missing)} | {wanted.target} | |"
+    low, middle, high = contest.ratio(runs, wanted)
+    unit = "" if others else {"seconds": " s", "peak": " GiB"}[wanted.what]
+    target = f"{wanted.target:g}{unit}" if wanted.target < float("inf") else ""
+    verdict = "" if not target else "met" if middle <= wanted.target else "missed"
+    spread = f" ({low:.2f} to {high:.2f})" if len(runs[wanted.of]) > 1 else ""
+    return f"| {title} | {others} | {middle:.2f}{unit}{spread} | {target} | {verdict} |"
+
+
+def grow(path):
+    """Draws the growth; rows of the table that tell the largest size beside the smallest."""
+    from benchmarks import growth
+
+    found = growth.measure(say)
+    growth.plot(found, path)
+    say(str(path))
+    rows = []
+    for what, points in found.items():
+        (small, seconds, peak), (large, more_seconds, more_peak) = points[0], points[-1]
+        title = f"{large} {what} beside {small}"
+        target = f"{large / small:.2f}" if what in ("images", "taps") else ""
+        for name, value in (("time", more_seconds / seconds), ("memory", more_peak / peak)):
+            verdict = "" if not target else "met" if value <= large / small else "missed"
+            rows.append(
+                f"| growth, {title}: {name} | itself | {value:.2f} | {target} | {verdict} |"
+            )
+    return rows
+
+
+def say(text):
+    """Progress, beside the table."""
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(common.run_script(parse, run))

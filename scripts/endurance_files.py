@@ -1,10 +1,12 @@
 """The files of killed runs: seen as they are written, checked to be whole, compared."""
 
+import contextlib
 import csv
 import ctypes
 import io
 import json
 import os
+import re
 import select
 import struct
 import zipfile
@@ -91,41 +93,82 @@ def read(path):
     return READERS[path.suffix](path)
 
 
-def compare(folder, reference):
+def made_once(folder):
+    """The files that no later run makes again: dict from relative path to what tells a new one.
+
+    Results, and the figures and models whose key is noted beside them.
+    """
+    there = finished(folder)
+    names = [name for name in there if name.startswith("results/") and "scorecard" not in name]
+    if manifest := there.get("figures/keys.json"):
+        names += [f"figures/{name}.png" for name in json.loads(manifest.read_text())]
+    names += [
+        name
+        for name in there
+        if name.startswith("models/") and name.replace(".keras", ".json") in there
+    ]
+    stats = {name: there[name].stat() for name in names}
+    return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in stats.items()}
+
+
+def compare(folder, reference, tolerance=0.0):
     """Compare the files of a killed run with those of an undisturbed one.
 
     Returns:
-        Largest absolute difference of two numbers in model, state and result files, number of
-        files compared, and one line for each file that is not the same.
+        Largest absolute difference of two numbers, number of files compared (all that was logged
+        for TensorBoard is one), and one line for each file that is not the same: bit for bit, or
+        where there is a tolerance with numbers that differ by no more.
     """
     found, expected = finished(folder), finished(reference)
     problems = [f"{name} is only in one folder" for name in sorted(set(found) ^ set(expected))]
     left = [p.name for p in Path(folder).rglob(".*") if p.name.startswith(TEMPORARY)]
     problems += [f"{name} is left over" for name in left]
-    largest, both = 0.0, sorted(set(found) & set(expected))
-    for name in both:
-        difference, same = _compare_contents(read(found[name]), read(expected[name]))
+    both = sorted(set(found) & set(expected))
+    pairs = {name: (read(found[name]), read(expected[name])) for name in both}
+    pairs["tensorboard"] = logged(folder), logged(reference)
+    largest = 0.0
+    for name, contents in pairs.items():
+        difference, same = _compare_contents(*contents)
         largest = max(largest, difference)
-        if not same:
+        if not (same or difference <= tolerance > 0):
             problems.append(f"{name} is not the same (largest difference {difference:.3g})")
-    return largest, len(both), problems
+    return largest, len(pairs), problems
+
+
+def logged(folder):
+    """What runs logged for TensorBoard: dict from place, tag and step to least and largest."""
+    from tensorflow import make_ndarray
+    from tensorflow.compat.v1.train import summary_iterator
+    from tensorflow.errors import DataLossError
+
+    points = {}
+    for path in sorted(Path(folder).rglob("*.tfevents.*")):
+        place = str(path.parent.relative_to(folder))
+        with contextlib.suppress(DataLossError):  # where a killed run was cut off
+            for event in summary_iterator(str(path)):
+                for value in event.summary.value:
+                    if value.metadata.plugin_data.plugin_name == "scalars":
+                        key = f"{place} {value.tag} {event.step}"
+                        points.setdefault(key, []).append(float(make_ndarray(value.tensor)))
+    return {key: np.array([min(some), max(some)]) for key, some in points.items()}
 
 
 def _compare_contents(found, expected):
-    """Largest difference of two contents, and whether they are the same bit for bit."""
+    """Largest difference of two contents, infinite for other than numbers; whether all is the same.
+
+    Equal numbers are the same bit for bit.
+    """
     if found.keys() != expected.keys():
         return np.inf, False
     largest, same = 0.0, True
     for name, one in found.items():
-        other = expected[name]
-        if isinstance(one, np.ndarray) and one.shape == other.shape and one.dtype.kind in "fiu":
+        one, other = np.asarray(one), np.asarray(expected[name])
+        if one.shape == other.shape and one.dtype.kind in "fiu":
             gap = np.abs(one.astype(float) - other.astype(float))
             largest = max(largest, float(np.max(gap, initial=0.0)))
             same &= one.tobytes() == other.tobytes()
-        elif isinstance(one, np.ndarray):
-            same &= one.shape == other.shape and one.tolist() == other.tolist()
-        else:
-            same &= one == other
+        elif one.shape != other.shape or one.tolist() != other.tolist():
+            largest, same = np.inf, False
     return largest, bool(same)
 
 
@@ -147,8 +190,12 @@ def _keras(path):
 
 
 def _npz(path):
+    """The arrays of a state, and its history as arrays."""
     with np.load(path) as file:
-        return {name: file[name] for name in file.files}
+        arrays = {name: file[name] for name in file.files}
+    meta = json.loads(arrays.pop("meta").tobytes())
+    history = {f"history of {name}": np.array(values) for name, values in meta["history"].items()}
+    return arrays | history | {"names": np.array(meta["names"])}
 
 
 def _json(path):
@@ -156,13 +203,16 @@ def _json(path):
     facts = json.loads(path.read_text())
     facts.pop("options", None)
     facts.get("row", {}).pop("training (s)", None)
-    return facts
+    return {
+        name: fact if isinstance(fact, float) else json.dumps(fact, sort_keys=True)
+        for name, fact in facts.items()
+    }
 
 
 def _csv(path):
     with open(path, newline="") as file:
-        rows = list(csv.DictReader(file))
-    return {str(number): {k: float(v) for k, v in row.items()} for number, row in enumerate(rows)}
+        names, *rows = csv.reader(file)
+    return {name: np.array(column, float) for name, *column in zip(names, *rows, strict=True)}
 
 
 def _png(path):
@@ -171,9 +221,13 @@ def _png(path):
 
 
 def _html(path):
-    """That a page is whole; its times differ from run to run."""
-    if not path.read_text().rstrip().endswith("</html>"):
+    """That a page is whole and all that it links to is there; its times differ."""
+    page = path.read_text()
+    if not page.rstrip().endswith("</html>"):
         raise ValueError("no end")
+    for link in re.findall(r'(?:href|src)="([^"#:]+)"', page):
+        if not (path.parent / link).is_file():
+            raise ValueError(f"link to {link}, which is not there")
     return {}
 
 

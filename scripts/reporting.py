@@ -1,5 +1,6 @@
 """What the scripts that write a report share: the images they read, the report's common parts."""
 
+import contextlib
 import logging
 import math
 import os
@@ -14,6 +15,7 @@ import common
 import vit_tf
 from vit_tf.analysis.figures import SECTIONS
 from vit_tf.analysis.measure import Data
+from vit_tf.locks import only_process
 
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other than the digits
 EVALUATION_BATCH = 120
@@ -38,7 +40,20 @@ def add_sampling(add):
     add("--take-test", type=int, help="test images (default: all, of large data 2,000)")
     add("--shots", type=int, default=10, help="images of a class for probes (default: 10)")
     add("--seed", type=int, default=0, help="of all that is random (default: 0)")
-    add("--strategy", default="auto", help="auto (default), none or mirrored")
+    common.add_strategy(add)
+
+
+@contextlib.contextmanager
+def strategy_in(folder, name):
+    """The scope of a strategy, while no other run works in a report's folder, which is made.
+
+    Of several workers, which share the folder, only the chief may write there.
+    """
+    strategy = vit_tf.distribute.strategy(name)
+    alone = only_process(folder) if vit_tf.distribute.is_chief() else contextlib.nullcontext()
+    with alone, strategy.scope():
+        yield
+        vit_tf.distribute.wait_for_workers()
 
 
 def figure_numbers(options):

@@ -175,14 +175,16 @@ def run(options):
     description = vit_tf.data.describe(options.data, data_dir=options.data_dir)
     options.sizes = subset_sizes(options, description)
     data = reporting.read_data(options, description.num_classes, image_size=options.image_size)
-    subjects, rows = train_models(entries, options, description.num_classes)
-    planned = plan_rows(entries, subjects)
-    wanted = [one for _, row in planned for one in row.measurements.values()]
-    results = measure(wanted, data, options.out / "results")
-    drawn = draw(planned, results, options.out)
-    claims = judge(subjects, results, options)
-    path = report(claims, rows, drawn, results, description, options)
-    log.info("%s after %.0f seconds", path, time.perf_counter() - start)
+    with reporting.strategy_in(options.out, options.strategy):
+        subjects, rows = train_models(entries, options, description.num_classes)
+        planned = plan_rows(entries, subjects)
+        wanted = [one for _, row in planned for one in row.measurements.values()]
+        results = measure(wanted, data, options.out / "results")
+        if vit_tf.distribute.is_chief():
+            drawn = draw(planned, results, options.out)
+            claims = judge(subjects, results, options)
+            path = report(claims, rows, drawn, results, description, options)
+            log.info("%s after %.0f seconds", path, time.perf_counter() - start)
 
 
 def main(arguments=None):

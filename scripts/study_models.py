@@ -6,13 +6,14 @@ import logging
 import math
 import time
 from functools import cached_property
+from pathlib import Path
 
 import keras
 import tensorflow as tf
 
 import vit_tf
 from vit_tf import TokenGrid, checkpointing
-from vit_tf.analysis.store import fingerprint, write_whole
+from vit_tf.analysis.store import fingerprint
 from vit_tf.analysis.subjects import slug
 
 log = logging.getLogger("vit_tf.study")
@@ -157,7 +158,7 @@ def trained(plan, options):
     checkpointing.save_model(model, path)
     grid = model.token_grid and dataclasses.asdict(model.token_grid)
     text = json.dumps({"key": key, "row": row, "taps": model.taps, "grid": grid}, indent=1)
-    write_whole(note, lambda partial: partial.write_text(text))
+    checkpointing.write_atomically(note, lambda partial: Path(partial).write_text(text))
     return {"key": key, "row": row, "taps": model.taps, "grid": model.token_grid}
 
 

@@ -5,8 +5,10 @@ import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vit_tf import analysis
+from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.cka import ratio_and_jackknife
+from vit_tf.analysis.heads import head_similarity
+from vit_tf.analysis.localization import localization
 
 
 def hsic_oracle(x, y):
@@ -150,3 +152,58 @@ def test_errors_name_the_layer(rng):
     broken[5, 0, 0] = np.nan
     with pytest.raises(ValueError, match=r"Expected finite activations.*at broken"):
         analysis.cka(lookup(x=x, broken=broken), indices(32, 16))
+
+
+@pytest.mark.parametrize("scale", [1e-15, 1e15])
+def test_scale_of_a_layer_leaves_no_trace(rng, scale):
+    x, y = correlated(rng)
+    # Batches of different magnitude, so that those are weighted by their own.
+    x *= np.repeat([1.0, 3.0, 0.2], 32)[:, None, None].astype("float32")
+    one = analysis.cka(lookup(x=x, y=y), indices(96, 32))
+    other = analysis.cka(lookup(x=x * np.float32(scale), y=y), indices(96, 32))
+    np.testing.assert_allclose(other.cka, one.cka, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(other.stderr, one.stderr, rtol=0, atol=1e-5)
+    assert float(one.cka[0, 1]) == pytest.approx(cka_oracle(x, y, 32), abs=1e-5)
+    np.testing.assert_allclose(np.diag(other.cka), 1, atol=1e-6)
+    np.testing.assert_allclose(np.diag(other.stderr), 0, atol=1e-6)
+
+
+def test_scale_leaves_no_trace_in_heads_and_places(rng):
+    images = rng.normal(size=(32, 2, 4, 6)).astype("float32")
+    grid = TokenGrid(1, 2, 0, 2)
+
+    def heads(batch):
+        weights = tf.fill([tf.shape(batch)[0], 3, 2, 2], 0.5)
+        values = tf.reshape(batch, (-1, 2, 3, 8)) * [[1e-3], [1.0], [1e3]]
+        return {"block00/attention/weights": weights, "block00/attention/heads": values}
+
+    def other(batch):
+        return {"other": tf.tanh(batch[:, :, :, :3])}
+
+    def scaled(features, scale):
+        return lambda batch: {
+            tap: value if tap.endswith("weights") else scale * value
+            for tap, value in features(batch).items()
+        }
+
+    def tokens(batch):
+        return {"tokens": tf.tanh(tf.reshape(batch, (-1, 2, 24)))}
+
+    data = tf.data.Dataset.from_tensor_slices(images).batch(8)
+    of_heads = head_similarity(heads, other, data, grid).cka
+    of_places = localization(tokens, data, grid)
+    for scale in (1e-12, 1e12):
+        np.testing.assert_allclose(
+            head_similarity(scaled(heads, scale), other, data, grid).cka, of_heads, atol=1e-5
+        )
+        np.testing.assert_allclose(
+            localization(scaled(tokens, scale), data, grid), of_places, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e-15, 1e15])
+def test_constant_layer_of_any_size_is_named(rng, value):
+    x, _ = correlated(rng, 32)
+    flat = np.full((32, 3), value, "float32")
+    with pytest.raises(ValueError, match=r"Received a constant layer: flat$"):
+        analysis.cka(lookup(x=x, flat=flat), indices(32, 16))

@@ -10,11 +10,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import analyze as analyze_script
 import endurance
 import endurance_files as files
 import numpy as np
 import pytest
+import study as study_script
 import train as train_script
+import xarray as xr
+from endurance_processes import Job, run_job
 from PIL import Image
 
 from vit_tf import checkpointing, locks
@@ -62,28 +66,24 @@ def undisturbed(tmp_path_factory):
     return out
 
 
-def test_killed_script_ends_as_the_undisturbed_one(tmp_path):
-    runs = [tmp_path / "undisturbed", tmp_path / "killed"]
-    (whole, killed), log = runs, tmp_path / "log"
-    for out in runs:
-        out.mkdir()
-    assert not endurance.run_job(endurance.commands_of("train", TINY, whole), whole, log)[0]
-    commands = endurance.commands_of("train", TINY, killed)
-    # The 4th or 6th file of a process is that of a state or a log, whichever the best model allows.
-    for moment in ((4, 0), (6, 0)):
-        died, seen = endurance.run_job(commands, killed, log, moment)
-        assert died and len(seen) > moment[0]
-        assert not (killed / "result.json").exists() and files.problems_of(killed) == []
-    assert not endurance.run_job(commands, killed, log)[0]
-    difference, count, problems = files.compare(killed, whole)
-    assert (difference, problems) == (0, []) and count == 6
+def test_killed_script_ends_as_the_undisturbed_one(undisturbed, tmp_path):
+    job, out = Job("train", TINY), tmp_path / "out"
+    out.mkdir()
+    # The 5th file of a process is that of a state or a log, whichever the best model allows.
+    died, seen, _ = run_job(job, out, (5, 0))
+    assert died and len(seen) > 5
+    assert not (out / "result.json").exists() and files.problems_of(out) == []
+    assert not run_job(job, out)[0]
+    difference, count, problems = files.compare(out, undisturbed)
+    assert (difference, problems, count) == (0, [], 7)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", endurance.JOBS)
-def test_scripts_endure(tmp_path, script):
-    rows, problems = endurance.endure(script, 20, 0, tmp_path)
-    assert problems == [] and sum(row["kills"] for row in rows) >= 20
+@pytest.mark.parametrize("name", endurance.JOBS)
+def test_scripts_endure(tmp_path, name):
+    kills = 6 if name == "workers" else 20
+    rows, problems = endurance.endure(name, endurance.JOBS[name], kills, 0, tmp_path)
+    assert problems == [] and sum(row["kills"] for row in rows) >= kills
 
 
 def test_moments_reach_every_phase():
@@ -93,18 +93,23 @@ def test_moments_reach_every_phase():
     assert {count for count, _ in moments} == set(range(7))
     assert max(s for count, s in moments if not count) > 4
     assert min(s for count, s in moments if count) < 0.01 < max(s for c, s in moments if c)
+    assert all(endurance.draw_moment(rng, pace, workers=2)[0] for _ in range(200))
 
 
 def test_harness_sees_what_is_damaged_or_differs(undisturbed, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(undisturbed, copy)
-    assert files.compare(copy, undisturbed) == (0, 6, [])
+    assert files.compare(copy, undisturbed) == (0, 7, [])
     with np.load(copy / "state" / "epoch-0004.npz") as state:
         arrays = dict(state)
     arrays["v00000"] = arrays["v00000"] + np.float32(0.5)
     np.savez(copy / "state" / "epoch-0004.npz", **arrays)
     difference, _, problems = files.compare(copy, undisturbed)
     assert difference == pytest.approx(0.5) and "epoch-0004.npz is not the same" in problems[0]
+    assert files.compare(copy, undisturbed, 0.6)[2] == []
+    for events in (copy / "tensorboard" / "train").iterdir():
+        events.unlink()
+    assert any(line.startswith("tensorboard is") for line in files.compare(copy, undisturbed, 9)[2])
     (copy / ".writing-best.keras").touch()
     (copy / "log.csv").unlink()
     text = " ".join(files.compare(copy, undisturbed)[2])
@@ -114,6 +119,26 @@ def test_harness_sees_what_is_damaged_or_differs(undisturbed, tmp_path):
         (copy / name).write_bytes(whole[: len(whole) // 2])
         assert [line.split()[0] for line in files.problems_of(copy)] == [name]
         (copy / name).write_bytes(whole)
+
+
+def test_harness_sees_what_is_made_again_or_missing(tmp_path):
+    finished = ["figures/a.png", "models/e.json", "results/d.nc"]
+    for name in (*finished, "figures/b.png", "models/c.keras"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "figures" / "keys.json").write_text('{"a": "key"}')
+    before = files.made_once(tmp_path)
+    assert sorted(before) == finished
+    store.write_whole(tmp_path / "results" / "d.nc", lambda partial: partial.touch())
+    assert [name for name, stamp in files.made_once(tmp_path).items() if stamp != before[name]] == [
+        "results/d.nc"
+    ]
+    page = tmp_path / "report.html"
+    page.write_text('<a href="#top"></a><a href="results/d.nc"></a></html>')
+    assert files.read(page) == {}
+    (tmp_path / "results" / "d.nc").unlink()
+    with pytest.raises(ValueError, match=r"results/d\.nc, which is not there"):
+        files.read(page)
 
 
 @pytest.mark.parametrize("limit", [200, 10_000], ids=["the log", "the state"])
@@ -144,7 +169,7 @@ def test_full_disk_leaves_the_last_state(undisturbed, tmp_path, monkeypatch, cap
     assert files.compare(out, undisturbed)[::2] == (0, [])
 
 
-def test_read_only_folder_leaves_the_last_state(undisturbed, tmp_path, monkeypatch, capsys):
+def test_read_only_folder_leaves_the_last_state(tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
 
     def refuse(path, target):
@@ -153,9 +178,6 @@ def test_read_only_folder_leaves_the_last_state(undisturbed, tmp_path, monkeypat
     after_save(monkeypatch, 2, lambda: monkeypatch.setattr(os, "replace", refuse))
     assert run_train(out) == 2
     expect_two_epochs(out, capsys, "Read-only file system")
-    monkeypatch.undo()
-    assert run_train(out) == 0
-    assert files.compare(out, undisturbed)[::2] == (0, [])
 
 
 @pytest.mark.parametrize("parent", ["a file", "a read-only folder"])
@@ -208,9 +230,12 @@ def test_one_process_at_a_time(undisturbed, tmp_path, capsys):
     command = [sys.executable, "-c", HOLD, locks.__file__, out]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
-        assert run_train(out) == 2
-        error = capsys.readouterr().err
-        assert f"Received: process {other.pid}," in error and error.count("\n") == 1
+        measured = ["--figures", "1", "--take-test", "60", "--strategy", "none", "--out", str(out)]
+        study, analyze = study_script.main(measured), analyze_script.main(["a.keras", *measured])
+        assert (study, analyze, run_train(out)) == (2, 2, 2)
+        lines = capsys.readouterr().err.splitlines()
+        errors = [line for line in lines if line.startswith("error: ")]
+        assert len(errors) == 3 and all(f"Received: process {other.pid}," in e for e in errors)
         assert os.listdir(out) == [".lock"]
         other.send_signal(signal.SIGKILL)
     assert os.listdir(out) == [".lock"] and run_train(out) == 0
@@ -240,3 +265,11 @@ def test_results_are_on_the_disk_before_their_name(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", lambda *paths: order.append("rename") or real(*paths))
     store.write_whole(tmp_path / "a.txt", lambda partial: partial.write_text("whole"))
     assert order == ["flush", "rename", "flush"]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_only_the_first_of_several_workers_writes_results(tmp_path, monkeypatch, place):
+    monkeypatch.setattr(store, "this_worker", lambda strategy: (place, 2))
+    kept = store.keep(xr.DataArray(np.arange(3.0)), tmp_path / "a.nc", "key", {"seconds": 1})
+    assert kept.attrs == {"key": "key", "seconds": 1}
+    assert os.listdir(tmp_path) == (["a.nc"] if place == 0 else [])

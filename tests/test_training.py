@@ -271,6 +271,19 @@ def test_run_on_two_replicas_resumes(tmp_path, monkeypatch):
         np.testing.assert_allclose(w, v, atol=1e-6)
 
 
+def test_two_replicas_that_share_a_batch_unevenly_train_as_one_device(tmp_path):
+    trained, recipe = {}, dataclasses.replace(RECIPE, shift=0)  # which draws anew in each epoch
+    for name in ("none", "mirrored"):
+        with strategy(name).scope():
+            data = make_data()[1].unbatch().take(19).batch(8)  # the last batch has 3 examples
+            data = data.apply(tf.data.experimental.assert_cardinality(3))
+            layers = [keras.Input((4, 4, 1)), keras.layers.Flatten(), keras.layers.Dense(3)]
+            model, _ = run(tmp_path / name, recipe, keras.Sequential(layers), (data, data))
+        trained[name] = model.get_weights()
+    for w, v in zip(*trained.values(), strict=True):
+        np.testing.assert_allclose(w, v, atol=1e-5)
+
+
 def test_another_configuration_is_refused(undisturbed):
     directory, *_ = undisturbed
     recipe = dataclasses.replace(RECIPE, learning_rate=0.02)

@@ -199,11 +199,15 @@ def _fit(model, recipe, train, validation, configuration, directory, verbose):
     # `fit` makes more than one per epoch, unless the data repeat and the steps are counted.
     for _ in range(passes_done):
         iter(batches)
+    if (replicas := model.distribute_strategy.num_replicas_in_sync) > 1:
+        batches = _weigh_shares(batches, replicas)
     callbacks = [checkpointing.Checkpoint(directory, history)]
     if recipe.ema is not None:
         callbacks.append(keras.callbacks.SwapEMAWeights())
     if is_chief():
-        callbacks.insert(0, _FlushedLogs(os.path.join(directory, "tensorboard"), write_graph=False))
+        # First: what is logged is on the disk at once, and not logged again after the state is.
+        logs = os.path.join(directory, "tensorboard")
+        callbacks.insert(0, keras.callbacks.TensorBoard(logs, write_graph=False))
     model.fit(
         batches.repeat().skip(batches_done),
         steps_per_epoch=steps,
@@ -217,16 +221,23 @@ def _fit(model, recipe, train, validation, configuration, directory, verbose):
     return history
 
 
-class _FlushedLogs(keras.callbacks.TensorBoard):
-    """Logs that are on the disk after each epoch: put it before what saves the state.
+def _weigh_shares(batches, replicas):
+    """Batches with weights, so that replicas with unlike shares train as one device does.
 
-    A run that is killed goes on after the last state, and would not log the epochs before again.
+    Replica `r` minimises the mean over its `n_r` examples of a batch of `n`, and the means count
+    alike: each example needs the weight `replicas * n_r / n`. TensorFlow gives every replica
+    `ceil(n / replicas)` examples until none is left. The logged loss of such a batch is weighted
+    too, if only by about as much as the shares differ.
     """
 
-    def on_epoch_end(self, epoch, logs=None):
-        super().on_epoch_end(epoch, logs)
-        for writer in self._writers.values():
-            writer.flush()
+    def weigh(images, labels):
+        count = tf.shape(labels)[0]
+        most = -(-count // replicas)
+        shares = tf.clip_by_value(count - most * tf.range(replicas), 0, most)
+        weights = tf.repeat(shares * replicas / count, shares)
+        return images, labels, tf.ensure_shape(tf.cast(weights, tf.float32), labels.shape[:1])
+
+    return batches.map(weigh)
 
 
 def _resume(model, configuration, directory):

@@ -7,24 +7,32 @@ fitting size; the caller saves and closes it. A title takes the model's name fro
 `model` of the result, or `model_x` and `model_y`.
 """
 
+from .attention import plot_aligned_attention, plot_head_classes, plot_offsets
 from .lines import plot_attention_distance, plot_skip_ratio_lines
 from .localization import plot_head_similarity, plot_localization
 from .maps import plot_receptive_field, plot_skip_ratio
 from .probes import plot_probe_map, plot_probe_variants, plot_ridge_probe
+from .saliency import plot_attention_patterns, plot_rollout, plot_saliency_iou
 from .similarity import plot_cka, plot_cka_beside, plot_counterparts, plot_matches
 
 __all__ = [
+    "plot_aligned_attention",
     "plot_attention_distance",
+    "plot_attention_patterns",
     "plot_cka",
     "plot_cka_beside",
     "plot_counterparts",
+    "plot_head_classes",
     "plot_head_similarity",
     "plot_localization",
     "plot_matches",
+    "plot_offsets",
     "plot_probe_map",
     "plot_probe_variants",
     "plot_receptive_field",
     "plot_ridge_probe",
+    "plot_rollout",
+    "plot_saliency_iou",
     "plot_skip_ratio",
     "plot_skip_ratio_lines",
 ]

@@ -1,0 +1,215 @@
+"""What attention heads look at, from where they are: aligned maps, offsets and kinds of heads."""
+
+import numpy as np
+
+from . import style
+from .layers import FONT_SIZE, elide, layer_label, name_layers, shorten
+
+KIND_COLOURS = {
+    "strict": "#332288",
+    "soft": "#88ccee",
+    "axial": "#ddcc77",
+    "offset": "#cc6677",
+    "global": "#e8e8e8",
+}
+KIND_LABELS = {
+    "strict": "strict local (own token)",
+    "soft": "soft local",
+    "axial": "axial (—, | or +)",
+    "offset": "offset (arrow)",
+    "global": "global",
+}
+_ON_DARK = ("strict", "offset")
+_SIGNS = {
+    **{"right": "→", "down-right": "↘", "down": "↓", "down-left": "↙"},
+    **{"left": "←", "up-left": "↖", "up": "↑", "up-right": "↗"},
+    **{"row": "—", "column": "|", "both": "+", "": ""},
+}
+
+
+def plot_aligned_attention(result, axes=None, layers=None):
+    """Attention by the offset from the query, a row per layer and a column per head (Figure 3).
+
+    Figures are those of Walmer et al. 2023. Every panel is scaled to its own maximum; red lines
+    cross at the query.
+
+    Args:
+        result: DataArray of dims (layer, head, row_offset, column_offset), with offsets in pixels
+            as coordinates, from `aligned_attention`.
+        axes: array of at least as many Matplotlib axes as maps drawn; new ones if None.
+        layers: names of the layers to draw; all if None.
+
+    Returns:
+        ndarray of shape (layers, heads) of the axes drawn on.
+
+    Raises:
+        ValueError: if the dims differ, a layer is unknown, or there are too few axes.
+    """
+    dims = ("layer", "head", "row_offset", "column_offset")
+    result = style.select_layers(style.expect_array(result, dims), layers)
+    shape = result.shape[:2]
+    names, cut = shorten(style.layer_names(result))
+    if axes is None:
+        title = style.titled("Attention by offset from the query", result)
+        scaled = "each panel scaled to its own maximum; red lines cross at the query"
+        axes = _panels(shape, result.shape[2] / result.shape[3], f"{title}\n{scaled}")
+        axes[0].figure.supylabel(layer_label(cut), fontsize=9)
+    axes = style.expect_axes(axes, shape[0] * shape[1], "layer and head")
+    reach = [_half_reach(result, dim) for dim in dims[2:]]
+    for ax, (layer, head) in zip(axes, np.ndindex(*shape), strict=True):
+        image = _draw_aligned(ax, result.values[layer, head], reach)
+        if layer == 0:
+            ax.set_title(f"head {result['head'].values[head]}", fontsize=8, pad=3)
+        if head == 0:
+            ax.set_ylabel(elide(names[layer], 14), fontsize=8)
+    corner = axes.reshape(shape)[-1, 0]
+    _name_offsets(corner, reach)
+    bar = axes[0].figure.colorbar(image, ax=list(axes), aspect=max(30, 10 * shape[0]), pad=0.02)
+    bar.set_label("attention / panel maximum", fontsize=8)
+    bar.ax.tick_params(labelsize=8)
+    return axes.reshape(shape)
+
+
+def _panels(shape, tall, heading):
+    """Axes of a new figure, a row per layer and a column per head, flat."""
+    import matplotlib.pyplot as plt
+
+    rows, columns = shape
+    width = max(0.55, 1.1 / max(tall, 1))
+    size = (max(4.6, columns * width + 1.6), max(2.6, rows * width * tall + 1.2))
+    figure, axes = plt.subplots(rows, columns, figsize=size, layout="compressed", squeeze=False)
+    figure.suptitle(heading, fontsize=10)
+    return axes.ravel()
+
+
+def _half_reach(result, dim):
+    """How far the cells of a map reach along an axis, in pixels."""
+    offsets = np.asarray(result[dim].values, float)
+    half = (offsets[1] - offsets[0]) / 2 if len(offsets) > 1 else 0.5
+    return offsets[-1] + half
+
+
+def _draw_aligned(ax, values, reach):
+    """Draw a map of offsets as shares of its maximum, with lines through the query."""
+    rows, columns = reach
+    image = ax.imshow(
+        values / values.max(),
+        cmap=style.colours("viridis"),
+        vmin=0,
+        vmax=1,
+        extent=(-columns, columns, rows, -rows),
+        interpolation="nearest",
+    )
+    ax.axhline(0, color="red", linewidth=0.5, alpha=0.8)
+    ax.axvline(0, color="red", linewidth=0.5, alpha=0.8)
+    ax.set_xticks([])
+    ax.set_yticks([])
+    return image
+
+
+def _name_offsets(ax, reach):
+    """Write how far the maps reach on the last panel of the first column."""
+    ax.set_xticks([-reach[1], 0, reach[1]], [f"{-reach[1]:g}", "0", f"{reach[1]:g}"])
+    ax.tick_params(axis="x", labelsize=FONT_SIZE - 1, length=2)
+    ax.set_xlabel("offset (pixels)", fontsize=FONT_SIZE)
+
+
+def plot_offsets(result, ax=None, layers=None):
+    """Centre of mass of each head's attention, from its query (Section 4.2 of Walmer et al. 2023).
+
+    Args:
+        result: Dataset with `row_offset` and `column_offset` of dims (layer, head), in pixels, from
+            `attention_offset`.
+        ax: Matplotlib axes; new ones if None.
+        layers: names of the layers to draw; all if None.
+
+    Returns:
+        The axes: a point per head, right and down as in the image, a colour per layer; lines cross
+        at the query.
+
+    Raises:
+        ValueError: if `result` is no such Dataset, or a layer is unknown.
+    """
+    offsets = [
+        style.select_layers(style.expect_variable(result, name, ("layer", "head")), layers)
+        for name in ("column_offset", "row_offset")
+    ]
+    names, cut = shorten(style.layer_names(offsets[0]))
+    ax = style.new_axes(6.4, 4.6) if ax is None else ax
+    for line in (ax.axhline, ax.axvline):
+        line(0, color="0.6", linewidth=0.8, zorder=1)
+    depth = style.depth_colours(len(names))
+    for name, colour, x, y in zip(names, depth, *(one.values for one in offsets), strict=True):
+        ax.scatter(x, y, s=26, color=colour, label=name, edgecolor="white", linewidth=0.4)
+    reach = 1.12 * max(1, *(abs(one.values).max() for one in offsets))
+    ax.set(xlim=(-reach, reach), ylim=(reach, -reach), aspect="equal")
+    ax.set_title(style.titled("Mean offset of attention from its query", result))
+    ax.set(xlabel="to the right (pixels)", ylabel="down (pixels)")
+    ax.spines[["top", "right"]].set_visible(False)
+    style.legend(ax, title=layer_label(cut))
+    return ax
+
+
+def plot_head_classes(result, ax=None, layers=None):
+    """The kind of every head, with the direction of those that have one.
+
+    Args:
+        result: Dataset with `kind` and `direction` of dims (layer, head) from `head_classes`.
+        ax: Matplotlib axes; new ones if None.
+        layers: names of the layers to draw; all if None.
+
+    Returns:
+        The axes: layers left to right, heads downwards, a colour per kind.
+
+    Raises:
+        ValueError: if `result` is no such Dataset, it has another kind, or a layer is unknown.
+    """
+    from matplotlib.colors import ListedColormap
+
+    kind, direction = (
+        style.select_layers(style.expect_variable(result, name, ("layer", "head")), layers).values.T
+        for name in ("kind", "direction")
+    )
+    known = list(KIND_COLOURS)
+    unknown = sorted(set(kind.ravel().tolist()) - set(known))
+    if unknown:
+        raise ValueError(f"Expected kinds among {known}. Received: {unknown}")
+    names, cut = shorten(style.layer_names(result) if layers is None else list(layers))
+    width = style.side(len(names)) if ax is None else None
+    target = style.new_axes(width + 2.6, 0.3 * len(kind) + 1.4) if ax is None else ax
+    codes = np.vectorize(known.index, otypes=[int])(kind)
+    colours = ListedColormap(list(KIND_COLOURS.values()))
+    target.imshow(codes, cmap=colours, vmin=-0.5, vmax=len(known) - 0.5, aspect="auto")
+    for row, column in np.ndindex(*kind.shape):
+        tone = "white" if kind[row, column] in _ON_DARK else "black"
+        sign = _SIGNS[direction[row, column]]
+        target.text(column, row, sign, color=tone, ha="center", va="center", fontsize=9)
+    name_layers(target, "x", names, np.arange(len(names)), width)
+    target.set_yticks(np.arange(len(kind)), result["head"].values, fontsize=FONT_SIZE)
+    target.set_title(style.titled("Kinds of attention heads", result))
+    target.set(xlabel=layer_label(cut), ylabel="head")
+    _kind_legend(target, kind)
+    if ax is None:
+        style.shrink_wrap(target, width, max(1.2, 0.22 * len(kind)))
+    return target
+
+
+def _kind_legend(ax, kind):
+    """A patch for each kind, with how many heads are of it."""
+    from matplotlib.patches import Patch
+
+    handles = [
+        Patch(facecolor=c, edgecolor="0.6", label=f"{KIND_LABELS[k]}: {np.sum(kind == k)}")
+        for k, c in KIND_COLOURS.items()
+    ]
+    ax.legend(
+        handles=handles,
+        title="heads",
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1),
+        borderaxespad=0,
+        frameon=False,
+        fontsize=8,
+        title_fontsize=8,
+        alignment="left",
+    )

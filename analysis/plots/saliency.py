@@ -1,0 +1,142 @@
+"""What attention finds in the image: overlap with objects, repeated patterns, and rollout."""
+
+import numpy as np
+
+from . import style
+from .layers import FONT_SIZE, depth_axis, layer_label, name_layers, name_places, shorten, wrap
+
+QUERIES = {"cls": "CLS", "spatial": "mean of the spatial tokens"}
+
+
+def plot_saliency_iou(results, ax=None):
+    """Overlap of attention with objects through the depth (Figures 5 and 16 of Walmer et al. 2023).
+
+    Args:
+        results: Dataset with `iou` of dims (query, layer, head) from `attention_saliency`, or a
+            dict from label to such Datasets.
+        ax: Matplotlib axes; new ones if None.
+
+    Returns:
+        The axes: lines through the best head of each layer, over the points of all heads. Layers
+        are named if all results share them; otherwise depth is normalised to [0, 1].
+
+    Raises:
+        ValueError: if there is no result, or one is no such Dataset.
+    """
+    models = style.expect_results(results if isinstance(results, dict) else {"": results})
+    ious = {
+        label: style.expect_variable(result, "iou", ("query", "layer", "head"))
+        for label, result in models.items()
+    }
+    lines = {
+        (label, str(query)): iou.sel(query=query)
+        for label, iou in ious.items()
+        for query in iou["query"].values
+    }
+    ax = style.new_axes(8, 4.2) if ax is None else ax
+    depths = depth_axis(ax, [style.layer_names(line) for line in lines.values()])
+    colours = style.distinct_colours(len(lines))
+    for depth, colour, ((label, query), line) in zip(depths, colours, lines.items(), strict=True):
+        name = ": ".join(filter(None, [label, QUERIES.get(query, query)]))
+        many = np.repeat(depth, line.sizes["head"])
+        ax.scatter(many, line.values.ravel(), s=12, color=colour, alpha=0.45, linewidth=0)
+        best = line.values.max(axis=1)
+        ax.plot(depth, best, marker="o", markersize=4.5, color=colour, label=name)
+    title = "Attention on the object, best head (points: all heads)"
+    ax.set_title(title if models is results else style.titled(title, results))
+    ax.set(ylabel="IoU of attention and mask")
+    ax.set_ylim(bottom=0)
+    style.tidy(ax)
+    style.legend(ax)
+    return ax
+
+
+def plot_attention_patterns(result, ax=None, query="spatial"):
+    """How much the heads of two layers repeat one sparse pattern.
+
+    Args:
+        result: Dataset with `repetition` of dims (query, layer, layer_other) from
+            `attention_patterns`.
+        ax: Matplotlib axes; new ones if None.
+        query: `"cls"` or `"spatial"`.
+
+    Returns:
+        The axes: a heatmap with depth rightwards and upwards; colours are fixed to [0, 1].
+
+    Raises:
+        ValueError: if `result` is no such Dataset, or has no such query.
+    """
+    repetition = style.expect_variable(result, "repetition", ("query", "layer", "layer_other"))
+    known = [str(name) for name in repetition["query"].values]
+    if query not in known:
+        raise ValueError(f"Expected query among {known}. Received: query={query!r}")
+    names, cut = shorten(style.layer_names(repetition))
+    side = style.side(len(names)) if ax is None else None
+    target = style.new_axes(side + 2, side + 1) if ax is None else ax
+    options = {"cmap": style.colours("magma"), "origin": "lower", "vmin": 0, "vmax": 1}
+    image = target.imshow(repetition.sel(query=query).values.T, **options)
+    for which in "xy":
+        name_layers(target, which, names, np.arange(len(names)), side)
+    target.set_title(style.titled("Repetition of attention patterns", result), fontsize=10)
+    target.set(xlabel=layer_label(cut), ylabel=layer_label(cut))
+    gaps = "\n(grey: a single head)" if np.isnan(image.get_array().filled(np.nan)).any() else ""
+    style.colour_bar(target, image, f"repetition, {QUERIES[query]}{gaps}")
+    if ax is None:
+        style.shrink_wrap(target, side, side)
+    return target
+
+
+def plot_rollout(result, axes=None, query=None, layers=None):
+    """Attention rollout of a query on the grid of keys, a panel per layer or example.
+
+    Args:
+        result: DataArray of dims (layer, query, key) from `attention_rollout`, or (example, query,
+            key) from `rollout_of_images`, with the attributes `rows`, `columns` and `prefix`.
+        axes: array of at least as many Matplotlib axes as panels; new ones if None.
+        query: position of the query in the sequence. If None, the first token where there is a
+            prefix, else the mean of all.
+        layers: names of the layers to draw; all if None.
+
+    Returns:
+        ndarray of shape (panels,) of the axes drawn on. Every panel is scaled to its own maximum.
+
+    Raises:
+        ValueError: if the dims or attributes differ, a layer or the query is unknown, or there are
+            too few axes.
+    """
+    first = "example" if "example" in getattr(result, "dims", ()) else "layer"
+    result = style.expect_array(result, (first, "query", "key"))
+    missing = {"rows", "columns", "prefix"} - set(result.attrs)
+    if missing:
+        raise ValueError(f"Expected the attributes {sorted(missing)}. Received: no such")
+    result = style.select_layers(result, layers) if first == "layer" else result
+    prefix, shape = int(result.attrs["prefix"]), (result.attrs["rows"], result.attrs["columns"])
+    values, of = _of_query(result, query, prefix)
+    maps = values[:, prefix:].reshape(-1, *map(int, shape))
+    if axes is None:
+        title = style.titled(f"Attention rollout of {of}", result)
+        title = f"{title}\neach panel scaled to its own maximum"
+        axes = style.new_panels(len(maps), title, maps.shape[1] / maps.shape[2])
+    axes = style.expect_axes(axes, len(maps), first)
+    names = style.layer_names(result, first)
+    names = shorten(names)[0] if first == "layer" else [f"example {name}" for name in names]
+    for ax, name, panel in zip(axes, names, maps, strict=True):
+        image = ax.imshow(panel / panel.max(), cmap=style.colours("magma"), vmin=0, vmax=1)
+        ax.set_title(wrap(name), fontsize=FONT_SIZE)
+        name_places(ax, panel.shape, "token")
+    bar = axes[0].figure.colorbar(image, ax=list(axes), aspect=25, pad=0.015)
+    bar.set_label("share / panel maximum", fontsize=8)
+    bar.ax.tick_params(labelsize=8)
+    return axes
+
+
+def _of_query(result, query, prefix):
+    """Rollout of the query, of shape (panel, key), and words for the query."""
+    if query is None and not prefix:
+        return result.values.mean(axis=1), "all tokens"
+    query = 0 if query is None else query
+    if query not in range(result.sizes["query"]):
+        count = result.sizes["query"]
+        raise ValueError(f"Expected query among 0 to {count - 1}. Received: query={query}")
+    of = "CLS" if query == 0 and prefix else f"token {query}"
+    return result.values[:, query], of

@@ -1,0 +1,1 @@
+"""Comparisons of this package with others: one file for each thing that is measured."""

@@ -1,0 +1,127 @@
+"""CKA of 84 activations of a ViT-S/16, seven of each block, with all others."""
+
+from benchmarks import vits
+from benchmarks.contest import Contest, Ratio, Seconds
+from benchmarks.forward_vit import CONFIG
+from benchmarks.weights import images
+
+COUNT = 128
+TAPS = ("attention/norm", "attention/heads", "attention/branch", "mlp/norm", "mlp/hidden")
+TAPS += ("mlp/branch", "mlp/sum")
+MODULES = ("layernorm_before", "attention.attention", "attention.output.dense", "layernorm_after")
+MODULES += ("intermediate", "output.dense", "")
+
+
+def _layers():
+    """Names of Hugging Face's modules that put out the activations."""
+    names = [f"vit.encoder.layer.{i}.{part}" for i in range(12) for part in MODULES]
+    return [name.rstrip(".") for name in names]
+
+
+def ours():
+    import vit_tf
+    from vit_tf import analysis
+
+    taps = [f"block{i:02d}/{tap}" for i in range(12) for tap in TAPS]
+    features = vit_tf.submodel(vits.ours(**CONFIG), *taps)
+    batch = images(COUNT)
+    # The others cut off what is negative, which the unbiased estimator may be.
+    return lambda: analysis.cka(features, batch)["cka"].values.clip(0, 1)
+
+
+def forward():
+    """The bare forward pass."""
+    import tensorflow as tf
+
+    model, batch = vits.ours(**CONFIG), tf.constant(images(COUNT))
+    compiled = tf.function(lambda x: model(x, training=False), autograph=False)
+
+    def run():
+        compiled(batch).numpy()
+
+    return run
+
+
+def products():
+    """The Gram matrices of all activations by products as fast as the machine's large ones.
+
+    How long they take follows from the rate of one large product, which is measured each time.
+    """
+    import time
+
+    import tensorflow as tf
+
+    side = 4096
+    tokens, width = 197, CONFIG["hidden_dim"]
+    channels = tokens * (width * 6 + CONFIG["mlp_dim"]) * CONFIG["num_layers"]
+    share = COUNT**2 * channels / side**3
+    square = tf.random.stateless_normal((side, side), (0, 0))
+    multiply = tf.function(lambda x: tf.matmul(x, x, transpose_b=True))
+    multiply(square)
+
+    def run():
+        start = time.perf_counter()
+        multiply(square).numpy()
+        return Seconds((time.perf_counter() - start) * share)
+
+    return run
+
+
+def _loader():
+    import torch
+
+    pixels = torch.tensor(images(COUNT).transpose(0, 3, 1, 2).copy())
+    data = torch.utils.data.TensorDataset(pixels)
+    return torch.utils.data.DataLoader(data, batch_size=COUNT)
+
+
+def pytorch_cka():
+    from cka import compute_cka
+
+    model, loader, layers = vits.hugging_face(**CONFIG), _loader(), _layers()
+
+    def run():
+        return compute_cka(model, model, loader, layers=layers, progress=False)[0].numpy()
+
+    return run
+
+
+def torch_cka():
+    import torch
+    from torch_cka import CKA
+
+    class Comparison(CKA):
+        """Takes the first output of a module that has several."""
+
+        def _log_layer(self, model, name, layer, inp, out):
+            out = out[0] if isinstance(out, tuple) else out
+            super()._log_layer(model, name, layer, inp, out)
+
+    model, loader, layers = vits.hugging_face(**CONFIG), _loader(), _layers()
+    comparison = Comparison(model, model, "one", "other", layers, layers)
+
+    @torch.inference_mode()
+    def run():
+        comparison.compare(loader)
+        return comparison.export()["CKA"].numpy()
+
+    return run
+
+
+CONTEST = Contest(
+    f"CKA of all 84 activations of ViT-S/16, 224 px, {COUNT} images",
+    {
+        "vit_tf": ours,
+        "forward pass": forward,
+        "products": products,
+        "pytorch-cka": pytorch_cka,
+        "torch_cka": torch_cka,
+    },
+    (
+        Ratio(("pytorch-cka",), 0.7),
+        Ratio(("pytorch-cka",), 0.25, "peak"),
+        Ratio(("torch_cka",), 0.08),
+        Ratio(("forward pass", "products"), 1.25),
+    ),
+    once=("torch_cka",),
+)

@@ -1,0 +1,53 @@
+"""Attention distances, skip ratios and mean attention maps of a ViT-S/16 in one pass."""
+
+from benchmarks import vits
+from benchmarks.contest import Contest, Ratio
+from benchmarks.forward_vit import CONFIG
+from benchmarks.weights import images
+
+COUNT, BATCH = 256, 128
+
+
+def _data():
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(images(COUNT)).batch(BATCH)
+
+
+def forward():
+    """The bare forward pass, by the same engine."""
+    from vit_tf import analysis
+
+    model, data = vits.ours(**CONFIG), _data()
+
+    def run():
+        analysis.collect(lambda batch: model(batch), data)
+
+    return run
+
+
+def ours():
+    import vit_tf
+    from vit_tf import analysis
+
+    features = vit_tf.submodel(vits.ours(**CONFIG), "*/weights", "*/skip", "*/branch")
+    data = _data()
+    requests = {
+        "distance": (analysis.attention_statistic(features), features),
+        "skips": (analysis.skip_statistic(features), features),
+        "maps": (analysis.mean_attention_statistic(features), features),
+    }
+
+    def run():
+        totals = analysis.one_pass(requests, data)
+        for name, (statistic, _) in requests.items():
+            statistic.finish(totals[name])
+
+    return run
+
+
+CONTEST = Contest(
+    f"attention distances, skip ratios and mean attention of ViT-S/16 together, {COUNT} images",
+    {"vit_tf": ours, "forward pass": forward},
+    (Ratio(("forward pass",), 1.15),),
+)

@@ -1,0 +1,78 @@
+"""Attention heads made by hand, as results of `mean_attention`, and their maps by loops."""
+
+import numpy as np
+import xarray as xr
+
+from vit_tf import TokenGrid
+
+
+def places(grid):
+    """The (row, column) of each spatial token."""
+    return [(row, column) for row in range(grid.rows) for column in range(grid.columns)]
+
+
+def head(grid, score):
+    """Attention (query, spatial_key) in proportion to `score(row offset, column offset)`.
+
+    A query that scores nothing anywhere, as one at an edge that looks beyond it, looks at itself.
+    """
+    rows = []
+    for index, (r, c) in enumerate(places(grid)):
+        row = np.array([float(score(r2 - r, c2 - c)) for r2, c2 in places(grid)])
+        rows.append(row / row.sum() if row.sum() else np.eye(grid.num_spatial)[index])
+    return np.array(rows)
+
+
+def mean_of(heads, grid, prefix_rows=None):
+    """The Dataset of `mean_attention` of heads (layer, head, spatial query, spatial_key)."""
+    heads = np.asarray(heads, float)
+    heads = heads.reshape(*(1,) * (4 - heads.ndim), *heads.shape)
+    if grid.prefix:
+        uniform = np.full((*heads.shape[:2], grid.prefix, grid.num_spatial), 1 / grid.num_spatial)
+        heads = np.concatenate([uniform if prefix_rows is None else prefix_rows, heads], axis=2)
+    tokens = np.arange(grid.num_tokens)
+    return xr.Dataset(
+        {"spatial": (("layer", "head", "query", "spatial_key"), heads)},
+        coords={
+            "layer": [f"block{layer:02}/attention/weights" for layer in range(heads.shape[0])],
+            "head": np.arange(heads.shape[1]),
+            "query": tokens,
+            "spatial_key": tokens[grid.prefix :],
+        },
+        attrs={"model": "by hand", **vars(grid)},
+    )
+
+
+def features_of(weights, grid=None):
+    """Features that look up the attention of the example whose number is its only pixel.
+
+    Args:
+        weights: dict from tap to array of shape (example, ...).
+    """
+    import tensorflow as tf
+
+    tables = {tap: tf.constant(np.asarray(values, "float32")) for tap, values in weights.items()}
+
+    def features(images):
+        numbers = tf.cast(images[:, 0, 0, 0], tf.int32)
+        return {tap: tf.gather(table, numbers) for tap, table in tables.items()}
+
+    features.token_grid = grid
+    return features
+
+
+def numbers(count):
+    """Images whose only pixel is their number."""
+    return np.arange(count, dtype="float32").reshape(-1, 1, 1, 1)
+
+
+def random_attention(rng, grid, examples=5, layers=2, heads=3):
+    """Random attention weights: dict from tap to (example, head, query, key)."""
+    shape = (examples, heads, grid.num_tokens)
+    return {
+        f"block{layer:02}/attention/weights": rng.dirichlet(np.ones(grid.num_tokens), size=shape)
+        for layer in range(layers)
+    }
+
+
+OBLONG = TokenGrid(3, 4, 1, 8)

@@ -1,0 +1,142 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import xarray as xr
+from attention_heads import OBLONG, features_of, mean_of, numbers, random_attention
+from scipy.stats import entropy
+
+from vit_tf import TokenGrid, analysis
+from vit_tf.analysis import plots
+
+GRID = TokenGrid(6, 6, 1, 8)
+
+
+def spikes(where, share=0.9):
+    """A map of 36 tokens with most of its attention on a few."""
+    one = np.full(36, (1 - share) / 36)
+    one[list(where)] += share / len(where)
+    return one
+
+
+def attention(maps):
+    """Weights of GRID in which all queries have the map of their (example, layer, head)."""
+    maps = np.asarray(maps)
+    keys = np.concatenate([np.zeros((*maps.shape[:3], 1)), maps], axis=-1)
+    weights = np.repeat(keys[:, :, :, None], 37, axis=3)
+    return {
+        f"block{layer:02}/attention/weights": weights[:, layer] for layer in range(len(maps[0]))
+    }
+
+
+def patterns(maps):
+    return analysis.attention_patterns(features_of(attention(maps), GRID), numbers(len(maps)))
+
+
+@pytest.mark.parametrize("prefix", [0, 1])
+def test_terms_are_those_of_a_loop_over_pairs_of_heads(rng, prefix):
+    grid = TokenGrid(3, 4, prefix, 8)
+    weights = random_attention(rng, grid, layers=3)
+    result = analysis.attention_patterns(features_of(weights, grid), numbers(5))
+    for query in result["query"].values:
+        maps = []
+        for values in weights.values():
+            rows = values[:, :, 0] if query == "cls" else values[:, :, prefix:].mean(2)
+            rows = rows[..., prefix:]
+            maps.append(rows / rows.sum(-1, keepdims=True))
+        maps = np.stack(maps, axis=1)
+        peak = 1 - entropy(maps, axis=-1) / np.log(12)
+        np.testing.assert_allclose(result.peak.sel(query=query), peak.mean(0), rtol=1e-5)
+        for one in range(3):
+            for other in range(3):
+                pairs = [(h, k) for h in range(3) for k in range(3) if (one, h) != (other, k)]
+                similar = np.array(
+                    [[np.corrcoef(m[one, h], m[other, k])[0, 1] for h, k in pairs] for m in maps]
+                )
+                weight = np.array(
+                    [[np.sqrt(p[one, h] * p[other, k]) for h, k in pairs] for p in peak]
+                )
+                here = result.sel(query=query).isel(layer=one, layer_other=other)
+                assert here.similarity.item() == pytest.approx(similar.mean(), abs=1e-6)
+                assert here.repetition.item() == pytest.approx((similar * weight).mean(), abs=1e-6)
+
+
+def test_the_same_few_spikes_in_all_heads_repeat_though_they_differ_between_images():
+    maps = [np.tile(spikes(where), (3, 4, 1)) for where in ([3, 17], [8, 30], [11, 24], [0, 35])]
+    result = patterns(maps)
+    peak = 1 - entropy(spikes([3, 17])) / np.log(36)
+    np.testing.assert_allclose(result.similarity, 1, rtol=1e-5)
+    np.testing.assert_allclose(result.repetition, peak, rtol=1e-5)
+    assert peak > 0.6
+    # Averaged over the images they are spread over eight tokens: less of a peak to see.
+    mean = analysis.mean_attention(features_of(attention(maps), GRID), numbers(4))
+    assert analysis.mean_patterns(mean).repetition.max() < 0.6 * peak
+
+
+def test_diffuse_heads_do_not_repeat(rng):
+    flat = np.full((2, 3, 4, 36), 1 / 36)
+    assert abs(patterns(flat).repetition).max() < 1e-6
+    assert abs(patterns(flat).similarity).max() < 1e-2
+    nearly = rng.dirichlet(np.full(36, 50.0))
+    alike = patterns(np.tile(nearly, (2, 3, 4, 1)))
+    assert alike.repetition.max() < 0.05 and alike.similarity.min() > 0.99
+
+
+def test_different_spikes_do_not_repeat():
+    maps = [
+        [
+            [spikes([12 * layer + 3 * h, 12 * layer + 3 * h + 1]) for h in range(4)]
+            for layer in range(3)
+        ]
+    ]
+    result = patterns(maps)
+    assert result.repetition.max() < 0 and result.peak.min() > 0.6
+
+
+def test_only_the_layers_that_repeat_show(rng):
+    own = [[spikes([9 * h]) for h in range(4)], *np.tile(spikes([5, 28]), (2, 4, 1))]
+    repetition = patterns([own]).repetition[1].values
+    assert repetition[1:, 1:].min() > 0.6
+    assert max(repetition[0].max(), repetition[:, 0].max()) < 0.05
+    np.testing.assert_allclose(repetition, repetition.T, atol=1e-7)
+
+
+def test_the_order_of_heads_and_keys_does_not_matter(rng):
+    maps = rng.dirichlet(np.full(36, 0.1), size=(2, 3, 4))
+    plain = patterns(maps)
+    moved = patterns(maps[:, :, ::-1][..., rng.permutation(36)])
+    for name in ("repetition", "similarity"):
+        np.testing.assert_allclose(plain[name], moved[name], atol=1e-6)
+    np.testing.assert_allclose(plain.peak, moved.peak[..., ::-1], atol=1e-6)
+
+
+def test_of_one_image_the_mean_is_the_image(rng):
+    maps = rng.dirichlet(np.full(36, 0.1), size=(1, 2, 3))
+    mean = analysis.mean_attention(features_of(attention(maps), GRID), numbers(1))
+    xr.testing.assert_allclose(analysis.mean_patterns(mean), patterns(maps), atol=1e-5)
+
+
+def test_a_single_head_has_no_pair_in_its_layer(rng):
+    result = patterns(np.tile(spikes([4]), (2, 2, 1, 1)))
+    repetition = result.repetition[0].values
+    assert np.isnan(np.diag(repetition)).all() and repetition[0, 1] > 0.6
+
+
+def test_errors(rng):
+    with pytest.raises(ValueError, match=r"more than one token. Received: TokenGrid\(rows=1"):
+        analysis.mean_patterns(mean_of(np.ones((1, 1)), TokenGrid(1, 1, 0, 8)))
+    weights = random_attention(rng, OBLONG)
+    weights["block01/attention/weights"][3] = np.nan
+    with pytest.raises(ValueError, match=r"Expected finite activations.*at block01/att"):
+        analysis.attention_patterns(features_of(weights, OBLONG), numbers(5))
+
+
+def test_the_plot_is_a_map_of_pairs_of_layers(rng):
+    result = patterns(rng.dirichlet(np.full(36, 0.1), size=(2, 3, 4)))
+    ax = plots.plot_attention_patterns(result, query="cls")
+    (image,) = ax.get_images()
+    np.testing.assert_array_equal(image.get_array(), result.repetition.sel(query="cls").T)
+    assert image.get_clim() == (0, 1) and image.origin == "lower"
+    assert image.colorbar.ax.get_ylabel() == "repetition, CLS"
+    with pytest.raises(ValueError, match=r"Expected query among .*'spatial'.*query='gap'"):
+        plots.plot_attention_patterns(result, query="gap")
+    plt.close("all")

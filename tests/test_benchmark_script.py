@@ -1,0 +1,93 @@
+"""The comparisons are of models that agree, and their ratios are what they say."""
+
+import benchmark
+import numpy as np
+import pytest
+from benchmarks import contest, growth, vits
+from benchmarks.contest import Contest, Ratio
+
+TINY = {
+    "image_shape": (16, 16, 3),
+    "patch_size": 8,
+    "num_layers": 2,
+    "num_heads": 2,
+    "hidden_dim": 8,
+    "mlp_dim": 16,
+    "num_classes": 5,
+}
+
+
+def test_the_packages_have_the_same_vit(rng):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    images = rng.normal(size=(3, 16, 16, 3)).astype("float32")
+    ours = np.asarray(vits.ours(**TINY)(images))
+    with torch.no_grad():
+        theirs = vits.hugging_face(**TINY)(torch.tensor(images.transpose(0, 3, 1, 2))).logits
+    np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-6)
+    assert ours.std() > 1e-3
+
+
+def test_keras_hub_has_the_same_vit(rng):
+    pytest.importorskip("keras_hub", reason="keras_hub is not installed")
+    images = rng.normal(size=(3, 16, 16, 3)).astype("float32")
+    ours, theirs = (np.asarray(make(**TINY)(images)) for make in (vits.ours, vits.keras_hub))
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_answers_that_differ_are_refused():
+    race = Contest("", {}, (), tolerance=0.01)
+    contest.check_answers(race, {"a": np.array([1.0, 2.0]), "b": np.array([1.01, 2.0]), "c": None})
+    with pytest.raises(ValueError, match="between a and b"):
+        contest.check_answers(race, {"a": np.array([1.0, 2.0]), "b": np.array([1.03, 2.0])})
+    with pytest.raises(ValueError, match="one shape"):
+        contest.check_answers(race, {"a": np.ones(2), "b": np.ones(3)})
+    with pytest.raises(ValueError, match="differ"):
+        contest.check_answers(race, {"a": np.array([1.0]), "b": np.array([np.nan])})
+
+
+def runs(**seconds):
+    return {name: [{"seconds": s, "peak": 2 * s} for s in of] for name, of in seconds.items()}
+
+
+def test_ratios_are_of_runs_in_the_same_turn():
+    timed = runs(vit_tf=[1, 4, 9], other=[2, 4, 6], third=[2, 4, 3])
+    np.testing.assert_allclose(contest.ratio(timed, Ratio(("other",), 1)), [0.75, 1.0, 1.25])
+    both = contest.ratio(timed, Ratio(("other", "third"), 1))
+    np.testing.assert_allclose(both[1], 0.5)
+    np.testing.assert_allclose(contest.ratio(timed, Ratio((), 1, "peak"))[1], 8)
+
+
+def test_rows_of_the_table():
+    race = Contest("work", {}, ())
+    timed = runs(vit_tf=[1, 1], other=[2, 2])
+    row = benchmark.describe(race, timed, {}, Ratio(("other",), 0.4))
+    assert row == "| work: time | other | 0.50 (0.50 to 0.50) | 0.4 | missed |"
+    row = benchmark.describe(race, timed, {}, Ratio((), 3, "peak"))
+    assert "2.00 GiB" in row and "met" in row
+    row = benchmark.describe(race, timed, {"gone": "ImportError: no gone"}, Ratio(("gone",), 1))
+    assert "not measured: ImportError: no gone" in row
+
+
+def test_growth_is_measured_apart_and_drawn(tmp_path, monkeypatch, capsys):
+    points = {what: [(n, n / 10, 1.0) for n in sizes] for what, sizes in growth.SIZES.items()}
+    monkeypatch.setattr(growth, "measure", lambda progress: points)
+    assert (
+        benchmark.common.run_script(
+            benchmark.parse, benchmark.run, ["--what", "growth", "--out", str(tmp_path / "g.png")]
+        )
+        == 0
+    )
+    assert (tmp_path / "g.png").stat().st_size > 10_000
+    table = capsys.readouterr().out
+    assert "1024 images beside 128: time | itself | 8.00 | 8.00 | met" in table
+
+
+def test_every_comparison_is_listed_and_mistakes_are_told(capsys):
+    run = benchmark.common.run_script
+    assert run(benchmark.parse, benchmark.run, ["--list"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in (*benchmark.CONTESTS, "growth"))
+    for wrong in (["--what", "speed"], ["--rounds", "0"]):
+        assert run(benchmark.parse, benchmark.run, wrong) == 2
+        assert "Expected --" in capsys.readouterr().err

@@ -1,0 +1,162 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import tensorflow as tf
+from attention_heads import OBLONG, features_of, numbers, random_attention
+
+import vit_tf
+from vit_tf import TokenGrid, analysis
+from vit_tf.analysis import plots
+
+PATTERNS = ("block*/attention/weights", "block*/*/skip", "block*/*/sum")
+
+
+def with_skips(weights, rng):
+    """The taps of random attention, and skips and sums of a pre-norm model around them."""
+    examples = len(next(iter(weights.values())))
+    taps, x = {}, rng.normal(size=(examples, OBLONG.num_tokens, 2))
+    for tap, values in weights.items():
+        block = tap.split("/")[0]
+        taps[tap] = values
+        for site in ("attention", "mlp"):
+            taps[f"{block}/{site}/skip"] = x
+            taps[f"{block}/{site}/sum"] = x = x + rng.normal(size=x.shape)
+    return taps
+
+
+def rollout_by_loop(weights):
+    """Rollout of one image after each layer, from a list of (head, query, key)."""
+    tokens = weights[0].shape[-1]
+    share, after = np.eye(tokens), []
+    for attention in weights:
+        mixed = 0.5 * attention.mean(0) + 0.5 * np.eye(tokens)
+        share = np.array([[mixed[q] @ share[:, k] for k in range(tokens)] for q in range(tokens)])
+        after.append(share)
+    return np.array(after)
+
+
+def small_vit(**options):
+    return vit_tf.ViT((8, 12, 3), 4, 2, 2, 8, 16, 5, **options)
+
+
+@pytest.fixture
+def images(rng):
+    return rng.normal(size=(5, 8, 12, 3)).astype("float32")
+
+
+def test_rollout_is_the_product_of_each_image_averaged(rng):
+    weights = random_attention(rng, OBLONG, layers=3)
+    features = features_of(with_skips(weights, rng), OBLONG)
+    data = tf.data.Dataset.from_tensor_slices(numbers(5)).batch(2)
+    expected = np.array([rollout_by_loop(one) for one in zip(*weights.values(), strict=True)])
+    result = analysis.attention_rollout(features, data)
+    np.testing.assert_allclose(result, expected.mean(0), rtol=1e-5)
+    assert result.layer.values.tolist() == list(weights)
+    assert (result.attrs["examples"], result.attrs["prefix"]) == (5, 1)
+    single = analysis.rollout_of_images(features, data)
+    np.testing.assert_allclose(single, expected[:, -1], rtol=1e-5)
+    np.testing.assert_allclose(result.sum("key"), 1, rtol=1e-6)
+
+
+def test_attention_to_the_own_token_rolls_out_to_the_identity(rng):
+    weights = {
+        f"block{layer:02}/attention/weights": np.tile(np.eye(13), (2, 3, 1, 1))
+        for layer in range(3)
+    }
+    result = analysis.attention_rollout(features_of(with_skips(weights, rng), OBLONG), numbers(2))
+    np.testing.assert_array_equal(result, np.tile(np.eye(13), (3, 1, 1)))
+
+
+def test_attention_to_the_left_neighbour_rolls_out_to_a_binomial(rng):
+    grid = TokenGrid(1, 6, 0, 8)
+    left = np.eye(6, k=-1)
+    left[0, 0] = 1
+    taps = {}
+    for layer in range(3):
+        taps[f"block{layer:02}/attention/weights"] = left[None, None]
+        for site in ("attention", "mlp"):
+            taps |= {
+                f"block{layer:02}/{site}/{what}": np.ones((1, 6, 1)) for what in ("skip", "sum")
+            }
+    result = analysis.attention_rollout(features_of(taps, grid), numbers(1))
+    np.testing.assert_array_equal(result[-1, 5], np.array([0, 0, 1, 3, 3, 1]) / 8)
+
+
+def test_later_layers_read_what_earlier_ones_made(rng):
+    to_two, to_seven = (np.tile(np.eye(13)[key], (1, 1, 13, 1)) for key in (2, 7))
+    weights = {"block00/attention/weights": to_two, "block01/attention/weights": to_seven}
+    result = analysis.attention_rollout(features_of(with_skips(weights, rng), OBLONG), numbers(1))
+    # Token 4 after layer 2: half of token 7 after layer 1, itself half of 2, and half of its own.
+    np.testing.assert_array_equal(result[1, 4, [2, 4, 7]], [0.5, 0.25, 0.25])
+
+
+@pytest.mark.parametrize("pooling", ["cls", "gap"])
+def test_a_vit_is_followed(images, pooling):
+    vit = small_vit(pooling=pooling)
+    result = analysis.attention_rollout(vit_tf.submodel(vit, *PATTERNS), images)
+    taps = vit.intermediates(images)
+    weights = [taps[f"block{n:02}/attention/weights"].numpy().astype(float) for n in range(2)]
+    expected = np.mean([rollout_by_loop(one) for one in zip(*weights, strict=True)], axis=0)
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("removed", ["block01", "block01/mlp", "block00/attention"])
+def test_a_model_without_a_skip_is_refused(images, removed):
+    features = vit_tf.submodel(small_vit(without_skips=(removed,)), *PATTERNS)
+    site = removed if "/" in removed else f"{removed}/attention"
+    with pytest.raises(ValueError, match=f"model without skips. Received no {site}/skip"):
+        analysis.attention_rollout(features, images)
+
+
+def test_taps_that_do_not_show_the_skips_are_refused(images):
+    vit = small_vit()
+    with pytest.raises(ValueError, match=r"no block00/attention/skip, block00/attention/sum"):
+        analysis.attention_rollout(vit_tf.submodel(vit, "block*/attention/weights"), images)
+    with pytest.raises(ValueError, match=r"between block00/attention/sum and block01/attention/sk"):
+        features = vit_tf.submodel(vit, "block*/attention/*")
+        analysis.attention_rollout(features, images)
+    foreign = features_of({"softmax": np.full((2, 1, 13, 13), 1 / 13)}, OBLONG)
+    with pytest.raises(ValueError, match=r"Received no block\*/attention/weights"):
+        analysis.attention_rollout(foreign, numbers(2))
+
+
+def test_a_post_norm_model_is_refused(rng):
+    taps = with_skips(random_attention(rng, OBLONG), rng)
+    total = taps["block00/mlp/sum"]
+    normalised = (total - total.mean(-1, keepdims=True)) / total.std(-1, keepdims=True)
+    taps["block01/attention/skip"] = normalised
+    words = r"post-norm.*between block00/mlp/sum and block01/attention/skip$"
+    for function in (analysis.attention_rollout, analysis.rollout_of_images):
+        with pytest.raises(ValueError, match=words):
+            function(features_of(taps, OBLONG), numbers(5))
+
+
+def test_attention_that_is_not_finite_is_refused(rng):
+    taps = with_skips(random_attention(rng, OBLONG), rng)
+    taps["block01/attention/weights"][2] = np.nan
+    with pytest.raises(ValueError, match=r"finite activations.*at block01/attention/weights$"):
+        analysis.attention_rollout(features_of(taps, OBLONG), numbers(5))
+    with pytest.raises(ValueError, match=r"finite activations.*at example 2$"):
+        analysis.rollout_of_images(features_of(taps, OBLONG), numbers(5))
+
+
+def test_the_plot_shows_the_query_on_the_grid_of_keys(rng):
+    features = features_of(with_skips(random_attention(rng, OBLONG), rng), OBLONG)
+    result = analysis.attention_rollout(features, numbers(5))
+    axes = plots.plot_rollout(result)
+    for ax, layer in zip(axes, result.values, strict=True):
+        share = layer[0, 1:].reshape(3, 4)
+        (image,) = ax.get_images()
+        np.testing.assert_array_equal(image.get_array(), share / share.max())
+    assert [ax.get_title() for ax in axes] == ["block00", "block01"]
+    assert axes[0].figure.get_suptitle().startswith("Attention rollout of CLS: features")
+    single = analysis.rollout_of_images(features, numbers(5))
+    axes = plots.plot_rollout(single, query=5)
+    share = single.values[3, 5, 1:].reshape(3, 4)
+    np.testing.assert_array_equal(axes[3].get_images()[0].get_array(), share / share.max())
+    assert axes[3].get_title() == "example 3"
+    with pytest.raises(ValueError, match=r"among 0 to 12. Received: query=13"):
+        plots.plot_rollout(result, query=13)
+    with pytest.raises(ValueError, match="Expected the attributes"):
+        plots.plot_rollout(result.drop_attrs())
+    plt.close("all")

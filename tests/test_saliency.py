@@ -1,0 +1,151 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import tensorflow as tf
+import xarray as xr
+from attention_heads import OBLONG, features_of, numbers, random_attention
+
+import vit_tf
+from vit_tf import TokenGrid, analysis
+from vit_tf.analysis import plots
+from vit_tf.analysis.saliency import most_attended
+
+SQUARE = TokenGrid(2, 2, 1, 4)
+
+
+def kept_by_loop(share, mass):
+    """The largest shares, one after another, until they hold the mass."""
+    kept, held = np.zeros(len(share), bool), 0.0
+    for token in sorted(range(len(share)), key=lambda token: -share[token]):
+        if held >= mass - 1e-9:
+            break
+        kept[token], held = True, held + share[token]
+    return kept
+
+
+def iou_by_loop(kept, mask, stride):
+    """IoU of pixels, with the kept tokens drawn as patches: (row, column) arrays of booleans."""
+    pixels = np.kron(kept, np.ones((stride, stride))) > 0
+    return (pixels & mask).sum() / (pixels | mask).sum()
+
+
+def saliency(weights, masks, grid=OBLONG, **options):
+    data = tf.data.Dataset.from_tensor_slices((numbers(len(masks)), masks)).batch(2)
+    return analysis.attention_saliency(features_of(weights, grid), data, **options)
+
+
+@pytest.mark.parametrize("mass", [0.6, 0.25])
+@pytest.mark.parametrize("prefix", [0, 1, 3])
+def test_iou_is_that_of_loops_over_images_heads_and_pixels(rng, prefix, mass):
+    grid = TokenGrid(3, 4, prefix, 8)
+    weights = random_attention(rng, grid)
+    masks = rng.uniform(size=(5, 24, 32)) < np.array([0.1, 0.3, 0.5, 0.7, 0.9])[:, None, None]
+    result = saliency(weights, masks, grid, mass=mass)
+    assert result["query"].values.tolist() == ["cls", "spatial"][not prefix :]
+    for query in result["query"].values:
+        for layer, attention in enumerate(weights.values()):
+            rows = attention[:, :, :1] if query == "cls" else attention[:, :, prefix:]
+            maps = rows.mean(2)[..., prefix:]
+            maps = maps / maps.sum(-1, keepdims=True)
+            expected = [
+                np.mean(
+                    [
+                        iou_by_loop(kept_by_loop(m[h], mass).reshape(3, 4), mask, 8)
+                        for m, mask in zip(maps, masks, strict=True)
+                    ]
+                )
+                for h in range(3)
+            ]
+            here = result.sel(query=query).isel(layer=layer)
+            np.testing.assert_allclose(here.iou, expected, rtol=1e-5)
+            assert here.best_head.item() == np.argmax(expected)
+            assert here.best_iou.item() == pytest.approx(max(expected), rel=1e-5)
+
+
+def test_attention_on_the_object_alone_has_an_iou_of_one_and_beside_it_of_zero():
+    mask = np.zeros((2, 3, 4), bool)
+    mask[:, 1, 1:3] = True
+    on, off = np.full((13, 13), 1e-9), np.full((13, 13), 1e-9)
+    on[:, [6, 7]] = off[:, [1, 12]] = 0.2
+    on[:, 0] = off[:, 0] = 0.6  # to CLS, which does not count
+    weights = {"block00/attention/weights": np.repeat([[off, on]], 2, axis=0)}
+    result = saliency(weights, mask)
+    np.testing.assert_array_equal(result.iou[:, 0], [[0, 1]] * 2)
+    np.testing.assert_array_equal(result.best_head, [[1], [1]])
+    assert result.attrs["mass"] == 0.6 and result.attrs["left_out"] == 0
+
+
+def test_a_mask_of_pixels_is_its_share_of_each_patch():
+    half = np.zeros((1, 8, 8), bool)
+    half[:, :4, :2] = True  # half of the first patch
+    soft = np.array([[[0.5, 0], [0, 0]]])
+    weights = {"block00/attention/weights": np.full((1, 1, 5, 5), [0.1, 0.9, 0, 0, 0])}
+    for masks in (half, half.astype("int64"), half.astype("float32"), soft):
+        result = saliency(weights, masks, SQUARE)
+        np.testing.assert_allclose(result.iou, 0.5, rtol=1e-6)
+
+
+def test_most_attended_keeps_the_fewest_tokens_that_hold_the_mass():
+    maps = tf.constant([[0.1, 0.2, 0.4, 0.3], [0.25, 0.25, 0.25, 0.25], [0.6, 0.2, 0.1, 0.1]])
+    kept = most_attended(maps, 0.6).numpy()
+    np.testing.assert_array_equal(kept, [[0, 0, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0]])
+    even = tf.fill((1, 24), np.float32(1 / 24))
+    assert most_attended(even, 1 / 3).numpy().sum() == 8  # not 9, by rounding
+    assert most_attended(even, 1.0).numpy().sum() == 24
+
+
+def test_images_without_an_object_are_left_out(rng):
+    weights = random_attention(rng, OBLONG, examples=3)
+    masks = rng.uniform(size=(3, 3, 4)) < 0.5
+    masks[1] = False
+    result = saliency(weights, masks)
+    others = {tap: values[[0, 2]] for tap, values in weights.items()}
+    xr.testing.assert_allclose(result, saliency(others, masks[[0, 2]]))
+    assert (result.attrs["left_out"], result.attrs["examples"]) == (1, 3)
+
+
+def test_a_vit_streams_as_it_computes(rng):
+    vit = vit_tf.ViT((8, 12, 3), 4, 1, 2, 8, 16, 5)
+    images = rng.normal(size=(3, 8, 12, 3)).astype("float32")
+    masks = rng.uniform(size=(3, 8, 12)) < 0.5
+    features = vit_tf.submodel(vit, "block*/attention/weights")
+    result = analysis.attention_saliency(features, (images, masks))
+    tap = "block00/attention/weights"
+    known = saliency({tap: vit.intermediates(images)[tap].numpy()}, masks, vit.token_grid)
+    np.testing.assert_allclose(result.iou, known.iou, rtol=1e-6)
+    assert result.attrs["model"] == vit.name
+
+
+def test_errors(rng):
+    weights = random_attention(rng, OBLONG, examples=2)
+    with pytest.raises(ValueError, match=r"mass in \(0, 1\]. Received: mass=0"):
+        saliency(weights, np.ones((2, 3, 4)), mass=0)
+    with pytest.raises(
+        ValueError, match=r"3 x 4 tokens or 24 x 32 pixels. Received: shape .*, 4, 3"
+    ):
+        saliency(weights, np.ones((2, 4, 3)))
+    for value in (255, -1, np.nan):
+        masks = np.zeros((2, 24, 32), "float32")
+        masks[0, 0, 0] = value
+        with pytest.raises(ValueError, match=r"values in \[0, 1\]"):
+            saliency(weights, masks)
+    with pytest.raises(ValueError, match="Received: empty masks only"):
+        saliency(weights, np.zeros((2, 3, 4)))
+    with pytest.raises(ValueError, match=r"Expected finite activations.*block01"):
+        weights["block01/attention/weights"][0] = np.nan
+        saliency(weights, np.ones((2, 3, 4)))
+
+
+def test_the_plot_draws_the_best_heads_over_all(rng):
+    result = saliency(random_attention(rng, OBLONG), rng.uniform(size=(5, 3, 4)) < 0.5)
+    ax = plots.plot_saliency_iou(result)
+    for line, query in zip(ax.get_lines(), ("cls", "spatial"), strict=True):
+        np.testing.assert_array_equal(line.get_ydata(), result.best_iou.sel(query=query))
+    for points, query in zip(ax.collections, ("cls", "spatial"), strict=True):
+        drawn = points.get_offsets()[:, 1].reshape(2, 3)
+        np.testing.assert_array_equal(drawn, result.iou.sel(query=query))
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert legend == ["CLS", "mean of the spatial tokens"]
+    assert ax.get_ylabel() == "IoU of attention and mask"
+    assert len(plots.plot_saliency_iou({"a": result, "b": result}).get_lines()) == 4
+    plt.close("all")

@@ -1,0 +1,96 @@
+"""A model cut into a chain computes what it computes whole."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from vit_tf import analysis
+
+
+def models():
+    """Models of every kind, whose weights are not those that they start with."""
+    keras.utils.set_random_seed(3)
+    size = (16, 24, 3)
+    images = keras.Input(size)
+    x = keras.layers.Conv2D(4, 3, padding="same", name="first")(images)
+    branch = keras.layers.Conv2D(4, 3, padding="same", activation="relu", name="branch")(x)
+    x = keras.layers.Add(name="sum")([x, branch])
+    x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
+    foreign = keras.Model(images, keras.layers.Dense(3, name="logits")(x))
+    return {
+        "vit": vit_tf.ViT(size, 8, 2, 2, 8, 16, 5),
+        "bit": vit_tf.BiT(size, (1, 2), 0.5, 5),
+        "mixer": vit_tf.Mixer(size, 8, 2, 8, 4, 16, 5),
+        "foreign": foreign,
+    }
+
+
+PIECES = {"vit": 4, "bit": 5, "mixer": 5, "foreign": 4}
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_chain_gives_the_taps_of_the_whole(name, rng):
+    features = vit_tf.submodel(models()[name], "*")
+    images = tf.constant(rng.normal(size=(2, 16, 24, 3)), tf.float32)
+    found, x = {}, images
+    segments = features.segments()
+    for segment in segments:
+        taps, x = segment(x)
+        found |= taps
+    assert x is None
+    assert len(segments) >= PIECES[name]
+    whole = features(images)
+    assert found.keys() == whole.keys()
+    for tap, value in whole.items():
+        np.testing.assert_allclose(found[tap], value, rtol=1e-5, atol=1e-6, err_msg=tap)
+
+
+@pytest.mark.parametrize(
+    ("name", "channels"),
+    [("vit", "all"), ("vit", 3), ("bit", 2), ("mixer", "sum"), ("foreign", "all")],
+)
+def test_fields_of_a_chain_are_those_of_the_whole(name, channels, rng):
+    model = models()[name]
+    patterns = ("*/sum", "*/branch") if name != "foreign" else ("sum", "branch", "logits")
+    features = vit_tf.submodel(model, *patterns)
+    images = rng.normal(size=(2, 16, 24, 3)).astype("float32")
+    chain = analysis.receptive_field(features, images, channels)
+    grid = features.token_grid
+    whole = analysis.receptive_field(lambda x: features(x), images, channels, grid)
+    assert list(chain.layer) == list(features.taps)
+    np.testing.assert_allclose(chain, whole.sel(layer=chain.layer), rtol=1e-4, atol=1e-8)
+    assert float(chain.max()) > 0
+
+
+def test_a_layer_called_twice_and_a_skip_around_everything(rng):
+    images = keras.Input((4, 4, 3))
+    shared = keras.layers.Dense(3, name="shared")
+    x = shared(keras.ops.tanh(shared(images)))
+    model = keras.Model(images, keras.layers.Add(name="sum")([x, images]))
+    features = vit_tf.submodel(model, "shared", "shared@2", "sum")
+    batch = rng.normal(size=(2, 4, 4, 3)).astype("float32")
+    assert len(features.segments()) == 1  # the images are needed to the end
+    chain = analysis.receptive_field(features, batch, "all")
+    whole = analysis.receptive_field(lambda x: features(x), batch, "all")
+    np.testing.assert_allclose(chain, whole.sel(layer=chain.layer), rtol=1e-5)
+
+
+def test_patches_by_a_product_are_those_of_a_convolution(rng):
+    ours = vit_tf.transformer.PatchDense(5, (2, 3), name="patches")
+    theirs = keras.layers.Conv2D(5, (2, 3), strides=(2, 3))
+    images = tf.constant(rng.normal(size=(2, 6, 9, 4)), tf.float32)
+    for layer in (ours, theirs):
+        layer.build(images.shape)
+    theirs.set_weights([rng.normal(size=w.shape) for w in theirs.get_weights()])
+    ours.set_weights(theirs.get_weights())
+    gradients = []
+    for layer in (ours, theirs):
+        with tf.GradientTape() as tape:
+            tape.watch(images)
+            value = layer(images)
+            total = tf.reduce_sum(value**2)
+        gradients.append([value, *tape.gradient(total, [images, *layer.trainable_weights])])
+    for one, other in zip(*gradients, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
