@@ -12,12 +12,26 @@ from .aligned_attention import (
 )
 from .attention import attention_distance, attention_statistic
 from .attention_patterns import attention_patterns, mean_patterns, pattern_statistic
+from .baselines import gaussian_like
 from .cka import cka, cka_statistic
 from .claims import Claim, scorecard
+from .clustering import (
+    cluster_scores,
+    clustering,
+    clustering_statistic,
+    masked_features,
+    object_clustering,
+    object_statistic,
+)
 from .counterparts import counterparts, own_matches
+from .dense_features import dense_features
+from .derived import choose
 from .head_classes import head_classes
 from .heads import head_similarity, head_statistic
 from .interactive import cka_heatmap, distance_lines
+from .keypoints import correct_keypoints, keypoint_correspondence
+from .knn import knn_accuracy, knn_statistic
+from .last_layer import last_layer_cka, last_layer_statistic
 from .localization import localization, localization_statistic
 from .matching import match_maps
 from .mean_attention import mean_attention, mean_attention_statistic
@@ -27,9 +41,12 @@ from .plots import (
     plot_attention_patterns,
     plot_cka,
     plot_cka_beside,
+    plot_clustering,
     plot_counterparts,
     plot_head_classes,
     plot_head_similarity,
+    plot_knn,
+    plot_last_layer_cka,
     plot_localization,
     plot_matches,
     plot_offsets,
@@ -42,17 +59,22 @@ from .plots import (
     plot_skip_ratio,
     plot_skip_ratio_lines,
 )
+from .pooling import Pooled, pooled_statistic
+from .propagation import label_propagation, propagate, propagate_masks
 from .receptive_field import receptive_field
 from .report import Figure, write_report
+from .residual import depth_cka, depth_statistic, residual_cka, residual_statistic
 from .ridge import fit_ridge_probe, probe_statistic, ridge_probe, score_statistic, select_l2
 from .rollout import attention_rollout, rollout_of_images, rollout_statistic
 from .saliency import attention_saliency, saliency_statistic
 from .skips import skip_ratio, skip_statistic
-from .stream import Statistic, accumulate, choose, collect, one_pass
+from .stream import Statistic, accumulate, collect, one_pass
+from .video_scores import boundary_accuracy, region_similarity, write_masks
 
 __all__ = [
     "Claim",
     "Figure",
+    "Pooled",
     "Statistic",
     "accumulate",
     "aligned_attention",
@@ -63,24 +85,42 @@ __all__ = [
     "attention_rollout",
     "attention_saliency",
     "attention_statistic",
+    "boundary_accuracy",
     "choose",
     "cka",
     "cka_heatmap",
     "cka_statistic",
+    "cluster_scores",
+    "clustering",
+    "clustering_statistic",
     "collect",
+    "correct_keypoints",
     "counterparts",
+    "dense_features",
+    "depth_cka",
+    "depth_statistic",
     "distance_lines",
     "fit_ridge_probe",
+    "gaussian_like",
     "head_classes",
     "head_similarity",
     "head_statistic",
+    "keypoint_correspondence",
+    "knn_accuracy",
+    "knn_statistic",
+    "label_propagation",
+    "last_layer_cka",
+    "last_layer_statistic",
     "localization",
     "localization_statistic",
+    "masked_features",
     "match_maps",
     "mean_attention",
     "mean_attention_statistic",
     "mean_distance",
     "mean_patterns",
+    "object_clustering",
+    "object_statistic",
     "one_pass",
     "own_matches",
     "pattern_statistic",
@@ -89,9 +129,12 @@ __all__ = [
     "plot_attention_patterns",
     "plot_cka",
     "plot_cka_beside",
+    "plot_clustering",
     "plot_counterparts",
     "plot_head_classes",
     "plot_head_similarity",
+    "plot_knn",
+    "plot_last_layer_cka",
     "plot_localization",
     "plot_matches",
     "plot_offsets",
@@ -103,8 +146,14 @@ __all__ = [
     "plot_saliency_iou",
     "plot_skip_ratio",
     "plot_skip_ratio_lines",
+    "pooled_statistic",
     "probe_statistic",
+    "propagate",
+    "propagate_masks",
     "receptive_field",
+    "region_similarity",
+    "residual_cka",
+    "residual_statistic",
     "ridge_probe",
     "rollout_of_images",
     "rollout_statistic",
@@ -114,5 +163,6 @@ __all__ = [
     "select_l2",
     "skip_ratio",
     "skip_statistic",
+    "write_masks",
     "write_report",
 ]

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from . import figure_rows as rows
-from . import needs, trained_rows
+from . import needs, trained_rows, walmer_rows
+from .report import RAGHU, WALMER
 
 SECTIONS = {
     "structure": (
@@ -47,7 +48,8 @@ class Entry:
     """One figure of the paper, as a row of the table.
 
     Attributes:
-        numbers: the figures of Raghu et al. 2021 it answers to; each chooses it.
+        numbers: the figures of Raghu et al. 2021 it answers to, or of Walmer et al. 2023, such as
+            `"W.3"`; each chooses it.
         section: key of `SECTIONS`.
         title: what it shows.
         roles: the parts of the models it needs; `subjects.Subject` tells them.
@@ -65,14 +67,18 @@ class Entry:
     together: Callable = needs.nothing
 
     @property
+    def source(self):
+        """Name and address of the paper."""
+        return WALMER if self.numbers[0].startswith("W.") else RAGHU
+
+    @property
     def paper(self):
         """The figures of the paper, in words; empty for what is not in it."""
         if self.numbers == ("sanity",):
             return ""
-        numbers = " and ".join([", ".join(self.numbers[:-1]), self.numbers[-1]]).removeprefix(
-            " and "
-        )
-        return f"Figure{'s' if len(self.numbers) > 1 else ''} {numbers}"
+        *first, last = [number.removeprefix("W.") for number in self.numbers]
+        plural = "s" if first else ""
+        return f"Figure{plural} {' and '.join(filter(None, [', '.join(first), last]))}"
 
 
 FIGURES = (
@@ -126,6 +132,22 @@ FIGURES = (
         "mean distance of attention heads",
         ("vit", "gap", "fraction"),
         rows.head_distances,
+        needs.attention,
+    ),
+    Entry(
+        ("W.3", "W.14", "W.18"),
+        "locality",
+        "attention by offset from the query, and kinds of heads",
+        ("vit", "gap"),
+        walmer_rows.offsets_of_attention,
+        needs.attention,
+    ),
+    Entry(
+        ("W.2", "W.11", "W.12", "W.13", "W.17"),
+        "locality",
+        "sparse patterns of attention that repeat",
+        ("vit", "gap"),
+        walmer_rows.repeated_patterns,
         needs.attention,
     ),
     Entry(
@@ -266,7 +288,8 @@ def left_out(entries, subjects):
         fitting = [subject for subject in models if not lacking[subject.name]]
         why += [sentence for sentence in [fitting and entry.together(fitting)] if sentence]
         if why:
-            found.append((": ".join(filter(None, [entry.paper, entry.title])), why))
+            of = "" if entry.source is RAGHU else f" of {entry.source[0]}"
+            found.append((": ".join(filter(None, [entry.paper + of, entry.title])), why))
     return found
 
 

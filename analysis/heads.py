@@ -13,8 +13,9 @@ from .cka import (
     unbiased_kernels,
     unscaled,
 )
+from .derived import select
 from .results import require_finite
-from .stream import Statistic, evaluate, select
+from .stream import Statistic, evaluate
 from .tokens import require_grid
 
 ORDERS = ("local", "global")

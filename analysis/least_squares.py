@@ -25,7 +25,9 @@ def moments(examples, x, targets, products=None, rows=None):
     mean, target = x / examples, targets / examples
     known = {"mean": mean, "target": target}
     if rows is None:
-        xx = products["xx"] - examples * mean[:, :, None] * mean[:, None, :]
+        xx = np.empty_like(products["xx"])
+        for token, of_mean in enumerate(mean):  # one at a time, as all together are large
+            np.subtract(products["xx"][token], examples * np.outer(of_mean, of_mean), xx[token])
         xy = products["xy"] - examples * mean[:, :, None] * target
         return known | {"xx": xx, "xy": xy}
     centred = np.moveaxis(rows[0] - mean, 1, 0)

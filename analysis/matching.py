@@ -4,7 +4,7 @@ import math
 
 import tensorflow as tf
 
-from .stream import Derived
+from .derived import Derived
 from .tokens import require_grid
 
 

@@ -12,13 +12,14 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+from .derived import choose
 from .matching import match_maps
 from .measurements import Derived, Field, Forward, Probe
 from .receptive_field import receptive_field
 from .results import name_subjects
 from .ridge import L2, probe_statistic, score_statistic, select_l2
 from .store import fingerprint, keep, load
-from .stream import choose, first_batch, one_pass
+from .stream import first_batch, one_pass
 
 log = logging.getLogger(__name__)
 

@@ -11,11 +11,15 @@ from typing import Any
 import tensorflow as tf
 import xarray as xr
 
+from .aligned_attention import aligned_attention as align
 from .attention import attention_statistic
+from .attention_patterns import pattern_statistic
 from .cka import cka_statistic
 from .counterparts import counterparts
+from .head_classes import head_classes as classify
 from .heads import head_statistic
 from .localization import localization_statistic
+from .mean_attention import mean_attention_statistic
 from .skips import skip_statistic
 from .subjects import MOST_PANELS, Subject, representations, spread
 
@@ -87,6 +91,28 @@ def attention_distance(subject):
     """Reach of every attention head."""
     taps = tuple(tap for tap in subject.taps if tap.endswith("/weights"))
     return _alone("attention_distance", subject, taps, attention_statistic)
+
+
+def mean_attention(subject):
+    """Attention maps averaged over images, which others follow from."""
+    taps = tuple(tap for tap in subject.taps if tap.endswith("/weights"))
+    return _alone("mean_attention", subject, taps, mean_attention_statistic)
+
+
+def aligned_attention(subject):
+    """Attention of every head by the offset of key from query."""
+    return _of_mean_attention("aligned_attention", subject, align)
+
+
+def head_classes(subject):
+    """The kind of every attention head."""
+    return _of_mean_attention("head_classes", subject, classify)
+
+
+def attention_patterns(subject):
+    """How far heads and layers attend to the same few tokens of an image."""
+    taps = tuple(tap for tap in subject.taps if tap.endswith("/weights"))
+    return _alone("attention_patterns", subject, taps, pattern_statistic)
 
 
 def skip_ratio(subject):
@@ -185,6 +211,11 @@ def _name(analysis, *subjects):
 
 def _unless(word, usual):
     return "" if word == usual else f"_{word}"
+
+
+def _of_mean_attention(analysis, subject, compute):
+    inputs = (mean_attention(subject),)
+    return Derived(_name(analysis, subject), inputs, lambda results: compute(results[0]))
 
 
 def _alone(analysis, subject, taps, statistic):

@@ -64,6 +64,7 @@ def _report_figure(entry, row, caption, chosen, path):
         title=row.title,
         caption=caption,
         paper=entry.paper,
+        source=entry.source,
         alt=f"{row.title}. {caption}",
         png=path,
         results=[f"results/{one.name}.nc" for one in row.measurements.values()],

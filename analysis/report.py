@@ -19,6 +19,10 @@ from .store import write_whole
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
+RAGHU = ("Raghu et al. (2021)", "https://arxiv.org/abs/2108.08810")
+WALMER = ("Walmer et al. (2023)", "https://arxiv.org/abs/2212.03862")
+
+
 @dataclass(frozen=True)
 class Figure:
     """One picture of the report.
@@ -27,12 +31,13 @@ class Figure:
         name: short and unique; "cka-vit" is reached by the link "#figure-cka-vit".
         title: what is shown.
         caption: one sentence on how to read it.
-        paper: the figures of Raghu et al. 2021 it answers to, "Figures 1 and 2"; may be empty.
+        paper: the figures of a paper it answers to, "Figures 1 and 2"; may be empty.
         alt: what the picture says, for those who cannot see it.
         png: path of the PNG.
         results: links, relative to the report, to the netCDF files that it draws.
         interactive: what answers to the mouse in place of the picture, one dict for each panel,
             from the functions of `interactive`; the picture stays for print and without scripts.
+        source: name and address of the paper.
     """
 
     name: str
@@ -43,6 +48,7 @@ class Figure:
     png: str | os.PathLike
     results: tuple[str, ...] = ()
     interactive: tuple[dict, ...] = ()
+    source: tuple[str, str] = RAGHU
 
 
 def write_report(

@@ -6,9 +6,10 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from .derived import select
 from .least_squares import moments, solve
 from .results import provenance, require_finite
-from .stream import Statistic, as_dataset, evaluate, first_batch, select
+from .stream import Statistic, as_dataset, evaluate, first_batch
 from .tokens import as_tokens, grid_of
 
 TOKENS = ("mean", "first", "rest", "each")

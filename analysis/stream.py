@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
+from .derived import Calls
 from .replicas import rows_of_workers, sum_of_workers, this_worker
-from .results import model_name
 
 BATCH_SIZE = 128
 # The number of a batch that a worker without one of its own takes, to learn what there is to sum.
@@ -26,16 +26,20 @@ class Statistic:
             of one batch and of a dict `{tap: tensor}` for each model that is looked at. It
             returns a dict of structures of tensors, made of TensorFlow operations: decorate with
             `tf.function` what needs AutoGraph. Over batches they are summed as float64, save for
-            what lies under `"rows"`: that is concatenated along its first axis, in order.
+            what lies under `"rows"`: that is concatenated along its first axis, in order; and
+            under `"merged"`: of that `merge` makes one.
         finish: function of the totals, with the structure of the steps, to the result.
         min_batch: number of examples that a batch must have.
         with_labels: whether the step takes the labels.
+        merge: function of two structures of arrays from under `"merged"`, that of earlier batches
+            first, to one of the same shapes. Several workers merge their own batches first.
     """
 
     step: Callable[..., dict]
     finish: Callable[[dict], Any]
     min_batch: int = 1
     with_labels: bool = False
+    merge: Callable[..., Any] | None = None
 
 
 def one_pass(requests, images, description=None):
@@ -67,7 +71,7 @@ def one_pass(requests, images, description=None):
     min_batch = max((statistic.min_batch for statistic in statistics), default=1)
 
     def step(images, *labels):
-        taps = _Calls(images)
+        taps = Calls(images)
         return {
             name: statistic.step(
                 images, *(labels if statistic.with_labels else ()), *map(taps, features)
@@ -75,12 +79,13 @@ def one_pass(requests, images, description=None):
             for name, (statistic, *features) in requests.items()
         }
 
-    sums, rows, numbers = None, [], []
+    sums, rows, merged, numbers = None, [], {}, []
     for number, result in _results(step, images, with_labels, description, min_batch):
         rows.append({name: part["rows"] for name, part in result.items() if "rows" in part})
+        merged = _merge(requests, merged, result)
         numbers.append(number)
         added = {
-            name: {key: value for key, value in part.items() if key != "rows"}
+            name: {key: value for key, value in part.items() if key not in ("rows", "merged")}
             for name, part in result.items()
         }
         if number == NOT_MINE:
@@ -90,9 +95,15 @@ def one_pass(requests, images, description=None):
     if this_worker(strategy)[1] > 1:
         sums = sum_of_workers(strategy, sums)
         rows = rows_of_workers(strategy, rows, numbers)
+        of_workers = rows_of_workers(strategy, [merged], numbers[:1])
+        merged = {}
+        for part in of_workers:
+            merged = _merge(requests, merged, {name: {"merged": m} for name, m in part.items()})
     rows = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *rows)
+    kept = {"rows": rows, "merged": merged}
     return {
-        name: total | ({"rows": rows[name]} if name in rows else {}) for name, total in sums.items()
+        name: total | {key: of[name] for key, of in kept.items() if name in of}
+        for name, total in sums.items()
     }
 
 
@@ -141,75 +152,13 @@ def collect(step, images, *, with_labels=False, description=None, min_batch=1):
     return evaluate(statistic, images, description=description)
 
 
-class Derived:
-    """Features computed from the taps of other features.
-
-    `one_pass` calls those others once, whatever is derived from them.
-
-    Args:
-        features: callable from images to `{tap: tensor}`.
-        compute: function of that dict to another.
-        token_grid: `TokenGrid` of the tokens, or None.
-    """
-
-    def __init__(self, features, compute, token_grid):
-        self.name = model_name(features)
-        self.token_grid = token_grid
-        self.features = features
-        self.compute = compute
-
-    def __call__(self, images):
-        return self.compute(self.features(images))
-
-
-def choose(features, names):
-    """Some of the taps of `features`, in the order of `names`.
-
-    Statistics in one pass that look at different taps of one model share its forward pass so.
-
-    Args:
-        features: callable from images to `{tap: tensor}`.
-        names: names of taps.
-
-    Returns:
-        Callable from images to `{tap: tensor}`, with the name and `token_grid` of the features.
-
-    Raises:
-        ValueError: when called, for names that the features do not have.
-    """
-    names = tuple(names)
-    grid = getattr(features, "token_grid", None)
-    return Derived(features, lambda taps: select(taps, names), grid)
-
-
-def select(taps, names):
-    """The entries of a dict of taps that are named, in the order of the names.
-
-    Raises:
-        ValueError: for a name that is not there; those that are, are listed.
-    """
-    for name in names:
-        if name not in taps:
-            there = ", ".join(list(taps)[:8]) + (", ..." if len(taps) > 8 else "")
-            raise ValueError(f"Expected a tap {name!r}. Received: {there}")
-    return {name: taps[name] for name in names}
-
-
-class _Calls:
-    """The taps of each features callable for one batch, computed when first asked for."""
-
-    def __init__(self, images):
-        self._images = images
-        self._made = {}
-
-    def __call__(self, features):
-        key = id(features)
-        if key not in self._made:
-            derived = isinstance(features, Derived)
-            self._made[key] = (
-                features.compute(self(features.features)) if derived else features(self._images)
-            )
-        return self._made[key]
+def _merge(requests, merged, result):
+    """What lies under `"merged"` in earlier results and in another one, as one for each name."""
+    parts = {name: part["merged"] for name, part in result.items() if "merged" in part}
+    return {
+        name: requests[name][0].merge(merged[name], part) if name in merged else part
+        for name, part in parts.items()
+    }
 
 
 def _add(sums, result):
@@ -232,7 +181,12 @@ def as_dataset(data, batch_size=BATCH_SIZE):
                 "Expected images to be an array, a pair of arrays (images, labels) or a "
                 f"tf.data.Dataset. Received: {type(data).__name__}"
             )
-        data = tf.data.Dataset.from_tensor_slices(data).batch(batch_size)
+        count = leaves[0].shape[0]
+        size = min(batch_size, count) or 1
+        # Batches that are known to be alike make a graph of static shapes, which runs faster.
+        data = tf.data.Dataset.from_tensor_slices(data).batch(
+            size, drop_remainder=count % size == 0
+        )
     spec = data.element_spec
     images = spec[0] if isinstance(spec, tuple) else spec
     if not isinstance(images, tf.TensorSpec) or images.shape.rank in (0, 1, 3):
@@ -254,8 +208,8 @@ def _results(step, data, with_labels, description, min_batch=1):
     """Yields the number and the result, as arrays, of each batch of this worker, in order."""
     dataset = _batches_of(data, with_labels)
     strategy = tf.distribute.get_strategy()
-    free = [tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) for spec in dataset.element_spec]
-    compiled = tf.function(step, input_signature=free, autograph=False).get_concrete_function()
+    signature = list(dataset.element_spec)
+    compiled = tf.function(step, input_signature=signature, autograph=False).get_concrete_function()
     every_replica = tf.function(
         lambda batches: strategy.run(_tensors(step), batches),
         reduce_retracing=True,

@@ -24,6 +24,7 @@ from benchmarks import contest
 
 CONTESTS = (
     "cka",
+    "cka_stream",
     "cka_taps",
     "cka_paper",
     "one_pass",

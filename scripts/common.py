@@ -57,7 +57,7 @@ def add_strategy(add):
 
 def add_source(add):
     """Adds the options that tell which data set it is."""
-    add("--data", default="digits", help="digits (default), a TFDS name or a folder of images")
+    add("--data", default="digits", help="digits (default), shapes, a TFDS name or a folder")
     add("--data-dir", help="where TFDS keeps its data, such as ~/tensorflow_datasets")
 
 

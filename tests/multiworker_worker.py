@@ -102,11 +102,13 @@ def functional():
 
 
 def measure(count):
-    """Every kind of total, sums and rows, of so many batches of 8 images."""
+    """Every kind of total, sums, rows and merged, of so many batches of 8 images."""
     images, labels = (array[: 8 * count] for array in make_data(1))
     data = tf.data.Dataset.from_tensor_slices((images, labels)).batch(8)
     features = vit_tf.submodel(make_vit(), "block00/*/sum")
+    tested = analysis.stream.evaluate(analysis.pooled_statistic(), data, features)
     requests = {
+        "knn": (analysis.knn_statistic(features, tested, 3, (5,)), features),
         "cka": (analysis.cka_statistic(features), features),
         "probe": (analysis.probe_statistic(features, data, 3, tokens="each"), features),
         "score": (analysis.skip_statistic(features := vit_tf.submodel(make_vit(), "*")), features),

@@ -185,7 +185,7 @@ def test_errors(rng):
         (heads, {"block": "block05"}, "Expected a tap 'block05/attention/weights'. Received: bl"),
         (heads, {"grid": None}, "Expected a grid, or features with a token_grid"),
         (heads, {"grid": TokenGrid(1, 3, 0, 8)}, "over 3 tokens"),
-        (two, {}, r"with 2 heads.*of shape \(None, 2, 3, 5\)"),
+        (two, {}, r"with 2 heads.*of shape \(8, 2, 3, 5\)"),
         (broken, {}, r"Expected finite activations.*at block00/attention/heads/head1$"),
         (heads, {}, r"Received a constant layer: constant$"),
     ]:

@@ -184,7 +184,7 @@ def test_errors(rng):
         (mixed, {"tokens": [7]}, r"Expected tokens among 0 to 6\. Received: tokens=\[7\]"),
         (mixed, {"tokens": []}, "Expected tokens among"),
         (mixed, {"grid": TokenGrid(3, 2, 1, 4)}, r"tile the images.*8 x 12 pixels"),
-        (mixed, {"grid": TokenGrid(3, 2, 0, 4)}, r"'one' of shape \(None, 7, 32\)"),
+        (mixed, {"grid": TokenGrid(3, 2, 0, 4)}, r"'one' of shape \(16, 7, 32\)"),
         (mixed, {"grid": None}, "on a grid"),
         (sizes, {"grid": None}, r"Expected taps on one grid\. Received: .*'a'.*'b'"),
         (lambda _: vector, {}, "'pooled' of shape"),

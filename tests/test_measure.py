@@ -113,7 +113,8 @@ def test_one_pass_serves_every_forward_statistic(measured, data):
     # The probes of five models read the test images too, in one pass of their own each.
     forward = [count for images, count in passes if images is data.test and count > 4]
     apart = ["cka.no-skips", "block_cka.before.after"]
-    assert forward == [len(names) - 1 + 3]  # all but two, and 3 inputs of data_scale
+    # All but two, the inputs of data_scale, and those of figures of mean attention.
+    assert forward == [len(names) - 2 + 4 + 2]
     assert sum(images is data.test for images, _ in passes) == 1 + len(apart) + 5
     assert sum(images is data.train for images, _ in passes) == 5
 

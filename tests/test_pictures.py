@@ -8,8 +8,9 @@ import xarray as xr
 
 from vit_tf.analysis import pictures
 from vit_tf.analysis.figure_rows import Row
+from vit_tf.analysis.report import RAGHU
 
-ENTRY = SimpleNamespace(section="structure", paper="Figure 1")
+ENTRY = SimpleNamespace(section="structure", paper="Figure 1", source=RAGHU)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ _HOMES = {
     "Recipe": "vit_tf.training",
     "ViT": "vit_tf.vit",
     "at_resolution": "vit_tf.resolution",
+    "fresh_copy": "vit_tf.fresh",
     "list_pretrained": "vit_tf.checkpoints.names",
     "load_features": "vit_tf.saving",
     "load_model": "vit_tf.saving",

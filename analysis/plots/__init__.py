@@ -8,6 +8,7 @@ fitting size; the caller saves and closes it. A title takes the model's name fro
 """
 
 from .attention import plot_aligned_attention, plot_head_classes, plot_offsets
+from .features import plot_clustering, plot_knn, plot_last_layer_cka
 from .lines import plot_attention_distance, plot_skip_ratio_lines
 from .localization import plot_head_similarity, plot_localization
 from .maps import plot_receptive_field, plot_skip_ratio
@@ -21,9 +22,12 @@ __all__ = [
     "plot_attention_patterns",
     "plot_cka",
     "plot_cka_beside",
+    "plot_clustering",
     "plot_counterparts",
     "plot_head_classes",
     "plot_head_similarity",
+    "plot_knn",
+    "plot_last_layer_cka",
     "plot_localization",
     "plot_matches",
     "plot_offsets",

@@ -18,31 +18,33 @@ def _layers():
     return [name.rstrip(".") for name in names]
 
 
-def ours():
+def ours(batches=1):
+    """All from one call, tracing included."""
     import vit_tf
     from vit_tf import analysis
 
     taps = [f"block{i:02d}/{tap}" for i in range(12) for tap in TAPS]
     features = vit_tf.submodel(vits.ours(**CONFIG), *taps)
-    batch = images(COUNT)
+    seen = images(COUNT * batches)  # in batches of 128
     # The others cut off what is negative, which the unbiased estimator may be.
-    return lambda: analysis.cka(features, batch)["cka"].values.clip(0, 1)
+    return lambda: analysis.cka(features, seen)["cka"].values.clip(0, 1)
 
 
-def forward():
-    """The bare forward pass."""
+def forward(batches=1):
+    """The bare forward pass, traced before."""
     import tensorflow as tf
 
     model, batch = vits.ours(**CONFIG), tf.constant(images(COUNT))
     compiled = tf.function(lambda x: model(x, training=False), autograph=False)
 
     def run():
-        compiled(batch).numpy()
+        for _ in range(batches):
+            compiled(batch).numpy()
 
     return run
 
 
-def products():
+def products(batches=1):
     """The Gram matrices of all activations by products as fast as the machine's large ones.
 
     How long they take follows from the rate of one large product, which is measured each time.
@@ -54,7 +56,7 @@ def products():
     side = 4096
     tokens, width = 197, CONFIG["hidden_dim"]
     channels = tokens * (width * 6 + CONFIG["mlp_dim"]) * CONFIG["num_layers"]
-    share = COUNT**2 * channels / side**3
+    share = batches * COUNT**2 * channels / side**3
     square = tf.random.stateless_normal((side, side), (0, 0))
     multiply = tf.function(lambda x: tf.matmul(x, x, transpose_b=True))
     multiply(square)

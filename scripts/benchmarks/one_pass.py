@@ -5,20 +5,14 @@ from benchmarks.contest import Contest, Ratio
 from benchmarks.forward_vit import CONFIG
 from benchmarks.weights import images
 
-COUNT, BATCH = 256, 128
-
-
-def _data():
-    import tensorflow as tf
-
-    return tf.data.Dataset.from_tensor_slices(images(COUNT)).batch(BATCH)
+COUNT = 256  # in batches of 128
 
 
 def forward():
     """The bare forward pass, by the same engine."""
     from vit_tf import analysis
 
-    model, data = vits.ours(**CONFIG), _data()
+    model, data = vits.ours(**CONFIG), images(COUNT)
 
     def run():
         analysis.collect(lambda batch: model(batch), data)
@@ -31,7 +25,7 @@ def ours():
     from vit_tf import analysis
 
     features = vit_tf.submodel(vits.ours(**CONFIG), "*/weights", "*/skip", "*/branch")
-    data = _data()
+    data = images(COUNT)
     requests = {
         "distance": (analysis.attention_statistic(features), features),
         "skips": (analysis.skip_statistic(features), features),

@@ -1,5 +1,6 @@
 """Data sets by name, as batches of images in [-1, 1] and labels, and their augmentation."""
 
+from vit_tf.data.annotated_shapes import load_shape_pairs, load_shape_videos, load_shapes
 from vit_tf.data.augmentation import augment, check_labels, random_flip, random_shift
 from vit_tf.data.few_shot import few_shot
 from vit_tf.data.folder import check_images
@@ -14,6 +15,9 @@ __all__ = [
     "describe",
     "few_shot",
     "load",
+    "load_shape_pairs",
+    "load_shape_videos",
+    "load_shapes",
     "random_flip",
     "random_shift",
 ]

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from vit_tf.data.digits import open_digits
 from vit_tf.data.folder import open_folder
+from vit_tf.data.shapes import open_shapes
 from vit_tf.data.source import SPLITS, Description, partition
 from vit_tf.data.tfds import is_tfds_name, open_tfds
 from vit_tf.names import unknown_name
@@ -37,9 +38,10 @@ def load(
     once and kept in memory; larger ones are streamed.
 
     Args:
-        name: `"digits"` (scikit-learn's, no download), a TFDS name such as `"fashion_mnist"`, or
-            the path of a folder, `root/class/*.jpg` or `root/{train,validation,test}/class/*.jpg`.
-            Should a TFDS name also be a folder, `"./name"` means the folder.
+        name: `"digits"` (scikit-learn's, no download), `"shapes"` (made on the spot), a TFDS name
+            such as `"fashion_mnist"`, or the path of a folder, `root/class/*.jpg` or
+            `root/{train,validation,test}/class/*.jpg`. Should a TFDS name also be a folder,
+            `"./name"` means the folder.
         image_size: height and width to resize to (bilinear, antialiased), in pixels; a number or a
             pair. None keeps the images' own size.
         batch_size: examples per batch; the last one may have fewer.
@@ -108,11 +110,13 @@ def open_source(name, data_dir):
     """The `Source` of a name."""
     if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
         raise ValueError(
-            "Expected name to be 'digits', a TFDS name or the path of a folder. "
+            "Expected name to be 'digits', 'shapes', a TFDS name or the path of a folder. "
             f"Received: name={name!r}"
         )
     if name == "digits":
         return open_digits()
+    if name == "shapes":
+        return open_shapes()
     if isinstance(name, os.PathLike) or name[0] in "./~\\":
         return open_folder(name)
     if os.path.isdir(name) and not is_tfds_name(name):

@@ -85,8 +85,8 @@ def _builder(name, data_dir):
     except (ValueError, AssertionError, ImportError) as error:
         if is_tfds_name(name):
             raise _unusable(name, error) from error
-    known = ["digits", *tfds.list_builders()]
-    raise unknown_name("name (digits, a TFDS name or a folder that exists)", name, known)
+    known = ["digits", "shapes", *tfds.list_builders()]
+    raise unknown_name("name (digits, shapes, a TFDS name or a folder that exists)", name, known)
 
 
 def _prepared(builder, name):

@@ -1,0 +1,149 @@
+"""What features are good for as they are: votes of neighbours, clusters, and last layers."""
+
+import numpy as np
+
+from . import style
+from .layers import FONT_SIZE, depth_axis
+
+SCORES = {
+    "purity": "cluster purity",
+    "nmi": "normalised mutual information",
+    "ari": "adjusted Rand index",
+}
+PARTS = {"cls": "CLS token", "spatial": "spatial tokens"}
+PANEL = 3.0  # inches, of few models
+
+
+def plot_knn(results, ax=None, top=1):
+    """Accuracy of a vote among neighbours through the depth (Figures 9 and 28 of Walmer et al.).
+
+    Args:
+        results: DataArray of dims (layer, k, top) from `knn_accuracy`, or a dict from label to such
+            DataArrays.
+        ax: Matplotlib axes; new ones if None.
+        top: 1 or 5, which accuracy.
+
+    Returns:
+        The axes: a colour per result, a line style per k. Layers are named if all results share
+        them; otherwise depth is normalised to [0, 1].
+
+    Raises:
+        ValueError: if there is no result, one has other dims, or `top` is not in one.
+    """
+    models = style.expect_results(results if isinstance(results, dict) else {"": results})
+    accuracies = {
+        label: _of_top(style.expect_array(result, ("layer", "k", "top")), top)
+        for label, result in models.items()
+    }
+    lines = {
+        (label, int(k)): accuracy.sel(k=k)
+        for label, accuracy in accuracies.items()
+        for k in accuracy["k"].values
+    }
+    numbers = sorted({k for _, k in lines})
+    ax = _draw(lines, numbers, [f"k = {k}" for k in numbers], ax)
+    title = f"k-nearest neighbours, top {top}"
+    ax.set_title(title if models is results else style.titled(title, results))
+    ax.set(ylabel="test accuracy (%)")
+    ax.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}")
+    return ax
+
+
+def plot_clustering(results, ax=None, score="purity"):
+    """Agreement of clusters with labels through the depth (Figures 7, 8 and 24 to 27 of Walmer).
+
+    Args:
+        results: Dataset with `purity`, `nmi` and `ari` of dims (layer,) from `clustering`, or a
+            dict from label to such Datasets.
+        ax: Matplotlib axes; new ones if None.
+        score: one of these three.
+
+    Returns:
+        The axes: a line per result. Layers are named if all results share them; otherwise depth is
+        normalised to [0, 1].
+
+    Raises:
+        ValueError: if there is no result, one is no such Dataset, or `score` is another.
+    """
+    if score not in SCORES:
+        raise ValueError(f"Expected score in {list(SCORES)}. Received: score={score!r}")
+    models = style.expect_results(results if isinstance(results, dict) else {"": results})
+    lines = {
+        (label, score): style.expect_variable(result, score, ("layer",))
+        for label, result in models.items()
+    }
+    ax = _draw(lines, [score], [SCORES[score]], ax)
+    counts = {int(result.attrs["clusters"]) for result in models.values()}
+    title = f"Agreement of {counts.pop()} clusters with labels" if len(counts) == 1 else "Clusters"
+    ax.set_title(title if models is results else style.titled(title, results))
+    ax.set(ylabel=SCORES[score])
+    return ax
+
+
+def plot_last_layer_cka(result, axes=None):
+    """Similarity of the last layers of all pairs of models (Figures 6 and 19 of Walmer et al.).
+
+    Args:
+        result: Dataset with `cka` of dims (model_x, model_y, part) from `last_layer_cka`.
+        axes: array of at least as many Matplotlib axes as parts; new ones if None.
+
+    Returns:
+        ndarray of shape (part,) of the axes: heatmaps with the numbers written on them, colours
+        fixed to [0, 1]. A part that no model has is left out; one that a model lacks is grey.
+
+    Raises:
+        ValueError: if `result` is no such Dataset, or there are too few axes.
+    """
+    cka = style.expect_variable(result, "cka", ("model_x", "model_y", "part"))
+    cka = cka.dropna("part", how="all")
+    parts, names = style.layer_names(cka, "part"), style.layer_names(cka, "model_x")
+    axes = _new_matrices(len(parts), len(names)) if axes is None else axes
+    axes = style.expect_axes(axes, len(parts), "part")
+    for ax, part in zip(axes, parts, strict=True):
+        values = cka.sel(part=part).values.T
+        image = ax.imshow(values, cmap=style.colours("magma"), vmin=0, vmax=1)
+        for (row, column), value in np.ndenumerate(values):
+            if np.isfinite(value):
+                shade = "black" if value > 0.6 else "white"
+                at = {"ha": "center", "va": "center", "fontsize": FONT_SIZE, "color": shade}
+                ax.text(column, row, f"{value:.2f}", **at)
+        ax.set_title(PARTS.get(part, part), fontsize=10)
+        ax.set_xticks(range(len(names)), names, rotation=90, fontsize=FONT_SIZE)
+        ax.set_yticks(range(len(names)), names, fontsize=FONT_SIZE)
+        ax.tick_params(length=0)
+    # A model's similarity to itself is 1 but for rounding.
+    style.shared_colour_bar(axes, image, "CKA of last layers", cka.values.round(6))
+    return axes
+
+
+def _of_top(accuracy, top):
+    if top not in accuracy["top"].values:
+        known = accuracy["top"].values.tolist()
+        raise ValueError(f"Expected top among {known}. Received: top={top}")
+    return accuracy.sel(top=top)
+
+
+def _draw(lines, kinds, words, ax):
+    """Lines through the depth: a colour per label, a style per kind; `lines` by (label, kind)."""
+    ax = style.new_axes(8, 4.2) if ax is None else ax
+    depths = depth_axis(ax, [style.layer_names(line) for line in lines.values()])
+    labels = list(dict.fromkeys(label for label, _ in lines))
+    colours = dict(zip(labels, style.distinct_colours(len(labels)), strict=True))
+    for depth, ((label, kind), line) in zip(depths, lines.items(), strict=True):
+        order = kinds.index(kind)
+        name = ": ".join(filter(None, [label, words[order] if len(kinds) > 1 or not label else ""]))
+        look = {"linestyle": style.LINE_STYLES[order % len(style.LINE_STYLES)], "label": name}
+        look |= {"color": colours[label], "marker": style.marker(order), "markersize": 4.5}
+        ax.plot(depth, line.values, **look)
+    style.tidy(ax)
+    style.legend(ax)
+    return ax
+
+
+def _new_matrices(parts, models):
+    """Axes of a new figure with room for a square of so many models each."""
+    import matplotlib.pyplot as plt
+
+    side = max(PANEL, 0.42 * models + 0.6)
+    size = (parts * side + 1.6, side + 1.2)
+    return plt.subplots(1, parts, figsize=size, layout="constrained", squeeze=False)[1].ravel()

@@ -1,0 +1,178 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import tensorflow as tf
+import xarray as xr
+from scipy.special import comb
+from sklearn.cluster import KMeans
+
+from vit_tf import TokenGrid, analysis
+from vit_tf.analysis import plots
+from vit_tf.analysis.clustering import purity
+
+GRID = TokenGrid(2, 3, 1, 4)
+
+
+def table(labels, clusters):
+    """How many examples of each class are in each cluster, counted one by one."""
+    counts = np.zeros((labels.max() + 1, clusters.max() + 1))
+    for label, cluster in zip(labels, clusters, strict=True):
+        counts[label, cluster] += 1
+    return counts
+
+
+def mutual_information(counts):
+    """Normalised by the mean of both entropies."""
+    p = counts / counts.sum()
+    rows, columns = p.sum(1), p.sum(0)
+    mutual = sum(p[i, j] * np.log(p[i, j] / rows[i] / columns[j]) for i, j in np.argwhere(p > 0))
+    entropies = [-(q[q > 0] * np.log(q[q > 0])).sum() for q in (rows, columns)]
+    return mutual / np.mean(entropies)
+
+
+def adjusted_rand(counts):
+    """Hubert and Arabie 1985, equation 5."""
+    pairs = comb(counts, 2).sum()
+    rows, columns = comb(counts.sum(1), 2).sum(), comb(counts.sum(0), 2).sum()
+    expected = rows * columns / comb(counts.sum(), 2)
+    return (pairs - expected) / ((rows + columns) / 2 - expected)
+
+
+def make(rng, count, spread, classes=5, channels=6):
+    labels = rng.integers(0, classes, count)
+    centres = np.random.default_rng(3).normal(size=(classes, 3, channels))
+    images = centres[labels] + spread * rng.normal(size=(count, 3, channels))
+    return images[..., None].astype("float32"), labels
+
+
+def features(images):
+    return {"tokens": images[..., 0], "squares": images[..., 0] ** 2}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "pool"),
+    [
+        ("first", lambda x: x[:, 0]),
+        ("mean", lambda x: x.mean(1)),
+        ("rest", lambda x: x[:, 1:].mean(1)),
+    ],
+)
+def test_scores_are_those_of_the_tables_of_classes_and_clusters(rng, tokens, pool):
+    images, labels = make(rng, 120, 1.0)
+    data = tf.data.Dataset.from_tensor_slices((images, labels)).batch(50)
+    result = analysis.clustering(features, data, 4, tokens, seed=5, starts=3)
+    for layer, x in (("tokens", images[..., 0]), ("squares", images[..., 0] ** 2)):
+        means = KMeans(4, n_init=3, random_state=5)
+        counts = table(labels, means.fit_predict(pool(x).astype(float)))
+        here = result.sel(layer=layer)
+        assert here.purity.item() == pytest.approx(counts.max(0).sum() / 120)
+        assert here.nmi.item() == pytest.approx(mutual_information(counts))
+        assert here.ari.item() == pytest.approx(adjusted_rand(counts))
+        assert 0.2 < here.purity.item() < 0.98
+    assert result.attrs["tokens"] == tokens and result.attrs["clusters"] == 4
+
+
+def test_classes_that_lie_apart_are_found_whole_and_again(rng):
+    data = make(rng, 100, 0.01)
+    result = analysis.clustering(lambda x: {"x": x[..., 0]}, data, 5, "mean")
+    np.testing.assert_allclose([result[name] for name in ("purity", "nmi", "ari")], 1)
+    data = make(rng, 100, 3.0)
+    twice = [analysis.clustering(features, data, 7, seed=2) for _ in range(2)]
+    xr.testing.assert_identical(*twice)
+
+
+@pytest.mark.parametrize(
+    ("labels", "clusters", "expected"),
+    [
+        ([0, 0, 1, 1], [1, 1, 0, 0], 1),
+        ([0, 0, 1, 1], [0, 0, 0, 0], 1 / 2),
+        ([0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 1, 1], 4 / 6),
+        ([0, 1, 2, 3], [3, 1, 0, 2], 1),
+        ([0, 1, 2, 3], [0, 0, 1, 1], 1 / 2),
+    ],
+)
+def test_purity_by_hand(labels, clusters, expected):
+    assert purity(labels, clusters) == pytest.approx(expected)
+
+
+def test_masked_features_are_the_means_over_the_pixels(rng):
+    tokens = rng.normal(size=(2, 7, 5)).astype("float32")
+    masks = rng.uniform(size=(2, 3, 8, 12)) < 0.3
+    masks[1, 2] = False
+    drawn = tokens[:, 1:].reshape(2, 2, 3, 5).repeat(4, 1).repeat(4, 2)
+    means = analysis.masked_features(tf.constant(tokens), tf.constant(masks), GRID)
+    for example in range(2):
+        for one in range(3 - example):
+            expected = drawn[example][masks[example, one]].astype(float).mean(0)
+            np.testing.assert_allclose(means[example, one], expected, atol=1e-6)
+    assert np.isnan(means[1, 2]).all()
+    soft = tf.constant([[[[0.5, 0.0, 0.0], [0.0, 0.25, 0.0]]]])
+    mean = analysis.masked_features(tf.constant(tokens[:1]), soft, GRID)
+    np.testing.assert_allclose(mean[0, 0], (2 * tokens[0, 1] + tokens[0, 5]) / 3, atol=1e-6)
+
+
+def objects(rng, count=12):
+    """Images of two objects of one colour each on a grey that varies, their masks and labels."""
+    colours = np.eye(3)
+    images = np.repeat(rng.uniform(size=(count, 1, 1, 1)), 3, -1) * np.ones((1, 8, 12, 1))
+    masks, labels = np.zeros((count, 3, 8, 12), bool), np.full((count, 3), -1)
+    for index in range(count):
+        for one, column in enumerate((0, 8)):
+            masks[index, one, 4 * (index % 2) :][:4, column : column + 4] = True
+            labels[index, one] = rng.integers(3)
+            images[index][masks[index, one]] = colours[labels[index, one]]
+    masks[:, 2] = True  # of no object
+    return images.astype("float32"), masks, labels
+
+
+def patch_means(images):
+    patches = tf.reshape(images, (-1, 2, 4, 3, 4, 3))
+    spatial = tf.reshape(tf.reduce_mean(patches, (2, 4)), (-1, 6, 3))
+    return {"patches": tf.concat([tf.zeros_like(spatial[:, :1]), spatial], 1)}
+
+
+def test_objects_are_found_under_their_masks(rng):
+    images, masks, labels = objects(rng)
+    data = tf.data.Dataset.from_tensor_slices((images, masks, labels)).batch(5)
+    result = analysis.object_clustering(patch_means, data, 3, GRID)
+    np.testing.assert_allclose([result[name] for name in ("purity", "nmi", "ari")], 1)
+    facts = {name: result.attrs[name] for name in ("objects", "left_out", "examples", "classes")}
+    assert facts == {"objects": 24, "left_out": 0, "examples": 12, "classes": 3}
+    elsewhere = analysis.object_clustering(
+        patch_means, (images, masks[:, :, ::-1], labels), 3, GRID
+    )
+    assert elsewhere.purity.item() < 0.8
+    masks[2, 1] = False
+    fewer = analysis.object_clustering(patch_means, (images, masks, labels), 3, GRID)
+    assert (fewer.attrs["objects"], fewer.attrs["left_out"]) == (23, 1)
+
+
+def test_errors(rng):
+    data = make(rng, 20, 1.0)
+    with pytest.raises(ValueError, match="Expected tokens to be one of"):
+        analysis.clustering(features, data, 3, "each")
+    with pytest.raises(ValueError, match=r"at least 3 different .*Received: 1 at flat"):
+        analysis.clustering(lambda x: {"flat": 0 * x[..., 0]}, data, 3)
+    with pytest.raises(ValueError, match=r"Expected finite activations.*bad"):
+        analysis.clustering(lambda x: {"bad": x[..., 0] * np.nan}, data, 3)
+    images, masks, labels = objects(rng)
+    for wrong, message in [
+        (masks[:, 0], r"masks of shape \(example, object, row, column\)"),
+        (masks[:, :, :3], r"2 x 3 tokens or 8 x 12 pixels"),
+        (2.0 * masks, r"values in \[0, 1\]"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            analysis.object_clustering(patch_means, (images, wrong, labels), 3, GRID)
+    with pytest.raises(ValueError, match="Expected a grid"):
+        analysis.object_clustering(patch_means, (images, masks, labels), 3)
+
+
+def test_the_plot_draws_the_score(rng):
+    result = analysis.clustering(features, make(rng, 40, 1.0), 4)
+    ax = plots.plot_clustering({"a": result, "b": result}, score="nmi")
+    assert [list(line.get_ydata()) for line in ax.get_lines()] == [result.nmi.values.tolist()] * 2
+    assert ax.get_ylabel() == "normalised mutual information"
+    assert ax.get_title() == "Agreement of 4 clusters with labels"
+    with pytest.raises(ValueError, match="Received: score='f1'"):
+        plots.plot_clustering(result, score="f1")
+    plt.close("all")

@@ -1,0 +1,121 @@
+"""Dense features against windows filled by loops and against means of the resized image."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from vit_tf import TokenGrid, analysis
+from vit_tf.analysis.dense_features import dense_size, plan_windows
+
+GRID = TokenGrid(3, 3, 1, 4)  # takes 12 x 12 pixels
+
+
+def patch_means(images):
+    """Tokens that hold the mean of their patch, after a prefix token that holds 1000."""
+    images = tf.convert_to_tensor(images)
+    means = tf.nn.avg_pool2d(images, GRID.stride, GRID.stride, "VALID")
+    tokens = tf.reshape(means, (-1, 9, 3))
+    return {"means": tf.concat([tf.fill((tf.shape(tokens)[0], 1, 3), 1000.0), tokens], axis=1)}
+
+
+def order_of_filling(height, width, size, patch):
+    """For each token the first window that holds it, by loops over windows and tokens."""
+    filled = np.full((height // patch, width // patch), -1)
+    for number, window in enumerate(plan_windows(height, width, size, patch)):
+        assert 0 <= window.top <= height - size and 0 <= window.left <= width - size
+        for row in range(window.top // patch, (window.top + size) // patch):
+            for column in range(window.left // patch, (window.left + size) // patch):
+                if filled[row, column] < 0:
+                    filled[row, column] = number
+    return filled
+
+
+def taken_by_plan(height, width, size, patch):
+    """How often each token is taken, and by which window, from what the plan says is new."""
+    times = np.zeros((height // patch, width // patch), int)
+    window_of = np.full(times.shape, -1)
+    for number, window in enumerate(plan_windows(height, width, size, patch)):
+        rows = slice(window.top // patch + window.filled_rows, (window.top + size) // patch)
+        columns = slice(window.left // patch + window.filled_columns, (window.left + size) // patch)
+        times[rows, columns] += 1
+        window_of[rows, columns] = number
+    return times, window_of
+
+
+@pytest.mark.parametrize("height", [12, 24, 28, 32, 36])
+@pytest.mark.parametrize("width", [12, 16, 24, 44, 60])
+def test_each_token_is_filled_once_by_the_first_window_that_holds_it(height, width):
+    times, window_of = taken_by_plan(height, width, 12, 4)
+    assert (times == 1).all()
+    np.testing.assert_array_equal(window_of, order_of_filling(height, width, 12, 4))
+    count = -(-height // 12) * -(-width // 12)
+    assert len(plan_windows(height, width, 12, 4)) == count
+
+
+def test_windows_overlap_at_the_far_edge_alone():
+    windows = plan_windows(448, 640, 224, 16)
+    places = [(w.top, w.left, w.filled_rows, w.filled_columns) for w in windows]
+    assert places == [
+        *((0, 0, 0, 0), (0, 224, 0, 0), (0, 416, 0, 2)),
+        *((224, 0, 0, 0), (224, 224, 0, 0), (224, 416, 0, 2)),
+    ]
+
+
+def test_sizes_are_twice_the_input_and_the_nearest_multiple_of_the_patch():
+    assert dense_size(480, 854, 224, 16) == (448, 800)  # 797.07 pixels
+    assert dense_size(854, 480, 224, 16) == (800, 448)
+    assert dense_size(480, 854, 224, 32) == (448, 800)
+    assert dense_size(480, 840, 224, 32) == (448, 800)  # 784 is as near to 768
+    assert dense_size(100, 100, 224, 16) == (448, 448)
+    assert dense_size(480, 500, 12, 4) == (24, 24)
+    for width in range(24, 60):
+        found = dense_size(24, width, 12, 4)[1]
+        assert abs(found - width) == min(abs(n - width) for n in range(0, 80, 4))
+
+
+@pytest.mark.parametrize("size", [(24, 24), (17, 29), (71, 50)])
+def test_tokens_that_copy_their_patch_give_the_means_of_the_resized_image(rng, size):
+    images = rng.normal(size=(3, *size, 3)).astype("float32")
+    height, width = dense_size(*size, 12, 4)
+    resized = tf.image.resize(images, (height, width), antialias=True).numpy()
+    expected = resized.reshape(3, height // 4, 4, width // 4, 4, 3).mean((2, 4))
+    for data in (images, tf.data.Dataset.from_tensor_slices(images).batch(2)):
+        found = analysis.dense_features(patch_means, data, GRID)["means"]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_each_window_is_what_a_vit_makes_of_it(rng):
+    vit = vit_tf.ViT((8, 8, 3), 4, 1, 2, 8, 16, 5)
+    images = rng.normal(size=(2, 16, 20, 3)).astype("float32")  # of the dense size: not resized
+    layer = "block00/mlp/sum"
+    found = analysis.dense_features(vit_tf.submodel(vit, layer), images)[layer]
+    assert found.shape == (2, 4, 5, 8)
+    windows = {(r, c): images[:, r : r + 8, c : c + 8] for r in (0, 8) for c in (0, 8, 12)}
+    tokens = {
+        place: vit.intermediates(window)[layer].numpy()[:, 1:].reshape(2, 2, 2, 8)
+        for place, window in windows.items()
+    }
+    upper, lower = (
+        np.concatenate([tokens[r, 0], tokens[r, 8], tokens[r, 12][:, :, 1:]], axis=2)
+        for r in (0, 8)
+    )
+    np.testing.assert_allclose(found, np.concatenate([upper, lower], axis=1), atol=1e-5)
+
+
+def test_errors(rng):
+    images = rng.normal(size=(1, 24, 24, 3)).astype("float32")
+    with pytest.raises(ValueError, match="Expected a grid"):
+        analysis.dense_features(patch_means, images)
+    with pytest.raises(ValueError, match="as many rows as columns"):
+        analysis.dense_features(patch_means, images, TokenGrid(2, 3, 0, 4))
+    with pytest.raises(ValueError, match=r"with the 9 tokens of .*'means' with 10"):
+        analysis.dense_features(patch_means, images, TokenGrid(3, 3, 0, 4))
+    for wrong in ((8, 12, 12, 4), (24, 26, 12, 4), (24, 24, 14, 4)):
+        with pytest.raises(ValueError, match=r"multiples of the patch. Received: height="):
+            plan_windows(*wrong)
+    unknown = tf.data.Dataset.from_generator(
+        lambda: iter([images]), output_signature=tf.TensorSpec((None, None, None, 3))
+    )
+    with pytest.raises(ValueError, match="images of one size"):
+        analysis.dense_features(patch_means, unknown, GRID)

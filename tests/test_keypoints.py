@@ -1,0 +1,173 @@
+"""Keypoint correspondence against features interpolated by loops, and shares counted by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from vit_tf import TokenGrid, analysis, data
+from vit_tf.analysis.keypoints import match_points, square_image, square_points
+
+PIXELS = TokenGrid(12, 12, 0, 1)
+
+
+def enlarged_by_loops(tokens, size):
+    """Each pixel from the four tokens whose centres surround its own; the border repeats."""
+    rows, columns, channels = tokens.shape
+    large = np.zeros((size, size, channels))
+    for i, j in np.ndindex(size, size):
+        r, c = (i + 0.5) * rows / size - 0.5, (j + 0.5) * columns / size - 0.5
+        for r2, c2 in np.ndindex(rows, columns):
+            # At the border the outermost token counts for what lies beyond it.
+            near = [
+                max(0, 1 - abs(min(max(place, 0), count - 1) - centre))
+                for place, count, centre in ((r, rows, r2), (c, columns, c2))
+            ]
+            large[i, j] += near[0] * near[1] * tokens[r2, c2]
+    return large
+
+
+def test_matches_are_those_of_loops_over_pixels(rng):
+    source, target = rng.normal(size=(2, 3, 4, 4, 5))
+    points = rng.uniform(0, 10, (3, 6, 2))
+    points[0, 0], points[0, 1] = (0, 0), (10, 10)  # the far corner is the last pixel's
+    found = match_points(source, target, points, 10).numpy()
+    for pair in range(3):
+        a, b = (enlarged_by_loops(tokens[pair], 10) for tokens in (source, target))
+        for point, place in zip(points[pair], found[pair], strict=True):
+            feature = a[min(int(point[0]), 9), min(int(point[1]), 9)]
+            cosines = b @ feature / np.linalg.norm(b, axis=-1) / np.linalg.norm(feature)
+            expected = np.unravel_index(cosines.argmax(), cosines.shape)
+            np.testing.assert_array_equal(place, np.add(expected, 0.5))
+
+
+def test_squares_keep_the_shape_and_move_the_points_along():
+    places = square_points([[0, 0], [5, 10], [2.5, 3]], 5, 10, 20)
+    np.testing.assert_allclose(places, [[5, 0], [15, 20], [10, 6]])
+    image = np.zeros((30, 20, 1), "float32")
+    image[12:15, 4:8] = 1  # around (13.5, 6)
+    square = square_image(image, 60)[..., 0]
+    mass = np.array([(np.indices((60, 60))[axis] * square).sum() for axis in (0, 1)])
+    centre = mass / square.sum() + 0.5
+    np.testing.assert_allclose(centre, square_points([[13.5, 6]], 30, 20, 60)[0], atol=1e-4)
+    np.testing.assert_allclose(square_points([[13.5, 6]], 30, 20, 60), [[27, 22]])
+    assert (square_image(np.ones((30, 20, 1)), 60)[:, [9, 50]] == 0).all()
+    assert (square_image(np.ones((30, 20, 1)), 60)[:, 10:50] > 0.999).all()
+
+
+def test_shares_of_correct_keypoints_by_hand():
+    nan = math.nan
+    distances = [[1, 3, nan, nan], [1, 1, 1, 3], [2, nan, nan, nan], [9, 9, 9, 9]]
+    shares = analysis.correct_keypoints(distances, ["cat", "cat", "cat", "ant"], 2)
+    assert list(shares) == ["ant", "cat"] and shares["ant"] == (0, 0)
+    assert shares["cat"] == pytest.approx((5 / 7, (1 / 2 + 3 / 4 + 1) / 3))
+
+
+def unit_colours(images):
+    return {"colour": images}
+
+
+def moved_pair(rng, step, category, points):
+    """An image of pixels all different, and the same one rolled by `step`, but not its points."""
+    source = rng.normal(size=(12, 12, 8)).astype("float32")
+    return {
+        "category": category,
+        "source": source,
+        "target": np.roll(source, step, axis=(0, 1)),
+        "source_points": np.array(points),
+        "target_points": np.array(points),
+    }
+
+
+def test_each_threshold_counts_the_distances_that_it_covers(rng):
+    """Points stay where they are while the image rolls by 0, 1 and 2 pixels of 12."""
+    points = [[3.5, 3.5], [6.5, 7.5]]
+    steps = {"a": (0, 0), "b": (1, 0), "c": (0, 2)}
+    pairs = [moved_pair(rng, step, name, points) for name, step in steps.items()]
+    pairs.append(moved_pair(rng, (0, 0), "c", points[:1]))
+    result = analysis.keypoint_correspondence(unit_colours, pairs, PIXELS)
+    expected = {
+        "point": {"a": [1, 1, 1], "b": [1, 0, 0], "c": [1 / 3] * 3},
+        "image": {"a": [1, 1, 1], "b": [1, 0, 0], "c": [1 / 2] * 3},
+    }
+    for average, categories in expected.items():
+        for category, shares in categories.items():
+            here = result["pck"].sel(average=average, layer="colour", category=category)
+            np.testing.assert_allclose(here, shares, err_msg=f"{average} {category}")
+        score = np.mean(list(categories.values()), axis=0)
+        np.testing.assert_allclose(result["score"].sel(average=average)[0], score)
+    assert result["threshold"].values.tolist() == [0.1, 0.05, 0.01]
+    assert result.attrs["examples"] == 8 and result.attrs["size"] == 12
+
+
+def test_images_of_any_size_are_measured_in_their_squares(rng):
+    """A wide image found in itself turned on its side: both fill the square, along other axes."""
+    image = rng.normal(size=(6, 12, 8)).astype("float32")
+    points = np.array([[1.5, 2.5], [4.5, 10.5]])
+    pair = {
+        "category": "wide",
+        "source": image,
+        "target": image.transpose(1, 0, 2),
+        "source_points": points,
+        "target_points": points[:, ::-1],
+    }
+    result = analysis.keypoint_correspondence(unit_colours, [pair], PIXELS, thresholds=(0.001,))
+    assert result["score"].values.ravel().tolist() == [1, 1]
+
+
+def patch_features(images):
+    """The mean colours of patches with those around them, and noise that sees nothing."""
+    small = tf.nn.avg_pool2d(images, 4, 4, "VALID")
+    around = tf.image.extract_patches(
+        small, (1, 3, 3, 1), (1, 1, 1, 1), (1, 1, 1, 1), padding="SAME"
+    )
+    return {
+        "patches": tf.concat([small * 3, around], axis=-1),
+        "noise": tf.random.stateless_normal(tf.shape(around), (1, 2)),
+    }
+
+
+def test_shapes_are_found_by_their_colours_in_themselves_and_not_by_noise():
+    pairs = data.load_shape_pairs(8, image_size=32)
+    same = [p | {"target": p["source"], "target_points": p["source_points"]} for p in pairs]
+    moved = [shifted(pair, (4, 8)) for pair in pairs]
+    grid = TokenGrid(8, 8, 0, 4)
+    found, again = (
+        analysis.keypoint_correspondence(patch_features, some, grid)["score"].sel(average="point")
+        for some in (same, moved)
+    )
+    # The centre of a pixel can lie further from the point in it than 0.01 * 32 pixels.
+    assert (found.sel(layer="patches", threshold=[0.1, 0.05]) == 1).all()
+    assert again.sel(layer="patches", threshold=0.1) > 0.9
+    assert again.sel(layer="noise", threshold=0.1) < 0.3
+
+
+def shifted(pair, step):
+    """A pair of an image and the same image moved by whole patches, with the points still in it."""
+    points = pair["source_points"] + step
+    kept = (points < 32).all(axis=1)
+    return pair | {
+        "target": np.roll(pair["source"], step, axis=(0, 1)),
+        "source_points": pair["source_points"][kept],
+        "target_points": points[kept],
+    }
+
+
+def test_errors(rng):
+    good = moved_pair(rng, (0, 0), "a", [[3.5, 3.5]])
+    measure = analysis.keypoint_correspondence
+    with pytest.raises(ValueError, match="at least one pair"):
+        measure(unit_colours, [], PIXELS)
+    with pytest.raises(ValueError, match="as many rows as columns"):
+        measure(unit_colours, [good], TokenGrid(12, 6, 0, 1))
+    for wrong in ([[3.5, 12.5]], [[1.0, 1.0], [2.0, 2.0]], [[-1.0, 3.0]], [[math.nan, 1.0]]):
+        bad = good | {"target_points": np.array(wrong)}
+        with pytest.raises(ValueError, match=r"within its image. Received: pair 1 with target"):
+            measure(unit_colours, [good, bad], PIXELS)
+    none = good | {"source_points": np.zeros((0, 2)), "target_points": np.zeros((0, 2))}
+    with pytest.raises(ValueError, match="at least one, each within its image"):
+        measure(unit_colours, [none], PIXELS)
+    nan = good | {"target": good["target"] * math.nan}
+    with pytest.raises(ValueError, match=r"Expected finite activations.*colour"):
+        measure(unit_colours, [nan], PIXELS)

@@ -1,0 +1,193 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import tensorflow as tf
+import xarray as xr
+from sklearn.neighbors import KNeighborsClassifier
+
+from vit_tf import analysis
+from vit_tf.analysis import plots
+from vit_tf.distribute import strategy
+
+POOL = {
+    "first": lambda x: x[:, 0, :, 0],
+    "mean": lambda x: x[..., 0].mean(1),
+    "rest": lambda x: x[:, 1:, :, 0].mean(1),
+}
+
+
+def make(rng, count, classes=7, channels=6):
+    labels = rng.integers(0, classes, count)
+    centres = np.random.default_rng(7).normal(size=(classes, 3, channels))
+    images = centres[labels] + 1.5 * rng.normal(size=(count, 3, channels))
+    return images[..., None].astype("float32"), labels
+
+
+def features(images):
+    return {"tokens": images[..., 0], "map": tf.transpose(images**3, (0, 1, 3, 2))}
+
+
+def vectors(images):
+    return {"x": images[:, :, 0, 0]}
+
+
+def as_images(rows):
+    return np.array(rows, "float32")[:, :, None, None]
+
+
+def accuracy_by_loops(train, test, k, top, temperature):
+    """Share of the test rows whose class is among the `top` with most votes."""
+    hits = []
+    for x, label in zip(*test, strict=True):
+        cosines = [
+            float(x @ other / np.sqrt((x @ x) * (other @ other)))
+            for other in train[0].astype(float)
+        ]
+        near = sorted(range(len(cosines)), key=lambda j: -cosines[j])[:k]
+        votes = {}
+        for j in near:
+            votes[train[1][j]] = votes.get(train[1][j], 0) + np.exp(cosines[j] / temperature)
+        hits.append(label in sorted(votes, key=lambda c: (-votes[c], c))[:top])
+    return np.mean(hits)
+
+
+def batches(data, size):
+    return tf.data.Dataset.from_tensor_slices(data).batch(size)
+
+
+@pytest.mark.parametrize("tokens", POOL)
+def test_accuracies_equal_loops_over_all_images(rng, tokens):
+    train, test = make(rng, 90), make(rng, 50)
+    result = analysis.knn_accuracy(
+        features, batches(train, 16), batches(test, 32), 7, (1, 5, 20), tokens, 0.2
+    )
+    assert result.dims == ("layer", "k", "top") and result.shape == (2, 3, 2)
+    assert result.attrs["train_examples"] == 90 and result.attrs["examples"] == 50
+    for layer, of in (("tokens", lambda x: x), ("map", lambda x: x**3)):
+        rows = [(POOL[tokens](of(x)).astype(float), y) for x, y in (train, test)]
+        for k in (1, 5, 20):
+            for top in (1, 5):
+                expected = accuracy_by_loops(*rows, k, top, 0.2)
+                assert result.sel(layer=layer, k=k, top=top).item() == expected
+    assert not result.tied.any()
+
+
+@pytest.mark.parametrize("temperature", [0.07, 1.0])
+def test_accuracy_equals_scikit_learn(rng, temperature):
+    train, test = make(rng, 150), make(rng, 200)
+    result = analysis.knn_accuracy(features, train, test, 7, (15,), "mean", temperature)
+    classifier = KNeighborsClassifier(
+        15,
+        weights=lambda distance: np.exp((1 - distance) / temperature),
+        algorithm="brute",
+        metric="cosine",
+    )
+    (x, y), (u, v) = (
+        (POOL["mean"](images).astype(float), labels) for images, labels in (train, test)
+    )
+    assert result.sel(layer="tokens", top=1).item() == classifier.fit(x, y).score(u, v)
+
+
+def test_neither_batches_nor_replicas_leave_a_trace(rng):
+    train, test = make(rng, 100), make(rng, 40)
+    whole = analysis.knn_accuracy(features, train, test, 7, (3, 20), "mean")
+    for size in (7, 64):
+        some = analysis.knn_accuracy(features, batches(train, size), test, 7, (3, 20), "mean")
+        xr.testing.assert_identical(some, whole)
+    with strategy("mirrored").scope():
+        spread = analysis.knn_accuracy(features, batches(train, 8), test, 7, (3, 20), "mean")
+    xr.testing.assert_identical(spread, whole)
+
+
+def test_the_temperature_weighs_near_against_many():
+    angle = np.deg2rad([5, 30, 31, 170])
+    train = as_images(np.stack([np.cos(angle), np.sin(angle)], axis=1)), np.array([0, 1, 1, 2])
+    test = as_images([[2.0, 0.0]]), np.array([0])
+    # Two votes of cos(30) against one of cos(5): even where exp(difference / t) is 2, at t = 0.19.
+    for temperature, right in ((0.17, 1), (0.21, 0)):
+        result = analysis.knn_accuracy(vectors, train, test, 3, (1, 3), "first", temperature)
+        np.testing.assert_array_equal(result.sel(k=3, layer="x"), [right, 1])
+        np.testing.assert_array_equal(result.sel(k=1, layer="x"), [1, 1])
+
+
+def test_a_class_without_votes_is_no_hit():
+    train = as_images(np.eye(4) + 0.1 * np.arange(4)[:, None]), np.arange(4)
+    test = as_images(np.eye(4)), np.array([0, 1, 2, 0])
+    result = analysis.knn_accuracy(vectors, train, test, 4, (1,), "first")
+    np.testing.assert_array_equal(result[0, 0], [0.75, 0.75])
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_ties_go_to_the_earlier_image_and_the_lower_class_and_are_counted(size):
+    east, north = [1.0, 0.0], [0.0, 2.0]
+    train = as_images([east, east, north, [1.0, 5.0]]), np.array([2, 1, 0, 0])
+    test = as_images([[3.0, 0.0], [0.0, 1.0]]), np.array([2, 0])
+    result = analysis.knn_accuracy(vectors, batches(train, size), test, 3, (1, 2), "first")
+    np.testing.assert_array_equal(result[0, 0], [1, 1])
+    np.testing.assert_array_equal(result[0, 1], [0.5, 1])  # class 1 before 2, of equal votes
+    np.testing.assert_array_equal(result.tied, [[1, 0]])
+
+
+def test_it_shares_a_pass_with_ridge_probes(rng):
+    train, test = make(rng, 60), make(rng, 30)
+    calls = []
+
+    def counted(images):
+        calls.append(None)
+        return features(images)
+
+    tested = analysis.one_pass({"": (analysis.pooled_statistic("mean"), counted)}, test)[""]
+    tested = analysis.pooled_statistic("mean").finish(tested)
+    requests = {
+        "knn": (analysis.knn_statistic(counted, tested, 7, (9,)), counted),
+        "ridge": (analysis.probe_statistic(counted, train, 7, (1.0,)), counted),
+    }
+    totals = analysis.one_pass(requests, batches(train, 16))
+    assert len(calls) == 2
+    alone = analysis.knn_accuracy(counted, train, test, 7, (9,), "mean")
+    xr.testing.assert_identical(requests["knn"][0].finish(totals["knn"]), alone)
+    assert requests["ridge"][0].finish(totals["ridge"]).examples == 60
+
+
+def test_errors(rng):
+    train, test = make(rng, 20), make(rng, 10)
+
+    def knn(train=train, test=test, of=features, **options):
+        return analysis.knn_accuracy(of, train, test, **{"num_classes": 7, "k": (3,)} | options)
+
+    for wrong, message in [
+        ({"k": (3, 21)}, r"k of at most 20 training images. Received: k=\(3, 21\)"),
+        ({"k": (0,)}, r"every k to be at least 1"),
+        ({"k": ()}, r"every k to be at least 1"),
+        ({"temperature": 0.0}, r"temperature above 0"),
+        ({"tokens": "each"}, r"Expected tokens to be one of"),
+        ({"num_classes": 3}, r"0 to num_classes - 1 = 2. Received: test labels from 0 to"),
+        ({"train": (train[0], train[1] + 7)}, r"Received: 20 training labels outside"),
+        ({"of": lambda x: {"zero": 0 * x[..., 0]}}, r"not zero.*Received others at zero"),
+        ({"of": lambda x: {"bad": x[..., 0] * np.nan}}, r"Expected finite activations.*bad"),
+        ({"of": lambda x: {"flat": 0 * x[..., 0] + 1.5}}, r"ties at the k-th .*: flat"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            knn(**wrong)
+    broken = train[0].copy()
+    broken[3] = 0
+    with pytest.raises(ValueError, match=r"not zero.*Received others at tokens, map"):
+        knn(train=(broken, train[1]))
+    assert knn(k=(20,)).sizes["k"] == 1  # all of them
+
+
+def test_the_plot_draws_each_k(rng):
+    train, test = make(rng, 40), make(rng, 30)
+    result = analysis.knn_accuracy(features, train, test, 7, (1, 20), "mean")
+    ax = plots.plot_knn({"ViT": result}, top=5)
+    for line, k in zip(ax.get_lines(), (1, 20), strict=True):
+        np.testing.assert_array_equal(line.get_ydata(), result.sel(k=k, top=5))
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [
+        "ViT: k = 1",
+        "ViT: k = 20",
+    ]
+    assert ax.get_ylabel() == "test accuracy (%)"
+    assert plots.plot_knn(result.sel(k=[20])).get_title().endswith(result.attrs["model"])
+    with pytest.raises(ValueError, match=r"top among \[1, 5\]. Received: top=3"):
+        plots.plot_knn(result, top=3)
+    plt.close("all")

@@ -1,0 +1,93 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from vit_tf import TokenGrid, analysis
+from vit_tf.analysis import plots
+
+
+class Lookup:
+    """Features that are rows of arrays; images hold the rows' numbers."""
+
+    def __init__(self, grid, **taps):
+        self.token_grid, self.taps = grid, taps
+
+    def __call__(self, images):
+        index = tf.cast(images[:, 0, 0, 0], tf.int32)
+        return {tap: tf.gather(values, index) for tap, values in self.taps.items()}
+
+
+def numbers(count):
+    images = np.arange(count, dtype="float32")[:, None, None, None]
+    return tf.data.Dataset.from_tensor_slices(images).batch(16)
+
+
+@pytest.fixture
+def models(rng):
+    """Two models with CLS on different grids, and one of maps, that have something in common."""
+    common = rng.normal(size=(48, 1, 6))
+    x, y = (common + rng.normal(size=(48, tokens, 6)) for tokens in (5, 7))
+    z = common[:, :, None] + rng.normal(size=(48, 3, 2, 6))
+    return {
+        "one": Lookup(TokenGrid(2, 2, 1, 8), early=x**2, last=x),
+        "two": Lookup(TokenGrid(2, 3, 1, 8), last=y),
+        "maps": Lookup(TokenGrid(3, 2, 0, 8), last=z),
+    }
+
+
+def test_each_cell_is_the_cka_of_the_parts(models):
+    data = numbers(48)
+    result = analysis.last_layer_cka(models, data)
+    parts = {name: model.taps["last"] for name, model in models.items()}
+    cls = {name: parts[name][:, 0] for name in ("one", "two")}
+    spatial = {"one": parts["one"][:, 1:], "two": parts["two"][:, 1:], "maps": parts["maps"]}
+    for part, values in (("cls", cls), ("spatial", spatial)):
+        known = analysis.cka(Lookup(None, **values), data)
+        names = list(values)
+        here = result.sel(part=part, model_x=names, model_y=names)
+        np.testing.assert_allclose(here.cka, known.cka, atol=1e-5)
+        np.testing.assert_allclose(here.stderr, known.stderr, atol=1e-5)
+        np.testing.assert_allclose(np.diag(here.cka), 1, atol=1e-6)
+        assert 0.05 < here.cka.sel(model_x="one", model_y="two").item() < 0.95
+    for dim in ("model_x", "model_y"):
+        assert np.isnan(result.cka.sel(part="cls", **{dim: "maps"})).all()
+    assert result.attrs["layers"] == ["last"] * 3 and result.attrs["examples"] == 48
+
+
+def test_models_of_this_package(rng):
+    images = rng.normal(size=(8, 16, 16, 3)).astype("float32")
+    vits = {
+        pooling: vit_tf.ViT((16, 16, 3), 8, 1, 2, 8, 16, 5, pooling=pooling)
+        for pooling in ("cls", "gap")
+    }
+    models = {name: vit_tf.submodel(vit, "norm") for name, vit in vits.items()}
+    result = analysis.last_layer_cka(models, images)
+    assert np.isfinite(result.cka.sel(part="spatial")).all()
+    assert np.isfinite(result.cka.sel(part="cls")).sum() == 1
+    with pytest.raises(ValueError, match=r"Expected the last tap to have the 5 tokens.*'pooled'"):
+        analysis.last_layer_cka({"pooled": vit_tf.submodel(vits["cls"], "pooled")}, images)
+
+
+def test_errors(models):
+    with pytest.raises(ValueError, match="at least one model"):
+        analysis.last_layer_cka({}, numbers(48))
+    with pytest.raises(ValueError, match="Expected a grid"):
+        analysis.last_layer_cka({"one": lambda x: {"last": x}}, numbers(48))
+    models["two"].taps["last"] = np.ones((48, 7, 6))
+    with pytest.raises(ValueError, match="constant layer: cls of two, spatial of two"):
+        analysis.last_layer_cka(models, numbers(48))
+
+
+def test_the_plot_writes_the_numbers(models):
+    result = analysis.last_layer_cka(models, numbers(48))
+    axes = plots.plot_last_layer_cka(result)
+    assert [ax.get_title() for ax in axes] == ["CLS token", "spatial tokens"]
+    for ax, part in zip(axes, ("cls", "spatial"), strict=True):
+        drawn = np.ma.filled(ax.images[0].get_array(), np.nan)
+        np.testing.assert_array_equal(drawn, result.cka.sel(part=part).values.T)
+        assert ax.images[0].get_clim() == (0, 1)
+    assert [len(ax.texts) for ax in axes] == [4, 9]
+    assert len(plots.plot_last_layer_cka(result.sel(model_x=["maps"], model_y=["maps"]))) == 1
+    plt.close("all")

@@ -1,0 +1,265 @@
+"""Label propagation against loops over tokens, and the scores of DAVIS worked by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from vit_tf import TokenGrid, analysis, data
+from vit_tf.analysis.video_scores import outline, widen
+
+PIXELS = TokenGrid(8, 8, 0, 1)
+
+
+def labels_by_loop(tokens, first, num_last, temperature, top, radius):
+    """One token after another, with all candidates in a list."""
+    frames, rows, columns, _ = tokens.shape
+    labels = [first]
+    for t in range(1, frames):
+        found = np.zeros(first.shape)
+        for r in range(rows):
+            for c in range(columns):
+                candidates = []
+                for s in range(t):
+                    if s and s < t - num_last:
+                        continue
+                    for r2 in range(rows):
+                        for c2 in range(columns):
+                            if max(abs(r - r2), abs(c - c2)) > radius:
+                                continue
+                            a, b = tokens[t, r, c], tokens[s, r2, c2]
+                            cosine = a @ b / math.sqrt(a @ a) / math.sqrt(b @ b)
+                            candidates.append((math.exp(cosine / temperature), labels[s][r2, c2]))
+                best = sorted(candidates, key=lambda pair: -pair[0])[:top]
+                total = sum(weight for weight, _ in best)
+                found[r, c] = sum(weight * label for weight, label in best) / total
+        labels.append(found)
+    return np.stack(labels)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_last": 2, "temperature": 0.1, "top": 5, "radius": 1},
+        {"num_last": 7, "temperature": 0.7, "top": 3, "radius": 12},
+        {"num_last": 0, "temperature": 0.1, "top": 4, "radius": 2},
+        {"num_last": 1, "temperature": 0.3, "top": 50, "radius": 0},
+    ],
+)
+def test_labels_are_those_of_loops_over_tokens(rng, options):
+    tokens = rng.normal(size=(5, 4, 3, 6))
+    first = rng.dirichlet(np.ones(3), size=(4, 3))
+    found = analysis.propagate(tokens, first, **options)
+    np.testing.assert_allclose(found, labels_by_loop(tokens, first, **options), atol=1e-5)
+    np.testing.assert_allclose(found.sum(-1), 1, atol=1e-5)
+
+
+def test_the_defaults_are_those_of_the_paper(rng):
+    tokens = rng.normal(size=(10, 2, 14, 4))
+    first = rng.dirichlet(np.ones(2), size=(2, 14))
+    expected = labels_by_loop(tokens, first, num_last=7, temperature=0.1, top=5, radius=12)
+    np.testing.assert_allclose(analysis.propagate(tokens, first), expected, atol=1e-4)
+
+
+def moving_squares(steps=5, size=8, step=(1, 1)):
+    """Index masks of two objects that move across, the second one after an offset."""
+    masks = np.zeros((steps, size, size), int)
+    for t in range(steps):
+        down, right = t * step[0], t * step[1]
+        masks[t, down : down + 3, right : right + 2] = 1
+        masks[t, 5 - down : 7 - down, right + 2 : right + 4] = 2
+    return masks
+
+
+def perfect_tokens(rng, masks):
+    """A feature for each place on an object, that moves along with it, and one for the ground."""
+    tokens = np.tile(rng.normal(size=32), (*masks.shape, 1))
+    for number in np.unique(masks)[1:]:
+        own = rng.normal(size=((masks[0] == number).sum(), 32))
+        for frame, mask in zip(tokens, masks, strict=True):
+            frame[mask == number] = own
+    return tokens
+
+
+def test_perfect_features_of_moving_objects_carry_their_masks_along_exactly(rng):
+    masks = moving_squares(3)
+    found = analysis.propagate_masks(perfect_tokens(rng, masks), masks[0], top=1)
+    np.testing.assert_array_equal(found, masks)
+    assert found.dtype == np.uint8
+
+
+def test_what_moves_further_than_the_neighbourhood_is_lost(rng):
+    masks = moving_squares(2, 12, (0, 3))
+    tokens = perfect_tokens(rng, masks)
+    found = [analysis.propagate_masks(tokens, masks[0], top=1, radius=r)[1] for r in (2, 3)]
+    assert (found[0] != masks[1]).any() and (found[1] == masks[1]).all()
+
+
+def test_masks_are_taken_at_token_centres_enlarged_and_stretched(rng):
+    """Against the steps by hand: a mask of 12 x 12 pixels on 3 x 3 tokens of equal features."""
+    mask = np.zeros((12, 12), int)
+    mask[2, 2] = 1  # the centre of the first token is at pixel (2, 2)
+    mask[5, 5:] = 1  # not at (6, 6)
+    tokens = np.tile(np.eye(9).reshape(3, 3, 9), (2, 1, 1, 1))
+    found = analysis.propagate_masks(tokens, mask, top=1)
+    np.testing.assert_array_equal(found[0], mask)
+    soft = np.zeros((3, 3, 1), "float32")
+    soft[0, 0] = 1
+    share = tf.image.resize(soft, (12, 12)).numpy()[..., 0]
+    np.testing.assert_array_equal(found[1], share > 1 - share)
+    weak = np.tile([1.0, 0.0], (2, 1, 3, 1))
+    weak[1, 0, 1] = [math.cos(1.5), math.sin(1.5)]
+    weak[0, 0, 2] = [0.0, 1.0]
+    # Token 1 gets label 1 with a weight, the others with none: stretched, it is all of it.
+    labels = analysis.propagate(weak, np.eye(2)[[[0, 0, 1]]], temperature=2.0, top=3)
+    assert 0.3 < labels[1, 0, 1, 1] < 0.5
+    found = analysis.propagate_masks(weak, np.array([[0, 0, 1]]), temperature=2.0, top=3)
+    assert found[1, 0, 1] == 1
+
+
+def test_region_similarity_and_boundary_accuracy_by_hand():
+    truth, found = np.zeros((2, 1, 100, 100), int)
+    truth[0, 10:30, 10:30] = 1
+    found[0, 10:30, 13:33] = 1
+    assert outline(truth[0] == 1).sum() == 80
+    np.testing.assert_allclose(analysis.region_similarity(found, truth, [1]), [[17 / 23]])
+    # The reach is ceil(0.008 * 141.4) = 2 pixels: of the 80 found, 40 on the rows and 4 beside.
+    np.testing.assert_allclose(analysis.boundary_accuracy(found, truth, [1]), [[0.55]])
+    np.testing.assert_allclose(analysis.boundary_accuracy(found, truth, [1], 0.021), [[1.0]])
+    # The left half: 45 of its 60 pixels are near, and 45 of the 80 true ones are found.
+    half = np.where(np.arange(100) < 20, truth, 0)
+    expected = 2 * 0.75 * 0.5625 / (0.75 + 0.5625)
+    np.testing.assert_allclose(analysis.boundary_accuracy(half, truth, [1]), [[expected]])
+    np.testing.assert_allclose(analysis.region_similarity(half, truth, [1]), [[0.5]])
+
+
+def test_boundary_accuracy_is_that_of_distances_between_all_pairs_of_pixels(rng):
+    found, truth = rng.integers(0, 3, (2, 2, 7, 9)).repeat(6, axis=2).repeat(5, axis=3)
+    for tolerance, reach in ((0.008, 1), (0.04, 3)):  # of 61.55 pixels
+        f = analysis.boundary_accuracy(found, truth, [1, 2], tolerance)
+        for frame, number in np.ndindex(2, 2):
+            masks = found[frame] == number + 1, truth[frame] == number + 1
+            precision, recall = widened_shares(*masks, reach)
+            expected = 2 * precision * recall / (precision + recall)
+            assert f[frame, number] == pytest.approx(expected)
+
+
+def widened_shares(found, truth, reach):
+    """Precision and recall of outlines by distances of all pairs of pixels."""
+    a, b = (np.argwhere(outline(mask)) for mask in (found, truth))
+    near = np.linalg.norm(a[:, None] - b, axis=-1) <= reach
+    return near.any(1).mean(), near.any(0).mean()
+
+
+def test_scores_of_what_is_not_there():
+    none, some = np.zeros((1, 20, 20), int), np.zeros((1, 20, 20), int)
+    some[0, 5:9, 5:9] = 2
+    for score in (analysis.region_similarity, analysis.boundary_accuracy):
+        np.testing.assert_array_equal(score(none, some, [1, 2]), [[1, 0]])
+        np.testing.assert_array_equal(score(some, none, [1, 2]), [[1, 0]])
+        np.testing.assert_array_equal(score(some, some, [1, 2]), [[1, 1]])
+
+
+def test_outlines_and_reach_are_those_of_loops_over_pixels(rng):
+    mask = rng.uniform(size=(9, 11)) < 0.4
+    expected = np.zeros(mask.shape, bool)
+    for r in range(9):
+        for c in range(11):
+            others = {(min(r + i, 8), min(c + j, 10)) for i in (0, 1) for j in (0, 1)}
+            expected[r, c] = any(mask[place] != mask[r, c] for place in others)
+    np.testing.assert_array_equal(outline(mask), expected)
+    point = np.zeros((15, 15), bool)
+    point[3, 12] = True
+    far = np.linalg.norm(np.indices((15, 15)).T - [3, 12], axis=-1).T
+    np.testing.assert_array_equal(widen(point, 5), far <= 5)
+
+
+def colours(images):
+    return {"colour": images}
+
+
+def test_a_video_of_perfect_features_scores_one_and_is_read_as_told(rng):
+    masks = moving_squares(5, step=(1, 1))[:4]
+    frames = perfect_tokens(rng, masks).astype("float32")
+    masks[:, 7, 7] = 255
+    perfect = analysis.label_propagation(colours, [(frames, masks)] * 2, PIXELS, dense=False, top=1)
+    assert perfect["region"].dims == ("layer", "object") and perfect["region"].shape == (1, 4)
+    np.testing.assert_allclose(perfect["region"].values, 1)
+    np.testing.assert_allclose(perfect["boundary"].values, 1)
+    assert perfect["score"].item() == 1 and perfect["video"].values.tolist() == [0, 0, 1, 1]
+    assert perfect.attrs["radius"] == 12 and perfect.attrs["top"] == 1
+    assert perfect.attrs["examples"] == 8
+
+
+def test_scores_leave_out_the_first_and_the_last_frame(rng):
+    masks = moving_squares(4)
+    frames = perfect_tokens(rng, masks).astype("float32")
+    frames[2] = frames[0]  # as if nothing had moved
+    result = analysis.label_propagation(colours, [(frames, masks)], PIXELS, dense=False, top=1)
+    found = np.stack([masks[1], masks[0]])
+    j = analysis.region_similarity(found, masks[1:3], [1, 2]).mean(0)
+    f = analysis.boundary_accuracy(found, masks[1:3], [1, 2]).mean(0)
+    np.testing.assert_allclose(result["region"][0], j)
+    np.testing.assert_allclose(result["boundary"][0], f)
+    np.testing.assert_allclose(result["score"], (j.mean() + f.mean()) / 2)
+
+
+def patch_features(images):
+    """The pixels of each patch of 4 x 4, and noise that is the same whatever is shown."""
+    patches = tf.image.extract_patches(
+        images, (1, 4, 4, 1), (1, 4, 4, 1), (1, 1, 1, 1), padding="VALID"
+    )
+    noise = tf.random.stateless_normal(tf.shape(patches), (1, 2))
+    return {"pixels": patches, "noise": noise}
+
+
+def test_patches_follow_the_shapes_and_noise_does_not():
+    videos = data.load_shape_videos(3, num_frames=6, image_size=64)
+    pairs = list(zip(videos["image"], videos["index"], strict=True))
+    grid = TokenGrid(8, 8, 0, 4)
+    result = analysis.label_propagation(patch_features, pairs, grid)
+    assert result["score"].sel(layer="pixels") > 0.6
+    assert result["score"].sel(layer="noise") < 0.4
+    np.testing.assert_array_equal(
+        np.bincount(result["video"]), [len(np.unique(index[0])) - 1 for _, index in pairs]
+    )
+
+
+def test_masks_are_written_with_the_palette(rng, tmp_path):
+    masks = rng.integers(0, 256, (3, 5, 7))
+    analysis.write_masks(tmp_path / "deep" / "car", masks)
+    files = sorted((tmp_path / "deep" / "car").iterdir())
+    assert [file.name for file in files] == ["00000.png", "00001.png", "00002.png"]
+    for file, mask in zip(files, masks, strict=True):
+        image = Image.open(file)
+        assert image.mode == "P"
+        np.testing.assert_array_equal(np.asarray(image), mask)
+        palette = np.reshape(image.getpalette(), (-1, 3))
+        assert palette[:4].tolist() == [[0, 0, 0], [128, 0, 0], [0, 128, 0], [128, 128, 0]]
+        assert palette[9].tolist() == [191, 0, 0] and palette[200].tolist() == [200] * 3
+
+
+def test_errors(rng, tmp_path):
+    tokens, first = rng.normal(size=(3, 4, 4, 2)), np.ones((4, 4, 2))
+    with pytest.raises(ValueError, match=r"Expected tokens of shape .frame.*\(4, 3, 2\)"):
+        analysis.propagate(tokens, first[:, :3])
+    with pytest.raises(ValueError, match=r"top >= 1 and radius >= 0. .*top=0, radius=12"):
+        analysis.propagate(tokens, first, top=0)
+    with pytest.raises(ValueError, match=r"first mask to be integers .*float64"):
+        analysis.propagate_masks(tokens, np.ones((4, 4)))
+    with pytest.raises(ValueError, match=r"integers from 0 to 255 .*float64"):
+        analysis.write_masks(tmp_path, np.ones((1, 4, 4)))
+    with pytest.raises(ValueError, match="masks of equal shapes"):
+        analysis.region_similarity(np.ones((1, 2, 2)), np.ones((1, 2, 3)), [1])
+    frames, masks = np.zeros((3, 8, 8, 3), "float32"), np.ones((3, 8, 8), int)
+    follow = analysis.label_propagation
+    with pytest.raises(ValueError, match="at least one video"):
+        follow(colours, [], PIXELS)
+    with pytest.raises(ValueError, match="videos of three frames or more"):
+        follow(colours, [(frames[:2], masks[:2])], PIXELS)
+    with pytest.raises(ValueError, match="Expected an object in the first mask"):
+        follow(colours, [(frames, 0 * masks)], PIXELS)
+    with pytest.raises(ValueError, match=r"Expected finite activations.*colour"):
+        follow(colours, [(frames * np.nan, masks)], PIXELS)

@@ -1,0 +1,203 @@
+"""Shapes against formulas of their area, and their annotations against each other."""
+
+import math
+
+import numpy as np
+import pytest
+
+from vit_tf import data
+from vit_tf.data import shapes
+from vit_tf.data.scenes import BACK_TONE, KINDS, NOTCH, Scene, Shape, pixel_centres
+from vit_tf.data.shapes import numbered_scene
+
+FINE = (400, 400)
+TENTH = math.asin(0.3)  # the angle at which a dome is cut
+AREAS = {
+    "disc": math.pi,
+    "ring": math.pi * (1 - 0.55**2),
+    "square": 1.4**2,
+    "triangle": 3 * math.sqrt(3) / 4,
+    "cross": 2 * 1.9 * 0.6 - 0.6**2,
+    "star": 5 * NOTCH * math.sin(math.pi / 5),
+    "dome": math.pi / 2 + TENTH + 0.3 * math.cos(TENTH),
+    "arrow": 0.8 + 0.6 * 0.95,
+}
+# Shares of the area in front of the centre.
+FRONTS = {
+    **dict.fromkeys(("disc", "ring", "square", "cross"), 0.5),
+    "triangle": 1 / math.sqrt(3) / AREAS["triangle"],
+    "dome": math.pi / 2 / AREAS["dome"],
+    "arrow": 0.8 / AREAS["arrow"],
+}
+
+
+def plain(*shapes):
+    return Scene(shapes, np.zeros(3), [], [])
+
+
+def shape(kind, angle=0.0, centre=(0.5, 0.5), radius=0.4):
+    return Shape(kind, centre, radius, angle, (250.0, 100.0, 0.0))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("angle", [0.0, 0.7, 3.9])
+def test_areas_are_those_of_the_formulas_at_every_turn(kind, angle):
+    turned = plain(shape(kind, angle))
+    area = (turned.index(FINE) == 1).mean() / 0.4**2
+    assert area == pytest.approx(AREAS[kind], rel=0.01)
+    if kind in FRONTS:
+        front = (turned.parts(FINE) == 1).mean() / 0.4**2
+        assert front == pytest.approx(FRONTS[kind] * AREAS[kind], rel=0.015)
+    np.testing.assert_array_equal(turned.parts(FINE) > 0, turned.index(FINE) > 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_quarter_turn_clockwise_turns_mask_parts_and_keypoints(kind):
+    upright, turned = (plain(shape(kind, angle)) for angle in (0.1, 0.1 + math.pi / 2))
+    np.testing.assert_array_equal(turned.parts(FINE), np.rot90(upright.parts(FINE), -1))
+    row, column = upright.shapes[0].keypoints().T
+    expected = np.stack([column, 1 - row], axis=-1)
+    np.testing.assert_allclose(turned.shapes[0].keypoints(), expected, atol=1e-12)
+
+
+def test_a_triangle_points_up_and_an_arrow_to_the_right_after_a_quarter_turn():
+    rows, columns = np.nonzero(plain(shape("triangle")).index(FINE))
+    top = columns[rows == rows.min()].mean() / 400
+    assert rows.min() / 400 == pytest.approx(0.1, abs=0.01) and top == pytest.approx(0.5, abs=0.01)
+    front = shape("arrow", math.pi / 2).keypoints()[0]
+    np.testing.assert_allclose(front, [0.5, 0.5 + 0.8 * 0.4], atol=1e-12)
+
+
+def test_keypoints_lie_well_within_their_shape_and_on_their_part():
+    for kind in KINDS:
+        turned = shape(kind, 2.2, (0.4, 0.6), 0.25)
+        points = turned.keypoints()
+        around = 0.012 * np.array([(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)])
+        assert turned.covers(points[:, None] + around).all(), kind
+        assert turned.part(points[:2]).tolist() == [1, 2]
+        left, right = (np.subtract(points[i], turned.centre) for i in (2, 3))
+        axis = [math.sin(2.2), math.cos(2.2)]
+        assert left @ axis < -0.05 and right @ axis > 0.05
+
+
+def test_pictures_show_the_colours_of_the_parts_where_the_parts_are():
+    for kind in KINDS:
+        scene = plain(shape(kind, 0.4))
+        picture, parts = scene.draw((64, 64)).astype(float), scene.parts((64, 64))
+        for part, tone in ((0, 0.0), (1, 1.0), (2, BACK_TONE)):
+            inner = np.median(picture[parts == part], axis=0)
+            np.testing.assert_allclose(inner, np.array([250, 100, 0]) * tone, atol=8)
+
+
+def test_later_shapes_cover_earlier_ones():
+    below, above = shape("disc"), shape("square", radius=0.2)
+    index = plain(below, above).index(FINE)
+    square = above.covers(pixel_centres(FINE))
+    assert (index[square] == 2).all() and (index[~square] < 2).all() and (index == 1).any()
+
+
+def test_load_gives_eight_balanced_classes_of_images():
+    train, test = data.load("shapes", image_size=32, take={"train": 64, "test": 24})
+    images, labels = next(iter(test))
+    assert images.shape == (24, 32, 32, 3) and np.bincount(labels).tolist() == [3] * 8
+    assert -1 <= images.numpy().min() < -0.5 and 0.5 < images.numpy().max() <= 1
+    assert np.bincount(np.concatenate([y for _, y in train])).tolist() == [8] * 8
+    found = data.describe("shapes")
+    assert found.class_names == tuple(KINDS) and found.num_classes == 8
+    assert found.num_examples == {"train": 4000, "test": 1000}
+
+
+def test_annotations_are_of_the_images_that_load_returns():
+    known = data.load_shapes(image_size=32, take=24)
+    (test,) = data.load("shapes", image_size=32, splits=("test",), take=24)
+    images, labels = next(iter(test))
+    np.testing.assert_array_equal(known["image"], images)
+    np.testing.assert_array_equal(known["label"], labels)
+    for image, parts in zip(known["image"], known["parts"], strict=True):
+        front, back = (image[parts == part].max(-1).mean() for part in (1, 2))
+        assert front > back + 0.3  # as the colours are
+    np.testing.assert_array_equal(known["mask"], known["parts"] > 0)
+
+
+def test_keypoints_are_pixels_on_the_mask_where_visible():
+    known = data.load_shapes(take=80)
+    inside = ((known["keypoints"] >= 0) & (known["keypoints"] < 64)).all(-1)
+    np.testing.assert_array_equal(inside, known["visible"])
+    assert 0 < (~inside).sum() < inside.sum()
+    example, keypoint = np.nonzero(inside)
+    rows, columns = np.floor(known["keypoints"][example, keypoint]).astype(int).T
+    assert known["mask"][example, rows, columns].all()
+    small = data.load_shapes(take=80, image_size=(32, 16))
+    np.testing.assert_allclose(small["keypoints"] * [2, 4], known["keypoints"])
+
+
+def test_scenes_depend_on_their_number_alone():
+    first, again, other = (numbered_scene(number).draw((64, 64)) for number in (5, 5, 13))
+    np.testing.assert_array_equal(first, again)
+    assert numbered_scene(5).shapes[0].kind == numbered_scene(13).shapes[0].kind == "star"
+    assert np.abs(first.astype(int) - other).mean() > 10
+    few, more = (data.load_shapes("train", take=None if n is None else n) for n in (8, 16))
+    chosen = {image.tobytes() for image in more["image"]}
+    assert {image.tobytes() for image in few["image"]} <= chosen
+
+
+def test_kinds_cannot_be_told_by_colour_or_brightness():
+    """Nearest class means of colour and brightness do no better than chance allows."""
+    known = data.load_shapes("train", take=240)
+    mean = known["image"].mean((1, 2))
+    fit, rest = slice(0, None, 2), slice(1, None, 2)
+    centres = [mean[fit][known["label"][fit] == kind].mean(0) for kind in range(8)]
+    guess = np.linalg.norm(mean[rest][:, None] - centres, axis=-1).argmin(-1)
+    assert (guess == known["label"][rest]).mean() < 0.3
+
+
+def test_videos_move_apart_from_the_ground():
+    videos = data.load_shape_videos(3, num_frames=6, image_size=(40, 48))
+    assert videos["image"].shape == (3, 6, 40, 48, 3) and videos["index"].shape == (3, 6, 40, 48)
+    finer = data.load_shape_videos(3, num_frames=6, image_size=(80, 96))["index"]
+    subpixels = finer.reshape(3, 6, 40, 2, 48, 2)
+    for image, index, within in zip(videos["image"], videos["index"], subpixels, strict=True):
+        assert np.unique(index[0]).tolist() in ([0, 1, 2], [0, 1, 2, 3])
+        ground = (within == 0).all(axis=(0, 2, 4))
+        assert 0.1 < ground.mean() < 0.9
+        np.testing.assert_array_equal(image[0][ground], image[-1][ground])
+        centres = [np.argwhere(index[t] == 1).mean(0) for t in (0, 2)]
+        assert np.linalg.norm(centres[1] - centres[0]) > 0.3
+    np.testing.assert_array_equal(
+        data.load_shape_videos(1, num_frames=6, image_size=(40, 48))["index"][0],
+        videos["index"][0],
+    )
+    other = data.load_shape_videos(1, num_frames=6, image_size=(40, 48), seed=1)
+    assert (other["index"][0] != videos["index"][0]).any()
+
+
+def test_pairs_are_of_one_kind_and_of_keypoints_seen_in_both(monkeypatch):
+    monkeypatch.setitem(shapes.NUM_EXAMPLES, "test", 160)
+    pairs = data.load_shape_pairs(40, image_size=(32, 16))
+    assert [pair["category"] for pair in pairs] == 5 * list(KINDS)
+    known = data.load_shapes(image_size=(32, 16))
+    where = {image.tobytes(): number for number, image in enumerate(known["image"])}
+    hidden = 0
+    for pair in pairs:
+        source, target = (where[pair[name].tobytes()] for name in ("source", "target"))
+        assert source != target and list(KINDS)[known["label"][target]] == pair["category"]
+        both = known["visible"][source] & known["visible"][target]
+        assert both.sum() >= 2
+        hidden += (~both).sum()
+        np.testing.assert_array_equal(pair["source_points"], known["keypoints"][source][both])
+        np.testing.assert_array_equal(pair["target_points"], known["keypoints"][target][both])
+    assert hidden
+    again, other = (data.load_shape_pairs(3, image_size=(32, 16), seed=seed) for seed in (0, 1))
+    np.testing.assert_array_equal(again[2]["target"], pairs[2]["target"])
+    assert not np.array_equal(other[2]["target"], pairs[2]["target"])
+
+
+def test_errors():
+    with pytest.raises(ValueError, match=r"take to be an integer >= 1. Received: take=0"):
+        data.load_shapes(take=0)
+    with pytest.raises(ValueError, match="take to be at most 1000"):
+        data.load_shapes(take=1001)
+    with pytest.raises(ValueError, match="splits to be among those of the data set: train, test"):
+        data.load_shapes("dev")
+    with pytest.raises(ValueError, match="num_frames to be an integer >= 1"):
+        data.load_shape_videos(num_frames=0)

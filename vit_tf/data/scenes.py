@@ -1,0 +1,243 @@
+"""Scenes of flat shapes on textured grounds: their masks come from the formulas they are drawn by.
+
+Places are (row, column) on the unit square, whatever the number of pixels. Each shape has a frame
+of its own, (u, v) with u to its right and v to its back, in which it fits into the unit disc.
+"""
+
+import colorsys
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+SUBPIXELS = 2
+# The front half shows the colour in full, the back half only so much of it.
+BACK_TONE = 0.55
+GRAIN = 8.0
+NOTCH = 0.45
+WAVES = 3
+KEYPOINTS = ("front", "back", "left", "right")
+PARTS = ("front", "back")
+
+
+def _in_star(u, v):
+    """A star of five points: each is a triangle from the tip down to the notches beside it."""
+    sector = 2 * math.pi / 5
+    angle = np.arctan2(u, -v)
+    angle = np.abs(angle - sector * np.round(angle / sector))
+    radius = np.hypot(u, v)
+    along, across = radius * np.cos(angle), radius * np.sin(angle)
+    notch = NOTCH * math.cos(sector / 2), NOTCH * math.sin(sector / 2)
+    return (1 - along) * notch[1] >= across * (1 - notch[0])
+
+
+def _in_arrow(u, v):
+    head = (v >= -1) & (v <= 0) & (np.abs(u) <= 0.8 * (v + 1))
+    return head | ((v >= 0) & (v <= 0.95) & (np.abs(u) <= 0.3))
+
+
+# The kind, whether (u, v) lies in it, and the (u, v) of its `KEYPOINTS`.
+KINDS = {
+    "disc": (
+        lambda u, v: u**2 + v**2 <= 1,
+        ((0, -0.85), (0, 0.85), (-0.85, 0), (0.85, 0)),
+    ),
+    "ring": (
+        lambda u, v: (u**2 + v**2 <= 1) & (u**2 + v**2 >= 0.55**2),
+        ((0, -0.8), (0, 0.8), (-0.8, 0), (0.8, 0)),
+    ),
+    "square": (
+        lambda u, v: np.maximum(np.abs(u), np.abs(v)) <= 0.7,
+        ((0, -0.6), (0, 0.6), (-0.6, 0), (0.6, 0)),
+    ),
+    "triangle": (
+        lambda u, v: (v <= 0.5) & (v >= math.sqrt(3) * np.abs(u) - 1),
+        ((0, -0.75), (0, 0.4), (-0.65, 0.38), (0.65, 0.38)),
+    ),
+    "cross": (
+        lambda u, v: (
+            (np.minimum(np.abs(u), np.abs(v)) <= 0.3) & (np.maximum(np.abs(u), np.abs(v)) <= 0.95)
+        ),
+        ((0, -0.85), (0, 0.85), (-0.85, 0), (0.85, 0)),
+    ),
+    "star": (
+        _in_star,
+        ((0, -0.8), (0, 0.35), (-0.76, -0.247), (0.76, -0.247)),
+    ),
+    "dome": (
+        lambda u, v: (u**2 + v**2 <= 1) & (v <= 0.3),
+        ((0, -0.85), (0, 0.2), (-0.8, 0.1), (0.8, 0.1)),
+    ),
+    "arrow": (
+        _in_arrow,
+        ((0, -0.8), (0, 0.85), (-0.6, -0.1), (0.6, -0.1)),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A shape of a kind; `centre` is (row, column), and `angle` turns it clockwise, in radians."""
+
+    kind: str
+    centre: tuple
+    radius: float
+    angle: float
+    colour: tuple
+
+    def own_frame(self, points):
+        """(u, v) of points of shape (..., 2)."""
+        down, right = np.moveaxis((points - np.asarray(self.centre)) / self.radius, -1, 0)
+        cos, sin = math.cos(self.angle), math.sin(self.angle)
+        return cos * right + sin * down, cos * down - sin * right
+
+    def covers(self, points):
+        """Whether points of shape (..., 2) lie on the shape: bool of shape (...)."""
+        return KINDS[self.kind][0](*self.own_frame(points))
+
+    def part(self, points):
+        """The part that points on the shape belong to: 1 in front of its centre and 2 behind."""
+        return np.where(self.own_frame(points)[1] < 0, 1, 2)
+
+    def keypoints(self):
+        """Places of `KEYPOINTS`: float array of shape (keypoint, 2)."""
+        u, v = np.array(KINDS[self.kind][1], float).T
+        cos, sin = math.cos(self.angle), math.sin(self.angle)
+        turned = np.stack([sin * u + cos * v, cos * u - sin * v], axis=-1)
+        return np.asarray(self.centre) + self.radius * turned
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Shapes, the last of them on top, on a ground of waves and bars that mean nothing.
+
+    Args:
+        shapes: tuple of `Shape`.
+        colour: colour of the ground, RGB in [0, 255].
+        waves: list of (waves per image down and across, phase, RGB amplitude).
+        bars: list of (centre, half length, half width, angle, colour).
+        grain: seed of the noise, of a standard deviation of `GRAIN`.
+    """
+
+    shapes: tuple
+    colour: np.ndarray
+    waves: list = field(repr=False)
+    bars: list = field(repr=False)
+    grain: int = 0
+
+    def index(self, size):
+        """Which shape is seen at each pixel's centre: uint8 (height, width), 0 for the ground."""
+        points = pixel_centres(size)
+        index = np.zeros(points.shape[:-1], np.uint8)
+        for number, shape in enumerate(self.shapes, start=1):
+            index[shape.covers(points)] = number
+        return index
+
+    def parts(self, size):
+        """The part seen at each pixel's centre: uint8 (height, width), 0 for the ground."""
+        points = pixel_centres(size)
+        parts = np.zeros(points.shape[:-1], np.uint8)
+        for shape in self.shapes:
+            on = shape.covers(points)
+            parts[on] = shape.part(points[on])
+        return parts
+
+    def draw(self, size):
+        """The picture, uint8 of shape (height, width, 3), as the mean colour within each pixel."""
+        points = pixel_centres([pixels * SUBPIXELS for pixels in size])
+        colours = self._waves(size).repeat(SUBPIXELS, axis=0).repeat(SUBPIXELS, axis=1)
+        self._draw_bars(colours, points)
+        for shape in self.shapes:
+            on = shape.covers(points)
+            tone = np.where(shape.part(points[on]) == 1, 1.0, BACK_TONE)
+            colours[on] = tone[:, None] * np.asarray(shape.colour)
+        colours = colours.reshape(size[0], SUBPIXELS, size[1], SUBPIXELS, 3).mean((1, 3))
+        noise = np.random.default_rng(self.grain).normal(0, GRAIN, colours.shape)
+        return np.clip(np.round(colours + noise), 0, 255).astype(np.uint8)
+
+    def _waves(self, size):
+        """The ground at the centre of each pixel: waves are too long to change within one."""
+        points = pixel_centres(size)
+        colours = np.tile(np.asarray(self.colour, float), (*size, 1))
+        for frequency, phase, amplitude in self.waves:
+            wave = np.sin(2 * math.pi * (points @ np.asarray(frequency)) + phase)
+            colours += wave[..., None] * np.asarray(amplitude)
+        return colours
+
+    def _draw_bars(self, colours, points):
+        """Draws into `colours` of shape (row, column, 3), at points of shape (row, column, 2)."""
+        for centre, length, width, angle, colour in self.bars:
+            down, right = np.moveaxis(points - np.asarray(centre), -1, 0)
+            along = math.cos(angle) * right + math.sin(angle) * down
+            across = math.cos(angle) * down - math.sin(angle) * right
+            colours[(np.abs(along) <= length) & (np.abs(across) <= width)] = colour
+
+
+def pixel_centres(size):
+    """Centres of the pixels of an image of `size` (height, width): (height, width, 2)."""
+    height, width = size
+    rows, columns = (np.arange(height) + 0.5) / height, (np.arange(width) + 0.5) / width
+    return np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1)
+
+
+def random_scene(kind, rng):
+    """One shape of a kind, of random size, turn and colour, that may reach over the border."""
+    shape = Shape(
+        kind,
+        tuple(rng.uniform(0.18, 0.82, 2)),
+        rng.uniform(0.22, 0.36),
+        rng.uniform(0, 2 * math.pi),
+        _bright_colour(rng),
+    )
+    return Scene((shape,), *_random_ground(rng))
+
+
+def random_motion(num_frames, rng):
+    """Scenes of two or three shapes of different kinds that drift and turn on a still ground.
+
+    None covers another in the first scene; later on they may, and they may leave the image.
+    """
+    count = rng.integers(2, 4)
+    kinds = rng.choice(list(KINDS), count, replace=False)
+    ground = _random_ground(rng)
+    around = rng.uniform(0, 2 * math.pi) + 2 * math.pi / count * np.arange(count)
+    centres = 0.5 + 0.26 * np.stack([np.sin(around), np.cos(around)], axis=-1)
+    radii, turns = rng.uniform(0.14, 0.2, count), rng.uniform(0, 2 * math.pi, count)
+    colours = [_bright_colour(rng) for _ in kinds]
+    drifts, spins = rng.uniform(-0.3, 0.3, (count, 2)), rng.uniform(-1, 1, count)
+    scenes = []
+    for time in np.arange(num_frames) / max(num_frames - 1, 1):
+        moved = zip(
+            kinds,
+            map(tuple, centres + time * drifts),
+            radii,
+            turns + time * spins,
+            colours,
+            strict=True,
+        )
+        scenes.append(Scene(tuple(Shape(str(kind), *rest) for kind, *rest in moved), *ground))
+    return scenes
+
+
+def _random_ground(rng):
+    """Colour, waves, bars and grain of a `Scene`, all darker than its shapes' front halves."""
+    waves = [
+        (rng.uniform(-6, 6, 2), rng.uniform(0, 2 * math.pi), rng.uniform(-20, 20, 3))
+        for _ in range(WAVES)
+    ]
+    bars = [
+        (
+            rng.uniform(0, 1, 2),
+            rng.uniform(0.06, 0.25),
+            rng.uniform(0.015, 0.05),
+            rng.uniform(0, math.pi),
+            rng.uniform(20, 200, 3),
+        )
+        for _ in range(rng.integers(2, 5))
+    ]
+    return rng.uniform(40, 140, 3), waves, bars, int(rng.integers(2**31))
+
+
+def _bright_colour(rng):
+    hue, saturation, value = rng.uniform((0, 0.4, 0.85), (1, 1, 1))
+    return tuple(255 * channel for channel in colorsys.hsv_to_rgb(hue, saturation, value))
