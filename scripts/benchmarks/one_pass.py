@@ -5,7 +5,7 @@ from benchmarks.contest import Contest, Ratio
 from benchmarks.forward_vit import CONFIG
 from benchmarks.weights import images
 
-COUNT = 256  # in batches of 128
+COUNT = 512  # in batches of 128
 
 
 def forward():
