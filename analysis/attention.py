@@ -63,10 +63,7 @@ def attention_statistic(features, grid=None):
                 long_name="mean attention distance",
                 units="pixels",
                 estimator="attention-weighted Euclidean distance between token centres",
-                rows=grid.rows,
-                columns=grid.columns,
-                prefix=grid.prefix,
-                stride=grid.stride,
+                **vars(grid),
             ),
         )
 

@@ -69,10 +69,7 @@ def pattern_statistic(features, grid=None):
             totals["examples"],
             totals["batches"],
             estimator="mean over examples and pairs of heads",
-            rows=grid.rows,
-            columns=grid.columns,
-            prefix=grid.prefix,
-            stride=grid.stride,
+            **vars(grid),
         )
         return _labelled(terms, totals["examples"], query_names(grid), layers, attrs)
 

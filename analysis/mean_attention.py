@@ -85,9 +85,6 @@ def _means(totals, features, grid):
             totals["examples"],
             totals["batches"],
             estimator="mean over examples",
-            rows=grid.rows,
-            columns=grid.columns,
-            prefix=grid.prefix,
-            stride=grid.stride,
+            **vars(grid),
         ),
     )

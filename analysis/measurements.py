@@ -89,14 +89,12 @@ def block_cka(one, other):
 
 def attention_distance(subject):
     """Reach of every attention head."""
-    taps = tuple(tap for tap in subject.taps if tap.endswith("/weights"))
-    return _alone("attention_distance", subject, taps, attention_statistic)
+    return _of_weights("attention_distance", subject, attention_statistic)
 
 
 def mean_attention(subject):
     """Attention maps averaged over images, which others follow from."""
-    taps = tuple(tap for tap in subject.taps if tap.endswith("/weights"))
-    return _alone("mean_attention", subject, taps, mean_attention_statistic)
+    return _of_weights("mean_attention", subject, mean_attention_statistic)
 
 
 def aligned_attention(subject):
@@ -111,8 +109,7 @@ def head_classes(subject):
 
 def attention_patterns(subject):
     """How far heads and layers attend to the same few tokens of an image."""
-    taps = tuple(tap for tap in subject.taps if tap.endswith("/weights"))
-    return _alone("attention_patterns", subject, taps, pattern_statistic)
+    return _of_weights("attention_patterns", subject, pattern_statistic)
 
 
 def skip_ratio(subject):
@@ -211,6 +208,11 @@ def _name(analysis, *subjects):
 
 def _unless(word, usual):
     return "" if word == usual else f"_{word}"
+
+
+def _of_weights(analysis, subject, statistic):
+    taps = tuple(tap for tap in subject.taps if tap.endswith("/weights"))
+    return _alone(analysis, subject, taps, statistic)
 
 
 def _of_mean_attention(analysis, subject, compute):

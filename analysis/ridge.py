@@ -8,6 +8,7 @@ import xarray as xr
 
 from .derived import select
 from .least_squares import moments, solve
+from .pooling import pool
 from .results import provenance, require_finite
 from .stream import Statistic, as_dataset, evaluate, first_batch
 from .tokens import as_tokens, grid_of
@@ -176,13 +177,9 @@ def select_l2(validation, test):
 
 def _probed(taps, tokens):
     """Taps reduced to the tokens that are probed, in float64 of shape (example, token, channel)."""
-    reduce = {
-        "mean": lambda x: tf.reduce_mean(x, axis=1, keepdims=True),
-        "first": lambda x: x[:, :1],
-        "rest": lambda x: tf.reduce_mean(x[:, 1:], axis=1, keepdims=True),
-        "each": lambda x: x,
-    }[tokens]
-    return {layer: tf.cast(reduce(as_tokens(layer, x)), tf.float64) for layer, x in taps.items()}
+    if tokens == "each":
+        return {layer: tf.cast(as_tokens(layer, x), tf.float64) for layer, x in taps.items()}
+    return {layer: x[:, None] for layer, x in pool(taps, tokens).items()}
 
 
 def _most_examples(data):

@@ -182,9 +182,6 @@ def _labelled(rollout, first, names, grid, facts):
             "long_name": "attention rollout",
             "units": "1",
             "estimator": "product through the layers of (mean over heads + identity) / 2",
-            "rows": grid.rows,
-            "columns": grid.columns,
-            "prefix": grid.prefix,
-            "stride": grid.stride,
-        },
+        }
+        | vars(grid),
     )

@@ -164,9 +164,6 @@ def _labelled(totals, features, grid, mass):
             estimator="mean over examples of the IoU of the fewest tokens that hold the mass",
             mass=mass,
             left_out=int(totals["examples"] - totals["counted"]),
-            rows=grid.rows,
-            columns=grid.columns,
-            prefix=grid.prefix,
-            stride=grid.stride,
+            **vars(grid),
         ),
     )

@@ -7,7 +7,7 @@ from vit_tf.activations import ACTIVATIONS
 from vit_tf.model import VisionModel
 from vit_tf.names import choose, match_sites
 from vit_tf.tokens import TokenGrid
-from vit_tf.transformer import TokenDense, join_paths
+from vit_tf.transformer import PatchDense, TokenDense, join_paths
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
@@ -161,7 +161,7 @@ class Mixer(VisionModel):
         policy = self.dtype_policy
         names = [f"block{i:02d}" for i in range(num_layers)]
         removed = match_sites(without_skips, [f"{n}/{s}" for n in names for s in MixerBlock.sites])
-        self.embedding = layers.Conv2D(
+        self.embedding = PatchDense(
             hidden_dim, patch_size, strides=patch_size, dtype=policy, name="embedding"
         )
         self.dropout = layers.Dropout(dropout_rate, dtype=policy, name="dropout")

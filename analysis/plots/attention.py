@@ -202,14 +202,4 @@ def _kind_legend(ax, kind):
         Patch(facecolor=c, edgecolor="0.6", label=f"{KIND_LABELS[k]}: {np.sum(kind == k)}")
         for k, c in KIND_COLOURS.items()
     ]
-    ax.legend(
-        handles=handles,
-        title="heads",
-        loc="upper left",
-        bbox_to_anchor=(1.01, 1),
-        borderaxespad=0,
-        frameon=False,
-        fontsize=8,
-        title_fontsize=8,
-        alignment="left",
-    )
+    ax.legend(handles=handles, title="heads", **style.BESIDE)

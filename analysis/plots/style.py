@@ -206,6 +206,18 @@ def tidy(ax):
     ax.set_axisbelow(True)
 
 
+# A legend to the right of the axes.
+BESIDE = {
+    "loc": "upper left",
+    "bbox_to_anchor": (1.01, 1),
+    "borderaxespad": 0,
+    "frameon": False,
+    "fontsize": 8,
+    "title_fontsize": 8,
+    "alignment": "left",
+}
+
+
 def legend(ax, title=None):
     """A legend beside the axes, where it covers nothing; long entries break after the model."""
     handles, labels = ax.get_legend_handles_labels()
@@ -215,12 +227,6 @@ def legend(ax, title=None):
         handles,
         labels,
         title=title,
-        loc="upper left",
-        bbox_to_anchor=(1.01, 1),
-        borderaxespad=0,
-        frameon=False,
-        fontsize=8,
-        title_fontsize=8,
         handlelength=3.2,
-        alignment="left",
+        **BESIDE,
     )

@@ -15,19 +15,20 @@ CONFIG = {
 BATCH = 32
 
 
-def _keras(model):
+def keras_run(model, count):
+    """A run of a Keras model, compiled, on so many images."""
     import tensorflow as tf
 
-    batch = tf.constant(images(BATCH))
+    batch = tf.constant(images(count))
     compiled = tf.function(lambda x: model(x, training=False))
     return lambda: compiled(batch).numpy()
 
 
-def hugging_face():
+def torch_run(model, count):
+    """A run of one of Hugging Face's models on so many images."""
     import torch
 
-    model = vits.hugging_face(**CONFIG)
-    batch = torch.tensor(images(BATCH).transpose(0, 3, 1, 2).copy())
+    batch = torch.tensor(images(count).transpose(0, 3, 1, 2).copy())
 
     @torch.inference_mode()
     def run():
@@ -39,9 +40,9 @@ def hugging_face():
 CONTEST = Contest(
     f"forward pass, ViT-S/16, 224 px, {BATCH} images",
     {
-        "vit_tf": lambda: _keras(vits.ours(**CONFIG)),
-        "Hugging Face": hugging_face,
-        "KerasHub": lambda: _keras(vits.keras_hub(**CONFIG)),
+        "vit_tf": lambda: keras_run(vits.ours(**CONFIG), BATCH),
+        "Hugging Face": lambda: torch_run(vits.hugging_face(**CONFIG), BATCH),
+        "KerasHub": lambda: keras_run(vits.keras_hub(**CONFIG), BATCH),
     },
     (Ratio(("Hugging Face",), 0.9), Ratio(("KerasHub",), 0.9)),
 )

@@ -1,6 +1,6 @@
 """One ViT with a class token in three packages, all with the same weights."""
 
-from benchmarks.weights import fill, numbers
+from benchmarks.weights import fill, fill_torch, numbers, of_torch
 
 _HUGGING_FACE = {
     "layernorm_before": "attention_norm",
@@ -32,7 +32,6 @@ def hugging_face(
     image_shape, patch_size, num_layers, num_heads, hidden_dim, mlp_dim, num_classes=1000
 ):
     """A `transformers.ViTForImageClassification`, in evaluation mode."""
-    import torch
     import transformers
 
     config = transformers.ViTConfig(
@@ -48,12 +47,7 @@ def hugging_face(
         num_labels=num_classes,
     )
     model = transformers.ViTForImageClassification(config)
-    state = {
-        name: torch.tensor(_as_torch(_path(name), tuple(parameter.shape)))
-        for name, parameter in model.named_parameters()
-    }
-    model.load_state_dict(state)
-    return model.eval()
+    return fill_torch(model, _path)
 
 
 def _path(name):
@@ -66,16 +60,7 @@ def _path(name):
         site = f"block{int(index):02d}/{_HUGGING_FACE[inside]}"
     else:
         site = _OUTSIDE[layer]
-    norm = site.endswith("norm")
-    ends = {"weight": "gamma", "bias": "beta"} if norm else {"weight": "kernel", "bias": "bias"}
-    return f"{site}/{ends[end]}"
-
-
-def _as_torch(path, shape):
-    if len(shape) == 4:
-        out, into, *sides = shape
-        return numbers(path, (*sides, into, out)).transpose(3, 2, 0, 1).copy()
-    return numbers(path, shape[::-1]).T.copy() if len(shape) == 2 else numbers(path, shape)
+    return of_torch(site, end)
 
 
 def keras_hub(

@@ -26,3 +26,32 @@ def fill(model):
     for weight in model.weights:
         weight.assign(numbers(weight.path.removeprefix(outer), weight.shape))
     return model
+
+
+def fill_torch(model, path):
+    """Gives every parameter of a torch model its numbers; returns it in evaluation mode.
+
+    Args:
+        model: the module.
+        path: function from a parameter's name to this package's path of it.
+    """
+    import torch
+
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.tensor(_as_torch(path(name), tuple(parameter.shape))))
+    return model.eval()
+
+
+def of_torch(layer, end):
+    """The path of the `"weight"` or `"bias"` of a layer with this package's name."""
+    norm = "norm" in layer.rpartition("/")[2]
+    ends = {"weight": "gamma", "bias": "beta"} if norm else {"weight": "kernel", "bias": "bias"}
+    return f"{layer}/{ends[end]}"
+
+
+def _as_torch(path, shape):
+    if len(shape) == 4:
+        out, into, *sides = shape
+        return numbers(path, (*sides, into, out)).transpose(3, 2, 0, 1).copy()
+    return numbers(path, shape[::-1]).T.copy() if len(shape) == 2 else numbers(path, shape)
