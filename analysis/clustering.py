@@ -21,7 +21,7 @@ SCORES = {
 }
 
 
-def clustering(features, images, num_clusters, tokens="first", seed=0, starts=STARTS):
+def clustering(features, images, num_clusters=None, tokens="first", seed=0, starts=STARTS):
     """Agreement of k-means clusters of each layer with the labels of the images.
 
         purity = sum over clusters of the size of its largest class / number of examples
@@ -34,7 +34,7 @@ def clustering(features, images, num_clusters, tokens="first", seed=0, starts=ST
         features: callable from images to `{layer: tensor}` of shape (example, token, channel),
             (example, row, column, channel) or (example, channel).
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
-        num_clusters: number of clusters.
+        num_clusters: number of clusters; as many as there are labels if None.
         tokens: what is clustered: the `"first"` token, the `"mean"` of all, or that of the `"rest"`
             without the first.
         seed: of the first centres.
@@ -51,7 +51,7 @@ def clustering(features, images, num_clusters, tokens="first", seed=0, starts=ST
     return evaluate(statistic, images, features, description="clustering")
 
 
-def clustering_statistic(features, num_clusters, tokens="first", seed=0, starts=STARTS):
+def clustering_statistic(features, num_clusters=None, tokens="first", seed=0, starts=STARTS):
     """The `Statistic` of `clustering`, which keeps the pooled rows."""
     rows = pooled_statistic(tokens)
 
@@ -61,7 +61,7 @@ def clustering_statistic(features, num_clusters, tokens="first", seed=0, starts=
     return Statistic(rows.step, finish, with_labels=True)
 
 
-def object_clustering(features, images, num_clusters, grid=None, seed=0, starts=STARTS):
+def object_clustering(features, images, num_clusters=None, grid=None, seed=0, starts=STARTS):
     """As `clustering`, of objects or parts: features averaged under their masks.
 
     Walmer et al. 2023, sections 5.3 and D.5, figures 8, 26 and 27.
@@ -86,7 +86,7 @@ def object_clustering(features, images, num_clusters, grid=None, seed=0, starts=
     return evaluate(statistic, images, features, description="clustering of objects")
 
 
-def object_statistic(features, num_clusters, grid=None, seed=0, starts=STARTS):
+def object_statistic(features, num_clusters=None, grid=None, seed=0, starts=STARTS):
     """The `Statistic` of `object_clustering`, of images, masks and labels."""
     grid = require_grid(features, grid)
 
@@ -146,9 +146,11 @@ def masked_features(tokens, masks, grid):
     return sums / tf.reduce_sum(cover, axis=-1, keepdims=True)
 
 
-def cluster_scores(features, pooled, num_clusters, seed=0, starts=STARTS):
+def cluster_scores(features, pooled, num_clusters=None, seed=0, starts=STARTS):
     """The result of `clustering` of features that were pooled before; `Pooled` as the second."""
     scores = {name: [] for name in SCORES}
+    num_classes = len(np.unique(pooled.labels))
+    num_clusters = num_clusters or num_classes
     for layer, x in pooled.layers.items():
         _require_different(layer, x, num_clusters)
         means = KMeans(num_clusters, n_init=starts, random_state=seed)
@@ -166,7 +168,7 @@ def cluster_scores(features, pooled, num_clusters, seed=0, starts=STARTS):
             pooled.batches,
             estimator="k-means, the tightest of several starts",
             clusters=num_clusters,
-            classes=len(np.unique(pooled.labels)),
+            classes=num_classes,
             tokens=pooled.tokens,
             seed=seed,
             starts=starts,

@@ -16,6 +16,16 @@ def alone(plot, several=False):
     return draw
 
 
+def lines(plot, baselines=(), **options):
+    """A drawing of lines of several results, with those of `baselines` in grey."""
+
+    def draw(results):
+        there = [label for label in baselines if label in results]
+        return plot(results, baselines=there, **options).figure
+
+    return draw
+
+
 def localization_by_layer(result):
     """`plot_localization` of all layers, for `alone`."""
     return plots.plot_localization(result, layer=list(result.layer.values))

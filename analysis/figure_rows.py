@@ -24,6 +24,7 @@ class Row:
         measurements: dict from a label to the measurement drawn under it.
         draw: function of a dict from label to result; returns a Matplotlib figure.
         interactive: function of a result that returns what answers to the mouse, or None.
+        baselines: those of the labels that are only there to compare the others with.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Row:
     measurements: dict[str, Any]
     draw: Callable
     interactive: Callable | None = None
+    baselines: tuple[str, ...] = ()
 
 
 def by_role(subjects, *roles):

@@ -1,8 +1,9 @@
 """Measuring: every missing result of a set of measurements, with as few passes as they need.
 
 All statistics of activations take one pass over the test images, together with those of the models
-that they are compared with; receptive fields take one over a few of them for each model, and
-probes one over each of the images that they are fitted on, chosen with and tested on.
+that they are compared with, and those of images with masks one over these; receptive fields take
+one over a few images for each model, and probes one over each of the images that they are fitted
+on, chosen with and tested on. Tasks read what they need.
 """
 
 import logging
@@ -14,7 +15,7 @@ from typing import Any
 
 from .derived import choose
 from .matching import match_maps
-from .measurements import Derived, Field, Forward, Probe
+from .measurement_kinds import Derived, Field, Forward, Probe, Task, with_inputs
 from .receptive_field import receptive_field
 from .results import name_subjects
 from .ridge import L2, probe_statistic, score_statistic, select_l2
@@ -25,11 +26,13 @@ log = logging.getLogger(__name__)
 
 # Sampled for each receptive field: all of a wide layer's channels cost a gradient each.
 CHANNELS = 16
+# What statistics of activations go through, and words for it.
+READS = {"test": "", "objects": " on images with masks"}
 
 
 @dataclass(frozen=True)
 class Data:
-    """Batched `tf.data.Dataset`s of (images, labels) that the measurements read.
+    """What the measurements read: batched `tf.data.Dataset`s of (images, labels), and others.
 
     Attributes:
         train: images that probes are fitted on.
@@ -38,6 +41,13 @@ class Data:
         few: some of the test images, for what costs a gradient each.
         num_classes: number of classes.
         facts: JSON facts that tell these images from others, besides those in the models' keys.
+        gallery: training images, more than `train`, that neighbours are looked for among.
+        objects: batches of (images, notes), with the masks and labels of objects and parts as
+            `walmer_measurements` names them.
+        videos: list of (frames, masks), as for `label_propagation`.
+        pairs: list of pairs, as for `keypoint_correspondence`.
+        optional_facts: dict from the name of each of the last four that is there to JSON facts that
+            tell it from others.
     """
 
     train: Any
@@ -46,6 +56,15 @@ class Data:
     few: Any
     num_classes: int
     facts: dict = field(default_factory=dict)
+    gallery: Any = None
+    objects: Any = None
+    videos: Any = None
+    pairs: Any = None
+    optional_facts: dict = field(default_factory=dict)
+
+    def has(self, name):
+        """Whether there is what a measurement reads."""
+        return getattr(self, name) is not None
 
 
 def measure(wanted, data, folder):
@@ -80,13 +99,14 @@ def attempt(wanted, data, folder):
         Pair of a dict from result name to result, those that others are derived from included and
         None for what failed, and a dict from the names of these to the reason.
     """
-    table = {}
-    for one in wanted:
-        inputs = one.inputs if isinstance(one, Derived) else ()
-        table |= {measurement.name: measurement for measurement in (*inputs, one)}
+    table = with_inputs(wanted)
     keys = {name: _key(measurement, data) for name, measurement in table.items()}
-    results = {name: load(folder / f"{name}.nc", key) for name, key in keys.items()}
-    missing = [table[name] for name, kept in results.items() if kept is None]
+    results = {
+        name: load(folder / f"{name}.nc", keys[name]) if one.kept else None
+        for name, one in table.items()
+    }
+    made = [table[name] for name, result in results.items() if result is None and table[name].kept]
+    missing = [one for one in with_inputs(made).values() if results[one.name] is None]
     log.info("%d of %d results are there already", len(table) - len(missing), len(table))
     problems = {}
     groups = _groups(missing)
@@ -94,7 +114,7 @@ def attempt(wanted, data, folder):
         log.info("[%d/%d] %s: %d results", number, len(groups), title, len(group))
         start = time.perf_counter()
         try:
-            finishes = _MAKE[type(group[0])](group, data, results)
+            finishes = _MAKE[type(group[0])](group, data, results, problems)
         except ValueError as error:
             problems |= dict.fromkeys((one.name for one in group), str(error))
             continue
@@ -107,30 +127,36 @@ def attempt(wanted, data, folder):
             except ValueError as error:
                 problems[name] = str(error)
                 continue
+            if not table[name].kept:
+                results[name] = result
+                continue
             if not isinstance(table[name], Derived):  # which have their inputs' names
                 result = name_subjects(result, table[name].subjects)
             results[name] = keep(result, folder / f"{name}.nc", keys[name], notes)
-    return results, problems
+    return {name: result for name, result in results.items() if table[name].kept}, problems
 
 
 def _key(measurement, data):
     subjects = [subject.key for subject in measurement.subjects]
-    return fingerprint(measurement.name, version("vit_tf"), subjects, data.facts)
+    facts = data.facts | data.optional_facts.get(measurement.reads, {})
+    return fingerprint(measurement.name, version("vit_tf"), subjects, facts)
 
 
 def _groups(missing):
     """Measurements that are made together: dict from a title to the list of them."""
     groups = {}
-    for connected in _connected([one for one in missing if isinstance(one, Forward)]):
-        subjects = dict.fromkeys(s.name for one in connected for s in one.subjects)
-        groups[f"activations of {', '.join(subjects)}"] = connected
+    forward = [one for one in missing if isinstance(one, Forward)]
+    for reads, where in READS.items():
+        for connected in _connected([one for one in forward if one.reads == reads]):
+            subjects = dict.fromkeys(s.name for one in connected for s in one.subjects)
+            groups[f"activations of {', '.join(subjects)}{where}"] = connected
     for kind, words in ((Field, "receptive fields"), (Probe, "probes")):
         for one in missing:
             if isinstance(one, kind):
                 groups.setdefault(f"{words} of {one.subjects[0].name}", []).append(one)
     for one in missing:
-        if isinstance(one, Derived):
-            groups[f"{one.name} from {len(one.inputs)} comparisons"] = [one]
+        if isinstance(one, Task | Derived):
+            groups[one.name] = [one]
     return groups
 
 
@@ -146,8 +172,8 @@ def _connected(measurements):
     return lists
 
 
-def _make_forward(group, data, results):
-    """One pass over the test images."""
+def _make_forward(group, data, results, problems):
+    """One pass over the images that all of them read."""
     taps = {}
     for one in group:
         for subject, names in zip(one.subjects, one.taps, strict=True):
@@ -158,11 +184,12 @@ def _make_forward(group, data, results):
         pairs = zip(one.subjects, one.taps, strict=True)
         chosen = [choose(features[subject], names) for subject, names in pairs]
         requests[one.name] = (one.statistic(*chosen), *chosen)
-    totals = one_pass(requests, data.test, description="activations")
+    images = getattr(data, group[0].reads)
+    totals = one_pass(requests, images, description="activations")
     return {name: partial(requests[name][0].finish, totals[name]) for name in requests}
 
 
-def _make_fields(group, data, results):
+def _make_fields(group, data, results, problems):
     """One pass of gradients over a few images."""
     (subject,) = group[0].subjects
     taps = dict.fromkeys(tap for one in group for tap in one.taps)
@@ -171,7 +198,7 @@ def _make_fields(group, data, results):
     return {one.name: partial(fields.sel, layer=list(one.taps)) for one in group}
 
 
-def _make_probes(group, data, results):
+def _make_probes(group, data, results, problems):
     """One pass over the images to fit on, one over those to choose with, one over the test images.
 
     Maps of a ResNet are brought to the size of its last stage.
@@ -209,18 +236,32 @@ def _select(statistic, chosen, tested):
     return select_l2(statistic.finish(chosen), statistic.finish(tested))
 
 
-def _make_derived(group, data, results):
+def _make_task(group, data, results, problems):
+    """Passes of its own, after those of its inputs."""
+    (one,) = group
+    result = one.compute(data, _inputs(one, results, problems))
+    return {one.name: lambda: result}
+
+
+def _make_derived(group, data, results, problems):
     """What follows from other results, which were made before."""
     (one,) = group
-    absent = [other.name for other in one.inputs if results[other.name] is None]
-    if absent:
-        raise ValueError(f"Expected the results {', '.join(absent)}. Received none")
-    return {one.name: lambda: one.compute([results[other.name] for other in one.inputs])}
+    result = one.compute(_inputs(one, results, problems))
+    return {one.name: lambda: result}
+
+
+def _inputs(one, results, problems):
+    """The results that a measurement is made of; a `ValueError` says why one is not there."""
+    for other in one.inputs:
+        if other.name in problems:
+            raise ValueError(problems[other.name])
+    return [results[other.name] for other in one.inputs]
 
 
 _MAKE = {
     Forward: _make_forward,
     Field: _make_fields,
     Probe: _make_probes,
+    Task: _make_task,
     Derived: _make_derived,
 }

@@ -4,7 +4,7 @@ The functions of one model end the sentence "MODEL ...", those of several models
 are empty where nothing is lacking.
 """
 
-from . import measurements
+from . import measurements, walmer_measurements
 
 NO_GRID = "has no grid of tokens or places that is known and tiles the images"
 
@@ -60,6 +60,47 @@ def places(subject):
         return NO_GRID
     found = measurements.localization(subject).taps[0]
     return "" if found else "has no layers on the grid of its tokens or places"
+
+
+def rollout(subject):
+    """Attention between skips that pass tokens on as they are."""
+    if attention(subject):
+        return attention(subject)
+    taps = walmer_measurements.rollout_taps(subject)
+    sites = dict.fromkeys(tap.rpartition("/")[0] for tap in taps)
+    missing = [f"{s}/{end}" for s in sites for end in ("skip", "sum") if f"{s}/{end}" not in taps]
+    return f"has no {missing[0]}, which would show that it has that skip" if missing else ""
+
+
+def norms(subject):
+    found = walmer_measurements.norm_taps(subject)
+    return "" if len(found) > 1 else "has no norms that are known"
+
+
+def attention_skips(subject):
+    found = walmer_measurements.residual_taps(subject)
+    return "" if found else "has no skips of attention that are known"
+
+
+def last_tokens(subject):
+    if subject.grid is None:
+        return NO_GRID
+    found = walmer_measurements.last_tokens(subject)
+    return "" if found else "has no layers on the grid of its tokens or places"
+
+
+def placed(subject):
+    if subject.grid is None:
+        return NO_GRID
+    found = walmer_measurements.placed(subject)
+    return "" if found else "has no layers on the grid of its tokens or places"
+
+
+def square(subject):
+    if placed(subject):
+        return placed(subject)
+    alike = subject.grid.rows == subject.grid.columns
+    return "" if alike else "has a grid that is not square"
 
 
 def two_models(subjects):

@@ -21,6 +21,8 @@ PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 RAGHU = ("Raghu et al. (2021)", "https://arxiv.org/abs/2108.08810")
 WALMER = ("Walmer et al. (2023)", "https://arxiv.org/abs/2212.03862")
+DOSOVITSKIY = ("Dosovitskiy et al. (2020)", "https://arxiv.org/abs/2010.11929")
+ABNAR = ("Abnar and Zuidema (2020)", "https://arxiv.org/abs/2005.00928")
 
 
 @dataclass(frozen=True)

@@ -274,12 +274,14 @@ def _tensors(step):
 
 def _spread(strategy, group):
     """One batch for each replica: a tuple of per-replica values from a list of tuples."""
-    return tuple(
+    leaves = zip(*map(tf.nest.flatten, group), strict=True)
+    values = [
         strategy.experimental_distribute_values_from_function(
             lambda context, leaf=leaf: leaf[context.replica_id_in_sync_group]
         )
-        for leaf in zip(*group, strict=True)
-    )
+        for leaf in leaves
+    ]
+    return tf.nest.pack_sequence_as(group[0], values)
 
 
 def _check_size(images, min_batch):

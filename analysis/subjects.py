@@ -17,7 +17,8 @@ class Subject:
         role: its part in the figures: "vit", "gap", "resnet" or "mixer"; "without" (the skips of
             a block), "seed" (other first weights), "fraction" (of the training images), "before"
             and "after" (fine-tuning); "model", one that is in every figure that it has the taps
-            for.
+            for; "fresh" (weights before any training) and "noise" (in the place of features), the
+            random baselines of another.
         key: `fingerprint` of its weights and of the data.
         taps: names of all its taps, in depth order.
         grid: its `TokenGrid`, or None where it is not known.
@@ -48,9 +49,19 @@ class Subject:
         return slug(self.name)
 
     @property
+    def weights(self):
+        """The taps that hold attention weights."""
+        return [tap for tap in self.taps if tap.endswith("/weights")]
+
+    @property
     def has_attention(self):
         """Whether the model has attention weights."""
-        return any(tap.endswith("/weights") for tap in self.taps)
+        return bool(self.weights)
+
+    @property
+    def has_cls(self):
+        """Whether a single token without a place comes first, in blocks that are known."""
+        return bool(self.has_sums and self.grid and self.grid.prefix == 1)
 
     @property
     def stages(self):

@@ -1,11 +1,23 @@
 """The figures of Walmer et al. 2023 of a set of models, as functions that yield `Row`s."""
 
-from . import drawing, measurements, plots
+from . import drawing, needs, plots
+from . import walmer_measurements as measurements
 from .figure_rows import Row, by_role
+
+MODELS = ("vit", "gap", "resnet", "mixer", "model")
+BASELINES = ("fresh", "noise")
 
 
 def _attending(subjects):
     return [s for s in by_role(subjects, "vit", "gap", "model") if s.has_attention]
+
+
+def _compared(subjects, lacks, baselines=BASELINES):
+    """The models that lack nothing, and those with the names of their baselines."""
+    chosen = [subject for subject in by_role(subjects, *MODELS) if not lacks(subject)]
+    names = {subject.name for subject in chosen}
+    others = [s for s in by_role(subjects, *baselines) if s.of in names and not lacks(s)]
+    return [*chosen, *others], tuple(subject.name for subject in others)
 
 
 def offsets_of_attention(subjects):
@@ -22,6 +34,14 @@ def offsets_of_attention(subjects):
             "is an offset head, a bright line an axial one.",
             {subject.name: measurements.aligned_attention(subject)},
             drawing.alone(plots.plot_aligned_attention),
+        )
+        yield Row(
+            f"attention-offset-{subject.slug}",
+            f"Mean offset of the heads of {subject.name}",
+            "Each point is a head and shows how far, and in which direction, it looks from the "
+            "query on average: heads at the centre look evenly around it.",
+            {subject.name: measurements.attention_offset(subject)},
+            drawing.alone(plots.plot_offsets),
         )
         yield Row(
             f"head-kinds-{subject.slug}",
@@ -45,4 +65,189 @@ def repeated_patterns(subjects):
             "differs. A bright block is a pattern that goes through those layers.",
             {subject.name: measurements.attention_patterns(subject)},
             drawing.alone(plots.plot_attention_patterns),
+        )
+        if subject.grid.prefix:
+            yield Row(
+                f"cls-attention-{subject.slug}",
+                f"What the CLS token of {subject.name} attends to",
+                "Each panel is a head and shows its attention to each place, averaged over all "
+                "images: a single bright spot is a place that it looks at whatever the image "
+                "shows.",
+                {subject.name: measurements.cls_attention(subject)},
+                drawing.alone(plots.plot_attention_maps),
+            )
+
+
+def distances_by_depth(subjects):
+    """Figures 4 and 15, and figure 7 right of Dosovitskiy et al.: reach of heads by depth."""
+    attending = _attending(subjects)
+    if attending:
+        yield Row(
+            "attention-distance-depth",
+            "Attention distance through the depth",
+            "Each point is a head, and each line the mean of a layer's heads, in sides of the "
+            "token grid: points that spread from bottom to top are a layer of local and global "
+            "heads.",
+            {subject.name: measurements.unit_distance(subject) for subject in attending},
+            lambda results: plots.plot_distance_by_depth(results).figure,
+        )
+
+
+def rollouts(subjects):
+    """Attention rollout: what a token has gathered through the layers."""
+    for subject in _attending(subjects):
+        yield Row(
+            f"rollout-{subject.slug}",
+            f"Attention rollout of {subject.name}",
+            "Each panel shows from which places of the image a token's content comes after that "
+            "layer, if every head passes on what it attends to and every skip passes half.",
+            {subject.name: measurements.rollout(subject)},
+            drawing.alone(plots.plot_rollout),
+        )
+
+
+def norms_compared(subjects):
+    """Figures 20 to 22: similarity of what the sites of a model read."""
+    for subject in by_role(subjects, "vit", "gap", "resnet", "mixer", "model"):
+        if not needs.norms(subject):
+            yield Row(
+                f"norm-cka-{subject.slug}",
+                f"Similarity of what the sites of {subject.name} read",
+                "Each cell compares the normalised tokens that two sites read: a bright diagonal "
+                "from the upper left to the lower right, across the other, is a model whose last "
+                "layers return to what the first ones saw.",
+                {subject.name: measurements.norm_cka(subject)},
+                drawing.alone(plots.plot_cka),
+            )
+
+
+def last_layers_compared(subjects):
+    """Figures 6 and 19: similarity of the last layers of all models."""
+    chosen, _ = _compared(subjects, needs.last_tokens)
+    models = [subject for subject in chosen if subject.role not in BASELINES]
+    if len(models) > 1:
+        yield Row(
+            "last-layers",
+            "Similarity of the models' last layers",
+            "Each cell compares the last layers of two models, of their CLS tokens and of all "
+            "tokens with a place: bright cells are models that end at a like representation.",
+            {"all": measurements.last_layers(models)},
+            drawing.alone(plots.plot_last_layer_cka),
+        )
+
+
+def skips_and_branches(subjects):
+    """Figure 23: similarity of what passes beside attention and what passes through it."""
+    for subject in _attending(subjects):
+        yield Row(
+            f"residual-cka-{subject.slug}",
+            f"Similarity of skips and attention branches of {subject.name}",
+            "Each cell compares what one attention site adds with what passes beside one: dark "
+            "cells on the diagonal are sites that add something new.",
+            {subject.name: measurements.residual_cka(subject)},
+            drawing.alone(plots.plot_cka),
+        )
+
+
+def neighbours(subjects):
+    """Figures 9 and 28: accuracy of a vote among the nearest training images."""
+    chosen, baselines = _compared(subjects, needs.nothing)
+    for top in (1, 5):
+        yield Row(
+            f"knn-top-{top}",
+            f"k-NN classification through the depth, top {top}",
+            "Each point is the accuracy of a vote among the 20 training images whose features "
+            "point in the most similar direction, of the CLS token or of the mean over all: "
+            "where a line rises, images of a class come to lie together.",
+            {subject.name: measurements.knn_accuracy(subject) for subject in chosen},
+            drawing.lines(plots.plot_knn, baselines, top=top),
+            baselines=baselines,
+        )
+
+
+def clusters(subjects):
+    """Figures 7, 24 and 25: agreement of clusters of images with their classes."""
+    chosen, baselines = _compared(subjects, needs.nothing)
+    yield Row(
+        "clusters",
+        "Clusters of images and their classes, through the depth",
+        "Each point is the share of images that are of the largest class of their cluster, of as "
+        "many clusters (k-means) as classes; of the CLS token or of the mean over all.",
+        {subject.name: measurements.clustering(subject) for subject in chosen},
+        drawing.lines(plots.plot_clustering, baselines),
+        baselines=baselines,
+    )
+    with_cls = [subject for subject in chosen if subject.has_cls]
+    if with_cls:
+        yield Row(
+            "clusters-spatial",
+            "Clusters of the mean spatial token and the classes, through the depth",
+            "As the figure before, of models with a CLS token, of the mean over all others: a line "
+            "above that of CLS is a layer whose tokens say more of the class than CLS does.",
+            {subject.name: measurements.clustering(subject, "rest") for subject in with_cls},
+            drawing.lines(plots.plot_clustering, baselines),
+            baselines=baselines,
+        )
+
+
+def salient_attention(subjects):
+    """Figures 5 and 16: overlap of attention with the objects."""
+    chosen, baselines = _compared(subjects, needs.attention, ("fresh",))
+    if chosen:
+        yield Row(
+            "saliency",
+            "Attention on the object, through the depth",
+            "Each point is a head and shows how the tokens that hold 60 % of its attention overlap "
+            "with the object; lines follow the best head of each layer, for the attention of CLS "
+            "and for the mean over the other queries.",
+            {subject.name: measurements.saliency(subject) for subject in chosen},
+            drawing.lines(plots.plot_saliency_iou, baselines),
+            baselines=baselines,
+        )
+
+
+def object_clusters(subjects):
+    """Figures 8, 26 and 27: agreement of clusters of objects and parts with their classes."""
+    chosen, baselines = _compared(subjects, needs.placed)
+    for name, of in (("objects", measurements.objects), ("parts", measurements.parts)):
+        if chosen:
+            yield Row(
+                f"clusters-{name}",
+                f"Clusters of {name} and their classes, through the depth",
+                f"Each point is the share of {name} that are of the largest class of their "
+                "cluster, of as many clusters (k-means) as classes, when the tokens under each "
+                "mask are averaged.",
+                {subject.name: of(subject) for subject in chosen},
+                drawing.lines(plots.plot_clustering, baselines),
+                baselines=baselines,
+            )
+
+
+def videos_followed(subjects):
+    """Figures 10 and 30: propagation of masks through videos."""
+    chosen, baselines = _compared(subjects, needs.square)
+    if chosen:
+        yield Row(
+            "propagation",
+            "Objects followed through videos, layer by layer",
+            "Each point is how well objects are found in all frames from their masks in the first, "
+            "by tokens alone: the mean of the overlap J and of the accuracy of the outline F.",
+            {subject.name: measurements.propagation(subject) for subject in chosen},
+            drawing.lines(plots.plot_propagation, baselines),
+            baselines=baselines,
+        )
+
+
+def keypoints_found(subjects):
+    """Figures 10 and 31: correspondence of keypoints."""
+    chosen, baselines = _compared(subjects, needs.square)
+    if chosen:
+        yield Row(
+            "keypoints",
+            "Keypoints found in another image of their kind, layer by layer",
+            "Each point is the share of keypoints whose most similar place in another image lies "
+            "within a tenth of its side from the same keypoint there.",
+            {subject.name: measurements.keypoints(subject) for subject in chosen},
+            drawing.lines(plots.plot_keypoints, baselines),
+            baselines=baselines,
         )

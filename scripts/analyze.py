@@ -105,7 +105,7 @@ def make_subjects(opened, images, options):
     for model in opened:
         subject, constant = analyze_subjects.subject_of(model, images, options)
         log.info("%s: %d layers are read", model.name, len(subject.taps))
-        subjects.append(subject)
+        subjects += [subject, *analyze_subjects.baselines_of(model, subject, options.seed)]
         rows.append(analyze_subjects.describe(model, subject))
         if constant:
             still.append(f"{model.name}: {', '.join(constant)}.")
@@ -119,7 +119,7 @@ def read_data(options, description, images):
     if tested and not options.take_test and options.data != "digits":
         tested = min(tested, reporting.LARGEST["test"])
     options.sizes = {"test": tested} if tested else {}
-    data = reporting.read_data(options, description.num_classes, preprocessing=images)
+    data = reporting.read_data(options, description, preprocessing=images)
     data.facts.update(
         data=options.data, sizes=options.sizes, seed=options.seed, images=images.to_config()
     )
@@ -139,11 +139,11 @@ def run(options):
         data = read_data(options, description, preprocessing)
         few = next(iter(data.few))[0][: analyze_subjects.PROBES].numpy()
         subjects, rows, still = make_subjects(opened, few, options)
-        planned = plan_rows(entries, subjects)
+        planned = plan_rows(entries, subjects, data)
         wanted = [one for _, row in planned for one in row.measurements.values()]
         results, problems = attempt(wanted, data, options.out / "results")
         drawable, failed = without_failures(planned, results, problems)
-        missing = [*left_out(entries, subjects), *failed, *still, *undefined(results)]
+        missing = [*left_out(entries, subjects, data), *failed, *still, *undefined(results)]
         for what, reasons in missing:
             log.info("not shown: %s. %s", what, " ".join(reasons))
         if not drawable:

@@ -1,9 +1,12 @@
 """What is read of a model under analysis: its layers, their shapes and where its tokens lie."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import reporting
 
+import vit_tf
 from vit_tf import TokenGrid
 from vit_tf.analysis.store import fingerprint
 from vit_tf.analysis.subjects import Subject, representations, spread
@@ -53,6 +56,16 @@ def subject_of(opened, images, options):
         image_size=size,
     )
     return subject, constant
+
+
+def baselines_of(opened, subject, seed):
+    """The random baselines of an opened model; of a SavedModel noise alone."""
+
+    def fresh():
+        copy = replace(opened, model=vit_tf.fresh_copy(opened.model, seed))
+        return partial(features_of, copy, subject.grid)
+
+    return reporting.baselines(subject, None if opened.is_saved_model else fresh)
 
 
 def features_of(opened, grid, *patterns):

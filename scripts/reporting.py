@@ -1,25 +1,30 @@
 """What the scripts that write a report share: the images they read, the report's common parts."""
 
 import contextlib
+import dataclasses
 import logging
 import math
 import os
 import platform
 import sys
 from datetime import date
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 
+import annotations
 import common
 
 import vit_tf
-from vit_tf.analysis.figures import SECTIONS
+from vit_tf.analysis import gaussian_like
+from vit_tf.analysis.figure_entries import SECTIONS
 from vit_tf.analysis.measure import Data
+from vit_tf.analysis.store import fingerprint
 from vit_tf.locks import only_process
 
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other than the digits
 EVALUATION_BATCH = 120
 FIELD_IMAGES = 32
+GALLERY = 2_000  # training images that neighbours are looked for among, at most
 
 
 def run_logged(parse, run, arguments=None):
@@ -68,21 +73,21 @@ def list_figures(entries):
     return "\n".join(lines)
 
 
-def read_data(options, num_classes, **images):
+def read_data(options, description, **images):
     """The images that the measurements read.
 
     Args:
         options: of the command line, and `sizes`, a dict from split to the number of its examples.
-        num_classes: number of classes.
+        description: the `vit_tf.data.Description` of the data.
         **images: what tells `vit_tf.data.load` the size of the images.
     """
     source = {"seed": options.seed, "data_dir": options.data_dir, **images}
-    load = partial(vit_tf.data.load, options.data, splits=("test",), **source)
+    load = partial(vit_tf.data.load, options.data, **source)
     tested = options.sizes.get("test", EVALUATION_BATCH)
     batches = math.ceil(tested / EVALUATION_BATCH)
     size = math.ceil(tested / batches)  # batches alike, so that none is too small
-    (test,) = load(batch_size=size, take=tested)
-    (few,) = load(batch_size=FIELD_IMAGES, take=min(FIELD_IMAGES, tested))
+    (test,) = load(splits=("test",), batch_size=size, take=tested)
+    (few,) = load(splits=("test",), batch_size=FIELD_IMAGES, take=min(FIELD_IMAGES, tested))
     train, held_out = vit_tf.data.few_shot(
         options.data,
         options.shots,
@@ -90,8 +95,51 @@ def read_data(options, num_classes, **images):
         held_out=options.shots,
         **source,
     )
-    facts = {"shots": options.shots, "batch": size, "field_images": FIELD_IMAGES}
-    return Data(train, held_out, test, few, num_classes, facts)
+    known = min(description.num_examples["train"], GALLERY)
+    (gallery,) = load(splits=("train",), batch_size=EVALUATION_BATCH, take=known)
+    fields, optional = {}, {}
+    if options.data == "shapes":
+        pixels = tuple(few.element_spec[0].shape[1:3])
+        fields, optional = annotations.of_shapes(options, pixels, images.get("preprocessing"))
+    return Data(
+        train,
+        held_out,
+        test,
+        few,
+        description.num_classes,
+        {"shots": options.shots, "batch": size, "field_images": FIELD_IMAGES},
+        gallery,
+        **fields,
+        optional_facts={"gallery": {"gallery": known}, **optional},
+    )
+
+
+def baselines(subject, fresh=None):
+    """The random baselines of a model, to compare its features with: list of `Subject`s.
+
+    Args:
+        subject: the model.
+        fresh: function that makes a copy of the model with weights as before any training and
+            returns a function from taps to its features; None where there is no such copy.
+    """
+    made = cache(fresh) if fresh else None
+    features = {"noise": lambda *taps: gaussian_like(subject.features(*taps))}
+    if fresh:
+        features = {"fresh": lambda *taps: made()(*taps)} | features
+    words = {"fresh": "untrained", "noise": "noise"}
+    return [
+        dataclasses.replace(
+            subject,
+            name=f"{subject.name}, {words[role]}",
+            role=role,
+            key=fingerprint(subject.key, role),
+            features=of,
+            detail=None,
+            of=subject.name,
+            accuracy=None,
+        )
+        for role, of in features.items()
+    ]
 
 
 def sections(drawn):

@@ -83,7 +83,14 @@ def train_models(entries, options, num_classes):
         )
         subjects.append(subject)
         rows.append(row)
+        if plan.role == "vit":
+            subjects += reporting.baselines(subject, partial(_untrained, load, options.seed))
     return subjects, rows
+
+
+def _untrained(load, seed):
+    """The features of a model that is loaded, with weights as before any training."""
+    return partial(vit_tf.submodel, vit_tf.fresh_copy(load(), seed))
 
 
 def judge(subjects, results, options):
@@ -174,10 +181,10 @@ def run(options):
     entries = choose_figures(reporting.figure_numbers(options))
     description = vit_tf.data.describe(options.data, data_dir=options.data_dir)
     options.sizes = subset_sizes(options, description)
-    data = reporting.read_data(options, description.num_classes, image_size=options.image_size)
+    data = reporting.read_data(options, description, image_size=options.image_size)
     with reporting.strategy_in(options.out, options.strategy):
         subjects, rows = train_models(entries, options, description.num_classes)
-        planned = plan_rows(entries, subjects)
+        planned = plan_rows(entries, subjects, data)
         wanted = [one for _, row in planned for one in row.measurements.values()]
         results = measure(wanted, data, options.out / "results")
         if vit_tf.distribute.is_chief():

@@ -15,8 +15,10 @@ from vit_tf import analysis
 from vit_tf.analysis import measure as measuring
 from vit_tf.analysis import measurements
 from vit_tf.analysis.counterparts import counterparts
-from vit_tf.analysis.figures import FIGURES, SECTIONS, choose_figures, plan_rows
+from vit_tf.analysis.figure_entries import SECTIONS
+from vit_tf.analysis.figures import FIGURES, choose_figures, plan_rows
 from vit_tf.analysis.measure import Data, measure
+from vit_tf.analysis.measurement_kinds import Forward, with_inputs
 from vit_tf.analysis.subjects import Subject, block_outputs
 
 
@@ -30,7 +32,51 @@ def data():
         data = tf.data.Dataset.from_tensor_slices((images.astype("float32"), labels))
         return data.batch(16)
 
-    return Data(batches(48), batches(32), batches(48), batches(4), 3, {"shots": 16})
+    return Data(
+        batches(48),
+        batches(32),
+        batches(48),
+        batches(4),
+        3,
+        {"shots": 16},
+        batches(40),
+        **annotated(rng),
+    )
+
+
+def annotated(rng):
+    """A bright square in each image, its two halves, in videos and in pairs."""
+    places = rng.integers(0, 9, (24, 2))
+    masks = np.zeros((24, 16, 16), bool)
+    for mask, (row, column) in zip(masks, places, strict=True):
+        mask[row : row + 8, column : column + 8] = True
+    images = rng.normal(size=(24, 16, 16, 3)) + 3 * masks[..., None]
+    images = images.astype("float32")
+    left = masks & (np.arange(16) < places[:, 1, None, None] + 4)
+    labels = np.arange(24, dtype="int32")[:, None] % 3
+    notes = {
+        "mask": masks,
+        "objects": masks[:, None],
+        "object_labels": labels,
+        "parts": np.stack([left, masks & ~left], axis=1),
+        "part_labels": np.concatenate([2 * labels, 2 * labels + 1], axis=1),
+    }
+    index = masks.astype("uint8")
+    pairs = [
+        {
+            "category": "square",
+            "source": images[one],
+            "target": images[one + 1],
+            "source_points": places[one : one + 1] + 4.0,
+            "target_points": places[one + 1 : one + 2] + 4.0,
+        }
+        for one in (0, 2)
+    ]
+    return {
+        "objects": tf.data.Dataset.from_tensor_slices((images, notes)).batch(12),
+        "videos": [(images[:4], index[:4]), (images[4:8], index[4:8])],
+        "pairs": pairs,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +100,7 @@ def subjects():
         ("Again", "seed", vit_tf.ViT(**vit), 1, "ViT-CLS"),
         ("Before", "before", vit_tf.ViT(**vit), None, "ViT-CLS"),
         ("After", "after", vit_tf.ViT(**vit), None, "Before"),
+        ("Untrained", "fresh", vit_tf.ViT(**vit), None, "ViT-CLS"),
     ]
     return [
         Subject(
@@ -78,7 +125,7 @@ def named(subjects, name):
 @pytest.fixture(scope="module")
 def measured(subjects, data, tmp_path_factory):
     """Every figure's rows and results, and how many passes each data set took."""
-    planned = plan_rows(FIGURES, subjects)
+    planned = plan_rows(FIGURES, subjects, data)
     wanted = [one for _, row in planned for one in row.measurements.values()]
     passes, one_pass = [], measuring.one_pass
 
@@ -109,14 +156,50 @@ def test_every_figure_finds_its_results_and_draws_them(measured):
 
 def test_one_pass_serves_every_forward_statistic(measured, data):
     _, wanted, _, passes, _ = measured
-    names = {one.name for one in wanted if isinstance(one, measurements.Forward)}
+    every = with_inputs(wanted).values()
+    names = {one.name for one in every if isinstance(one, Forward) and one.reads == "test"}
     # The probes of five models read the test images too, in one pass of their own each.
     forward = [count for images, count in passes if images is data.test and count > 4]
-    apart = ["cka.no-skips", "block_cka.before.after"]
-    # All but two, the inputs of data_scale, and those of figures of mean attention.
-    assert forward == [len(names) - 2 + 4 + 2]
+    apart = ["cka.no-skips", "block_cka.before.after", "pooled_first.untrained"]
+    assert forward == [len(names) - len(apart) - 1]  # two summaries of the untrained one
     assert sum(images is data.test for images, _ in passes) == 1 + len(apart) + 5
     assert sum(images is data.train for images, _ in passes) == 5
+    # Images with masks are gone through once with each model.
+    noted = [one.subjects for one in every if isinstance(one, Forward) and one.reads == "objects"]
+    assert sum(images is data.objects for images, _ in passes) == len(set(noted))
+
+
+def test_what_is_kept_is_what_is_told(measured):
+    _, wanted, results, _, folder = measured
+    assert "pooled_first.vit-cls" not in results
+    kept = {one.name for one in with_inputs(wanted).values() if one.kept}
+    assert set(results) == kept == {path.stem for path in folder.glob("*.nc")}
+
+
+def test_measurements_of_classes_objects_and_tasks_are_those_of_the_analyses(
+    measured, subjects, data
+):
+    results, vit = measured[2], named(subjects, "ViT-CLS")
+    blocks = [tap for tap in block_outputs(vit.taps) if "/" in tap]
+    features = vit.features(*blocks)
+    direct = analysis.knn_accuracy(features, data.gallery, data.test, 3)
+    xr.testing.assert_equal(results["knn_accuracy.vit-cls"], direct)
+    spatial = analysis.clustering(features, data.test, 3, tokens="rest")
+    np.testing.assert_allclose(
+        results["clustering_rest.vit-cls"].sel(layer=blocks).purity, spatial.purity
+    )
+
+    features = vit.features("embedding", *blocks)
+    parts = data.objects.map(lambda images, notes: (images, notes["parts"], notes["part_labels"]))
+    purity = analysis.object_clustering(features, parts, 6)
+    xr.testing.assert_allclose(results["parts.vit-cls"], purity)
+    masks = data.objects.map(lambda images, notes: (images, notes["mask"]))
+    iou = analysis.attention_saliency(vit.features("*/weights"), masks)
+    xr.testing.assert_allclose(results["saliency.vit-cls"], iou)
+    followed = analysis.label_propagation(features, data.videos)
+    xr.testing.assert_allclose(results["propagation.vit-cls"], followed)
+    found = analysis.keypoint_correspondence(features, data.pairs)
+    xr.testing.assert_allclose(results["keypoints.vit-cls"], found)
 
 
 def test_measurements_are_those_of_the_analyses(measured, subjects, data):

@@ -1,5 +1,7 @@
 """Which taps serve which measurement, and what figures say that models lack."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,12 @@ from vit_tf.analysis.figures import (
     plan_rows,
     without_failures,
 )
+from vit_tf.analysis.measure import Data
 from vit_tf.analysis.subjects import Subject, spread
+
+# What there may be to read; nothing of it is read here.
+EVERYTHING = Data(*["there"] * 4, 10, {}, *["there"] * 4)
+IMAGES_ONLY = Data(*["there"] * 4, 10)
 
 
 def model(name, shapes, grid=None, size=(32, 32)):
@@ -41,6 +48,13 @@ VIT_SHAPES = {
     "pooled": (4,),
 }
 VIT = model("ViT", VIT_SHAPES, TokenGrid(8, 8, 1, 4))
+
+NO_SKIPS = model(
+    "Bare",
+    {tap: shape for tap, shape in VIT_SHAPES.items() if not tap.endswith("/skip")},
+    TokenGrid(8, 8, 1, 4),
+)
+OBLONG = model("Oblong", VIT_SHAPES, TokenGrid(4, 16, 1, 4))
 
 
 def test_spread_keeps_both_ends_and_even_steps():
@@ -80,12 +94,12 @@ def test_localization_of_unknown_blocks_takes_the_second_half_at_spatial_tokens(
     assert measurements.ridge_probe(TOKENS, "each").taps[0] == "layer0"
 
 
-def drawn(subjects, *numbers):
-    return [row.name for _, row in plan_rows(choose_figures(numbers), subjects)]
+def drawn(subjects, *numbers, data=EVERYTHING):
+    return [row.name for _, row in plan_rows(choose_figures(numbers), subjects, data)]
 
 
-def why_not(subjects, number):
-    found = left_out(choose_figures([number]), subjects)
+def why_not(subjects, number, data=EVERYTHING):
+    found = left_out(choose_figures([number]), subjects, data)
     return [sentence for _, sentences in found for sentence in sentences]
 
 
@@ -112,6 +126,19 @@ def why_not(subjects, number):
         ([CNN], "11", ["ridge-probe-tokens", "ridge-probe-map-cnn"], []),
         ([PLACELESS], "13", ["ridge-probe"], []),
         ([TOKENS, PLACELESS], "G.1", ["counterparts"], []),
+        ([VIT], "V.7", ["attention-distance-depth"], []),
+        ([CNN], "rollout", [], ["CNN has no attention weights."]),
+        ([VIT], "rollout", ["rollout-vit"], []),
+        ([NO_SKIPS], "rollout", [], None),
+        ([VIT], "W.6", [], ["It compares two models; one is given."]),
+        ([CNN, VIT, PLACELESS], "W.19", ["last-layers"], None),
+        ([VIT], "W.20", [], ["ViT has no norms that are known."]),
+        ([VIT], "W.23", ["residual-cka-vit"], []),
+        ([CNN], "W.23", [], ["CNN has no skips of attention that are known."]),
+        ([OBLONG], "W.30", [], ["Oblong has a grid that is not square."]),
+        ([OBLONG], "W.8", ["clusters-objects", "clusters-parts"], []),
+        ([VIT], "W.7", ["clusters", "clusters-spatial"], []),
+        ([TOKENS], "W.7", ["clusters"], []),
         ([TOKENS, CNN], "G.1", [], None),
     ],
 )
@@ -126,9 +153,23 @@ def test_figures_are_drawn_of_the_models_that_have_what_they_need(subjects, numb
 def test_every_figure_is_either_drawn_or_left_out_with_a_reason():
     for subject in (CNN, TOKENS, PLACELESS, VIT):
         for entry in FIGURES:
-            reasons = left_out([entry], [subject])
-            assert bool(plan_rows([entry], [subject])) != bool(reasons), entry.title
-            assert all(line.endswith(".") for _, lines in reasons for line in lines)
+            for data in (EVERYTHING, IMAGES_ONLY):
+                reasons = left_out([entry], [subject], data)
+                assert bool(plan_rows([entry], [subject], data)) != bool(reasons), entry.title
+                assert all(line.endswith(".") for _, lines in reasons for line in lines)
+
+
+def test_figures_of_masks_videos_and_pairs_need_them():
+    for number, words in (
+        ("W.5", "masks"),
+        ("W.30", "videos"),
+        ("W.31", "pairs"),
+        ("W.9", "train"),
+    ):
+        assert drawn([VIT], number) and not why_not([VIT], number)
+        assert drawn([VIT], number, data=IMAGES_ONLY) == []
+        (reason,) = why_not([VIT], number, IMAGES_ONLY)
+        assert reason.startswith("It needs ") and words in reason
 
 
 def test_maps_of_a_patch_embedding_alone_make_no_convolutional_model():
@@ -138,7 +179,7 @@ def test_maps_of_a_patch_embedding_alone_make_no_convolutional_model():
 
 
 def test_a_row_loses_the_model_that_failed_and_says_so():
-    planned = plan_rows(choose_figures(["13"]), [CNN, TOKENS])
+    planned = plan_rows(choose_figures(["13"]), [CNN, TOKENS], EVERYTHING)
     results = {"ridge_probe.cnn": None, "ridge_probe.tokens": "measured"}
     kept, failed = without_failures(planned, results, {"ridge_probe.cnn": "Expected more."})
     assert [list(row.measurements) for _, row in kept] == [["Tokens"]]
@@ -146,3 +187,16 @@ def test_a_row_loses_the_model_that_failed_and_says_so():
     nothing = dict.fromkeys(results)
     problems = dict.fromkeys(results, "Expected more.")
     assert without_failures(planned, nothing, problems)[0] == []
+
+
+def test_a_row_is_not_drawn_of_its_baselines_alone():
+    fresh = dataclasses.replace(VIT, name="ViT, untrained", role="fresh", of="ViT")
+    planned = plan_rows(choose_figures(["W.5"]), [VIT, fresh], EVERYTHING)
+    ((_, row),) = planned
+    assert list(row.measurements) == ["ViT", "ViT, untrained"]
+    assert row.baselines == ("ViT, untrained",)
+    results = {"saliency.vit": None, "saliency.vit-untrained": "measured"}
+    assert without_failures(planned, results, {"saliency.vit": "Expected more."})[0] == []
+    results = {"saliency.vit": "measured", "saliency.vit-untrained": None}
+    ((_, row),), _ = without_failures(planned, results, {"saliency.vit-untrained": "No."})
+    assert list(row.measurements) == ["ViT"]

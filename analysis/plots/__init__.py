@@ -7,25 +7,38 @@ fitting size; the caller saves and closes it. A title takes the model's name fro
 `model` of the result, or `model_x` and `model_y`.
 """
 
-from .attention import plot_aligned_attention, plot_head_classes, plot_offsets
-from .features import plot_clustering, plot_knn, plot_last_layer_cka
-from .lines import plot_attention_distance, plot_skip_ratio_lines
+from .attention import (
+    plot_aligned_attention,
+    plot_attention_maps,
+    plot_head_classes,
+    plot_offsets,
+)
+from .features import (
+    plot_clustering,
+    plot_knn,
+    plot_last_layer_cka,
+)
+from .lines import plot_attention_distance, plot_distance_by_depth, plot_skip_ratio_lines
 from .localization import plot_head_similarity, plot_localization
 from .maps import plot_receptive_field, plot_skip_ratio
 from .probes import plot_probe_map, plot_probe_variants, plot_ridge_probe
 from .saliency import plot_attention_patterns, plot_rollout, plot_saliency_iou
 from .similarity import plot_cka, plot_cka_beside, plot_counterparts, plot_matches
+from .tasks import plot_keypoints, plot_propagation
 
 __all__ = [
     "plot_aligned_attention",
     "plot_attention_distance",
+    "plot_attention_maps",
     "plot_attention_patterns",
     "plot_cka",
     "plot_cka_beside",
     "plot_clustering",
     "plot_counterparts",
+    "plot_distance_by_depth",
     "plot_head_classes",
     "plot_head_similarity",
+    "plot_keypoints",
     "plot_knn",
     "plot_last_layer_cka",
     "plot_localization",
@@ -33,6 +46,7 @@ __all__ = [
     "plot_offsets",
     "plot_probe_map",
     "plot_probe_variants",
+    "plot_propagation",
     "plot_receptive_field",
     "plot_ridge_probe",
     "plot_rollout",

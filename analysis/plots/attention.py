@@ -47,27 +47,69 @@ def plot_aligned_attention(result, axes=None, layers=None):
     """
     dims = ("layer", "head", "row_offset", "column_offset")
     result = style.select_layers(style.expect_array(result, dims), layers)
+    title = style.titled("Attention by offset from the query", result)
+    scaled = "each panel scaled to its own maximum; red lines cross at the query"
+    axes = _new_panels(result, axes, f"{title}\n{scaled}")
+    reach = [_half_reach(result, dim) for dim in dims[2:]]
+    for ax, values in zip(axes.ravel(), result.values.reshape(-1, *result.shape[2:]), strict=True):
+        image = _draw_aligned(ax, values, reach)
+    _name_offsets(axes[-1, 0], reach)
+    _panel_bar(axes, image)
+    return axes
+
+
+def plot_attention_maps(result, axes=None, layers=None):
+    """Mean attention on the grid of keys, a row per layer and a column per head (Figures 2 and 17).
+
+    Figures are those of Walmer et al. 2023. Every panel is scaled to its own maximum.
+
+    Args:
+        result: DataArray of dims (layer, head, row, column) from `attention_maps`.
+        axes: array of at least as many Matplotlib axes as maps drawn; new ones if None.
+        layers: names of the layers to draw; all if None.
+
+    Returns:
+        ndarray of shape (layers, heads) of the axes drawn on.
+
+    Raises:
+        ValueError: if the dims differ, a layer is unknown, or there are too few axes.
+    """
+    result = style.expect_array(result, ("layer", "head", "row", "column"))
+    result = style.select_layers(result, layers)
+    title = style.titled("Mean attention of the query", result)
+    if result.attrs.get("query") == "cls":
+        title = style.titled("Mean attention of CLS", result)
+    axes = _new_panels(result, axes, f"{title}\neach panel scaled to its own maximum")
+    for ax, values in zip(axes.ravel(), result.values.reshape(-1, *result.shape[2:]), strict=True):
+        image = ax.imshow(values / values.max(), cmap=style.colours("viridis"), vmin=0, vmax=1)
+        ax.set_xticks([])
+        ax.set_yticks([])
+    _panel_bar(axes, image)
+    return axes
+
+
+def _new_panels(result, axes, heading):
+    """Axes of shape (layers, heads) with their names, new ones if None are given."""
     shape = result.shape[:2]
     names, cut = shorten(style.layer_names(result))
     if axes is None:
-        title = style.titled("Attention by offset from the query", result)
-        scaled = "each panel scaled to its own maximum; red lines cross at the query"
-        axes = _panels(shape, result.shape[2] / result.shape[3], f"{title}\n{scaled}")
+        axes = _panels(shape, result.shape[2] / result.shape[3], heading)
         axes[0].figure.supylabel(layer_label(cut), fontsize=9)
-    axes = style.expect_axes(axes, shape[0] * shape[1], "layer and head")
-    reach = [_half_reach(result, dim) for dim in dims[2:]]
-    for ax, (layer, head) in zip(axes, np.ndindex(*shape), strict=True):
-        image = _draw_aligned(ax, result.values[layer, head], reach)
-        if layer == 0:
-            ax.set_title(f"head {result['head'].values[head]}", fontsize=8, pad=3)
-        if head == 0:
-            ax.set_ylabel(elide(names[layer], 14), fontsize=8)
-    corner = axes.reshape(shape)[-1, 0]
-    _name_offsets(corner, reach)
-    bar = axes[0].figure.colorbar(image, ax=list(axes), aspect=max(30, 10 * shape[0]), pad=0.02)
+    axes = style.expect_axes(axes, shape[0] * shape[1], "layer and head").reshape(shape)
+    for ax, head in zip(axes[0], result["head"].values, strict=True):
+        ax.set_title(f"head {head}", fontsize=8, pad=3)
+    for ax, name in zip(axes[:, 0], names, strict=True):
+        ax.set_ylabel(elide(name, 14), fontsize=8)
+    return axes
+
+
+def _panel_bar(axes, image):
+    """One colour bar of all panels, each scaled to its own maximum."""
+    bar = axes[0, 0].figure.colorbar(
+        image, ax=list(axes.ravel()), aspect=max(30, 10 * len(axes)), pad=0.02
+    )
     bar.set_label("attention / panel maximum", fontsize=8)
     bar.ax.tick_params(labelsize=8)
-    return axes.reshape(shape)
 
 
 def _panels(shape, tall, heading):

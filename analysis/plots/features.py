@@ -1,20 +1,22 @@
-"""What features are good for as they are: votes of neighbours, clusters, and last layers."""
+"""What features are good for: votes of neighbours, linear probes, clusters, and last layers."""
 
 import numpy as np
 
 from . import style
-from .layers import FONT_SIZE, depth_axis
+from .depth import draw_lines
+from .layers import FONT_SIZE
 
 SCORES = {
     "purity": "cluster purity",
     "nmi": "normalised mutual information",
     "ari": "adjusted Rand index",
 }
+TOKENS = {"first": "first token", "rest": "mean of the rest", "mean": "mean of all tokens"}
 PARTS = {"cls": "CLS token", "spatial": "spatial tokens"}
 PANEL = 3.0  # inches, of few models
 
 
-def plot_knn(results, ax=None, top=1):
+def plot_knn(results, ax=None, top=1, baselines=()):
     """Accuracy of a vote among neighbours through the depth (Figures 9 and 28 of Walmer et al.).
 
     Args:
@@ -22,6 +24,7 @@ def plot_knn(results, ax=None, top=1):
             DataArrays.
         ax: Matplotlib axes; new ones if None.
         top: 1 or 5, which accuracy.
+        baselines: labels of results that are drawn in grey.
 
     Returns:
         The axes: a colour per result, a line style per k. Layers are named if all results share
@@ -41,7 +44,7 @@ def plot_knn(results, ax=None, top=1):
         for k in accuracy["k"].values
     }
     numbers = sorted({k for _, k in lines})
-    ax = _draw(lines, numbers, [f"k = {k}" for k in numbers], ax)
+    ax = draw_lines(lines, numbers, [f"k = {k}" for k in numbers], ax, baselines)
     title = f"k-nearest neighbours, top {top}"
     ax.set_title(title if models is results else style.titled(title, results))
     ax.set(ylabel="test accuracy (%)")
@@ -49,7 +52,77 @@ def plot_knn(results, ax=None, top=1):
     return ax
 
 
-def plot_clustering(results, ax=None, score="purity"):
+def plot_linear_probe(results, ax=None, baselines=()):
+    """Accuracy of probes by gradient descent through the depth (Table 6 of Walmer et al.).
+
+    Args:
+        results: DataArray of dims (layer, tokens, batch_norm) from `linear_probe`, or a dict from
+            label to such DataArrays.
+        ax: Matplotlib axes; new ones if None.
+        baselines: labels of results that are drawn in grey.
+
+    Returns:
+        The axes: a colour per result, a line style per choice of tokens and batch normalisation.
+        Layers are named if all results share them; otherwise depth is normalised to [0, 1].
+
+    Raises:
+        ValueError: if there is no result, or one has other dims.
+    """
+    models = style.expect_results(results if isinstance(results, dict) else {"": results})
+    dims = ("layer", "tokens", "batch_norm")
+    lines = {
+        (label, (str(tokens), bool(norm))): accuracy.sel(tokens=tokens, batch_norm=norm)
+        for label, result in models.items()
+        for accuracy in [style.expect_array(result, dims)]
+        for norm in accuracy["batch_norm"].values
+        for tokens in accuracy["tokens"].values
+    }
+    kinds = list(dict.fromkeys(kind for _, kind in lines))
+    words = [TOKENS[tokens] + (", batch norm" if norm else "") for tokens, norm in kinds]
+    ax = draw_lines(lines, kinds, words, ax, baselines)
+    title = "Linear probes by gradient descent"
+    ax.set_title(title if models is results else style.titled(title, results))
+    ax.set(ylabel="test accuracy (%)")
+    ax.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}")
+    return ax
+
+
+def plot_retrieval(results, ax=None, baselines=()):
+    """Mean average precision of retrieval through the depth (Figures 9 and 29 of Walmer et al.).
+
+    Args:
+        results: Dataset with `score` of dims (layer, difficulty) from `retrieval`, or a dict from
+            label to such Datasets.
+        ax: Matplotlib axes; new ones if None.
+        baselines: labels of results that are drawn in grey.
+
+    Returns:
+        The axes: a colour per result, a line style per difficulty. Layers are named if all results
+        share them; otherwise depth is normalised to [0, 1].
+
+    Raises:
+        ValueError: if there is no result, or one is no such Dataset.
+    """
+    models = style.expect_results(results if isinstance(results, dict) else {"": results})
+    scores = {
+        label: style.expect_variable(result, "score", ("layer", "difficulty"))
+        for label, result in models.items()
+    }
+    lines = {
+        (label, str(difficulty)): score.sel(difficulty=difficulty)
+        for label, score in scores.items()
+        for difficulty in score["difficulty"].values
+    }
+    kinds = list(dict.fromkeys(difficulty for _, difficulty in lines))
+    ax = draw_lines(lines, kinds, kinds, ax, baselines)
+    title = f"Retrieval, {kinds[0]}" if len(kinds) == 1 else "Retrieval"
+    ax.set_title(title if models is results else style.titled(title, results))
+    ax.set(ylabel="mean average precision (%)")
+    ax.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}")
+    return ax
+
+
+def plot_clustering(results, ax=None, score="purity", baselines=()):
     """Agreement of clusters with labels through the depth (Figures 7, 8 and 24 to 27 of Walmer).
 
     Args:
@@ -57,6 +130,7 @@ def plot_clustering(results, ax=None, score="purity"):
             dict from label to such Datasets.
         ax: Matplotlib axes; new ones if None.
         score: one of these three.
+        baselines: labels of results that are drawn in grey.
 
     Returns:
         The axes: a line per result. Layers are named if all results share them; otherwise depth is
@@ -72,7 +146,7 @@ def plot_clustering(results, ax=None, score="purity"):
         (label, score): style.expect_variable(result, score, ("layer",))
         for label, result in models.items()
     }
-    ax = _draw(lines, [score], [SCORES[score]], ax)
+    ax = draw_lines(lines, [score], [SCORES[score]], ax, baselines)
     counts = {int(result.attrs["clusters"]) for result in models.values()}
     title = f"Agreement of {counts.pop()} clusters with labels" if len(counts) == 1 else "Clusters"
     ax.set_title(title if models is results else style.titled(title, results))
@@ -121,23 +195,6 @@ def _of_top(accuracy, top):
         known = accuracy["top"].values.tolist()
         raise ValueError(f"Expected top among {known}. Received: top={top}")
     return accuracy.sel(top=top)
-
-
-def _draw(lines, kinds, words, ax):
-    """Lines through the depth: a colour per label, a style per kind; `lines` by (label, kind)."""
-    ax = style.new_axes(8, 4.2) if ax is None else ax
-    depths = depth_axis(ax, [style.layer_names(line) for line in lines.values()])
-    labels = list(dict.fromkeys(label for label, _ in lines))
-    colours = dict(zip(labels, style.distinct_colours(len(labels)), strict=True))
-    for depth, ((label, kind), line) in zip(depths, lines.items(), strict=True):
-        order = kinds.index(kind)
-        name = ": ".join(filter(None, [label, words[order] if len(kinds) > 1 or not label else ""]))
-        look = {"linestyle": style.LINE_STYLES[order % len(style.LINE_STYLES)], "label": name}
-        look |= {"color": colours[label], "marker": style.marker(order), "markersize": 4.5}
-        ax.plot(depth, line.values, **look)
-    style.tidy(ax)
-    style.legend(ax)
-    return ax
 
 
 def _new_matrices(parts, models):

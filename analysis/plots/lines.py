@@ -14,12 +14,12 @@ def plot_attention_distance(result, ax=None, layers=None):
     """Mean attention distance of each head, sorted by it, one line per layer (Figures 3 and 4).
 
     Args:
-        result: DataArray of dims (layer, head), in pixels.
+        result: DataArray of dims (layer, head), in pixels or the `units` in its attributes.
         ax: Matplotlib axes; new ones if None.
         layers: names of the layers to draw; all if None.
 
     Returns:
-        The axes: rank of a head within its layer against its mean distance in pixels.
+        The axes: rank of a head within its layer against its mean distance.
 
     Raises:
         ValueError: if the dims differ, or a layer is unknown.
@@ -34,7 +34,7 @@ def plot_attention_distance(result, ax=None, layers=None):
         ax.plot(ranks, np.sort(heads), marker="o", markersize=3.5, color=colour, label=name)
     ax.set_title(style.titled("Attention distance", result))
     ax.set(xlabel="head, sorted by distance within its layer")
-    ax.set(ylabel="mean attention distance (pixels)")
+    ax.set(ylabel=f"mean attention distance ({result.attrs.get('units', 'pixels')})")
     ax.set_ylim(bottom=0)
     ax.xaxis.get_major_locator().set_params(integer=True)
     style.tidy(ax)
@@ -42,6 +42,47 @@ def plot_attention_distance(result, ax=None, layers=None):
         style.legend(ax, title=layer_label(cut))
     else:
         _depth_bar(ax, names, colours, layer_label(cut))
+    return ax
+
+
+def plot_distance_by_depth(results, ax=None):
+    """Attention distance of every head against depth (Figures 4 and 15 of Walmer et al. 2023).
+
+    Also the right panel of figure 7 of Dosovitskiy et al. 2020.
+
+    Args:
+        results: DataArray of dims (layer, head) from `mean_distance` or `attention_distance`, or a
+            dict from label to such DataArrays of one unit.
+        ax: Matplotlib axes; new ones if None.
+
+    Returns:
+        The axes: a point per head, a line through the means of the layers. Layers are named if all
+        results share them; otherwise depth is normalised to [0, 1].
+
+    Raises:
+        ValueError: if there is no result, one has other dims, or their units differ.
+    """
+    models = style.expect_results(results if isinstance(results, dict) else {"": results})
+    distances = {
+        label: style.expect_array(result, ("layer", "head")) for label, result in models.items()
+    }
+    units = {str(result.attrs.get("units", "")) for result in distances.values()}
+    if len(units) > 1:
+        raise ValueError(f"Expected distances of one unit. Received: {sorted(units)}")
+    ax = style.new_axes(8, 4.2) if ax is None else ax
+    depths = depth_axis(ax, [style.layer_names(result) for result in distances.values()])
+    colours = style.line_colours(distances)
+    for depth, (label, result) in zip(depths, distances.items(), strict=True):
+        many, colour = np.repeat(depth, result.sizes["head"]), colours[label]
+        ax.scatter(many, result.values.ravel(), s=14, color=colour, alpha=0.5, linewidth=0)
+        mean = result.values.mean(axis=1)
+        ax.plot(depth, mean, color=colour, label=label or "mean of the heads")
+    title = "Attention distance by depth (points: heads)"
+    ax.set_title(title if models is results else style.titled(title, results))
+    ax.set(ylabel=f"mean distance ({units.pop() or 'no unit'})")
+    ax.set_ylim(bottom=0)
+    style.tidy(ax)
+    style.legend(ax)
     return ax
 
 

@@ -8,13 +8,14 @@ from .layers import FONT_SIZE, depth_axis, layer_label, name_layers, name_places
 QUERIES = {"cls": "CLS", "spatial": "mean of the spatial tokens"}
 
 
-def plot_saliency_iou(results, ax=None):
+def plot_saliency_iou(results, ax=None, baselines=()):
     """Overlap of attention with objects through the depth (Figures 5 and 16 of Walmer et al. 2023).
 
     Args:
         results: Dataset with `iou` of dims (query, layer, head) from `attention_saliency`, or a
             dict from label to such Datasets.
         ax: Matplotlib axes; new ones if None.
+        baselines: labels of results that are drawn in grey.
 
     Returns:
         The axes: lines through the best head of each layer, over the points of all heads. Layers
@@ -35,9 +36,13 @@ def plot_saliency_iou(results, ax=None):
     }
     ax = style.new_axes(8, 4.2) if ax is None else ax
     depths = depth_axis(ax, [style.layer_names(line) for line in lines.values()])
-    colours = style.distinct_colours(len(lines))
-    for depth, colour, ((label, query), line) in zip(depths, colours, lines.items(), strict=True):
-        name = ": ".join(filter(None, [label, QUERIES.get(query, query)]))
+    names = {
+        pair: ": ".join(filter(None, [pair[0], QUERIES.get(pair[1], pair[1])])) for pair in lines
+    }
+    grey = [name for (label, _), name in names.items() if label in baselines]
+    colours = style.line_colours(names.values(), grey)
+    for depth, (pair, line) in zip(depths, lines.items(), strict=True):
+        name, colour = names[pair], colours[names[pair]]
         many = np.repeat(depth, line.sizes["head"])
         ax.scatter(many, line.values.ravel(), s=12, color=colour, alpha=0.45, linewidth=0)
         best = line.values.max(axis=1)

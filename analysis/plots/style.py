@@ -159,6 +159,17 @@ def distinct_colours(count):
     return [palette(index % palette.N) for index in range(count)]
 
 
+def line_colours(labels, baselines=()):
+    """Colours of lines: dict from label to one that tells it from others, grey for baselines."""
+    labels = list(dict.fromkeys(labels))
+    own = [label for label in labels if label not in baselines]
+    grey = [label for label in labels if label in baselines]
+    shades = np.linspace(0.35, 0.7, max(len(grey), 2)).round(2).astype(str)
+    return dict(zip(own, distinct_colours(len(own)), strict=True)) | dict(
+        zip(grey, shades[: len(grey)], strict=True)
+    )
+
+
 def marker(index):
     """Marker of the line of this number; past ten they differ anew from the ten line colours."""
     return MARKERS[(index + index // 10) % len(MARKERS)]
