@@ -26,12 +26,15 @@ from .clustering import (
 from .counterparts import counterparts, own_matches
 from .dense_features import dense_features
 from .derived import choose
+from .embeddings import patch_filters, position_similarity
+from .formation import FormationRecorder
 from .head_classes import head_classes
 from .heads import head_similarity, head_statistic
 from .interactive import cka_heatmap, distance_lines
 from .keypoints import correct_keypoints, keypoint_correspondence
 from .knn import knn_accuracy, knn_statistic
 from .last_layer import last_layer_cka, last_layer_statistic
+from .linear_probe import linear_probe
 from .localization import localization, localization_statistic
 from .matching import match_maps
 from .mean_attention import mean_attention, mean_attention_statistic
@@ -43,20 +46,26 @@ from .plots import (
     plot_cka,
     plot_cka_beside,
     plot_clustering,
+    plot_compute,
     plot_counterparts,
     plot_distance_by_depth,
+    plot_formation,
     plot_head_classes,
     plot_head_similarity,
     plot_keypoints,
     plot_knn,
     plot_last_layer_cka,
+    plot_linear_probe,
     plot_localization,
     plot_matches,
     plot_offsets,
+    plot_patch_filters,
+    plot_position_similarity,
     plot_probe_map,
     plot_probe_variants,
     plot_propagation,
     plot_receptive_field,
+    plot_retrieval,
     plot_ridge_probe,
     plot_rollout,
     plot_saliency_iou,
@@ -68,6 +77,7 @@ from .propagation import label_propagation, propagate, propagate_masks
 from .receptive_field import receptive_field
 from .report import Figure, write_report
 from .residual import depth_cka, depth_statistic, residual_cka, residual_statistic
+from .retrieval import average_precision, retrieval, retrieval_statistic
 from .ridge import fit_ridge_probe, probe_statistic, ridge_probe, score_statistic, select_l2
 from .rollout import attention_rollout, rollout_of_images, rollout_statistic
 from .saliency import attention_saliency, saliency_statistic
@@ -78,6 +88,7 @@ from .video_scores import boundary_accuracy, region_similarity, write_masks
 __all__ = [
     "Claim",
     "Figure",
+    "FormationRecorder",
     "Pooled",
     "Statistic",
     "accumulate",
@@ -89,6 +100,7 @@ __all__ = [
     "attention_rollout",
     "attention_saliency",
     "attention_statistic",
+    "average_precision",
     "boundary_accuracy",
     "choose",
     "cka",
@@ -115,6 +127,7 @@ __all__ = [
     "label_propagation",
     "last_layer_cka",
     "last_layer_statistic",
+    "linear_probe",
     "localization",
     "localization_statistic",
     "masked_features",
@@ -127,6 +140,7 @@ __all__ = [
     "object_statistic",
     "one_pass",
     "own_matches",
+    "patch_filters",
     "pattern_statistic",
     "plot_aligned_attention",
     "plot_attention_distance",
@@ -135,26 +149,33 @@ __all__ = [
     "plot_cka",
     "plot_cka_beside",
     "plot_clustering",
+    "plot_compute",
     "plot_counterparts",
     "plot_distance_by_depth",
+    "plot_formation",
     "plot_head_classes",
     "plot_head_similarity",
     "plot_keypoints",
     "plot_knn",
     "plot_last_layer_cka",
+    "plot_linear_probe",
     "plot_localization",
     "plot_matches",
     "plot_offsets",
+    "plot_patch_filters",
+    "plot_position_similarity",
     "plot_probe_map",
     "plot_probe_variants",
     "plot_propagation",
     "plot_receptive_field",
+    "plot_retrieval",
     "plot_ridge_probe",
     "plot_rollout",
     "plot_saliency_iou",
     "plot_skip_ratio",
     "plot_skip_ratio_lines",
     "pooled_statistic",
+    "position_similarity",
     "probe_statistic",
     "propagate",
     "propagate_masks",
@@ -162,6 +183,8 @@ __all__ = [
     "region_similarity",
     "residual_cka",
     "residual_statistic",
+    "retrieval",
+    "retrieval_statistic",
     "ridge_probe",
     "rollout_of_images",
     "rollout_statistic",

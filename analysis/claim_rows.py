@@ -1,4 +1,4 @@
-"""The claims of the scorecard before they are measured: a table, in the paper's order.
+"""The claims of Raghu et al. 2021 before they are measured: a table, in the paper's order.
 
 Adding a claim is adding a row. No line was chosen after a measurement; `findings` gives the reason
 for each.
@@ -10,6 +10,7 @@ from functools import partial
 
 from . import findings
 from .estimates import lower, upper
+from .papers import RAGHU
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class Row:
     """What a claim is before it is measured.
 
     Attributes:
-        name, statement, section, figure, quantity, threshold, direction: as those of a `Claim`.
+        name, statement, section, figure, quantity, threshold, direction, source: as those of a
+            `Claim`.
         measure: what the statistic is, in words.
         compute: function of the results to an `Estimate`.
         inputs: names of the results, with the models' roles in braces: "cka.{vit}".
@@ -33,6 +35,7 @@ class Row:
     inputs: tuple[str, ...]
     threshold: float = 0.0
     direction: str = "above"
+    source: tuple[str, str] = RAGHU
 
 
 ROWS = (

@@ -1,7 +1,7 @@
-"""The scorecard: each finding of Raghu et al. 2021, what was measured, and whether it holds.
+"""The scorecard: each finding of a paper, what was measured, and whether it holds.
 
-Which claims there are, `claim_rows` lists; how each statistic is computed and why its line is
-where it is, `findings` says.
+Which claims there are, `claim_rows` and `walmer_claims` list; how each statistic is computed and
+why its line is where it is, `findings`, `walmer_findings` and `walmer_feature_findings` say.
 """
 
 from dataclasses import dataclass, fields
@@ -9,14 +9,18 @@ from dataclasses import dataclass, fields
 import numpy as np
 import xarray as xr
 
-from .claim_rows import ROWS
+from . import claim_rows, walmer_claims
+from .claim_rows import Row
+from .papers import RAGHU
+
+ROWS = claim_rows.ROWS + walmer_claims.ROWS
 
 VERDICTS = ("holds", "does not hold", "cannot tell", "not measured")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One finding of the paper, held against a measurement.
+    """One finding of a paper, held against a measurement.
 
     Attributes:
         name: short and unique.
@@ -30,6 +34,7 @@ class Claim:
         verdict: one of `VERDICTS`.
         explanation: what the value is and where its interval comes from, or why there is none.
         results: names of the results it was computed from.
+        source: name and address of the paper.
     """
 
     name: str
@@ -45,6 +50,7 @@ class Claim:
     verdict: str
     explanation: str
     results: tuple[str, ...] = ()
+    source: tuple[str, str] = RAGHU
 
 
 def verdict(low, high, threshold, direction):
@@ -55,18 +61,31 @@ def verdict(low, high, threshold, direction):
     return "holds" if above == (direction == "above") else "does not hold"
 
 
-def scorecard(results, *, vit, resnet=None, gap=None, without=None, block=None, accuracy=None):
-    """All claims about these models, in the paper's order.
+def scorecard(
+    results,
+    *,
+    vit,
+    resnet=None,
+    gap=None,
+    without=None,
+    fresh=None,
+    noise=None,
+    block=None,
+    accuracy=None,
+):
+    """All claims about these models, paper by paper, in each one's order.
 
     Args:
         results: dict from result name to labelled result. Read are "cka.VIT", "cka.RESNET",
             "cka.VIT.RESNET", "cka.WITHOUT", "attention_distance.VIT", "head_similarity.VIT.RESNET",
             "receptive_field.VIT", "receptive_field.RESNET", "receptive_field_branch.VIT",
             "skip_ratio.VIT", "skip_ratio.RESNET", "localization.VIT", ".GAP" and ".RESNET",
-            "ridge_probe_tokens.VIT", ".GAP" and ".RESNET", and "data_scale.VIT".
+            "ridge_probe_tokens.VIT", ".GAP" and ".RESNET", "data_scale.VIT"; and those of
+            `walmer_measurements` that `walmer_claims` names.
         vit, resnet, gap, without: the names of the ViT with a CLS token, of the ResNet, of the ViT
             with average pooling and of the ViT without the skips of `block`, as in the results'
             names; None where there is no such model.
+        fresh, noise: the names of the ViT before any training, and of noise in its place.
         block: name of the block without skips, "block03".
         accuracy: dict from such a name to a pair of test accuracy in [0, 1] and number of test
             examples.
@@ -75,7 +94,8 @@ def scorecard(results, *, vit, resnet=None, gap=None, without=None, block=None, 
         List of `Claim`. Those that lack a model or a result have the verdict "not measured" and
         the reason as their explanation.
     """
-    roles = {"vit": vit, "resnet": resnet, "gap": gap, "without": without, "block": block}
+    roles = {"vit": vit, "resnet": resnet, "gap": gap, "without": without}
+    roles |= {"fresh": fresh, "noise": noise, "block": block}
     pairs = {f"accuracy.{name}": pair for name, pair in (accuracy or {}).items()}
     found = {**results, **pairs, "block": block}
     return [_evaluate(row, roles, found) for row in ROWS]
@@ -87,6 +107,7 @@ def as_dataset(claims):
         field.name: [getattr(claim, field.name) for claim in claims] for field in fields(Claim)
     }
     columns["results"] = [" ".join(names) for names in columns["results"]]
+    columns["source"] = [name for name, _ in columns["source"]]
     names = columns.pop("name")
     data = {key: ("claim", np.array(values)) for key, values in columns.items()}
     return xr.Dataset(data, coords={"claim": names}, attrs={"interval": "95 %"})
@@ -114,6 +135,8 @@ def _named(template, roles):
         "resnet": "a ResNet",
         "gap": "a ViT with average pooling",
         "without": "a ViT without the skips of a block",
+        "fresh": "the ViT before any training",
+        "noise": "noise in the place of the ViT's features",
         "vit": "a ViT",
         "block": "the block without skips",
     }
@@ -124,10 +147,8 @@ def _named(template, roles):
 
 
 def _claim(row, value, low, high, result, explanation, used=()):
-    kept = {
-        name: getattr(row, name)
-        for name in ("name", "statement", "section", "figure", "quantity", "threshold", "direction")
-    }
+    same = {field.name for field in fields(Claim)} & {field.name for field in fields(Row)}
+    kept = {name: getattr(row, name) for name in same}
     return Claim(
         **kept,
         value=value,

@@ -48,6 +48,27 @@ def normal(value, stderr, how):
     return Estimate(value, value - reach, value + reach, f"1.96 standard errors; {how}")
 
 
+def student(values, over):
+    """Mean of independent values, with Student's interval: `mean +- t stderr`.
+
+    For few units, of which a bootstrap is too narrow: that of 8 says 95 % and means some 88 %.
+
+    Args:
+        values: array of shape (unit,).
+        over: what its axis holds, in words, "videos".
+
+    Returns:
+        `Estimate`; without an interval for fewer than two units.
+    """
+    from scipy.special import stdtrit
+
+    value, count = float(np.mean(values)), len(values)
+    if count < 2:
+        return Estimate(value, np.nan, np.nan, f"no interval: needs at least two {over}")
+    reach = stdtrit(count - 1, 0.975) * np.std(values, ddof=1) / np.sqrt(count)
+    return Estimate(value, float(value - reach), float(value + reach), f"Student's t over {over}")
+
+
 def bootstrap(statistic, *samples, over, seed=0):
     """Percentile bootstrap: the middle 95 % of a statistic over resampled samples.
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from . import needs
-from .report import ABNAR, DOSOVITSKIY, RAGHU, WALMER
+from .papers import ABNAR, DOSOVITSKIY, RAGHU, WALMER
 
 SECTIONS = {
     "structure": (
@@ -16,6 +16,12 @@ SECTIONS = {
         "Local and global information",
         "How far does a layer look? Section 5 of Raghu et al. finds heads of every reach in the "
         "lowest ViT layers, where ResNets are local by construction.",
+    ),
+    "embeddings": (
+        "Patches and positions",
+        "What does the first layer see of a patch, and how does it know where the patch lies? "
+        "Section 4.5 of Dosovitskiy et al. finds filters like the waves of a picture's fine "
+        "structure, and positions that have learned the rows and columns of the image.",
     ),
     "skips": (
         "Skip connections",
@@ -45,10 +51,10 @@ SECTIONS = {
         "baselines: the same model before any training, and noise in its place.",
     ),
     "tasks": (
-        "Videos and keypoints",
-        "Do tokens find the same thing again, in the next frame or in another image? Section 6.2 "
-        "of Walmer et al. finds layers before the last to be best at it. Grey lines are baselines: "
-        "the same model before any training, and noise in its place.",
+        "Videos, keypoints and retrieval",
+        "Do features find the same thing again, in the next frame or in another image? Section 6 "
+        "of Walmer et al. finds layers before the last to be best where places count. Grey lines "
+        "are baselines: the same model before any training, and noise in its place.",
     ),
     "scale": (
         "Data and transfer",
@@ -62,9 +68,11 @@ SECTIONS = {
 # What a figure may need besides labelled test images: fields of `measure.Data`, and words for them.
 READS = {
     "gallery": "training images to look for neighbours among",
-    "objects": "images with masks of objects and of their parts",
+    "objects": "images with masks of objects",
+    "parts": "images with masks of parts of objects",
     "videos": "videos with masks of objects",
     "pairs": "pairs of images with keypoints",
+    "landmarks": "queries and images to retrieve from",
 }
 # How the numbers of the figures of other papers than the first begin.
 PAPERS = {"W.": WALMER, "V.": DOSOVITSKIY, "rollout": ABNAR}

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from . import raghu_figures, walmer_figures
+from . import embedding_figures, raghu_figures, walmer_figures
 from .figure_entries import READS
-from .report import RAGHU
+from .papers import RAGHU
 
-FIGURES = (*raghu_figures.FIGURES, *walmer_figures.FIGURES)
+FIGURES = (*raghu_figures.FIGURES, *walmer_figures.FIGURES, *embedding_figures.FIGURES)
 
 
 def choose_figures(numbers=()):

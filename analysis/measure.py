@@ -27,7 +27,11 @@ log = logging.getLogger(__name__)
 # Sampled for each receptive field: all of a wide layer's channels cost a gradient each.
 CHANNELS = 16
 # What statistics of activations go through, and words for it.
-READS = {"test": "", "objects": " on images with masks"}
+READS = {
+    "test": "",
+    "objects": " on images with masks of objects",
+    "parts": " on images with masks of parts",
+}
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,12 @@ class Data:
         num_classes: number of classes.
         facts: JSON facts that tell these images from others, besides those in the models' keys.
         gallery: training images, more than `train`, that neighbours are looked for among.
-        objects: batches of (images, notes), with the masks and labels of objects and parts as
-            `walmer_measurements` names them.
+        objects: batches of (images, masks, labels), as for `object_clustering`.
+        parts: the same, of parts of objects.
         videos: list of (frames, masks), as for `label_propagation`.
         pairs: list of pairs, as for `keypoint_correspondence`.
-        optional_facts: dict from the name of each of the last four that is there to JSON facts that
+        landmarks: (queries, database, truth), as for `retrieval`.
+        optional_facts: dict from the name of each of the last ones that is there to JSON facts that
             tell it from others.
     """
 
@@ -58,8 +63,10 @@ class Data:
     facts: dict = field(default_factory=dict)
     gallery: Any = None
     objects: Any = None
+    parts: Any = None
     videos: Any = None
     pairs: Any = None
+    landmarks: Any = None
     optional_facts: dict = field(default_factory=dict)
 
     def has(self, name):
@@ -155,9 +162,11 @@ def _groups(missing):
             if isinstance(one, kind):
                 groups.setdefault(f"{words} of {one.subjects[0].name}", []).append(one)
     for one in missing:
-        if isinstance(one, Task | Derived):
-            groups[one.name] = [one]
-    return groups
+        if isinstance(one, Task):
+            what = one.name.partition(".")[0].replace("_", " ")
+            groups[f"{what} of {one.subjects[0].name}"] = [one]
+    derived = [one for one in missing if isinstance(one, Derived)]
+    return groups | ({"what follows from these": derived} if derived else {})
 
 
 def _connected(measurements):
@@ -244,10 +253,12 @@ def _make_task(group, data, results, problems):
 
 
 def _make_derived(group, data, results, problems):
-    """What follows from other results, which were made before."""
-    (one,) = group
-    result = one.compute(_inputs(one, results, problems))
-    return {one.name: lambda: result}
+    """What follows from other results, which are there when it is finished."""
+    return {one.name: partial(_derive, one, results, problems) for one in group}
+
+
+def _derive(one, results, problems):
+    return one.compute(_inputs(one, results, problems))
 
 
 def _inputs(one, results, problems):

@@ -141,10 +141,10 @@ def label_propagation(features, videos, grid=None, dense=True, **options):
 
     Args:
         features: callable from images to `{layer: tokens or map}` with the tokens of the grid.
-        videos: list of (frames, masks): normalised images of shape (frame, height, width, channel)
-            and index masks, ints of shape (frame, height, width), 0 for the ground and 1, 2, ...
-            for objects; those that are not in the first frame are not looked for, and 255 counts
-            as ground.
+        videos: iterable of (frames, masks), gone through once: normalised images of shape (frame,
+            height, width, channel) and index masks, ints of shape (frame, height, width), 0 for
+            the ground and 1, 2, ... for objects; those that are not in the first frame are not
+            looked for, and 255 counts as ground.
         grid: `TokenGrid` of the model's tokens, square; by default the features' own.
         dense: whether to take `dense_features`; if not, frames must have the model's input size.
         **options: as for `propagate`.
@@ -173,7 +173,7 @@ def label_propagation(features, videos, grid=None, dense=True, **options):
     if not video_of:
         raise ValueError("Expected at least one video. Received none")
     settings = propagate.__kwdefaults__ | options
-    notes = provenance(features, examples, len(videos), dense=dense, **settings)
+    notes = provenance(features, examples, number + 1, dense=dense, **settings)
     return _labelled(scores, video_of, notes)
 
 

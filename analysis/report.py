@@ -14,15 +14,10 @@ from numbers import Integral, Real
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
+from .papers import RAGHU
 from .store import write_whole
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-
-
-RAGHU = ("Raghu et al. (2021)", "https://arxiv.org/abs/2108.08810")
-WALMER = ("Walmer et al. (2023)", "https://arxiv.org/abs/2212.03862")
-DOSOVITSKIY = ("Dosovitskiy et al. (2020)", "https://arxiv.org/abs/2010.11929")
-ABNAR = ("Abnar and Zuidema (2020)", "https://arxiv.org/abs/2005.00928")
 
 
 @dataclass(frozen=True)
@@ -74,8 +69,8 @@ def write_report(
         path: where to write the HTML.
         title: heading of the page.
         introduction: text under the heading.
-        scorecard: list of `Claim`, shown first; each links to `results/NAME.nc` for the results
-            that it names.
+        scorecard: list of `Claim`, shown first, a table for each paper; each links to
+            `results/NAME.nc` for the results that it names.
         models: list of dicts, the rows of a table, from column name to text or number.
         sections: list of (heading, text, list of `Figure`).
         not_shown: list of (what a figure shows, list of sentences on why it is not there).
@@ -106,8 +101,7 @@ def write_report(
         style=_resource("report.css"),
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        claims=[_judged(claim) for claim in scorecard],
-        counts=Counter(claim.verdict for claim in scorecard),
+        papers=_by_paper(scorecard),
         models=_table(models),
         sections=sections,
         not_shown=list(not_shown),
@@ -165,6 +159,18 @@ def _css_size(png):
         return size
     per_metre = struct.unpack(">II", png[start + 4 : start + 12])
     return tuple(round(n / per * 96 / 0.0254) for n, per in zip(size, per_metre, strict=True))
+
+
+def _by_paper(claims):
+    """The claims of each paper as the template wants them, with how many have which verdict."""
+    papers = dict.fromkeys(claim.source for claim in claims)
+    found = []
+    for name, address in papers:
+        own = [claim for claim in claims if claim.source == (name, address)]
+        counts = Counter(claim.verdict for claim in own)
+        judged = [_judged(claim) for claim in own]
+        found.append({"name": name, "address": address, "claims": judged, "counts": counts})
+    return found
 
 
 def _judged(claim):

@@ -44,6 +44,15 @@ def require_finite(what, values, layers):
         )
 
 
+def require_labels(labels, num_classes, what):
+    """Raises a `ValueError` unless the labels of `what` images are from 0 to `num_classes - 1`."""
+    if labels.min() < 0 or labels.max() >= num_classes:
+        raise ValueError(
+            f"Expected integer labels from 0 to num_classes - 1 = {num_classes - 1}. "
+            f"Received: {what} labels from {labels.min()} to {labels.max()}"
+        )
+
+
 def name_subjects(result, subjects):
     """Notes the names of the models that a result is of, as titles and tables show them."""
     names = {"model": subjects[0].name, "model_x": subjects[0].name, "model_y": subjects[-1].name}

@@ -63,7 +63,7 @@ def saliency_statistic(features, grid=None, mass=0.6):
         beyond = tf.logical_not((shares >= 0) & (shares <= 1))
         return {
             "iou": iou,
-            "attention": {layer: tf.reduce_sum(maps, (0, 3)) for layer, maps in queries.items()},
+            "attention": {layer: tf.reduce_sum(maps, (1, 3)) for layer, maps in queries.items()},
             "counted": tf.reduce_sum(tf.cast(counted, tf.int32)),
             "beyond": tf.reduce_sum(tf.cast(beyond, tf.int32)),
             "examples": tf.shape(images)[0],

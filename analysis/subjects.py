@@ -29,6 +29,9 @@ class Subject:
         shapes: dict from tap to its shape without the example axis; empty where all taps are as
             the tap grammar says.
         image_size: (height, width) of the images in pixels, where `shapes` are known.
+        patch_kernel: function of nothing to the kernel of its patch embedding, as `patch_filters`
+            takes it; None where it has none.
+        position_embedding: the same of its position embedding, as `position_similarity` takes it.
     """
 
     name: str
@@ -42,6 +45,8 @@ class Subject:
     accuracy: tuple[float, int] | None = None
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
     image_size: tuple[int, int] | None = None
+    patch_kernel: Callable | None = field(default=None, compare=False)
+    position_embedding: Callable | None = field(default=None, compare=False)
 
     @property
     def slug(self):

@@ -1,15 +1,13 @@
 """What Walmer et al. 2023 measure on a set of models, and attention rollout.
 
 As in `measurements`, the functions say what to measure. Images with masks come as batches of
-(images, notes), where notes are a dict of
-
-* `mask`, of shape (example, row, column), the union of all objects;
-* `objects` and `parts`, of shape (example, object, row, column), their masks, and `object_labels`
-  and `part_labels`, of shape (example, object), below 0 for none.
+(images, masks, labels), as for `object_clustering`.
 """
 
 from dataclasses import replace
 from functools import partial
+
+import tensorflow as tf
 
 from .aligned_attention import aligned_attention as align
 from .aligned_attention import attention_maps, mean_distance
@@ -20,12 +18,14 @@ from .head_classes import head_classes as classify
 from .keypoints import keypoint_correspondence
 from .knn import knn_statistic
 from .last_layer import last_layer_statistic
+from .linear_probe import linear_probe as train_probes
 from .mean_attention import mean_attention_statistic
 from .measurement_kinds import Derived, Forward, Task, name_of, of_one
 from .measurements import cka
 from .pooling import pooled_statistic
 from .propagation import label_propagation
 from .residual import residual_statistic
+from .retrieval import retrieval as retrieve
 from .rollout import rollout_statistic
 from .saliency import saliency_statistic
 from .stream import evaluate
@@ -82,8 +82,17 @@ def rollout_taps(subject):
 
 def saliency(subject):
     """Whether what is attended to is the object in the image."""
-    statistic = _noted(saliency_statistic, "mask")
-    return of_one("saliency", subject, subject.weights, statistic, reads="objects")
+    return of_one("saliency", subject, subject.weights, _of_union, reads="objects")
+
+
+def _of_union(features):
+    """The statistic of saliency, of the union of all masks of an image."""
+    inner = saliency_statistic(features)
+
+    def step(images, masks, labels, taps):
+        return inner.step(images, tf.reduce_any(tf.cast(masks, tf.bool), axis=1), taps)
+
+    return replace(inner, step=step)
 
 
 def norm_cka(subject):
@@ -137,6 +146,28 @@ def knn_accuracy(subject):
     return Task(name_of("knn_accuracy", subject), (subject,), compute, "gallery", inputs)
 
 
+def retrieval(subject):
+    """How early images of the same thing come among those most similar to one."""
+    tokens = _summary(subject)
+
+    def compute(data, _):
+        features = subject.features(*_summarised(subject, tokens))
+        return retrieve(features, *data.landmarks, tokens=tokens)
+
+    return Task(name_of("retrieval", subject), (subject,), compute, "landmarks")
+
+
+def linear_probe(subject):
+    """Accuracy of softmax classifiers trained by gradient descent on every layer."""
+    tokens = ("first", "rest") if subject.has_cls else ("mean",)
+
+    def compute(data, _):
+        features = subject.features(*_summarised(subject, tokens[0]))
+        return train_probes(features, data.gallery, data.test, data.num_classes, tokens=tokens)
+
+    return Task(name_of("linear_probe", subject), (subject,), compute, "gallery")
+
+
 def clustering(subject, tokens=None):
     """Agreement of clusters of images with their classes; `tokens` as for `pooling.pool`."""
     tokens = tokens or _summary(subject)
@@ -170,14 +201,12 @@ def _summarised(subject, tokens):
 
 def objects(subject):
     """Agreement of clusters of objects with their classes."""
-    statistic = _noted(object_statistic, "objects", "object_labels")
-    return of_one("objects", subject, placed(subject), statistic, reads="objects")
+    return of_one("objects", subject, placed(subject), object_statistic, reads="objects")
 
 
 def parts(subject):
     """Agreement of clusters of parts of objects with their names."""
-    statistic = _noted(object_statistic, "parts", "part_labels")
-    return of_one("parts", subject, placed(subject), statistic, reads="objects")
+    return of_one("parts", subject, placed(subject), object_statistic, reads="parts")
 
 
 def propagation(subject):
@@ -212,17 +241,3 @@ def _derived(analysis, one, compute):
     """What is computed from one other result."""
     name = name_of(analysis, *one.subjects)
     return Derived(name, (one,), lambda results: compute(results[0]))
-
-
-def _noted(make, *names):
-    """Makes a statistic as `make` does, whose labels are some of the notes beside the images."""
-
-    def statistic(features):
-        inner = make(features)
-
-        def step(images, notes, taps):
-            return inner.step(images, *(notes[name] for name in names), taps)
-
-        return replace(inner, step=step)
-
-    return statistic

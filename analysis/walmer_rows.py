@@ -207,20 +207,28 @@ def salient_attention(subjects):
 
 
 def object_clusters(subjects):
-    """Figures 8, 26 and 27: agreement of clusters of objects and parts with their classes."""
+    """Figures 8 left and 26: agreement of clusters of objects with their classes."""
+    return _clusters_under_masks(subjects, "objects", measurements.objects)
+
+
+def part_clusters(subjects):
+    """Figures 8 right and 27: agreement of clusters of parts of objects with their names."""
+    return _clusters_under_masks(subjects, "parts", measurements.parts)
+
+
+def _clusters_under_masks(subjects, name, of):
     chosen, baselines = _compared(subjects, needs.placed)
-    for name, of in (("objects", measurements.objects), ("parts", measurements.parts)):
-        if chosen:
-            yield Row(
-                f"clusters-{name}",
-                f"Clusters of {name} and their classes, through the depth",
-                f"Each point is the share of {name} that are of the largest class of their "
-                "cluster, of as many clusters (k-means) as classes, when the tokens under each "
-                "mask are averaged.",
-                {subject.name: of(subject) for subject in chosen},
-                drawing.lines(plots.plot_clustering, baselines),
-                baselines=baselines,
-            )
+    if chosen:
+        yield Row(
+            f"clusters-{name}",
+            f"Clusters of {name} and their classes, through the depth",
+            f"Each point is the share of {name} that are of the largest class of their cluster, "
+            "of as many clusters (k-means) as classes, when the tokens under each mask are "
+            "averaged.",
+            {subject.name: of(subject) for subject in chosen},
+            drawing.lines(plots.plot_clustering, baselines),
+            baselines=baselines,
+        )
 
 
 def videos_followed(subjects):
@@ -251,3 +259,32 @@ def keypoints_found(subjects):
             drawing.lines(plots.plot_keypoints, baselines),
             baselines=baselines,
         )
+
+
+def landmarks_retrieved(subjects):
+    """Figures 9 and 29: retrieval of images of the same thing."""
+    chosen, baselines = _compared(subjects, needs.nothing)
+    yield Row(
+        "retrieval",
+        "Images of the same thing retrieved, layer by layer",
+        "Each point is the mean average precision of a ranking of all images by the similarity of "
+        "their features to those of a query, of the CLS token or of the mean over all: 1 if "
+        "every image of the same thing comes first.",
+        {subject.name: measurements.retrieval(subject) for subject in chosen},
+        drawing.lines(plots.plot_retrieval, baselines),
+        baselines=baselines,
+    )
+
+
+def probes_by_descent(subjects):
+    """Table 6: linear probes trained by gradient descent, with and without batch normalization."""
+    chosen, _ = _compared(subjects, needs.nothing, ())
+    yield Row(
+        "linear-probe",
+        "Linear probes trained by gradient descent, through the depth",
+        "Each point is a softmax classifier trained for 20 epochs on features that stay as they "
+        "are, of the CLS token or of the mean over others, as they are or after batch "
+        "normalization.",
+        {subject.name: measurements.linear_probe(subject) for subject in chosen},
+        drawing.lines(plots.plot_linear_probe),
+    )

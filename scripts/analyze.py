@@ -133,7 +133,7 @@ def run(options):
         return
     start = time.perf_counter()
     entries = choose_figures(reporting.figure_numbers(options))
-    description = vit_tf.data.describe(options.data, data_dir=options.data_dir)
+    description = common.describe_data(options)
     with reporting.strategy_in(options.out, options.strategy):
         opened, preprocessing = open_models(options)
         data = read_data(options, description, preprocessing)

@@ -54,8 +54,16 @@ def subject_of(opened, images, options):
         partial(features_of, opened, grid),
         shapes=shapes,
         image_size=size,
+        **embeddings_of(opened.model),
     )
     return subject, constant
+
+
+def embeddings_of(model):
+    """The fields of a `Subject` for the first layer of a model, as far as it has them."""
+    names = ("patch_kernel", "position_embedding")
+    known = {name: getattr(model, name, None) for name in names}
+    return {name: partial(getattr, model, name) for name in names if known[name] is not None}
 
 
 def baselines_of(opened, subject, seed):

@@ -6,40 +6,94 @@ import tensorflow as tf
 import vit_tf
 
 BATCH = 60
-VIDEOS = 8
+# Of the shapes, which are made on the spot.
+VIDEOS = 16
 PAIRS = 160
 
 
-def of_shapes(options, size, preprocessing):
-    """The annotations of the shapes: dict of fields of `measure.Data`, and facts about them.
+def add_annotations(add):
+    """Adds the options that tell where annotated images are; the shapes have their own."""
+    coco = {"nargs": 2, "metavar": ("JSON", "FOLDER")}
+    add("--objects", **coco, help="masks of objects, as COCO's, and the folder of their images")
+    add("--parts", **coco, help="masks of parts of objects, as PartImageNet's, and their images")
+    add("--take-objects", type=int, metavar="N", help="images of each of these (default: all)")
+    add("--videos", metavar="FOLDER", help="videos with masks: the folder of DAVIS 2017")
+    add("--pairs", metavar="FOLDER", help="pairs with keypoints: the folder of SPair-71k")
+    landmarks = {"nargs": 2, "metavar": ("FOLDER", "NAME")}
+    add("--landmarks", **landmarks, help="images to retrieve, and roxford5k or rparis6k")
+
+
+def read_annotations(options, size, preprocessing=None):
+    """The annotated images that there are: dict of fields of `measure.Data`, and their facts.
 
     Args:
-        options: of the command line: `sizes` and `seed`.
+        options: of the command line, those above and `data`, `seed` and `sizes`.
         size: (height, width) of the images, in pixels.
         preprocessing: what images are made with, or None.
     """
-    tested = {"take": options.sizes["test"]} if "test" in options.sizes else {}
-    seeded = {"image_size": None if preprocessing else size, "preprocessing": preprocessing}
-    found = vit_tf.data.load_shapes("test", seed=options.seed, **tested, **seeded)
-    videos = vit_tf.data.load_shape_videos(VIDEOS, image_size=size, seed=options.seed)
-    pairs = vit_tf.data.load_shape_pairs(PAIRS, seed=options.seed, **seeded)
-    fields = {
-        "objects": _noted_shapes(found),
-        "videos": list(zip(videos["image"], videos["index"], strict=True)),
-        "pairs": pairs,
-    }
-    facts = {"objects": tested, "videos": {"videos": VIDEOS}, "pairs": {"pairs": PAIRS}}
+    shaped = {"preprocessing": preprocessing} if preprocessing else {"image_size": size}
+    fields, facts = _of_shapes(options, size, shaped) if options.data == "shapes" else ({}, {})
+    for name, read in _READERS.items():
+        source = getattr(options, name)
+        if source:
+            fields[name] = read(source, options, shaped)
+            facts[name] = {name: source, "take": options.take_objects}
     return fields, facts
 
 
-def _noted_shapes(found):
-    """Batches of (images, notes): one object an image, of a kind, and its front and its back."""
-    kinds, parts = found["label"].astype(np.int32), found["parts"]
-    notes = {
-        "mask": found["mask"],
-        "objects": found["mask"][:, None],
-        "object_labels": kinds[:, None],
-        "parts": np.stack([parts == 1, parts == 2], axis=1),
-        "part_labels": np.stack([2 * kinds, 2 * kinds + 1], axis=1),
+def _coco(source, options, shaped):
+    take = {"take": options.take_objects, "seed": options.seed}
+    return vit_tf.data.load_coco(*source, batch_size=BATCH, **take, **shaped)
+
+
+def _davis(source, options, shaped):
+    return vit_tf.data.load_davis(source, preprocessing=shaped.get("preprocessing"))
+
+
+def _spair(source, options, shaped):
+    return vit_tf.data.load_spair(source, seed=options.seed, **shaped)
+
+
+def _revisited(source, options, shaped):
+    return vit_tf.data.load_revisited(*source, batch_size=BATCH, **shaped)
+
+
+_READERS = {
+    "objects": _coco,
+    "parts": _coco,
+    "videos": _davis,
+    "pairs": _spair,
+    "landmarks": _revisited,
+}
+
+
+def _of_shapes(options, size, shaped):
+    """The annotations of the shapes, and facts about them."""
+    tested = {"take": options.sizes["test"]} if "test" in options.sizes else {}
+    found = vit_tf.data.load_shapes("test", seed=options.seed, **tested, **shaped)
+    videos = vit_tf.data.load_shape_videos(VIDEOS, image_size=size, seed=options.seed)
+    fields = {
+        "objects": _of_shape(found),
+        "parts": _of_halves(found),
+        "videos": list(zip(videos["image"], videos["index"], strict=True)),
+        "pairs": vit_tf.data.load_shape_pairs(PAIRS, seed=options.seed, **shaped),
     }
-    return tf.data.Dataset.from_tensor_slices((found["image"], notes)).batch(BATCH)
+    facts = {"videos": {"videos": VIDEOS}, "pairs": {"pairs": PAIRS}}
+    return fields, facts | dict.fromkeys(("objects", "parts"), tested)
+
+
+def _of_shape(found):
+    """Batches of (images, masks, labels): one object an image, of a kind."""
+    return _batches(found["image"], found["mask"][:, None], found["label"][:, None])
+
+
+def _of_halves(found):
+    """The same of the front and the back of each shape, of the kind and of the side."""
+    parts, kinds = found["parts"], found["label"]
+    masks = np.stack([parts == 1, parts == 2], axis=1)
+    return _batches(found["image"], masks, np.stack([2 * kinds, 2 * kinds + 1], axis=1))
+
+
+def _batches(images, masks, labels):
+    arrays = (images, masks, labels.astype(np.int32))
+    return tf.data.Dataset.from_tensor_slices(arrays).batch(BATCH)

@@ -28,6 +28,7 @@ CONTESTS = (
     "cka_taps",
     "cka_paper",
     "one_pass",
+    "every_statistic",
     "fields",
     "probes",
     "forward_vit",

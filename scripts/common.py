@@ -59,6 +59,17 @@ def add_source(add):
     """Adds the options that tell which data set it is."""
     add("--data", default="digits", help="digits (default), shapes, a TFDS name or a folder")
     add("--data-dir", help="where TFDS keeps its data, such as ~/tensorflow_datasets")
+    add("--classes", metavar="FILE", help="text file that lists the classes to use, one to a line")
+
+
+def describe_data(options):
+    """The `Description` of the data set that the options tell."""
+    return vit_tf.data.describe(options.data, options.data_dir, **chosen_classes(options))
+
+
+def chosen_classes(options):
+    """The argument of `vit_tf.data.load` that `--classes` stands for; none if it is not given."""
+    return {"classes": vit_tf.data.read_class_list(options.classes)} if options.classes else {}
 
 
 def add_training(parser, data, image_size):
@@ -104,10 +115,10 @@ def data_arguments(options):
     """The arguments of `vit_tf.data.load` that tell which images a run sees."""
     take = options.take and {"train": options.take}
     chosen = {name: getattr(options, name) for name in ("batch_size", "validation", "seed")}
-    return chosen | {"take": take}
+    return chosen | {"take": take} | chosen_classes(options)
 
 
-def train_and_test(make_model, recipe, splits, options, description):
+def train_and_test(make_model, recipe, splits, options, description, callbacks=()):
     """Train the model that a function makes, test it and write it and its result to a folder.
 
     Args:
@@ -116,33 +127,50 @@ def train_and_test(make_model, recipe, splits, options, description):
         splits: training, validation and test data, as `vit_tf.data.load` returns them.
         options: those of the command line.
         description: dict that tells this training data from other data.
+        callbacks: further Keras callbacks of the training.
     """
-    train, validation, test = splits
     with vit_tf.distribute.strategy(options.strategy).scope():
         model = make_model()
-        history = vit_tf.train(
-            model,
-            recipe,
-            train,
-            validation,
-            options.out,
-            description,
-            steps_per_execution=options.steps_per_execution,
-        )
-        if vit_tf.distribute.is_tpu(model.distribute_strategy):
-            test = vit_tf.distribute.full_batches(test)
-        scores = model.evaluate(test, return_dict=True, verbose=0)
+        history, scores = fit_and_score(model, recipe, splits, options, description, callbacks)
+    write_result(model, recipe, history, scores, options)
+    say(f"test accuracy {100 * scores['accuracy']:.2f} %, {options.out / 'model.keras'}")
+
+
+def fit_and_score(model, recipe, splits, options, description, callbacks=()):
+    """Train a model and test it, under the strategy that it was made in.
+
+    Returns:
+        Pair of the training's history and of the test's scores, by name.
+    """
+    train, validation, test = splits
+    history = vit_tf.train(
+        model,
+        recipe,
+        train,
+        validation,
+        options.out,
+        description,
+        steps_per_execution=options.steps_per_execution,
+        callbacks=callbacks,
+    )
+    if vit_tf.distribute.is_tpu(model.distribute_strategy):
+        test = vit_tf.distribute.full_batches(test)
+    return history, model.evaluate(test, return_dict=True, verbose=0)
+
+
+def write_result(model, recipe, history, scores, options, more=None):
+    """Write a trained model and the numbers about it, `more` among them, to the run's folder."""
     checkpointing.save_model(model, options.out / "model.keras")
     result = {
         "test_accuracy": scores["accuracy"],
         "test_loss": scores["loss"],
+        **(more or {}),
         "best_val_accuracy": max(history["val_accuracy"]),
         "recipe": dataclasses.asdict(recipe),
         "parameters": model.count_params(),
         "options": vars(options),
     }
     write_json(result, options.out / "result.json")
-    say(f"test accuracy {100 * scores['accuracy']:.2f} %, {options.out / 'model.keras'}")
 
 
 def say(text):

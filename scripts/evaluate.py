@@ -58,6 +58,7 @@ def parse(arguments=None):
 def load_arguments(options, model):
     """The arguments of `vit_tf.data.load` that give a model the images it expects."""
     shared = {"batch_size": options.batch_size, "data_dir": options.data_dir}
+    shared |= common.chosen_classes(options)
     size, preprocessing = options.image_size, getattr(model, "preprocessing", None)
     if preprocessing is not None:
         return shared | {"image_size": size, "preprocessing": preprocessing}
@@ -130,7 +131,7 @@ def evaluate(options):
     """The numbers that the options ask for, as a dict."""
     model = common.open_model(options.model)
     arguments = load_arguments(options, model)
-    num_classes = vit_tf.data.describe(options.data, options.data_dir).num_classes
+    num_classes = common.describe_data(options).num_classes
     (test,) = vit_tf.data.load(
         options.data, splits=(options.split,), take=options.take, **arguments
     )

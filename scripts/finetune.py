@@ -74,7 +74,7 @@ def make_recipe(options, model):
     """The `FineTuning` that the options ask for, by the family of the model."""
     names = {field.name for field in dataclasses.fields(vit_tf.FineTuning)}
     changes = common.given(options, sorted(names - {"resize", "crop"}))
-    examples = vit_tf.data.describe(options.data, options.data_dir).num_examples["train"]
+    examples = common.describe_data(options).num_examples["train"]
     examples = min(examples, options.take or examples)
     family = "hyperrule" if isinstance(model, vit_tf.BiT) else "vit"
     if (options.recipe or family) == "vit":
@@ -92,6 +92,7 @@ def make_recipe(options, model):
 def _own_size(options):
     """The (height, width) of a first image as it is, in pixels."""
     few = {"splits": ("train",), "take": 1, "batch_size": 1, "data_dir": options.data_dir}
+    few |= common.chosen_classes(options)
     try:
         (one,) = vit_tf.data.load(options.data, **few)
     except ValueError as error:
@@ -136,7 +137,7 @@ def run(options):
     if options.mixed_precision:
         start = in_bfloat16(start)
     recipe = make_recipe(options, start)
-    num_classes = vit_tf.data.describe(options.data, options.data_dir).num_classes
+    num_classes = common.describe_data(options).num_classes
     size = recipe.crop or (options.image_size and (options.image_size,) * 2)
     preprocessing = start.preprocessing
     if size:

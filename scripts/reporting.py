@@ -45,6 +45,7 @@ def add_sampling(add):
     add("--take-test", type=int, help="test images (default: all, of large data 2,000)")
     add("--shots", type=int, default=10, help="images of a class for probes (default: 10)")
     add("--seed", type=int, default=0, help="of all that is random (default: 0)")
+    annotations.add_annotations(add)
     common.add_strategy(add)
 
 
@@ -81,7 +82,8 @@ def read_data(options, description, **images):
         description: the `vit_tf.data.Description` of the data.
         **images: what tells `vit_tf.data.load` the size of the images.
     """
-    source = {"seed": options.seed, "data_dir": options.data_dir, **images}
+    classes = common.chosen_classes(options)
+    source = {"seed": options.seed, "data_dir": options.data_dir, **classes, **images}
     load = partial(vit_tf.data.load, options.data, **source)
     tested = options.sizes.get("test", EVALUATION_BATCH)
     batches = math.ceil(tested / EVALUATION_BATCH)
@@ -97,20 +99,18 @@ def read_data(options, description, **images):
     )
     known = min(description.num_examples["train"], GALLERY)
     (gallery,) = load(splits=("train",), batch_size=EVALUATION_BATCH, take=known)
-    fields, optional = {}, {}
-    if options.data == "shapes":
-        pixels = tuple(few.element_spec[0].shape[1:3])
-        fields, optional = annotations.of_shapes(options, pixels, images.get("preprocessing"))
+    pixels = tuple(few.element_spec[0].shape[1:3])
+    fields, facts = annotations.read_annotations(options, pixels, images.get("preprocessing"))
     return Data(
         train,
         held_out,
         test,
         few,
         description.num_classes,
-        {"shots": options.shots, "batch": size, "field_images": FIELD_IMAGES},
+        {"shots": options.shots, "batch": size, "field_images": FIELD_IMAGES, **classes},
         gallery,
         **fields,
-        optional_facts={"gallery": {"gallery": known}, **optional},
+        optional_facts={"gallery": {"gallery": known}, **facts},
     )
 
 

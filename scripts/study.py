@@ -44,6 +44,8 @@ log = logging.getLogger("vit_tf.study")
 # What suits a data set on two CPU cores; each field is a flag too.
 DIGITS = {"epochs": 20, "bit_epochs": 10, "shift": 2}
 OTHERS = {"epochs": 9, "bit_epochs": 3, "shift": 0}
+# The roles that the scorecard reads, besides the model without skips.
+JUDGED = ("vit", "gap", "resnet", "fresh", "noise")
 
 
 def subset_sizes(options, description):
@@ -80,6 +82,7 @@ def train_models(entries, options, num_classes):
             plan.detail,
             plan.of,
             (row["test accuracy (%)"] / 100, row["tested on"]),
+            **_embeddings(plan.model, load),
         )
         subjects.append(subject)
         rows.append(row)
@@ -88,13 +91,19 @@ def train_models(entries, options, num_classes):
     return subjects, rows
 
 
+def _embeddings(model, load):
+    """The fields of a `Subject` for the first layer of a class of models, which is loaded later."""
+    fields = {vit_tf.ViT: ("patch_kernel", "position_embedding"), vit_tf.Mixer: ("patch_kernel",)}
+    return {name: lambda name=name: getattr(load(), name) for name in fields.get(model, ())}
+
+
 def _untrained(load, seed):
     """The features of a model that is loaded, with weights as before any training."""
     return partial(vit_tf.submodel, vit_tf.fresh_copy(load(), seed))
 
 
 def judge(subjects, results, options):
-    """The scorecard of the paper's findings, saved beside the results."""
+    """The scorecard of the papers' findings, saved beside the results."""
     by_role = {subject.role: subject for subject in reversed(subjects)}
     if "vit" not in by_role:
         return []
@@ -102,7 +111,7 @@ def judge(subjects, results, options):
     without = [s.slug for s in subjects if s.role == "without" and s.detail == block]
     claims = analysis.scorecard(
         results,
-        **{role: by_role[role].slug for role in ("vit", "gap", "resnet") if role in by_role},
+        **{role: by_role[role].slug for role in JUDGED if role in by_role},
         without=next(iter(without), None),
         block=block,
         accuracy={subject.slug: subject.accuracy for subject in subjects},
@@ -179,7 +188,7 @@ def run(options):
         return
     start = time.perf_counter()
     entries = choose_figures(reporting.figure_numbers(options))
-    description = vit_tf.data.describe(options.data, data_dir=options.data_dir)
+    description = common.describe_data(options)
     options.sizes = subset_sizes(options, description)
     data = reporting.read_data(options, description, image_size=options.image_size)
     with reporting.strategy_in(options.out, options.strategy):

@@ -8,6 +8,7 @@ import time
 from functools import cached_property
 from pathlib import Path
 
+import common
 import keras
 import tensorflow as tf
 
@@ -123,6 +124,7 @@ def load_data(options, batch_size, splits=("train", "validation", "test"), **cha
         "take": {split: options.sizes[split] for split in splits if split in options.sizes},
         "seed": options.seed,
         "data_dir": options.data_dir,
+        **common.chosen_classes(options),
     }
     return vit_tf.data.load(
         options.data, batch_size=batch_size, splits=splits, **arguments | changes
@@ -132,6 +134,7 @@ def load_data(options, batch_size, splits=("train", "validation", "test"), **cha
 def model_key(plan, options):
     """`fingerprint` of everything that the trained model of a plan depends on."""
     source = [options.data, options.image_size, options.sizes]
+    source += common.chosen_classes(options).values()
     return fingerprint(plan.facts, source, options.batch_size, options.seed)
 
 

@@ -6,8 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from scipy import stats
 
-from vit_tf.analysis import claim_rows, claims, estimates, findings
+from vit_tf.analysis import (
+    claim_rows,
+    claims,
+    estimates,
+    findings,
+    papers,
+    walmer_claims,
+    walmer_feature_findings,
+    walmer_findings,
+)
 from vit_tf.analysis.claims import as_dataset, scorecard, verdict
 from vit_tf.analysis.subjects import representations
 
@@ -226,7 +236,7 @@ def judge(name, results):
 
 
 def test_every_claim_has_its_cases():
-    assert list(BUILDERS) == [row.name for row in claims.ROWS]
+    assert list(BUILDERS) == [row.name for row in claim_rows.ROWS]
 
 
 @pytest.mark.parametrize("side", EXPECTED)
@@ -295,6 +305,15 @@ def test_interval_of_normal_data_covers_the_truth_as_often_as_it_says(rng):
     assert 0.88 <= covered / 200 <= 0.99
 
 
+def test_interval_of_few_values_is_that_of_student(rng):
+    values = rng.normal(3.0, 1.0, 5)
+    estimate = estimates.student(values, "draws")
+    interval = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    np.testing.assert_allclose([estimate.low, estimate.high], interval)
+    assert estimate.value == values.mean() and "draws" in estimate.how
+    assert np.isnan(estimates.student(values[:1], "draws").low)
+
+
 def test_one_unit_gives_no_interval_and_no_verdict():
     estimate = estimates.bootstrap(np.mean, np.array([5.0]), over="layers")
     assert estimate.value == 5 and np.isnan(estimate.low) and "two layers" in estimate.how
@@ -349,7 +368,13 @@ def test_the_scorecard_saves_and_loads(tmp_path):
     assert saved.sel(claim="uniform-structure").verdict == "holds"
 
 
-@pytest.mark.parametrize("module", [claims, claim_rows, findings, estimates])
+@pytest.mark.parametrize(
+    "module",
+    [
+        *(claims, claim_rows, findings, estimates, papers),
+        *(walmer_claims, walmer_findings, walmer_feature_findings),
+    ],
+)
 def test_modules_import_no_tensorflow(module):
     tree = ast.parse(Path(module.__file__).read_text())
     imported = [
@@ -360,5 +385,5 @@ def test_modules_import_no_tensorflow(module):
     ]
     local = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]
     assert "tensorflow" not in imported
-    allowed = {"estimates", "findings", "claim_rows", "plots.style", None}
+    allowed = {"estimates", "findings", "claim_rows", "papers", "plots.style", None}
     assert {node.module for node in local} <= allowed

@@ -54,13 +54,8 @@ def annotated(rng):
     images = images.astype("float32")
     left = masks & (np.arange(16) < places[:, 1, None, None] + 4)
     labels = np.arange(24, dtype="int32")[:, None] % 3
-    notes = {
-        "mask": masks,
-        "objects": masks[:, None],
-        "object_labels": labels,
-        "parts": np.stack([left, masks & ~left], axis=1),
-        "part_labels": np.concatenate([2 * labels, 2 * labels + 1], axis=1),
-    }
+    halves = np.stack([left, masks & ~left], axis=1)
+    half_labels = np.concatenate([2 * labels, 2 * labels + 1], axis=1)
     index = masks.astype("uint8")
     pairs = [
         {
@@ -72,10 +67,14 @@ def annotated(rng):
         }
         for one in (0, 2)
     ]
+    truth = [{"easy": [q], "hard": [q + 5], "junk": [q + 9]} for q in range(3)]
+    queries = images[:3] + rng.normal(size=(3, 16, 16, 3)).astype("float32")
     return {
-        "objects": tf.data.Dataset.from_tensor_slices((images, notes)).batch(12),
+        "objects": batched(images, masks[:, None], labels),
+        "parts": batched(images, halves, half_labels),
         "videos": [(images[:4], index[:4]), (images[4:8], index[4:8])],
         "pairs": pairs,
+        "landmarks": ((queries, np.arange(3)), images[3:], truth),
     }
 
 
@@ -113,9 +112,19 @@ def subjects():
             detail,
             of,
             (0.9, 48),
+            **first_layer(model),
         )
         for name, role, model, detail, of in cast
     ]
+
+
+def first_layer(model):
+    names = ("patch_kernel", "position_embedding")
+    return {n: partial(getattr, model, n) for n in names if getattr(model, n) is not None}
+
+
+def batched(*arrays):
+    return tf.data.Dataset.from_tensor_slices(arrays).batch(12)
 
 
 def named(subjects, name):
@@ -190,14 +199,16 @@ def test_measurements_of_classes_objects_and_tasks_are_those_of_the_analyses(
     )
 
     features = vit.features("embedding", *blocks)
-    parts = data.objects.map(lambda images, notes: (images, notes["parts"], notes["part_labels"]))
-    purity = analysis.object_clustering(features, parts, 6)
+    purity = analysis.object_clustering(features, data.parts, 6)
     xr.testing.assert_allclose(results["parts.vit-cls"], purity)
-    masks = data.objects.map(lambda images, notes: (images, notes["mask"]))
+    masks = data.objects.map(lambda images, masks, _: (images, masks[:, 0]))
     iou = analysis.attention_saliency(vit.features("*/weights"), masks)
     xr.testing.assert_allclose(results["saliency.vit-cls"], iou)
     followed = analysis.label_propagation(features, data.videos)
     xr.testing.assert_allclose(results["propagation.vit-cls"], followed)
+    retrieved = analysis.retrieval(vit.features(*blocks), *data.landmarks)
+    xr.testing.assert_allclose(results["retrieval.vit-cls"], retrieved)
+    assert list(results["linear_probe.vit-gap"].tokens.values) == ["mean"]
     found = analysis.keypoint_correspondence(features, data.pairs)
     xr.testing.assert_allclose(results["keypoints.vit-cls"], found)
 

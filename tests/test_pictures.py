@@ -8,7 +8,7 @@ import xarray as xr
 
 from vit_tf.analysis import pictures
 from vit_tf.analysis.figure_rows import Row
-from vit_tf.analysis.report import RAGHU
+from vit_tf.analysis.papers import RAGHU
 
 ENTRY = SimpleNamespace(section="structure", paper="Figure 1", source=RAGHU)
 

@@ -7,8 +7,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from vit_tf import TokenGrid, analysis, data
+from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.video_scores import outline, widen
+from vit_tf.data.scenes import Scene, Shape
 
 PIXELS = TokenGrid(8, 8, 0, 1)
 
@@ -215,9 +216,21 @@ def patch_features(images):
     return {"pixels": patches, "noise": noise}
 
 
-def test_patches_follow_the_shapes_and_noise_does_not():
-    videos = data.load_shape_videos(3, num_frames=6, image_size=64)
-    pairs = list(zip(videos["image"], videos["index"], strict=True))
+def coloured_video(rng):
+    """A red disc and a blue square that drift on a grey ground, in one light."""
+    frames = []
+    for time in np.arange(6) / 5:
+        shapes = (
+            Shape("disc", (0.3 + 0.2 * time, 0.3), 0.2, 0.0, (220, 30, 30)),
+            Shape("square", (0.7, 0.7 - 0.2 * time), 0.2, time, (30, 30, 220)),
+        )
+        frames.append(Scene(shapes, np.full(3, 128.0), [], [], int(rng.integers(1000))))
+    images = np.stack([scene.draw((64, 64)) for scene in frames]) / 127.5 - 1
+    return images.astype("float32"), np.stack([scene.index((64, 64)) for scene in frames])
+
+
+def test_patches_follow_the_shapes_and_noise_does_not(rng):
+    pairs = [coloured_video(rng) for _ in range(3)]
     grid = TokenGrid(8, 8, 0, 4)
     result = analysis.label_propagation(patch_features, pairs, grid)
     assert result["score"].sel(layer="pixels") > 0.6

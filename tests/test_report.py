@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from vit_tf.analysis.claims import Claim
+from vit_tf.analysis.papers import RAGHU, WALMER
 from vit_tf.analysis.report import Figure, write_report
 
 VOID = {"meta", "link", "img", "br", "hr"}
@@ -268,6 +269,23 @@ def test_scorecard_comes_first_and_says_what_was_found(tmp_path, png):
     assert words.count("Mean CKA. Interval: bootstrap over layers.") == 3
     assert "results/cka.b%20t.nc" in [a["href"] for a in page.all("a")]
     assert len(page.all("svg")) == 2
+
+
+def test_findings_of_each_paper_have_a_table_of_their_own(tmp_path):
+    later = {"source": WALMER, "section": "4.4", "figure": "5", "verdict": "cannot tell"}
+    claims = [_claim(), _claim(**later, statement="Later."), _claim(), _claim(**later)]
+    page = _write(tmp_path / "report.html", scorecard=claims)
+    assert page.balanced
+    words = " ".join(page.text.split())
+    *_, first, second = words.split("Findings of ")
+    assert first.startswith("Raghu et al. (2021) ✓ holds 2 of 2 ")
+    assert second.startswith("Walmer et al. (2023) ? cannot tell 2 of 2 ")
+    assert first.count("Section 4, Figure 1") == second.count("Section 4.4, Figure 5") == 2
+    assert "Later." in second and "Section 4.4" not in first
+    papers = [attrs["href"] for attrs in page.all("a") if "arxiv.org" in attrs["href"]]
+    assert papers == [RAGHU[1], WALMER[1]]
+    targets = [attrs["href"][1:] for attrs in page.all("a") if attrs["href"].startswith("#find")]
+    assert targets == [attrs["id"] for attrs in page.all("h3") if "id" in attrs]
 
 
 def test_scorecard_draws_the_interval_against_the_line(tmp_path):

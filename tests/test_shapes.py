@@ -1,13 +1,14 @@
 """Shapes against formulas of their area, and their annotations against each other."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
 from vit_tf import data
-from vit_tf.data import shapes
-from vit_tf.data.scenes import BACK_TONE, KINDS, NOTCH, Scene, Shape, pixel_centres
+from vit_tf.data import scenes, shapes
+from vit_tf.data.scenes import BACK_TONE, GRAIN, KINDS, NOTCH, Scene, Shape, pixel_centres
 from vit_tf.data.shapes import numbered_scene
 
 FINE = (400, 400)
@@ -89,6 +90,16 @@ def test_pictures_show_the_colours_of_the_parts_where_the_parts_are():
             np.testing.assert_allclose(inner, np.array([250, 100, 0]) * tone, atol=8)
 
 
+def test_light_scales_the_colours_but_not_the_noise():
+    scene = Scene((shape("disc", radius=0.7),), np.full(3, 90.0), [], [])
+    dim = dataclasses.replace(scene, light=0.6).draw((64, 64)).astype(float)
+    front, back = (dim[scene.parts((64, 64)) == part] for part in (1, 2))
+    expected = 0.6 * np.array([250, 100, 0])
+    np.testing.assert_allclose(np.median(front, axis=0), expected, atol=2)
+    np.testing.assert_allclose(np.median(back, axis=0), expected * BACK_TONE, atol=2)
+    np.testing.assert_allclose(front[:, :2].std(axis=0), GRAIN, rtol=0.08)
+
+
 def test_later_shapes_cover_earlier_ones():
     below, above = shape("disc"), shape("square", radius=0.2)
     index = plain(below, above).index(FINE)
@@ -104,7 +115,7 @@ def test_load_gives_eight_balanced_classes_of_images():
     assert np.bincount(np.concatenate([y for _, y in train])).tolist() == [8] * 8
     found = data.describe("shapes")
     assert found.class_names == tuple(KINDS) and found.num_classes == 8
-    assert found.num_examples == {"train": 4000, "test": 1000}
+    assert found.num_examples == {"train": 20_000, "test": 1000}
 
 
 def test_annotations_are_of_the_images_that_load_returns():
@@ -141,6 +152,12 @@ def test_scenes_depend_on_their_number_alone():
     assert {image.tobytes() for image in few["image"]} <= chosen
 
 
+def test_each_scene_has_a_light_of_its_own():
+    light = [numbered_scene(number).light for number in range(80)]
+    assert scenes.DIMMEST <= min(light) < scenes.DIMMEST + 0.02 and 0.98 < max(light) <= 1
+    assert abs(np.mean(light) - (scenes.DIMMEST + 1) / 2) < 0.03
+
+
 def test_kinds_cannot_be_told_by_colour_or_brightness():
     """Nearest class means of colour and brightness do no better than chance allows."""
     known = data.load_shapes("train", take=240)
@@ -151,24 +168,67 @@ def test_kinds_cannot_be_told_by_colour_or_brightness():
     assert (guess == known["label"][rest]).mean() < 0.3
 
 
-def test_videos_move_apart_from_the_ground():
+def test_videos_move_apart_from_the_ground_and_its_light(monkeypatch):
+    monkeypatch.setattr(scenes, "GRAIN", 0.0)
     videos = data.load_shape_videos(3, num_frames=6, image_size=(40, 48))
     assert videos["image"].shape == (3, 6, 40, 48, 3) and videos["index"].shape == (3, 6, 40, 48)
-    finer = data.load_shape_videos(3, num_frames=6, image_size=(80, 96))["index"]
-    subpixels = finer.reshape(3, 6, 40, 2, 48, 2)
-    for image, index, within in zip(videos["image"], videos["index"], subpixels, strict=True):
+    for colours, index, ground in zip(*ground_of(videos, 6), strict=True):
         assert np.unique(index[0]).tolist() in ([0, 1, 2], [0, 1, 2, 3])
-        ground = (within == 0).all(axis=(0, 2, 4))
         assert 0.1 < ground.mean() < 0.9
-        np.testing.assert_array_equal(image[0][ground], image[-1][ground])
+        seen = colours[:, ground]
+        light = seen.sum(axis=(1, 2), keepdims=True) / seen[:1].sum()
+        # Half a level of rounding on each side.
+        np.testing.assert_allclose(seen, light * seen[0], atol=0.51 * (1 + light.max()))
+        assert np.ptp(light) > 0.05
+        assert light.min() > scenes.DIMMEST - 0.01 and light.max() < 1 / scenes.DIMMEST + 0.01
         centres = [np.argwhere(index[t] == 1).mean(0) for t in (0, 2)]
         assert np.linalg.norm(centres[1] - centres[0]) > 0.3
-    np.testing.assert_array_equal(
-        data.load_shape_videos(1, num_frames=6, image_size=(40, 48))["index"][0],
-        videos["index"][0],
+
+
+def test_noise_is_another_in_each_frame(monkeypatch):
+    monkeypatch.setattr(scenes, "DIMMEST", 1.0)
+    videos = data.load_shape_videos(3, num_frames=3, image_size=(40, 48))
+    for colours, _, ground in zip(*ground_of(videos, 3), strict=True):
+        for one, other in ((0, 1), (1, 2), (0, 2)):
+            noise = (colours[one] - colours[other])[ground & (colours.min(axis=(0, 3)) > 0)]
+            assert noise.mean() == pytest.approx(0, abs=1)
+            assert noise.std() == pytest.approx(math.sqrt(2) * GRAIN, rel=0.08)
+
+
+def ground_of(videos, num_frames):
+    """Colours in [0, 255], indices, and the pixels that are all ground in all frames.
+
+    Args:
+        videos: those of `load_shape_videos(3, num_frames=num_frames, image_size=(40, 48))`.
+    """
+    finer = data.load_shape_videos(3, num_frames=num_frames, image_size=(80, 96))["index"]
+    subpixels = finer.reshape(3, num_frames, 40, 2, 48, 2)
+    ground = (subpixels == 0).all(axis=(1, 3, 5))
+    return np.round((videos["image"].astype(float) + 1) * 127.5), videos["index"], ground
+
+
+def test_shapes_of_a_video_differ_in_form_and_not_in_colour():
+    seen = []
+    for number in range(10):
+        first = scenes.random_motion(2, np.random.default_rng(number))[0]
+        image, parts, index = first.draw(FINE), first.parts(FINE), first.index(FINE)
+        count = len(first.shapes)
+        fronts = [image[(parts == 1) & (index == i + 1)] for i in range(count)]
+        seen.append(np.mean([np.median(front, axis=0) for front in fronts], axis=0))
+        for front in fronts:
+            np.testing.assert_allclose(np.median(front, axis=0), seen[-1], atol=1)
+        assert len({shape.kind for shape in first.shapes}) == count
+    assert np.ptp(seen, axis=0).min() > 50
+
+
+def test_videos_depend_on_their_number_and_seed_alone():
+    one, two, other = (
+        data.load_shape_videos(count, num_frames=2, image_size=(40, 48), seed=seed)
+        for count, seed in ((1, 0), (2, 0), (1, 1))
     )
-    other = data.load_shape_videos(1, num_frames=6, image_size=(40, 48), seed=1)
-    assert (other["index"][0] != videos["index"][0]).any()
+    for what in ("image", "index"):
+        np.testing.assert_array_equal(one[what][0], two[what][0])
+        assert (other[what][0] != one[what][0]).any()
 
 
 def test_pairs_are_of_one_kind_and_of_keypoints_seen_in_both(monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 
 from vit_tf import TokenGrid
 from vit_tf.analysis import measurements
+from vit_tf.analysis.figure_entries import READS
 from vit_tf.analysis.figures import (
     FIGURES,
     choose_figures,
@@ -18,7 +19,7 @@ from vit_tf.analysis.measure import Data
 from vit_tf.analysis.subjects import Subject, spread
 
 # What there may be to read; nothing of it is read here.
-EVERYTHING = Data(*["there"] * 4, 10, {}, *["there"] * 4)
+EVERYTHING = Data(*["there"] * 4, 10, **dict.fromkeys(READS, "there"))
 IMAGES_ONLY = Data(*["there"] * 4, 10)
 
 
@@ -54,6 +55,8 @@ NO_SKIPS = model(
     {tap: shape for tap, shape in VIT_SHAPES.items() if not tap.endswith("/skip")},
     TokenGrid(8, 8, 1, 4),
 )
+FIRST = dataclasses.replace(VIT, name="First", patch_kernel=lambda: None)
+NO_POSITIONS = ["First has no embedding of positions that is known."]
 OBLONG = model("Oblong", VIT_SHAPES, TokenGrid(4, 16, 1, 4))
 
 
@@ -126,7 +129,8 @@ def why_not(subjects, number, data=EVERYTHING):
         ([CNN], "11", ["ridge-probe-tokens", "ridge-probe-map-cnn"], []),
         ([PLACELESS], "13", ["ridge-probe"], []),
         ([TOKENS, PLACELESS], "G.1", ["counterparts"], []),
-        ([VIT], "V.7", ["attention-distance-depth"], []),
+        ([VIT], "W.15", ["attention-distance-depth"], []),
+        ([FIRST], "V.7", ["attention-distance-depth", "patch-filters-first"], NO_POSITIONS),
         ([CNN], "rollout", [], ["CNN has no attention weights."]),
         ([VIT], "rollout", ["rollout-vit"], []),
         ([NO_SKIPS], "rollout", [], None),
@@ -137,6 +141,8 @@ def why_not(subjects, number, data=EVERYTHING):
         ([CNN], "W.23", [], ["CNN has no skips of attention that are known."]),
         ([OBLONG], "W.30", [], ["Oblong has a grid that is not square."]),
         ([OBLONG], "W.8", ["clusters-objects", "clusters-parts"], []),
+        ([CNN, VIT], "W.29", ["retrieval"], []),
+        ([PLACELESS], "W.T6", ["linear-probe"], []),
         ([VIT], "W.7", ["clusters", "clusters-spatial"], []),
         ([TOKENS], "W.7", ["clusters"], []),
         ([TOKENS, CNN], "G.1", [], None),
@@ -160,12 +166,9 @@ def test_every_figure_is_either_drawn_or_left_out_with_a_reason():
 
 
 def test_figures_of_masks_videos_and_pairs_need_them():
-    for number, words in (
-        ("W.5", "masks"),
-        ("W.30", "videos"),
-        ("W.31", "pairs"),
-        ("W.9", "train"),
-    ):
+    needed = {"W.5": "masks", "W.27": "parts", "W.30": "videos", "W.31": "pairs"}
+    needed |= {"W.28": "training images", "W.29": "retrieve"}
+    for number, words in needed.items():
         assert drawn([VIT], number) and not why_not([VIT], number)
         assert drawn([VIT], number, data=IMAGES_ONLY) == []
         (reason,) = why_not([VIT], number, IMAGES_ONLY)

@@ -161,6 +161,10 @@ class BEiT(VisionModel):
         ends = ("pooled", "fc_norm") if self.pooling == "gap" else ("norm", "pooled")
         return ("embedding", *blocks, *ends, "logits")
 
+    @property
+    def patch_kernel(self):
+        return ops.convert_to_numpy(self.embedding.patches.kernel)
+
     def intermediates(self, images, training=None):
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
         taps = {}

@@ -1,7 +1,7 @@
 """The image tower of CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020)."""
 
 import keras
-from keras import layers
+from keras import layers, ops
 
 from vit_tf.model import VisionModel
 from vit_tf.names import choose, match_sites
@@ -113,6 +113,14 @@ class CLIPViT(VisionModel):
         blocks = [f"{block.name}/{tap}" for block in self.blocks for tap in block.taps]
         logits = ("logits",) if self.head else ()
         return ("embedding", "pre_norm", *blocks, "norm", "pooled", "projected", *logits)
+
+    @property
+    def patch_kernel(self):
+        return ops.convert_to_numpy(self.embedding.patches.kernel)
+
+    @property
+    def position_embedding(self):
+        return ops.convert_to_numpy(self.embedding.positions)[0]
 
     def intermediates(self, images, training=None):
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""

@@ -188,6 +188,10 @@ class Mixer(VisionModel):
         blocks = [f"{block.name}/{tap}" for block in self.blocks for tap in block.taps]
         return ("embedding", *blocks, "norm", "pooled", "logits")
 
+    @property
+    def patch_kernel(self):
+        return ops.convert_to_numpy(self.embedding.kernel)
+
     def intermediates(self, images, training=None):
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
         taps = {}

@@ -50,6 +50,23 @@ class VisionModel(keras.Model):
             )
         self._preprocessing = value
 
+    @property
+    def patch_kernel(self):
+        """The projection of image patches to tokens: array (row, column, channel, hidden unit).
+
+        None for a model that embeds no patches of the image itself: a ResNet, and a hybrid, whose
+        patches are of a ResNet's map.
+        """
+        return None
+
+    @property
+    def position_embedding(self):
+        """What is added to each token for its place: array (token, hidden unit), prefix first.
+
+        None for a model without absolute positions: a ResNet, a Mixer, a BEiT.
+        """
+        return None
+
     def call(self, images, training=None):
         return self.intermediates(images, training=training)[self.taps[-1]]
 

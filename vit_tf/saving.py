@@ -12,7 +12,7 @@ from vit_tf.taps import TapModel, depth_order, submodel
 # Modules whose classes Keras must know to open a file of theirs.
 FAMILIES = (
     *("vit_tf.vit", "vit_tf.bit", "vit_tf.mixer", "vit_tf.clip", "vit_tf.beit"),
-    "vit_tf.objectives",
+    *("vit_tf.masked_patches", "vit_tf.objectives"),
 )
 
 

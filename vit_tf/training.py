@@ -136,6 +136,7 @@ def train(
     description=None,
     verbose="auto",
     steps_per_execution=None,
+    callbacks=(),
 ):
     """Train a model by a recipe; call again with the same arguments to resume a killed run.
 
@@ -154,6 +155,8 @@ def train(
         verbose: as for `keras.Model.fit`.
         steps_per_execution: at most so many steps, a divisor of those between two validations, go
             in one call; None for up to 50 on a TPU and 1 elsewhere.
+        callbacks: further Keras callbacks. At the end of an epoch they are called before its state
+            is saved, and so once more in a run that was killed between.
 
     Returns:
         dict from `"loss"`, `"accuracy"`, `"val_loss"`, ... to one float per epoch (of a
@@ -184,10 +187,10 @@ def train(
         model.distribute_strategy, recipe.rounds(num_batches)[1], steps_per_execution
     )
     with alone, explained_failures():
-        return _fit(model, recipe, train, validation, configuration, directory, verbose)
+        return _fit(model, recipe, train, validation, configuration, directory, verbose, callbacks)
 
 
-def _fit(model, recipe, train, validation, configuration, directory, verbose):
+def _fit(model, recipe, train, validation, configuration, directory, verbose, callbacks):
     """Go on with a run in its folder to its end; its history."""
     num_batches = configuration["steps_per_epoch"]
     history = _resume(model, configuration, directory)
@@ -201,7 +204,7 @@ def _fit(model, recipe, train, validation, configuration, directory, verbose):
         iter(batches)
     if (replicas := model.distribute_strategy.num_replicas_in_sync) > 1:
         batches = _weigh_shares(batches, replicas)
-    callbacks = [checkpointing.Checkpoint(directory, history)]
+    callbacks = [*callbacks, checkpointing.Checkpoint(directory, history)]
     if recipe.ema is not None:
         callbacks.append(keras.callbacks.SwapEMAWeights())
     if is_chief():

@@ -55,6 +55,9 @@ class Embedding(layers.Layer):
             stride of the grid, the map being the image.
         use_bias: whether the projection of a patch has a bias.
         use_positions: whether positions are added.
+
+    Called with `corrupt`, a function of the embedded patches, of shape (example, patch, channel),
+    it goes on with what that returns, of the same shape.
     """
 
     def __init__(
@@ -95,8 +98,10 @@ class Embedding(layers.Layer):
                 name="positions",
             )
 
-    def call(self, images, training=None):
+    def call(self, images, training=None, corrupt=None):
         tokens = ops.reshape(self.patches(images), (-1, self.grid.num_spatial, self.hidden_dim))
+        if corrupt is not None:
+            tokens = corrupt(tokens)
         if self.prefix is not None:
             prefix = ops.broadcast_to(
                 self.prefix, (ops.shape(tokens)[0], self.grid.prefix, self.hidden_dim)

@@ -129,14 +129,25 @@ class ViT(VisionModel):
         pre_logits = ("pre_logits",) if self.pre_logits else ()
         return (*stem, "embedding", *blocks, "norm", "pooled", *pre_logits, "logits")
 
-    def intermediates(self, images, training=None):
-        """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
+    @property
+    def patch_kernel(self):
+        return None if self.stem else ops.convert_to_numpy(self.embedding.patches.kernel)
+
+    @property
+    def position_embedding(self):
+        return ops.convert_to_numpy(self.embedding.positions)[0]
+
+    def intermediates(self, images, training=None, corrupt=None):
+        """Every tap of the forward pass: dict from tap name to tensor, in depth order.
+
+        With `corrupt`, as for `Embedding`, the taps are those of corrupted patches.
+        """
         taps, x = {}, images
         if self.stem:
             inside = self.stem(images, training=training)
             taps |= {tap: inside[tap] for tap in self.stem.taps}
             x = inside["features"]
-        taps["embedding"] = x = self.embedding(x, training=training)
+        taps["embedding"] = x = self.embedding(x, training=training, corrupt=corrupt)
         for block in self.blocks:
             inside = block(x, training=training)
             taps |= {f"{block.name}/{tap}": inside[tap] for tap in block.taps}

@@ -13,11 +13,16 @@ from .attention import (
     plot_head_classes,
     plot_offsets,
 )
+from .compute import plot_compute
+from .embeddings import plot_patch_filters, plot_position_similarity
 from .features import (
     plot_clustering,
     plot_knn,
     plot_last_layer_cka,
+    plot_linear_probe,
+    plot_retrieval,
 )
+from .formation import plot_formation
 from .lines import plot_attention_distance, plot_distance_by_depth, plot_skip_ratio_lines
 from .localization import plot_head_similarity, plot_localization
 from .maps import plot_receptive_field, plot_skip_ratio
@@ -34,20 +39,26 @@ __all__ = [
     "plot_cka",
     "plot_cka_beside",
     "plot_clustering",
+    "plot_compute",
     "plot_counterparts",
     "plot_distance_by_depth",
+    "plot_formation",
     "plot_head_classes",
     "plot_head_similarity",
     "plot_keypoints",
     "plot_knn",
     "plot_last_layer_cka",
+    "plot_linear_probe",
     "plot_localization",
     "plot_matches",
     "plot_offsets",
+    "plot_patch_filters",
+    "plot_position_similarity",
     "plot_probe_map",
     "plot_probe_variants",
     "plot_propagation",
     "plot_receptive_field",
+    "plot_retrieval",
     "plot_ridge_probe",
     "plot_rollout",
     "plot_saliency_iou",

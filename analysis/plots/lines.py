@@ -80,7 +80,7 @@ def plot_distance_by_depth(results, ax=None):
     title = "Attention distance by depth (points: heads)"
     ax.set_title(title if models is results else style.titled(title, results))
     ax.set(ylabel=f"mean distance ({units.pop() or 'no unit'})")
-    ax.set_ylim(bottom=0)
+    ax.set_ylim(0, 1.06 * max(result.values.max() for result in distances.values()))
     style.tidy(ax)
     style.legend(ax)
     return ax

@@ -123,7 +123,9 @@ def load_shape_pairs(count=64, *, image_size=None, seed=0, preprocessing=None):
 
 
 def load_shape_videos(count=8, *, num_frames=12, image_size=SIDE, seed=0):
-    """Videos of two or three shapes that drift and turn, with the exact mask of each.
+    """Videos of two or three shapes of one colour that drift and turn, with the exact mask of each.
+
+    The light and the noise change from frame to frame; the ground does not move.
 
     Args:
         count: number of videos.

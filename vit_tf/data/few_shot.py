@@ -3,6 +3,7 @@
 import numpy as np
 from tqdm.auto import tqdm
 
+from vit_tf.data.image_lists import select_classes
 from vit_tf.data.pipeline import (
     check_number,
     checked_size,
@@ -25,6 +26,7 @@ def few_shot(
     held_out=0,
     data_dir=None,
     preprocessing=None,
+    classes=None,
 ):
     """Loads `shots` images of every class, and others to choose settings such as `l2` on.
 
@@ -42,6 +44,7 @@ def few_shot(
         held_out: number of further images of each class; 0 makes the second data set empty.
         data_dir: where TFDS keeps its data; its default if None.
         preprocessing: what a model expects of its images, as for `load`.
+        classes: names of the classes to keep, as for `load`.
 
     Returns:
         Pair of `tf.data.Dataset` of (images, labels) as `load` returns them: `shots` images of each
@@ -56,7 +59,7 @@ def few_shot(
     check_number("seed", seed, 0)
     check_number("batch_size", batch_size, 1)
     size = checked_size(image_size, preprocessing)
-    source = open_source(name, data_dir)
+    source = select_classes(open_source(name, data_dir), classes)
     split, indices = partition(source, ("train",), 0, {}, seed)["train"]
     indices, labels = _in_random_order(source, split, indices, shots + held_out, seed)
     _check_counts(source, labels, shots, held_out)

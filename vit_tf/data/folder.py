@@ -139,7 +139,7 @@ def _check(paths):
 def _error(path):
     """What is wrong with an image file, or None."""
     try:
-        _decode(path)
+        decode_file(path)
     except ValueError as error:
         return str(error).partition("Received: ")[2]
     return None
@@ -148,7 +148,7 @@ def _error(path):
 def _decode_or_tell(path):
     """The image of a file and no words, or a black pixel and the words of the error."""
     try:
-        return _decode(os.fsdecode(path)), ""
+        return decode_file(os.fsdecode(path)), ""
     except ValueError as error:
         return np.zeros((1, 1, 3), np.uint8), str(error)
 
@@ -163,8 +163,10 @@ def _open(path):
         raise _undecodable(path, error) from error
 
 
-def _decode(path):
-    """The image of a file: uint8 array of shape (height, width, 3), upright, on white.
+def decode_file(path, upright=True):
+    """The image of a file: uint8 array of shape (height, width, 3), on white.
+
+    It is turned as its EXIF orientation says if `upright`, and else left as it is stored.
 
     Raises:
         ValueError: that names the file, if it cannot be decoded.
@@ -173,7 +175,7 @@ def _decode(path):
 
     with _open(path) as image:
         try:
-            return _rgb(ImageOps.exif_transpose(image))
+            return _rgb(ImageOps.exif_transpose(image) if upright else image)
         except Exception as error:  # as above
             raise _undecodable(path, error) from error
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from vit_tf.data.digits import open_digits
 from vit_tf.data.folder import open_folder
+from vit_tf.data.image_lists import select_classes
 from vit_tf.data.shapes import open_shapes
 from vit_tf.data.source import SPLITS, Description, partition
 from vit_tf.data.tfds import is_tfds_name, open_tfds
@@ -29,6 +30,7 @@ def load(
     data_dir=None,
     drop_remainder=False,
     preprocessing=None,
+    classes=None,
 ):
     """Loads an image classification data set as batches of images in [-1, 1] and labels.
 
@@ -56,6 +58,8 @@ def load(
         drop_remainder: whether the train split leaves out a last batch that is not full.
         preprocessing: what a model expects, its `model.preprocessing`: size, interpolation, mean
             and std take the place of `image_size` and of [-1, 1].
+        classes: names of the classes to keep, whose order gives their labels, such as those that
+            `read_class_list` finds in a file; all if None.
 
     Returns:
         Tuple of `tf.data.Dataset`, one per split, of (images, labels): float32 of shape (example,
@@ -74,7 +78,7 @@ def load(
         raise ValueError(
             f"Expected validation to be in [0, 1). Received: validation={validation!r}"
         )
-    source = open_source(name, data_dir)
+    source = select_classes(open_source(name, data_dir), classes)
     chosen = partition(source, splits, validation, take, seed)
     _check_full_batch(chosen, batch_size, drop_remainder)
     return tuple(
@@ -88,8 +92,8 @@ def load(
     )
 
 
-def describe(name, data_dir=None):
-    """The classes and the splits of a data set, as `load` would find them.
+def describe(name, data_dir=None, classes=None):
+    """The classes and the splits of a data set, as `load` would find them, or of some `classes`.
 
     Counts files and reads metadata, but no images; a TFDS data set that is not on disk is
     downloaded first. A validation split is listed if the data set has one of its own.
@@ -97,7 +101,7 @@ def describe(name, data_dir=None):
     Raises:
         ValueError: as `load` does.
     """
-    source = open_source(name, data_dir)
+    source = select_classes(open_source(name, data_dir), classes)
     return Description(
         name=os.fspath(name),
         num_classes=len(source.class_names),
@@ -141,7 +145,7 @@ def read_examples(source, split, indices, size, seed, preprocessing=None):
 
     def prepare(item, label):
         image, problem = source.decode(item)
-        return _resize(image, size, method), tf.cast(label, tf.int32), problem
+        return resize_image(image, size, method), tf.cast(label, tf.int32), problem
 
     def shuffle(examples, buffer):
         return examples if seed is None else examples.shuffle(buffer, seed=seed)
@@ -165,7 +169,7 @@ def make_batches(examples, batch_size, drop_remainder, preprocessing=None):
     return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
 
 
-def _resize(image, size, method):
+def resize_image(image, size, method):
     """An image of shape (height, width, channel) with values in [0, 255], in another size."""
     if tuple(image.shape[:2]) == size:
         return image
@@ -175,22 +179,26 @@ def _resize(image, size, method):
 
 
 def _normalizer(preprocessing):
-    """A function of (images in [0, 255], labels, problems) to (RGB images, labels).
-
-    `image / (255 std) - mean / std`, which is `image / 127.5 - 1` unless there is a preprocessing.
-    """
-    mean, std = (preprocessing.mean, preprocessing.std) if preprocessing else (0.5, 0.5)
-    mean, std = np.array(mean), np.array(std)
-    scale, shift = np.float32(255 * std), np.float32(mean / std)
+    """A function of (images in [0, 255], labels, problems) to (RGB images, labels)."""
 
     def normalize(images, labels, problems):
         words = tf.strings.strip(tf.strings.reduce_join(problems, separator=" "))
         with tf.control_dependencies([tf.debugging.Assert(words == "", [words])]):
             images = tf.cast(images, tf.float32)
         images = tf.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else images
-        return images / scale - shift, labels
+        return scale_values(images, preprocessing), labels
 
     return normalize
+
+
+def scale_values(images, preprocessing=None):
+    """Float32 images with values in [0, 255] as a model expects them, an array or a tensor.
+
+    `image / (255 std) - mean / std`, which is `image / 127.5 - 1` unless there is a preprocessing.
+    """
+    mean, std = (preprocessing.mean, preprocessing.std) if preprocessing else (0.5, 0.5)
+    mean, std = np.array(mean), np.array(std)
+    return images / np.float32(255 * std) - np.float32(mean / std)
 
 
 def _check_splits(splits):

@@ -14,6 +14,8 @@ SUBPIXELS = 2
 # The front half shows the colour in full, the back half only so much of it.
 BACK_TONE = 0.55
 GRAIN = 8.0
+# What is left of the colours where the light is at its weakest.
+DIMMEST = 0.7
 NOTCH = 0.45
 WAVES = 3
 KEYPOINTS = ("front", "back", "left", "right")
@@ -117,6 +119,7 @@ class Scene:
         waves: list of (waves per image down and across, phase, RGB amplitude).
         bars: list of (centre, half length, half width, angle, colour).
         grain: seed of the noise, of a standard deviation of `GRAIN`.
+        light: factor of all colours, which the noise is added to.
     """
 
     shapes: tuple
@@ -124,6 +127,7 @@ class Scene:
     waves: list = field(repr=False)
     bars: list = field(repr=False)
     grain: int = 0
+    light: float = 1.0
 
     def index(self, size):
         """Which shape is seen at each pixel's centre: uint8 (height, width), 0 for the ground."""
@@ -153,7 +157,7 @@ class Scene:
             colours[on] = tone[:, None] * np.asarray(shape.colour)
         colours = colours.reshape(size[0], SUBPIXELS, size[1], SUBPIXELS, 3).mean((1, 3))
         noise = np.random.default_rng(self.grain).normal(0, GRAIN, colours.shape)
-        return np.clip(np.round(colours + noise), 0, 255).astype(np.uint8)
+        return np.clip(np.round(colours * self.light + noise), 0, 255).astype(np.uint8)
 
     def _waves(self, size):
         """The ground at the centre of each pixel: waves are too long to change within one."""
@@ -181,7 +185,10 @@ def pixel_centres(size):
 
 
 def random_scene(kind, rng):
-    """One shape of a kind, of random size, turn and colour, that may reach over the border."""
+    """One shape of a kind, of random size, turn and colour, that may reach over the border.
+
+    The light is random too, as it changes within the videos.
+    """
     shape = Shape(
         kind,
         tuple(rng.uniform(0.18, 0.82, 2)),
@@ -189,34 +196,39 @@ def random_scene(kind, rng):
         rng.uniform(0, 2 * math.pi),
         _bright_colour(rng),
     )
-    return Scene((shape,), *_random_ground(rng))
+    return Scene((shape,), *_random_ground(rng), rng.uniform(DIMMEST, 1))
 
 
 def random_motion(num_frames, rng):
     """Scenes of two or three shapes of different kinds that drift and turn on a still ground.
 
+    They share one colour, as the animals of a herd do, so that their forms tell them apart and not
+    their colours; light and noise change from frame to frame, so that no pixel keeps its value.
     None covers another in the first scene; later on they may, and they may leave the image.
     """
     count = rng.integers(2, 4)
     kinds = rng.choice(list(KINDS), count, replace=False)
-    ground = _random_ground(rng)
+    *ground, grain = _random_ground(rng)
     around = rng.uniform(0, 2 * math.pi) + 2 * math.pi / count * np.arange(count)
     centres = 0.5 + 0.26 * np.stack([np.sin(around), np.cos(around)], axis=-1)
     radii, turns = rng.uniform(0.14, 0.2, count), rng.uniform(0, 2 * math.pi, count)
-    colours = [_bright_colour(rng) for _ in kinds]
+    colour = _bright_colour(rng)
     drifts, spins = rng.uniform(-0.3, 0.3, (count, 2)), rng.uniform(-1, 1, count)
+    lights = _changing_light(num_frames, rng)
     scenes = []
-    for time in np.arange(num_frames) / max(num_frames - 1, 1):
-        moved = zip(
-            kinds,
-            map(tuple, centres + time * drifts),
-            radii,
-            turns + time * spins,
-            colours,
-            strict=True,
-        )
-        scenes.append(Scene(tuple(Shape(str(kind), *rest) for kind, *rest in moved), *ground))
+    for frame, time in enumerate(np.arange(num_frames) / max(num_frames - 1, 1)):
+        moved = zip(kinds, centres + time * drifts, radii, turns + time * spins, strict=True)
+        shapes = [Shape(str(kind), tuple(at), *rest, colour) for kind, at, *rest in moved]
+        scenes.append(Scene(tuple(shapes), *ground, grain + frame, lights[frame]))
     return scenes
+
+
+def _changing_light(num_frames, rng):
+    """The factor of all colours of each frame: a wave within [`DIMMEST`, 1]."""
+    frequency, phase = rng.uniform(0.5, 1.5), rng.uniform(0, 2 * math.pi)
+    times = np.arange(num_frames) / max(num_frames - 1, 1)
+    brightness = (1 + np.sin(2 * math.pi * frequency * times + phase)) / 2
+    return DIMMEST + (1 - DIMMEST) * brightness
 
 
 def _random_ground(rng):

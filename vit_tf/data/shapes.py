@@ -7,7 +7,8 @@ from vit_tf.data.scenes import KINDS, random_scene
 from vit_tf.data.source import Source
 
 SIDE = 64
-NUM_EXAMPLES = {"train": 4000, "test": 1000}
+# Many to train on, so that minutes of training show no image often.
+NUM_EXAMPLES = {"train": 20_000, "test": 1000}
 SEED = 0
 # Where the numbers of each split's scenes start.
 FIRST = {"train": 0, "test": NUM_EXAMPLES["train"]}

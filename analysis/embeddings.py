@@ -1,0 +1,97 @@
+"""What the first layer of a Vision Transformer has learned: filters of patches, and positions.
+
+Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", section 4.5 and figure 7.
+"""
+
+import numpy as np
+import xarray as xr
+
+
+def patch_filters(kernel, count=28):
+    """The first principal components of the filters that embed patches (figure 7, left).
+
+    The filters of the hidden units are the observations: with the row f_u - mean(f) for each unit
+    u in the matrix F, the components are the first right singular vectors of F, of unit length,
+    and component i explains the share `s_i^2 / sum_j s_j^2` of the variance. The sign of a
+    component is free: here its number of greatest magnitude is positive.
+
+    Args:
+        kernel: array of shape (row, column, channel, hidden unit), such as `model.patch_kernel`.
+        count: number of components.
+
+    Returns:
+        DataArray of dims (component, row, column, channel), with the share of the variance as the
+        coordinate `explained_variance` (component).
+
+    Raises:
+        ValueError: for a kernel of another shape, that is not finite or whose filters are all the
+            same, and for more components than there can be.
+    """
+    if np.ndim(kernel) != 4:
+        received = "None, of a model that embeds no patches of the image"
+        raise ValueError(
+            "Expected a kernel of shape (row, column, channel, hidden unit). "
+            f"Received: {received if kernel is None else np.shape(kernel)}"
+        )
+    kernel = np.asarray(kernel, "float64")
+    filters = kernel.reshape(-1, kernel.shape[-1]).T
+    most = min(filters.shape[1], filters.shape[0] - 1)
+    if not 1 <= count <= most:
+        raise ValueError(
+            f"Expected count from 1 to {most}, which a kernel of shape {kernel.shape} has. "
+            f"Received: count={count}"
+        )
+    if not np.isfinite(kernel).all() or (filters == filters[0]).all():
+        raise ValueError(
+            "Expected a finite kernel whose filters differ. "
+            f"Received: values from {kernel.min():g} to {kernel.max():g}"
+        )
+    _, scales, components = np.linalg.svd(filters - filters.mean(axis=0), full_matrices=False)
+    components = components[:count]
+    largest = np.abs(components).argmax(axis=1)[:, None]
+    components = components * np.sign(np.take_along_axis(components, largest, axis=1))
+    return xr.DataArray(
+        components.reshape(count, *kernel.shape[:3]),
+        dims=("component", "row", "column", "channel"),
+        coords={
+            "component": np.arange(count),
+            "explained_variance": ("component", (scales**2 / (scales**2).sum())[:count]),
+        },
+        name="patch_filters",
+        attrs={"hidden_units": kernel.shape[3]},
+    )
+
+
+def position_similarity(positions, grid):
+    """Cosine similarity of the position embeddings of all pairs of patches (figure 7, centre).
+
+    Args:
+        positions: array of shape (token, hidden unit), such as `model.position_embedding`.
+        grid: `TokenGrid` of the tokens, such as `model.token_grid`; its prefix is left out.
+
+    Returns:
+        DataArray of dims (row, column, other_row, other_column), in [-1, 1] but for rounding.
+
+    Raises:
+        ValueError: for positions that do not fit the grid, are not finite or have no direction.
+    """
+    if np.ndim(positions) != 2 or len(positions) != grid.num_tokens:
+        received = "None, of a model without absolute positions"
+        raise ValueError(
+            f"Expected positions of shape ({grid.num_tokens}, hidden unit), one for each token of "
+            f"{grid}. Received: {received if positions is None else np.shape(positions)}"
+        )
+    positions = grid.spatial(np.asarray(positions, "float64")[None])[0]
+    lengths = np.linalg.norm(positions, axis=1, keepdims=True)
+    bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
+    if bad.size:
+        raise ValueError(
+            "Expected finite positions other than zero. "
+            f"Received: length {lengths[bad[0], 0]:g} at spatial token {bad[0]}"
+        )
+    directions = positions / lengths
+    return xr.DataArray(
+        (directions @ directions.T).reshape(2 * (grid.rows, grid.columns)),
+        dims=("row", "column", "other_row", "other_column"),
+        name="position_similarity",
+    )

@@ -1,0 +1,95 @@
+"""Attention, saliency, features of neighbours and clusters, probes and CKA in one pass."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from benchmarks import cka, vits
+from benchmarks.contest import Contest, Ratio
+from benchmarks.forward_vit import CONFIG
+from benchmarks.one_pass import COUNT, forward
+from benchmarks.weights import images
+
+CLASSES = 10
+BATCH = 128
+
+
+def blocks():
+    """All statistics, with CKA of the blocks' outputs."""
+    return _everything(_ends("mlp/sum"))
+
+
+def activations():
+    """All statistics, with CKA of the 84 activations of the other comparisons."""
+    return _everything(_ends(*cka.TAPS))
+
+
+def _everything(compared):
+    import tensorflow as tf
+
+    import vit_tf
+    from vit_tf import analysis
+
+    model = vits.ours(**CONFIG)
+    weights, blocks = _ends("attention/weights"), _ends("mlp/sum")
+    sides = _ends(*(f"{site}/{end}" for site in ("attention", "mlp") for end in ("skip", "branch")))
+    features = vit_tf.submodel(model, *weights, *blocks, *sides, *compared)
+    data = _noted(tf, model.token_grid)
+    train = data.map(lambda batch, notes: (batch, notes["label"]))
+    attending, at_blocks = analysis.choose(features, weights), analysis.choose(features, blocks)
+    beside, of_all = analysis.choose(features, sides), analysis.choose(features, compared)
+    requests = {
+        "distance": (analysis.attention_statistic(features), attending),
+        "maps": (analysis.mean_attention_statistic(features), attending),
+        "patterns": (analysis.pattern_statistic(features), attending),
+        "skips": (analysis.skip_statistic(features), beside),
+        "saliency": (_reading(analysis.saliency_statistic(features), "mask"), attending),
+        "neighbours": (_reading(analysis.pooled_statistic("first"), "label"), at_blocks),
+        "clusters": (_reading(analysis.pooled_statistic("rest"), "label"), at_blocks),
+        "probes": (
+            _reading(analysis.probe_statistic(at_blocks, train, CLASSES), "label"),
+            at_blocks,
+        ),
+        "cka": (analysis.cka_statistic(of_all), of_all),
+    }
+
+    def run():
+        analysis.one_pass(requests, data)
+
+    return run
+
+
+def _ends(*ends):
+    """The taps of all blocks with these ends, in depth order."""
+    return [f"block{index:02d}/{end}" for index in range(CONFIG["num_layers"]) for end in ends]
+
+
+def _noted(tf, grid):
+    """Batches of images and notes: a label and a mask of the token grid for each."""
+    rng = np.random.default_rng(1)
+    notes = {
+        "label": rng.integers(0, CLASSES, COUNT).astype("int32"),
+        "mask": rng.random((COUNT, grid.rows, grid.columns)) < 0.3,
+    }
+    data = tf.data.Dataset.from_tensor_slices((images(COUNT), notes))
+    return data.batch(BATCH, drop_remainder=True)
+
+
+def _reading(statistic, note):
+    """The statistic with one of the notes for its labels."""
+
+    def step(batch, notes, taps):
+        return statistic.step(batch, notes[note], taps)
+
+    return replace(statistic, step=step)
+
+
+CONTEST = Contest(
+    f"attention, skips, saliency, features, probes and CKA of ViT-S/16 together, {COUNT} images",
+    {"vit_tf": blocks, "with CKA of all activations": activations, "forward pass": forward},
+    (
+        Ratio(("forward pass",), 1.25),
+        Ratio(("forward pass",), float("inf"), of="with CKA of all activations"),
+    ),
+    rounds=5,
+)

@@ -1,0 +1,220 @@
+"""Accuracy against training compute: a table and a plot of trained models.
+
+Takes the folders that train.py and finetune.py write, and those of study.py, of which each trained
+model counts. A forward pass is counted in the model's graph (matrix products and convolutions, two
+operations for each multiply-add), training as three of them for each image seen. How many were
+seen follows from log.csv, also of a run that has not ended; its test accuracy is left open, as is
+that of a pre-training. Of a fine-tuning only its own images count. The models of a study do not
+note their data: with --batch-size each of their batches counts as full.
+
+Prints the table; writes it as compute.csv and the plot as compute.png to the folder --out.
+
+Examples:
+    python scripts/compute.py runs/vit runs/bit runs/mixer
+    python scripts/compute.py runs/* --data-dir ~/tensorflow_datasets --out figures
+    python scripts/compute.py study_digits --batch-size 64 --out figures
+"""
+
+import csv
+import json
+import math
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import common
+import xarray as xr
+
+import vit_tf
+from vit_tf import analysis
+from vit_tf.analysis.store import write_whole
+from vit_tf.data.image_lists import select_classes
+from vit_tf.data.pipeline import open_source
+from vit_tf.data.source import partition
+from vit_tf.flops import count_flops, training_flops
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training: its name, its folder, the file of its model and its test accuracy or NaN."""
+
+    name: str
+    folder: Path
+    model: Path
+    accuracy: float
+
+
+def main(arguments=None):
+    """Count as told on the command line; the exit status, 2 for a mistake of the user."""
+    return common.run_script(parse, run, arguments)
+
+
+def parse(arguments=None):
+    """The options of the command line."""
+    parser = common.make_parser(__doc__)
+    add = parser.add_argument
+    add("runs", type=Path, nargs="+", metavar="RUN", help="folder of a training or of a study")
+    add("--data-dir", help="where TFDS keeps its data; by default as in training")
+    add("--batch-size", type=int, help="images of a batch where a run does not note it: a study")
+    add("--out", type=Path, default=Path(), help="folder for the files; this one by default")
+    return parser.parse_args(arguments)
+
+
+def find_runs(folder):
+    """The runs in a folder: that of a training, or those whose models a study keeps."""
+    if (folder / "configuration.json").is_file():
+        result = read_json(folder / "result.json") if (folder / "result.json").exists() else {}
+        ended = (folder / "model.keras").exists()
+        model = folder / ("model.keras" if ended else "best.keras")
+        trained = read_json(folder / "configuration.json")["model"]["class"]
+        # What a pre-training tells of is the accuracy of colours, not of classes.
+        classifies = trained != "MaskedPatchPrediction"
+        accuracy = result.get("test_accuracy", math.nan) if classifies else math.nan
+        return [Run(folder.resolve().name, folder, model, accuracy)]
+    runs = []
+    for note in sorted((folder / "models").glob("*.json")):
+        facts = read_json(note)
+        if not {"key", "row"} <= set(facts):
+            continue
+        place = folder / "training" / f"{note.stem}-{facts['key']}"
+        accuracy = facts["row"]["test accuracy (%)"] / 100
+        runs.append(Run(facts["row"]["model"], place, note.with_suffix(".keras"), accuracy))
+    if not runs:
+        raise ValueError(
+            "Expected the folder of a training, with configuration.json, or of a study, with "
+            f"models. Received: {str(folder)!r}"
+        )
+    return runs
+
+
+def read_json(path):
+    """What a JSON file holds."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"Expected {str(path)!r} to be JSON. Received: {error}") from error
+
+
+def images_seen(run, options):
+    """Number of training images that the steps of a run have taken, repeated ones counted anew."""
+    configuration, log = read_json(run.folder / "configuration.json"), run.folder / "log.csv"
+    if not log.is_file():
+        raise ValueError(f"Expected a run with an epoch behind it. Received: no {str(log)!r}")
+    with open(log, newline="") as file:
+        rounds = len(list(csv.DictReader(file)))
+    recipe = configuration["recipe"]
+    per_epoch = configuration["steps_per_epoch"]
+    # A fine-tuning logs rounds of equally many steps, which need not end where the data do.
+    steps = recipe["steps"] // recipe["validations"] if "steps" in recipe else per_epoch
+    passes, rest = divmod(rounds * steps, per_epoch)
+    data = configuration["data"]
+    if not data or "batch_size" not in data:
+        if options.batch_size is None:
+            raise ValueError(
+                "Expected --batch-size for a run that does not note it (64 in a study, unless "
+                f"chosen). Received: {str(run.folder)!r}"
+            )
+        return rounds * steps * options.batch_size
+    examples, size = count_examples(data, run, options), data["batch_size"]
+    # A TPU leaves out a last batch that is not full.
+    if per_epoch not in (-(-examples // size), examples // size):
+        raise ValueError(
+            f"Expected {data['name']!r} as it was in training, {per_epoch} batches of "
+            f"{size} images. Received: {examples} images"
+        )
+    return passes * min(examples, per_epoch * size) + rest * size
+
+
+def count_examples(data, run, options):
+    """Number of examples of the training split that a run's configuration describes."""
+    result = run.folder / "result.json"
+    noted = read_json(result)["options"].get("data_dir") if result.exists() else None
+    source = open_source(data["name"], options.data_dir or noted)
+    source = select_classes(source, data.get("classes"))
+    splits = ("train", "validation", "test")
+    chosen = partition(source, splits, data["validation"], data["take"] or {}, data["seed"])
+    return len(chosen["train"][1])
+
+
+def count(runs, options):
+    """The table of runs: Dataset of dims (run,), with the names and families as coordinates."""
+    rows = []
+    for run in runs:
+        model = vit_tf.load_model(run.model)
+        forward, images = count_flops(model), images_seen(run, options)
+        rows.append(
+            {
+                "family": family(model),
+                "parameters": model.count_params(),
+                "forward_flops": forward,
+                "images": images,
+                "training_flops": training_flops(forward, images),
+                "test_accuracy": run.accuracy,
+            }
+        )
+    columns = {name: ("run", [row[name] for row in rows]) for name in rows[0]}
+    table = xr.Dataset(columns, coords={"run": [run.name for run in runs]})
+    return table.set_coords("family")
+
+
+def family(model):
+    """What kind of model it is, as the plot tells them apart."""
+    hybrid = isinstance(model, vit_tf.ViT) and model.stem is not None
+    return "hybrid" if hybrid else type(model).__name__
+
+
+# Heading, column, factor and format of what is printed.
+SHOWN = (
+    ("parameters", "parameters", 1, ","),
+    ("MFLOPs per image", "forward_flops", 1e-6, ",.2f"),
+    ("images seen", "images", 1, ","),
+    ("training GFLOPs", "training_flops", 1e-9, ",.1f"),
+    ("test accuracy (%)", "test_accuracy", 100, ".2f"),
+)
+
+
+def as_text(table):
+    """The table as lines of text."""
+    lines = [["model", "family", *(heading for heading, *_ in SHOWN)]]
+    for index in range(table.sizes["run"]):
+        row = table.isel(run=index)
+        numbers = [f"{factor * row[name].item():{form}}" for _, name, factor, form in SHOWN]
+        numbers = ["-" if number == "nan" else number for number in numbers]
+        lines.append([row["run"].item(), row["family"].item(), *numbers])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    sides = "<<" + ">" * len(SHOWN)
+    cells = [zip(line, sides, widths, strict=True) for line in lines]
+    return "\n".join("  ".join(f"{t:{side}{width}}" for t, side, width in row) for row in cells)
+
+
+def write_csv(table, path):
+    """Writes the table with a line for each run, in operations and shares; open values empty."""
+    names = ["family", *(name for _, name, *_ in SHOWN)]
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["run", *names])
+        for index in range(table.sizes["run"]):
+            row = table.isel(run=index)
+            values = [row[name].item() for name in ("run", *names)]
+            writer.writerow(["" if value != value else value for value in values])
+
+
+def run(options):
+    """Count, print the table and write it and the plot."""
+    if options.batch_size is not None and options.batch_size < 1:
+        raise ValueError(f"Expected --batch-size above 0. Received: {options.batch_size}")
+    table = count([one for folder in options.runs for one in find_runs(folder)], options)
+    common.say(as_text(table))
+    write_whole(options.out / "compute.csv", lambda path: write_csv(table, path))
+    if table["test_accuracy"].isnull().all():
+        raise ValueError("Expected a run that has ended, to plot. Received: none")
+    figure = analysis.plot_compute(table).figure
+    write_whole(options.out / "compute.png", lambda path: figure.savefig(path, dpi=150))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""Pre-trains a Vision Transformer without labels, by masked patch prediction.
+
+Half of the patches of each image are corrupted, and the model predicts the mean colour of each of
+them in 3 bits per channel (Dosovitskiy et al. 2020, appendix B.1.2).
+
+Writes to the folder --out: model.keras (the ViT with its final weights and a head of zeros, ready
+for scripts/finetune.py), best.keras (the model of masked patches at its best validation accuracy),
+log.csv, tensorboard/, result.json (test accuracy, and that of always the commonest colour) and
+what is needed to go on. The same command again continues a run that was stopped, from its last
+whole epoch.
+
+Examples:
+    python scripts/pretrain.py --data fashion_mnist --epochs 20 --out runs/masked
+    python scripts/finetune.py runs/masked/model.keras --data fashion_mnist --take 600 \\
+        --out runs/tuned
+    python scripts/pretrain.py --data photos/ --image-size 224 --variant S/16 --flip \\
+        --batch-size 512 --strategy mirrored --mixed-precision --out runs/masked_s16
+"""
+
+import os
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import common
+import numpy as np
+import training_options
+from training_options import SMALL_VIT
+
+import vit_tf
+
+MODEL = (*SMALL_VIT, "pooling", "dropout_rate", "without_skips")
+RECIPE = ("epochs", "learning_rate", "warmup_epochs", "schedule", "weight_decay", "clip_norm")
+RECIPE += ("ema",)
+AUGMENTATIONS = ("rand_augment", "flip", "shift")
+
+
+def main(arguments=None):
+    """Pre-train as told on the command line; the exit status, 2 for a mistake of the user."""
+    return common.run_script(parse, run, arguments)
+
+
+def parse(arguments=None):
+    """The options of the command line."""
+    parser = common.make_parser(__doc__)
+    size = {"default": 32, "help": "side of the images, in pixels; 32 by default"}
+    common.add_training(parser, parser.add_argument_group("data").add_argument, size)
+    add_model = parser.add_argument_group("model").add_argument
+    add_model("--variant", help="a published size, such as B/16; a small one if not given")
+    training_options.add_model(add_model, MODEL, only="ViT")
+    add_recipe = parser.add_argument_group("recipe").add_argument
+    training_options.add_recipe(add_recipe, vit_tf.Pretraining(), (*RECIPE, *AUGMENTATIONS))
+    return parser.parse_args(arguments)
+
+
+def make_model(options, image_shape, num_classes):
+    """The pre-training model of the ViT that the options ask for."""
+    settings = {"image_shape": image_shape, "num_classes": num_classes}
+    settings |= common.given(options, MODEL)
+    if options.variant:
+        return vit_tf.MaskedPatchPrediction(vit_tf.ViT.from_variant(options.variant, **settings))
+    return vit_tf.MaskedPatchPrediction(vit_tf.ViT(**SMALL_VIT | settings))
+
+
+def mask_splits(splits, vit, num_classes, options):
+    """Training, validation and test data for masked patch prediction, the first augmented."""
+    train, *others = splits
+    augmentations = common.given(options, AUGMENTATIONS)
+    if augmentations:
+        train = vit_tf.data.augment(train, num_classes, seed=options.seed, **augmentations)
+    masks = {"grid": vit.token_grid, "preprocessing": vit.preprocessing, "seed": options.seed}
+    fixed = [vit_tf.data.mask_patches(split, fixed=True, **masks) for split in others]
+    return [vit_tf.data.mask_patches(train, **masks), *fixed]
+
+
+def commonest_colour_accuracy(train, test, num_colours):
+    """Share of the test's corrupted patches that have the commonest colour of the training's."""
+    counts = [np.zeros(num_colours, int) for _ in (train, test)]
+    for count, masked in zip(counts, (train, test), strict=True):
+        for colours in masked.map(lambda _, colours: colours).as_numpy_iterator():
+            count += np.bincount(colours.ravel(), minlength=num_colours)
+    return float(counts[1][np.argmax(counts[0])] / counts[1].sum())
+
+
+def run(options):
+    """Pre-train, test and write the model and its result."""
+    recipe = vit_tf.Pretraining(**common.given(options, RECIPE))
+    common.prepare(options)
+    data = {"image_size": options.image_size} | common.data_arguments(options)
+    splits = vit_tf.data.load(
+        options.data, data_dir=options.data_dir, splits=("train", "validation", "test"), **data
+    )
+    num_classes = common.describe_data(options).num_classes
+    shape = tuple(splits[0].element_spec[0].shape[1:])
+    description = {"name": options.data, **data} | common.given(options, AUGMENTATIONS)
+    with vit_tf.distribute.strategy(options.strategy).scope():
+        model = make_model(options, shape, num_classes)
+        train, validation, test = mask_splits(splits, model.vit, num_classes, options)
+        splits = train, validation, test
+        history, scores = common.fit_and_score(model, recipe, splits, options, description)
+    commonest = commonest_colour_accuracy(train, test, model.num_classes)
+    more = {"commonest_colour_accuracy": commonest}
+    common.write_result(model.vit, recipe, history, scores, options, more)
+    common.say(
+        f"test accuracy {100 * scores['accuracy']:.2f} % of the corrupted patches' colours, "
+        f"{100 * commonest:.2f} % for always the commonest, {options.out / 'model.keras'}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""The options of a model and of a recipe that the scripts that train share."""
+
+SMALL_VIT = {"patch_size": 4, "num_layers": 6, "num_heads": 4, "hidden_dim": 64, "mlp_dim": 256}
+
+_WHOLE, _REAL = {"type": int}, {"type": float}
+# The options of a model: what they mean, for which models, and how they are read.
+MODEL = {
+    "patch_size": ("ViT, Mixer", "side of a patch, in pixels", _WHOLE),
+    "num_layers": ("ViT, Mixer", "number of blocks", _WHOLE),
+    "num_heads": ("ViT", "attention heads of a block", _WHOLE),
+    "hidden_dim": ("ViT, Mixer", "channels of a token", _WHOLE),
+    "mlp_dim": ("ViT", "hidden units of an MLP", _WHOLE),
+    "pooling": ("ViT", "cls (default) or gap", {}),
+    "tokens_mlp_dim": ("Mixer", "hidden units of an MLP across the tokens", _WHOLE),
+    "channels_mlp_dim": ("Mixer", "hidden units of an MLP across the channels", _WHOLE),
+    "dropout_rate": ("ViT, Mixer", "share dropped; 0 by default", _REAL),
+    "units": ("ResNet", "units of each stage, such as 3 4 6 3", {**_WHOLE, "nargs": "+"}),
+    "width_factor": ("ResNet", "multiplies the channels; 1 is 64 in the root", _REAL),
+    "stem": ("ResNet", "imagenet or small; by the size of the images if not given", {}),
+    "without_skips": (
+        "",
+        "sites without a skip: block03, block04/mlp, stage2/...",
+        {"nargs": "+"},
+    ),
+}
+_NUMBER, _COUNT = {"type": float, "metavar": "X"}, {"type": int, "metavar": "N"}
+# The fields of a recipe: what they mean, and how they are read.
+RECIPE = {
+    "epochs": ("passes over the training data", _COUNT),
+    "learning_rate": ("its peak", _NUMBER),
+    "warmup_epochs": ("epochs until the peak (None: a tenth of all)", _NUMBER),
+    "schedule": ("cosine, linear or staircase decay after the peak", {}),
+    "weight_decay": ("a kernel shrinks by this share times the learning rate", _NUMBER),
+    "label_smoothing": ("share of a label spread over all classes", _NUMBER),
+    "clip_norm": ("largest global norm of the gradients", _NUMBER),
+    "ema": ("momentum of an average of the weights, such as 0.999", _NUMBER),
+    "rand_augment": ("magnitude in [0, 1] of RandAugment", _NUMBER),
+    "mixup": ("alpha of MixUp, such as 0.2", _NUMBER),
+    "cutmix": ("alpha of CutMix, such as 1.0", _NUMBER),
+    "flip": ("mirror half of the images", {"action": "store_true", "default": None}),
+    "shift": ("largest random shift, in pixels", _COUNT),
+}
+
+
+def add_model(add, names=tuple(MODEL), only=None):
+    """Adds options of a model, by name; where there is `only` one kind, without the kind."""
+    for name in names:
+        kinds, text, reading = MODEL[name]
+        of = f"{kinds}: " if kinds and not only else ""
+        add(_flag(name), help=of + text, **reading)
+
+
+def add_recipe(add, default, names=tuple(RECIPE)):
+    """Adds fields of a recipe, by name, with their defaults in the recipe `default`."""
+    for name in names:
+        text, reading = RECIPE[name]
+        add(_flag(name), help=f"{text}; {getattr(default, name)} by default", **reading)
+
+
+def _flag(name):
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,234 @@
+"""Linear probes by gradient descent against scikit-learn, and against each other."""
+
+import keras
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import tensorflow as tf
+import xarray as xr
+from scipy.special import log_softmax
+from sklearn.linear_model import LogisticRegression
+
+from vit_tf import analysis
+from vit_tf.analysis.pooling import pool
+from vit_tf.analysis.softmax_probes import fit_probes, probe_places, score, stacked
+from vit_tf.distribute import strategy
+
+LONG = {"epochs": 500, "batch_size": 120, "learning_rate": 12.0, "seed": 0}
+SHORT = {"epochs": 4, "batch_size": 16, "learning_rate": 8.0, "seed": 0}
+
+
+def rows(rng, count=120, channels=4, classes=3, spread=1.5):
+    """Clouds that overlap, so that the likelihood has a largest value."""
+    labels = rng.integers(0, classes, count)
+    centres = np.random.default_rng(3).normal(size=(classes, channels))
+    return centres[labels] + spread * rng.normal(size=(count, channels)), labels
+
+
+def as_images(x):
+    """Features (example, token, channel) as images, which `tokens` reads back."""
+    return np.asarray(x, "float32")[..., None]
+
+
+def tokens(images):
+    return {"tokens": images[..., 0], "wide": images[..., :2, 0] ** 2}
+
+
+def logits(model, x):
+    """Logits (example, probe, class) without the shift that a softmax is blind to."""
+    values = np.asarray(model(stacked(x)), float)
+    return values - values.mean(axis=-1, keepdims=True)
+
+
+def test_probe_converges_to_the_logistic_regression_of_scikit_learn(rng):
+    x, labels = rows(rng, spread=2.5)
+    x = {("a", "mean"): x + 0.5, ("b", "mean"): 100 * x[:, :3] ** 2}
+    model = fit_probes(x, labels, 3, [False, True], **LONG)
+    found = logits(model, x)
+    for i, ((key, norm), loss) in enumerate(
+        zip(probe_places(x, [False, True]), score(model, x, labels)[1], strict=True)
+    ):
+        # An affine map of the features changes the weights, not what they say at the optimum.
+        fitted = (x[key] - x[key].mean(0)) / x[key].std(0)
+        best = LogisticRegression(C=np.inf, tol=1e-10, max_iter=2000).fit(fitted, labels)
+        values = best.decision_function(fitted)
+        expected = values - values.mean(axis=-1, keepdims=True)
+        np.testing.assert_allclose(found[:, i], expected, atol=5e-3, err_msg=f"{key}, {norm}")
+        every = log_softmax(values, axis=-1)[np.arange(len(labels)), labels]
+        assert loss == pytest.approx(-every.mean(), abs=1e-5)
+
+
+def test_a_probe_trained_alone_has_the_same_weights(rng):
+    x, labels = rows(rng, 100, 5)
+    many = {
+        ("a", "first"): x,
+        ("b", "first"): 1e4 * rng.normal(size=(100, 3)),
+        ("c", "first"): x**3,
+        ("c", "rest"): np.tanh(x) + 7,
+    }
+    together = fit_probes(many, labels, 3, [False, True], **SHORT)
+    alone = fit_probes({("c", "first"): x**3}, labels, 3, [True], **SHORT)
+    place = [key for key, rows in many.items() if rows.shape[1] == 5].index(("c", "first"))
+    whole, single = (m.get_layer("normalised_5") for m in (together, alone))
+    assert np.abs(single.kernel).max() > 0.1
+    np.testing.assert_allclose(whole.kernel[place], single.kernel[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(whole.bias[place], single.bias[0], rtol=1e-5, atol=1e-6)
+    alone = fit_probes({("b", "first"): many["b", "first"]}, labels, 3, [False], **SHORT)
+    whole, single = (m.get_layer("plain_3") for m in (together, alone))
+    np.testing.assert_allclose(whole.kernel[0], single.kernel[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_steps_are_those_of_momentum_and_cosine_decay(rng, norm):
+    x, labels = rows(rng, 24, 2)
+    x[:, 1] *= 1e-3  # so small that the epsilon of the normalisation counts
+    model = fit_probes(
+        {("a", "mean"): x}, labels, 3, [norm], epochs=5, batch_size=24, learning_rate=30.0, seed=1
+    )
+    plain = x / np.sqrt((x**2).sum(axis=1).mean())
+    z = (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-6) / np.sqrt(2) if norm else plain
+    z = np.append(z, np.ones((24, 1)), axis=1)
+    weights, velocity = np.zeros((3, 3)), np.zeros((3, 3))
+    for step in range(5):
+        shares = np.exp(log_softmax(z @ weights, axis=1))
+        gradient = z.T @ (shares - np.eye(3)[labels]) / 24
+        rate = 30.0 * 24 / 256 * (1 + np.cos(np.pi * step / 5)) / 2
+        velocity = 0.9 * velocity - rate * gradient
+        weights += velocity
+    layer = model.get_layer("normalised_2" if norm else "plain_2")
+    np.testing.assert_allclose(layer.kernel[0], weights[:2], atol=1e-5)
+    np.testing.assert_allclose(layer.bias[0], weights[2], atol=1e-5)
+    values = z @ weights
+    found = np.asarray(model(stacked({("a", "mean"): x})))[:, 0]
+    np.testing.assert_allclose(found, values, atol=3e-5)
+
+
+def test_batch_norm_is_a_probe_on_standardised_features(rng):
+    x, labels = rows(rng, 90, 4)
+    x = x * [1, 10, 100, 3] + [5, 0, -300, 0]
+    norm = {"epochs": 6, "batch_size": 90, "learning_rate": 4.0, "seed": 0}
+    standard = (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-6)
+    one = fit_probes({("a", "mean"): x}, labels, 3, [True], **norm)
+    other = fit_probes({("a", "mean"): standard}, labels, 3, [False], **norm)
+    expected = logits(other, {("a", "mean"): standard})
+    assert np.abs(expected).max() > 0.3
+    np.testing.assert_allclose(logits(one, {("a", "mean"): x}), expected, atol=1e-3)
+
+
+def test_batch_norm_has_the_statistics_of_all_examples_in_the_end(rng):
+    x, labels = rows(rng, 90, 4)
+    model = fit_probes({("a", "mean"): 3 * x + 1}, labels, 3, [True], **SHORT)
+    (norm,) = (y for y in model.layers if isinstance(y, keras.layers.BatchNormalization))
+    np.testing.assert_allclose(norm.moving_mean, (3 * x + 1).mean(0), rtol=1e-5)
+    np.testing.assert_allclose(norm.moving_variance, (3 * x).var(0), rtol=1e-5)
+
+
+def test_planted_features_are_found_where_they_are(rng):
+    x, labels = rng.normal(size=(300, 5, 6)), rng.integers(0, 4, 300)
+    x[:, 0, :4] += 8 * np.eye(4)[labels]
+    data = as_images(x), labels
+    train, test = ((images[part], y[part]) for images, y in [data] for part in np.s_[:200, 200:])
+    result = analysis.linear_probe(tokens, train, test, 4, batch_size=50)
+    assert result.dims == ("layer", "tokens", "batch_norm")
+    np.testing.assert_array_equal(result.sel(layer="tokens", tokens="first"), 1)
+    assert (result.sel(tokens="rest") < 0.5).all()
+    loss = result["training_loss"]
+    assert (loss.sel(layer="tokens", tokens="first") < 0.1).all()
+    assert (abs(loss.sel(tokens="rest") - np.log(4)) < 0.1).all()
+    assert result.attrs["train_examples"] == 200 and result.attrs["examples"] == 100
+
+
+def noise(rng, *counts):
+    """Data sets of images of noise and of labels that say nothing."""
+    return [(as_images(rng.normal(size=(n, 3, 4))), rng.integers(0, 3, n)) for n in counts]
+
+
+def test_accuracy_is_that_of_the_trained_probes_on_the_test_images(rng, tmp_path):
+    train, test = noise(rng, 80, 57)
+    result = analysis.linear_probe(
+        tokens, train, test, 3, tokens="rest", epochs=3, batch_size=32, learning_rate=4.0
+    )
+    x, u = (
+        {(layer, "rest"): values.numpy() for layer, values in pool(tokens(images), "rest").items()}
+        for images in map(tf.constant, (train[0], test[0]))
+    )
+    settings = {"epochs": 3, "batch_size": 32, "learning_rate": 4.0, "seed": 0}
+    model = fit_probes(x, train[1], 3, [False, True], **settings)
+    guesses = np.asarray(model(stacked(u))).argmax(axis=-1)
+    for guess, ((layer, of), norm) in zip(guesses.T, probe_places(x, [False, True]), strict=True):
+        found = result.sel(layer=layer, tokens=of, batch_norm=norm).item()
+        assert found == np.mean(guess == test[1])
+    assert list(result["layer"].values) == ["tokens", "wide"]
+    result.to_netcdf(tmp_path / "probe.nc")
+    xr.testing.assert_identical(xr.load_dataarray(tmp_path / "probe.nc"), result)
+
+
+def test_only_the_seed_and_the_batches_of_training_leave_a_trace(rng):
+    train, test = noise(rng, 80, 40)
+    options = {"epochs": 3, "batch_size": 32}
+    result = analysis.linear_probe(tokens, train, test, 3, **options)
+    batches = tf.data.Dataset.from_tensor_slices(train).batch(13)
+    keras.utils.set_random_seed(8)
+    again = analysis.linear_probe(tokens, batches, test, 3, **options)
+    xr.testing.assert_identical(again, result)
+    with strategy("mirrored").scope():
+        spread = analysis.linear_probe(tokens, train, test, 3, batch_norm=False, **options)
+    expected = result["training_loss"].sel(batch_norm=False)
+    np.testing.assert_allclose(spread["training_loss"][..., 0], expected, atol=1e-5)
+    other = analysis.linear_probe(tokens, train, test, 3, seed=1, **options)
+    assert (abs(other["training_loss"] - result["training_loss"]) > 1e-5).all()
+
+
+def test_the_size_of_features_does_not_matter(rng):
+    train, test = noise(rng, 80, 40)
+    losses = [
+        analysis.linear_probe(
+            lambda x, size=size: {"x": size * x[:, 0, :, 0]},
+            train,
+            test,
+            3,
+            tokens="first",
+            batch_norm=False,
+        )["training_loss"].values
+        for size in (1.0, 3e-4, 2e5)
+    ]
+    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-5)
+
+
+def test_errors(rng):
+    train, test = noise(rng, 20, 10)
+
+    def probe(train=train, test=test, of=tokens, **options):
+        return analysis.linear_probe(of, train, test, **{"num_classes": 3, "epochs": 1} | options)
+
+    for wrong, message in [
+        ({"tokens": "each"}, r"Expected tokens to be one of"),
+        ({"epochs": 0}, r"Expected epochs above 0. Received: epochs=0"),
+        ({"batch_size": 0, "learning_rate": -1}, r"Expected batch_size, learning_rate above 0"),
+        ({"train": (train[0], train[1] + 1)}, r"num_classes - 1 = 2. Received: training labels"),
+        ({"test": (test[0], test[1] - 1)}, r"Received: test labels from -1 to 1"),
+        ({"of": lambda x: {"bad": x[..., 0] * np.nan}}, r"Expected finite activations.*bad"),
+        ({"of": lambda x: {"zero": 0 * x[..., 0]}}, r"zeros at zero, tokens='first'"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            probe(**wrong)
+
+
+def test_the_plot_draws_each_kind_of_probe(rng):
+    train, test = noise(rng, 40, 30)
+    result = analysis.linear_probe(tokens, train, test, 3, epochs=2)
+    ax = analysis.plot_linear_probe({"ViT": result})
+    kinds = [(of, norm) for norm in (False, True) for of in ("first", "rest")]
+    for line, (of, norm) in zip(ax.get_lines(), kinds, strict=True):
+        np.testing.assert_array_equal(line.get_ydata(), result.sel(tokens=of, batch_norm=norm))
+    assert [text.get_text().replace("\n", " ") for text in ax.get_legend().get_texts()] == [
+        "ViT: first token",
+        "ViT: mean of the rest",
+        "ViT: first token, batch norm",
+        "ViT: mean of the rest, batch norm",
+    ]
+    assert ax.get_ylabel() == "test accuracy (%)"
+    assert analysis.plot_linear_probe(result).get_title().endswith(result.attrs["model"])
+    with pytest.raises(ValueError, match="Expected a DataArray of dims"):
+        analysis.plot_linear_probe(result.isel(tokens=0))
+    plt.close("all")

@@ -1,0 +1,87 @@
+"""Pre-training from the command line: what it writes, killed and run again, and mistakes."""
+
+import json
+
+import finetune
+import numpy as np
+import pretrain
+import pytest
+from oracles import weights_of
+from test_training import kill_at, read_log
+
+from vit_tf import MaskedPatchPrediction, ViT, data, load_model
+
+TINY = "--image-size 8 --patch-size 2 --num-layers 1 --num-heads 1 --hidden-dim 8 --mlp-dim 8"
+QUICK = "--take 300 --batch-size 100 --epochs 3 --learning-rate 0.02 --shift 1 --dropout-rate 0.1"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Folder of an undisturbed run."""
+    out = tmp_path_factory.mktemp("pretrain") / "whole"
+    assert pretrain.main(f"{TINY} {QUICK} --out {out}".split()) == 0
+    return out
+
+
+def test_resumed_run_is_the_undisturbed_one(whole, tmp_path, monkeypatch):
+    line = f"{TINY} {QUICK} --out {tmp_path}".split()
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+        kill_at(context, "on_train_batch_end", 5)
+        pretrain.main(line)
+    assert len(read_log(tmp_path)) == 1 and not (tmp_path / "model.keras").exists()
+    assert pretrain.main(line) == 0
+    assert read_log(tmp_path) == read_log(whole)
+    for name in ("model.keras", "best.keras"):
+        found, expected = (weights_of(load_model(out / name)) for out in (tmp_path, whole))
+        for path, value in expected.items():
+            np.testing.assert_array_equal(found[path], value, err_msg=path)
+
+
+def test_what_it_writes(whole):
+    vit, best = load_model(whole / "model.keras"), load_model(whole / "best.keras")
+    assert isinstance(vit, ViT) and isinstance(best, MaskedPatchPrediction)
+    assert vit.num_classes == 10 and not np.any(vit.head.kernel) and vit.token_grid.rows == 4
+    result = json.loads((whole / "result.json").read_text())
+    assert result["parameters"] == vit.count_params() and result["recipe"]["epochs"] == 3
+    assert 0 < result["test_accuracy"] < 1
+
+
+def test_commonest_colour_is_that_of_the_training_data(whole):
+    options = pretrain.parse(f"{TINY} {QUICK} --out {whole}".split())
+    splits = data.load("digits", image_size=8, take={"train": 300})
+    train, test = pretrain.mask_splits(splits, load_model(whole / "model.keras"), 10, options)
+    seen, asked = (
+        np.concatenate([y.ravel() for _, y in x.as_numpy_iterator()]) for x in (train, test)
+    )
+    values, counts = np.unique(seen, return_counts=True)
+    expected = (asked == values[np.argmax(counts)]).mean()
+    assert pretrain.commonest_colour_accuracy(train, test, 512) == pytest.approx(expected)
+    result = json.loads((whole / "result.json").read_text())
+    assert result["commonest_colour_accuracy"] == pytest.approx(expected, abs=0.03)
+
+
+def test_fine_tuning_starts_from_it(whole, tmp_path):
+    line = f"{whole / 'model.keras'} --steps 1 --validations 1 --learning-rate 1e-30 --take 100"
+    assert finetune.main(f"{line} --warmup-steps 0 --out {tmp_path}".split()) == 0
+    found, expected = (weights_of(load_model(out / "model.keras")) for out in (tmp_path, whole))
+    for path, value in expected.items():
+        np.testing.assert_allclose(found[path], value, atol=1e-12, err_msg=path)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ("--epochs 0", "epochs"),
+        ("--variant B/17", "B/16"),
+        ("--patch-size 5", "multiples of patch_size"),
+        ("--patch-size 8 --image-size 8", "at least two patches"),
+        ("--data ./nowhere", "nowhere"),
+        ("--strategy many", "mirrored"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, capsys, options, message):
+    assert pretrain.main([*TINY.split(), *options.split(), "--out", str(tmp_path / "out")]) == 2
+    output = capsys.readouterr()
+    assert output.err.startswith("error: ") and message in output.err
+    assert output.err.count("\n") == 1 and output.out == ""
+    assert not (tmp_path / "out").exists()

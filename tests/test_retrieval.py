@@ -1,0 +1,224 @@
+"""Retrieval against precision worked by hand and against loops over rankings."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import tensorflow as tf
+import xarray as xr
+
+from vit_tf import analysis
+from vit_tf.analysis import plots
+from vit_tf.analysis.retrieval import positive_ranks, precision_at
+
+POOL = {
+    "first": lambda x: x[:, 0],
+    "mean": lambda x: x.mean(1),
+    "rest": lambda x: x[:, 1:].mean(1),
+}
+SETS = {"easy": ["easy"], "medium": ["easy", "hard"], "hard": ["hard"]}
+
+
+def test_average_precision_by_hand():
+    ap = analysis.average_precision
+    assert ap([0, 1, 2], 3) == 1
+    # Positives at ranks 0 and 2, each worth half the recall:
+    # (1 + 1) / 2 * 1/2 = 1/2, then precision rises from 1/2 to 2/3: (1/2 + 2/3) / 2 * 1/2 = 7/24.
+    assert ap([0, 2], 2) == pytest.approx(1 / 2 + 7 / 24)
+    # Alone at rank 1: precision rises from 0/1 to 1/2, a triangle of 1/4.
+    assert ap([1], 1) == pytest.approx(1 / 4)
+    # At ranks 1, 3, 4: ((0 + 1/2) + (1/3 + 2/4) + (2/4 + 3/5)) / 6 = 73/180.
+    assert ap([1, 3, 4], 3) == pytest.approx(73 / 180)
+    # Positives that are never found add recall that is not reached: (1 + 1) / 8.
+    assert ap([0], 4) == pytest.approx(1 / 4)
+    assert ap([], 2) == 0 and np.isnan(ap([], 0))
+
+
+def test_precision_by_hand():
+    # Positives first, third and twelfth.
+    assert [precision_at([0, 2, 11], k) for k in (1, 5, 10)] == [1, 2 / 5, 2 / 10]
+    # The last one is third, so that more than three are not looked at.
+    assert [precision_at([0, 2], k) for k in (1, 2, 3, 5, 10)] == [1, 1 / 2, 2 / 3, 2 / 3, 2 / 3]
+    assert precision_at([4], 1) == 0 and precision_at([4], 10) == 1 / 5
+    assert np.isnan(precision_at([], 5))
+
+
+def test_ranks_without_junk_by_hand():
+    ranking = np.array([5, 3, 0, 4, 1, 2])
+    # Without 5 and 4: 3, 0, 1, 2.
+    assert positive_ranks(ranking, [0, 1], [5, 4]).tolist() == [1, 2]
+    assert positive_ranks(ranking, [1, 0], []).tolist() == [2, 4]
+    assert positive_ranks(ranking, [5, 2], [3, 0, 4, 1]).tolist() == [0, 1]
+    assert positive_ranks(ranking, [], [3]).tolist() == []
+
+
+def features(images):
+    return {"tokens": images[..., 0], "map": images[:, :, None, :, 0] ** 3}
+
+
+def scores_by_loops(similarity, of, difficulty, tops):
+    """AP and precision of one query, image by image down a list from which junk was struck."""
+    wanted = {int(place) for what in SETS[difficulty] for place in of[what]}
+    struck = {int(place) for what in ("easy", "hard", "junk") for place in of[what]} - wanted
+    if not wanted:
+        return [np.nan] * (1 + len(tops))
+    order = sorted(range(len(similarity)), key=lambda place: (-similarity[place], place))
+    shown = [place in wanted for place in order if place not in struck]
+    area, found, precisions = 0.0, 0, [1.0]
+    for number, hit in enumerate(shown, 1):
+        found += hit
+        precisions.append(found / number)
+        if hit:
+            area += (precisions[-2] + precisions[-1]) / 2 / len(wanted)
+    last = max(number for number, hit in enumerate(shown, 1) if hit)
+    return [area, *(precisions[min(last, top)] for top in tops)]
+
+
+def make(rng, images=40, queries=7):
+    """Images, queries near some of them, and truth in which two queries lack positives."""
+    database = rng.normal(size=(images, 3, 5, 1)).astype("float32")
+    asked = database[:queries] + 0.7 * rng.normal(size=(queries, 3, 5, 1)).astype("float32")
+    truth = []
+    for _ in range(queries):
+        others = rng.permutation(images)
+        cuts = np.split(others, np.cumsum(rng.integers(1, 8, 3)))
+        truth.append(dict(zip(("easy", "hard", "junk"), cuts, strict=False)))
+    truth[1]["easy"] = np.array([], int)
+    truth[4] |= {"easy": [], "hard": []}
+    return asked, database, truth
+
+
+def numbered(images, size):
+    pairs = (images, np.arange(len(images)))
+    return tf.data.Dataset.from_tensor_slices(pairs).batch(size)
+
+
+@pytest.mark.parametrize("tokens", POOL)
+def test_scores_are_those_of_loops_over_rankings(rng, tokens):
+    asked, database, truth = make(rng)
+    result = analysis.retrieval(
+        features, numbered(asked, 3), numbered(database, 16), truth, tokens, (1, 3, 10)
+    )
+    assert result["precision"].dims == ("layer", "difficulty", "k")
+    for layer, of in (("tokens", lambda x: x), ("map", lambda x: x**3)):
+        a, b = (POOL[tokens](of(x[..., 0].astype(float))) for x in (asked, database))
+        cosines = b @ a.T / np.linalg.norm(b, axis=1)[:, None] / np.linalg.norm(a, axis=1)
+        for difficulty in SETS:
+            expected = np.array(
+                [
+                    scores_by_loops(column, query, difficulty, (1, 3, 10))
+                    for column, query in zip(cosines.T, truth, strict=True)
+                ]
+            )
+            here = result.sel(layer=layer, difficulty=difficulty)
+            np.testing.assert_allclose(here["average_precision"], expected[:, 0], atol=1e-12)
+            np.testing.assert_allclose(here["score"], np.nanmean(expected[:, 0]), atol=1e-12)
+            np.testing.assert_allclose(here["precision"], np.nanmean(expected[:, 1:], 0))
+    assert result["asked"].values.tolist() == [5, 6, 6]
+    assert result.attrs["examples"] == 40 and result.attrs["queries"] == 7
+    assert result.attrs["batch_size"] == 14  # of three batches
+
+
+def test_scores_do_not_depend_on_order_batches_or_junk(rng, tmp_path):
+    asked, database, truth = make(rng)
+    result = analysis.retrieval(features, numbered(asked, 7), database, truth)
+    order = rng.permutation(len(database))
+    place = np.argsort(order)
+    moved = [{what: place[np.asarray(q[what], int)] for what in q} for q in truth]
+    again = analysis.retrieval(features, numbered(asked, 2), numbered(database[order], 9), moved)
+    xr.testing.assert_allclose(result, again, rtol=1e-12)
+    # Copies of the queries, which come first of all, are junk and change nothing.
+    copies = np.concatenate([database, asked])
+    new = list(range(len(database), len(copies)))
+    more = [q | {"junk": [*q["junk"], *new]} for q in truth]
+    xr.testing.assert_allclose(
+        result, analysis.retrieval(features, numbered(asked, 7), copies, more), rtol=1e-12
+    )
+    worse = analysis.retrieval(features, numbered(asked, 7), copies, truth)
+    assert (worse["score"] < result["score"]).all()
+    result.to_netcdf(tmp_path / "result.nc")
+    assert xr.load_dataset(tmp_path / "result.nc").identical(result)
+
+
+def vectors(images):
+    return {"x": images[:, 0, :, 0]}
+
+
+def as_images(rows):
+    return np.array(rows, "float32")[:, None, :, None]
+
+
+def test_each_difficulty_has_its_junk():
+    """Images in the order of their similarity: junk, hard, easy, wrong, hard, easy."""
+    angles = np.arange(1, 7) / 10
+    database = as_images(np.stack([np.cos(angles), np.sin(angles)], axis=1))
+    truth = [{"easy": [2, 5], "hard": [1, 4], "junk": [0]}]
+    queries = as_images([[2, 0]]), np.array([0])
+    result = analysis.retrieval(vectors, queries, database, truth).isel(layer=0)
+    # easy: + - +; medium: + + - + +; hard: + - +.
+    short = (1 + 1 + 1 / 2 + 2 / 3) / 4
+    long = (1 + 1 + 1 + 1 + 2 / 3 + 3 / 4 + 3 / 4 + 4 / 5) / 8
+    np.testing.assert_allclose(result["score"], [short, long, short])
+    expected = [[1, 2 / 3, 2 / 3], [1, 4 / 5, 4 / 5], [1, 2 / 3, 2 / 3]]
+    np.testing.assert_allclose(result["precision"], expected)
+    # Of images as similar the earlier one comes first.
+    twins = as_images([[1, 1]] * 50 + [[0, 1]])
+    for positive, score in ((0, 1), (1, 1 / 4), (49, 1 / 100)):
+        truth = [{"easy": [positive], "hard": [], "junk": []}]
+        result = analysis.retrieval(vectors, queries, twins, truth)
+        np.testing.assert_allclose(result["score"], [[score, score, np.nan]])
+        assert result["asked"].values.tolist() == [1, 1, 0]
+
+
+def test_errors(rng):
+    asked, database, truth = make(rng)
+    queries = numbered(asked, 4)
+    measure = analysis.retrieval
+    with pytest.raises(ValueError, match=r"every k to be at least 1.*\(0, 5\)"):
+        measure(features, queries, database, truth, k=(0, 5))
+    with pytest.raises(ValueError, match=r"tokens to be one of.*'last'"):
+        measure(features, queries, database, truth, "last")
+    with pytest.raises(ValueError, match=r"a dict for each of 7 queries. Received: 6"):
+        measure(features, queries, database, truth[1:])
+    for change in ({"hard": [40]}, {"hard": [-1]}):
+        wrong = [*truth[:-1], truth[-1] | change]
+        with pytest.raises(ValueError, match=r"base of 40 images. Received: query 6 with hard="):
+            measure(features, queries, database, wrong)
+    with pytest.raises(ValueError, match=r"query 0 with junk=None"):
+        measure(features, queries, database, [{"easy": [], "hard": []}] * 7)
+    zero = np.concatenate([database[:-1], 0 * database[:1]])
+    with pytest.raises(ValueError, match=r"finite and not zero.*tokens, map"):
+        measure(features, queries, zero, truth)
+    with pytest.raises(ValueError, match=r"finite and not zero.*tokens"):
+        measure(features, (0 * asked, np.arange(7)), database, truth)
+    same = np.ones_like(database)
+    with pytest.raises(ValueError, match=r"not all as similar to a query.*tokens, map"):
+        measure(features, queries, same, truth)
+
+
+def scored(values, layers, **attributes):
+    coordinates = {"layer": layers, "difficulty": list(SETS)[: len(values[0])]}
+    score = (("layer", "difficulty"), np.array(values))
+    return xr.Dataset({"score": score}, coordinates, attributes)
+
+
+def test_plot_draws_the_scores_of_each_difficulty():
+    layers = ["block00", "block01"]
+    result = scored([[0.5, 0.4, 0.1], [0.7, 0.6, 0.2]], layers, model="ViT")
+    ax = plots.plot_retrieval(result)
+    drawn = {line.get_label(): line.get_ydata().tolist() for line in ax.lines}
+    assert drawn == {"easy": [0.5, 0.7], "medium": [0.4, 0.6], "hard": [0.1, 0.2]}
+    assert len({line.get_linestyle() for line in ax.lines}) == 3
+    assert ax.get_title() == "Retrieval: ViT"
+    assert ax.get_ylabel() == "mean average precision (%)"
+    assert ax.yaxis.get_major_formatter()(0.25) == "25"
+    other = scored([[0.3], [0.2], [0.1]], ["a", "b", "c"])
+    ax = plots.plot_retrieval({"ViT": result.isel(difficulty=[0]), "other": other})
+    drawn = {line.get_label(): line.get_xydata().tolist() for line in ax.lines}
+    assert drawn == {
+        "ViT": [[0, 0.5], [1, 0.7]],
+        "other": [[0, 0.3], [0.5, 0.2], [1, 0.1]],
+    }
+    assert ax.get_title() == "Retrieval, easy" and "normalised depth" in ax.get_xlabel()
+    plt.close("all")
+    with pytest.raises(ValueError, match=r"Dataset with score\(layer, difficulty\)"):
+        plots.plot_retrieval(result["score"])

@@ -1,0 +1,488 @@
+"""Each claim of Walmer et al. on results whose truth is known, as in `test_claims`."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import xarray as xr
+from attention_heads import head, mean_of
+
+from vit_tf import TokenGrid
+from vit_tf.analysis import claims, walmer_claims, walmer_feature_findings, walmer_findings
+from vit_tf.analysis.aligned_attention import aligned_attention
+from vit_tf.analysis.claims import as_dataset, scorecard
+from vit_tf.analysis.head_classes import head_classes
+from vit_tf.analysis.papers import RAGHU, WALMER
+
+ROLES = {"vit": "vit", "fresh": "vit-untrained", "noise": "vit-noise"}
+EXPECTED = {1: "holds", -1: "does not hold", 0: "cannot tell"}
+GRID = TokenGrid(6, 6, 1, 8)
+BLOCKS = [f"block{block:02}/mlp/sum" for block in range(6)]
+SITES = [f"block{block:02}/attention" for block in range(6)]
+# What is added where there is no telling: no mean, in either half, and no trend.
+SWAY = np.array([0.02, -0.02, 0.0, 0.0, -0.02, 0.02])
+
+
+def by_layer(side, low, high):
+    """Six values, low in the lower half and high in the upper; the other way round; a sway."""
+    step = np.repeat([low, high], 3)
+    return {1: step, -1: step[::-1], 0: np.mean([low, high]) + SWAY}[side]
+
+
+def patterns(cls, spatial, peak=0.5):
+    """A result of `attention_patterns`, from the repetition in each layer, that between being 0."""
+    return xr.Dataset(
+        {
+            "repetition": (("query", "layer", "layer_other"), [np.diag(cls), np.diag(spatial)]),
+            "peak": (("query", "layer", "head"), np.full((2, len(cls), 4), peak)),
+        },
+        coords={"query": ["cls", "spatial"]},
+    )
+
+
+def patterns_repeat(query, side):
+    found = by_layer(side, 0.1, 0.7)
+    other = np.full(6, 0.3)
+    pair = (found, other) if query == "cls" else (other, found)
+    return {"attention_patterns.vit": patterns(*pair)}
+
+
+def patterns_vary(side):
+    one, even = np.eye(1, 16, 5)[0], np.full(16, 1 / 16)
+    late = {1: [even] * 4, -1: [one] * 4, 0: [one, even, even, one]}[side]
+    maps = np.array([[one if side == 1 else even] * 4] * 3 + [late] * 3)
+    average = xr.DataArray(maps.reshape(6, 4, 4, 4), dims=("layer", "head", "row", "column"))
+    sharp = patterns(np.zeros(6), np.zeros(6), peak=1.0)
+    return {"attention_patterns.vit": sharp, "cls_attention.vit": average}
+
+
+def heads_of(*layers):
+    """What follows from the mean attention of heads, lists of scores by layer."""
+    mean = mean_of([[head(GRID, score) for score in scores] for scores in layers], GRID)
+    aligned = aligned_attention(mean)
+    return {"aligned_attention.vit": aligned, "head_classes.vit": head_classes(mean)}
+
+
+def right(row, column):
+    return (row, column) == (0, 1)
+
+
+def down(row, column):
+    return (row, column) == (1, 0)
+
+
+def around(row, column):
+    return np.exp(-(row**2 + column**2) / 2)
+
+
+def everywhere(row, column):
+    return 1
+
+
+def own(row, column):
+    return (row, column) == (0, 0)
+
+
+def along_row(row, column):
+    return row == 0
+
+
+def offset_heads(side):
+    layers = {
+        1: [[right, down, around, everywhere]] * 3,
+        -1: [[around, everywhere, own, along_row]] * 3,
+        0: [[around, everywhere, right, own], *[[around] * 4] * 3],
+    }
+    return heads_of(*layers[side])
+
+
+def offset_heads_early(side):
+    offset, none = [right, down, right, around], [around] * 4
+    layers = {1: [offset, none], -1: [none, offset], 0: [[right, *none[1:]]] * 2}
+    return heads_of(*layers[side])
+
+
+def local_kinds(side):
+    layers = {1: [right, around, own, along_row], -1: [around] * 4, 0: [own, around, around]}
+    return heads_of(layers[side])
+
+
+def layers_mix(side):
+    mixed, alike = [around, everywhere], [everywhere] * 2
+    kinds = {1: [mixed] * 4, -1: [alike] * 2 + [[own, around]] * 2, 0: [mixed, alike] * 2}
+    return heads_of(*kinds[side])
+
+
+def distances(first, third, late):
+    """A result of `mean_distance` of six layers: the first, two, and three, of four heads each."""
+    layers = np.repeat([first, third, late], [1, 2, 3])[:, None]
+    values = layers + np.array([-0.02, 0.02, -0.01, 0.01])
+    return {"unit_distance.vit": xr.DataArray(values, dims=("layer", "head"))}
+
+
+def distance_dips(side):
+    return distances(0.4 + 0.2 * side, 0.4, 0.4 + 0.2 * side)
+
+
+def distance_rises(side):
+    return distances(0.4, 0.4, 0.4 + 0.2 * side)
+
+
+def saliency(best):
+    """A result of `attention_saliency`; the spatial queries find nothing."""
+    values = np.stack([best, np.zeros(len(best))])
+    coords = {"query": ["cls", "spatial"]}
+    return xr.Dataset({"best_iou": (("query", "layer"), values)}, coords=coords)
+
+
+def salient(best):
+    untrained = np.array([0.20, 0.21, 0.19, 0.20, 0.22, 0.18])
+    return {"saliency.vit": saliency(best), "saliency.vit-untrained": saliency(untrained)}
+
+
+def saliency_early(side):
+    early = {1: [0.5, 0.6, 0.55], -1: [0.1, 0.12, 0.1], 0: [0.1, 0.6, 0.1]}[side]
+    return salient(np.array([*early, 0.9, 0.9, 0.9]))
+
+
+def saliency_plateaus(side):
+    best = {
+        1: [0.5, 0.6, 0.55, 0.6, 0.6, 0.65],
+        -1: [0.21, 0.22, 0.23, 0.7, 0.6, 0.65],
+        0: [0.23, 0.45, 0.24, 0.6, 0.5, 0.6],
+    }
+    return salient(np.array(best[side]))
+
+
+def saliency_drops(side):
+    late = 0.5 - 0.2 * side + np.array([-0.03, 0.03, 0.0])
+    return {"saliency.vit": saliency(np.array([0.9, 0.49, 0.51, *late]))}
+
+
+def clusters(purity, layers=BLOCKS, objects=400):
+    """A result of `cluster_scores`."""
+    attrs = {"objects": objects, "examples": objects}
+    return xr.Dataset({"purity": ("layer", purity)}, coords={"layer": layers}, attrs=attrs)
+
+
+def clusters_deepen(side):
+    purity = {1: [0.2, 0.3, 0.4, 0.6, 0.7, 0.9], 0: [0.5, 0.3, 0.6, 0.4, 0.6, 0.4]}
+    purity[-1] = purity[1][::-1]
+    return {"clustering_first.vit": clusters(purity[side])}
+
+
+def spatial_first(side):
+    cls = np.array([0.3, 0.4, 0.5, 0.6, 0.7, 0.8])
+    noise = SWAY[:3] - SWAY[:3].mean()
+    spatial = cls + np.concatenate([0.1 * side + noise, np.full(3, -0.5 * side)])
+    rest = clusters([0.0 if side > 0 else 1.0, *spatial], ["embedding", *BLOCKS])
+    return {"clustering_first.vit": clusters(cls), "clustering_rest.vit": rest}
+
+
+def above_chance(of, side):
+    noise = np.full(7, 0.3)
+    layers = ["embedding", *BLOCKS]
+    purity = clusters(0.3 + 0.2 * side + np.append(0.5, SWAY), layers)
+    return {f"{of}.vit": purity, f"{of}.vit-noise": clusters(noise, layers)}
+
+
+def peak_early(of, side):
+    late = {1: [0.7, 0.5], -1: [0.5, 0.7], 0: [0.6, 0.6]}[side]
+    return {f"{of}.vit": clusters([0.9, 0.1, 0.3, 0.4, 0.5, *late], ["embedding", *BLOCKS])}
+
+
+def videos(scores):
+    """A result of `label_propagation`, from scores (video, layer), of two objects a video."""
+    region = np.repeat(np.transpose(scores), 2, axis=1)
+    away = np.where(np.arange(region.shape[1]) % 2, 0.1, -0.1)
+    dims = ("layer", "object")
+    data = {"region": (dims, region + away - 0.1), "boundary": (dims, region + 2 * away + 0.1)}
+    number = np.repeat(np.arange(len(scores)), 2)
+    return xr.Dataset(data, {"layer": ["embedding", *BLOCKS], "video": ("object", number)})
+
+
+def keypoints(scores):
+    """A result of `keypoint_correspondence`, from scores (category, layer)."""
+    place = np.transpose(scores)[None, :, :, None]
+    pck = np.concatenate([place, 0 * place], axis=-1)
+    pck = np.concatenate([pck, 1 - pck])
+    coords = {"average": ["point", "image"], "layer": ["embedding", *BLOCKS]}
+    coords |= {"threshold": [0.1, 0.01]}
+    return xr.Dataset({"pck": (("average", "layer", "category", "threshold"), pck)}, coords)
+
+
+TASKS = {"propagation": videos, "keypoints": keypoints}
+
+
+def scores(*layers, units=8):
+    """Scores (unit, layer): those of an embedding that beats all layers, and of six layers.
+
+    Units differ by far more than layers do, as videos do; layers also differ a little at random.
+    """
+    noise = np.random.default_rng(3).normal(size=(units, 6))
+    every = np.linspace(0.2, 0.6, units)[:, None]
+    return np.concatenate([np.ones((units, 1)), every + np.array(layers) + 0.005 * noise], axis=1)
+
+
+def task_above_chance(task, side):
+    found, chance = scores(*[0.1 * side] * 6), scores(*[0] * 6)
+    away = np.where(np.arange(8) % 2, 0.03, -0.03)[:, None] * (np.arange(7) > 0)
+    make = TASKS[task]
+    return {f"{task}.vit": make(found + away), f"{task}.vit-noise": make(chance)}
+
+
+def before_last(task, side):
+    layers = {1: [0, 0, 0, 0.1, 0.1, 0], -1: [0, 0, 0, 0, 0, 0.1], 0: [0] * 6}[side]
+    return {f"{task}.vit": TASKS[task](scores(*layers))}
+
+
+def mid_to_late(task, side):
+    layers = {1: [0, 0, 0, 0, 0.1, 0], -1: [0, 0.1, 0, 0, 0, 0], 0: [0] * 6}[side]
+    return {f"{task}.vit": TASKS[task](scores(*layers))}
+
+
+def neighbours(accuracy, examples=1000):
+    """A result of `knn_accuracy`, whose top 5 and k = 1 are not to be read."""
+    top = np.stack([accuracy, np.ones(len(accuracy))], axis=-1)
+    values = np.stack([top, np.zeros_like(top)], axis=1)
+    coords = {"layer": BLOCKS, "k": [20, 1], "top": [1, 5]}
+    dims = ("layer", "k", "top")
+    return xr.DataArray(values, dims=dims, coords=coords, attrs={"examples": examples})
+
+
+def knn_last_best(side):
+    last = 0.7 + 0.1 * side
+    return {"knn_accuracy.vit": neighbours([0.2, 0.3, 0.4, 0.6, 0.7, last])}
+
+
+def no_single_layer(side):
+    layers = {1: [0, 0, 0, 0.1, 0, 0], -1: [0, 0, 0, 0, 0.1, 0], 0: [0] * 6}[side]
+    accuracy = neighbours([0.2, 0.3, 0.4, 0.6, 0.9, 0.8])
+    return {"keypoints.vit": keypoints(scores(*layers)), "knn_accuracy.vit": accuracy}
+
+
+def skips_diverge(side, stderr=0.02):
+    """The diagonal tells; the rows are in another order than the columns."""
+    cka = np.full((6, 6), 0.5)
+    np.fill_diagonal(cka, by_layer(-side, 0.2, 0.6))
+    dims = ("layer_x", "layer_y")
+    names = {"layer_x": "branch", "layer_y": "skip"}
+    coords = {dim: [f"{site}/{end}" for site in SITES] for dim, end in names.items()}
+    data = {"cka": (dims, cka), "stderr": (dims, np.full((6, 6), stderr))}
+    return {"residual_cka.vit": xr.Dataset(data, coords).isel(layer_y=slice(None, None, -1))}
+
+
+BUILDERS = {
+    "patterns-repeat-cls": partial(patterns_repeat, "cls"),
+    "patterns-repeat-spatial": partial(patterns_repeat, "spatial"),
+    "offset-heads": offset_heads,
+    "local-kinds": local_kinds,
+    "layers-mix": layers_mix,
+    "distance-dips": distance_dips,
+    "distance-rises": distance_rises,
+    "saliency-early": saliency_early,
+    "saliency-plateaus": saliency_plateaus,
+    "saliency-drops": saliency_drops,
+    "clusters-deepen": clusters_deepen,
+    "spatial-first": spatial_first,
+    "objects-above-chance": partial(above_chance, "objects"),
+    "parts-above-chance": partial(above_chance, "parts"),
+    "objects-peak-early": partial(peak_early, "objects"),
+    "parts-peak-early": partial(peak_early, "parts"),
+    "videos-above-chance": partial(task_above_chance, "propagation"),
+    "keypoints-above-chance": partial(task_above_chance, "keypoints"),
+    "videos-before-last": partial(before_last, "propagation"),
+    "keypoints-before-last": partial(before_last, "keypoints"),
+    "videos-mid-to-late": partial(mid_to_late, "propagation"),
+    "keypoints-mid-to-late": partial(mid_to_late, "keypoints"),
+    "knn-last-best": knn_last_best,
+    "no-single-layer": no_single_layer,
+    "patterns-vary": patterns_vary,
+    "offset-heads-early": offset_heads_early,
+    "skips-diverge": skips_diverge,
+}
+
+
+def judge(name, results):
+    """The claim of that name."""
+    return next(claim for claim in scorecard(results, **ROLES) if claim.name == name)
+
+
+def test_every_claim_has_its_cases_and_comes_after_those_of_the_first_paper():
+    assert list(BUILDERS) == [row.name for row in walmer_claims.ROWS]
+    assert {row.source for row in walmer_claims.ROWS} == {WALMER}
+    names = [row.name for row in claims.ROWS]
+    assert names[-len(BUILDERS) :] == list(BUILDERS) and len(set(names)) == len(names)
+    assert {row.source for row in claims.ROWS[: -len(BUILDERS)]} == {RAGHU}
+
+
+@pytest.mark.parametrize("side", EXPECTED)
+@pytest.mark.parametrize("name", BUILDERS)
+def test_verdict(name, side):
+    results = BUILDERS[name](side)
+    claim = judge(name, results)
+    assert claim.verdict == EXPECTED[side], claim
+    assert claim.low <= claim.value <= claim.high
+    assert set(claim.results) <= set(results) and claim.source == WALMER
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "value"),
+    [
+        ("patterns-repeat-cls", 1, (0.7 - 0.1) / 3),
+        ("patterns-repeat-spatial", -1, (0.1 - 0.7) / 3),
+        ("patterns-vary", 1, 0),
+        ("patterns-vary", -1, 1),
+        ("patterns-vary", 0, 0.5),
+        ("local-kinds", 1, 4),
+        ("local-kinds", 0, 2),
+        ("layers-mix", -1, 0),
+        ("layers-mix", 0, 0.5),
+        ("distance-dips", 1, -0.2),
+        ("distance-rises", 1, 0.2),
+        ("saliency-early", 1, 0.6 - 0.22),
+        ("saliency-plateaus", 1, (0.6 - 0.22) - 0.05),
+        ("saliency-plateaus", -1, (0.23 - 0.22) - (0.7 - 0.23)),
+        ("saliency-drops", 1, 0.3 - 0.5),
+        ("clusters-deepen", 1, 1),
+        ("spatial-first", 1, 0.1),
+        ("objects-above-chance", 1, 0.2),
+        ("parts-peak-early", 1, 0.7 - 0.5),
+        ("knn-last-best", 1, 0.8 - 0.7),
+        ("knn-last-best", -1, 0.6 - 0.7),
+        ("offset-heads-early", 1, 3 / 4),
+        ("skips-diverge", 1, 0.2 - 0.6),
+    ],
+)
+def test_value(name, side, value):
+    found = judge(name, BUILDERS[name](side)).value
+    np.testing.assert_allclose(found, value, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("before", "behind", "expected"), [(0.8, 0.2, 0.6), (0.5, 0.5, 0)])
+def test_one_sidedness_is_half_the_difference_to_the_mirror_image(before, behind, expected):
+    share = np.zeros((1, 2, 3, 5))
+    share[0, :, 1, 3], share[0, :, 1, 1] = before, behind
+    share[0, 1] = 2 * (share[0, 1] + np.eye(1, 15, 7).reshape(3, 5))  # half on the own token
+    dims = ("layer", "head", "row_offset", "column_offset")
+    aligned = xr.DataArray(share, dims=dims)
+    kinds = xr.Dataset({"relative_spread": (("layer", "head"), [[0.3, 0.3]])})
+    found = [
+        walmer_findings.offset_heads(aligned.isel(head=[one]), kinds.isel(head=[one])).value
+        for one in range(2)
+    ]
+    np.testing.assert_allclose(found, [expected, expected / 2], atol=1e-12)
+
+
+def test_a_later_fall_is_no_further_rise():
+    results = salient(np.array([0.5, 0.6, 0.5, 0.3, 0.4, 0.3]))
+    np.testing.assert_allclose(judge("saliency-plateaus", results).value, 0.6 - 0.22)
+
+
+def test_a_head_that_looks_at_a_corner_of_the_image_is_no_offset_head():
+    corner = np.zeros((GRID.num_spatial, GRID.num_spatial))
+    corner[:, 0] = 1
+    mean = mean_of([[corner] * 4], GRID)
+    estimate = walmer_findings.offset_heads(aligned_attention(mean), head_classes(mean))
+    assert (estimate.value, estimate.low, estimate.high) == (0, 0, 0)
+
+
+def test_the_choice_of_the_best_layer_is_not_what_makes_it_the_best(rng):
+    """Layers that are all alike: the best of eleven is better than the last only by luck."""
+    tasks = [keypoints_of(rng.normal(size=(8, 12))) for _ in range(300)]
+    found = [walmer_feature_findings.before_last(task) for task in tasks]
+    assert np.mean([estimate.low > 0 for estimate in found]) < 0.07
+    assert np.mean([estimate.high < 0 for estimate in found]) < 0.07
+
+
+def keypoints_of(values):
+    """A result of `keypoint_correspondence` of one threshold, from scores (category, layer)."""
+    names = [f"block{block:02}/mlp/sum" for block in range(values.shape[1])]
+    dims = ("average", "layer", "category", "threshold")
+    coords = {"average": ["point"], "layer": names, "threshold": [0.1]}
+    return xr.Dataset({"pck": (dims, values.T[None, :, :, None])}, coords)
+
+
+def test_a_layer_is_chosen_on_the_units_that_it_is_not_scored_on():
+    values = np.array([[5.0, 0, 1], [0, 5, 1], [5, 0, 1], [0, 5, 1]])
+    estimate = walmer_feature_findings.before_last(keypoints_of(values))
+    assert estimate.value == -1  # each half chooses the layer that is worst in the other
+
+
+def test_scores_of_videos_count_each_video_once():
+    scores = np.concatenate([np.ones((3, 1)), np.tile([0.0, 0.2, 0.5], (3, 2))], axis=1)
+    result = videos(scores).isel(object=[0, 1, 2, 3, 4, 5, 5, 4, 5, 4])
+    found, over = walmer_feature_findings._task_scores(result)
+    assert over == "videos"
+    np.testing.assert_allclose(found, scores[:, 1:])
+
+
+def test_layers_of_other_depths_are_those_of_the_same_share_of_it():
+    first, third, late = walmer_findings._phases(np.arange(1, 13))
+    assert [first.tolist(), third.tolist()] == [[1, 2], [3, 4, 5, 6]] and late[0] == 7
+    first, third, late = walmer_findings._phases(np.arange(1, 5))
+    assert [first.tolist(), third.tolist(), late.tolist()] == [[1], [2], [3, 4]]
+    twelve = clusters(np.arange(12) / 12, [f"block{i:02}/mlp/sum" for i in range(12)])
+    estimate = walmer_feature_findings.purity_peaks_early(twelve)
+    np.testing.assert_allclose(estimate.value, (8 + 9 + 10) / 36 - 11 / 12)
+
+
+def test_errors_are_the_binomial_ones():
+    claim = judge("knn-last-best", knn_last_best(1))
+    reach = 1.96 * np.sqrt((0.8 * 0.2 + 0.7 * 0.3) / 1000)
+    np.testing.assert_allclose([claim.low, claim.high], [0.1 - reach, 0.1 + reach])
+    claim = judge("objects-peak-early", peak_early("objects", 1))
+    reach = 1.96 * np.sqrt((0.7 * 0.3 + 0.5 * 0.5) / 400)
+    np.testing.assert_allclose([claim.low, claim.high], [0.2 - reach, 0.2 + reach])
+    claim = judge("skips-diverge", skips_diverge(1))
+    reach = 1.96 * np.hypot(0.02, 0.02)
+    np.testing.assert_allclose([claim.low, claim.high], [-0.4 - reach, -0.4 + reach])
+    assert "bootstrap" in judge("skips-diverge", skips_diverge(1, np.nan)).explanation
+
+
+@pytest.mark.parametrize(
+    ("name", "results", "words"),
+    [
+        (
+            "patterns-repeat-cls",
+            {"attention_patterns.vit": patterns(np.zeros(6), np.zeros(6)).sel(query=["spatial"])},
+            "Expected attention of query 'cls'. Received: spatial",
+        ),
+        (
+            "patterns-repeat-cls",
+            {"attention_patterns.vit": patterns([np.nan] * 2, [np.nan] * 2)},
+            "2 layers of one head",
+        ),
+        (
+            "distance-dips",
+            {"unit_distance.vit": xr.DataArray(np.ones((3, 2)), dims=("layer", "head"))},
+            "Expected at least 4 layers. Received: 3",
+        ),
+        (
+            "objects-peak-early",
+            {"objects.vit": clusters([0.1, 0.2, 0.3], BLOCKS[:3])},
+            "Expected at least 4 layers. Received: 3",
+        ),
+        (
+            "keypoints-before-last",
+            {"keypoints.vit": keypoints(scores(*[0] * 6, units=1))},
+            "Expected two categories",
+        ),
+        ("saliency-early", {"saliency.vit": saliency(np.ones(6))}, "no result saliency.vit-un"),
+    ],
+)
+def test_what_cannot_be_measured_says_why(name, results, words):
+    claim = judge(name, results)
+    assert claim.verdict == "not measured" and words in claim.explanation
+
+
+def test_baselines_that_are_not_there_are_named():
+    cards = {card.name: card for card in scorecard({}, vit="vit")}
+    assert "the ViT before any training" in cards["saliency-early"].explanation
+    assert "noise in the place" in cards["parts-above-chance"].explanation
+
+
+def test_the_saved_scorecard_names_the_papers():
+    saved = as_dataset(scorecard({}, **ROLES))
+    assert saved.sel(claim="offset-heads").source == "Walmer et al. (2023)"
+    assert saved.sel(claim="own-patch").source == "Raghu et al. (2021)"

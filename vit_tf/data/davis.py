@@ -1,0 +1,158 @@
+"""DAVIS: videos with index masks of their objects, read one at a time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from vit_tf.data.folder import decode_file
+from vit_tf.data.pipeline import checked_size, scale_values
+from vit_tf.preprocessing import Preprocessing
+
+
+@dataclass(frozen=True)
+class DavisVideos(Sequence):
+    """Videos as `vit_tf.analysis.label_propagation` takes them, each read when it is asked for.
+
+    `videos[i]` is the pair (frames, masks) of a video: float32 of shape (frame, height, width, 3)
+    and uint8 of shape (frame, height, width), 0 for the ground, 1, 2, ... for objects and 255 for
+    void. `videos[:3]` are the first three, not yet read. A video of 480p takes about 5 MB a frame.
+
+    Attributes:
+        names: names of the videos.
+        frames, masks: for each video, the paths of its frames and of their masks.
+        preprocessing: the `Preprocessing` that names mean and std, or None for values in [-1, 1].
+    """
+
+    names: tuple
+    frames: tuple
+    masks: tuple
+    preprocessing: Preprocessing | None = None
+
+    def __len__(self):
+        return len(self.names)
+
+    def __getitem__(self, number):
+        """One video, or for a slice the `DavisVideos` of some.
+
+        Raises:
+            ValueError: for files that cannot be decoded or that differ in size, and masks that are
+                no palette images.
+        """
+        if isinstance(number, slice):
+            parts = (self.names[number], self.frames[number], self.masks[number])
+            return replace(self, **dict(zip(("names", "frames", "masks"), parts, strict=True)))
+        first = read_mask(self.masks[number][0])
+        count = len(self.masks[number])
+        frames = np.empty((count, *first.shape, 3), np.float32)
+        masks = np.empty((count, *first.shape), np.uint8)
+        for place, paths in enumerate(zip(self.frames[number], self.masks[number], strict=True)):
+            frame, mask = decode_file(paths[0], upright=False), read_mask(paths[1])
+            for path, pixels in zip(paths, (frame, mask), strict=True):
+                _check_size(path, pixels.shape[:2], self.masks[number][0], first.shape)
+            frames[place], masks[place] = scale_values(frame, self.preprocessing), mask
+        return frames, masks
+
+
+def load_davis(root, split="val", *, year="2017", resolution="480p", preprocessing=None):
+    """The videos of a split of DAVIS, as it is released.
+
+        root/ImageSets/2017/val.txt
+        root/JPEGImages/480p/bike-packing/00000.jpg
+        root/Annotations/480p/bike-packing/00000.png
+
+    Args:
+        root: the folder that holds these three.
+        split: name of the list of videos: "train", "val", ...
+        year: name of the folder of that list. Masks are those of the objects of 2017 in either.
+        resolution: name of the folders of frames and masks: "480p", "Full-Resolution", ...
+        preprocessing: what a model expects, its `model.preprocessing`, of which only mean and std
+            count: frames keep their size.
+
+    Returns:
+        `DavisVideos`, in the order of the list.
+
+    Raises:
+        ValueError: for a list or a folder that is not there, and videos in which a frame or a mask
+            is missing, as the masks of "test-dev" are.
+    """
+    checked_size(None, preprocessing)
+    root = Path(root).expanduser()
+    names = _names(root / "ImageSets" / year / f"{split}.txt")
+    frames = [_numbered(root / "JPEGImages" / resolution / name, ".jpg") for name in names]
+    masks = [_numbered(root / "Annotations" / resolution / name, ".png") for name in names]
+    for images, indices in zip(frames, masks, strict=True):
+        _check_complete(images, indices)
+    return DavisVideos(names, tuple(frames), tuple(masks), preprocessing)
+
+
+def read_mask(path):
+    """The index mask of a palette PNG: uint8 array of shape (height, width).
+
+    Raises:
+        ValueError: for a file that cannot be decoded or that has no palette.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            mode, indices = image.mode, np.array(image)
+    except Exception as error:  # Pillow's readers raise whatever a damaged file makes them
+        raise ValueError(
+            f"Expected a mask that can be decoded. Received: {path} ({type(error).__name__}: "
+            f"{error})"
+        ) from error
+    if mode != "P":
+        raise ValueError(
+            "Expected a mask with a palette (mode P), whose indices number the objects; values of "
+            f"grey or colour do not say which. Received: {path} of mode {mode}"
+        )
+    return indices
+
+
+def _names(path):
+    """The names that a text file lists, one to a line: a tuple."""
+    if not path.is_file():
+        known = sorted(file.stem for file in path.parent.glob("*.txt"))
+        raise ValueError(
+            f"Expected a list of videos (there are: {', '.join(known) or 'none'}). "
+            f"Received: {str(path)!r}"
+        )
+    names = tuple(path.read_text(encoding="utf-8").split())
+    if not names:
+        raise ValueError(f"Expected a list of videos. Received: {str(path)!r}, empty")
+    return names
+
+
+def _numbered(folder, suffix):
+    """Paths of the files of a video, in the order of their numbers: a tuple."""
+    found = folder.glob(f"*{suffix}") if folder.is_dir() else ()
+    paths = tuple(sorted(path for path in found if path.stem.isdecimal()))
+    if not paths:
+        raise ValueError(
+            f"Expected a folder of files 00000{suffix}, 00001{suffix}, ... "
+            f"Received: {str(folder)!r}"
+        )
+    return paths
+
+
+def _check_complete(frames, masks):
+    """Raises a `ValueError` that names what is missing between the first and the last number."""
+    count = max(int(paths[-1].stem) for paths in (frames, masks)) + 1
+    for paths in (frames, masks):
+        missing = sorted(set(range(count)) - {int(path.stem) for path in paths})
+        if missing:
+            names = ", ".join(f"{number:05}{paths[0].suffix}" for number in missing[:5])
+            raise ValueError(
+                "Expected every frame of a video and the mask of each. Received: "
+                f"{str(paths[0].parent)!r} without {names}{', ...' if missing[5:] else ''}"
+            )
+
+
+def _check_size(path, size, first, expected):
+    if size != expected:
+        raise ValueError(
+            f"Expected frames and masks of one size in a video, {expected} as of {first}. "
+            f"Received: {path} of {size}"
+        )

@@ -1,0 +1,82 @@
+"""Part of the classes of a data set, such as ImageNet-50, and the files that list them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from vit_tf.names import unknown_name
+
+
+def read_class_list(path):
+    """Names of the classes that a text file lists, such as `imagenet_50.txt`: a tuple.
+
+    One to a line, of which the first word is read, as in `n01601694 Dipper`.
+
+    Raises:
+        ValueError: for a file that cannot be read, or names no class.
+    """
+    try:
+        lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"Expected a text file that lists classes. Received: {str(path)!r} ({error})"
+        ) from error
+    names = tuple(line.split()[0] for line in lines if line.strip())
+    if not names:
+        raise ValueError(f"Expected a text file that lists classes. Received: {str(path)!r}, empty")
+    return names
+
+
+def select_classes(source, classes):
+    """The `Source` of the examples of some classes, labelled with positions among these.
+
+    The splits are those of the whole, so that a part's test images are test images of the whole.
+
+    Args:
+        source: `Source` whose labels are known without reading the images.
+        classes: list of different names of its classes, or None for all of them as they are.
+
+    Raises:
+        ValueError: for a name that is no class or that comes twice, and unknown labels.
+    """
+    if classes is None:
+        return source
+    _check_names(classes, source.class_names)
+    new_label = np.full(len(source.class_names), -1, np.int32)
+    new_label[[source.class_names.index(name) for name in classes]] = np.arange(len(classes))
+    places, labels = {}, {}
+    for split in source.num_examples:
+        given = source.labels(split)
+        if given is None:
+            raise ValueError(
+                "Expected classes of a data set whose labels are known without reading its images. "
+                f"Received: classes={tuple(classes)!r} of one whose {split} split is too large"
+            )
+        places[split] = np.flatnonzero(new_label[given] >= 0)
+        labels[split] = new_label[given[places[split]]]
+
+    def read(split, indices):
+        examples = source.read(split, places[split][indices])
+        return examples.map(lambda item, label: (item, tf.gather(new_label, label)))
+
+    return replace(
+        source,
+        class_names=tuple(classes),
+        num_examples={split: len(found) for split, found in places.items()},
+        labels=lambda split: labels[split],
+        image_size=lambda split, indices: source.image_size(split, places[split][indices]),
+        read=read,
+    )
+
+
+def _check_names(classes, known):
+    if isinstance(classes, str) or not classes or len(set(classes)) < len(tuple(classes)):
+        raise ValueError(
+            "Expected classes to be a list of different names of classes; read_class_list reads "
+            f"one from a file. Received: classes={classes!r}"
+        )
+    for name in classes:
+        if name not in known:
+            raise unknown_name("class", name, known)

@@ -1,0 +1,181 @@
+"""SPair-71k: pairs of images of one kind of object, with the keypoints that are seen in both."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from vit_tf.data.folder import decode_file
+from vit_tf.data.pipeline import check_number, checked_size, resize_image, scale_values
+from vit_tf.names import choose
+
+SPLITS = ("trn", "val", "test")
+SIZES = ("large", "small")
+SIDES = {"source": "src", "target": "trg"}
+# The centre of the pixel that a keypoint numbers.
+CENTRE = 0.5
+
+
+def load_spair(
+    root,
+    split="test",
+    *,
+    size="large",
+    pairs_per_category=20,
+    seed=0,
+    image_size=None,
+    preprocessing=None,
+):
+    """Pairs of images of SPair-71k, as it is released, with their keypoints.
+
+        root/Layout/large/test.txt
+        root/PairAnnotation/test/000001-2008_000585-2008_001221:aeroplane.json
+        root/JPEGImages/aeroplane/2008_000585.jpg
+
+    The files give keypoints as the (x, y) of a pixel, counted from 0; here they are the (row,
+    column) of its centre. A keypoint beyond either image is left out of its pair, and counted.
+    Each image is read once, and pairs of the same image share it: all 1,800 take about 0.8 GB in
+    float32 with a longer side of 224 pixels, 4 GB in their own size.
+
+    Args:
+        root: the folder that holds these three.
+        split: "trn", "val" or "test".
+        size: "large" or "small", which list of pairs.
+        pairs_per_category: how many pairs of each category are drawn; all if None. Walmer et al.
+            2023 draw 20 (appendix E.1).
+        seed: seed of the choice; the pairs of a smaller number are among those of a larger one.
+        image_size: longer side that images are resized to, in pixels, that of the model's input:
+            they will be no larger there. None keeps their own size.
+        preprocessing: what a model expects, its `model.preprocessing`: size, interpolation, mean
+            and std take the place of `image_size` and of [-1, 1].
+
+    Returns:
+        List of dicts, as `vit_tf.analysis.keypoint_correspondence` takes them, of `category`,
+        `source`, `target`, `source_points` and `target_points`, and of `name`, the pair's line in
+        the list, and `left_out`, the number of its keypoints that were, in the list's order.
+
+    Raises:
+        ValueError: for files that are missing or damaged, images of another size than annotated, a
+            pair without keypoints, fewer pairs than asked for, and arguments out of range.
+    """
+    choose("split", split, dict.fromkeys(SPLITS))
+    choose("size", size, dict.fromkeys(SIZES))
+    if pairs_per_category is not None:
+        check_number("pairs_per_category", pairs_per_category, 1)
+    check_number("seed", seed, 0)
+    longer = _longer_side(checked_size(image_size, preprocessing))
+    root = Path(root).expanduser()
+    lines = _lines(root / "Layout" / size / f"{split}.txt")
+    images, pairs = {}, []
+    for line in _draw(lines, pairs_per_category, seed):
+        pair = _annotation(root / "PairAnnotation" / split / f"{line}.json")
+        for side, short in SIDES.items():
+            path = root / "JPEGImages" / pair["category"] / pair[f"{short}_imname"]
+            if path not in images:
+                images[path] = _read(path, longer, preprocessing)
+            _check_size(path, images[path][1], pair.get(f"{short}_imsize"))
+            pair[side] = images[path]
+        pairs.append({"name": line, **_measured(line, pair)})
+    return pairs
+
+
+def _longer_side(size):
+    if size is not None and size[0] != size[1]:
+        raise ValueError(
+            "Expected image_size to be that of a square, into which images are resized and padded. "
+            f"Received: {size}"
+        )
+    return None if size is None else size[0]
+
+
+def _lines(path):
+    """The pairs that a text file lists, `number-source-target:category`, one to a line."""
+    if not path.is_file():
+        raise ValueError(f"Expected a list of pairs. Received: {str(path)!r}, which is not there")
+    lines = path.read_text(encoding="utf-8").split()
+    if not lines or not all(":" in line for line in lines):
+        bad = next((line for line in lines if ":" not in line), "nothing")
+        raise ValueError(
+            "Expected a list of pairs such as 000001-2008_000585-2008_001221:aeroplane. "
+            f"Received: {str(path)!r} with {bad!r}"
+        )
+    return lines
+
+
+def _draw(lines, count, seed):
+    """So many lines of each category, in the order of the list; all if `count` is None."""
+    if count is None:
+        return lines
+    categories = np.array([line.rpartition(":")[2] for line in lines])
+    chosen = []
+    for number, category in enumerate(np.unique(categories)):
+        places = np.flatnonzero(categories == category)
+        if len(places) < count:
+            raise ValueError(
+                f"Expected pairs_per_category to be at most {len(places)}, the number of pairs of "
+                f"{category}. Received: pairs_per_category={count}"
+            )
+        chosen.extend(np.random.default_rng([seed, number]).permutation(places)[:count])
+    return [lines[place] for place in sorted(chosen)]
+
+
+def _annotation(path):
+    """What the JSON file of a pair says: a dict, with keypoints as arrays of shape (point, 2)."""
+    try:
+        pair = json.loads(path.read_text(encoding="utf-8"))
+        wanted = [f"{short}_{what}" for short in SIDES.values() for what in ("imname", "kps")]
+        missing = [key for key in ("category", *wanted) if key not in pair]
+        if missing:
+            raise ValueError(f"without {', '.join(missing)}")
+        points = {key: np.array(pair[key], float) for key in ("src_kps", "trg_kps")}
+        if len({places.shape for places in points.values()}) > 1:
+            raise ValueError("with another number of source than of target keypoints")
+        return pair | {key: places.reshape(-1, 2) for key, places in points.items()}
+    except (OSError, TypeError, ValueError) as error:
+        raise ValueError(
+            "Expected the JSON file of a pair, with its category, two images and their keypoints. "
+            f"Received: {str(path)!r} ({error})"
+        ) from error
+
+
+def _read(path, longer, preprocessing):
+    """An image, resized and normalised, and the (height, width) of its file."""
+    image = decode_file(path, upright=False)
+    given = image.shape[:2]
+    if longer is not None:
+        size = tuple(max(1, round(side * longer / max(given))) for side in given)
+        method = preprocessing.interpolation if preprocessing else "bilinear"
+        image = np.asarray(resize_image(image, size, method))
+    return scale_values(image, preprocessing), given
+
+
+def _check_size(path, size, annotated):
+    """Raises a `ValueError` unless (height, width) is the annotated (width, height, channels)."""
+    if annotated is not None and tuple(annotated[1::-1]) != size:
+        raise ValueError(
+            f"Expected an image of the size that is annotated, {tuple(annotated[1::-1])}. "
+            f"Received: {str(path)!r} of {size}"
+        )
+
+
+def _measured(line, pair):
+    """The pair as it is returned, without its name."""
+    points, within = {}, True
+    for side, short in SIDES.items():
+        image, given = pair[side]
+        places = pair[f"{short}_kps"][:, ::-1] + CENTRE
+        points[side] = places * np.divide(image.shape[:2], given)
+        within = within & ((places > 0) & (places < given)).all(axis=1)
+    if not within.any():
+        raise ValueError(
+            "Expected at least one keypoint that lies within both images. Received: pair "
+            f"{line} with source {pair['src_kps'].tolist()} and target {pair['trg_kps'].tolist()}"
+        )
+    return {
+        "category": pair["category"],
+        "source": pair["source"][0],
+        "target": pair["target"][0],
+        "source_points": points["source"][within],
+        "target_points": points["target"][within],
+        "left_out": int((~within).sum()),
+    }
