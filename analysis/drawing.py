@@ -16,12 +16,12 @@ def alone(plot, several=False):
     return draw
 
 
-def lines(plot, baselines=(), **options):
+def lines(plot, baselines=()):
     """A drawing of lines of several results, with those of `baselines` in grey."""
 
     def draw(results):
         there = [label for label in baselines if label in results]
-        return plot(results, baselines=there, **options).figure
+        return plot(results, baselines=there).figure
 
     return draw
 

@@ -83,9 +83,12 @@ def query_maps(weights, grid):
         float32 tensor of shape (query, example, head, spatial_key), of the queries that
         `query_names` lists; each map sums to 1.
     """
-    to_spatial = tf.cast(weights[..., grid.prefix :], tf.float32)
-    maps = [to_spatial[:, :, 0]] if grid.prefix else []
-    maps = tf.stack([*maps, tf.reduce_mean(to_spatial[:, :, grid.prefix :], axis=2)])
+    weights = tf.cast(weights, tf.float32)
+    # A product reads all queries once, where a mean of some of them would copy these first.
+    share = [[0.0] * grid.prefix + [1.0 / grid.num_spatial] * grid.num_spatial]
+    queries = [weights[:, :, :1]] if grid.prefix else []
+    queries = tf.stack([*queries, tf.matmul(tf.constant(share), weights)])
+    maps = queries[:, :, :, 0, grid.prefix :]
     return maps / tf.reduce_sum(maps, axis=-1, keepdims=True)
 
 

@@ -1,5 +1,7 @@
 """The figures of Walmer et al. 2023 of a set of models, as functions that yield `Row`s."""
 
+from functools import partial
+
 from . import drawing, needs, plots
 from . import walmer_measurements as measurements
 from .figure_rows import Row, by_role
@@ -10,14 +12,6 @@ BASELINES = ("fresh", "noise")
 
 def _attending(subjects):
     return [s for s in by_role(subjects, "vit", "gap", "model") if s.has_attention]
-
-
-def _compared(subjects, lacks, baselines=BASELINES):
-    """The models that lack nothing, and those with the names of their baselines."""
-    chosen = [subject for subject in by_role(subjects, *MODELS) if not lacks(subject)]
-    names = {subject.name for subject in chosen}
-    others = [s for s in by_role(subjects, *baselines) if s.of in names and not lacks(s)]
-    return [*chosen, *others], tuple(subject.name for subject in others)
 
 
 def offsets_of_attention(subjects):
@@ -151,59 +145,54 @@ def skips_and_branches(subjects):
 
 def neighbours(subjects):
     """Figures 9 and 28: accuracy of a vote among the nearest training images."""
-    chosen, baselines = _compared(subjects, needs.nothing)
     for top in (1, 5):
-        yield Row(
+        yield from _by_depth(
             f"knn-top-{top}",
             f"k-NN classification through the depth, top {top}",
             "Each point is the accuracy of a vote among the 20 training images whose features "
             "point in the most similar direction, of the CLS token or of the mean over all: "
             "where a line rises, images of a class come to lie together.",
-            {subject.name: measurements.knn_accuracy(subject) for subject in chosen},
-            drawing.lines(plots.plot_knn, baselines, top=top),
-            baselines=baselines,
+            measurements.knn_accuracy,
+            partial(plots.plot_knn, top=top),
+            _compared(subjects, needs.nothing),
         )
 
 
 def clusters(subjects):
     """Figures 7, 24 and 25: agreement of clusters of images with their classes."""
     chosen, baselines = _compared(subjects, needs.nothing)
-    yield Row(
+    yield from _by_depth(
         "clusters",
         "Clusters of images and their classes, through the depth",
         "Each point is the share of images that are of the largest class of their cluster, of as "
         "many clusters (k-means) as classes; of the CLS token or of the mean over all.",
-        {subject.name: measurements.clustering(subject) for subject in chosen},
-        drawing.lines(plots.plot_clustering, baselines),
-        baselines=baselines,
+        measurements.clustering,
+        plots.plot_clustering,
+        (chosen, baselines),
     )
-    with_cls = [subject for subject in chosen if subject.has_cls]
-    if with_cls:
-        yield Row(
-            "clusters-spatial",
-            "Clusters of the mean spatial token and the classes, through the depth",
-            "As the figure before, of models with a CLS token, of the mean over all others: a line "
-            "above that of CLS is a layer whose tokens say more of the class than CLS does.",
-            {subject.name: measurements.clustering(subject, "rest") for subject in with_cls},
-            drawing.lines(plots.plot_clustering, baselines),
-            baselines=baselines,
-        )
+    yield from _by_depth(
+        "clusters-spatial",
+        "Clusters of the mean spatial token and the classes, through the depth",
+        "As the figure before, of models with a CLS token, of the mean over all others: a line "
+        "above that of CLS is a layer whose tokens say more of the class than CLS does.",
+        partial(measurements.clustering, tokens="rest"),
+        plots.plot_clustering,
+        ([subject for subject in chosen if subject.has_cls], baselines),
+    )
 
 
 def salient_attention(subjects):
     """Figures 5 and 16: overlap of attention with the objects."""
-    chosen, baselines = _compared(subjects, needs.attention, ("fresh",))
-    if chosen:
-        yield Row(
-            "saliency",
-            "Attention on the object, through the depth",
-            "Each point is a head and shows how the tokens that hold 60 % of its attention overlap "
-            "with the object; lines follow the best head of each layer, for the attention of CLS "
-            "and for the mean over the other queries.",
-            {subject.name: measurements.saliency(subject) for subject in chosen},
-            drawing.lines(plots.plot_saliency_iou, baselines),
-            baselines=baselines,
-        )
+    return _by_depth(
+        "saliency",
+        "Attention on the object, through the depth",
+        "Each point is a head and shows how the tokens that hold 60 % of its attention overlap "
+        "with the object; lines follow the best head of each layer, for the attention of CLS "
+        "and for the mean over the other queries.",
+        measurements.saliency,
+        plots.plot_saliency_iou,
+        _compared(subjects, needs.attention, ("fresh",)),
+    )
 
 
 def object_clusters(subjects):
@@ -217,74 +206,88 @@ def part_clusters(subjects):
 
 
 def _clusters_under_masks(subjects, name, of):
-    chosen, baselines = _compared(subjects, needs.placed)
-    if chosen:
-        yield Row(
-            f"clusters-{name}",
-            f"Clusters of {name} and their classes, through the depth",
-            f"Each point is the share of {name} that are of the largest class of their cluster, "
-            "of as many clusters (k-means) as classes, when the tokens under each mask are "
-            "averaged.",
-            {subject.name: of(subject) for subject in chosen},
-            drawing.lines(plots.plot_clustering, baselines),
-            baselines=baselines,
-        )
+    return _by_depth(
+        f"clusters-{name}",
+        f"Clusters of {name} and their classes, through the depth",
+        f"Each point is the share of {name} that are of the largest class of their cluster, "
+        "of as many clusters (k-means) as classes, when the tokens under each mask are averaged.",
+        of,
+        plots.plot_clustering,
+        _compared(subjects, needs.placed),
+    )
 
 
 def videos_followed(subjects):
     """Figures 10 and 30: propagation of masks through videos."""
-    chosen, baselines = _compared(subjects, needs.square)
-    if chosen:
-        yield Row(
-            "propagation",
-            "Objects followed through videos, layer by layer",
-            "Each point is how well objects are found in all frames from their masks in the first, "
-            "by tokens alone: the mean of the overlap J and of the accuracy of the outline F.",
-            {subject.name: measurements.propagation(subject) for subject in chosen},
-            drawing.lines(plots.plot_propagation, baselines),
-            baselines=baselines,
-        )
+    return _by_depth(
+        "propagation",
+        "Objects followed through videos, layer by layer",
+        "Each point is how well objects are found in all frames from their masks in the first, "
+        "by tokens alone: the mean of the overlap J and of the accuracy of the outline F.",
+        measurements.propagation,
+        plots.plot_propagation,
+        _compared(subjects, needs.square),
+    )
 
 
 def keypoints_found(subjects):
     """Figures 10 and 31: correspondence of keypoints."""
-    chosen, baselines = _compared(subjects, needs.square)
-    if chosen:
-        yield Row(
-            "keypoints",
-            "Keypoints found in another image of their kind, layer by layer",
-            "Each point is the share of keypoints whose most similar place in another image lies "
-            "within a tenth of its side from the same keypoint there.",
-            {subject.name: measurements.keypoints(subject) for subject in chosen},
-            drawing.lines(plots.plot_keypoints, baselines),
-            baselines=baselines,
-        )
+    return _by_depth(
+        "keypoints",
+        "Keypoints found in another image of their kind, layer by layer",
+        "Each point is the share of keypoints whose most similar place in another image lies "
+        "within a tenth of its side from the same keypoint there.",
+        measurements.keypoints,
+        plots.plot_keypoints,
+        _compared(subjects, needs.square),
+    )
 
 
 def landmarks_retrieved(subjects):
     """Figures 9 and 29: retrieval of images of the same thing."""
-    chosen, baselines = _compared(subjects, needs.nothing)
-    yield Row(
+    return _by_depth(
         "retrieval",
         "Images of the same thing retrieved, layer by layer",
         "Each point is the mean average precision of a ranking of all images by the similarity of "
         "their features to those of a query, of the CLS token or of the mean over all: 1 if "
         "every image of the same thing comes first.",
-        {subject.name: measurements.retrieval(subject) for subject in chosen},
-        drawing.lines(plots.plot_retrieval, baselines),
-        baselines=baselines,
+        measurements.retrieval,
+        plots.plot_retrieval,
+        _compared(subjects, needs.nothing),
     )
 
 
 def probes_by_descent(subjects):
     """Table 6: linear probes trained by gradient descent, with and without batch normalization."""
-    chosen, _ = _compared(subjects, needs.nothing, ())
-    yield Row(
+    return _by_depth(
         "linear-probe",
         "Linear probes trained by gradient descent, through the depth",
         "Each point is a softmax classifier trained for 20 epochs on features that stay as they "
         "are, of the CLS token or of the mean over others, as they are or after batch "
         "normalization.",
-        {subject.name: measurements.linear_probe(subject) for subject in chosen},
-        drawing.lines(plots.plot_linear_probe),
+        measurements.linear_probe,
+        plots.plot_linear_probe,
+        _compared(subjects, needs.nothing, ()),
     )
+
+
+def _compared(subjects, lacks, baselines=BASELINES):
+    """The models that lack nothing and their baselines, and the names of the baselines."""
+    chosen = [subject for subject in by_role(subjects, *MODELS) if not lacks(subject)]
+    names = {subject.name for subject in chosen}
+    others = [s for s in by_role(subjects, *baselines) if s.of in names and not lacks(s)]
+    return [*chosen, *others], tuple(subject.name for subject in others)
+
+
+def _by_depth(name, title, caption, measured, plot, compared):
+    """A `Row` of lines through the depth; `compared` is what `_compared` returns."""
+    chosen, baselines = compared
+    if chosen:
+        yield Row(
+            name,
+            title,
+            caption,
+            {subject.name: measured(subject) for subject in chosen},
+            drawing.lines(plot, baselines),
+            baselines=baselines,
+        )
