@@ -6,7 +6,7 @@ import xarray as xr
 
 from .derived import select
 from .pooling import pool, pooled_statistic
-from .results import provenance
+from .results import provenance, raise_labels, require_labels
 from .stream import Statistic, evaluate
 
 TOPS = (1, 5)
@@ -61,7 +61,7 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07):
         features, num_classes, k, temperature: as for `knn_accuracy`.
     """
     _require_numbers(k, temperature)
-    _require_classes(tested.labels, num_classes)
+    require_labels(tested.labels, num_classes, "test")
     most = max(k) + 1  # one more shows whether the last one is tied
     kept = {layer: _directions(tf.constant(x)) for layer, x in tested.layers.items()}
     _require_directions({layer: bad.numpy() for layer, (_, bad) in kept.items()})
@@ -87,7 +87,7 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07):
         if max(k) > examples:
             raise ValueError(f"Expected k of at most {examples} training images. Received: k={k}")
         if totals["outside"]:
-            _raise_classes(num_classes, f"{int(totals['outside'])} training labels outside")
+            raise_labels(num_classes, f"{int(totals['outside'])} training labels outside")
         _require_directions(totals["without_direction"])
         accuracy, tied = _scores(totals["merged"], tested.labels, num_classes, k, temperature)
         _require_choice(tied, list(kept), len(tested.labels))
@@ -197,18 +197,6 @@ def _require_numbers(k, temperature):
             "Expected every k to be at least 1 and temperature above 0. "
             f"Received: k={k}, temperature={temperature}"
         )
-
-
-def _require_classes(labels, num_classes):
-    if labels.min() < 0 or labels.max() >= num_classes:
-        _raise_classes(num_classes, f"test labels from {labels.min()} to {labels.max()}")
-
-
-def _raise_classes(num_classes, received):
-    raise ValueError(
-        f"Expected integer labels from 0 to num_classes - 1 = {num_classes - 1}. "
-        f"Received: {received}"
-    )
 
 
 def _require_directions(without):

@@ -47,10 +47,15 @@ def require_finite(what, values, layers):
 def require_labels(labels, num_classes, what):
     """Raises a `ValueError` unless the labels of `what` images are from 0 to `num_classes - 1`."""
     if labels.min() < 0 or labels.max() >= num_classes:
-        raise ValueError(
-            f"Expected integer labels from 0 to num_classes - 1 = {num_classes - 1}. "
-            f"Received: {what} labels from {labels.min()} to {labels.max()}"
-        )
+        raise_labels(num_classes, f"{what} labels from {labels.min()} to {labels.max()}")
+
+
+def raise_labels(num_classes, received):
+    """Raises a `ValueError` for labels outside the classes."""
+    raise ValueError(
+        f"Expected integer labels from 0 to num_classes - 1 = {num_classes - 1}. "
+        f"Received: {received}"
+    )
 
 
 def name_subjects(result, subjects):

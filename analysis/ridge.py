@@ -9,7 +9,7 @@ import xarray as xr
 from .derived import select
 from .least_squares import moments, solve
 from .pooling import pool
-from .results import provenance, require_finite
+from .results import provenance, raise_labels, require_finite
 from .stream import Statistic, as_dataset, evaluate, first_batch
 from .tokens import as_tokens, grid_of
 
@@ -198,10 +198,7 @@ def _require_labels(target_sum, examples, num_classes):
     """Each row of targets sums to 2 - num_classes, and to -num_classes for a bad label."""
     outside = round(float(examples - (target_sum + num_classes * examples) / 2))
     if outside:
-        raise ValueError(
-            f"Expected integer labels from 0 to num_classes - 1 = {num_classes - 1}. "
-            f"Received: {outside} of {int(examples)} labels outside"
-        )
+        raise_labels(num_classes, f"{outside} of {int(examples)} labels outside")
 
 
 def _products(x, targets):

@@ -187,6 +187,7 @@ def plot_offsets(result, ax=None, layers=None):
     ax.set(xlim=(-reach, reach), ylim=(reach, -reach), aspect="equal")
     ax.set_title(style.titled("Mean offset of attention from its query", result))
     ax.set(xlabel="to the right (pixels)", ylabel="down (pixels)")
+    ax.locator_params(nbins=5)
     ax.spines[["top", "right"]].set_visible(False)
     style.legend(ax, title=layer_label(cut))
     return ax
