@@ -5,6 +5,7 @@ from functools import partial
 from . import drawing, needs, plots
 from . import walmer_measurements as measurements
 from .figure_rows import Row, by_role
+from .interactive import cka_heatmap
 
 MODELS = ("vit", "gap", "resnet", "mixer", "model")
 BASELINES = ("fresh", "noise")
@@ -112,6 +113,7 @@ def norms_compared(subjects):
                 "layers return to what the first ones saw.",
                 {subject.name: measurements.norm_cka(subject)},
                 drawing.alone(plots.plot_cka),
+                cka_heatmap,
             )
 
 
@@ -140,6 +142,7 @@ def skips_and_branches(subjects):
             "cells on the diagonal are sites that add something new.",
             {subject.name: measurements.residual_cka(subject)},
             drawing.alone(plots.plot_cka),
+            cka_heatmap,
         )
 
 

@@ -194,9 +194,10 @@ INTRODUCTION = (
     "{models} {was} measured on {tested} test images of {data}, of {size} pixels. Linear probes "
     "are fitted on {shots} training images of each class, their penalty is chosen on as many "
     'others. The measurements are those of Raghu et al. 2021, "Do Vision Transformers See Like '
-    'Convolutional Neural Networks?". Nothing was trained here: what a figure shows is what the '
-    "models brought with them. What does not apply to a model is listed, with the reason, after "
-    "the figures."
+    'Convolutional Neural Networks?", and of Walmer et al. 2023, "Teaching Matters: Investigating '
+    'the Role of Supervision in Vision Transformers". Nothing was trained here: what a figure '
+    "shows is what the models brought with them. What does not apply to a model is listed, with "
+    "the reason, after the figures."
 )
 
 

@@ -147,8 +147,9 @@ INTRODUCTION = (
     "ResNet and an MLP-Mixer of like size, as far as the figures below need them. Linear probes "
     "are fitted on {options.shots} training images of each class, their penalty is chosen on as "
     'many others. The measurements are those of Raghu et al. 2021, "Do Vision Transformers See '
-    'Like Convolutional Neural Networks?"; what they found for large models on large data need '
-    "not hold for small ones."
+    'Like Convolutional Neural Networks?", and of Walmer et al. 2023, "Teaching Matters: '
+    'Investigating the Role of Supervision in Vision Transformers"; what they found for large '
+    "models on large data need not hold for small ones."
 )
 
 
