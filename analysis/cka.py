@@ -132,6 +132,7 @@ def labelled_similarity(value, stderr, coords, features, examples, batches):
     )
 
 
+@tf.function(autograph=False)  # many layers have one shape, and are traced once
 def layer_gram(values):
     """`gram` of a layer of shape (example, ...).
 
