@@ -163,13 +163,14 @@ def plot_last_layer_cka(result, axes=None):
 
     Returns:
         ndarray of shape (part,) of the axes: heatmaps with the numbers written on them, colours
-        fixed to [0, 1]. A part that no model has is left out; one that a model lacks is grey.
+        fixed to [0, 1]. A part that no two models have is left out; one that a model lacks is grey.
 
     Raises:
         ValueError: if `result` is no such Dataset, or there are too few axes.
     """
     cka = style.expect_variable(result, "cka", ("model_x", "model_y", "part"))
-    cka = cka.dropna("part", how="all")
+    least = min(2, cka.sizes["model_x"])
+    cka = cka.isel(part=cka.notnull().any("model_y").sum("model_x").values >= least)
     parts, names = style.layer_names(cka, "part"), style.layer_names(cka, "model_x")
     axes = _new_matrices(len(parts), len(names)) if axes is None else axes
     axes = style.expect_axes(axes, len(parts), "part")
