@@ -90,4 +90,6 @@ def test_the_plot_writes_the_numbers(models):
         assert ax.images[0].get_clim() == (0, 1)
     assert [len(ax.texts) for ax in axes] == [4, 9]
     assert len(plots.plot_last_layer_cka(result.sel(model_x=["maps"], model_y=["maps"]))) == 1
+    one_cls = result.sel(model_x=["one", "maps"], model_y=["one", "maps"])
+    assert [ax.get_title() for ax in plots.plot_last_layer_cka(one_cls)] == ["spatial tokens"]
     plt.close("all")
