@@ -6,7 +6,7 @@ import xarray as xr
 
 from .derived import select
 from .pooling import pool, pooled_statistic
-from .results import provenance, raise_labels, require_labels
+from .results import provenance, raise_labels, raise_without_directions, require_labels
 from .stream import Statistic, evaluate
 
 TOPS = (1, 5)
@@ -201,12 +201,7 @@ def _require_numbers(k, temperature):
 
 def _require_directions(without):
     """Raises a `ValueError` that names layers with examples `without` a direction."""
-    bad = [layer for layer, count in without.items() if count]
-    if bad:
-        raise ValueError(
-            "Expected features that are finite and not zero, to compare their directions. "
-            f"Received others at {', '.join(bad[:5])}"
-        )
+    raise_without_directions([layer for layer, count in without.items() if count])
 
 
 def _require_choice(tied, layers, examples):

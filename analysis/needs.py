@@ -56,10 +56,7 @@ def skips(subject):
 
 
 def places(subject):
-    if subject.grid is None:
-        return NO_GRID
-    found = measurements.localization(subject).taps[0]
-    return "" if found else "has no layers on the grid of its tokens or places"
+    return _on_grid(subject, lambda one: measurements.localization(one).taps[0])
 
 
 def rollout(subject):
@@ -83,17 +80,11 @@ def attention_skips(subject):
 
 
 def last_tokens(subject):
-    if subject.grid is None:
-        return NO_GRID
-    found = walmer_measurements.last_tokens(subject)
-    return "" if found else "has no layers on the grid of its tokens or places"
+    return _on_grid(subject, walmer_measurements.last_tokens)
 
 
 def placed(subject):
-    if subject.grid is None:
-        return NO_GRID
-    found = walmer_measurements.placed(subject)
-    return "" if found else "has no layers on the grid of its tokens or places"
+    return _on_grid(subject, walmer_measurements.placed)
 
 
 def square(subject):
@@ -133,6 +124,13 @@ def trained(words):
 def shown_by(number):
     """For what another figure shows of every model."""
     return lambda subjects: f"Figure {number} shows it for every model."
+
+
+def _on_grid(subject, find):
+    """For what needs layers on the grid; `find` gives those of a model that has one."""
+    if subject.grid is None:
+        return NO_GRID
+    return "" if find(subject) else "has no layers on the grid of its tokens or places"
 
 
 def _ordered_pairs(subjects):

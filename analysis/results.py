@@ -58,6 +58,15 @@ def raise_labels(num_classes, received):
     )
 
 
+def raise_without_directions(layers):
+    """Raises a `ValueError` that names `layers` whose features have no direction, if any do."""
+    if layers:
+        raise ValueError(
+            "Expected features that are finite and not zero, to compare their directions. "
+            f"Received others at {', '.join(layers[:5])}"
+        )
+
+
 def name_subjects(result, subjects):
     """Notes the names of the models that a result is of, as titles and tables show them."""
     names = {"model": subjects[0].name, "model_x": subjects[0].name, "model_y": subjects[-1].name}

@@ -7,7 +7,7 @@ import xarray as xr
 from .derived import select
 from .knn import ROUNDING
 from .pooling import pool, pooled_statistic
-from .results import provenance
+from .results import provenance, raise_without_directions
 from .stream import Statistic, evaluate
 
 # Which images of a query count as found, and which as if they were not there (Radenovic et al.
@@ -226,11 +226,7 @@ def _require_places(truth, examples):
 def _require_ranking(similarity):
     """Raises a `ValueError` that names layers whose similarities (image, query) rank nothing."""
     bad = [layer for layer, values in similarity.items() if not np.isfinite(values).all()]
-    if bad:
-        raise ValueError(
-            "Expected features that are finite and not zero, to compare their directions. "
-            f"Received others at {', '.join(bad[:5])}"
-        )
+    raise_without_directions(bad)
     tied = [layer for layer, x in similarity.items() if (np.ptp(x, axis=0) <= ROUNDING).all()]
     if tied:
         raise ValueError(

@@ -112,14 +112,14 @@ def make_subjects(opened, images, options):
     return subjects, rows, [("Layers that do not vary between images", still)] if still else []
 
 
-def read_data(options, description, images):
+def read_data(options, description, entries, images):
     """The images that the measurements read, and facts that tell them from others."""
     there = description.num_examples.get("test")
     tested = options.take_test or there
     if tested and not options.take_test and options.data != "digits":
         tested = min(tested, reporting.LARGEST["test"])
     options.sizes = {"test": tested} if tested else {}
-    data = reporting.read_data(options, description, preprocessing=images)
+    data = reporting.read_data(options, description, entries, preprocessing=images)
     data.facts.update(
         data=options.data, sizes=options.sizes, seed=options.seed, images=images.to_config()
     )
@@ -136,7 +136,7 @@ def run(options):
     description = common.describe_data(options)
     with reporting.strategy_in(options.out, options.strategy):
         opened, preprocessing = open_models(options)
-        data = read_data(options, description, preprocessing)
+        data = read_data(options, description, entries, preprocessing)
         few = next(iter(data.few))[0][: analyze_subjects.PROBES].numpy()
         subjects, rows, still = make_subjects(opened, few, options)
         planned = plan_rows(entries, subjects, data)

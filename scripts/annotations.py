@@ -1,5 +1,7 @@
 """What the scripts that write a report read besides labelled images: masks, videos, pairs."""
 
+from functools import cache, partial
+
 import numpy as np
 import tensorflow as tf
 
@@ -23,16 +25,18 @@ def add_annotations(add):
     add("--landmarks", **landmarks, help="images to retrieve, and roxford5k or rparis6k")
 
 
-def read_annotations(options, size, preprocessing=None):
+def read_annotations(options, needed, size, preprocessing=None):
     """The annotated images that there are: dict of fields of `measure.Data`, and their facts.
 
     Args:
+        needed: names of the fields that are wanted of the shapes, which take time to draw.
         options: of the command line, those above and `data`, `seed` and `sizes`.
         size: (height, width) of the images, in pixels.
         preprocessing: what images are made with, or None.
     """
     shaped = {"preprocessing": preprocessing} if preprocessing else {"image_size": size}
-    fields, facts = _of_shapes(options, size, shaped) if options.data == "shapes" else ({}, {})
+    made, facts = _of_shapes(options, size, shaped) if options.data == "shapes" else ({}, {})
+    fields = {name: make() for name, make in made.items() if name in needed}
     for name, read in _READERS.items():
         source = getattr(options, name)
         if source:
@@ -68,18 +72,24 @@ _READERS = {
 
 
 def _of_shapes(options, size, shaped):
-    """The annotations of the shapes, and facts about them."""
+    """Functions that make the annotations of the shapes, by name, and facts about these."""
     tested = {"take": options.sizes["test"]} if "test" in options.sizes else {}
-    found = vit_tf.data.load_shapes("test", seed=options.seed, **tested, **shaped)
-    videos = vit_tf.data.load_shape_videos(VIDEOS, image_size=size, seed=options.seed)
-    fields = {
-        "objects": _of_shape(found),
-        "parts": _of_halves(found),
-        "videos": list(zip(videos["image"], videos["index"], strict=True)),
-        "pairs": vit_tf.data.load_shape_pairs(PAIRS, seed=options.seed, **shaped),
+    seed = {"seed": options.seed}
+    found = cache(partial(vit_tf.data.load_shapes, "test", **seed, **tested, **shaped))
+    made = {
+        "objects": lambda: _of_shape(found()),
+        "parts": lambda: _of_halves(found()),
+        "videos": partial(_shape_videos, size, **seed),
+        "pairs": partial(vit_tf.data.load_shape_pairs, PAIRS, **seed, **shaped),
     }
     facts = {"videos": {"videos": VIDEOS}, "pairs": {"pairs": PAIRS}}
-    return fields, facts | dict.fromkeys(("objects", "parts"), tested)
+    return made, facts | dict.fromkeys(("objects", "parts"), tested)
+
+
+def _shape_videos(size, seed):
+    """Pairs of frames and masks."""
+    videos = vit_tf.data.load_shape_videos(VIDEOS, image_size=size, seed=seed)
+    return list(zip(videos["image"], videos["index"], strict=True))
 
 
 def _of_shape(found):

@@ -74,12 +74,13 @@ def list_figures(entries):
     return "\n".join(lines)
 
 
-def read_data(options, description, **images):
+def read_data(options, description, entries, **images):
     """The images that the measurements read.
 
     Args:
         options: of the command line, and `sizes`, a dict from split to the number of its examples.
         description: the `vit_tf.data.Description` of the data.
+        entries: the figures; shapes are annotated only as far as these need it.
         **images: what tells `vit_tf.data.load` the size of the images.
     """
     classes = common.chosen_classes(options)
@@ -100,7 +101,9 @@ def read_data(options, description, **images):
     known = min(description.num_examples["train"], GALLERY)
     (gallery,) = load(splits=("train",), batch_size=EVALUATION_BATCH, take=known)
     pixels = tuple(few.element_spec[0].shape[1:3])
-    fields, facts = annotations.read_annotations(options, pixels, images.get("preprocessing"))
+    fields, facts = annotations.read_annotations(
+        options, {entry.reads for entry in entries}, pixels, images.get("preprocessing")
+    )
     return Data(
         train,
         held_out,

@@ -191,7 +191,7 @@ def run(options):
     entries = choose_figures(reporting.figure_numbers(options))
     description = common.describe_data(options)
     options.sizes = subset_sizes(options, description)
-    data = reporting.read_data(options, description, image_size=options.image_size)
+    data = reporting.read_data(options, description, entries, image_size=options.image_size)
     with reporting.strategy_in(options.out, options.strategy):
         subjects, rows = train_models(entries, options, description.num_classes)
         planned = plan_rows(entries, subjects, data)
