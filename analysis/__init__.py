@@ -4,40 +4,30 @@ Every analysis takes `features`, a callable from a batch of images to `{tap: ten
 data set through it once and returns a labelled xarray result.
 """
 
-from .aligned_attention import (
+from .attention.aligned_attention import (
     aligned_attention,
     attention_maps,
     attention_offset,
     mean_distance,
 )
-from .attention import attention_distance, attention_statistic
-from .attention_patterns import attention_patterns, mean_patterns, pattern_statistic
-from .baselines import gaussian_like
-from .cka import cka, cka_statistic
-from .claims import Claim, scorecard
-from .clustering import (
-    cluster_scores,
-    clustering,
-    clustering_statistic,
-    masked_features,
-    object_clustering,
-    object_statistic,
-)
-from .counterparts import counterparts, own_matches
-from .dense_features import dense_features
-from .derived import choose
-from .embeddings import patch_filters, position_similarity
-from .formation import FormationRecorder
-from .head_classes import head_classes
-from .heads import head_similarity, head_statistic
-from .interactive import cka_heatmap, distance_lines
-from .keypoints import correct_keypoints, keypoint_correspondence
-from .knn import knn_accuracy, knn_statistic
-from .last_layer import last_layer_cka, last_layer_statistic
-from .linear_probe import linear_probe
-from .localization import localization, localization_statistic
-from .matching import match_maps
-from .mean_attention import mean_attention, mean_attention_statistic
+from .attention.attention import attention_distance, attention_statistic
+from .attention.attention_patterns import attention_patterns, mean_patterns, pattern_statistic
+from .attention.head_classes import head_classes
+from .attention.mean_attention import mean_attention, mean_attention_statistic
+from .attention.rollout import attention_rollout, rollout_of_images, rollout_statistic
+from .attention.saliency import attention_saliency, saliency_statistic
+from .engine.baselines import gaussian_like
+from .engine.derived import choose
+from .engine.matching import match_maps
+from .engine.pooling import Pooled, pooled_statistic
+from .engine.stream import Statistic, accumulate, collect, one_pass
+from .flow.embeddings import patch_filters, position_similarity
+from .flow.receptive_field import receptive_field
+from .flow.skips import skip_ratio, skip_statistic
+from .objects.dense_features import dense_features
+from .objects.keypoints import correct_keypoints, keypoint_correspondence
+from .objects.propagation import label_propagation, propagate, propagate_masks
+from .objects.video_scores import boundary_accuracy, region_similarity, write_masks
 from .plots import (
     plot_aligned_attention,
     plot_attention_distance,
@@ -72,18 +62,28 @@ from .plots import (
     plot_skip_ratio,
     plot_skip_ratio_lines,
 )
-from .pooling import Pooled, pooled_statistic
-from .propagation import label_propagation, propagate, propagate_masks
-from .receptive_field import receptive_field
-from .report import Figure, write_report
-from .residual import depth_cka, depth_statistic, residual_cka, residual_statistic
-from .retrieval import average_precision, retrieval, retrieval_statistic
-from .ridge import fit_ridge_probe, probe_statistic, ridge_probe, score_statistic, select_l2
-from .rollout import attention_rollout, rollout_of_images, rollout_statistic
-from .saliency import attention_saliency, saliency_statistic
-from .skips import skip_ratio, skip_statistic
-from .stream import Statistic, accumulate, collect, one_pass
-from .video_scores import boundary_accuracy, region_similarity, write_masks
+from .plots.interactive import cka_heatmap, distance_lines
+from .probes.clustering import (
+    cluster_scores,
+    clustering,
+    clustering_statistic,
+    masked_features,
+    object_clustering,
+    object_statistic,
+)
+from .probes.knn import knn_accuracy, knn_statistic
+from .probes.linear_probe import linear_probe
+from .probes.retrieval import average_precision, retrieval, retrieval_statistic
+from .probes.ridge import fit_ridge_probe, probe_statistic, ridge_probe, score_statistic, select_l2
+from .report.page import Figure, write_report
+from .similarity.cka import cka, cka_statistic
+from .similarity.counterparts import counterparts, own_matches
+from .similarity.formation import FormationRecorder
+from .similarity.heads import head_similarity, head_statistic
+from .similarity.last_layer import last_layer_cka, last_layer_statistic
+from .similarity.localization import localization, localization_statistic
+from .similarity.residual import depth_cka, depth_statistic, residual_cka, residual_statistic
+from .study.claims import Claim, scorecard
 
 __all__ = [
     "Claim",

@@ -36,15 +36,15 @@ import reporting
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.figures import (
+from vit_tf.analysis.papers.figures import (
     FIGURES,
     choose_figures,
     left_out,
     plan_rows,
     without_failures,
 )
-from vit_tf.analysis.measure import attempt
-from vit_tf.analysis.pictures import draw
+from vit_tf.analysis.study.measure import attempt
+from vit_tf.analysis.study.pictures import draw
 
 log = logging.getLogger("vit_tf.analyze")
 

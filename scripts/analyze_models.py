@@ -11,10 +11,10 @@ from typing import Any
 import common
 
 import vit_tf
-from vit_tf.analysis.subjects import slug
+from vit_tf.analysis.study.models import slug
 from vit_tf.checkpoints.names import fetch
 from vit_tf.preprocessing import Preprocessing
-from vit_tf.taps import TapModel
+from vit_tf.taps.submodels import TapModel
 
 LIBRARIES = ("keras_hub", "keras_cv")  # whose classes a file may name
 

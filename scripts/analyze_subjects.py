@@ -8,8 +8,8 @@ import reporting
 
 import vit_tf
 from vit_tf import TokenGrid
-from vit_tf.analysis.store import fingerprint
-from vit_tf.analysis.subjects import Subject, representations, spread
+from vit_tf.analysis.engine.store import fingerprint
+from vit_tf.analysis.study.models import Subject, representations, spread
 
 MOST_TAPS = 40  # of a model whose layers were not chosen
 PROBES = 3  # images to read the shapes of taps on, not one, as an axis that broadcasts has

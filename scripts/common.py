@@ -14,8 +14,8 @@ import keras
 import tensorflow as tf
 
 import vit_tf
-from vit_tf import checkpointing
-from vit_tf.cluster import explained_failures
+from vit_tf.distribute.cluster import explained_failures
+from vit_tf.training import checkpointing
 
 
 def run_script(parse, run, arguments=None):

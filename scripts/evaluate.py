@@ -22,8 +22,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import common
 
 import vit_tf
-from vit_tf.analysis.few_shot import L2, few_shot, select_few_shot
-from vit_tf.evaluation import top_k_accuracy
+from vit_tf.analysis.probes.few_shot import L2, few_shot, select_few_shot
+from vit_tf.training.evaluation import top_k_accuracy
 
 
 def main(arguments=None):

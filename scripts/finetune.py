@@ -26,7 +26,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import common
 
 import vit_tf
-from vit_tf.model import VisionModel
+from vit_tf.models.model import VisionModel
 
 SPLITS = ("train", "validation", "test")
 

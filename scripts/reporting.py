@@ -16,10 +16,10 @@ import common
 
 import vit_tf
 from vit_tf.analysis import gaussian_like
-from vit_tf.analysis.figure_entries import SECTIONS
-from vit_tf.analysis.measure import Data
-from vit_tf.analysis.store import fingerprint
-from vit_tf.locks import only_process
+from vit_tf.analysis.engine.store import fingerprint
+from vit_tf.analysis.papers.figure_entries import SECTIONS
+from vit_tf.analysis.study.measure import Data
+from vit_tf.training.locks import only_process
 
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other than the digits
 EVALUATION_BATCH = 120

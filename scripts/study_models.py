@@ -13,9 +13,10 @@ import keras
 import tensorflow as tf
 
 import vit_tf
-from vit_tf import TokenGrid, checkpointing
-from vit_tf.analysis.store import fingerprint
-from vit_tf.analysis.subjects import slug
+from vit_tf import TokenGrid
+from vit_tf.analysis.engine.store import fingerprint
+from vit_tf.analysis.study.models import slug
+from vit_tf.training import checkpointing
 
 log = logging.getLogger("vit_tf.study")
 

@@ -19,8 +19,10 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
 
 import vit_tf
-from vit_tf import analysis, checkpointing, cluster
-from vit_tf.distribute import strategy
+from vit_tf import analysis
+from vit_tf.distribute import cluster
+from vit_tf.distribute.strategies import strategy
+from vit_tf.training import checkpointing
 
 RECIPE = vit_tf.Recipe(epochs=4, learning_rate=0.02, warmup_epochs=1, ema=0.8, clip_norm=0.5)
 

@@ -12,8 +12,8 @@ import xarray as xr
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis import stream
-from vit_tf.analysis.subjects import slug
+from vit_tf.analysis.engine import stream
+from vit_tf.analysis.study.models import slug
 from vit_tf.preprocessing import Preprocessing
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from archive_files import npy_bytes, npy_header, raises, safetensors_bytes, torch_or_skip, write_zip
 
-from vit_tf.checkpoints.archives import open_archive
+from vit_tf.checkpoints.files.archives import open_archive
 
 
 def test_what_is_no_checkpoint(tmp_path):

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import vit_tf
 from vit_tf import TokenGrid
-from vit_tf.beit import VARIANTS, BEiT, relative_index
+from vit_tf.models.beit import VARIANTS, BEiT, relative_index
 
 REMOVED = ["block01/mlp"]
 

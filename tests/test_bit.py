@@ -5,7 +5,7 @@ import tensorflow as tf
 
 import vit_tf
 from vit_tf import TokenGrid
-from vit_tf.bit import VARIANTS, GroupNorm
+from vit_tf.models.bit import VARIANTS, GroupNorm
 
 # Published parameter counts with 1000 classes.
 COUNTS = {

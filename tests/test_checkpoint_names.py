@@ -9,10 +9,10 @@ import pytest
 from archive_files import write_safetensors
 
 import vit_tf
-from vit_tf.bit import VARIANTS as BITS
 from vit_tf.checkpoints.names import CHECKPOINTS, fetch
 from vit_tf.checkpoints.plans import IMAGENET
-from vit_tf.vit import HYBRIDS, VARIANTS
+from vit_tf.models.bit import VARIANTS as BITS
+from vit_tf.models.vit import HYBRIDS, VARIANTS
 
 VIT = "vit_models/imagenet21k/ViT-B_16"
 DEIT = "timm/deit_small_patch16_224.fb_in1k"

@@ -8,18 +8,17 @@ import pytest
 import xarray as xr
 from scipy import stats
 
-from vit_tf.analysis import (
+from vit_tf.analysis.papers.papers import (
     claim_rows,
-    claims,
-    estimates,
     findings,
     papers,
     walmer_claims,
     walmer_feature_findings,
     walmer_findings,
 )
-from vit_tf.analysis.claims import as_dataset, scorecard, verdict
-from vit_tf.analysis.subjects import representations
+from vit_tf.analysis.study import claims, estimates
+from vit_tf.analysis.study.claims import as_dataset, scorecard, verdict
+from vit_tf.analysis.study.models import representations
 
 ROLES = {"vit": "vit", "resnet": "bit", "gap": "gap", "without": "bare", "block": "block01"}
 EXPECTED = {1: "holds", -1: "does not hold", 0: "cannot tell"}

@@ -8,7 +8,7 @@ from sklearn.cluster import KMeans
 
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis import plots
-from vit_tf.analysis.clustering import purity
+from vit_tf.analysis.probes.clustering import purity
 
 GRID = TokenGrid(2, 3, 1, 4)
 

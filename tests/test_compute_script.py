@@ -16,7 +16,7 @@ import xarray as xr
 
 import vit_tf
 from vit_tf.analysis import plot_compute
-from vit_tf.flops import formula
+from vit_tf.taps.flops import formula
 
 TINY = "--num-layers 1 --num-heads 1 --hidden-dim 8 --mlp-dim 8 --image-size 16 --patch-size 8"
 DATA = "--take 150 --batch-size 64 --strategy none"

@@ -14,9 +14,10 @@ import tensorflow as tf
 import xarray as xr
 
 import vit_tf
-from vit_tf import analysis, distribute
-from vit_tf.distribute import strategy
-from vit_tf.training import Recipe
+from vit_tf import analysis
+from vit_tf.distribute import strategies as distribute
+from vit_tf.distribute.strategies import strategy
+from vit_tf.training.recipes import Recipe
 
 
 def test_names():

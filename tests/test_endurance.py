@@ -21,9 +21,9 @@ import xarray as xr
 from endurance_processes import Job, run_job
 from PIL import Image
 
-from vit_tf import checkpointing, locks
-from vit_tf.analysis import store
+from vit_tf.analysis.engine import store
 from vit_tf.data import pipeline
+from vit_tf.training import checkpointing, locks
 
 TINY = "--image-size 8 --take 40 --epochs 4 --batch-size 20 --patch-size 8 --num-layers 1"
 TINY += " --num-heads 1 --hidden-dim 16 --mlp-dim 16 --dropout-rate 0.1 --ema 0.9 --mixup 0.2"

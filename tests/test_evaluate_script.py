@@ -10,7 +10,7 @@ from oracles import randomize
 
 import vit_tf
 from vit_tf import data
-from vit_tf.analysis.few_shot import classify, fit_classifier
+from vit_tf.analysis.probes.few_shot import classify, fit_classifier
 
 SPECIAL = vit_tf.Preprocessing((8, 8), (0.4, 0.5, 0.6), (0.3, 0.2, 0.1), "bicubic")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from vit_tf.evaluation import top_k_accuracy
+from vit_tf.training.evaluation import top_k_accuracy
 
 
 def make_data(scores, labels):

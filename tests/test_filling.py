@@ -4,9 +4,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from vit_tf.checkpoints.archives import Archive, open_archive
+from vit_tf.checkpoints.files.archives import Archive, open_archive
+from vit_tf.checkpoints.files.tensors import TensorInfo
 from vit_tf.checkpoints.filling import Source, fill
-from vit_tf.checkpoints.tensors import TensorInfo
 
 DIM = 4
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from test_training import kill_at, make_data, make_model, read_log
 
 from vit_tf import FineTuning, Recipe, data, train
-from vit_tf.optimizers import SGD, WarmupDecay
+from vit_tf.training.optimizers import SGD, WarmupDecay
 
 RECIPE = FineTuning(
     steps=24,

@@ -13,9 +13,10 @@ import tensorflow as tf
 import xarray as xr
 
 import vit_tf
-from vit_tf import analysis, checkpointing
-from vit_tf.analysis.few_shot import few_shot
-from vit_tf.distribute import strategy
+from vit_tf import analysis
+from vit_tf.analysis.probes.few_shot import few_shot
+from vit_tf.distribute.strategies import strategy
+from vit_tf.training import checkpointing
 
 IMAGES = np.random.default_rng(1).normal(size=(24, 8, 8, 1)).astype("float32")
 LABELS = np.arange(24) % 3

@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis import plots
-from vit_tf.analysis.heads import head_similarity, subset_members
+from vit_tf.analysis.similarity.heads import head_similarity, subset_members
 
 BLOCK = "block00/attention"
 GRID = TokenGrid(1, 2, 0, 10)

@@ -5,8 +5,8 @@ import tensorflow as tf
 
 import vit_tf
 from vit_tf import TokenGrid
-from vit_tf.taps import depth_order
-from vit_tf.vit import HYBRIDS
+from vit_tf.models.vit import HYBRIDS
+from vit_tf.taps.submodels import depth_order
 
 # Millions of parameters with 1000 classes at 224 pixels, of timm's vit_tiny_r_s16_p8_224,
 # vit_small_r26_s32_224, vit_base_r50_s16_224 and vit_large_r50_s32_224.

@@ -8,7 +8,7 @@ import xarray as xr
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
-from vit_tf.analysis import interactive
+from vit_tf.analysis.plots import interactive
 
 
 def test_heatmap_holds_every_value_with_its_layers(rng):

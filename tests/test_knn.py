@@ -7,7 +7,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from vit_tf import analysis
 from vit_tf.analysis import plots
-from vit_tf.distribute import strategy
+from vit_tf.distribute.strategies import strategy
 
 POOL = {
     "first": lambda x: x[:, 0, :, 0],

@@ -10,9 +10,9 @@ from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
 
 from vit_tf import analysis
-from vit_tf.analysis.pooling import pool
-from vit_tf.analysis.softmax_probes import fit_probes, probe_places, score, stacked
-from vit_tf.distribute import strategy
+from vit_tf.analysis.engine.pooling import pool
+from vit_tf.analysis.probes.softmax_probes import fit_probes, probe_places, score, stacked
+from vit_tf.distribute.strategies import strategy
 
 LONG = {"epochs": 500, "batch_size": 120, "learning_rate": 12.0, "seed": 0}
 SHORT = {"epochs": 4, "batch_size": 16, "learning_rate": 8.0, "seed": 0}

@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis import plots
-from vit_tf.analysis.localization import input_patches, localization
+from vit_tf.analysis.similarity.localization import input_patches, localization
 
 GRID = TokenGrid(2, 3, 1, 4)
 SQUARE = TokenGrid(6, 6, 1, 4)

@@ -13,8 +13,8 @@ from scipy.special import logsumexp
 import vit_tf
 from vit_tf import MaskedPatchPrediction, Pretraining, ViT, data
 from vit_tf.data.masking import colours, draw_corruption
-from vit_tf.distribute import strategy
-from vit_tf.masked_patches import pick
+from vit_tf.distribute.strategies import strategy
+from vit_tf.training.masked_patches import pick
 
 TINY = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 16, "num_classes": 5}
 OBLONG = {"image_shape": (8, 12, 3), "patch_size": 4, **TINY}

@@ -12,14 +12,14 @@ import xarray as xr
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis import measure as measuring
-from vit_tf.analysis import measurements
-from vit_tf.analysis.counterparts import counterparts
-from vit_tf.analysis.figure_entries import SECTIONS
-from vit_tf.analysis.figures import FIGURES, choose_figures, plan_rows
-from vit_tf.analysis.measure import Data, measure
-from vit_tf.analysis.measurement_kinds import Forward, with_inputs
-from vit_tf.analysis.subjects import Subject, block_outputs
+from vit_tf.analysis.papers.figure_entries import SECTIONS
+from vit_tf.analysis.papers.figures import FIGURES, choose_figures, plan_rows
+from vit_tf.analysis.papers.papers import measurements
+from vit_tf.analysis.similarity.counterparts import counterparts
+from vit_tf.analysis.study import measure as measuring
+from vit_tf.analysis.study.measure import Data, measure
+from vit_tf.analysis.study.measurement_kinds import Forward, with_inputs
+from vit_tf.analysis.study.models import Subject, block_outputs
 
 
 @pytest.fixture(scope="module")

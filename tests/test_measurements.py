@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import vit_tf
-from vit_tf.analysis import measurements
-from vit_tf.analysis.subjects import Subject, block_outputs, representations, slug
+from vit_tf.analysis.papers.papers import measurements
+from vit_tf.analysis.study.models import Subject, block_outputs, representations, slug
 
 
 def subject(name, role, model):
@@ -77,7 +77,7 @@ def test_places_of_an_early_stage_lie_at_the_quarters_of_its_map(bit):
     rng = np.random.default_rng(0)
     images = rng.normal(size=(8, 16, 16, 3)).astype("float32")
     totals = measurements.localization(bit, "stage1").statistic(features)
-    from vit_tf.analysis.stream import evaluate
+    from vit_tf.analysis.engine.stream import evaluate
 
     result = evaluate(totals, images, features)
     side = result.sizes["row"]

@@ -6,7 +6,7 @@ from scipy.special import erf
 
 import vit_tf
 from vit_tf import TokenGrid
-from vit_tf.mixer import VARIANTS, Mixer
+from vit_tf.models.mixer import VARIANTS, Mixer
 
 # Millions of parameters without the head, from table 1 of Tolstikhin et al. 2021.
 MILLIONS = {"S/32": 19, "S/16": 18, "B/32": 60, "B/16": 59, "L/32": 206, "L/16": 207, "H/14": 431}

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from vit_tf import cluster, distribute
+from vit_tf import distribute
+from vit_tf.distribute import cluster
 
 WORKER = Path(__file__).with_name("multiworker_worker.py")
 LIMIT = 300

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from vit_tf.objectives import SoftmaxCrossEntropy, Top1Accuracy
+from vit_tf.training.objectives import SoftmaxCrossEntropy, Top1Accuracy
 
 
 def cross_entropy(probabilities, logits, smoothing):

@@ -6,9 +6,9 @@ import matplotlib.pyplot as plt
 import pytest
 import xarray as xr
 
-from vit_tf.analysis import pictures
-from vit_tf.analysis.figure_rows import Row
-from vit_tf.analysis.papers import RAGHU
+from vit_tf.analysis.papers.figure_rows import Row
+from vit_tf.analysis.papers.papers import RAGHU
+from vit_tf.analysis.study import pictures
 
 ENTRY = SimpleNamespace(section="structure", paper="Figure 1", source=RAGHU)
 

@@ -10,9 +10,9 @@ from sklearn.datasets import load_digits
 
 import vit_tf
 from vit_tf import Preprocessing, data
-from vit_tf.beit import BEiT
-from vit_tf.clip import CLIPViT
-from vit_tf.mixer import Mixer
+from vit_tf.models.beit import BEiT
+from vit_tf.models.clip import CLIPViT
+from vit_tf.models.mixer import Mixer
 
 SHAPE = (8, 16, 3)
 ENCODER = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 8, "num_classes": 3}

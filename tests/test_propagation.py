@@ -8,8 +8,8 @@ import tensorflow as tf
 from PIL import Image
 
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.video_scores import outline, widen
-from vit_tf.data.scenes import Scene, Shape
+from vit_tf.analysis.objects.video_scores import outline, widen
+from vit_tf.data.annotated.scenes import Scene, Shape
 
 PIXELS = TokenGrid(8, 8, 0, 1)
 

@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from vit_tf.analysis.claims import Claim
-from vit_tf.analysis.papers import RAGHU, WALMER
-from vit_tf.analysis.report import Figure, write_report
+from vit_tf.analysis.papers.papers import RAGHU, WALMER
+from vit_tf.analysis.report.page import Figure, write_report
+from vit_tf.analysis.study.claims import Claim
 
 VOID = {"meta", "link", "img", "br", "hr"}
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from vit_tf.analysis import interactive, plots
-from vit_tf.analysis.report import Figure, write_report
+from vit_tf.analysis import plots
+from vit_tf.analysis.plots import interactive
+from vit_tf.analysis.report.page import Figure, write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [

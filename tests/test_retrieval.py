@@ -8,7 +8,7 @@ import xarray as xr
 
 from vit_tf import analysis
 from vit_tf.analysis import plots
-from vit_tf.analysis.retrieval import positive_ranks, precision_at
+from vit_tf.analysis.probes.retrieval import positive_ranks, precision_at
 
 POOL = {
     "first": lambda x: x[:, 0],

@@ -7,7 +7,7 @@ import xarray as xr
 from sklearn.linear_model import Ridge
 
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.ridge import TOKENS
+from vit_tf.analysis.probes.ridge import TOKENS
 
 L2 = (0.01, 1.0, 100.0)
 

@@ -8,7 +8,7 @@ from attention_heads import OBLONG, features_of, numbers, random_attention
 import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis import plots
-from vit_tf.analysis.saliency import most_attended
+from vit_tf.analysis.attention.saliency import most_attended
 
 SQUARE = TokenGrid(2, 2, 1, 4)
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from vit_tf import data
-from vit_tf.data import scenes, shapes
-from vit_tf.data.scenes import BACK_TONE, GRAIN, KINDS, NOTCH, Scene, Shape, pixel_centres
+from vit_tf.data import shapes
+from vit_tf.data.annotated import scenes
+from vit_tf.data.annotated.scenes import BACK_TONE, GRAIN, KINDS, NOTCH, Scene, Shape, pixel_centres
 from vit_tf.data.shapes import numbered_scene
 
 FINE = (400, 400)

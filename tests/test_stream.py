@@ -4,8 +4,8 @@ import tensorflow as tf
 
 from vit_tf import TokenGrid
 from vit_tf.analysis import Statistic, accumulate, choose, collect, match_maps, one_pass
-from vit_tf.analysis.stream import evaluate
-from vit_tf.distribute import strategy
+from vit_tf.analysis.engine.stream import evaluate
+from vit_tf.distribute.strategies import strategy
 
 
 @pytest.fixture

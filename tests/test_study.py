@@ -10,7 +10,7 @@ import study_models
 import xarray as xr
 
 import vit_tf
-from vit_tf.analysis import stream
+from vit_tf.analysis.engine import stream
 
 
 def tiny_plans(options, num_classes):

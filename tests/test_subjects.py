@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from vit_tf import TokenGrid
-from vit_tf.analysis import measurements
-from vit_tf.analysis.figure_entries import READS
-from vit_tf.analysis.figures import (
+from vit_tf.analysis.papers.figure_entries import READS
+from vit_tf.analysis.papers.figures import (
     FIGURES,
     choose_figures,
     left_out,
     plan_rows,
     without_failures,
 )
-from vit_tf.analysis.measure import Data
-from vit_tf.analysis.subjects import Subject, spread
+from vit_tf.analysis.papers.papers import measurements
+from vit_tf.analysis.study.measure import Data
+from vit_tf.analysis.study.models import Subject, spread
 
 # What there may be to read; nothing of it is read here.
 EVERYTHING = Data(*["there"] * 4, 10, **dict.fromkeys(READS, "there"))

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import vit_tf
-from vit_tf.taps import depth_order
+from vit_tf.taps.submodels import depth_order
 
 
 @keras.saving.register_keras_serializable("tests")

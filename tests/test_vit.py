@@ -38,7 +38,7 @@ def test_parameter_counts_of_models(size):
 
 
 def test_parameter_counts_of_every_variant():
-    from vit_tf.vit import VARIANTS
+    from vit_tf.models.vit import VARIANTS
 
     assert len(VARIANTS) == 20
     for size, counts in COUNTS.items():

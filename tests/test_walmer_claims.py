@@ -8,11 +8,17 @@ import xarray as xr
 from attention_heads import head, mean_of
 
 from vit_tf import TokenGrid
-from vit_tf.analysis import claims, walmer_claims, walmer_feature_findings, walmer_findings
-from vit_tf.analysis.aligned_attention import aligned_attention
-from vit_tf.analysis.claims import as_dataset, scorecard
-from vit_tf.analysis.head_classes import head_classes
-from vit_tf.analysis.papers import RAGHU, WALMER
+from vit_tf.analysis.attention.aligned_attention import aligned_attention
+from vit_tf.analysis.attention.head_classes import head_classes
+from vit_tf.analysis.papers.papers import (
+    RAGHU,
+    WALMER,
+    walmer_claims,
+    walmer_feature_findings,
+    walmer_findings,
+)
+from vit_tf.analysis.study import claims
+from vit_tf.analysis.study.claims import as_dataset, scorecard
 
 ROLES = {"vit": "vit", "fresh": "vit-untrained", "noise": "vit-noise"}
 EXPECTED = {1: "holds", -1: "does not hold", 0: "cannot tell"}

@@ -13,14 +13,14 @@ import tensorflow as tf
 from oracles import randomize
 
 from vit_tf import BEiT, BiT, CLIPViT, Mixer, Recipe, ViT, analysis, submodel
-from vit_tf.analysis.attention import attention_statistic
-from vit_tf.analysis.cka import cka_statistic
-from vit_tf.analysis.few_shot import few_shot
-from vit_tf.analysis.heads import head_statistic
-from vit_tf.analysis.localization import localization_statistic
-from vit_tf.analysis.mean_attention import mean_attention_statistic
-from vit_tf.analysis.ridge import Probe, probe_statistic, score_statistic
-from vit_tf.analysis.skips import skip_statistic
+from vit_tf.analysis.attention.attention import attention_statistic
+from vit_tf.analysis.attention.mean_attention import mean_attention_statistic
+from vit_tf.analysis.flow.skips import skip_statistic
+from vit_tf.analysis.probes.few_shot import few_shot
+from vit_tf.analysis.probes.ridge import Probe, probe_statistic, score_statistic
+from vit_tf.analysis.similarity.cka import cka_statistic
+from vit_tf.analysis.similarity.heads import head_statistic
+from vit_tf.analysis.similarity.localization import localization_statistic
 
 SHAPE, CLASSES = (16, 16, 3), 3
 COMMON = {"image_shape": SHAPE, "num_layers": 1, "hidden_dim": 8, "num_classes": CLASSES}

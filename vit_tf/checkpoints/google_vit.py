@@ -23,7 +23,7 @@ from vit_tf.checkpoints.plans import (
     square,
     vit_embedding_part,
 )
-from vit_tf.hybrid import stem_stride
+from vit_tf.models.hybrid import stem_stride
 
 FAMILY = "Google's Vision Transformers"
 # Where the weights lie, and what the state of a training may hold beside them.

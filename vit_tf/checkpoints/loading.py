@@ -14,13 +14,13 @@ from vit_tf.checkpoints import (
     google_vit,
     timm_vit,
 )
-from vit_tf.checkpoints.archives import open_archive
+from vit_tf.checkpoints.files.archives import open_archive
 from vit_tf.checkpoints.filling import check, fill
 from vit_tf.checkpoints.names import fetch
 from vit_tf.checkpoints.plans import Wishes, first_names
+from vit_tf.models.resolution import at_resolution
+from vit_tf.models.transformer import check_pooling
 from vit_tf.preprocessing import Preprocessing
-from vit_tf.resolution import at_resolution
-from vit_tf.transformer import check_pooling
 
 # In this order: BEiT's files have all the names that tell a ViT of timm.
 FAMILIES = (google_vit, google_bit, google_mixer, clip, beit, timm_vit)

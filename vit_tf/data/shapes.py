@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.data.scenes import KINDS, random_scene
+from vit_tf.data.annotated.scenes import KINDS, random_scene
 from vit_tf.data.source import Source
 
 SIDE = 64

@@ -1,0 +1,90 @@
+"""Mean attention maps: what every other view of a model's attention can be computed from."""
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from ..engine.results import provenance, require_finite
+from ..engine.stream import Statistic, evaluate
+from ..engine.tokens import require_grid
+from .attention import attention_weights, summed_spatial
+
+
+def mean_attention(features, images, grid=None):
+    """Attention weights averaged over examples, raw and renormalised over the spatial keys.
+
+        raw(q, k)     = mean over examples of a(q, k)
+        spatial(q, k) = mean over examples of a(q, k) / sum_j a(q, j),  j and k spatial keys
+
+    Averaging over examples and re-aligning or averaging over queries commute, so that maps of CLS,
+    aligned maps and offsets follow from this one result (Walmer et al. 2023, section 4).
+
+    Args:
+        features: callable from images to a dict of attention weights of shape (example, head,
+            query, key). Where some names end in `"weights"`, as in the tap grammar, the others
+            are left out.
+        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        grid: `TokenGrid` of the tokens; by default the features' own.
+
+    Returns:
+        Dataset of `raw` of shape (layer, head, query, key) over all tokens and `spatial` of shape
+        (layer, head, query, spatial_key) over the keys that have a place; both are shares, and
+        sum to 1 over the keys.
+
+    Raises:
+        ValueError: for taps that are not attention weights over the grid's tokens, or not finite.
+    """
+    statistic = mean_attention_statistic(features, grid)
+    return evaluate(statistic, images, features, description="mean attention")
+
+
+def mean_attention_statistic(features, grid=None):
+    """The `Statistic` of `mean_attention`."""
+    grid = require_grid(features, grid)
+
+    def step(images, taps):
+        weights = attention_weights(taps, grid)
+        return {
+            "raw": {
+                layer: tf.reduce_sum(tf.cast(w, tf.float32), axis=0) for layer, w in weights.items()
+            },
+            "spatial": {layer: summed_spatial(w, grid) for layer, w in weights.items()},
+            "examples": tf.shape(images)[0],
+            "batches": 1,
+        }
+
+    return Statistic(step, lambda totals: _means(totals, features, grid))
+
+
+def _means(totals, features, grid):
+    layers = list(totals["raw"])
+    raw, spatial = (
+        np.stack(list(totals[name].values())) / totals["examples"] for name in ("raw", "spatial")
+    )
+    require_finite("mean attention", spatial, layers)
+    dims = ("layer", "head", "query")
+    tokens = np.arange(grid.num_tokens)
+    return xr.Dataset(
+        {
+            "raw": ((*dims, "key"), raw, {"long_name": "mean attention", "units": "1"}),
+            "spatial": (
+                (*dims, "spatial_key"),
+                spatial,
+                {"long_name": "mean attention over the spatial keys", "units": "1"},
+            ),
+        },
+        coords={
+            "layer": layers,
+            "head": np.arange(raw.shape[1]),
+            "query": tokens,
+            "key": tokens,
+            "spatial_key": tokens[grid.prefix :],
+        },
+        attrs=provenance(
+            features,
+            totals["examples"],
+            totals["batches"],
+            estimator="mean over examples",
+            **vars(grid),
+        ),
+    )

@@ -1,0 +1,187 @@
+"""Attention rollout: from which places of the image the tokens of a layer come."""
+
+import itertools
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from ..engine.results import provenance, require_finite
+from ..engine.stream import Statistic, collect, evaluate
+from ..engine.tokens import require_grid
+from .attention import attention_weights
+
+# Share of the squared norm of a site's sum by which the next site's skip may differ from it.
+UNCHANGED = 1e-6
+
+
+def attention_rollout(features, images, grid=None):
+    """Attention followed through the layers down to the input, averaged over examples.
+
+        R_l = A_l R_(l-1),  A_l = (mean over heads of a_l) / 2 + I / 2,  R_0 = I
+
+    so that R_l(q, k) is the share of token k of the embedding in token q after layer l (Abnar and
+    Zuidema 2020, https://arxiv.org/abs/2005.00928, section 3). The halves stand for skips that pass
+    tokens on as they are, next to branches of like weight; values and MLPs are left out of account.
+
+    Args:
+        features: callable from images to taps, with `"block*/attention/weights"` of shape (example,
+            head, query, key), and `"block*/*/skip"` and `"block*/*/sum"` of all sites of these
+            blocks, which show that the skips are there.
+        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        grid: `TokenGrid` of the tokens; by default the features' own.
+
+    Returns:
+        DataArray of shape (layer, query, key) over all tokens, prefix included; sums to 1 over the
+        keys.
+
+    Raises:
+        ValueError: where rollout says nothing: for a site without its skip, or one whose sum does
+            not go on as it is, as in post-norm models; and as `mean_attention`.
+    """
+    statistic = rollout_statistic(features, grid)
+    return evaluate(statistic, images, features, description="attention rollout")
+
+
+def rollout_statistic(features, grid=None):
+    """The `Statistic` of `attention_rollout`."""
+    grid = require_grid(features, grid)
+
+    def step(images, taps):
+        rollouts = _rollouts(taps, grid)
+        return {
+            "rollout": {layer: tf.reduce_sum(r, axis=0) for layer, r in rollouts.items()},
+            "changes": {pair: tf.reduce_sum(c) for pair, c in _changes(taps).items()},
+            "examples": tf.shape(images)[0],
+            "batches": 1,
+        }
+
+    def finish(totals):
+        layers = list(totals["rollout"])
+        rollout = np.stack(list(totals["rollout"].values())) / totals["examples"]
+        require_finite("attention rollout", rollout, layers)
+        _require_unchanged(totals["changes"], totals["examples"])
+        counts = totals["examples"], totals["batches"]
+        return _labelled(rollout, "layer", layers, grid, provenance(features, *counts))
+
+    return Statistic(step, finish)
+
+
+def rollout_of_images(features, images, grid=None):
+    """Attention rollout through all layers, of each image: for a few images to look at.
+
+    Arguments and errors are those of `attention_rollout`.
+
+    Returns:
+        DataArray of shape (example, query, key).
+    """
+    grid = require_grid(features, grid)
+
+    def step(images):
+        taps = features(images)
+        rollouts = _rollouts(taps, grid)
+        return {"rollout": list(rollouts.values())[-1], "changes": _changes(taps)}
+
+    rows = collect(step, images, description="attention rollout")
+    rollout = rows["rollout"].astype(np.float64)
+    examples = [f"example {number}" for number in range(len(rollout))]
+    require_finite("attention rollout", rollout, examples)
+    _require_unchanged({pair: c.sum() for pair, c in rows["changes"].items()}, len(rollout))
+    facts = provenance(features, len(rollout), 1)
+    return _labelled(rollout, "example", np.arange(len(rollout)), grid, facts)
+
+
+def follow_attention(weights):
+    """Rollout of one layer after another.
+
+    Args:
+        weights: list of tensors of shape (..., head, query, key), in depth order.
+
+    Returns:
+        List of tensors of shape (..., query, key).
+    """
+    rollouts = []
+    for layer in weights:
+        mixed = tf.reduce_mean(tf.cast(layer, tf.float32), axis=-3)
+        mixed = (mixed / tf.reduce_sum(mixed, axis=-1, keepdims=True)) / 2.0
+        mixed += tf.eye(mixed.shape[-1]) / 2.0
+        rollouts.append(tf.matmul(mixed, rollouts[-1]) if rollouts else mixed)
+    return rollouts
+
+
+def _rollouts(taps, grid):
+    """Rollout after each layer: dict from layer to tensor of shape (example, query, key)."""
+    weights = attention_weights(taps, grid)
+    return dict(zip(weights, follow_attention(list(weights.values())), strict=True))
+
+
+def _changes(taps):
+    """How much each skip differs from the sum of the site before it.
+
+    Returns:
+        dict from "A/sum and B/skip" to the share of the squared norm, of shape (example,).
+
+    Raises:
+        ValueError: for a site without its skip or sum.
+    """
+    sites = _sites(taps)
+    wanted = [f"{site}/{what}" for site in sites for what in ("skip", "sum")]
+    missing = [tap for tap in wanted or ["block*/attention/weights"] if tap not in taps]
+    if missing:
+        raise ValueError(
+            "Expected 'skip' and 'sum' of every site beside its attention 'weights': rollout takes "
+            "half of each token from a skip, and says nothing of a model without skips. Received "
+            f"no {', '.join(missing[:5])}{', ...' if missing[5:] else ''}"
+        )
+    changes = {}
+    for before, after in itertools.pairwise(sites):
+        pair = f"{before}/sum", f"{after}/skip"
+        one, other = (tf.cast(taps[tap], tf.float32) for tap in pair)
+        changed, *own = (tf.reduce_sum(x**2, axis=(1, 2)) for x in (one - other, one, other))
+        changes[" and ".join(pair)] = tf.math.divide_no_nan(changed, own[0] + own[1])
+    return changes
+
+
+def _sites(taps):
+    """The sites of the blocks that have attention weights, in the order of the taps."""
+    whats = ("weights", "skip", "branch", "sum")
+    sites = dict.fromkeys(_parent(tap) for tap in taps if _is(tap, *whats))
+    blocks = {_parent(_parent(tap)) for tap in taps if _is(tap, "weights")}
+    return [site for site in sites if _parent(site) in blocks]
+
+
+def _parent(name):
+    return name.rpartition("/")[0]
+
+
+def _is(tap, *whats):
+    return tap.rpartition("/")[2] in whats
+
+
+def _require_unchanged(changes, examples):
+    """Raises a `ValueError` that names the sites between which tokens do not stay as they are."""
+    changed = [pair for pair, total in changes.items() if total / examples > UNCHANGED]
+    if changed:
+        raise ValueError(
+            "Expected the sum of each site to be the skip of the next: rollout says nothing where "
+            "sums are normalised (post-norm), or a site in between is not among the taps. Received "
+            f"a difference between {'; '.join(changed[:3])}{'; ...' if changed[3:] else ''}"
+        )
+
+
+def _labelled(rollout, first, names, grid, facts):
+    """The result, of shape (`first`, query, key)."""
+    tokens = np.arange(grid.num_tokens)
+    return xr.DataArray(
+        rollout,
+        dims=(first, "query", "key"),
+        coords={first: names, "query": tokens, "key": tokens},
+        name="attention_rollout",
+        attrs=facts
+        | {
+            "long_name": "attention rollout",
+            "units": "1",
+            "estimator": "product through the layers of (mean over heads + identity) / 2",
+        }
+        | vars(grid),
+    )

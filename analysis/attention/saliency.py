@@ -1,0 +1,172 @@
+"""Saliency of attention: whether what is attended to is the object in the image."""
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from ..engine.results import provenance, require_finite
+from ..engine.stream import Statistic, evaluate
+from ..engine.tokens import require_grid
+from .attention import attention_weights
+
+# What float32 sums of shares differ by: a token at the bound is not kept because of rounding.
+ROUNDING = 1e-6
+
+
+def attention_saliency(features, images_and_masks, grid=None, mass=0.6):
+    """Overlap of the most attended tokens of each image with a mask of its object.
+
+        IoU = sum_t kept_t covered_t / sum_t (kept_t + covered_t - kept_t covered_t)
+
+    averaged over the images whose mask is not empty. `kept` are the fewest tokens that hold `mass`
+    of an attention map, that of CLS or the mean over the spatial queries, after prefix keys are
+    left out; `covered` is the share of a token's patch that the mask covers, so that for masks of
+    pixels this is the IoU of pixels (Walmer et al. 2023, section 4.4, appendix C.3, figures 5 and
+    16; they count a patch that is touched as covered: give such masks on the token grid).
+
+    Args:
+        features: callable from images to a dict of attention weights, as for `mean_attention`.
+        images_and_masks: batched `tf.data.Dataset` of (images, masks), or a pair of arrays. Masks,
+            the union of an image's objects, are booleans or shares in [0, 1] of shape (example,
+            row, column), at the size of the image or of the token grid.
+        grid: `TokenGrid` of the tokens; by default the features' own.
+        mass: share of the attention that is kept, more than 0 and at most 1.
+
+    Returns:
+        Dataset of `iou` of shape (query, layer, head), `best_iou` and `best_head` of shape (query,
+        layer), the head of the largest mean IoU in each layer. `query` is `"cls"`, where there is
+        a prefix, and `"spatial"`. `left_out` in the attributes counts images with an empty mask.
+
+    Raises:
+        ValueError: for another `mass`, masks of another size or with values beyond [0, 1] or all
+            empty, and as `mean_attention`.
+    """
+    statistic = saliency_statistic(features, grid, mass)
+    return evaluate(statistic, images_and_masks, features, description="attention saliency")
+
+
+def saliency_statistic(features, grid=None, mass=0.6):
+    """The `Statistic` of `attention_saliency`; its labels are the masks."""
+    grid = require_grid(features, grid)
+    if not 0 < mass <= 1:
+        raise ValueError(f"Expected mass in (0, 1]. Received: mass={mass}")
+
+    def step(images, masks, taps):
+        covered = patch_cover(masks, grid)
+        counted = tf.reduce_any(covered > 0, axis=-1)
+        queries = {
+            layer: query_maps(weights, grid)
+            for layer, weights in attention_weights(taps, grid).items()
+        }
+        iou = {layer: _summed_iou(maps, covered, mass) for layer, maps in queries.items()}
+        shares = tf.cast(masks, tf.float32)
+        beyond = tf.logical_not((shares >= 0) & (shares <= 1))
+        return {
+            "iou": iou,
+            "attention": {layer: tf.reduce_sum(maps, (1, 3)) for layer, maps in queries.items()},
+            "counted": tf.reduce_sum(tf.cast(counted, tf.int32)),
+            "beyond": tf.reduce_sum(tf.cast(beyond, tf.int32)),
+            "examples": tf.shape(images)[0],
+            "batches": 1,
+        }
+
+    return Statistic(step, lambda totals: _labelled(totals, features, grid, mass), with_labels=True)
+
+
+def query_maps(weights, grid):
+    """Attention over the spatial keys of CLS, where there is a prefix, and of the mean query.
+
+    Args:
+        weights: tensor of shape (example, head, query, key).
+
+    Returns:
+        float32 tensor of shape (query, example, head, spatial_key), of the queries that
+        `query_names` lists; each map sums to 1.
+    """
+    weights = tf.cast(weights, tf.float32)
+    # A product reads all queries once, where a mean of some of them would copy these first.
+    share = [[0.0] * grid.prefix + [1.0 / grid.num_spatial] * grid.num_spatial]
+    queries = [weights[:, :, :1]] if grid.prefix else []
+    queries = tf.stack([*queries, tf.matmul(tf.constant(share), weights)])
+    maps = queries[:, :, :, 0, grid.prefix :]
+    return maps / tf.reduce_sum(maps, axis=-1, keepdims=True)
+
+
+def query_names(grid):
+    """Names of the maps of `query_maps`."""
+    return ["cls", "spatial"] if grid.prefix else ["spatial"]
+
+
+def patch_cover(masks, grid):
+    """The share of each token's patch that masks cover: float32 (example, spatial token).
+
+    Args:
+        masks: tensor of shape (example, row, column), of tokens or of pixels.
+
+    Raises:
+        ValueError: for masks of another size.
+    """
+    tokens = (grid.rows, grid.columns)
+    pixels = (grid.rows * grid.stride, grid.columns * grid.stride)
+    if masks.shape.rank != 3 or tuple(masks.shape[1:]) not in (tokens, pixels):
+        raise ValueError(
+            f"Expected masks of shape (example, row, column) of {tokens[0]} x {tokens[1]} tokens "
+            f"or {pixels[0]} x {pixels[1]} pixels. Received: shape {masks.shape}"
+        )
+    masks = tf.cast(masks, tf.float32)
+    if tuple(masks.shape[1:]) != tokens:
+        patches = (-1, grid.rows, grid.stride, grid.columns, grid.stride)
+        masks = tf.reduce_mean(tf.reshape(masks, patches), axis=(2, 4))
+    return tf.reshape(masks, (-1, grid.num_spatial))
+
+
+def most_attended(maps, mass):
+    """Which tokens hold `mass` of a map, as few as do: ones and zeros of its shape (..., token)."""
+    order = tf.argsort(maps, direction="DESCENDING", stable=True)
+    ranked = tf.gather(maps, order, axis=-1, batch_dims=maps.shape.rank - 1)
+    before = tf.cumsum(ranked, axis=-1, exclusive=True)
+    kept = tf.cast(before < mass - ROUNDING, tf.float32)
+    place = tf.argsort(order)
+    return tf.gather(kept, place, axis=-1, batch_dims=maps.shape.rank - 1)
+
+
+def _summed_iou(maps, covered, mass):
+    """IoU of each query and head, summed over examples, 0 for an empty mask: (query, head)."""
+    kept = most_attended(maps, mass)
+    both = tf.einsum("qeht,et->qeh", kept, covered)
+    either = tf.reduce_sum(kept, axis=-1) + tf.reduce_sum(covered, axis=-1)[:, None] - both
+    return tf.reduce_sum(both / either, axis=1)
+
+
+def _labelled(totals, features, grid, mass):
+    """The result of `attention_saliency`, from what the steps add up to."""
+    layers = list(totals["iou"])
+    require_finite("saliency", list(totals["attention"].values()), layers)
+    if totals["beyond"]:
+        raise ValueError("Expected masks with values in [0, 1]. Received: values beyond")
+    if not totals["counted"]:
+        raise ValueError("Expected a mask that is not empty. Received: empty masks only")
+    iou = np.stack(list(totals["iou"].values()), axis=1) / totals["counted"]
+    dims = ("query", "layer")
+    words = {"long_name": "mean IoU of attention and mask", "units": "1"}
+    return xr.Dataset(
+        {
+            "iou": ((*dims, "head"), iou, words),
+            "best_iou": (dims, iou.max(axis=-1), words),
+            "best_head": (dims, iou.argmax(axis=-1), {"long_name": "head of the largest IoU"}),
+        },
+        coords={
+            "query": query_names(grid),
+            "layer": layers,
+            "head": np.arange(iou.shape[-1]),
+        },
+        attrs=provenance(
+            features,
+            totals["examples"],
+            totals["batches"],
+            estimator="mean over examples of the IoU of the fewest tokens that hold the mass",
+            mass=mass,
+            left_out=int(totals["examples"] - totals["counted"]),
+            **vars(grid),
+        ),
+    )

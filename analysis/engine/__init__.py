@@ -1,0 +1,1 @@
+"""The engine: runs any statistic over data, in one pass, on any number of devices."""

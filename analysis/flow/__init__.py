@@ -1,0 +1,1 @@
+"""How does an image travel through a model? Receptive fields, skips, the first layer."""

@@ -1,0 +1,106 @@
+"""Skip ratios: what passes through the skips, and what through the branches."""
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from ..engine.results import provenance, require_finite
+from ..engine.stream import Statistic, evaluate
+from ..engine.tokens import as_tokens, grid_of
+
+
+def skip_ratio(features, images, grid=None):
+    """Norm ratio and cosine similarity of skip and branch, for every token of every sum.
+
+        norm_ratio = mean over examples of |skip| / |branch|
+        cosine     = mean over examples of <skip, branch> / (|skip| |branch|)
+
+    over the channels of a token (Raghu et al. 2021, section 6, figures 7 and E.2). An example whose
+    skip or branch is exactly zero at a token, as behind a ReLU that is off, has neither ratio nor
+    cosine there and is left out of that token's means; `left_out` in the attributes is the share.
+
+    Args:
+        features: callable from images to taps, of which `"site/skip"` and `"site/branch"` are
+            paired and the others left out. Maps count each place as a token, row by row.
+        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        grid: `TokenGrid` whose number of prefix tokens is noted; by default the features' own.
+
+    Returns:
+        Dataset with `norm_ratio` and `cosine` of shape (layer, token); a layer is a site such as
+        `"block00/mlp"`. Tokens that a layer does not have, or never defines, are NaN.
+
+    Raises:
+        ValueError: if no skip has its branch, or for activations that are not finite.
+    """
+    statistic = skip_statistic(features, grid)
+    return evaluate(statistic, images, features, description="skip ratios")
+
+
+def skip_statistic(features, grid=None):
+    """The `Statistic` of `skip_ratio`."""
+
+    def step(images, taps):
+        return {
+            "ratios": {site: _summed_ratios(site, *pair) for site, pair in _pairs(taps).items()},
+            "examples": tf.shape(images)[0],
+            "batches": 1,
+        }
+
+    return Statistic(step, lambda totals: _means(totals, features, grid_of(features, grid)))
+
+
+def _means(totals, features, grid):
+    """The result of `skip_ratio`, from what the steps add up to."""
+    sites, summed = list(totals["ratios"]), list(totals["ratios"].values())
+    require_finite("skip ratios", summed, sites)
+    tokens = max(site.shape[1] for site in summed)
+    padded = np.full((2, len(sites), tokens), np.nan)
+    for index, (*ratios, count) in enumerate(summed):
+        defined = count > 0
+        padded[:, index, : len(count)][:, defined] = np.array(ratios)[:, defined] / count[defined]
+    counted = sum(count.sum() for _, _, count in summed)
+    possible = totals["examples"] * sum(len(count) for _, _, count in summed)
+    known = {} if grid is None else {"prefix": grid.prefix}
+    dims = ("layer", "token")
+    return xr.Dataset(
+        {
+            "norm_ratio": (dims, padded[0], {"long_name": "|skip| / |branch|", "units": "1"}),
+            "cosine": (dims, padded[1], {"long_name": "cosine of skip and branch", "units": "1"}),
+        },
+        coords={"layer": sites, "token": np.arange(tokens)},
+        attrs=provenance(
+            features,
+            totals["examples"],
+            totals["batches"],
+            estimator="mean over examples of the ratio at each token",
+            left_out=float(1 - counted / possible),
+            **known,
+        ),
+    )
+
+
+def _pairs(taps):
+    """The skips and branches that belong together: dict from site to (skip, branch)."""
+    sites = [tap.removesuffix("/skip") for tap in taps if tap.endswith("/skip")]
+    pairs = {
+        site: (taps[f"{site}/skip"], taps[f"{site}/branch"])
+        for site in sites
+        if f"{site}/branch" in taps
+    }
+    if not pairs:
+        raise ValueError(
+            "Expected taps 'site/skip' with their 'site/branch'. "
+            f"Received: {', '.join(list(taps)[:8])}"
+        )
+    return pairs
+
+
+def _summed_ratios(site, skip, branch):
+    """Ratio, cosine and number of examples that have them, summed: shape (3, token)."""
+    skip, branch = as_tokens(f"{site}/skip", skip), as_tokens(f"{site}/branch", branch)
+    skip_norm, branch_norm = tf.norm(skip, axis=-1), tf.norm(branch, axis=-1)
+    defined = tf.logical_and(skip_norm != 0.0, branch_norm != 0.0)  # NaN stays in, and is found
+    product = tf.where(defined, skip_norm * branch_norm, 1.0)
+    cosine = tf.reduce_sum(skip * branch, axis=-1) / product
+    ratio = tf.where(defined, skip_norm / tf.where(defined, branch_norm, 1.0), 0.0)
+    return tf.reduce_sum(tf.stack([ratio, cosine, tf.cast(defined, tf.float32)]), axis=1)

@@ -1,0 +1,1 @@
+"""Do features find objects again? Videos, keypoints and dense features."""

@@ -1,0 +1,156 @@
+"""Dense features: tokens of an image at twice the size that the model takes, window by window."""
+
+import itertools
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from ..engine.stream import as_dataset, collect
+from ..engine.tokens import as_tokens, require_grid
+
+# Each image becomes four windows or more.
+BATCH_SIZE = 8
+ENLARGED = 2
+
+
+@dataclass(frozen=True)
+class Window:
+    """Where a window lies, in pixels, and how many of its token rows and columns are filled before.
+
+    Only the others, those below `filled_rows` and right of `filled_columns`, are taken from it.
+    """
+
+    top: int
+    left: int
+    filled_rows: int
+    filled_columns: int
+
+
+def dense_size(height, width, size, patch):
+    """The (height, width) that an image is resized to, in pixels.
+
+    The shorter side becomes twice the input size, and the longer one the multiple of the patch
+    that is nearest to the same shape (Walmer et al. 2023, appendix B.4), of two the larger.
+
+    Args:
+        height, width: size of the image, in pixels.
+        size: height and width that the model takes, in pixels.
+        patch: height and width of a patch, in pixels.
+    """
+    short, long = sorted((height, width))
+    target = ENLARGED * size
+    stretched = (2 * long * target + short * patch) // (2 * short * patch) * patch
+    return (target, stretched) if height <= width else (stretched, target)
+
+
+def plan_windows(height, width, size, patch):
+    """The windows that fill all tokens of an image, row by row: a list of `Window`.
+
+    They lie side by side, and those at the far edge are moved back into the image, where they
+    overlap the ones before: each token is filled by the first window that holds it.
+
+    Args:
+        height, width: size of the image, in pixels.
+        size: height and width of a window, in pixels.
+        patch: height and width of a patch, in pixels.
+
+    Raises:
+        ValueError: for sizes that are no multiples of the patch, and images smaller than a window.
+    """
+    if size % patch or height % patch or width % patch or min(height, width) < size:
+        raise ValueError(
+            "Expected the image's height and width to be at least size, and all three to be "
+            f"multiples of the patch. Received: height={height}, width={width}, size={size}, "
+            f"patch={patch}"
+        )
+    return [
+        Window(top, left, filled_rows, filled_columns)
+        for (top, filled_rows), (left, filled_columns) in itertools.product(
+            _along(height, size, patch), _along(width, size, patch)
+        )
+    ]
+
+
+def _along(length, size, patch):
+    """Where windows begin along one axis, in pixels, and how many tokens are filled before."""
+    places = [(start, 0) for start in range(0, length - size + 1, size)]
+    rest = length % size
+    return [*places, (length - size, (size - rest) // patch)] if rest else places
+
+
+def dense_features(features, images, grid=None):
+    """Tokens of images at twice the input size, cut into windows that the model takes.
+
+    The images are resized (bilinear, antialiased) as `dense_size` says, and the windows are those
+    of `plan_windows` (Walmer et al. 2023, section 5.3 and appendix B.4). Prefix tokens are left
+    out: each window has its own.
+
+    Args:
+        features: callable from images to `{layer: tokens or map}` with the tokens of the grid.
+        images: array of shape (example, height, width, channel) of images of any one size, or a
+            batched `tf.data.Dataset` of them, normalised as the model expects.
+        grid: `TokenGrid` of the model's tokens, as many rows as columns; by default the features'.
+
+    Returns:
+        dict from layer to a float32 array of shape (example, row, column, channel).
+
+    Raises:
+        ValueError: without a grid, for one that is not square, images whose size is not known
+            ahead, and layers without the grid's tokens.
+    """
+    grid = require_grid(features, grid)
+    if grid.rows != grid.columns:
+        raise ValueError(f"Expected a grid with as many rows as columns. Received: {grid}")
+    data = as_dataset(images, BATCH_SIZE)
+    return collect(lambda batch: _dense_step(features, batch, grid), data, description="dense")
+
+
+def token_maps(features, images, grid):
+    """Tokens of images at the size that the model takes; arguments and result as of those."""
+    data = as_dataset(images, BATCH_SIZE)
+    return collect(
+        lambda batch: {
+            layer: token_map(layer, values, grid) for layer, values in features(batch).items()
+        },
+        data,
+    )
+
+
+def _dense_step(features, images, grid):
+    """The tokens of a batch of images, as `dense_features` describes them."""
+    if None in tuple(images.shape[1:3]):
+        raise ValueError(f"Expected images of one size. Received: shape {images.shape}")
+    size = grid.rows * grid.stride
+    height, width = dense_size(*images.shape[1:3], size, grid.stride)
+    large = tf.image.resize(tf.cast(images, tf.float32), (height, width), antialias=True)
+    windows = plan_windows(height, width, size, grid.stride)
+    cut = [large[:, w.top : w.top + size, w.left : w.left + size] for w in windows]
+    taps = features(tf.cast(tf.concat(cut, axis=0), images.dtype))
+    maps = {layer: token_map(layer, values, grid) for layer, values in taps.items()}
+    return {layer: _fill(tf.split(values, len(windows)), windows) for layer, values in maps.items()}
+
+
+def token_map(layer, values, grid):
+    """The spatial tokens of a layer as a float32 map of shape (example, row, column, channel).
+
+    Raises:
+        ValueError: for a layer that has another number of tokens than the grid.
+    """
+    tokens = as_tokens(layer, values)
+    if tokens.shape[1] != grid.num_tokens:
+        raise ValueError(
+            f"Expected layers with the {grid.num_tokens} tokens of {grid}. "
+            f"Received: {layer!r} with {tokens.shape[1]}"
+        )
+    shape = (-1, grid.rows, grid.columns, tokens.shape[-1])
+    return tf.reshape(grid.spatial(tokens), shape)
+
+
+def _fill(maps, windows):
+    """One map of shape (example, row, column, channel) of the new parts of those of windows."""
+    parts = zip(maps, windows, strict=True)
+    rows = [
+        tf.concat([part[:, w.filled_rows :, w.filled_columns :] for part, w in row], axis=2)
+        for _, row in itertools.groupby(parts, key=lambda pair: pair[1].top)
+    ]
+    return tf.concat(rows, axis=1)

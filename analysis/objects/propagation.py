@@ -1,0 +1,217 @@
+"""Propagation of labels through a video: do features find the same things again, frame by frame?"""
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from ..engine.results import provenance, require_finite
+from ..engine.tokens import require_grid
+from .dense_features import dense_features, token_maps
+from .video_scores import boundary_accuracy, region_similarity
+
+
+def propagate(tokens, first, *, num_last=7, temperature=0.1, top=5, radius=12):
+    """Labels of the tokens of each frame, from those of the first frame.
+
+        label[t, i] = sum_j w_ij label_j,    w_ij ~ exp(cosine(token[t, i], token_j) / temperature)
+
+    over the `top` most similar tokens j among those of the first frame and of the last `num_last`
+    ones before t that lie at most `radius` rows and at most `radius` columns from i; the weights
+    sum to 1 (Walmer et al. 2023, section 6.2, after the DAVIS protocol of DINO, Caron et al. 2021,
+    with its square neighbourhood). A label found is used as it is, without rounding.
+
+    Args:
+        tokens: array of shape (frame, row, column, channel).
+        first: labels of the first frame, float array of shape (row, column, label).
+        num_last: number of previous frames, apart from the first.
+        temperature: what cosines are divided by.
+        top: number of tokens that each label is made of.
+        radius: largest distance along each axis, in tokens.
+
+    Returns:
+        float32 array of shape (frame, row, column, label), that begins with `first`.
+
+    Raises:
+        ValueError: for arrays that do not fit each other, and numbers out of range.
+    """
+    tokens, first = np.asarray(tokens, np.float32), np.asarray(first, np.float32)
+    if tokens.ndim != 4 or first.ndim != 3 or tokens.shape[1:3] != first.shape[:2]:
+        raise ValueError(
+            "Expected tokens of shape (frame, row, column, channel) and first labels of shape "
+            f"(row, column, label). Received: shapes {tokens.shape} and {first.shape}"
+        )
+    if num_last < 0 or temperature <= 0 or top < 1 or radius < 0:
+        raise ValueError(
+            "Expected num_last >= 0, temperature > 0, top >= 1 and radius >= 0. Received: "
+            f"num_last={num_last}, temperature={temperature}, top={top}, radius={radius}"
+        )
+    norms = np.linalg.norm(tokens, axis=-1, keepdims=True)
+    tokens = tokens / np.where(norms > 0, norms, 1)
+    labels = np.empty((*tokens.shape[:3], first.shape[-1]), np.float32)
+    labels[0] = first
+    for frame in range(1, len(tokens)):
+        sources = [0, *range(max(1, frame - num_last), frame)]
+        for row in range(tokens.shape[1]):
+            near = slice(max(0, row - radius), row + radius + 1)
+            cosines = [_cosines(tokens[frame, row], tokens[s, near], radius) for s in sources]
+            values = labels[sources, near].reshape(-1, labels.shape[-1])
+            labels[frame, row] = _best_mean(np.concatenate(cosines, 1), values, top, temperature)
+    return labels
+
+
+def _cosines(tokens, source, radius):
+    """Cosines of a row of tokens and those of a source frame: array of shape (column, token).
+
+    Args:
+        tokens: normalised, of shape (column, channel).
+        source: normalised, of shape (row, column, channel), of the rows that are near.
+        radius: largest distance of columns; cosines beyond it are -inf.
+    """
+    columns = np.arange(len(tokens))
+    cosines = (tokens @ source.reshape(-1, source.shape[-1]).T).reshape(
+        len(tokens), -1, len(tokens)
+    )
+    far = np.abs(columns[:, None] - columns) > radius
+    return np.where(far[:, None], -np.inf, cosines).reshape(len(tokens), -1)
+
+
+def _best_mean(cosines, values, top, temperature):
+    """Weighted mean of the values of the most similar tokens: array of shape (column, label).
+
+    Args:
+        cosines: array of shape (column, token).
+        values: array of shape (token, label).
+        top, temperature: as for `propagate`.
+    """
+    count = min(top, cosines.shape[1])
+    best = np.argpartition(-cosines, count - 1, axis=1)[:, :count]
+    chosen = np.take_along_axis(cosines, best, axis=1)
+    weights = np.exp((chosen - chosen.max(axis=1, keepdims=True)) / temperature)
+    weights /= weights.sum(axis=1, keepdims=True)
+    return np.einsum("ik,ikl->il", weights, values[best])
+
+
+def propagate_masks(tokens, first, **options):
+    """Index masks of all frames of a video, from that of the first.
+
+    As in DINO's protocol, the first mask is taken at the centre of each token, the labels found
+    are enlarged bilinearly, in each frame those of each object and of the ground are stretched to
+    [0, 1], and each pixel gets the largest.
+
+    Args:
+        tokens: array of shape (frame, row, column, channel).
+        first: int array of shape (height, width), 0 for the ground and 1, 2, ... for objects.
+        **options: as for `propagate`.
+
+    Returns:
+        uint8 array of shape (frame, height, width), that begins with `first`.
+
+    Raises:
+        ValueError: for a first mask that is not one of objects, and as `propagate`.
+    """
+    first = np.asarray(first)
+    if first.ndim != 2 or first.dtype.kind not in "iu" or first.min() < 0 or first.max() > 254:
+        raise ValueError(
+            "Expected the first mask to be integers from 0 to 254 of shape (height, width). "
+            f"Received: {first.dtype} of shape {first.shape}"
+        )
+    rows, columns = np.shape(tokens)[1:3]
+    at_rows = ((np.arange(rows) + 0.5) * first.shape[0] / rows).astype(int)
+    at_columns = ((np.arange(columns) + 0.5) * first.shape[1] / columns).astype(int)
+    known = np.eye(first.max() + 1, dtype=np.float32)[first[at_rows][:, at_columns]]
+    masks = [_as_mask(labels, first.shape) for labels in propagate(tokens, known, **options)[1:]]
+    return np.stack([first, *masks]).astype(np.uint8)
+
+
+def _as_mask(labels, size):
+    """The index mask of soft labels of shape (row, column, label), of `size` (height, width)."""
+    large = tf.image.resize(labels, size).numpy()
+    low, high = large.min(axis=(0, 1)), large.max(axis=(0, 1))
+    stretched = (large - low) / np.where(high > low, high - low, 1)
+    return np.where(high > low, stretched, large).argmax(axis=-1)
+
+
+def label_propagation(features, videos, grid=None, dense=True, **options):
+    """How well the objects of videos are followed from their masks in the first frame.
+
+    Region similarity J and boundary accuracy F of each object, averaged over the frames but the
+    first, which is given, and the last, which DAVIS leaves out (Walmer et al. 2023, section 6.2,
+    figures 10 and 30, table 4; Pont-Tuset et al. 2017). The mean over objects of (J + F) / 2 is
+    the `score` of a layer.
+
+    Args:
+        features: callable from images to `{layer: tokens or map}` with the tokens of the grid.
+        videos: iterable of (frames, masks), gone through once: normalised images of shape (frame,
+            height, width, channel) and index masks, ints of shape (frame, height, width), 0 for
+            the ground and 1, 2, ... for objects; those that are not in the first frame are not
+            looked for, and 255 counts as ground.
+        grid: `TokenGrid` of the model's tokens, square; by default the features' own.
+        dense: whether to take `dense_features`; if not, frames must have the model's input size.
+        **options: as for `propagate`.
+
+    Returns:
+        Dataset of `region` and `boundary` of shape (layer, object) and `score` of shape (layer,),
+        objects video by video, with the coordinate `video`.
+
+    Raises:
+        ValueError: for videos of fewer than three frames or without an object in the first, and as
+            `propagate` and `dense_features`.
+    """
+    grid = require_grid(features, grid)
+    scores, video_of, examples = {}, [], 0
+    for number, (frames, masks) in enumerate(videos):
+        masks = _checked_masks(frames, masks)
+        maps = (dense_features if dense else token_maps)(features, frames, grid)
+        require_finite("label propagation", list(maps.values()), list(maps))
+        objects = np.unique(masks[0])[1:]
+        for layer, tokens in maps.items():
+            found = propagate_masks(tokens, masks[0], **options)
+            mean = _mean_scores(found[1:-1], masks[1:-1], objects)
+            scores.setdefault(layer, []).append(mean)
+        examples += len(masks)
+        video_of += [number] * len(objects)
+    if not video_of:
+        raise ValueError("Expected at least one video. Received none")
+    settings = propagate.__kwdefaults__ | options
+    notes = provenance(features, examples, number + 1, dense=dense, **settings)
+    return _labelled(scores, video_of, notes)
+
+
+def _mean_scores(found, masks, objects):
+    """J and F of each object, averaged over frames: array of shape (2, object)."""
+    measures = (region_similarity, boundary_accuracy)
+    return np.stack([measure(found, masks, objects).mean(axis=0) for measure in measures])
+
+
+def _labelled(scores, video_of, notes):
+    """The result of `label_propagation`, from J and F of each layer and video."""
+    region, boundary = np.stack([np.concatenate(s, axis=1) for s in scores.values()], axis=1)
+    dims = ("layer", "object")
+    words = {
+        "region": {"long_name": "region similarity J", "units": "1"},
+        "boundary": {"long_name": "boundary accuracy F", "units": "1"},
+        "score": {"long_name": "mean of J and F", "units": "1"},
+    }
+    return xr.Dataset(
+        {
+            "region": (dims, region, words["region"]),
+            "boundary": (dims, boundary, words["boundary"]),
+            "score": ("layer", (region + boundary).mean(axis=1) / 2, words["score"]),
+        },
+        coords={"layer": list(scores), "video": ("object", video_of)},
+        attrs=notes,
+    )
+
+
+def _checked_masks(frames, masks):
+    """Index masks with 0 in the place of 255, once they fit the frames."""
+    masks = np.asarray(masks)
+    if len(masks) < 3 or np.shape(frames)[:3] != masks.shape or masks.dtype.kind not in "iu":
+        raise ValueError(
+            "Expected videos of three frames or more, each with a mask of integers. Received: "
+            f"frames of shape {np.shape(frames)}, masks of {masks.dtype} of shape {masks.shape}"
+        )
+    masks = np.where(masks == 255, 0, masks)
+    if not masks[0].any():
+        raise ValueError("Expected an object in the first mask of each video. Received: none")
+    return masks

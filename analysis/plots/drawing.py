@@ -1,0 +1,97 @@
+"""Drawing: dicts from label to result become Matplotlib figures, from the plots of results."""
+
+import numpy as np
+import xarray as xr
+
+from .. import plots
+
+
+def alone(plot, several=False):
+    """A drawing of the only result, or of `several`; the plot may return one axes or an array."""
+
+    def draw(results):
+        axes = plot(results if several else next(iter(results.values())))
+        return np.ravel(axes)[0].figure
+
+    return draw
+
+
+def lines(plot, baselines=()):
+    """A drawing of lines of several results, with those of `baselines` in grey."""
+
+    def draw(results):
+        there = [label for label in baselines if label in results]
+        return plot(results, baselines=there).figure
+
+    return draw
+
+
+def localization_by_layer(result):
+    """`plot_localization` of all layers, for `alone`."""
+    return plots.plot_localization(result, layer=list(result.layer.values))
+
+
+def distances(results):
+    """A panel for each model, at most three a row, on one scale."""
+    import matplotlib.pyplot as plt
+
+    columns = min(3, len(results))
+    rows = -(-len(results) // columns)
+    size = (3.8 * columns + 1.8, 3.6 * rows + 0.6)
+    figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    figure.suptitle("Mean attention distance")
+    drawn = axes.ravel()[: len(results)]
+    for ax in axes.ravel()[len(results) :]:
+        ax.remove()
+    for ax, (name, result) in zip(drawn, results.items(), strict=True):
+        plots.plot_attention_distance(result, ax=ax).set_title(name, fontsize=10)
+    top = max(ax.get_ylim()[1] for ax in drawn)
+    layers = {tuple(result.layer.values) for result in results.values()}
+    for ax in drawn:
+        ax.set_ylim(0, top)
+        if len(layers) == 1 and ax is not axes[0, -1] and ax.get_legend():
+            ax.get_legend().remove()
+    return figure
+
+
+def token_probes(results):
+    """A line for each model, and the range of its tokens that have a place."""
+    ax = None
+    for name, result in results.items():
+        spatial = result.isel(token=slice(int(result.attrs["prefix"]), None))
+        ax = plots.plot_ridge_probe(spatial, ax=ax, label=name)
+    return ax.figure
+
+
+def probe_variants(results):
+    """Lines for each model and summary of its tokens, at the layers that have them all."""
+    shared = {}
+    for label, result in results.items():
+        layers = shared.setdefault(label.partition(": ")[0], list(result.layer.values))
+        layers[:] = [layer for layer in layers if layer in result.layer.values]
+    chosen = {
+        label: result.sel(layer=shared[label.partition(": ")[0]])
+        for label, result in results.items()
+    }
+    return plots.plot_probe_variants(chosen).figure
+
+
+def probes_by_model(results, models):
+    """One line for each model, with bars where there are several trainings of it."""
+    trainings, ax = {}, None
+    for name, result in results.items():
+        trainings.setdefault(models[name], []).append(result)
+    for model, seeds in trainings.items():
+        result = xr.concat(seeds, dim="seed", combine_attrs="drop_conflicts")
+        ax = plots.plot_ridge_probe(result, ax=ax, label=model)
+    return ax.figure
+
+
+def fractions(results):
+    """A line for each share of the training images."""
+    (result,) = results.values()
+    lines = {
+        f"{100 * share:g} % of the data": result.sel(fraction=share)
+        for share in result.fraction.values
+    }
+    return plots.plot_counterparts(lines).figure

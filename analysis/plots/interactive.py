@@ -1,0 +1,85 @@
+"""What a figure of the report shows under the cursor: labelled values, ready for JSON."""
+
+import numpy as np
+
+from . import style
+from .layers import layer_label, shorten
+
+
+def cka_heatmap(result):
+    """The heatmap of `plot_cka`, with a value in each cell.
+
+    Args:
+        result: Dataset with `cka` and, where known, `stderr` of dims (layer_x, layer_y).
+
+    Returns:
+        dict of `kind` "heatmap"; names `x` and `y`; `values` and `errors` as rows from the first
+        y, None where there is no value; `low`, `high` and `colours`, the fixed colour scale from
+        its low to its high end; and the labels.
+    """
+    cka = style.expect_variable(result, "cka", ("layer_x", "layer_y"))
+    errors = result["stderr"].transpose(*cka.dims).values.T if "stderr" in result else None
+    models = [result.attrs.get(f"model_{which}", "") for which in "xy"]
+    return {
+        "kind": "heatmap",
+        "x": style.layer_names(cka, "layer_x"),
+        "y": style.layer_names(cka, "layer_y"),
+        "x_label": layer_label("", models[0]),
+        "y_label": layer_label("", models[1]),
+        "value_label": "CKA",
+        "values": _numbers(cka.values.T),
+        "errors": None if errors is None else _numbers(errors),
+        "low": 0,
+        "high": 1,
+        "colours": _hex(style.colours("magma")(np.arange(256))),
+    }
+
+
+def distance_lines(result):
+    """The lines of `plot_attention_distance`, with a name for each head.
+
+    Args:
+        result: DataArray of dims (layer, head), in pixels.
+
+    Returns:
+        dict of `kind` "lines", `series` (a `name`, `short` name and `colour`, `values` in order
+        and a label for each), the `title` and the labels.
+    """
+    distance = style.expect_array(result, ("layer", "head"))
+    names = style.layer_names(distance)
+    short, _ = shorten(names)
+    heads = [str(head) for head in distance["head"].values]
+    series = []
+    colours = _hex(style.depth_colours(len(names)))
+    for name, brief, colour, row in zip(names, short, colours, distance.values, strict=True):
+        order = np.argsort(row, kind="stable")
+        series.append(
+            {
+                "name": name,
+                "short": brief,
+                "colour": colour,
+                "values": _numbers(row[order]),
+                "labels": [f"head {heads[index]}" for index in order],
+            }
+        )
+    return {
+        "kind": "lines",
+        "title": result.attrs.get("model", ""),
+        "x_label": "head, sorted by distance within its layer",
+        "y_label": "mean attention distance (pixels)",
+        "value_label": "pixels",
+        "series": series,
+    }
+
+
+def _numbers(values):
+    """Nested lists of numbers with four significant digits, None for what is not finite."""
+    if np.ndim(values):
+        return [_numbers(row) for row in values]
+    return float(f"{values:.4g}") if np.isfinite(values) else None
+
+
+def _hex(colours):
+    from matplotlib.colors import to_hex
+
+    return [to_hex(colour) for colour in colours]

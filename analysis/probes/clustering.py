@@ -1,0 +1,190 @@
+"""Clustering: whether the groups that features fall into are classes, objects or parts."""
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from sklearn.metrics.cluster import contingency_matrix
+
+from ..attention.saliency import patch_cover
+from ..engine.pooling import Pooled, pooled_statistic
+from ..engine.results import provenance, require_finite
+from ..engine.stream import Statistic, evaluate
+from ..engine.tokens import as_tokens, require_grid
+
+STARTS = 10
+SCORES = {
+    "purity": "cluster purity",
+    "nmi": "normalised mutual information",
+    "ari": "adjusted Rand index",
+}
+
+
+def clustering(features, images, num_clusters=None, tokens="first", seed=0, starts=STARTS):
+    """Agreement of k-means clusters of each layer with the labels of the images.
+
+        purity = sum over clusters of the size of its largest class / number of examples
+
+    the mutual information over the mean of both entropies, and the Rand index adjusted for chance
+    (Walmer et al. 2023, sections 5.2 and D.5, figures 7, 24 and 25). Purity grows with the number
+    of clusters, and is that of the largest class for no information: compare with a baseline.
+
+    Args:
+        features: callable from images to `{layer: tensor}` of shape (example, token, channel),
+            (example, row, column, channel) or (example, channel).
+        images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
+        num_clusters: number of clusters; as many as there are labels if None.
+        tokens: what is clustered: the `"first"` token, the `"mean"` of all, or that of the `"rest"`
+            without the first.
+        seed: of the first centres.
+        starts: number of runs from different centres, of which the tightest counts.
+
+    Returns:
+        Dataset of `purity`, `nmi` and `ari` of shape (layer,). The adjusted index may be negative.
+
+    Raises:
+        ValueError: for unknown `tokens`, features that are not finite, or a layer with fewer
+            different examples than clusters.
+    """
+    statistic = clustering_statistic(features, num_clusters, tokens, seed, starts)
+    return evaluate(statistic, images, features, description="clustering")
+
+
+def clustering_statistic(features, num_clusters=None, tokens="first", seed=0, starts=STARTS):
+    """The `Statistic` of `clustering`, which keeps the pooled rows."""
+    rows = pooled_statistic(tokens)
+
+    def finish(totals):
+        return cluster_scores(features, rows.finish(totals), num_clusters, seed, starts)
+
+    return Statistic(rows.step, finish, with_labels=True)
+
+
+def object_clustering(features, images, num_clusters=None, grid=None, seed=0, starts=STARTS):
+    """As `clustering`, of objects or parts: features averaged under their masks.
+
+    Walmer et al. 2023, sections 5.3 and D.5, figures 8, 26 and 27.
+
+    Args:
+        features: callable from images to `{layer: tensor}` of tokens that lie on the grid.
+        images: batched `tf.data.Dataset` of (images, masks, labels), or a triple of arrays. Masks
+            are as for `masked_features`; labels of shape (example, object) are integers, below 0
+            for an object that is none, where images have different numbers of them.
+        num_clusters, seed, starts: as for `clustering`.
+        grid: `TokenGrid` of the tokens; by default the features' own.
+
+    Returns:
+        Dataset as `clustering` returns it. `objects` in the attributes counts them, and `left_out`
+        those with a label whose mask is empty.
+
+    Raises:
+        ValueError: for tokens or masks that do not lie on the grid, masks with values beyond
+            [0, 1], and as `clustering`.
+    """
+    statistic = object_statistic(features, num_clusters, grid, seed, starts)
+    return evaluate(statistic, images, features, description="clustering of objects")
+
+
+def object_statistic(features, num_clusters=None, grid=None, seed=0, starts=STARTS):
+    """The `Statistic` of `object_clustering`, of images, masks and labels."""
+    grid = require_grid(features, grid)
+
+    def step(images, masks, labels, taps):
+        means = {tap: masked_features(as_tokens(tap, x), masks, grid) for tap, x in taps.items()}
+        shares = tf.cast(masks, tf.float32)
+        beyond = tf.logical_not((shares >= 0) & (shares <= 1))
+        labelled, seen = labels >= 0, tf.reduce_any(shares > 0, axis=(2, 3))
+        counted = tf.logical_and(labelled, seen)
+        means = {tap: tf.cast(tf.boolean_mask(x, counted), tf.float64) for tap, x in means.items()}
+        return {
+            "rows": {"x": means, "labels": tf.boolean_mask(labels, counted)},
+            "left_out": tf.reduce_sum(tf.cast(tf.logical_and(labelled, ~seen), tf.int32)),
+            "beyond": tf.reduce_sum(tf.cast(beyond, tf.int32)),
+            "examples": tf.shape(images)[0],
+            "batches": 1,
+        }
+
+    def finish(totals):
+        if totals["beyond"]:
+            raise ValueError("Expected masks with values in [0, 1]. Received: values beyond")
+        x, labels = totals["rows"]["x"], totals["rows"]["labels"]
+        require_finite("features of objects", list(x.values()), x)
+        pooled = Pooled(x, labels, "under masks", int(totals["batches"]))
+        result = cluster_scores(features, pooled, num_clusters, seed, starts)
+        facts = provenance(features, totals["examples"], totals["batches"], objects=len(labels))
+        return result.assign_attrs(facts | {"left_out": int(totals["left_out"])})
+
+    return Statistic(step, finish, with_labels=True)
+
+
+def masked_features(tokens, masks, grid):
+    """The mean of the tokens under each mask, weighted by the share of a patch that it covers.
+
+        mean(m) = sum_t cover(m, t) x(t) / sum_t cover(m, t)
+
+    Args:
+        tokens: tensor of shape (example, token, channel) on the grid.
+        masks: booleans or shares of shape (example, object, row, column), of pixels or of tokens.
+        grid: `TokenGrid` of the tokens.
+
+    Returns:
+        Tensor of shape (example, object, channel); NaN for an empty mask.
+
+    Raises:
+        ValueError: for tokens or masks of other sizes.
+    """
+    if masks.shape.rank != 4 or tokens.shape[1] != grid.num_tokens:
+        raise ValueError(
+            "Expected masks of shape (example, object, row, column) and "
+            f"{grid.num_tokens} tokens. Received: shapes {masks.shape} and {tokens.shape}"
+        )
+    flat = tf.reshape(masks, (-1, *masks.shape[2:]))
+    shape = (*tf.unstack(tf.shape(masks)[:2]), grid.num_spatial)
+    cover = tf.reshape(patch_cover(flat, grid), shape)
+    sums = tf.matmul(cover, grid.spatial(tokens))
+    return sums / tf.reduce_sum(cover, axis=-1, keepdims=True)
+
+
+def cluster_scores(features, pooled, num_clusters=None, seed=0, starts=STARTS):
+    """The result of `clustering` of features that were pooled before; `Pooled` as the second."""
+    scores = {name: [] for name in SCORES}
+    num_classes = len(np.unique(pooled.labels))
+    num_clusters = num_clusters or num_classes
+    for layer, x in pooled.layers.items():
+        _require_different(layer, x, num_clusters)
+        means = KMeans(num_clusters, n_init=starts, random_state=seed)
+        clusters = means.fit_predict(x)
+        scores["purity"].append(purity(pooled.labels, clusters))
+        scores["nmi"].append(normalized_mutual_info_score(pooled.labels, clusters))
+        scores["ari"].append(adjusted_rand_score(pooled.labels, clusters))
+    attributes = {name: {"long_name": words, "units": "1"} for name, words in SCORES.items()}
+    return xr.Dataset(
+        {name: ("layer", values, attributes[name]) for name, values in scores.items()},
+        coords={"layer": list(pooled.layers)},
+        attrs=provenance(
+            features,
+            len(pooled.labels),
+            pooled.batches,
+            estimator="k-means, the tightest of several starts",
+            clusters=num_clusters,
+            classes=num_classes,
+            tokens=pooled.tokens,
+            seed=seed,
+            starts=starts,
+        ),
+    )
+
+
+def purity(labels, clusters):
+    """Share of the examples that are of the largest class of their cluster."""
+    return contingency_matrix(labels, clusters).max(axis=0).sum() / len(labels)
+
+
+def _require_different(layer, x, num_clusters):
+    different = len(np.unique(x, axis=0))
+    if different < num_clusters:
+        raise ValueError(
+            f"Expected at least {num_clusters} different examples for as many clusters. "
+            f"Received: {different} at {layer}"
+        )

@@ -1,0 +1,214 @@
+"""k-NN classification: whether the training images nearest to an image are of its class."""
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from ..engine.derived import select
+from ..engine.pooling import pool, pooled_statistic
+from ..engine.results import provenance, raise_labels, raise_without_directions, require_labels
+from ..engine.stream import Statistic, evaluate
+
+TOPS = (1, 5)
+# What sums in float64 of equal similarities differ by.
+ROUNDING = 1e-12
+
+
+def knn_accuracy(features, train, test, num_classes, k=(20,), tokens="first", temperature=0.07):
+    """Test accuracy of a vote among the nearest training images, of every layer in one pass each.
+
+        votes(c) = sum of exp(cos(x, x_j) / temperature),  j of class c among the k nearest to x
+
+    of pooled features (Caron et al. 2021, appendix E; Walmer et al. 2023, section 6.1). Exact, in
+    float64: the test features are kept, of shape (layer, test image, channel), and the training
+    images stream past them, each batch replacing neighbours that are further away. Of equally near
+    training images the earlier ones count, and of classes with equal votes the lower ones.
+
+    Args:
+        features: callable from images to `{layer: tensor}` of shape (example, token, channel),
+            (example, row, column, channel) or (example, channel).
+        train, test: batched `tf.data.Dataset` of (images, labels), or pairs of arrays; labels are
+            integers from 0 to `num_classes - 1`.
+        num_classes: number of classes.
+        k: numbers of neighbours.
+        tokens: what is compared: the `"first"` token, the `"mean"` of all, or that of the `"rest"`
+            without the first.
+        temperature: of the votes, above 0.
+
+    Returns:
+        DataArray accuracy of shape (layer, k, top): `top` is 1, or 5 for the class among the 5 with
+        most votes; a class without votes is never among them. The coordinate `tied` of shape
+        (layer, k) counts test images whose k-th neighbour is no nearer than one that was left out.
+
+    Raises:
+        ValueError: for unknown `tokens`, a `k` below 1 or above the number of training images, a
+            `temperature` that is not above 0, labels outside the classes, features that are zero or
+            not finite, or a layer in which the choice of neighbours is tied for every test image.
+    """
+    _require_numbers(k, temperature)
+    tested = evaluate(pooled_statistic(tokens), test, features, description="k-NN: test images")
+    statistic = knn_statistic(features, tested, num_classes, k, temperature)
+    return evaluate(statistic, train, features, description="k-NN: training images")
+
+
+def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07):
+    """The `Statistic` of training images and labels that finishes as `knn_accuracy`.
+
+    To find the nearest of a batch costs little more for a larger batch, and so less altogether.
+
+    Args:
+        tested: the `Pooled` features of the test images, from a pass with `pooled_statistic`.
+        features, num_classes, k, temperature: as for `knn_accuracy`.
+    """
+    _require_numbers(k, temperature)
+    require_labels(tested.labels, num_classes, "test")
+    most = max(k) + 1  # one more shows whether the last one is tied
+    kept = {layer: _directions(tf.constant(x)) for layer, x in tested.layers.items()}
+    _require_directions({layer: bad.numpy() for layer, (_, bad) in kept.items()})
+
+    def step(images, labels, taps):
+        labels = tf.cast(labels, tf.int64)
+        neighbours, without_direction = {}, {}
+        for layer, x in pool(select(taps, kept), tested.tokens).items():
+            units, without_direction[layer] = _directions(x)
+            similarity = tf.matmul(kept[layer][0], units, transpose_b=True)
+            every = tf.broadcast_to(labels, tf.shape(similarity))
+            neighbours[layer] = nearest(similarity, every, most)
+        inside = tf.logical_and(labels >= 0, labels < num_classes)
+        return {
+            "merged": neighbours,
+            "without_direction": without_direction,
+            "outside": tf.reduce_sum(tf.cast(tf.logical_not(inside), tf.int32)),
+            "examples": tf.shape(images)[0],
+        }
+
+    def finish(totals):
+        examples = int(totals["examples"])
+        if max(k) > examples:
+            raise ValueError(f"Expected k of at most {examples} training images. Received: k={k}")
+        if totals["outside"]:
+            raise_labels(num_classes, f"{int(totals['outside'])} training labels outside")
+        _require_directions(totals["without_direction"])
+        accuracy, tied = _scores(totals["merged"], tested.labels, num_classes, k, temperature)
+        _require_choice(tied, list(kept), len(tested.labels))
+        attributes = {"train_examples": examples, "num_classes": num_classes}
+        attributes |= {"tokens": tested.tokens, "temperature": temperature}
+        return _labelled(accuracy, tied, features, tested, k, attributes)
+
+    return Statistic(step, finish, with_labels=True, merge=_merge)
+
+
+def nearest(similarity, labels, most):
+    """The most similar of some images: those of equal similarity in their order.
+
+    Args:
+        similarity, labels: tensors of shape (test image, image).
+        most: how many; where there are fewer images, the rest have a similarity of minus infinity.
+
+    Returns:
+        dict of `similarity`, largest first, and `labels`, of shape (test image, most).
+    """
+    missing = [[0, 0], [0, most]]
+    similarity = tf.pad(similarity, missing, constant_values=-np.inf)
+    largest, places = tf.math.top_k(similarity, most)
+    labels = tf.gather(tf.pad(labels, missing), places, axis=1, batch_dims=1)
+    return {"similarity": largest, "labels": labels}
+
+
+def votes(similarity, labels, num_classes, temperature):
+    """Votes for every class: array of shape (test image, class), in units of the nearest one's.
+
+    Args:
+        similarity, labels: arrays of shape (test image, neighbour), nearest first.
+        num_classes, temperature: as for `knn_accuracy`.
+    """
+    weights = np.exp((similarity - similarity[:, :1]) / temperature)
+    total = np.zeros((len(labels), num_classes))
+    np.add.at(total, (np.arange(len(labels))[:, None], labels), weights)
+    return total
+
+
+def _merge(earlier, later):
+    """The nearest images of two sets of neighbours of each layer."""
+    merged = {}
+    for layer, known in earlier.items():
+        both = {name: tf.concat([known[name], later[layer][name]], axis=1) for name in known}
+        merged[layer] = nearest(**both, most=known["labels"].shape[1])
+    return tf.nest.map_structure(np.asarray, merged)
+
+
+def _directions(x):
+    """Rows of x (example, channel) at length 1, and the number of those that have no direction."""
+    length = tf.norm(x, axis=-1, keepdims=True)
+    good = tf.logical_and(length > 0, tf.math.is_finite(length))
+    return x / length, tf.reduce_sum(tf.cast(tf.logical_not(good), tf.int32))
+
+
+def _scores(neighbours, labels, num_classes, k, temperature):
+    """Accuracy of shape (layer, k, top), and numbers of test images with ties: (layer, k)."""
+    accuracy = np.empty((len(neighbours), len(k), len(TOPS)))
+    tied = np.empty((len(neighbours), len(k)), np.int64)
+    for i, found in enumerate(neighbours.values()):
+        similarity, classes = found["similarity"], found["labels"]
+        for j, count in enumerate(k):
+            given = votes(similarity[:, :count], classes[:, :count], num_classes, temperature)
+            better = _better(given, labels)
+            accuracy[i, j] = [(better < top).mean() for top in TOPS]
+            next_one = similarity[:, count - 1] - similarity[:, count]
+            tied[i, j] = (next_one <= ROUNDING).sum()
+    return accuracy, tied
+
+
+def _better(given, labels):
+    """How many classes come before the true one; infinitely many where that has no vote."""
+    own = np.take_along_axis(given, labels[:, None].astype(np.int64), axis=1)
+    lower = np.arange(given.shape[1]) < labels[:, None]
+    before = (given > own) | ((given == own) & lower)
+    return np.where(own[:, 0] > 0, before.sum(axis=1), np.inf)
+
+
+def _labelled(accuracy, tied, features, tested, k, attributes):
+    """The result of `knn_accuracy`."""
+    return xr.DataArray(
+        accuracy,
+        dims=("layer", "k", "top"),
+        coords={
+            "layer": list(tested.layers),
+            "k": list(k),
+            "top": list(TOPS),
+            "tied": (("layer", "k"), tied),
+        },
+        name="accuracy",
+        attrs=provenance(
+            features,
+            len(tested.labels),
+            tested.batches,
+            long_name="test accuracy of a vote among neighbours",
+            units="1",
+            estimator="exact nearest neighbours by cosine similarity, float64",
+            **attributes,
+        ),
+    )
+
+
+def _require_numbers(k, temperature):
+    if not len(k) or min(k) < 1 or temperature <= 0:
+        raise ValueError(
+            "Expected every k to be at least 1 and temperature above 0. "
+            f"Received: k={k}, temperature={temperature}"
+        )
+
+
+def _require_directions(without):
+    """Raises a `ValueError` that names layers with examples `without` a direction."""
+    raise_without_directions([layer for layer, count in without.items() if count])
+
+
+def _require_choice(tied, layers, examples):
+    """Raises a `ValueError` that names layers where all choices of neighbours are arbitrary."""
+    bad = [layer for layer, counts in zip(layers, tied, strict=True) if counts.max() == examples]
+    if bad:
+        raise ValueError(
+            "Expected training images at different distances. Received ties at the k-th neighbour "
+            f"of every test image: {', '.join(bad[:5])}"
+        )

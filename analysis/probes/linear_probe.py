@@ -1,0 +1,126 @@
+"""Linear probes by gradient descent: what a softmax classifier reads from each layer."""
+
+import numpy as np
+import xarray as xr
+
+from ..engine.pooling import pooled_statistic
+from ..engine.results import provenance, require_labels
+from ..engine.stream import one_pass
+from .softmax_probes import fit_probes, probe_places, score
+
+
+def linear_probe(
+    features,
+    train,
+    test,
+    num_classes,
+    *,
+    tokens=("first", "rest"),
+    batch_norm=(False, True),
+    epochs=20,
+    batch_size=256,
+    learning_rate=2.0,
+    seed=0,
+):
+    """Test accuracy of a softmax classifier trained by gradient descent on every layer.
+
+        logits = W x / r + b,    r^2 = mean of |x|^2 over the training images,
+
+    of pooled features x of the frozen model, or of these after batch normalisation without scale
+    and shift (He et al. 2021, MAE, appendix A.1; Walmer et al. 2023, section E.4 and table 6).
+    SGD with momentum 0.9, no weight decay and a cosine decay to 0, as in the linear evaluation of
+    Caron et al. 2021 (DINO, `eval_linear.py`); W and b start at 0. To divide the features of a
+    layer by one number r is to divide the learning rate of W by r^2: the curvature of the loss is
+    then at most 1, and one learning rate, not chosen for each probe, serves layers of any size.
+
+    All probes are one Keras model. Its loss is the sum of theirs, and no step of a weight depends
+    on another probe's, so that each ends as if it were trained alone. The pooled features of all
+    images are kept, of shape (example, channel) for each layer and choice of tokens.
+
+    Args:
+        features: callable from images to `{layer: tensor}` of shape (example, token, channel),
+            (example, row, column, channel) or (example, channel).
+        train, test: batched `tf.data.Dataset` of (images, labels), or pairs of arrays; labels are
+            integers from 0 to `num_classes - 1`.
+        num_classes: number of classes.
+        tokens: what is classified: the `"first"` token, which is a place of the grid where a model
+            has no CLS token, the `"mean"` of all, or that of the `"rest"` without the first, which
+            a layer of one vector does not have. One word or several.
+        batch_norm: False, True or both. It takes the statistics of the batch while training, and
+            those of all training images afterwards.
+        epochs: passes over the training images.
+        batch_size: examples of a step; those left over in an epoch wait for another.
+        learning_rate: the first one of a batch of 256; it is proportional to the batch.
+        seed: of the order of the examples.
+
+    Returns:
+        DataArray accuracy of shape (layer, tokens, batch_norm). The coordinate `training_loss` of
+        the same shape is the mean cross-entropy of the trained probe over the training images.
+
+    Raises:
+        ValueError: for unknown `tokens`, labels outside the classes, features that are not finite
+            or all zero, or settings that are not above 0.
+    """
+    settings = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+    _require_positive(settings)
+    tokens, batch_norm = (np.atleast_1d(choice).tolist() for choice in (tokens, batch_norm))
+    fitted = _pooled(features, train, tokens, num_classes, "training")
+    tested = _pooled(features, test, tokens, num_classes, "test")
+    (x, labels), (x_test, test_labels) = _rows(fitted), _rows(tested)
+    model = fit_probes(x, labels, num_classes, batch_norm, **settings, seed=seed)
+    _, loss = score(model, x, labels)
+    accuracy, _ = score(model, x_test, test_labels)
+    places = probe_places(x, batch_norm)
+    coords = {"layer": list(fitted[tokens[0]].layers), "tokens": tokens, "batch_norm": batch_norm}
+    result = _labelled(accuracy, loss, places, coords)
+    return result.assign_attrs(
+        provenance(
+            features,
+            len(test_labels),
+            tested[tokens[0]].batches,
+            long_name="test accuracy of a linear probe",
+            units="1",
+            estimator="softmax regression by SGD with momentum 0.9 and cosine decay",
+            train_examples=len(labels),
+            num_classes=num_classes,
+            epochs=epochs,
+            step_examples=min(batch_size, len(labels)),
+            learning_rate=learning_rate,
+            seed=seed,
+        )
+    )
+
+
+def _pooled(features, data, tokens, num_classes, what):
+    """The `Pooled` features of each choice of tokens, from one pass: dict."""
+    requests = {choice: (pooled_statistic(choice), features) for choice in tokens}
+    totals = one_pass(requests, data, f"linear probes: {what} images")
+    pooled = {name: requests[name][0].finish(total) for name, total in totals.items()}
+    require_labels(pooled[tokens[0]].labels, num_classes, what)
+    return pooled
+
+
+def _rows(pooled):
+    """Features by (layer, tokens), and the labels."""
+    x = {(layer, of.tokens): rows for of in pooled.values() for layer, rows in of.layers.items()}
+    return x, next(iter(pooled.values())).labels.astype(np.int64)
+
+
+def _labelled(accuracy, loss, places, coords):
+    """The result of `linear_probe`, without its attributes."""
+    values = np.empty((2, *map(len, coords.values())))
+    names = list(coords.values())
+    for value, ((layer, tokens), norm) in zip(
+        zip(accuracy, loss, strict=True), places, strict=True
+    ):
+        at = tuple(of.index(name) for of, name in zip(names, (layer, tokens, norm), strict=True))
+        values[(slice(None), *at)] = value
+    result = xr.DataArray(values[0], coords, tuple(coords), name="accuracy")
+    return result.assign_coords(training_loss=(tuple(coords), values[1]))
+
+
+def _require_positive(settings):
+    wrong = {name: value for name, value in settings.items() if not value > 0}
+    if wrong:
+        received = ", ".join(f"{name}={value}" for name, value in wrong.items())
+        raise ValueError(f"Expected {', '.join(wrong)} above 0. Received: {received}")

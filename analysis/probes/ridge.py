@@ -1,0 +1,292 @@
+"""Ridge probes: how well a linear map from a layer tells the classes apart."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from ..engine.derived import select
+from ..engine.pooling import pool
+from ..engine.results import provenance, raise_labels, require_finite
+from ..engine.stream import Statistic, as_dataset, evaluate, first_batch
+from ..engine.tokens import as_tokens, grid_of
+from .least_squares import moments, solve
+
+TOKENS = ("mean", "first", "rest", "each")
+L2 = tuple(float(f"1e{power}") for power in range(-3, 4))
+
+# Rows of blocks that a symmetric product is cut into, to leave out those below the diagonal.
+BLOCKS = 4
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Ridge probes, fitted to every layer.
+
+    Attributes:
+        weights: dict from layer to its weights of shape (token, l2, channel, class) and its
+            intercepts of shape (token, l2, class).
+        l2: strengths of the penalty, array of shape (l2,).
+        tokens, num_classes: as for `ridge_probe`.
+        examples: number of images that they were fitted on.
+        places: where the tokens lie: dict of `prefix`, and `rows` and `columns` where known.
+    """
+
+    weights: dict
+    l2: np.ndarray
+    tokens: str
+    num_classes: int
+    examples: int
+    places: dict
+
+
+def ridge_probe(features, train, test, num_classes, l2=L2, tokens="mean"):
+    """Test accuracy of a regularised least-squares classifier on every layer.
+
+    Targets are 1 for the class and -1 elsewhere; the intercept is not penalised:
+
+        W = argmin |Xc W - Yc|^2 + l2 |W|^2,    prediction = argmax((x - mean) W + mean target)
+
+    with Xc, Yc centred (Raghu et al. 2021, appendix A, figures 11 and 13). One eigendecomposition
+    per layer serves every `l2`: of Xc' Xc, or of Xc Xc' where there are fewer examples than
+    channels. Solved in float64. Choose `l2` on held-out training images, not on the test set.
+
+    Args:
+        features: callable from images to `{layer: tensor}` of shape (example, token, channel),
+            (example, row, column, channel) or (example, channel).
+        train, test: batched `tf.data.Dataset` of (images, labels), or pairs of arrays; labels are
+            integers from 0 to `num_classes - 1`.
+        num_classes: number of classes.
+        l2: strengths of the penalty, above 0.
+        tokens: what is probed: `"mean"` of all tokens, the `"first"`, the mean of the `"rest"`
+            without the first, or `"each"` token by itself.
+
+    Returns:
+        DataArray accuracy of shape (layer, l2), and (layer, l2, token) for `"each"`, where layers
+        with fewer tokens hold NaN, and the attributes tell the number of `prefix` tokens without a
+        place and, where known, the `rows` and `columns` of the others.
+
+    Raises:
+        ValueError: for unknown `tokens`, an `l2` that is not above 0, labels that do not fit
+            `num_classes` or activations that are not finite.
+    """
+    return fit_ridge_probe(features, train, num_classes, l2, tokens)(test)
+
+
+def fit_ridge_probe(features, train, num_classes, l2=L2, tokens="mean"):
+    """The probes of `ridge_probe`, fitted once to be scored on several data sets.
+
+    Arguments and errors are those of `ridge_probe`.
+
+    Returns:
+        Function of a data set of (images, labels) that returns the accuracy on it.
+    """
+    statistic = probe_statistic(features, train, num_classes, l2, tokens)
+    probe = evaluate(statistic, train, features, description="ridge probes: train")
+    statistic = score_statistic(features, probe)
+    return lambda data: evaluate(statistic, data, features, description="ridge probes: test")
+
+
+def probe_statistic(features, train, num_classes, l2=L2, tokens="mean"):
+    """The `Statistic` that fits the probes of `ridge_probe`.
+
+    A layer with more channels than there are examples keeps its rows, the others only sums. Of
+    `train` no more than its first batch is read here, to learn how many examples it can hold.
+
+    Returns:
+        `Statistic` of images and labels that finishes with a `Probe`. Other arguments and errors
+        are those of `ridge_probe`.
+    """
+    if tokens not in TOKENS:
+        raise ValueError(f"Expected tokens to be one of {TOKENS}. Received: tokens={tokens!r}")
+    l2 = np.atleast_1d(np.asarray(l2, np.float64))
+    if not l2.size or not (l2 > 0).all():
+        raise ValueError(f"Expected every l2 to be above 0. Received: l2={l2.tolist()}")
+    limit = _most_examples(train)
+
+    def step(images, labels, taps):
+        targets = _targets(labels, num_classes)
+        layers = _probed(taps, tokens)
+        kept = {layer: x for layer, x in layers.items() if (x.shape[2] or 0) > limit}
+        return {
+            "x": {layer: tf.reduce_sum(x, axis=0) for layer, x in layers.items()},
+            "products": {
+                layer: _products(x, targets) for layer, x in layers.items() if layer not in kept
+            },
+            "targets": tf.reduce_sum(targets, axis=0),
+            "examples": tf.shape(images)[0],
+        } | ({"rows": {"x": kept, "targets": targets}} if kept else {})
+
+    def finish(totals):
+        _require_labels(totals["targets"].sum(), totals["examples"], num_classes)
+        layers = list(totals["x"])
+        require_finite("ridge probes", [_total(totals, layer) for layer in layers], layers)
+        # One layer at a time, as each is large for probes of many tokens.
+        weights = {layer: solve(_moments(totals, layer), l2) for layer in layers}
+        sizes = {len(x) for x in totals["x"].values()}
+        places = _places(sizes, grid_of(features, None))
+        return Probe(weights, l2, tokens, num_classes, int(totals["examples"]), places)
+
+    return Statistic(step, finish, with_labels=True)
+
+
+def score_statistic(features, probe):
+    """The `Statistic` of images and labels that finishes with the accuracy of a fitted `Probe`."""
+    num_l2, num_classes = len(probe.l2), probe.num_classes
+    flat = {layer: _flattened(*weights) for layer, weights in probe.weights.items()}
+
+    def step(images, labels, taps):
+        labels = tf.cast(labels, tf.int64)
+        inside = tf.logical_and(labels >= 0, labels < num_classes)
+        correct = {}
+        for layer, x in _probed(select(taps, flat), probe.tokens).items():
+            weight, intercept = flat[layer]
+            scores = tf.matmul(tf.transpose(x, (1, 0, 2)), weight)
+            scores = tf.reshape(scores, (len(weight), -1, num_l2, num_classes))
+            guess = tf.argmax(scores + intercept[:, None], axis=-1)
+            hit = tf.cast(guess == labels[:, None], tf.float32)
+            correct[layer] = tf.transpose(tf.reduce_sum(hit, axis=1))
+        return {
+            "correct": correct,
+            "inside": tf.reduce_sum(tf.cast(inside, tf.int32)),
+            "examples": tf.shape(images)[0],
+            "batches": 1,
+        }
+
+    return Statistic(step, lambda totals: _accuracy(totals, features, probe), with_labels=True)
+
+
+def select_l2(validation, test):
+    """Test accuracy of each layer, and token, at the `l2` that is best for it on held-out images.
+
+    Args:
+        validation: accuracy on held-out images, of dims (layer, l2) or (layer, l2, token).
+        test: accuracy on the test set, with the same coordinates.
+
+    Returns:
+        DataArray of dims (layer,) or (layer, token), with the chosen `l2` as a coordinate of the
+        same dims; of equally good ones the strongest. Tokens that a layer does not have are NaN.
+    """
+    strongest_first = validation.sortby("l2", ascending=False)
+    best = strongest_first.fillna(-1.0).argmax("l2")
+    chosen = test.sel(l2=strongest_first["l2"]).isel(l2=best)
+    chosen = chosen.assign_coords(l2=chosen["l2"].where(chosen.notnull()))
+    return chosen.assign_attrs(test.attrs | {"l2": "chosen on held-out images"})
+
+
+def _probed(taps, tokens):
+    """Taps reduced to the tokens that are probed, in float64 of shape (example, token, channel)."""
+    if tokens == "each":
+        return {layer: tf.cast(as_tokens(layer, x), tf.float64) for layer, x in taps.items()}
+    return {layer: x[:, None] for layer, x in pool(taps, tokens).items()}
+
+
+def _most_examples(data):
+    """The largest number of examples that a data set can hold, infinite where it is unknown."""
+    dataset = as_dataset(data)
+    cardinality = int(dataset.cardinality())
+    return cardinality * len(first_batch(data)) if cardinality >= 0 else np.inf
+
+
+def _targets(labels, num_classes):
+    """Targets in {-1, 1} of shape (example, class); -1 throughout for a label out of range."""
+    return 2.0 * tf.one_hot(tf.cast(labels, tf.int64), num_classes, dtype=tf.float64) - 1.0
+
+
+def _require_labels(target_sum, examples, num_classes):
+    """Each row of targets sums to 2 - num_classes, and to -num_classes for a bad label."""
+    outside = round(float(examples - (target_sum + num_classes * examples) / 2))
+    if outside:
+        raise_labels(num_classes, f"{outside} of {int(examples)} labels outside")
+
+
+def _products(x, targets):
+    """Sums of x x' and x y' over a batch, each with a leading token axis.
+
+    Of x x', which is symmetric, the upper triangle of blocks: a tuple of its rows of blocks.
+    """
+    by_token = tf.transpose(x, (1, 0, 2))
+    width = -(-x.shape[2] // BLOCKS)
+    return {
+        "xx": tuple(
+            tf.matmul(by_token[..., i : i + width], by_token[..., i:], transpose_a=True)
+            for i in range(0, x.shape[2], width)
+        ),
+        "xy": tf.einsum("etc,ek->tck", x, targets),
+    }
+
+
+def _whole(blocks):
+    """The symmetric matrices of shape (token, channel, channel) of rows of blocks."""
+    channels = blocks[0].shape[2]
+    whole = np.empty((len(blocks[0]), channels, channels))
+    for row in blocks:
+        start, stop = channels - row.shape[2], channels - row.shape[2] + row.shape[1]
+        whole[:, start:stop, start:] = row
+        whole[:, start:, start:stop] = np.swapaxes(row, 1, 2)
+    return whole
+
+
+def _moments(totals, layer):
+    """`moments` of a layer."""
+    sums, kept = totals["products"].get(layer), totals.get("rows", {"x": {}})
+    return moments(
+        totals["examples"],
+        totals["x"][layer],
+        totals["targets"],
+        sums and {"xx": _whole(sums["xx"]), "xy": sums["xy"]},
+        (kept["x"][layer], kept["targets"]) if layer in kept["x"] else None,
+    )
+
+
+def _total(totals, layer):
+    """A number that is finite where all activations of a layer are."""
+    sums, kept = totals["products"].get(layer), totals.get("rows")
+    squares = kept["x"][layer] if sums is None else sums["xx"][0]
+    return totals["x"][layer].sum() + squares.sum()
+
+
+def _places(sizes, grid):
+    """Where tokens lie, in layers of these numbers of tokens and features of this grid or None."""
+    prefix = grid.prefix if grid is not None and grid.num_tokens in sizes else 0
+    if grid is None or sizes != {prefix + grid.num_spatial}:
+        return {"prefix": prefix}
+    return {"prefix": prefix, "rows": grid.rows, "columns": grid.columns}
+
+
+def _flattened(weight, intercept):
+    """Weights of shape (token, channel, l2 class), and intercepts, as tensors."""
+    by_token = np.moveaxis(weight, 2, 1)
+    return tf.constant(by_token.reshape(*by_token.shape[:2], -1)), tf.constant(intercept)
+
+
+def _accuracy(totals, features, probe):
+    """The result of `ridge_probe`, from what the steps of scoring add up to."""
+    examples = totals["examples"]
+    target_sum = 2 * totals["inside"] - probe.num_classes * examples
+    _require_labels(target_sum, examples, probe.num_classes)
+    tokens = max(len(weight) for weight, _ in probe.weights.values())
+    accuracy = np.full((len(probe.weights), len(probe.l2), tokens), np.nan)
+    for index, correct in enumerate(totals["correct"].values()):
+        accuracy[index, :, : correct.shape[1]] = correct / examples
+    each = probe.tokens == "each"
+    result = xr.DataArray(
+        accuracy,
+        dims=("layer", "l2", "token"),
+        coords={"layer": list(probe.weights), "l2": probe.l2, "token": np.arange(tokens)},
+        name="accuracy",
+        attrs=provenance(
+            features,
+            examples,
+            totals["batches"],
+            long_name="test accuracy of a ridge probe",
+            units="1",
+            estimator="regularised least squares on {-1, 1} targets, float64",
+            train_examples=probe.examples,
+            num_classes=probe.num_classes,
+            tokens=probe.tokens,
+            **(probe.places if each else {}),
+        ),
+    )
+    return result if each else result.isel(token=0, drop=True)

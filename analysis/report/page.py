@@ -1,0 +1,231 @@
+"""One self-contained HTML page of figures, tables and where they come from."""
+
+import base64
+import hashlib
+import json
+import math
+import os
+import re
+import struct
+from collections import Counter
+from dataclasses import dataclass
+from importlib.resources import files
+from numbers import Integral, Real
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
+
+from ..engine.store import write_whole
+from ..papers.papers import RAGHU
+
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One picture of the report.
+
+    Attributes:
+        name: short and unique; "cka-vit" is reached by the link "#figure-cka-vit".
+        title: what is shown.
+        caption: one sentence on how to read it.
+        paper: the figures of a paper it answers to, "Figures 1 and 2"; may be empty.
+        alt: what the picture says, for those who cannot see it.
+        png: path of the PNG.
+        results: links, relative to the report, to the netCDF files that it draws.
+        interactive: what answers to the mouse in place of the picture, one dict for each panel,
+            from the functions of `interactive`; the picture stays for print and without scripts.
+        source: name and address of the paper.
+    """
+
+    name: str
+    title: str
+    caption: str
+    paper: str
+    alt: str
+    png: str | os.PathLike
+    results: tuple[str, ...] = ()
+    interactive: tuple[dict, ...] = ()
+    source: tuple[str, str] = RAGHU
+
+
+def write_report(
+    path,
+    *,
+    title,
+    introduction,
+    scorecard=(),
+    models=(),
+    sections=(),
+    not_shown=(),
+    timings=(),
+    provenance=None,
+):
+    """Write the report, whole or not at all.
+
+    The page holds its pictures, its style and its script and asks the network for nothing. A blank
+    line in a text starts a new paragraph; all texts are plain, never HTML.
+
+    Args:
+        path: where to write the HTML.
+        title: heading of the page.
+        introduction: text under the heading.
+        scorecard: list of `Claim`, shown first, a table for each paper; each links to
+            `results/NAME.nc` for the results that it names.
+        models: list of dicts, the rows of a table, from column name to text or number.
+        sections: list of (heading, text, list of `Figure`).
+        not_shown: list of (what a figure shows, list of sentences on why it is not there).
+        timings: rows of a table, as `models`.
+        provenance: dict of what it takes to repeat the report: command, versions, seed, data.
+
+    Returns:
+        The path written.
+
+    Raises:
+        ValueError: if a figure is no PNG, lacks its alternative text, shares its name with another
+            or links to anything but a relative path.
+        OSError: if a figure cannot be read or the report cannot be written.
+    """
+    path = Path(path)
+    sections = [
+        {"heading": heading, "text": text, "figures": [_embed(figure) for figure in figures]}
+        for heading, text, figures in sections
+    ]
+    names = [figure["name"] for section in sections for figure in section["figures"]]
+    if len(set(names)) < len(names):
+        raise ValueError(f"Expected figures of different names. Received: {names}")
+    live = any(figure["interactive"] for section in sections for figure in section["figures"])
+    script = _resource("report.js") if live else ""
+    page = _template().render(
+        title=title,
+        introduction=introduction,
+        style=_resource("report.css"),
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        papers=_by_paper(scorecard),
+        models=_table(models),
+        sections=sections,
+        not_shown=list(not_shown),
+        timings=_table(timings),
+        provenance=dict(provenance or {}),
+    )
+    write_whole(path, lambda partial: partial.write_text(page, encoding="utf-8"))
+    return path
+
+
+def _template():
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(shown=_shown, listed=_listed, paragraphs=_paragraphs)
+    return environment.from_string(_resource("report.html"))
+
+
+def _resource(name):
+    return (files(__package__) / name).read_text("utf-8")
+
+
+def _embed(figure):
+    """The figure as the template wants it: its picture as text, with its size."""
+    if not figure.alt.strip():
+        raise ValueError(f"Expected a text in alt of figure {figure.name!r}. Received: ''")
+    if not re.fullmatch(r"[A-Za-z][\w.-]*", figure.name):
+        raise ValueError(
+            "Expected a figure's name to be a letter, then letters, digits or any of '._-'. "
+            f"Received: {figure.name!r}"
+        )
+    for link in figure.results:
+        parts = urlsplit(link)
+        if parts.scheme or parts.netloc or PurePosixPath(link).is_absolute():
+            raise ValueError(f"Expected a link relative to the report. Received: {link!r}")
+    png = Path(figure.png).read_bytes()
+    if png[:8] != PNG_SIGNATURE or len(png) < 24:
+        raise ValueError(f"Expected a PNG. Received: {os.fspath(figure.png)!r}")
+    width, height = _css_size(png)
+    data = base64.b64encode(png).decode("ascii")
+    payload = json.dumps(list(figure.interactive), allow_nan=False).replace("<", "\\u003c")
+    return {**vars(figure), "data": data, "width": width, "height": height, "payload": payload}
+
+
+def _css_size(png):
+    """Width and height of a PNG's bytes in CSS pixels, 96 to the inch where it knows its inches.
+
+    Figures drawn at the same font size then show their text at the same size.
+    """
+    size = struct.unpack(">II", png[16:24])
+    start = png.find(b"pHYs", 0, png.find(b"IDAT"))
+    if start < 0 or png[start + 12] != 1:
+        return size
+    per_metre = struct.unpack(">II", png[start + 4 : start + 12])
+    return tuple(round(n / per * 96 / 0.0254) for n, per in zip(size, per_metre, strict=True))
+
+
+def _by_paper(claims):
+    """The claims of each paper as the template wants them, with how many have which verdict."""
+    papers = dict.fromkeys(claim.source for claim in claims)
+    found = []
+    for name, address in papers:
+        own = [claim for claim in claims if claim.source == (name, address)]
+        counts = Counter(claim.verdict for claim in own)
+        judged = [_judged(claim) for claim in own]
+        found.append({"name": name, "address": address, "claims": judged, "counts": counts})
+    return found
+
+
+def _judged(claim):
+    """A claim as the template wants it: its numbers as text, its interval as a drawing."""
+    unknown = math.isnan(claim.low) or math.isnan(claim.high)
+    interval = "" if unknown else f"{_brief(claim.low)} to {_brief(claim.high)}"
+    return {
+        **vars(claim),
+        "key": claim.verdict.replace(" ", "-"),
+        "reported": f"{claim.direction} {_brief(claim.threshold)}",
+        "measured": "\N{EN DASH}" if math.isnan(claim.value) else _brief(claim.value),
+        "interval": interval,
+        "strip": None if unknown else _strip(claim),
+        "links": [(name, f"results/{name}.nc") for name in claim.results],
+    }
+
+
+def _strip(claim):
+    """Places of a claim's numbers on a line from 0 to 100, with room at both ends."""
+    numbers = {name: getattr(claim, name) for name in ("low", "value", "high", "threshold")}
+    first, last = min(numbers.values()), max(numbers.values())
+    scale = 84 / (last - first or 1)
+    return {name: round(8 + scale * (number - first), 1) for name, number in numbers.items()}
+
+
+def _brief(value):
+    """Three significant digits with a true minus sign."""
+    text = f"{value:.3g}" if abs(value) >= 0.0005 or not value else f"{value:.1g}"
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def _table(rows):
+    """Columns in order of first appearance, numeric or not; rows have None for a missing cell."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = [(name, any(isinstance(row.get(name), Real) for row in rows)) for name in names]
+    return {"columns": columns, "rows": [[row.get(name) for name in names] for row in rows]}
+
+
+def _shown(value):
+    """A cell's text: thousands apart, four significant digits, a dash where there is nothing."""
+    if value is None:
+        return "\N{EN DASH}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Integral) or (isinstance(value, Real) and 1000 <= abs(value) < 1e15):
+        return f"{value:,.0f}"
+    return f"{value:.4g}" if isinstance(value, Real) else str(value)
+
+
+def _listed(value):
+    """A value of the provenance as one line."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _paragraphs(text):
+    return [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]

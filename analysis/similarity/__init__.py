@@ -1,0 +1,1 @@
+"""Which layers, models and tokens represent images alike?"""

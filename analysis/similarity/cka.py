@@ -1,0 +1,259 @@
+"""Centered kernel alignment of layers, streamed over minibatches."""
+
+import math
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from ..engine.results import model_name, provenance, require_finite
+from ..engine.stream import Statistic, evaluate
+
+PARTS = 4  # of the channels of a layer, for its kernel
+
+
+def cka(features_x, images, features_y=None):
+    """Minibatch CKA between all layers of one model, or of two models on the same images.
+
+        CKA(X, Y) = sum_b HSIC(X_b, Y_b) / sqrt(sum_b HSIC(X_b, X_b) sum_b HSIC(Y_b, Y_b))
+
+    over the minibatches b, with the linear kernel and the unbiased HSIC (Kornblith et al. 2019,
+    equation 4; Nguyen et al. 2020, equation 3; Song et al. 2012, equation 5). The unbiased
+    estimator may be negative, or above 1 between different layers; it is not clamped. Batches
+    count alike whatever their size: drop a remainder that is much smaller than the rest.
+
+    Args:
+        features_x: callable from images to `{layer: tensor of shape (example, ...)}`.
+        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        features_y: the second model; by default the layers of the first are compared.
+
+    Returns:
+        Dataset with `cka` and `stderr`, both of shape (layer_x, layer_y). The standard error is
+        the jackknife over batches, NaN when there is only one batch.
+
+    Raises:
+        ValueError: for a batch of fewer than 4 examples, a constant layer or activations that
+            are not finite; the layer is named.
+    """
+    features = (features_x,) if features_y is None else (features_x, features_y)
+    return evaluate(cka_statistic(*features), images, *features, description="CKA")
+
+
+def cka_statistic(features_x, features_y=None):
+    """The `Statistic` of `cka`: of one model's taps, or of two."""
+
+    def step(images, *taps):
+        grams = [layer_gram(values) for of in taps for values in of.values()]
+        kernels, scales = unbiased(*map(tf.stack, zip(*grams, strict=True)))
+        each = iter(tf.unstack(scales[:, None]))
+        by_layer = [{layer: next(each) for layer in of} for of in taps]
+        return {
+            "rows": {
+                "hsic": pairwise_hsic(kernels, kernels)[None],
+                "scales": dict(zip("xy", by_layer, strict=False)),
+            },
+            "examples": tf.shape(images)[0],
+        }
+
+    def finish(totals):
+        scales = totals["rows"]["scales"]
+        layers_x, layers_y = list(scales["x"]), list(scales.get("y", scales["x"]))
+        layers = [layer for of in scales.values() for layer in of]
+        x = slice(0, len(layers_x))
+        y = slice(len(layers) - len(layers_y), None)
+        every = np.stack([scale for of in scales.values() for scale in of.values()], axis=1)
+        hsic, squares = unscaled(totals["rows"]["hsic"], every)
+        value, stderr = similarity(hsic, squares, layers)
+        return labelled_similarity(
+            value[x, y],
+            stderr[x, y],
+            {"layer_x": layers_x, "layer_y": layers_y},
+            (features_x, features_x if features_y is None else features_y),
+            totals["examples"],
+            len(hsic),
+        )
+
+    return Statistic(step, finish, min_batch=4)
+
+
+def unscaled(hsic, scales):
+    """HSIC and sums of squares of activations as they were, in the range of float64.
+
+    Args:
+        hsic: array of shape (batch, layer, layer), of kernels of size 1.
+        scales: array of shape (batch, layer, 3) from `unbiased`.
+
+    Returns:
+        float64 HSIC of shape (batch, layer, layer), and sums of squares of shape (layer, 2).
+    """
+    size, squares = scales[..., 0].astype(np.float64), scales[..., 1:].astype(np.float64)
+    return hsic * size[..., :, None] * size[..., None, :], squares.sum(axis=0)
+
+
+def similarity(hsic, squares, layers):
+    """Minibatch CKA of all pairs of layers, and its standard error.
+
+    Args:
+        hsic: float64 array of shape (batch, layer, layer), the HSIC of each batch.
+        squares: array of shape (layer, 2), the sums of squares of each layer without and with its
+            mean.
+        layers: names of the layers.
+
+    Returns:
+        Two arrays of shape (layer, layer); the error is NaN when there is one batch.
+
+    Raises:
+        ValueError: for a layer that is constant or not finite; it is named.
+    """
+    require_finite("CKA", np.diagonal(hsic, axis1=1, axis2=2).T, layers)
+    _require_variation(squares, layers)
+    return ratio_and_jackknife(hsic)
+
+
+def labelled_similarity(value, stderr, coords, features, examples, batches):
+    """Dataset of `cka` and `stderr`, whose dims are the `coords`, of a pair of features."""
+    features_x, features_y = features
+    dims = tuple(coords)
+    return xr.Dataset(
+        {
+            "cka": (dims, value, {"long_name": "CKA", "units": "1"}),
+            "stderr": (dims, stderr, {"long_name": "standard error of CKA", "units": "1"}),
+        },
+        coords=coords,
+        attrs=provenance(
+            features_x,
+            examples,
+            batches,
+            model_x=model_name(features_x),
+            model_y=model_name(features_y),
+            estimator="minibatch CKA, linear kernel, unbiased HSIC; jackknife over batches",
+            units="1",
+        ),
+    )
+
+
+@tf.function(autograph=False)  # many layers have one shape, and are traced once
+def layer_gram(values):
+    """`gram` of a layer of shape (example, ...).
+
+    As the sum of those of a few parts of its channels: a product of parts keeps every core busy,
+    where one of few rows and many columns does not.
+    """
+    channels = math.prod(values.shape[1:]) if values.shape[1:].is_fully_defined() else 1
+    parts = tf.reshape(values, (tf.shape(values)[0], math.gcd(PARTS, channels), -1))
+    kernels, of_mean = gram(tf.transpose(parts, (1, 0, 2)))
+    return tf.reduce_sum(kernels, axis=0), tf.reduce_sum(of_mean, axis=0)
+
+
+def pairwise_hsic(kernels_x, kernels_y):
+    """The unbiased HSIC of all pairs of U-centred kernels, from one matrix product.
+
+    That of the activations themselves is each value times the sizes of both kernels.
+
+    Args:
+        kernels_x: tensor of shape (x, example, example) from `unbiased_kernels`.
+        kernels_y: tensor of shape (y, example, example), of the same examples.
+
+    Returns:
+        Tensor of shape (x, y).
+    """
+    x, y = (tf.reshape(kernels, (tf.shape(kernels)[0], -1)) for kernels in (kernels_x, kernels_y))
+    n = tf.cast(tf.shape(kernels_x)[-1], tf.float32)
+    return tf.matmul(x, y, transpose_b=True) / (n * (n - 3.0))
+
+
+def unbiased_kernels(values):
+    """The U-centred linear kernels of representations, and how large these are.
+
+    Args:
+        values: tensor of shape (..., example, channel).
+
+    Returns:
+        As `unbiased`.
+    """
+    return unbiased(*gram(values))
+
+
+def gram(values):
+    """The linear kernels of representations, centred first so that float32 does not cancel.
+
+    Args:
+        values: tensor of shape (..., example, channel).
+
+    Returns:
+        Kernels of shape (..., example, example), and the sums of squares that centring took from
+        each representation, of shape (...,).
+    """
+    x = tf.cast(values, tf.float32)
+    mean = tf.reduce_mean(x, axis=-2, keepdims=True)
+    centred = x - mean
+    n = tf.cast(tf.shape(x)[-2], tf.float32)
+    of_mean = n * tf.reduce_sum(mean**2, axis=(-2, -1))
+    return tf.matmul(centred, centred, transpose_b=True), of_mean
+
+
+def unbiased(kernels, of_mean):
+    """U-centred kernels of size 1, and how large they were.
+
+    With A the kernel without its diagonal, r its row sums and s their sum,
+
+        U_ij = A_ij - (r_i + r_j) / (n - 2) + s / ((n - 1) (n - 2)),    U_ii = 0,
+
+    and `sum(U * V) / (n (n - 3))` is the unbiased HSIC of Song et al. 2012 (Szekely and Rizzo
+    2014, equation 3). It is blind to a shift of all examples. HSIC is of the fourth degree in the
+    activations, and float32 does not hold that of 1e-10 or 1e+10: each kernel is divided by its
+    size, the mean of its diagonal.
+
+    Args:
+        kernels, of_mean: what `gram` returns.
+
+    Returns:
+        Kernels of shape (..., example, example), and scales of shape (..., 3): the size, and the
+        sums of squares of the representation without and with its mean.
+    """
+    n = tf.cast(tf.shape(kernels)[-1], tf.float32)
+    own = tf.linalg.trace(kernels)
+    size = tf.maximum(own / n, 1e-37)  # a constant representation has a size too
+    kernel = kernels / size[..., None, None]
+    kernel = tf.linalg.set_diag(kernel, tf.zeros_like(kernel[..., 0]))
+    rows = tf.reduce_sum(kernel, axis=-1) / (n - 2.0)
+    total = tf.reduce_sum(rows, axis=-1)[..., None, None] / (n - 1.0)
+    kernel = kernel - rows[..., :, None] - rows[..., None, :] + total
+    kernel = tf.linalg.set_diag(kernel, tf.zeros_like(rows))
+    return kernel, tf.stack([size, own, own + of_mean], axis=-1)
+
+
+def ratio_and_jackknife(hsic):
+    """CKA of the summed HSIC and its standard error from leaving out one batch at a time.
+
+    Args:
+        hsic: float64 array of shape (batch, layer, layer).
+
+    Returns:
+        Two arrays of shape (layer, layer); the error is NaN when there is one batch.
+    """
+
+    def ratio(sums):
+        own = np.diagonal(sums, axis1=-2, axis2=-1)
+        norm = np.sqrt(own)
+        return sums / norm[..., :, None] / norm[..., None, :]
+
+    total = hsic.sum(axis=0)
+    batches = len(hsic)
+    if batches == 1:
+        return ratio(total), np.full(total.shape, np.nan)
+    left_out = np.stack([ratio(total - batch) for batch in hsic])
+    spread = ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0)
+    return ratio(total), np.sqrt((batches - 1) / batches * spread)
+
+
+def _require_variation(squares, layers):
+    """Raises a `ValueError` naming the layers whose examples differ by rounding errors only."""
+    constant = [
+        layer for layer, (own, raw) in zip(layers, squares, strict=True) if own <= 1e-12 * raw
+    ]
+    if constant:
+        raise ValueError(
+            "Expected every layer to vary between examples. "
+            f"Received a constant layer: {', '.join(constant[:5])}"
+        )

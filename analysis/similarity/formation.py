@@ -1,0 +1,227 @@
+"""How representations form: a callback for `fit` that compares layers with what they were."""
+
+import hashlib
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from ..engine.pooling import pool
+from ..engine.replicas import this_worker
+from ..engine.results import model_name, require_finite, require_labels
+from ..engine.store import write_whole
+from ..engine.stream import as_dataset
+from ..probes.few_shot import classify, fit_classifier
+from .cka import layer_gram, unbiased
+from .formation_records import Kernels, Record, compare, load_records, row, save_record
+
+L2 = 1024.0  # of the few-shot classifiers of big_vision, where it is not chosen
+
+
+class FormationRecorder(keras.callbacks.Callback):
+    """Records, while a model is trained, how far each layer has come and what it tells apart.
+
+    At the start and after every `every` epochs: CKA of each layer to itself at the start and at the
+    record before, on the same images (as `cka` of two models), and the accuracy of a ridge
+    classifier on the features of a few images (as `few_shot` of one `l2`). What is kept is the
+    kernels of the images, not weights: a record costs one forward pass, which is compiled once for
+    each `fit`. Where an optimizer averages the weights, the weights themselves are measured.
+
+    With a folder, a run that was killed goes on where it was. The records of the last two epochs
+    lie in `formation-state/`: put the callback before the one that saves the weights, and the
+    weights may be those of an epoch before the last record. Of several workers the first writes.
+
+    Args:
+        features: function of the model to a callable from images to `{layer: tensor}` that shares
+            its weights, such as `lambda model: vit_tf.submodel(model, "block*/mlp/sum")`.
+        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`, for
+            CKA. Read once; a layer keeps the square of its number of examples for each batch.
+        every: number of epochs between records.
+        probes: `(train, test, num_classes)`, data sets of (images, labels), of few images to fit
+            and of others to score, or None. Read once.
+        l2: strength of the penalty of the ridge classifiers.
+        folder: where to write `formation.nc` and `formation-state/`, or None.
+
+    Raises:
+        ValueError: for an `every` or `l2` out of range, batches of less than 4 images or labels
+            outside the classes; in training, for a layer that is constant or not finite, and for
+            records of other images or of a later epoch.
+    """
+
+    def __init__(self, features, images, *, every=1, probes=None, l2=L2, folder=None):
+        super().__init__()
+        if every < 1 or l2 <= 0:
+            raise ValueError(
+                f"Expected every of at least 1 and l2 above 0. Received: every={every}, l2={l2}"
+            )
+        self.every = every
+        self._features, self._l2 = features, l2
+        self._folder = None if folder is None else Path(folder)
+        self._images = _batches(images)
+        self._sizes = np.array([len(batch) for batch in self._images])
+        if min(self._sizes, default=0) < 4:
+            raise ValueError(
+                f"Expected batches of at least 4 images. Received: {self._sizes.tolist()}"
+            )
+        self._probes = probes and _read_probes(*probes)
+        self._records = {}  # of the last two epochs
+
+    @property
+    def result(self):
+        """Dataset of dims (epoch, layer); epoch 0 is before the training.
+
+        It has `cka_to_start`, `cka_to_previous` (NaN in the first epoch) and the `..._stderr` of
+        both, and `accuracy` where there are probes.
+
+        Raises:
+            ValueError: before the training.
+        """
+        if not self._records:
+            raise ValueError("Expected a recorder that was given to fit. Received a new one")
+        return self._records[max(self._records)].result
+
+    def on_train_begin(self, logs=None):
+        features = self._features(self.model)
+        self._name, self._first = model_name(features), True
+        self._kernels = _compiled(_kernel_step(features), self._images[0])
+        self._rows = _compiled(lambda images: pool(features(images), "mean"), self._images[0])
+        if self._folder is not None and not self._records:
+            self._records = load_records(self._folder / "formation-state")
+            self._require_same_images()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if self._first:
+            self._first = False
+            self._go_on(epoch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if (epoch + 1) % self.every == 0:
+            self._record(epoch + 1)
+
+    def on_train_end(self, logs=None):
+        if self._is_writer() and self._records:  # a run that was whole may lack this file
+            write_whole(self._folder / "formation.nc", self.result.to_netcdf)
+
+    def _go_on(self, epoch):
+        """Forget records of epochs that are trained again; record the start if there is none."""
+        earlier = {known: record for known, record in self._records.items() if known <= epoch}
+        if self._records and not earlier:
+            raise ValueError(
+                f"Expected to go on after epoch {min(self._records)} or later, where the records "
+                f"are. Received: a training from epoch {epoch}; take a new recorder and folder"
+            )
+        self._records = earlier
+        if not earlier:
+            self._record(epoch)
+
+    def _record(self, epoch):
+        """Measure the model as it is, and write."""
+        last = self._records.get(max(self._records, default=None))
+        layers, now = self._measure()
+        nothing = np.full((2, len(layers)), np.nan)
+        if last is not None and list(last.result["layer"].values) != layers:
+            known = ", ".join(last.result["layer"].values)
+            raise ValueError(
+                f"Expected the layers of the records, {known}. Received: {', '.join(layers)}"
+            )
+        start = last.start if last else now
+        result = row(
+            epoch,
+            layers,
+            compare(start, now, self._sizes, layers),
+            compare(last.now, now, self._sizes, layers) if last else nothing,
+            self._accuracy() if self._probes else None,
+        )
+        if last:
+            result = xr.concat([last.result, result], "epoch")
+        record = Record(result.assign_attrs(self._facts()), start, now)
+        self._records = dict(list(self._records.items())[-1:]) | {epoch: record}
+        if self._is_writer():
+            save_record(record, self._folder / "formation-state", self._records)
+            write_whole(self._folder / "formation.nc", self.result.to_netcdf)
+
+    def _measure(self):
+        """Names of the layers, and their `Kernels`."""
+        parts = [tf.nest.map_structure(np.asarray, self._kernels(x)) for x in self._images]
+        values = [np.stack([kernel for kernel, _ in part.values()]) for part in parts]
+        scales = [np.stack([scale for _, scale in part.values()]) for part in parts]
+        flat = np.concatenate([x.reshape(len(x), -1) for x in values], axis=1)
+        return list(parts[0]), Kernels(flat, np.stack(scales, axis=1))
+
+    def _accuracy(self):
+        """Accuracy of a ridge classifier on each layer: array of shape (layer,)."""
+        (few, labels), (others, wanted), num_classes = self._probes
+        few, others = self._pooled(few), self._pooled(others)
+        classifiers = {
+            layer: fit_classifier(x, labels, num_classes, [self._l2]) for layer, x in few.items()
+        }
+        guesses = {layer: classify(others[layer], *of)[0] for layer, of in classifiers.items()}
+        return np.array([(guess == wanted).mean() for guess in guesses.values()])
+
+    def _pooled(self, batches):
+        """Mean over tokens of each layer: dict to float64 array of shape (example, channel)."""
+        parts = [tf.nest.map_structure(np.asarray, self._rows(images)) for images in batches]
+        rows = {layer: np.concatenate([part[layer] for part in parts]) for layer in parts[0]}
+        require_finite("ridge classifiers", list(rows.values()), rows)
+        return rows
+
+    def _facts(self):
+        """Attributes of the result."""
+        facts = {"model": self._name, "examples": int(self._sizes.sum()), "units": "1"}
+        facts |= {"batch_size": int(self._sizes.max()), "images": self._digest()}
+        facts["estimator"] = "minibatch CKA, linear kernel, unbiased HSIC; jackknife over batches"
+        if self._probes:
+            (_, labels), (_, wanted), num_classes = self._probes
+            facts |= {"train_examples": len(labels), "test_examples": len(wanted)}
+            facts |= {"num_classes": num_classes, "l2": self._l2, "tokens": "mean"}
+        return facts
+
+    def _digest(self):
+        """What tells these images from others."""
+        digest = hashlib.sha256()
+        for batch in tf.nest.flatten([self._images, self._probes and self._probes[:2]]):
+            digest.update(b"" if batch is None else np.ascontiguousarray(batch))
+        return digest.hexdigest()[:16]
+
+    def _require_same_images(self):
+        for record in self._records.values():
+            if record.result.attrs["images"] != self._digest():
+                raise ValueError(
+                    f"Expected the images, in the same order, of the records in {self._folder}. "
+                    "Received others"
+                )
+
+    def _is_writer(self):
+        return self._folder is not None and this_worker(self.model.distribute_strategy)[0] == 0
+
+
+def _kernel_step(features):
+    """Function of images to U-centred kernels and their scales, by layer."""
+    return lambda images: {
+        layer: unbiased(*layer_gram(values)) for layer, values in features(images).items()
+    }
+
+
+def _compiled(step, images):
+    """A function of batches like `images`, of any number, traced once."""
+    spec = tf.TensorSpec([None, *images.shape[1:]], images.dtype)
+    return tf.function(step, input_signature=[spec], autograph=False)
+
+
+def _batches(images):
+    """The batches of a data set of images, or of images and labels, as arrays."""
+    batches = as_dataset(images).as_numpy_iterator()
+    return [batch[0] if isinstance(batch, tuple) else batch for batch in batches]
+
+
+def _read_probes(train, test, num_classes):
+    """Images, in batches, and labels of both data sets."""
+    parts = []
+    for what, data in (("training", train), ("test", test)):
+        images, labels = zip(*as_dataset(data).as_numpy_iterator(), strict=True)
+        labels = np.concatenate(labels)
+        require_labels(labels, num_classes, what)
+        parts.append((list(images), labels))
+    return (*parts, num_classes)

@@ -1,0 +1,159 @@
+"""Heads by their reach: what local and global attention heads share with another model."""
+
+import numpy as np
+import tensorflow as tf
+
+from ..attention.attention import attention_weights, summed_distance
+from ..engine.derived import select
+from ..engine.results import require_finite
+from ..engine.stream import Statistic, evaluate
+from ..engine.tokens import require_grid
+from .cka import (
+    labelled_similarity,
+    layer_gram,
+    pairwise_hsic,
+    similarity,
+    unbiased,
+    unbiased_kernels,
+    unscaled,
+)
+
+ORDERS = ("local", "global")
+
+
+def head_similarity(features_vit, features_other, images, grid=None, block="block00"):
+    """CKA between subsets of a ViT block's heads and the layers of another model.
+
+    The minibatch CKA of `cka` between the outputs of the heads of each subset, at all tokens, and
+    each layer, with its standard error, beside the mean attention distance of the subset (Raghu
+    et al. 2021, section 5, figure 5). The linear kernel of a subset is the sum of its heads'
+    kernels, so that the HSIC of single heads give those of every subset:
+
+        HSIC(S, T) = sum over s in S and t in T of HSIC(s, t)
+
+    Args:
+        features_vit: callable from images to taps, with `"{block}/attention/weights"` of shape
+            (example, head, query, key) and `"{block}/attention/heads"` of shape (example, token,
+            head, channel).
+        features_other: callable from images to `{layer: tensor}`, such as a ResNet's lower layers.
+        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        grid: `TokenGrid` of the ViT's tokens; by default the features' own.
+        block: name of the block.
+
+    Returns:
+        Dataset with `cka` and `stderr` of shape (order, subset, layer), and `distance` of shape
+        (order, subset) in pixels. `order` is `"local"` (heads of the smallest distance first) or
+        `"global"` (largest first), `subset` the number of heads; both orders end with all heads.
+
+    Raises:
+        ValueError: without a grid, for taps that are not there or not of these shapes, and as
+            `attention_distance` and `cka`.
+    """
+    statistic = head_statistic(features_vit, features_other, grid, block)
+    return evaluate(statistic, images, features_vit, features_other, description="heads")
+
+
+def head_statistic(features_vit, features_other, grid=None, block="block00"):
+    """The `Statistic` of `head_similarity`."""
+    grid = require_grid(features_vit, grid)
+    tap = f"{block}/attention/heads"
+
+    def step(images, vit, other):
+        weights, heads = _weights_and_heads(vit, block, grid)
+        examples = tf.shape(images)[0]
+        by_head = tf.transpose(heads, (2, 0, 1, 3))
+        of_heads, scales = unbiased_kernels(tf.reshape(by_head, (heads.shape[2], examples, -1)))
+        layers = {layer: unbiased(*layer_gram(values)) for layer, values in other.items()}
+        kernels = tf.concat([of_heads, tf.stack([kernel for kernel, _ in layers.values()])], 0)
+        return {
+            "rows": {
+                "hsic": pairwise_hsic(kernels, kernels)[None],
+                "heads": scales[None],
+                "layers": {layer: scale[None] for layer, (_, scale) in layers.items()},
+            },
+            "distance": summed_distance(weights, grid),
+            "examples": examples,
+        }
+
+    def finish(totals):
+        distance = totals["distance"] / totals["examples"]
+        require_finite("attention distance", [distance], [f"{block}/attention/weights"])
+        rows = totals["rows"]
+        layers = list(rows["layers"])
+        of_layers = np.stack(list(rows["layers"].values()), axis=1)
+        every = np.concatenate([rows["heads"], of_layers], axis=1)
+        hsic, squares = unscaled(rows["hsic"], every)
+        members = subset_members(distance)
+        parts = similarity_of_subsets(hsic, squares, members, tap, layers)
+        count = np.arange(1, len(distance) + 1)
+        result = labelled_similarity(
+            *(part.reshape(len(ORDERS), len(count), len(layers)) for part in parts),
+            {"order": list(ORDERS), "subset": count, "layer": layers},
+            (features_vit, features_other),
+            totals["examples"],
+            len(hsic),
+        )
+        of_subsets = (members @ distance).reshape(len(ORDERS), len(count)) / count
+        words = {"long_name": "mean attention distance of the heads", "units": "pixels"}
+        result["distance"] = (("order", "subset"), of_subsets, words)
+        return result.assign_attrs(block=block)
+
+    return Statistic(step, finish, min_batch=4)
+
+
+def subset_members(distance):
+    """Which heads each subset holds: those of smallest distance first, then of largest.
+
+    Args:
+        distance: array of shape (head,).
+
+    Returns:
+        Array of zeros and ones of shape (order subset, head), the subsets of `ORDERS` one after
+        the other, each of 1 head to all.
+    """
+    nearest = np.argsort(distance, kind="stable")
+    ranks = [np.argsort(order) for order in (nearest, nearest[::-1])]
+    sizes = np.arange(1, len(distance) + 1)[:, None]
+    return np.concatenate([rank < sizes for rank in ranks]).astype(np.float64)
+
+
+def similarity_of_subsets(hsic, squares, members, tap, layers):
+    """Minibatch CKA between subsets of heads and layers, from the HSIC of single heads.
+
+    Args:
+        hsic: float64 array of shape (batch, head + layer, head + layer).
+        squares: array of shape (head + layer, 2), as for `cka.similarity`.
+        members: array of shape (order subset, head) from `subset_members`.
+        tap: name of the tap with the heads' outputs.
+        layers: names of the layers.
+
+    Returns:
+        CKA and its standard error, two arrays of shape (order subset, layer).
+
+    Raises:
+        ValueError: for a head, subset or layer that is constant or not finite; it is named.
+    """
+    subsets, heads = members.shape
+    own = np.diagonal(hsic, axis1=1, axis2=2).T
+    require_finite("CKA", own, [f"{tap}/head{head}" for head in range(heads)] + layers)
+    others = len(layers)
+    add = np.block(
+        [[members, np.zeros((subsets, others))], [np.zeros((others, heads)), np.eye(others)]]
+    )
+    names = [f"{tap}/{order}{size + 1}" for order in ORDERS for size in range(heads)] + layers
+    value, stderr = similarity(add @ hsic @ add.T, add @ squares, names)
+    return value[:subsets, subsets:], stderr[:subsets, subsets:]
+
+
+def _weights_and_heads(taps, block, grid):
+    """The attention weights of a block (example, head, query, key), and its heads' outputs."""
+    names = [f"{block}/attention/weights", f"{block}/attention/heads"]
+    weights, heads = select(taps, names).values()
+    weights = attention_weights({names[0]: weights}, grid)[names[0]]
+    count = weights.shape[1]
+    if heads.shape.rank != 4 or heads.shape[2] != count:
+        raise ValueError(
+            f"Expected heads of shape (example, token, head, channel) with {count} heads, as in "
+            f"the weights. Received: {names[1]!r} of shape {tuple(heads.shape)}"
+        )
+    return weights, heads

@@ -1,0 +1,219 @@
+"""Localization: which part of the image a token still resembles."""
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from vit_tf import TokenGrid
+
+from ..engine.results import provenance, require_finite
+from ..engine.stream import Statistic, evaluate
+from ..engine.tokens import as_tokens, grid_of
+from .cka import pairwise_hsic, unbiased_kernels
+
+# Share of the squared sum of squares: rounding leaves 1e-14, d equal dimensions 1 / d.
+NEGLIGIBLE = 1e-10
+
+
+def localization(features, images, grid=None, tokens=None):
+    """Minibatch CKA between single tokens and the patches of the input image.
+
+        CKA(t, p) = sum_b HSIC(t, p) / sqrt(sum_b HSIC(t, t) sum_b HSIC(p, p))
+
+    over the minibatches b, with the unbiased HSIC of `cka`, between all channels of token t and
+    all pixels of patch p (Raghu et al. 2021, section 7, figures 9, 10, D.1 to D.3). Layers are
+    compared on one grid: measure the stages of a ResNet one by one.
+
+    A patch in which at most one image of any batch differs, such as a blank corner, has no CKA: its
+    cells are NaN, and `constant_patches` in the attributes counts such patches. At most
+    layers x tokens + patches kernels of example x example float32 values are held at once: for
+    12 x 197 + 196 in batches of 128 that is 168 MB; choose fewer `tokens` for larger batches.
+
+    Args:
+        features: callable from images to `{layer: tensor}` of shape (example, token, channel), or
+            (example, row, column, channel), where each place is a token, row by row.
+        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        grid: `TokenGrid` of the tokens; by default the features' own, and that of the maps.
+        tokens: positions in the sequence, prefix included, of the tokens to measure; default: all.
+
+    Returns:
+        DataArray of shape (layer, token, row, column). The coordinates `token_row` and
+        `token_column` are the token's own place, NaN for prefix tokens. Not clamped.
+
+    Raises:
+        ValueError: for taps that do not share one grid that tiles the images, unknown `tokens`, a
+            batch of fewer than 4 examples, a token that is constant (layer and token are named)
+            or values that are not finite.
+    """
+    statistic = localization_statistic(features, grid, tokens)
+    return evaluate(statistic, images, features, description="localization")
+
+
+def localization_statistic(features, grid=None, tokens=None):
+    """The `Statistic` of `localization`, which finishes after a pass that it was in."""
+    seen = {}  # the grid and the tokens on it show in the shapes of the taps
+
+    def step(images, taps):
+        shared = _shared_grid(taps, features, grid, images.shape)
+        chosen = _positions(tokens, shared)
+        seen.update(grid=shared, tokens=chosen)
+        return _batch_terms(taps, input_patches(images, shared), chosen)
+
+    def finish(totals):
+        value, constant_patches = _ratio(totals, seen["tokens"])
+        attributes = provenance(
+            features,
+            totals["examples"],
+            totals["batches"],
+            long_name="CKA of token and input patch",
+            units="1",
+            estimator="minibatch CKA, linear kernel, unbiased HSIC",
+            constant_patches=constant_patches,
+            **vars(seen["grid"]),
+        )
+        return _labelled(value, list(totals["hsic"]), seen["grid"], seen["tokens"], attributes)
+
+    return Statistic(step, finish, min_batch=4)
+
+
+def input_patches(images, grid):
+    """The pixels of every patch of a grid: (example, patch, pixel), patches row by row."""
+    side, channels = grid.stride, images.shape[-1]
+    shape = (-1, grid.rows, side, grid.columns, side, channels)
+    patches = tf.transpose(tf.reshape(images, shape), (0, 1, 3, 2, 4, 5))
+    return tf.reshape(patches, (-1, grid.num_spatial, side * side * channels))
+
+
+def _batch_terms(taps, patches, tokens):
+    """What one batch adds to the sums.
+
+    Returns:
+        dict of `hsic`, by layer of shape (token, patch), the `_own` terms `token`, by layer of
+        shape (token, 4), and `patch` of shape (patch, 4), and the numbers of examples and batches.
+    """
+    patch_kernels, patch_scales = unbiased_kernels(tf.transpose(patches, (1, 0, 2)))
+    patch_terms = _own(patch_kernels, patch_scales)
+    hsic, token_terms = {}, {}
+    for tap, values in taps.items():
+        chosen = tf.gather(as_tokens(tap, values), tokens, axis=1)
+        kernels, scales = unbiased_kernels(tf.transpose(chosen, (1, 0, 2)))
+        scaled = tf.cast(pairwise_hsic(kernels, patch_kernels), tf.float64)
+        hsic[tap] = scaled * _size(scales)[:, None] * _size(patch_scales)
+        token_terms[tap] = _own(kernels, scales)
+    return {
+        "hsic": hsic,
+        "token": token_terms,
+        "patch": patch_terms,
+        "examples": tf.shape(patches)[0],
+        "batches": 1,
+    }
+
+
+def _own(kernels, scales):
+    """HSIC of each representation with itself, its largest possible value, and its squares.
+
+    Args:
+        kernels, scales: tensors of shape (item, example, example) and (item, 3), as
+            `unbiased_kernels` returns them.
+
+    Returns:
+        float64 tensor of shape (item, 4), of the kernels before they were divided by their size.
+    """
+    n = tf.cast(tf.shape(kernels)[-1], tf.float64)
+    hsic = tf.cast(tf.reduce_sum(kernels**2, axis=(-2, -1)), tf.float64)
+    squares = tf.cast(scales[:, 1:], tf.float64)
+    both = tf.stack([hsic * _size(scales) ** 2, squares[:, 0] ** 2], axis=-1)
+    return tf.concat([both / (n * (n - 3.0)), squares], axis=-1)
+
+
+def _size(scales):
+    """The sizes of kernels: float64 of shape (item,)."""
+    return tf.cast(scales[:, 0], tf.float64)
+
+
+def _ratio(totals, tokens):
+    """CKA of shape (layer, token, patch), NaN at constant patches, and the number of these."""
+    layers, own = list(totals["token"]), np.stack(list(totals["token"].values()))
+    require_finite("localization", [totals["patch"]], ["the images"])
+    require_finite("localization", own, layers)
+    _require_variation(_constant(own), layers, tokens)
+    constant = _constant(totals["patch"])
+    patch_hsic = np.where(constant, np.nan, totals["patch"][:, 0])
+    hsic = np.stack(list(totals["hsic"].values()))
+    return hsic / np.sqrt(own[:, :, :1] * patch_hsic), int(constant.sum())
+
+
+def _constant(own):
+    """Whether examples differ by rounding errors only, or in one example a batch: shape (...,).
+
+    The unbiased HSIC takes out what a single example adds to its row and column of the kernel, so
+    a representation that one example differs in has none, and CKA would be a ratio of roundings.
+    """
+    hsic, most, centred, raw = np.moveaxis(own, -1, 0)
+    return (centred <= 1e-12 * raw) | (hsic <= NEGLIGIBLE * most)
+
+
+def _require_variation(constant, layers, tokens):
+    """Raises a `ValueError` naming the constant tokens of `constant` (layer, token)."""
+    named = [f"{layers[layer]} (token {tokens[token]})" for layer, token in np.argwhere(constant)]
+    if named:
+        raise ValueError(
+            "Expected every token to vary between examples. "
+            f"Received a constant token: {', '.join(named[:5])}{', ...' if named[5:] else ''}"
+        )
+
+
+def _shared_grid(taps, features, grid, image_shape):
+    """The one `TokenGrid` on which all taps lie and that tiles the images."""
+    height, width = image_shape[1:3]
+    own = grid_of(features, grid)
+    found = {} if grid is None else {"grid": grid}
+    for tap, values in taps.items():
+        found[tap] = own
+        if values.shape.rank == 4:
+            rows, columns = values.shape[1:3]
+            found[tap] = TokenGrid(rows, columns, 0, max(1, (height or 0) // rows))
+        elif own is None or values.shape.rank != 3 or values.shape[1] != own.num_tokens:
+            raise ValueError(
+                f"Expected maps, or tokens of shape (example, token, channel) on a grid ({own}). "
+                f"Received: {tap!r} of shape {tuple(values.shape)}"
+            )
+    shared = next(iter(found.values()))
+    if len(set(found.values())) > 1:
+        raise ValueError(f"Expected taps on one grid. Received: {found}")
+    if (shared.rows * shared.stride, shared.columns * shared.stride) != (height, width):
+        raise ValueError(
+            f"Expected square patches that tile the images. Received: {shared} for images of "
+            f"{height} x {width} pixels"
+        )
+    return shared
+
+
+def _positions(tokens, grid):
+    """The chosen positions in the sequence, as a list of integers."""
+    chosen = list(range(grid.num_tokens)) if tokens is None else list(tokens)
+    if not chosen or not set(chosen) <= set(range(grid.num_tokens)):
+        raise ValueError(
+            f"Expected tokens among 0 to {grid.num_tokens - 1}. Received: tokens={chosen}"
+        )
+    return [int(token) for token in chosen]
+
+
+def _labelled(value, layers, grid, tokens, attributes):
+    """The result, from values of shape (layer, token, patch)."""
+    place = np.array(tokens) - grid.prefix
+    row, column = np.divmod(place, grid.columns)
+    return xr.DataArray(
+        grid.as_map(value),
+        dims=("layer", "token", "row", "column"),
+        coords={
+            "layer": layers,
+            "token": tokens,
+            "row": np.arange(grid.rows),
+            "column": np.arange(grid.columns),
+            "token_row": ("token", np.where(place < 0, np.nan, row)),
+            "token_column": ("token", np.where(place < 0, np.nan, column)),
+        },
+        name="localization",
+        attrs=attributes,
+    )

@@ -1,0 +1,73 @@
+"""CKA through the depth of what a block reads, and of what passes beside it and through it."""
+
+from ..engine.stream import Statistic, evaluate
+from .cka import cka_statistic
+
+
+def depth_cka(features, images):
+    """CKA between the normalised inputs of all sites, and the last norm, of one model.
+
+    Walmer et al. 2023, section D.3, figures 20 to 22.
+
+    Args:
+        features: callable from images to taps, of which those named `"norm"` are compared.
+        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+
+    Returns:
+        Dataset as that of `cka`, layers named by tap.
+
+    Raises:
+        ValueError: without such taps, and as `cka`.
+    """
+    return evaluate(depth_statistic(features), images, features, description="CKA of norms")
+
+
+def depth_statistic(features):
+    """The `Statistic` of `depth_cka`."""
+    inner = cka_statistic(features)
+
+    def step(images, taps):
+        return inner.step(images, _ending(taps, "norm"))
+
+    return Statistic(step, inner.finish, min_batch=inner.min_batch)
+
+
+def residual_cka(features, images, site="attention"):
+    """CKA between the skips and the branches of all blocks of one model.
+
+    Where a skip is unlike the branch that is added to it, the block changes what is represented
+    (Walmer et al. 2023, section D.4, figure 23).
+
+    Args:
+        features: callable from images to taps, of which `"block/site/skip"` and
+            `"block/site/branch"` are compared.
+        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        site: `"attention"`, `"mlp"` or another site that has them.
+
+    Returns:
+        Dataset as that of `cka`: `layer_x` are the branches, `layer_y` the skips.
+
+    Raises:
+        ValueError: without such taps, and as `cka`.
+    """
+    statistic = residual_statistic(features, site)
+    return evaluate(statistic, images, features, description="CKA of skips and branches")
+
+
+def residual_statistic(features, site="attention"):
+    """The `Statistic` of `residual_cka`."""
+    inner = cka_statistic(features, features)
+
+    def step(images, taps):
+        ends = [_ending(taps, f"{site}/{end}") for end in ("branch", "skip")]
+        return inner.step(images, *ends)
+
+    return Statistic(step, inner.finish, min_batch=inner.min_batch)
+
+
+def _ending(taps, name):
+    """The taps of this name, at any place; of none a `ValueError`."""
+    chosen = {tap: x for tap, x in taps.items() if f"/{tap}".endswith(f"/{name}")}
+    if not chosen:
+        raise ValueError(f"Expected taps named {name!r}. Received: {', '.join(list(taps)[:8])}")
+    return chosen

@@ -1,0 +1,1 @@
+"""File formats of checkpoints: named tensors, read one at a time."""

@@ -1,0 +1,1 @@
+"""Images with annotations: masks, parts, keypoints, videos and landmarks."""

@@ -1,0 +1,168 @@
+"""Revisited Oxford and Paris: photographs of landmarks to be found by others of the same one."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from vit_tf.data.annotated.plain_pickle import load_plain_pickle
+from vit_tf.data.folder import decode_file
+from vit_tf.data.pipeline import check_number, checked_size, make_batches, read_examples
+from vit_tf.data.source import Source
+from vit_tf.names import choose
+
+NAMES = ("roxford5k", "rparis6k")
+RELEVANCE = ("easy", "hard", "junk")
+EVERYTHING = (0, 0, np.inf, np.inf)
+
+
+def load_revisited(root, name, *, image_size=None, batch_size=128, preprocessing=None):
+    """Queries and data base of revisited Oxford or Paris, as they are released.
+
+        root/roxford5k/gnd_roxford5k.pkl
+        root/roxford5k/jpg/all_souls_000013.jpg
+
+    Queries are cropped to the landmark that they ask for (Radenovic et al. 2018, section 3). The
+    pickle is read without running anything that it holds. Images are decoded batch by batch.
+
+    Args:
+        root: the folder that holds these.
+        name: "roxford5k" or "rparis6k".
+        image_size: height and width to resize to (bilinear, antialiased), in pixels; a number or a
+            pair. Needed, since the images differ in size.
+        batch_size: examples per batch; the last one may have fewer.
+        preprocessing: what a model expects, its `model.preprocessing`: size, interpolation, mean
+            and std take the place of `image_size` and of [-1, 1].
+
+    Returns:
+        Tuple (queries, database, truth), as `vit_tf.analysis.retrieval` takes them: two batched
+        `tf.data.Dataset` of (images, numbers), float32 of shape (example, height, width, 3) and
+        int32 of shape (example,), positions in their lists; and for each query a dict of its
+        `name` and of `easy`, `hard` and `junk`, int arrays of positions in the data base.
+
+    Raises:
+        ValueError: for files that are missing or damaged, a pickle of anything else, no size, and
+            arguments out of range. An image that cannot be decoded stops the iteration.
+    """
+    choose("name", name, dict.fromkeys(NAMES))
+    check_number("batch_size", batch_size, 1)
+    size = checked_size(image_size, preprocessing)
+    if size is None:
+        raise ValueError(
+            "Expected image_size or preprocessing, for images that differ in size. "
+            "Received: image_size=None, preprocessing=None"
+        )
+    folder = Path(root).expanduser() / name
+    asked, known, truth = read_truth(folder / f"gnd_{name}.pkl")
+    boxes = [query.pop("bbx") for query in truth]
+    parts = ((asked, boxes), (known, [EVERYTHING] * len(known)))
+    queries, database = (
+        _batches(_paths(folder / "jpg", names), boxes, size, batch_size, preprocessing)
+        for names, boxes in parts
+    )
+    return queries, database, truth
+
+
+def read_truth(path):
+    """What a `gnd_*.pkl` says: names of the queries, names of the data base, a dict per query.
+
+    Returns:
+        Tuple of two lists of names without ".jpg", and a list of dicts of `name`; of `bbx`, four
+        floats (left, top, right, bottom) in pixels; and of `easy`, `hard` and `junk`, int arrays.
+
+    Raises:
+        ValueError: for a file that is missing, damaged or of another content.
+    """
+    content = load_plain_pickle(path)
+    try:
+        asked, known = (list(map(str, content[key])) for key in ("qimlist", "imlist"))
+        entries = zip(asked, content["gnd"], strict=True)
+        truth = [_entry(query, entry, len(known)) for query, entry in entries]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            "Expected a dict of imlist, qimlist and gnd, with the bbx, easy, hard and junk of each "
+            f"query. Received: {str(path)!r} ({type(error).__name__}: {error})"
+        ) from error
+    if not asked or not known:
+        raise ValueError(f"Expected queries and a data base. Received: {str(path)!r} without")
+    return asked, known, truth
+
+
+def _entry(name, entry, count):
+    """What is known of a query, checked."""
+    box = np.asarray(entry["bbx"], float)
+    if box.shape != (4,) or not np.isfinite(box).all():
+        raise ValueError(f"bbx {entry['bbx']} of {name}")
+    found = {"name": name, "bbx": box}
+    for what in RELEVANCE:
+        places = np.asarray(entry[what]).ravel()
+        numbers = places.astype(np.int64)
+        if (numbers != places).any() or (numbers < 0).any() or (numbers >= count).any():
+            raise ValueError(f"{what} of {name} beyond the {count} images of imlist")
+        found[what] = numbers
+    return found
+
+
+def _paths(folder, names):
+    paths = [os.path.join(folder, f"{name}.jpg") for name in names]
+    missing = [path for path in paths if not os.path.isfile(path)]
+    if missing:
+        raise ValueError(
+            f"Expected {len(paths)} images. Received: {len(missing)} that are not there, such as "
+            f"{', '.join(missing[:5])}"
+        )
+    return paths
+
+
+def _batches(paths, boxes, size, batch_size, preprocessing):
+    """Batches of (images, numbers) of image files, each cropped to its box."""
+    boxes = np.array(boxes, float)
+
+    def decode(item):
+        image, problem = tf.numpy_function(_decode_or_tell, item, (tf.uint8, tf.string))
+        return tf.ensure_shape(image, (None, None, 3)), tf.ensure_shape(problem, ())
+
+    source = Source(
+        class_names=(),
+        num_examples={"test": len(paths)},
+        labels=lambda split: None,
+        image_size=lambda split, indices: size,
+        read=lambda split, indices: tf.data.Dataset.from_tensor_slices(((paths, boxes), indices)),
+        decode=decode,
+        shuffle_buffer=len(paths),
+    )
+    numbers = np.arange(len(paths), dtype=np.int32)
+    examples = read_examples(source, "test", numbers, size, None, preprocessing)
+    return make_batches(examples, batch_size, False, preprocessing)
+
+
+def _decode_or_tell(path, box):
+    """The part of an image and no words, or a black pixel and the words of what is wrong."""
+    try:
+        return crop(decode_file(os.fsdecode(path), upright=False), box, os.fsdecode(path)), ""
+    except ValueError as error:
+        return np.zeros((1, 1, 3), np.uint8), str(error)
+
+
+def crop(image, box, path):
+    """The pixels of an image of shape (height, width, channel) within a box.
+
+    Args:
+        image: array.
+        box: (left, top, right, bottom) in pixels, rounded as Pillow does; what lies beyond the
+            image is left out.
+        path: where the image is from, to name it.
+
+    Raises:
+        ValueError: for a box without a pixel of the image.
+    """
+    height, width = image.shape[:2]
+    limits = np.clip(np.round(box), 0, (width, height, width, height))
+    left, top, right, bottom = limits.astype(int)
+    if left >= right or top >= bottom:
+        raise ValueError(
+            f"Expected a box that holds pixels of the image, {width} wide and {height} high. "
+            f"Received: {path} with {np.asarray(box).tolist()}"
+        )
+    return image[top:bottom, left:right]

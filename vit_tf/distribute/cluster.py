@@ -1,0 +1,202 @@
+"""The processes that train one model together: who they are, and what they agree on."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from vit_tf.distribute import multiworker
+
+# Seconds without a sign of life after which a worker is dead, and to wait for all to start.
+HEARTBEAT, START = 20, 600
+
+# The strategy of this process, if it is one of several.
+_strategies = []
+
+
+def make_strategy(workers=None, worker=None):
+    """The `tf.distribute.MultiWorkerMirroredStrategy` of this process; there is one at most.
+
+    Waits until every worker has started. Where the program has set no seed, that of the first
+    worker is set on all, so that data are shuffled alike.
+
+    Args:
+        workers: addresses of all processes, `"host:port"`, the same list on each; by default those
+            that `find_cluster` finds.
+        worker: this one's place in the list; the first is the chief.
+
+    Raises:
+        ValueError: for addresses that are missing or malformed, or if TensorFlow has run before.
+    """
+    if _strategies:
+        return _strategies[0]
+    addresses, index = find_cluster(workers, worker)
+    if context.context()._context_handle is not None:
+        raise ValueError(
+            "Expected the multi-worker strategy to be made before anything else of TensorFlow. "
+            "Received: a program that has already used it; make the strategy in its first lines"
+        )
+    _watch_workers(len(addresses))
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(
+        tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec({"worker": addresses}),
+            task_type="worker",
+            task_id=index,
+            num_accelerators={"GPU": len(tf.config.list_physical_devices("GPU"))},
+            rpc_layer="grpc",
+        )
+    )
+    multiworker.adapt_keras()
+    _strategies.append(strategy)
+    if context.global_seed() is None:
+        tf.random.set_seed(int(of_every_worker(np.random.SeedSequence().entropy % 2**31)[0]))
+    return strategy
+
+
+def num_workers():
+    """How many processes train together: 1 without a multi-worker strategy."""
+    if not _strategies:
+        return 1
+    return len(_strategies[0].cluster_resolver.cluster_spec().job_tasks("worker"))
+
+
+def is_chief():
+    """Whether this process writes the files: true of the first worker, and of one by itself."""
+    return not _strategies or _strategies[0].cluster_resolver.task_id == 0
+
+
+def of_every_worker(number):
+    """The whole numbers that the workers call this with, in their order: int64 array."""
+    if not _strategies:
+        return np.array([number], np.int64)
+    mine = np.zeros(num_workers(), np.int64)
+    mine[_strategies[0].cluster_resolver.task_id] = number
+    return np.asarray(_strategies[0].reduce("SUM", tf.constant(mine), axis=None))
+
+
+def wait_for_workers():
+    """Returns when every worker has come here; each must."""
+    of_every_worker(0)
+
+
+@contextlib.contextmanager
+def explained_failures():
+    """Turns TensorFlow's error about workers that stopped into a `ConnectionError` that says so."""
+    lost = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+    lost += (tf.errors.DeadlineExceededError, tf.errors.FailedPreconditionError)
+    try:
+        yield
+    except (*lost, tf.errors.InternalError) as error:
+        if num_workers() == 1:
+            raise
+        raise ConnectionError(
+            "Another worker stopped or cannot be reached. Start all workers again: a run goes on "
+            f"from its last saved state. TensorFlow says: {error.message.strip()[:200]}"
+        ) from error
+
+
+def find_cluster(workers=None, worker=None):
+    """The addresses of all workers and the place of this one in their list.
+
+    The arguments win over VIT_TF_WORKERS ("host:port,host:port") and VIT_TF_WORKER (0, 1, ...),
+    these over TF_CONFIG, and that over Slurm's variables.
+
+    Raises:
+        ValueError: where none of them is there, or the one that wins is malformed.
+    """
+    if workers is not None or worker is not None:
+        return _checked("workers and worker", workers, worker)
+    if "VIT_TF_WORKERS" in os.environ or "VIT_TF_WORKER" in os.environ:
+        names = os.environ.get("VIT_TF_WORKERS"), os.environ.get("VIT_TF_WORKER")
+        return _checked("VIT_TF_WORKERS and VIT_TF_WORKER", *names)
+    if "TF_CONFIG" in os.environ:
+        return _from_tf_config(os.environ["TF_CONFIG"])
+    if "SLURM_PROCID" in os.environ:
+        return _from_slurm()
+    raise ValueError(
+        "Expected the addresses of the workers: as arguments, in VIT_TF_WORKERS and VIT_TF_WORKER, "
+        "in TF_CONFIG, or from Slurm's srun. Received: none of them"
+    )
+
+
+def has_several_workers():
+    """Whether VIT_TF_WORKERS or TF_CONFIG names more than one worker."""
+    told = "VIT_TF_WORKERS" in os.environ or "cluster" in os.environ.get("TF_CONFIG", "")
+    return told and len(find_cluster()[0]) > 1
+
+
+def _from_tf_config(text):
+    try:
+        config = json.loads(text)
+        cluster, task = dict(config["cluster"]), config["task"]
+        kind, index = task["type"], int(task["index"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            'Expected TF_CONFIG to be JSON such as {"cluster": {"worker": ["host:port", ...]}, '
+            f'"task": {{"type": "worker", "index": 0}}}}. Received: {text!r} ({error!r})'
+        ) from error
+    if not set(cluster) <= {"chief", "worker"} or kind not in cluster:
+        raise ValueError(
+            "Expected TF_CONFIG to name tasks of type chief and worker, and this one's among them. "
+            f"Received: cluster of {sorted(cluster)}, task of type {kind!r}"
+        )
+    if not 0 <= index < len(cluster[kind]):
+        raise ValueError(
+            f"Expected TF_CONFIG to tell which of {len(cluster[kind])} tasks of type {kind!r} this "
+            f"is, from 0. Received: {index}"
+        )
+    chiefs = list(cluster.get("chief", ()))
+    addresses = [*chiefs, *cluster.get("worker", ())]
+    return _checked("TF_CONFIG", addresses, index + (len(chiefs) if kind == "worker" else 0))
+
+
+def _from_slurm():
+    """The tasks of the job step, on ports that depend on the job, so that jobs do not meet."""
+    port = 12_000 + int(os.environ.get("SLURM_JOB_ID", 0)) % 20_000
+    gpus = "CUDA_VISIBLE_DEVICES" in os.environ or shutil.which("nvidia-smi")
+    # The resolver counts GPUs with nvidia-smi and cannot share out none: pretend that each has one.
+    pretended = {} if gpus else {"gpus_per_node": 2**20, "gpus_per_task": 1, "auto_set_gpu": False}
+    try:
+        resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(port_base=port, **pretended)
+        addresses = resolver.cluster_spec().job_tasks("worker")
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"Expected Slurm's variables of a job step, started by srun. Received: {error}"
+        ) from error
+    return _checked("Slurm's variables", addresses, resolver.task_id)
+
+
+def _checked(source, workers, worker):
+    """A list of addresses and an index into it."""
+    addresses = workers.split(",") if isinstance(workers, str) else list(workers or ())
+    addresses = [str(address).strip() for address in addresses]
+    whole = all(re.fullmatch(r"[^\s:/]+:[0-9]+|\[[^\]]+\]:[0-9]+", one) for one in addresses)
+    index = int(worker) if str(worker).isdecimal() else -1
+    if not addresses or not whole or len(set(addresses)) < len(addresses):
+        raise ValueError(
+            f'Expected {source} to tell different addresses "host:port" of the workers. '
+            f"Received: {workers!r}"
+        )
+    if not 0 <= index < len(addresses):
+        raise ValueError(
+            f"Expected {source} to tell which of {len(addresses)} workers this is, from 0. "
+            f"Received: {worker!r}"
+        )
+    return addresses, index
+
+
+def _watch_workers(count):
+    """Let TensorFlow end collective operations when a worker shows no sign of life."""
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        cluster_register_timeout_in_ms=1000 * START,
+        heartbeat_timeout_in_ms=1000 * HEARTBEAT,
+        shutdown_barrier_timeout_in_ms=1000 * HEARTBEAT,
+    )
+    context.context().coordination_service.coordinated_job_list.add(name="worker", num_tasks=count)

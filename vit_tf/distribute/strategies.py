@@ -1,0 +1,118 @@
+"""Choosing where a model trains: one device, copies on several, several machines, or a TPU."""
+
+import functools
+import os
+
+import tensorflow as tf
+
+from vit_tf.distribute import cluster
+from vit_tf.distribute.cluster import is_chief, wait_for_workers
+from vit_tf.names import choose
+
+__all__ = [
+    "STRATEGIES",
+    "full_batches",
+    "is_chief",
+    "is_tpu",
+    "steps_per_execution",
+    "strategy",
+    "wait_for_workers",
+]
+
+# Steps that a TPU takes between two answers to its host, at most.
+TPU_STEPS = 50
+
+
+def strategy(name="auto", workers=None, worker=None):
+    """The `tf.distribute.Strategy` of a name; make and train the model in its `scope()`.
+
+    Args:
+        name: `"none"`, one device; `"mirrored"`, a copy of the model on each GPU, or on each
+            logical CPU where there is no GPU; `"multiworker"`, on each GPU of several processes,
+            which each run the same program and make the strategy before anything else of
+            TensorFlow; `"tpu"`, on each core of the TPU of the environment variable TPU_NAME, by
+            default a local one; `"auto"`, `"multiworker"` if VIT_TF_WORKERS or TF_CONFIG names
+            several workers, else `"mirrored"` if there are several GPUs.
+        workers, worker: of `"multiworker"`, the addresses `"host:port"` of all processes and the
+            place of this one among them; by default those that `cluster.find_cluster` finds.
+
+    Raises:
+        ValueError: for another name, a cluster that is not told, or a TPU that is not there.
+    """
+    if workers is not None or worker is not None:
+        if name != "multiworker":
+            raise ValueError(
+                f"Expected workers and worker with strategy 'multiworker'. Received: {name!r}"
+            )
+        return cluster.make_strategy(workers, worker)
+    return choose("strategy", name, STRATEGIES)[0]()
+
+
+def steps_per_execution(strategy, steps, asked=None):
+    """The largest divisor of `steps` up to `asked`, by default up to 50 on a TPU and 1 elsewhere.
+
+    Keras runs as many steps in one call; data that repeat would be read too far by a last call.
+    """
+    asked = asked or (TPU_STEPS if is_tpu(strategy) else 1)
+    return max(count for count in range(1, min(asked, steps) + 1) if steps % count == 0)
+
+
+def is_tpu(strategy):
+    """Whether a strategy trains on a TPU."""
+    return isinstance(strategy, tf.distribute.TPUStrategy)
+
+
+def full_batches(dataset):
+    """A data set without its smaller batches and with static shapes, as a TPU needs them."""
+    size = next((len(tf.nest.flatten(batch)[0]) for batch in dataset.take(1)), 0)
+    whole = dataset.filter(lambda *batch: tf.equal(tf.shape(tf.nest.flatten(batch)[0])[0], size))
+    count = int(whole.reduce(tf.constant(0, tf.int64), lambda n, *_: n + 1))
+
+    def pin(*batch):
+        return tf.nest.map_structure(lambda x: tf.ensure_shape(x, (size, *x.shape[1:])), batch)
+
+    return whole.map(pin).apply(tf.data.experimental.assert_cardinality(count))
+
+
+def _auto():
+    if cluster.has_several_workers():
+        return cluster.make_strategy()
+    gpus = _devices("GPU")
+    return _mirrored(gpus) if len(gpus) > 1 else tf.distribute.get_strategy()
+
+
+def _devices(kind):
+    return tuple(device.name for device in tf.config.list_logical_devices(kind))
+
+
+@functools.cache
+def _mirrored(devices):
+    """One strategy per process: the collectives of a second one would collide with its own."""
+    on_cpu = "CPU" in devices[0]
+    reduction = tf.distribute.ReductionToOneDevice() if on_cpu else None
+    return tf.distribute.MirroredStrategy(devices, cross_device_ops=reduction)
+
+
+@functools.cache
+def _tpu():
+    """One strategy per process: a second start of the TPU would lose what is on it."""
+    name = os.environ.get("TPU_NAME", "local")
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver.connect(tpu=name)
+    except (ValueError, RuntimeError, ImportError, OSError, tf.errors.OpError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"Expected a TPU; TPU_NAME names one that is not local. Received: TPU_NAME={name!r}, "
+            f"{type(error).__name__}: {reason}"
+        ) from error
+    return tf.distribute.TPUStrategy(resolver)
+
+
+# How each strategy is made, and where it trains.
+STRATEGIES = {
+    "auto": (_auto, "multiworker or mirrored where there are several workers or GPUs"),
+    "none": (tf.distribute.get_strategy, "one device"),
+    "mirrored": (lambda: _mirrored(_devices("GPU") or _devices("CPU")), "all GPUs of a machine"),
+    "multiworker": (cluster.make_strategy, "GPUs of several machines"),
+    "tpu": (_tpu, "a TPU"),
+}

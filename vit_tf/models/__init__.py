@@ -1,0 +1,1 @@
+"""Models: one architecture a file, each intermediate named where it is computed."""

@@ -1,0 +1,204 @@
+"""BEiT (Bao et al. 2021, https://arxiv.org/abs/2106.08254), also of BEiT v2 (2208.06366)."""
+
+import keras
+import numpy as np
+from keras import layers, ops
+
+from vit_tf.models.model import VisionModel
+from vit_tf.models.transformer import Embedding, block_sites, check_pooling, make_blocks
+from vit_tf.names import choose, match_sites
+from vit_tf.tokens import TokenGrid
+
+register = keras.saving.register_keras_serializable("vit_tf")
+
+
+def relative_index(rows, columns):
+    """Which entry of a table of relative positions each pair of tokens reads, as in BEiT.
+
+    For a query at (r, c) and a key at (r', c') it is `(r - r' + R - 1) (2 C - 1) + c - c' + C - 1`
+    of R rows and C columns. Three entries at the end are for a CLS query, a CLS key and both.
+
+    Returns:
+        integer array of shape (1 + R * C, 1 + R * C), by query and key, CLS first.
+    """
+    row, column = np.indices((rows, columns)).reshape(2, -1)
+    down = row[:, None] - row[None, :] + rows - 1
+    right = column[:, None] - column[None, :] + columns - 1
+    num_places = (2 * rows - 1) * (2 * columns - 1)
+    index = np.empty((1 + len(row), 1 + len(row)), "int32")
+    index[1:, 1:] = down * (2 * columns - 1) + right
+    index[0, :], index[:, 0], index[0, 0] = num_places, num_places + 1, num_places + 2
+    return index
+
+
+@register
+class RelativeBias(layers.Layer):
+    """A learned number per head and relative position, to add to the attention scores.
+
+    Called on the tokens, returns biases of shape (head, query, key).
+
+    Args:
+        grid: `TokenGrid` of the tokens, with one prefix token, or its fields as a dict.
+        num_heads: number of attention heads.
+    """
+
+    def __init__(self, grid, num_heads, **kwargs):
+        super().__init__(**kwargs)
+        self.grid = TokenGrid(**grid) if isinstance(grid, dict) else grid
+        self.num_heads = num_heads
+        self.index = relative_index(self.grid.rows, self.grid.columns)
+
+    def build(self, input_shape):
+        shape = (int(self.index.max()) + 1, self.num_heads)
+        self.table = self.add_weight(shape=shape, initializer="zeros", name="table")
+
+    def call(self, tokens):
+        # What the tokens hold does not matter: they tie the table to the graph of a submodel.
+        return ops.take(ops.transpose(self.table), self.index, axis=1)
+
+    def get_config(self):
+        return super().get_config() | {"grid": vars(self.grid), "num_heads": self.num_heads}
+
+
+@register
+class BEiT(VisionModel):
+    """A BEiT whose every intermediate is a tap.
+
+    It differs from `ViT` in relative positions, added to the attention scores, in place of
+    absolute ones, keys without a bias, and a learned scale of each branch, the `branch` tap being
+    the scaled one.
+
+    Called on images of shape (example, height, width, channel), conventionally in [-1, 1], it
+    returns logits of shape (example, num_classes).
+
+    Args:
+        image_shape: (height, width, channels) in pixels; a multiple of `patch_size`.
+        patch_size: side of a patch, in pixels.
+        num_layers, num_heads, hidden_dim, mlp_dim: the size of the encoder.
+        num_classes: number of logits. The head starts at zero.
+        pooling: `"gap"`, the head reads the mean of the spatial tokens, normalised after it (tap
+            `fc_norm`; there is no tap `norm`), or `"cls"`, the normalised class token.
+        shared_bias: whether all blocks share one table of relative positions, as in
+            pre-training, or each has its own.
+        layer_scale: first value of the scales; None leaves them out.
+        without_skips: sites whose skip is removed, such as `"block06"` or `"block07/mlp"`.
+        dropout_rate: share of channels dropped after the embedding and each projection.
+        preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
+
+    Raises:
+        ValueError: for sizes that do not fit each other or an unknown name.
+    """
+
+    def __init__(
+        self,
+        image_shape=(224, 224, 3),
+        patch_size=16,
+        num_layers=12,
+        num_heads=12,
+        hidden_dim=768,
+        mlp_dim=3072,
+        num_classes=1000,
+        pooling="gap",
+        shared_bias=False,
+        layer_scale=0.1,
+        without_skips=(),
+        dropout_rate=0.0,
+        preprocessing=None,
+        **kwargs,
+    ):
+        config = {
+            "image_shape": tuple(image_shape),
+            "patch_size": patch_size,
+            "num_layers": num_layers,
+            "num_heads": num_heads,
+            "hidden_dim": hidden_dim,
+            "mlp_dim": mlp_dim,
+            "num_classes": num_classes,
+            "pooling": pooling,
+            "shared_bias": shared_bias,
+            "layer_scale": layer_scale,
+            "without_skips": tuple(without_skips),
+            "dropout_rate": dropout_rate,
+        }
+        super().__init__(config, preprocessing, **{"name": "beit"} | kwargs)
+        self.pooling = pooling
+        check_pooling(pooling)
+        self.token_grid = grid = TokenGrid.of_patches(image_shape, patch_size, prefix=1)
+        policy = self.dtype_policy
+        self.embedding = Embedding(
+            grid, hidden_dim, dropout_rate, use_positions=False, dtype=policy, name="embedding"
+        )
+        self.blocks = make_blocks(
+            num_layers,
+            match_sites(without_skips, block_sites(num_layers)),
+            num_heads=num_heads,
+            hidden_dim=hidden_dim,
+            mlp_dim=mlp_dim,
+            dropout_rate=dropout_rate,
+            key_bias=False,
+            layer_scale=layer_scale,
+            dtype=policy,
+        )
+        names = ["bias"] if shared_bias else [f"{block.name}_bias" for block in self.blocks]
+        self.biases = [RelativeBias(grid, num_heads, dtype=policy, name=name) for name in names]
+        self.norm = layers.LayerNormalization(
+            epsilon=1e-6, dtype=policy, name="fc_norm" if pooling == "gap" else "norm"
+        )
+        self.head = layers.Dense(
+            num_classes, kernel_initializer="zeros", dtype="float32", name="head"
+        )
+        self.build((None, *image_shape))
+
+    @classmethod
+    def from_variant(cls, variant, **kwargs):
+        """A BEiT of a published size, such as `"B/16"`; keyword arguments as for `BEiT`."""
+        return cls(**choose("variant", variant, VARIANTS) | kwargs)
+
+    @property
+    def taps(self):
+        """Names of all taps, in depth order."""
+        blocks = [f"{block.name}/{tap}" for block in self.blocks for tap in block.taps]
+        ends = ("pooled", "fc_norm") if self.pooling == "gap" else ("norm", "pooled")
+        return ("embedding", *blocks, *ends, "logits")
+
+    @property
+    def patch_kernel(self):
+        return ops.convert_to_numpy(self.embedding.patches.kernel)
+
+    def intermediates(self, images, training=None):
+        """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
+        taps = {}
+        taps["embedding"] = x = self.embedding(images, training=training)
+        biases = [bias(x) for bias in self.biases]
+        for i, block in enumerate(self.blocks):
+            inside = block(x, biases[i % len(biases)], training=training)
+            taps |= {f"{block.name}/{tap}": inside[tap] for tap in block.taps}
+            x = inside["mlp/sum"]
+        if self.pooling == "gap":
+            taps["pooled"] = x = ops.mean(self.token_grid.spatial(x), axis=1)
+            taps["fc_norm"] = x = self.norm(x)
+        else:
+            taps["norm"] = x = self.norm(x)
+            taps["pooled"] = x = self.token_grid.first(x)
+        taps["logits"] = self.head(x)
+        return taps
+
+    def build(self, input_shape):
+        self.embedding.build(input_shape)
+        width = self._config["hidden_dim"]
+        for layer in (*self.blocks, *self.biases):
+            layer.build((None, self.token_grid.num_tokens, width))
+        self.norm.build((None, width))
+        self.head.build((None, width))
+        self.built = True
+
+
+# Bao et al. 2021, section 3.1, with the first scales of the released code.
+_SIZES = {
+    "B": {"num_layers": 12, "num_heads": 12, "hidden_dim": 768, "mlp_dim": 3072},
+    "L": {"num_layers": 24, "num_heads": 16, "hidden_dim": 1024, "mlp_dim": 4096},
+}
+VARIANTS = {
+    f"{size}/16": {**_SIZES[size], "patch_size": 16, "layer_scale": scale}
+    for size, scale in (("B", 0.1), ("L", 1e-5))
+}

@@ -1,0 +1,266 @@
+"""BiT ResNet-v2 (Kolesnikov et al. 2020, "Big Transfer", https://arxiv.org/abs/1912.11370)."""
+
+import keras
+from keras import layers, ops
+
+from vit_tf.models.model import VisionModel
+from vit_tf.names import choose, match_sites
+from vit_tf.tokens import TokenGrid
+
+register = keras.saving.register_keras_serializable("vit_tf")
+
+
+@register
+class StandardizedConv2D(layers.Conv2D):
+    """A convolution whose kernel has zero mean and unit variance per output channel.
+
+    Weight standardisation of Qiao et al. 2019: `(w - mean(w)) / sqrt(var(w) + 1e-10)` over the
+    rows, columns and input channels of the kernel.
+    """
+
+    def __init__(self, filters, kernel_size, **kwargs):
+        super().__init__(filters, kernel_size, **{"use_bias": False} | kwargs)
+
+    def convolution_op(self, inputs, kernel):
+        mean, variance = ops.moments(ops.cast(kernel, "float32"), axes=(0, 1, 2), keepdims=True)
+        standardized = (ops.cast(kernel, "float32") - mean) * ops.rsqrt(variance + 1e-10)
+        return super().convolution_op(inputs, ops.cast(standardized, kernel.dtype))
+
+
+@register
+class GroupNorm(layers.GroupNormalization):
+    """Group normalisation (Wu and He 2018, equation 1) of maps, in float32.
+
+    The result is that of `keras.layers.GroupNormalization`, which splits the channels of the whole
+    map by group; here only the means are grouped, which moves less memory.
+    """
+
+    def call(self, features):
+        x = ops.cast(features, "float32")
+        centred = x - self._grouped(ops.mean(x, axis=(1, 2)))
+        variance = self._grouped(ops.mean(ops.square(centred), axis=(1, 2)))
+        scale = ops.rsqrt(variance + self.epsilon) * ops.cast(self.gamma, "float32")
+        return ops.cast(centred * scale + ops.cast(self.beta, "float32"), self.compute_dtype)
+
+    def _grouped(self, means):
+        """Means of shape (example, channel), averaged over each group and repeated for it."""
+        channels = means.shape[-1]
+        size = channels // self.groups
+        groups = ops.mean(ops.reshape(means, (-1, self.groups, size)), axis=2, keepdims=True)
+        return ops.reshape(ops.repeat(groups, size, axis=2), (-1, 1, 1, channels))
+
+
+@register
+class Unit(layers.Layer):
+    """A pre-activation bottleneck unit: 1x1, 3x3 and 1x1 convolutions beside a skip to remove.
+
+    Called on a map of shape (example, row, column, channel); returns a dict of its
+    intermediates, of which `"sum"` goes on.
+
+    Args:
+        filters: channels inside the unit; it ends with four times as many.
+        stride: stride of the 3x3 convolution.
+        skip: `"identity"`, the map itself; `"projection"`, a 1x1 convolution of its normalised
+            form, where the number of channels or the size changes; or None, no skip.
+    """
+
+    def __init__(self, filters, stride=1, skip="identity", **kwargs):
+        super().__init__(**kwargs)
+        self.filters, self.stride, self.skip = filters, stride, skip
+        policy = self.dtype_policy
+
+        def conv(filters, size, stride, name):
+            return StandardizedConv2D(filters, size, strides=stride, dtype=policy, name=name)
+
+        def norm(name):
+            return GroupNorm(32, epsilon=1e-5, dtype=policy, name=name)
+
+        self.norm1, self.conv1 = norm("norm1"), conv(filters, 1, 1, "conv1")
+        self.norm2, self.conv2 = norm("norm2"), conv(filters, 3, stride, "conv2")
+        self.norm3, self.conv3 = norm("norm3"), conv(4 * filters, 1, 1, "conv3")
+        if skip == "projection":
+            self.projection = conv(4 * filters, 1, stride, "projection")
+
+    @property
+    def taps(self):
+        """Names of the intermediates, in the order in which they are computed."""
+        skip = ("skip",) if self.skip else ()
+        return ("norm1", "conv1", "norm2", "conv2", "norm3", *skip, "branch", "sum")
+
+    def build(self, input_shape):
+        inside = (*input_shape[:3], self.filters)
+        on_input = [self.norm1, self.conv1]
+        if self.skip == "projection":
+            on_input.append(self.projection)
+        for layer in on_input:
+            layer.build(input_shape)
+        for layer in (self.norm2, self.conv2, self.norm3, self.conv3):
+            layer.build(inside)
+
+    def call(self, features, training=None):
+        taps = {}
+        taps["norm1"] = x = self.norm1(features)
+        first = ops.relu(x)
+        taps["conv1"] = x = self.conv1(first)
+        taps["norm2"] = x = self.norm2(x)
+        taps["conv2"] = x = self.conv2(_pad(ops.relu(x), 1))
+        taps["norm3"] = x = self.norm3(x)
+        branch = self.conv3(ops.relu(x))
+        if self.skip:
+            taps["skip"] = skip = features if self.skip == "identity" else self.projection(first)
+        taps["branch"] = branch
+        taps["sum"] = skip + branch if self.skip else branch
+        return taps
+
+    def get_config(self):
+        names = ("filters", "stride", "skip")
+        return super().get_config() | {name: getattr(self, name) for name in names}
+
+
+@register
+class BiT(VisionModel):
+    """A ResNet-v2 with group normalisation and standardised convolutions; every step is a tap.
+
+    Called on images of shape (example, height, width, channel), conventionally in [-1, 1], it
+    returns logits of shape (example, num_classes).
+
+    Args:
+        image_shape: (height, width, channels) in pixels.
+        units: number of units of each stage.
+        width_factor: multiplies every number of channels; 1 gives 64 in the root.
+        num_classes: number of logits. The head starts at zero.
+        stem: `"imagenet"`, a 7x7 convolution and a pooling that shrink the image fourfold;
+            `"small"`, a 3x3 convolution that keeps its size; None chooses `"small"` for images
+            whose shorter side is below 96 pixels.
+        without_skips: units or stages whose skips are removed, such as `"stage2/unit02"`.
+        preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
+
+    Raises:
+        ValueError: for sizes that do not fit each other or an unknown name.
+    """
+
+    def __init__(
+        self,
+        image_shape=(224, 224, 3),
+        units=(3, 4, 6, 3),
+        width_factor=1,
+        num_classes=1000,
+        stem=None,
+        without_skips=(),
+        preprocessing=None,
+        **kwargs,
+    ):
+        if stem is None:
+            stem = "small" if min(image_shape[:2]) < 96 else "imagenet"
+        config = {
+            "image_shape": tuple(image_shape),
+            "units": tuple(units),
+            "width_factor": width_factor,
+            "num_classes": num_classes,
+            "stem": stem,
+            "without_skips": tuple(without_skips),
+        }
+        super().__init__(config, preprocessing, **{"name": "bit"} | kwargs)
+        self.stem = stem
+        width = _root_width(width_factor)
+        self.token_grid = _last_grid(image_shape, stem, len(units))
+        policy = self.dtype_policy
+        size, stride = choose("stem", stem, _STEMS)
+        self.root = StandardizedConv2D(width, size, strides=stride, dtype=policy, name="root")
+        if stem == "imagenet":
+            self.pool = layers.MaxPooling2D(3, 2, dtype=policy, name="pool")
+        places = [(stage, unit) for stage, depth in enumerate(units) for unit in range(depth)]
+        self.unit_names = [f"stage{stage + 1}/unit{unit + 1:02d}" for stage, unit in places]
+        removed = match_sites(without_skips, self.unit_names)
+        self.units = []
+        for name, (stage, unit) in zip(self.unit_names, places, strict=True):
+            skip = "identity" if unit else "projection"
+            self.units.append(
+                Unit(
+                    width * 2**stage,
+                    stride=2 if stage and not unit else 1,
+                    skip=None if name in removed else skip,
+                    dtype=policy,
+                    name=name.replace("/", "_"),
+                )
+            )
+        self.norm = GroupNorm(32, epsilon=1e-5, dtype=policy, name="norm")
+        self.head = layers.Dense(
+            num_classes, kernel_initializer="zeros", dtype="float32", name="head"
+        )
+        self.build((None, *image_shape))
+
+    @classmethod
+    def from_variant(cls, variant, **kwargs):
+        """A BiT of a published size, such as `"R50x1"`; keyword arguments as for `BiT`."""
+        return cls(**choose("variant", variant, VARIANTS) | kwargs)
+
+    @property
+    def taps(self):
+        """Names of all taps, in depth order."""
+        units = zip(self.unit_names, self.units, strict=True)
+        inside = [f"{name}/{tap}" for name, unit in units for tap in unit.taps]
+        return ("root", *inside, "norm", "pooled", "logits")
+
+    def intermediates(self, images, training=None):
+        """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
+        taps = {}
+        x = self.root(_pad(images, self.root.kernel_size[0] // 2))
+        taps["root"] = x = self.pool(_pad(x, 1)) if self.stem == "imagenet" else x
+        for name, unit in zip(self.unit_names, self.units, strict=True):
+            inside = unit(x, training=training)
+            taps |= {f"{name}/{tap}": inside[tap] for tap in unit.taps}
+            x = inside["sum"]
+        taps["norm"] = x = self.norm(x)
+        taps["pooled"] = x = ops.mean(ops.relu(x), axis=(1, 2))
+        taps["logits"] = self.head(x)
+        return taps
+
+    def build(self, input_shape):
+        self.root.build(input_shape)
+        shape = (None, None, None, self.root.filters)
+        for unit in self.units:
+            unit.build(shape)
+            shape = (None, None, None, 4 * unit.filters)
+        self.norm.build(shape)
+        self.head.build((None, shape[-1]))
+        self.built = True
+
+
+def _pad(features, pixels):
+    """Zeros on all four sides of maps of shape (example, row, column, channel)."""
+    return ops.pad(features, ((0, 0), (pixels, pixels), (pixels, pixels), (0, 0)))
+
+
+def _root_width(width_factor):
+    width = round(64 * width_factor)
+    if width < 32 or width % 32:
+        raise ValueError(
+            "Expected 64 * width_factor to be a multiple of the 32 groups of the normalisation. "
+            f"Received: width_factor={width_factor}"
+        )
+    return width
+
+
+def _last_grid(image_shape, stem, num_stages):
+    """The grid of the last map; every step of stride 2 is padded so that it rounds up."""
+    halvings = num_stages - 1 + (2 if stem == "imagenet" else 0)
+    rows, columns, _ = image_shape
+    return TokenGrid(-(-rows // 2**halvings), -(-columns // 2**halvings), 0, 2**halvings)
+
+
+_STEMS = {"imagenet": (7, 2), "small": (3, 1)}
+
+# Kolesnikov et al. 2020, section 3.2; units of He et al. 2016, table 1.
+_UNITS = {"R50": (3, 4, 6, 3), "R101": (3, 4, 23, 3), "R152": (3, 8, 36, 3)}
+VARIANTS = {
+    f"{depth}x{width}": {"units": _UNITS[depth], "width_factor": width}
+    for depth, width in (
+        ("R50", 1),
+        ("R50", 3),
+        ("R101", 1),
+        ("R101", 3),
+        ("R152", 2),
+        ("R152", 4),
+    )
+}

@@ -1,0 +1,160 @@
+"""The image tower of CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020)."""
+
+import keras
+from keras import layers, ops
+
+from vit_tf.models.model import VisionModel
+from vit_tf.models.transformer import Embedding, block_sites, make_blocks
+from vit_tf.names import choose, match_sites
+from vit_tf.tokens import TokenGrid
+
+register = keras.saving.register_keras_serializable("vit_tf")
+
+
+@register
+class CLIPViT(VisionModel):
+    """The Vision Transformer of CLIP, whose every intermediate is a tap.
+
+    It differs from `ViT` in a normalisation before the first block, patches embedded without a
+    bias, the quick form of GELU, an epsilon of 1e-5, and a linear projection of the class token
+    to the space that images share with texts (section 2.4).
+
+    Called on images of shape (example, height, width, channel), normalised as CLIP's, it returns
+    the embeddings of shape (example, projection_dim), not yet of unit length, or, where there is
+    a head, logits of shape (example, num_classes).
+
+    Args:
+        image_shape: (height, width, channels) in pixels; a multiple of `patch_size`.
+        patch_size: side of a patch, in pixels.
+        num_layers, num_heads, hidden_dim, mlp_dim: the size of the encoder.
+        projection_dim: number of channels of the embedding of an image.
+        num_classes: number of logits, a linear function of the embedding that starts at zero;
+            None leaves them out.
+        without_skips: sites whose skip is removed, such as `"block06"` or `"block07/mlp"`.
+        dropout_rate: share of channels dropped after the embedding and each projection.
+        activation: form of the GELU: `"gelu"`, `"gelu_tanh"` or `"quick_gelu"`.
+        preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
+
+    Raises:
+        ValueError: for sizes that do not fit each other or an unknown name.
+    """
+
+    def __init__(
+        self,
+        image_shape=(224, 224, 3),
+        patch_size=32,
+        num_layers=12,
+        num_heads=12,
+        hidden_dim=768,
+        mlp_dim=3072,
+        projection_dim=512,
+        num_classes=None,
+        without_skips=(),
+        dropout_rate=0.0,
+        activation="quick_gelu",
+        preprocessing=None,
+        **kwargs,
+    ):
+        config = {
+            "image_shape": tuple(image_shape),
+            "patch_size": patch_size,
+            "num_layers": num_layers,
+            "num_heads": num_heads,
+            "hidden_dim": hidden_dim,
+            "mlp_dim": mlp_dim,
+            "projection_dim": projection_dim,
+            "num_classes": num_classes,
+            "without_skips": tuple(without_skips),
+            "dropout_rate": dropout_rate,
+            "activation": activation,
+        }
+        super().__init__(config, preprocessing, **{"name": "clip"} | kwargs)
+        self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix=1)
+        policy = self.dtype_policy
+        self.embedding = Embedding(
+            self.token_grid,
+            hidden_dim,
+            dropout_rate,
+            use_bias=False,
+            dtype=policy,
+            name="embedding",
+        )
+        self.pre_norm = layers.LayerNormalization(epsilon=1e-5, dtype=policy, name="pre_norm")
+        self.blocks = make_blocks(
+            num_layers,
+            match_sites(without_skips, block_sites(num_layers)),
+            num_heads=num_heads,
+            hidden_dim=hidden_dim,
+            mlp_dim=mlp_dim,
+            dropout_rate=dropout_rate,
+            activation=activation,
+            epsilon=1e-5,
+            dtype=policy,
+        )
+        self.norm = layers.LayerNormalization(epsilon=1e-5, dtype=policy, name="norm")
+        self.projection = layers.Dense(
+            projection_dim, use_bias=False, dtype="float32", name="projection"
+        )
+        self.head = None
+        if num_classes is not None:
+            self.head = layers.Dense(
+                num_classes, kernel_initializer="zeros", dtype="float32", name="head"
+            )
+        self.build((None, *image_shape))
+
+    @classmethod
+    def from_variant(cls, variant, **kwargs):
+        """A CLIPViT of a published size, such as `"B/16"`; keyword arguments as for `CLIPViT`."""
+        return cls(**choose("variant", variant, VARIANTS) | kwargs)
+
+    @property
+    def taps(self):
+        """Names of all taps, in depth order."""
+        blocks = [f"{block.name}/{tap}" for block in self.blocks for tap in block.taps]
+        logits = ("logits",) if self.head else ()
+        return ("embedding", "pre_norm", *blocks, "norm", "pooled", "projected", *logits)
+
+    @property
+    def patch_kernel(self):
+        return ops.convert_to_numpy(self.embedding.patches.kernel)
+
+    @property
+    def position_embedding(self):
+        return ops.convert_to_numpy(self.embedding.positions)[0]
+
+    def intermediates(self, images, training=None):
+        """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
+        taps = {}
+        taps["embedding"] = x = self.embedding(images, training=training)
+        taps["pre_norm"] = x = self.pre_norm(x)
+        for block in self.blocks:
+            inside = block(x, training=training)
+            taps |= {f"{block.name}/{tap}": inside[tap] for tap in block.taps}
+            x = inside["mlp/sum"]
+        taps["norm"] = x = self.norm(x)
+        taps["pooled"] = x = self.token_grid.first(x)
+        taps["projected"] = x = self.projection(x)
+        if self.head:
+            taps["logits"] = self.head(x)
+        return taps
+
+    def build(self, input_shape):
+        self.embedding.build(input_shape)
+        width = self._config["hidden_dim"]
+        for layer in (self.pre_norm, *self.blocks, self.norm):
+            layer.build((None, self.token_grid.num_tokens, width))
+        self.projection.build((None, width))
+        if self.head:
+            self.head.build((None, self.projection.units))
+        self.built = True
+
+
+# Radford et al. 2021, table 20.
+_SIZES = {
+    "B": {"num_layers": 12, "num_heads": 12, "hidden_dim": 768, "mlp_dim": 3072},
+    "L": {"num_layers": 24, "num_heads": 16, "hidden_dim": 1024, "mlp_dim": 4096},
+}
+VARIANTS = {
+    f"{size}/{patch}": {**_SIZES[size], "patch_size": patch, "projection_dim": projection}
+    for size, patch, projection in (("B", 32, 512), ("B", 16, 512), ("L", 14, 768))
+}

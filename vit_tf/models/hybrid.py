@@ -1,0 +1,186 @@
+"""The ResNet in front of a hybrid Vision Transformer (Dosovitskiy et al. 2020, section 3.1).
+
+Its units are those of He et al. 2015 (https://arxiv.org/abs/1512.03385, figure 5), normalised
+after each convolution, with the group normalisation and standardised kernels of BiT.
+"""
+
+import keras
+from keras import layers, ops
+
+from vit_tf.models.bit import GroupNorm
+
+register = keras.saving.register_keras_serializable("vit_tf")
+
+_WIDTH = 64
+
+
+@register
+class ScaledConv2D(layers.Conv2D):
+    """A convolution whose kernel has zero mean and unit deviation per output channel.
+
+    `(w - mean(w)) / (std(w) + 1e-5)` over the rows, columns and input channels of the kernel.
+    Padded to round up: by the smaller half in front, as flax and TensorFlow do.
+    """
+
+    def __init__(self, filters, kernel_size, **kwargs):
+        fixed = {"use_bias": False, "padding": "same"}
+        super().__init__(filters, kernel_size, **fixed | kwargs)
+
+    def convolution_op(self, inputs, kernel):
+        full = ops.cast(kernel, "float32")
+        mean, variance = ops.moments(full, axes=(0, 1, 2), keepdims=True)
+        standardized = (full - mean) / (ops.sqrt(variance) + 1e-5)
+        return super().convolution_op(inputs, ops.cast(standardized, kernel.dtype))
+
+
+def _norm(name, policy, **options):
+    return GroupNorm(32, epsilon=1e-6, dtype=policy, name=name, **options)
+
+
+@register
+class PostNormUnit(layers.Layer):
+    """A bottleneck unit: 1x1, 3x3 and 1x1 convolutions beside a skip to remove.
+
+    Called on a map of shape (example, row, column, channel); returns a dict of its
+    intermediates, of which the rectified `"sum"` goes on.
+
+    Args:
+        filters: channels inside the unit; it ends with four times as many.
+        stride: stride of the 3x3 convolution.
+        skip: `"identity"`, the map itself; `"projection"`, a normalised 1x1 convolution of it,
+            where the number of channels or the size changes; or None, no skip.
+    """
+
+    def __init__(self, filters, stride=1, skip="identity", **kwargs):
+        super().__init__(**kwargs)
+        self.filters, self.stride, self.skip = filters, stride, skip
+        policy = self.dtype_policy
+
+        def conv(filters, size, stride, name):
+            return ScaledConv2D(filters, size, strides=stride, dtype=policy, name=name)
+
+        self.conv1, self.norm1 = conv(filters, 1, 1, "conv1"), _norm("norm1", policy)
+        self.conv2, self.norm2 = conv(filters, 3, stride, "conv2"), _norm("norm2", policy)
+        self.conv3 = conv(4 * filters, 1, 1, "conv3")
+        self.norm3 = _norm("norm3", policy, gamma_initializer="zeros")
+        if skip == "projection":
+            self.projection = conv(4 * filters, 1, stride, "projection")
+            self.projection_norm = _norm("projection_norm", policy)
+
+    @property
+    def taps(self):
+        """Names of the intermediates, in the order in which they are computed."""
+        skip = ("skip",) if self.skip else ()
+        return ("conv1", "hidden1", "conv2", "hidden2", "conv3", *skip, "branch", "sum")
+
+    def build(self, input_shape):
+        inside, outside = ((*input_shape[:3], n * self.filters) for n in (1, 4))
+        self.conv1.build(input_shape)
+        for layer in (self.norm1, self.conv2, self.norm2, self.conv3):
+            layer.build(inside)
+        self.norm3.build(outside)
+        if self.skip == "projection":
+            self.projection.build(input_shape)
+            self.projection_norm.build(outside)
+
+    def call(self, features, training=None):
+        taps = {}
+        taps["conv1"] = x = self.conv1(features)
+        taps["hidden1"] = x = ops.relu(self.norm1(x))
+        taps["conv2"] = x = self.conv2(x)
+        taps["hidden2"] = x = ops.relu(self.norm2(x))
+        taps["conv3"] = x = self.conv3(x)
+        branch = self.norm3(x)
+        if self.skip:
+            projected = self.skip == "projection"
+            skip = self.projection_norm(self.projection(features)) if projected else features
+            taps["skip"] = skip
+        taps["branch"] = branch
+        taps["sum"] = skip + branch if self.skip else branch
+        return taps
+
+    def get_config(self):
+        names = ("filters", "stride", "skip")
+        return super().get_config() | {name: getattr(self, name) for name in names}
+
+
+@register
+class ResNetStem(layers.Layer):
+    """A root that shrinks the image fourfold, then stages of units, each but the first by two.
+
+    Called on images of shape (example, height, width, channel); returns a dict of every
+    intermediate, `"root"`, then `"stage1/unit01/..."`, and of `"features"`, the map that goes on.
+
+    Args:
+        units: number of units of each stage; `()` for the root alone.
+        removed: names of the units without a skip, such as `"stage2/unit02"`.
+    """
+
+    def __init__(self, units, removed=(), **kwargs):
+        super().__init__(**kwargs)
+        self._config = {"units": tuple(units), "removed": tuple(removed)}
+        policy = self.dtype_policy
+        self.root = ScaledConv2D(_WIDTH, 7, strides=2, dtype=policy, name="root")
+        self.root_norm = _norm("root_norm", policy)
+        self.pool = layers.MaxPooling2D(3, 2, padding="same", dtype=policy, name="pool")
+        self.unit_names = stem_sites(units)
+        places = [(stage, unit) for stage, depth in enumerate(units) for unit in range(depth)]
+        self.units = []
+        for name, (stage, unit) in zip(self.unit_names, places, strict=True):
+            skip = "identity" if unit else "projection"
+            self.units.append(
+                PostNormUnit(
+                    _WIDTH * 2**stage,
+                    stride=2 if stage and not unit else 1,
+                    skip=None if name in removed else skip,
+                    dtype=policy,
+                    name=name.replace("/", "_"),
+                )
+            )
+
+    @property
+    def taps(self):
+        """Names of the intermediates, in depth order."""
+        units = zip(self.unit_names, self.units, strict=True)
+        return ("root", *(f"{name}/{tap}" for name, unit in units for tap in unit.taps))
+
+    @property
+    def channels(self):
+        """Number of channels of the last map."""
+        return 4 * self.units[-1].filters if self.units else _WIDTH
+
+    def build(self, input_shape):
+        self.root.build(input_shape)
+        shape = (None, None, None, _WIDTH)
+        self.root_norm.build(shape)
+        for unit in self.units:
+            unit.build(shape)
+            shape = (None, None, None, 4 * unit.filters)
+
+    def call(self, images, training=None):
+        taps = {}
+        taps["root"] = x = self.pool(ops.relu(self.root_norm(self.root(images))))
+        for name, unit in zip(self.unit_names, self.units, strict=True):
+            inside = unit(x, training=training)
+            taps |= {f"{name}/{tap}": inside[tap] for tap in unit.taps}
+            x = ops.relu(inside["sum"])
+        return taps | {"features": x}
+
+    def get_config(self):
+        return super().get_config() | self._config
+
+
+def stem_sites(units):
+    """Names of the units of a stem, in depth order: `"stage1/unit01"`, ...
+
+    Raises:
+        ValueError: for a stage without a unit.
+    """
+    if any(depth < 1 for depth in units):
+        raise ValueError(f"Expected stem_units of at least 1 each. Received: {tuple(units)}")
+    return [f"stage{s}/unit{u:02d}" for s, n in enumerate(units, 1) for u in range(1, n + 1)]
+
+
+def stem_stride(units):
+    """Pixels of the image from one place of a stem's last map to the next."""
+    return 4 * 2 ** max(len(units) - 1, 0)

@@ -1,0 +1,232 @@
+"""MLP-Mixer (Tolstikhin et al. 2021, https://arxiv.org/abs/2105.01601)."""
+
+import keras
+from keras import layers, ops
+
+from vit_tf.models.activations import ACTIVATIONS
+from vit_tf.models.model import VisionModel
+from vit_tf.models.transformer import PatchDense, TokenDense, join_paths
+from vit_tf.names import choose, match_sites
+from vit_tf.tokens import TokenGrid
+
+register = keras.saving.register_keras_serializable("vit_tf")
+
+# The defaults of later arguments, which a configuration leaves out.
+_LATER = {"activation": "gelu"}
+
+
+@register
+class MixerBlock(layers.Layer):
+    """A Mixer block: an MLP across the tokens, then one across the channels, each with a skip.
+
+    Called on tokens of shape (example, token, channel); returns a dict of every intermediate,
+    named `"token_mixing/..."` and `"channel_mixing/..."`, of which `"channel_mixing/sum"` goes on
+    to the next block (equation 1). All are of shape (example, token, channel) but
+    `"token_mixing/hidden"` of shape (example, channel, hidden unit) and `"channel_mixing/hidden"`
+    of shape (example, token, hidden unit).
+
+    Args:
+        num_tokens: number of tokens.
+        hidden_dim: number of channels of a token.
+        tokens_mlp_dim, channels_mlp_dim: number of hidden units of either MLP.
+        skips: the sites, of `("token_mixing", "channel_mixing")`, that keep their skip.
+        dropout_rate: share of numbers dropped after each layer of an MLP.
+        activation: form of the GELU, `"gelu"` or `"gelu_tanh"`.
+    """
+
+    sites = ("token_mixing", "channel_mixing")
+
+    def __init__(
+        self,
+        num_tokens,
+        hidden_dim,
+        tokens_mlp_dim,
+        channels_mlp_dim,
+        skips=sites,
+        dropout_rate=0.0,
+        activation="gelu",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_tokens, self.hidden_dim = num_tokens, hidden_dim
+        self.tokens_mlp_dim, self.channels_mlp_dim = tokens_mlp_dim, channels_mlp_dim
+        self.skips, self.dropout_rate = tuple(skips), dropout_rate
+        self.activation = activation
+        gelu = choose("activation", activation, ACTIVATIONS)
+
+        def dense(units, name, activation=None):
+            return TokenDense(units, activation=activation, dtype=self.dtype_policy, name=name)
+
+        def norm(name):
+            return layers.LayerNormalization(epsilon=1e-6, dtype=self.dtype_policy, name=name)
+
+        self.token_norm = norm("token_norm")
+        self.token_expand = dense(tokens_mlp_dim, "token_expand", activation=gelu)
+        self.token_contract = dense(num_tokens, "token_contract")
+        self.channel_norm = norm("channel_norm")
+        self.channel_expand = dense(channels_mlp_dim, "channel_expand", activation=gelu)
+        self.channel_contract = dense(hidden_dim, "channel_contract")
+        self.dropout = layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
+
+    @property
+    def taps(self):
+        """Names of the intermediates, in the order in which they are computed."""
+        return tuple(
+            f"{site}/{what}"
+            for site in self.sites
+            for what in ("norm", "hidden", "skip", "branch", "sum")
+            if what != "skip" or site in self.skips
+        )
+
+    def build(self, input_shape):
+        for layer in (self.token_norm, self.channel_norm, self.channel_expand):
+            layer.build(input_shape)
+        self.channel_contract.build((*input_shape[:-1], self.channels_mlp_dim))
+        self.token_expand.build((None, self.hidden_dim, self.num_tokens))
+        self.token_contract.build((None, self.hidden_dim, self.tokens_mlp_dim))
+
+    def call(self, tokens, training=None):
+        taps = {}
+        taps["token_mixing/norm"] = x = self.token_norm(tokens)
+        taps["token_mixing/hidden"] = x = self.token_expand(ops.swapaxes(x, 1, 2))
+        x = self.token_contract(self.dropout(x, training=training))
+        x = self.dropout(ops.swapaxes(x, 1, 2), training=training)
+        x = join_paths("token_mixing", self.skips, tokens, x, taps)
+
+        taps["channel_mixing/norm"] = y = self.channel_norm(x)
+        taps["channel_mixing/hidden"] = y = self.channel_expand(y)
+        y = self.channel_contract(self.dropout(y, training=training))
+        y = self.dropout(y, training=training)
+        join_paths("channel_mixing", self.skips, x, y, taps)
+        return taps
+
+    def get_config(self):
+        names = ("num_tokens", "hidden_dim", "tokens_mlp_dim", "channels_mlp_dim")
+        names += ("skips", "dropout_rate", "activation")
+        return super().get_config() | {name: getattr(self, name) for name in names}
+
+
+@register
+class Mixer(VisionModel):
+    """An MLP-Mixer whose every intermediate is a tap.
+
+    Called on images of shape (example, height, width, channel), conventionally in [-1, 1], it
+    returns logits of shape (example, num_classes), read off the mean of all tokens.
+
+    Args:
+        image_shape: (height, width, channels) in pixels; a multiple of `patch_size`.
+        patch_size: side of a patch, in pixels.
+        num_layers, hidden_dim, tokens_mlp_dim, channels_mlp_dim: the size of the model.
+        num_classes: number of logits. The head starts at zero.
+        without_skips: sites whose skip is removed, such as `"block06"` or
+            `"block07/token_mixing"`.
+        dropout_rate: share of numbers dropped after the embedding and each layer of an MLP.
+        activation: form of the GELU: `"gelu"`, exact, or `"gelu_tanh"`, with which Google's
+            checkpoints were trained.
+        preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
+
+    Raises:
+        ValueError: for sizes that do not fit each other or an unknown name.
+    """
+
+    def __init__(
+        self,
+        image_shape=(224, 224, 3),
+        patch_size=16,
+        num_layers=12,
+        hidden_dim=768,
+        tokens_mlp_dim=384,
+        channels_mlp_dim=3072,
+        num_classes=1000,
+        without_skips=(),
+        dropout_rate=0.0,
+        activation="gelu",
+        preprocessing=None,
+        **kwargs,
+    ):
+        config = {
+            "image_shape": tuple(image_shape),
+            "patch_size": patch_size,
+            "num_layers": num_layers,
+            "hidden_dim": hidden_dim,
+            "tokens_mlp_dim": tokens_mlp_dim,
+            "channels_mlp_dim": channels_mlp_dim,
+            "num_classes": num_classes,
+            "without_skips": tuple(without_skips),
+            "dropout_rate": dropout_rate,
+            "activation": activation,
+        }
+        super().__init__(config, preprocessing, _LATER, **{"name": "mixer"} | kwargs)
+        self.token_grid = TokenGrid.of_patches(image_shape, patch_size)
+        policy = self.dtype_policy
+        names = [f"block{i:02d}" for i in range(num_layers)]
+        removed = match_sites(without_skips, [f"{n}/{s}" for n in names for s in MixerBlock.sites])
+        self.embedding = PatchDense(
+            hidden_dim, patch_size, strides=patch_size, dtype=policy, name="embedding"
+        )
+        self.dropout = layers.Dropout(dropout_rate, dtype=policy, name="dropout")
+        sizes = (self.token_grid.num_tokens, hidden_dim, tokens_mlp_dim, channels_mlp_dim)
+        skips = [[s for s in MixerBlock.sites if f"{n}/{s}" not in removed] for n in names]
+        self.blocks = [
+            MixerBlock(*sizes, kept, dropout_rate, activation, dtype=policy, name=name)
+            for name, kept in zip(names, skips, strict=True)
+        ]
+        self.norm = layers.LayerNormalization(epsilon=1e-6, dtype=policy, name="norm")
+        self.head = layers.Dense(
+            num_classes, kernel_initializer="zeros", dtype="float32", name="head"
+        )
+        self.build((None, *image_shape))
+
+    @classmethod
+    def from_variant(cls, variant, **kwargs):
+        """A Mixer of a published size, such as `"B/16"`; keyword arguments as for `Mixer`."""
+        return cls(**choose("variant", variant, VARIANTS) | kwargs)
+
+    @property
+    def taps(self):
+        """Names of all taps, in depth order."""
+        blocks = [f"{block.name}/{tap}" for block in self.blocks for tap in block.taps]
+        return ("embedding", *blocks, "norm", "pooled", "logits")
+
+    @property
+    def patch_kernel(self):
+        return ops.convert_to_numpy(self.embedding.kernel)
+
+    def intermediates(self, images, training=None):
+        """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
+        taps = {}
+        x = ops.reshape(self.embedding(images), (-1, *self._tokens_shape))
+        taps["embedding"] = x = self.dropout(x, training=training)
+        for block in self.blocks:
+            inside = block(x, training=training)
+            taps |= {f"{block.name}/{tap}": inside[tap] for tap in block.taps}
+            x = inside["channel_mixing/sum"]
+        taps["norm"] = x = self.norm(x)
+        taps["pooled"] = x = ops.mean(x, axis=1)
+        taps["logits"] = self.head(x)
+        return taps
+
+    def build(self, input_shape):
+        self.embedding.build(input_shape)
+        for layer in (*self.blocks, self.norm):
+            layer.build((None, *self._tokens_shape))
+        self.head.build((None, self._config["hidden_dim"]))
+        self.built = True
+
+    @property
+    def _tokens_shape(self):
+        return self.token_grid.num_tokens, self._config["hidden_dim"]
+
+
+# Tolstikhin et al. 2021, table 1.
+_SIZES = {
+    "S": {"num_layers": 8, "hidden_dim": 512, "tokens_mlp_dim": 256, "channels_mlp_dim": 2048},
+    "B": {"num_layers": 12, "hidden_dim": 768, "tokens_mlp_dim": 384, "channels_mlp_dim": 3072},
+    "L": {"num_layers": 24, "hidden_dim": 1024, "tokens_mlp_dim": 512, "channels_mlp_dim": 4096},
+    "H": {"num_layers": 32, "hidden_dim": 1280, "tokens_mlp_dim": 640, "channels_mlp_dim": 5120},
+}
+VARIANTS = {
+    f"{size}/{patch}": {**_SIZES[size], "patch_size": patch}
+    for size, patches in {"S": (32, 16), "B": (32, 16), "L": (32, 16), "H": (14,)}.items()
+    for patch in patches
+}

@@ -1,0 +1,288 @@
+"""The parts that Vision Transformers are made of: patch embedding and pre-norm blocks."""
+
+import keras
+from keras import layers, ops
+
+from vit_tf.models.activations import ACTIVATIONS
+from vit_tf.names import choose
+from vit_tf.tokens import TokenGrid
+
+register = keras.saving.register_keras_serializable("vit_tf")
+
+
+@register
+class TokenDense(layers.Dense):
+    """A Dense layer that multiplies flat `(example * token, channel)` matrices.
+
+    The result is that of `keras.layers.Dense`. TensorFlow fuses a product with its bias and its
+    activation only when all are two-dimensional.
+    """
+
+    def call(self, tokens, training=None):
+        flat = ops.reshape(tokens, (-1, tokens.shape[-1]))
+        return ops.reshape(super().call(flat), (-1, *tokens.shape[1:-1], self.units))
+
+
+@register
+class PatchDense(layers.Conv2D):
+    """A convolution of patches that do not overlap, as one product of a flat matrix.
+
+    The result is that of `keras.layers.Conv2D` whose stride is its kernel's size, on maps of a
+    multiple of that size; its gradient with respect to the images takes a tenth of the time.
+    """
+
+    def call(self, images):
+        rows, columns = self.kernel_size
+        height, width, channels = images.shape[1:]
+        grid = (height // rows, width // columns)
+        x = ops.reshape(images, (-1, grid[0], rows, grid[1], columns, channels))
+        x = ops.reshape(ops.swapaxes(x, 2, 3), (-1, rows * columns * channels))
+        x = ops.matmul(x, ops.reshape(self.kernel, (-1, self.filters)))
+        if self.use_bias:
+            x = ops.add(x, self.bias)
+        return ops.reshape(x, (-1, *grid, self.filters))
+
+
+@register
+class Embedding(layers.Layer):
+    """Patches as tokens, a CLS token in front where asked for, and learned positions added.
+
+    Args:
+        grid: `TokenGrid` of the tokens, or its fields as a dict.
+        hidden_dim: number of channels of a token.
+        dropout_rate: share of channels dropped after the positions are added.
+        patch_size: side of a patch, in pixels of the map that is embedded; None means the
+            stride of the grid, the map being the image.
+        use_bias: whether the projection of a patch has a bias.
+        use_positions: whether positions are added.
+
+    Called with `corrupt`, a function of the embedded patches, of shape (example, patch, channel),
+    it goes on with what that returns, of the same shape.
+    """
+
+    def __init__(
+        self,
+        grid,
+        hidden_dim,
+        dropout_rate=0.0,
+        patch_size=None,
+        use_bias=True,
+        use_positions=True,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.grid = TokenGrid(**grid) if isinstance(grid, dict) else grid
+        self.hidden_dim, self.dropout_rate = hidden_dim, dropout_rate
+        self.patch_size = patch_size or self.grid.stride
+        self.use_bias, self.use_positions = use_bias, use_positions
+        self.patches = PatchDense(
+            hidden_dim,
+            self.patch_size,
+            strides=self.patch_size,
+            use_bias=use_bias,
+            dtype=self.dtype_policy,
+            name="patches",
+        )
+        self.dropout = layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
+
+    def build(self, input_shape):
+        self.patches.build(input_shape)
+        self.prefix = self.positions = None
+        if self.grid.prefix:
+            shape = (1, self.grid.prefix, self.hidden_dim)
+            self.prefix = self.add_weight(shape=shape, initializer="zeros", name="prefix")
+        if self.use_positions:
+            self.positions = self.add_weight(
+                shape=(1, self.grid.num_tokens, self.hidden_dim),
+                initializer=keras.initializers.RandomNormal(stddev=0.02),
+                name="positions",
+            )
+
+    def call(self, images, training=None, corrupt=None):
+        tokens = ops.reshape(self.patches(images), (-1, self.grid.num_spatial, self.hidden_dim))
+        if corrupt is not None:
+            tokens = corrupt(tokens)
+        if self.prefix is not None:
+            prefix = ops.broadcast_to(
+                self.prefix, (ops.shape(tokens)[0], self.grid.prefix, self.hidden_dim)
+            )
+            tokens = ops.concatenate([prefix, tokens], axis=1)
+        if self.positions is not None:
+            tokens = tokens + self.positions
+        return self.dropout(tokens, training=training)
+
+    def get_config(self):
+        names = ("hidden_dim", "dropout_rate", "patch_size", "use_bias", "use_positions")
+        config = {"grid": vars(self.grid)} | {name: getattr(self, name) for name in names}
+        return super().get_config() | config
+
+
+def join_paths(site, skips, skip, branch, taps):
+    """Records skip, branch and sum of a site in `taps`; returns the sum.
+
+    The sum is the branch alone where the site is not among the `skips` that are kept.
+    """
+    if site in skips:
+        taps[f"{site}/skip"] = skip
+    taps[f"{site}/branch"] = branch
+    taps[f"{site}/sum"] = total = skip + branch if site in skips else branch
+    return total
+
+
+@register
+class Block(layers.Layer):
+    """A pre-norm Transformer block: self-attention, then an MLP, each with a skip to remove.
+
+    Called on tokens of shape (example, token, channel), and on a bias of shape (head, query, key)
+    to add to the attention scores where there is one; returns a dict of every intermediate,
+    named `"attention/..."` and `"mlp/..."`, of which `"mlp/sum"` goes on to the next block.
+
+    Args:
+        num_heads: number of attention heads.
+        hidden_dim: number of channels of a token; a multiple of `num_heads`.
+        mlp_dim: number of hidden units of the MLP.
+        skips: the sites, of `("attention", "mlp")`, that keep their skip.
+        dropout_rate: share of channels dropped after each projection of a branch.
+        activation: form of the MLP's GELU: `"gelu"`, `"gelu_tanh"` or `"quick_gelu"`.
+        epsilon: added to the variance by both normalisations.
+        key_bias: whether the projection to keys has a bias.
+        layer_scale: first value of a learned factor per channel at the end of either branch
+            (Touvron et al. 2021, CaiT, equation 4); None leaves it out.
+
+    Raises:
+        ValueError: for sizes that do not fit each other or an unknown activation.
+    """
+
+    sites = ("attention", "mlp")
+
+    def __init__(
+        self,
+        num_heads,
+        hidden_dim,
+        mlp_dim,
+        skips=sites,
+        dropout_rate=0.0,
+        activation="gelu",
+        epsilon=1e-6,
+        key_bias=True,
+        layer_scale=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if hidden_dim % num_heads:
+            raise ValueError(
+                "Expected hidden_dim to be a multiple of num_heads. "
+                f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
+            )
+        self.num_heads, self.hidden_dim, self.mlp_dim = num_heads, hidden_dim, mlp_dim
+        self.skips, self.dropout_rate = tuple(skips), dropout_rate
+        self.activation, self.epsilon = activation, epsilon
+        self.key_bias, self.layer_scale = key_bias, layer_scale
+        gelu = choose("activation", activation, ACTIVATIONS)
+
+        def dense(units, name, **options):
+            return TokenDense(units, dtype=self.dtype_policy, name=name, **options)
+
+        def norm(name):
+            return layers.LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
+
+        self.attention_norm = norm("attention_norm")
+        self.query = dense(hidden_dim, "query")
+        self.key = dense(hidden_dim, "key", use_bias=key_bias)
+        self.value = dense(hidden_dim, "value")
+        self.out = dense(hidden_dim, "out")
+        self.mlp_norm = norm("mlp_norm")
+        self.expand = dense(mlp_dim, "expand", activation=gelu)
+        self.contract = dense(hidden_dim, "contract")
+        self.dropout = layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
+
+    @property
+    def taps(self):
+        """Names of the intermediates, in the order in which they are computed."""
+        whats = {
+            "attention": ("norm", "weights", "heads", "skip", "branch", "sum"),
+            "mlp": ("norm", "hidden", "skip", "branch", "sum"),
+        }
+        return tuple(
+            f"{site}/{what}"
+            for site in self.sites
+            for what in whats[site]
+            if what != "skip" or site in self.skips
+        )
+
+    def build(self, input_shape):
+        for layer in (self.attention_norm, self.query, self.key, self.value, self.out):
+            layer.build(input_shape)
+        for layer in (self.mlp_norm, self.expand):
+            layer.build(input_shape)
+        self.contract.build((*input_shape[:-1], self.mlp_dim))
+        self.attention_scale = self._add_scale("attention_scale")
+        self.mlp_scale = self._add_scale("mlp_scale")
+
+    def _add_scale(self, name):
+        if self.layer_scale is None:
+            return None
+        first = keras.initializers.Constant(self.layer_scale)
+        return self.add_weight(shape=(self.hidden_dim,), initializer=first, name=name)
+
+    def call(self, tokens, bias=None, training=None):
+        taps = {}
+        taps["attention/norm"] = x = self.attention_norm(tokens)
+        query, key, value = map(self._split, (self.query(x), self.key(x), self.value(x)))
+        scores = ops.matmul(query * query.shape[-1] ** -0.5, ops.swapaxes(key, 2, 3))
+        scores = ops.cast(scores, "float32")
+        if bias is not None:
+            scores = scores + ops.cast(bias, "float32")
+        taps["attention/weights"] = weights = ops.softmax(scores)
+        heads = ops.matmul(ops.cast(weights, value.dtype), value)
+        taps["attention/heads"] = heads = ops.swapaxes(heads, 1, 2)
+        x = self.out(ops.reshape(heads, (-1, *tokens.shape[1:])))
+        branch = self._end_branch(x, self.attention_scale, training)
+        x = join_paths("attention", self.skips, tokens, branch, taps)
+
+        taps["mlp/norm"] = y = self.mlp_norm(x)
+        taps["mlp/hidden"] = y = self.expand(y)
+        y = self.contract(self.dropout(y, training=training))
+        branch = self._end_branch(y, self.mlp_scale, training)
+        join_paths("mlp", self.skips, x, branch, taps)
+        return taps
+
+    def _split(self, x):
+        """(example, token, channel) to (example, head, token, channel of the head)."""
+        x = ops.reshape(x, (-1, x.shape[1], self.num_heads, x.shape[-1] // self.num_heads))
+        return ops.swapaxes(x, 1, 2)
+
+    def _end_branch(self, x, scale, training):
+        x = self.dropout(x, training=training)
+        return x if scale is None else x * scale
+
+    def get_config(self):
+        names = ("num_heads", "hidden_dim", "mlp_dim", "skips", "dropout_rate")
+        names += ("activation", "epsilon", "key_bias", "layer_scale")
+        return super().get_config() | {name: getattr(self, name) for name in names}
+
+
+def block_sites(num_layers):
+    """Names of the sites of `num_layers` blocks, in depth order: `"block00/attention"`, ..."""
+    return [f"block{i:02d}/{site}" for i in range(num_layers) for site in Block.sites]
+
+
+def make_blocks(num_layers, removed, **arguments):
+    """A list of blocks `block00`, ...; those sites named in `removed` have no skip.
+
+    Args:
+        num_layers: number of blocks.
+        removed: names of sites, as `block_sites` gives them.
+        **arguments: those of `Block` that all of them share.
+    """
+    names = [f"block{i:02d}" for i in range(num_layers)]
+    kept = [[site for site in Block.sites if f"{name}/{site}" not in removed] for name in names]
+    return [
+        Block(skips=skips, name=name, **arguments) for name, skips in zip(names, kept, strict=True)
+    ]
+
+
+def check_pooling(pooling):
+    """Raises a ValueError unless `pooling` is `"cls"` or `"gap"`."""
+    if pooling not in ("cls", "gap"):
+        raise ValueError(f"Expected pooling to be 'cls' or 'gap'. Received: pooling={pooling!r}")

@@ -1,0 +1,203 @@
+"""Vision Transformer (Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929)."""
+
+import keras
+from keras import layers, ops
+
+from vit_tf.models.hybrid import ResNetStem, stem_sites, stem_stride
+from vit_tf.models.model import VisionModel
+from vit_tf.models.transformer import Embedding, block_sites, check_pooling, make_blocks
+from vit_tf.names import choose, match_sites
+from vit_tf.tokens import TokenGrid
+
+register = keras.saving.register_keras_serializable("vit_tf")
+
+# The defaults of later arguments, which a configuration leaves out.
+_LATER = {"activation": "gelu", "representation_dim": None, "stem_units": None}
+
+
+@register
+class ViT(VisionModel):
+    """A Vision Transformer whose every intermediate is a tap.
+
+    Called on images of shape (example, height, width, channel), conventionally in [-1, 1], it
+    returns logits of shape (example, num_classes).
+
+    Args:
+        image_shape: (height, width, channels) in pixels; a multiple of `patch_size`, and of the
+            stem's stride times it.
+        patch_size: side of a patch, in pixels of the image or of the stem's last map.
+        num_layers, num_heads, hidden_dim, mlp_dim: the size of the encoder.
+        num_classes: number of logits. The head starts at zero.
+        pooling: `"cls"`, the head reads a class token, or `"gap"`, the mean of all tokens.
+        without_skips: sites whose skip is removed (Raghu et al. 2021, figure 8), such as
+            `"block06"`, `"block07/mlp"` or, of a stem, `"stage2/unit02"`.
+        dropout_rate: share of channels dropped after the embedding and each projection.
+        activation: form of the GELU: `"gelu"`, exact, or `"gelu_tanh"`, with which Google's
+            checkpoints were trained.
+        representation_dim: number of units of a layer of tanh between the pooled token and the
+            head (section 3.1); None leaves it out.
+        stem_units: number of units of each stage of a ResNet that is embedded in the image's
+            place (section 3.1, hybrid), `()` for its root alone; None leaves it out.
+        preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
+
+    Raises:
+        ValueError: for sizes that do not fit each other or an unknown name.
+    """
+
+    def __init__(
+        self,
+        image_shape=(224, 224, 3),
+        patch_size=16,
+        num_layers=12,
+        num_heads=12,
+        hidden_dim=768,
+        mlp_dim=3072,
+        num_classes=1000,
+        pooling="cls",
+        without_skips=(),
+        dropout_rate=0.0,
+        activation="gelu",
+        representation_dim=None,
+        stem_units=None,
+        preprocessing=None,
+        **kwargs,
+    ):
+        stem_units = None if stem_units is None else tuple(stem_units)
+        config = {
+            "image_shape": tuple(image_shape),
+            "patch_size": patch_size,
+            "num_layers": num_layers,
+            "num_heads": num_heads,
+            "hidden_dim": hidden_dim,
+            "mlp_dim": mlp_dim,
+            "num_classes": num_classes,
+            "pooling": pooling,
+            "without_skips": tuple(without_skips),
+            "dropout_rate": dropout_rate,
+            "activation": activation,
+            "representation_dim": representation_dim,
+            "stem_units": stem_units,
+        }
+        super().__init__(config, preprocessing, _LATER, **{"name": "vit"} | kwargs)
+        self.pooling = pooling
+        check_pooling(pooling)
+        policy = self.dtype_policy
+        units = () if stem_units is None else stem_units
+        removed = match_sites(without_skips, [*stem_sites(units), *block_sites(num_layers)])
+        stride = 1
+        self.stem = None
+        if stem_units is not None:
+            stride = stem_stride(units)
+            without = sorted(removed.intersection(stem_sites(units)))
+            self.stem = ResNetStem(units, without, dtype=policy, name="stem")
+        prefix = 1 if pooling == "cls" else 0
+        self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix, stride)
+        self.embedding = Embedding(
+            self.token_grid, hidden_dim, dropout_rate, patch_size, dtype=policy, name="embedding"
+        )
+        self.blocks = make_blocks(
+            num_layers,
+            removed,
+            num_heads=num_heads,
+            hidden_dim=hidden_dim,
+            mlp_dim=mlp_dim,
+            dropout_rate=dropout_rate,
+            activation=activation,
+            dtype=policy,
+        )
+        self.norm = layers.LayerNormalization(epsilon=1e-6, dtype=policy, name="norm")
+        self.pre_logits = None
+        if representation_dim is not None:
+            self.pre_logits = layers.Dense(
+                representation_dim, activation="tanh", dtype=policy, name="pre_logits"
+            )
+        self.head = layers.Dense(
+            num_classes, kernel_initializer="zeros", dtype="float32", name="head"
+        )
+        self.build((None, *image_shape))
+
+    @classmethod
+    def from_variant(cls, variant, **kwargs):
+        """A ViT of a published size, such as `"B/16"`; keyword arguments as for `ViT`."""
+        return cls(**choose("variant", variant, VARIANTS | HYBRIDS) | kwargs)
+
+    @property
+    def taps(self):
+        """Names of all taps, in depth order."""
+        blocks = [f"{block.name}/{tap}" for block in self.blocks for tap in block.taps]
+        stem = self.stem.taps if self.stem else ()
+        pre_logits = ("pre_logits",) if self.pre_logits else ()
+        return (*stem, "embedding", *blocks, "norm", "pooled", *pre_logits, "logits")
+
+    @property
+    def patch_kernel(self):
+        return None if self.stem else ops.convert_to_numpy(self.embedding.patches.kernel)
+
+    @property
+    def position_embedding(self):
+        return ops.convert_to_numpy(self.embedding.positions)[0]
+
+    def intermediates(self, images, training=None, corrupt=None):
+        """Every tap of the forward pass: dict from tap name to tensor, in depth order.
+
+        With `corrupt`, as for `Embedding`, the taps are those of corrupted patches.
+        """
+        taps, x = {}, images
+        if self.stem:
+            inside = self.stem(images, training=training)
+            taps |= {tap: inside[tap] for tap in self.stem.taps}
+            x = inside["features"]
+        taps["embedding"] = x = self.embedding(x, training=training, corrupt=corrupt)
+        for block in self.blocks:
+            inside = block(x, training=training)
+            taps |= {f"{block.name}/{tap}": inside[tap] for tap in block.taps}
+            x = inside["mlp/sum"]
+        taps["norm"] = x = self.norm(x)
+        grid = self.token_grid
+        taps["pooled"] = x = grid.first(x) if self.pooling == "cls" else ops.mean(x, axis=1)
+        if self.pre_logits:
+            taps["pre_logits"] = x = self.pre_logits(x)
+        taps["logits"] = self.head(x)
+        return taps
+
+    def build(self, input_shape):
+        if self.stem:
+            self.stem.build(input_shape)
+            input_shape = (None, None, None, self.stem.channels)
+        self.embedding.build(input_shape)
+        width = self._config["hidden_dim"]
+        for layer in (*self.blocks, self.norm):
+            layer.build((None, self.token_grid.num_tokens, width))
+        if self.pre_logits:
+            self.pre_logits.build((None, width))
+            width = self.pre_logits.units
+        self.head.build((None, width))
+        self.built = True
+
+
+# Ti and S: Touvron et al. 2021 (DeiT), table 1. B, L and H: Dosovitskiy et al. 2020, table 1.
+_SIZES = {
+    "Ti": {"num_layers": 12, "num_heads": 3, "hidden_dim": 192, "mlp_dim": 768},
+    "S": {"num_layers": 12, "num_heads": 6, "hidden_dim": 384, "mlp_dim": 1536},
+    "B": {"num_layers": 12, "num_heads": 12, "hidden_dim": 768, "mlp_dim": 3072},
+    "L": {"num_layers": 24, "num_heads": 16, "hidden_dim": 1024, "mlp_dim": 4096},
+    "H": {"num_layers": 32, "num_heads": 16, "hidden_dim": 1280, "mlp_dim": 5120},
+}
+VARIANTS = {
+    f"{size}/{patch}": {**fields, "patch_size": patch}
+    for size, fields in _SIZES.items()
+    for patch in (8, 14, 16, 32)
+}
+
+# Steiner et al. 2021 (AugReg), table 1, and Dosovitskiy et al. 2020, section 3.1 (R50+ViT-B/16).
+# R+Ti/16 is named after a root of stride 2; that of its checkpoint has stride 4, its tokens 32.
+_HYBRIDS = {
+    "R+Ti/16": ("Ti", 8, ()),
+    "R26+S/32": ("S", 1, (2, 2, 2, 2)),
+    "R50+ViT-B/16": ("B", 1, (3, 4, 9)),
+    "R50+L/32": ("L", 1, (3, 4, 6, 3)),
+}
+HYBRIDS = {
+    name: {**_SIZES[size], "patch_size": patch, "stem_units": units}
+    for name, (size, patch, units) in _HYBRIDS.items()
+}

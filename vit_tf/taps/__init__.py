@@ -1,0 +1,1 @@
+"""Taps: named intermediates of any Keras model, saved features and operation counts."""

@@ -1,0 +1,109 @@
+"""Opening saved models: Keras files and SavedModels, with one clear error for what is neither."""
+
+import os
+from importlib import import_module
+
+import keras
+import tensorflow as tf
+
+from vit_tf.names import match
+from vit_tf.taps.submodels import TapModel, depth_order, submodel
+
+# Modules whose classes Keras must know to open a file of theirs.
+FAMILIES = (
+    *(
+        "vit_tf.models.vit",
+        "vit_tf.models.bit",
+        "vit_tf.models.mixer",
+        "vit_tf.models.clip",
+        "vit_tf.models.beit",
+    ),
+    *("vit_tf.training.masked_patches", "vit_tf.training.objectives"),
+)
+
+
+def load_model(path):
+    """The `keras.Model` saved in a `.keras` file.
+
+    Raises:
+        ValueError: if the file is missing, truncated or not a Keras model.
+    """
+    path = os.fspath(path)
+    if not os.path.isfile(path):
+        raise ValueError(f"Expected path to be a .keras file. Received: {path!r}, no such file")
+    if not path.endswith(".keras"):
+        raise ValueError(f"Expected path to end in '.keras'. Received: {path!r}")
+    for family in FAMILIES:
+        import_module(family)
+    try:
+        return keras.saving.load_model(path, compile=False)
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0][:200]
+        raise ValueError(
+            f"Expected {path!r} to be a whole .keras file of a known model. "
+            f"Received a file that does not load: {type(error).__name__}: {reason}"
+        ) from error
+
+
+def load_features(path, *patterns):
+    """A callable from images to `{tap: tensor}` from a `.keras` file or a SavedModel folder.
+
+    A `.keras` file of a submodel opens as it is; one of a whole model opens as the submodel of
+    the `patterns`, by default of all its taps. A SavedModel, such as `submodel.export` writes,
+    answers with the taps it was exported with, in depth order.
+
+    Args:
+        path: the `.keras` file or the SavedModel folder.
+        *patterns: shell patterns that choose among the taps.
+
+    Raises:
+        ValueError: for a path that is neither, or a pattern that fits no tap.
+    """
+    path = os.fspath(path)
+    if os.path.isdir(path):
+        return SavedFeatures(path, patterns)
+    model = load_model(path)
+    return (
+        model
+        if isinstance(model, TapModel) and not patterns
+        else submodel(model, *(patterns or "*"))
+    )
+
+
+class SavedFeatures:
+    """The taps of a SavedModel, called on images like a submodel.
+
+    Args:
+        path: the SavedModel folder; its outputs are named by tap.
+        patterns: shell patterns that choose among the outputs; none means all.
+    """
+
+    def __init__(self, path, patterns=()):
+        if not tf.saved_model.contains_saved_model(path):
+            raise ValueError(f"Expected path to be a SavedModel folder. Received: {path!r}")
+        self.name = os.path.basename(os.path.normpath(path))
+        try:
+            self._model = tf.saved_model.load(path)
+        except Exception as error:
+            raise ValueError(
+                f"Expected {path!r} to be a whole SavedModel. "
+                f"Received one that does not load: {type(error).__name__}"
+            ) from error
+        if "serving_default" not in self._model.signatures:
+            raise ValueError(
+                f"Expected a SavedModel with the signature 'serving_default'. "
+                f"Received: {sorted(self._model.signatures)} in {path!r}"
+            )
+        self._serve = self._model.signatures["serving_default"]
+        self._input = next(iter(self._serve.structured_input_signature[1]))
+        known = depth_order(self._serve.structured_outputs)
+        self.taps = match(patterns, known) if patterns else tuple(known)
+
+    @property
+    def input_shape(self):
+        """Shape of the images, (example, height, width, channel), None for what is free."""
+        return tuple(self._serve.structured_input_signature[1][self._input].shape)
+
+    def __call__(self, images):
+        outputs = self._serve(**{self._input: tf.cast(images, tf.float32)})
+        return {tap: outputs[tap] for tap in self.taps}

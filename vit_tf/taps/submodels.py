@@ -1,0 +1,116 @@
+"""Taps: named intermediate outputs of our own models and of any other Keras model."""
+
+import re
+
+import keras
+
+from vit_tf.names import match
+from vit_tf.preprocessing import Preprocessing
+from vit_tf.taps import recorder
+from vit_tf.taps.segments import split
+from vit_tf.tokens import TokenGrid
+
+
+@keras.saving.register_keras_serializable("vit_tf")
+class TapModel(keras.Model):
+    """A functional model from images to `{tap: tensor}` that knows where the tokens lie.
+
+    Args:
+        inputs: the symbolic images.
+        outputs: dict from tap name to symbolic tensor, in depth order.
+        token_grid: the `TokenGrid` of the taps that are token sequences, or None.
+        preprocessing: the `Preprocessing` of the images, or None.
+    """
+
+    def __init__(
+        self, inputs, outputs, name=None, *, token_grid=None, preprocessing=None, **kwargs
+    ):
+        super().__init__(inputs, outputs, name=name, **kwargs)
+        self.token_grid = TokenGrid(**token_grid) if isinstance(token_grid, dict) else token_grid
+        self.preprocessing = preprocessing and Preprocessing.from_config(preprocessing)
+
+    @property
+    def taps(self):
+        """Names of the outputs, in depth order."""
+        return tuple(self.output)
+
+    def segments(self):
+        """The model as a chain of `Segment`s, for gradients of many taps."""
+        return split(self)
+
+    def get_config(self):
+        grid = vars(self.token_grid) if self.token_grid else None
+        preprocessing = self.preprocessing and self.preprocessing.to_config()
+        return super().get_config() | {"token_grid": grid, "preprocessing": preprocessing}
+
+
+def submodel(model, *patterns):
+    """A `keras.Model` from images to the taps of `model` that fit the patterns.
+
+    It shares the weights of `model` and holds only the layers that its taps need. Our own models
+    have the taps of `model.taps`. Of any other Keras model every layer inside is a tap, named
+    by the slash-joined names of the layers that contain it; a layer that returns several tensors
+    gives one tap for each (`"attention/0"`), and a layer that is called again `"relu@2"`.
+
+    Args:
+        model: a built Keras model of one input, functional or subclassed.
+        *patterns: shell patterns such as `"block*/mlp/sum"`.
+
+    Raises:
+        ValueError: for a pattern that fits no tap, listing near matches, or an unbuilt model.
+    """
+    if not patterns:
+        raise ValueError("Expected at least one tap pattern, such as 'block*/mlp/sum'.")
+    if not isinstance(model, keras.Model):
+        raise ValueError(f"Expected model to be a keras.Model. Received: {type(model).__name__}")
+    name = f"{model.name}_taps"
+    if isinstance(model, TapModel):
+        outputs = model.output
+        taps = match(patterns, list(outputs))
+        return _tap_model(model, model.inputs[0], {tap: outputs[tap] for tap in taps}, name)
+    if hasattr(model, "intermediates"):
+        taps = match(patterns, model.taps)
+        images = keras.Input(model.image_shape, name="images")
+        outputs = model.intermediates(images)
+        return _tap_model(model, images, {tap: outputs[tap] for tap in taps}, name)
+    taps = match(patterns, list(recorder.find_taps(model)))
+    return _tap_model(model, *recorder.symbolic_taps(model, taps), name)
+
+
+def _tap_model(model, images, outputs, name):
+    facts = {fact: getattr(model, fact, None) for fact in ("token_grid", "preprocessing")}
+    return TapModel(images, outputs, name=name, **facts)
+
+
+_SITES = ("attention", "token_mixing", "mlp", "channel_mixing")
+_WHATS = (
+    *("norm", "norm1", "conv1", "hidden1", "norm2", "conv2", "hidden2", "norm3", "conv3"),
+    *("weights", "heads", "hidden", "skip", "branch", "sum"),
+)
+_ENDS = {
+    **{"root": -4, "embedding": -2, "pre_norm": -1, "norm": 1, "pooled": 2},
+    **{"fc_norm": 3, "pre_logits": 3, "projected": 3, "logits": 4},
+}
+_UNIT = re.compile(r"stage\d+/unit\d+/")
+
+
+def depth_order(taps):
+    """The names of `taps` in the order in which a model computes them.
+
+    A SavedModel lists its outputs by the alphabet; the tap grammar and the numbers within names
+    give the depth back. Layers of foreign models are ordered by their numbers and names.
+    """
+
+    def part_key(part):
+        if part in _SITES:
+            return [(0, _SITES.index(part), "")]
+        if part in _WHATS:
+            return [(1, _WHATS.index(part), "")]
+        pieces = re.findall(r"\d+|\D+", part)
+        return [(2, int(p), "") if p.isdigit() else (3, 0, p) for p in pieces]
+
+    def key(tap):
+        middle = -3 if _UNIT.match(tap) else 0
+        return _ENDS.get(tap, middle), [part_key(part) for part in tap.split("/")]
+
+    return sorted(taps, key=key)

@@ -1,0 +1,1 @@
+"""Training: recipes, runs that resume, fine-tuning, pre-training and evaluation."""

@@ -1,0 +1,311 @@
+"""Files of a training run that survive being killed at any moment.
+
+A folder holds `configuration.json`, `state/epoch-0007.npz` (everything needed to go on after
+seven epochs), `best.keras` and `log.csv`. Each is written under another name, flushed to the disk
+and then renamed, so that it is there whole or not at all.
+"""
+
+import contextlib
+import csv
+import json
+import math
+import os
+import pathlib
+import re
+import tempfile
+import time
+import zipfile
+import zlib
+
+import keras
+import numpy as np
+
+from vit_tf.distribute.cluster import is_chief, of_every_worker, wait_for_workers
+
+_TEMPORARY = ".writing-"
+_SHARING = 30  # seconds that a file of one worker may take to appear on another
+_STATE = re.compile(r"epoch-(\d+)\.npz")
+
+
+def write_atomically(path, write):
+    """Call `write` with a temporary path of the same suffix and move the file to `path`.
+
+    Each of several workers must call this: all wait until the chief has written the file.
+    Where writing fails, such as on a full disk, an older file stays and nothing else is left.
+
+    Args:
+        path: where the file is to appear, whole or not at all.
+        write: function of a path that writes the file.
+    """
+    if is_chief():
+        _write_atomically(path, write)
+    else:
+        # What writes may itself reduce or make variables, in which every worker must take part.
+        with tempfile.TemporaryDirectory() as folder:
+            write(os.path.join(folder, os.path.basename(path)))
+    wait_for_workers()
+
+
+def _write_atomically(path, write):
+    folder, name = os.path.split(os.path.abspath(path))
+    os.makedirs(folder, exist_ok=True)
+    temporary = os.path.join(folder, _TEMPORARY + name)
+    try:
+        write(temporary)
+        _flush(temporary, os.O_RDWR)
+        os.replace(temporary, path)
+    except BaseException as error:
+        # On a full disk the half file would take the room of the next try.
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        if isinstance(error, OSError) and error.errno and not error.filename:
+            error.filename = path
+        raise
+    # A rename is on the disk only when its folder is; not every system can open a folder.
+    with contextlib.suppress(OSError):
+        _flush(folder, os.O_RDONLY)
+
+
+def save_model(model, path):
+    """Write a model to a `.keras` file, whole or not at all."""
+    write_atomically(path, model.save)
+
+
+def remove_leftovers(directory):
+    """Remove the temporary files that a killed run may have left in a folder and its state."""
+    if not is_chief():
+        return
+    for folder in (directory, os.path.join(directory, "state")):
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            if name.startswith(_TEMPORARY):
+                os.remove(os.path.join(folder, name))
+
+
+def describe_model(model):
+    """What makes two models the same for a resumed run: class, settings and precision, as a dict.
+
+    Names of layers are left out, since Keras counts them up with every model that is made.
+    """
+    return {
+        "class": type(model).__name__,
+        "precision": model.dtype_policy.name,
+        "config": _without_names(model.get_config()),
+        "weights": [[v.name, *v.shape] for v in model.weights],
+    }
+
+
+def check_shared(directory):
+    """Check that every worker of a run sees the same files in its folder.
+
+    Raises:
+        ValueError: on all workers, if one sees other states than the chief, or after half a minute
+            not yet the configuration that the chief has written.
+    """
+    deadline = time.monotonic() + _SHARING
+    while not os.path.isfile(path := os.path.join(directory, "configuration.json")):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    states = [_STATE.fullmatch(os.path.basename(state)) for state in _states(directory)]
+    newest = max((int(state[1]) for state in states), default=0)
+    seen = of_every_worker(newest if os.path.isfile(path) else -1)
+    if len(set(seen)) > 1 or seen[0] < 0:
+        raise ValueError(
+            f"Expected {directory!r} to be a folder that all workers share. Received: workers "
+            f"that see the states {seen.tolist()} in it, where -1 is no configuration"
+        )
+
+
+def check_configuration(configuration, directory):
+    """Compare a run's configuration with the one its folder was started with, or write it.
+
+    Args:
+        configuration: nested dict that JSON can hold; tuples count as lists.
+        directory: the run's folder.
+
+    Raises:
+        ValueError: if the folder holds a state made under another configuration; the message
+            names the fields that differ.
+    """
+    path = os.path.join(directory, "configuration.json")
+    text = json.dumps(configuration, indent=1, sort_keys=True, default=str)
+    if not _states(directory):
+        write_atomically(path, lambda temporary: pathlib.Path(temporary).write_text(text))
+        return
+    try:
+        saved = json.loads(pathlib.Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"Expected {path!r} beside the saved state. Received: {error}") from error
+    differing = _differences(saved, json.loads(text))
+    if differing:
+        more = f" and {len(differing) - 8} more" if len(differing) > 8 else ""
+        raise ValueError(
+            f"Expected the configuration of the run in {directory!r} to resume it. "
+            f"Received another: {'; '.join(differing[:8])}{more}"
+        )
+
+
+def save_state(model, history, directory):
+    """Write everything needed to go on with a run, then remove older states.
+
+    Args:
+        model: compiled model whose optimizer is built.
+        history: dict of lists, one entry per epoch done.
+        directory: the run's folder.
+    """
+    variables = _variables(model)
+    arrays = {f"v{i:05d}": np.asarray(v.numpy()) for i, v in enumerate(variables)}
+    meta = {"history": history, "names": [v.name for v in model.variables]}
+    arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
+    path = os.path.join(directory, "state", f"epoch-{_epochs(history):04d}.npz")
+    write_atomically(path, lambda temporary: np.savez(temporary, **arrays))
+    for older in _states(directory) if is_chief() else ():
+        if older != path:
+            os.remove(older)
+
+
+def restore_state(model, directory):
+    """Load the newest state of a run into a model and its optimizer.
+
+    Args:
+        model: compiled model whose optimizer is built.
+        directory: the run's folder.
+
+    Returns:
+        the run's history so far: dict of lists, empty where no epoch has been done.
+
+    Raises:
+        ValueError: if the file is damaged or of another model; nothing is loaded then.
+    """
+    states = _states(directory)
+    if not states:
+        return {}
+    path, variables = states[-1], _variables(model)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            meta = json.loads(file["meta"].tobytes())
+            arrays = [file[f"v{i:05d}"] for i in range(len(file.files) - 1)]
+        history, names = meta["history"], meta["names"]
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"Expected {path!r} to be a whole training state. Received a damaged file "
+            f"({type(error).__name__}: {error}); remove it to start again from what is left"
+        ) from error
+    shapes = [tuple(v.shape) for v in variables]
+    if shapes != [a.shape for a in arrays] or names != [v.name for v in model.variables]:
+        raise ValueError(
+            f"Expected {path!r} to be the state of this model and optimizer, "
+            f"{len(variables)} variables. Received: {len(arrays)}, or other shapes or names"
+        )
+    for variable, array in zip(variables, arrays, strict=True):
+        # NumPy reads back bfloat16 as two raw bytes.
+        variable.assign(array.view(variable.dtype) if array.dtype.kind == "V" else array)
+    return history
+
+
+class Checkpoint(keras.callbacks.Callback):
+    """Writes the best model, the state and the log of a run after each epoch.
+
+    The best model is saved at the end of the validation, when averaged weights, if any, are still
+    in place: put this callback before `keras.callbacks.SwapEMAWeights`.
+
+    Args:
+        directory: the run's folder.
+        history: dict of lists of the epochs done before; each epoch is added to it.
+
+    Raises:
+        ValueError: during training, when the loss is no longer finite; no file is touched.
+    """
+
+    def __init__(self, directory, history):
+        super().__init__()
+        self.directory, self.history = directory, history
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._check_finite(logs["loss"])
+
+    def on_test_end(self, logs=None):
+        self._check_finite(logs["loss"])
+        if logs["accuracy"] > max(self.history.get("val_accuracy", ()), default=-1):
+            save_model(self.model, os.path.join(self.directory, "best.keras"))
+
+    def on_epoch_end(self, epoch, logs=None):
+        row = {name: float(value) for name, value in logs.items()}
+        row["learning_rate"] = float(self.model.optimizer.learning_rate)
+        for name, value in row.items():
+            self.history.setdefault(name, []).append(value)
+        save_state(self.model, self.history, self.directory)
+        write_log(self.history, self.directory)
+
+    def _check_finite(self, loss):
+        if not math.isfinite(loss):
+            raise ValueError(
+                f"Expected the loss to stay finite. Received: loss={float(loss)} in epoch "
+                f"{_epochs(self.history) + 1}; try a smaller learning_rate or a longer warm-up. "
+                f"The files of earlier epochs in {self.directory!r} are whole"
+            )
+
+
+def write_log(history, directory):
+    """Write `log.csv`: one row per epoch, counted from 1."""
+
+    rows = list(zip(*history.values(), strict=True))
+
+    def write(temporary):
+        with open(temporary, "w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(["epoch", *history])
+            table.writerows([epoch, *row] for epoch, row in enumerate(rows, start=1))
+
+    write_atomically(os.path.join(directory, "log.csv"), write)
+
+
+def _flush(path, flags):
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _states(directory):
+    """Paths of the saved states, oldest first."""
+    folder = os.path.join(directory, "state")
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    epochs = {int(m[1]): name for name in names if (m := _STATE.fullmatch(name))}
+    return [os.path.join(folder, epochs[epoch]) for epoch in sorted(epochs)]
+
+
+def _variables(model):
+    """Everything that training changes: weights, seeds and the optimizer's variables."""
+    return [*model.variables, *model.optimizer.variables]
+
+
+def _epochs(history):
+    return len(next(iter(history.values()), ()))
+
+
+def _without_names(config):
+    if isinstance(config, dict):
+        unwanted = ("name", "inbound_nodes", "input_layers", "output_layers")
+        return {k: _without_names(v) for k, v in config.items() if k not in unwanted}
+    return [_without_names(v) for v in config] if isinstance(config, list | tuple) else config
+
+
+def _differences(saved, now):
+    """One line for each field that differs between two nested dicts."""
+    saved, now = _flatten(saved), _flatten(now)
+    absent = object()
+    return [
+        f"{field}: {saved.get(field, 'absent')!r} there, {now.get(field, 'absent')!r} now"
+        for field in sorted(saved | now)
+        if saved.get(field, absent) != now.get(field, absent)
+    ]
+
+
+def _flatten(tree, prefix=""):
+    """`{"recipe.epochs": 10}` from `{"recipe": {"epochs": 10}}`."""
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    parts = (_flatten(v, f"{prefix}.{k}" if prefix else k) for k, v in tree.items())
+    return {field: value for part in parts for field, value in part.items()}

@@ -1,0 +1,112 @@
+"""Masked patch prediction: a Vision Transformer that guesses the colours of corrupted patches."""
+
+import keras
+from keras import layers, ops
+
+from vit_tf.models.vit import ViT
+
+register = keras.saving.register_keras_serializable("vit_tf")
+
+
+@register
+class MaskedPatchPrediction(keras.Model):
+    """A ViT with a head that predicts the mean colour of corrupted patches.
+
+    The self-supervision of Dosovitskiy et al. 2020, appendix B.1.2. Patch embeddings are corrupted
+    before positions are added; the head reads each corrupted patch's token after the last norm.
+    The loss and the accuracy see corrupted patches only, since there are logits of no others.
+
+    Called on (images, sources, places), as `vit_tf.data.mask_patches` gives them, it returns
+    logits of shape (example, corrupted, colour). Train it by a `vit_tf.Pretraining`.
+
+    Args:
+        vit: the `ViT`, which is trained but for its head (and the layer of tanh before it).
+
+    Raises:
+        ValueError: for another model.
+    """
+
+    def __init__(self, vit, **kwargs):
+        if not isinstance(vit, ViT):
+            raise ValueError(f"Expected vit to be a ViT. Received: {type(vit).__name__}")
+        defaults = {"name": "masked_patch_prediction", "dtype": vit.dtype_policy}
+        super().__init__(**defaults | kwargs)
+        self.vit = vit
+        self.num_classes = 8 ** vit.image_shape[-1]
+        width = vit.embedding.hidden_dim
+        first = keras.initializers.RandomNormal(stddev=0.02)
+        self.mask = self.add_weight(shape=(1, 1, width), initializer=first, name="mask")
+        self.head = layers.Dense(self.num_classes, dtype="float32", name="head")
+        self.head.build((None, None, width))
+        self.built = True
+
+    def call(self, inputs, training=None):
+        images, *numbers = inputs
+        # Under a strategy, Keras builds a model on the means of the replicas, which are floats.
+        sources, places = (ops.cast(number, "int32") for number in numbers)
+        taps = self.vit.intermediates(
+            images, training=training, corrupt=lambda patches: self.corrupt(patches, sources)
+        )
+        return self.head(pick(self.vit.token_grid.spatial(taps["norm"]), places))
+
+    def corrupt(self, patches, sources):
+        """Each patch's embedding, of shape (example, patch, channel), from its source."""
+        mask = ops.cast(self.mask, patches.dtype)
+        mask = ops.broadcast_to(mask, (ops.shape(patches)[0], 1, patches.shape[-1]))
+        return pick(ops.concatenate([patches, mask], axis=1), sources)
+
+    @property
+    def trainable_weights(self):
+        """All but those of the ViT's head, which the objective does not reach."""
+        unread = [layer for layer in (self.vit.head, self.vit.pre_logits) if layer]
+        unread = {id(weight) for layer in unread for weight in layer.weights}
+        return [weight for weight in super().trainable_weights if id(weight) not in unread]
+
+    @property
+    def trainable_variables(self):
+        """The same as `trainable_weights`."""
+        return self.trainable_weights
+
+    def get_config(self):
+        return super().get_config() | {"vit": self.vit.get_config()}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config | {"vit": ViT.from_config(config["vit"])})
+
+
+@register
+class ColourCrossEntropy(keras.losses.Loss):
+    """Cross-entropy of each example: the mean over its corrupted patches, in float32.
+
+    Labels are colours of shape (example, corrupted), predictions logits of shape (example,
+    corrupted, colour). Keras' own loss has one value for each patch, which the weights of examples
+    do not fit.
+    """
+
+    def __init__(self, name="loss", reduction="sum_over_batch_size"):
+        super().__init__(name=name, reduction=reduction, dtype="float32")
+
+    def call(self, y_true, y_pred):
+        labels = ops.cast(y_true, "int32")
+        loss = ops.sparse_categorical_crossentropy(labels, y_pred, from_logits=True)
+        return ops.mean(loss, axis=-1)
+
+    def get_config(self):
+        return {"name": self.name, "reduction": self.reduction}
+
+
+def pick(tokens, places):
+    """The tokens at some places of each sequence.
+
+    Args:
+        tokens: tensor of shape (example, token, channel).
+        places: int tensor of shape (example, place).
+
+    Returns:
+        tensor of shape (example, place, channel).
+    """
+    # Whole rows of one matrix: an index for each number, as `take_along_axis` has, is slow.
+    count, length = ops.shape(tokens)[0], tokens.shape[1]
+    rows = places + length * ops.arange(count, dtype=places.dtype)[:, None]
+    return ops.take(ops.reshape(tokens, (-1, tokens.shape[-1])), rows, axis=0)
