@@ -75,7 +75,7 @@ from .probes.knn import knn_accuracy, knn_statistic
 from .probes.linear_probe import linear_probe
 from .probes.retrieval import average_precision, retrieval, retrieval_statistic
 from .probes.ridge import fit_ridge_probe, probe_statistic, ridge_probe, score_statistic, select_l2
-from .report.page import Figure, write_report
+from .report.page import ReportFigure, write_report
 from .similarity.cka import cka, cka_statistic
 from .similarity.counterparts import counterparts, own_matches
 from .similarity.formation import FormationRecorder
@@ -83,13 +83,13 @@ from .similarity.heads import head_similarity, head_statistic
 from .similarity.last_layer import last_layer_cka, last_layer_statistic
 from .similarity.localization import localization, localization_statistic
 from .similarity.residual import depth_cka, depth_statistic, residual_cka, residual_statistic
-from .study.claims import Claim, scorecard
+from .study.judge import Claim, scorecard
 
 __all__ = [
     "Claim",
-    "Figure",
     "FormationRecorder",
     "Pooled",
+    "ReportFigure",
     "Statistic",
     "accumulate",
     "aligned_attention",

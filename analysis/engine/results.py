@@ -1,8 +1,9 @@
-"""What every result carries: provenance, and numbers that were checked."""
+"""Labelled results: what each carries, and checks of what one is given."""
 
 import math
 
 import numpy as np
+import xarray as xr
 
 
 def provenance(features, examples, batches, **parameters):
@@ -67,7 +68,61 @@ def raise_without_directions(layers):
         )
 
 
-def name_subjects(result, subjects):
+def name_models(result, models):
     """Notes the names of the models that a result is of, as titles and tables show them."""
-    names = {"model": subjects[0].name, "model_x": subjects[0].name, "model_y": subjects[-1].name}
+    names = {"model": models[0].name, "model_x": models[0].name, "model_y": models[-1].name}
     return result.assign_attrs(names)
+
+
+def expect_array(result, dims, optional=()):
+    """Return a DataArray of these dims, in this order, or raise a `ValueError`."""
+    wanted = f"({', '.join(dims)}{''.join(f'[, {name}]' for name in optional)})"
+    if not isinstance(result, xr.DataArray):
+        raise ValueError(f"Expected a DataArray of dims {wanted}. Received: {_describe(result)}")
+    rest = set(result.dims) - set(dims)
+    if set(dims) - set(result.dims) or rest - set(optional) or not result.size:
+        raise ValueError(f"Expected a DataArray of dims {wanted}. Received: {_describe(result)}")
+    return result.transpose(*dims, *(name for name in optional if name in rest))
+
+
+def expect_variable(result, name, dims):
+    """Return variable `name` of a Dataset, of dims `dims`, or raise a `ValueError`."""
+    if not isinstance(result, xr.Dataset) or name not in result.data_vars:
+        raise ValueError(
+            f"Expected a Dataset with {name}({', '.join(dims)}). Received: {_describe(result)}"
+        )
+    return expect_array(result[name], dims)
+
+
+def expect_results(results):
+    """Return a dict from label to result, not an empty one, or raise a `ValueError`."""
+    if not isinstance(results, dict):
+        wanted = "Expected at least one result, as a dict from label to result"
+        raise ValueError(f"{wanted}. Received: {_describe(results)}")
+    if not results:
+        raise ValueError("Expected at least one result. Received: {}")
+    return results
+
+
+def _describe(result):
+    if isinstance(result, xr.Dataset):
+        return f"Dataset with variables {sorted(map(str, result.data_vars))}"
+    if isinstance(result, xr.DataArray):
+        return f"DataArray of dims ({', '.join(map(str, result.dims))}) and shape {result.shape}"
+    return type(result).__name__
+
+
+def layer_names(result, dim="layer"):
+    """Names along a dim of layers; their indices where it has no coordinate."""
+    return [str(name) for name in result[dim].values]
+
+
+def select_layers(result, layers):
+    """The named layers, in the order asked for; all if `layers` is None."""
+    if layers is None:
+        return result
+    known = layer_names(result)
+    unknown = [name for name in layers if name not in known]
+    if unknown or not len(layers):
+        raise ValueError(f"Expected layers among {known}. Received: {list(layers)}")
+    return result.isel(layer=[known.index(name) for name in layers])

@@ -14,6 +14,14 @@ from .attention import (
     plot_offsets,
 )
 from .compute import plot_compute
+from .drawing import (
+    plot_attention_distances,
+    plot_data_scale,
+    plot_localization_by_layer,
+    plot_probes,
+    plot_summary_probes,
+    plot_token_probes,
+)
 from .embeddings import plot_patch_filters, plot_position_similarity
 from .features import (
     plot_clustering,
@@ -34,6 +42,7 @@ from .tasks import plot_keypoints, plot_propagation
 __all__ = [
     "plot_aligned_attention",
     "plot_attention_distance",
+    "plot_attention_distances",
     "plot_attention_maps",
     "plot_attention_patterns",
     "plot_cka",
@@ -41,6 +50,7 @@ __all__ = [
     "plot_clustering",
     "plot_compute",
     "plot_counterparts",
+    "plot_data_scale",
     "plot_distance_by_depth",
     "plot_formation",
     "plot_head_classes",
@@ -50,12 +60,14 @@ __all__ = [
     "plot_last_layer_cka",
     "plot_linear_probe",
     "plot_localization",
+    "plot_localization_by_layer",
     "plot_matches",
     "plot_offsets",
     "plot_patch_filters",
     "plot_position_similarity",
     "plot_probe_map",
     "plot_probe_variants",
+    "plot_probes",
     "plot_propagation",
     "plot_receptive_field",
     "plot_retrieval",
@@ -64,4 +76,6 @@ __all__ = [
     "plot_saliency_iou",
     "plot_skip_ratio",
     "plot_skip_ratio_lines",
+    "plot_summary_probes",
+    "plot_token_probes",
 ]

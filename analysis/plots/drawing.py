@@ -1,37 +1,20 @@
-"""Drawing: dicts from label to result become Matplotlib figures, from the plots of results."""
+"""Plots of several results in one figure, made of the plots of one."""
 
-import numpy as np
 import xarray as xr
 
-from .. import plots
+from .lines import plot_attention_distance
+from .localization import plot_localization
+from .probes import plot_probe_variants as plot_variants
+from .probes import plot_ridge_probe
+from .similarity import plot_counterparts
 
 
-def alone(plot, several=False):
-    """A drawing of the only result, or of `several`; the plot may return one axes or an array."""
-
-    def draw(results):
-        axes = plot(results if several else next(iter(results.values())))
-        return np.ravel(axes)[0].figure
-
-    return draw
+def plot_localization_by_layer(result):
+    """`plot_localization` of all layers."""
+    return plot_localization(result, layer=list(result.layer.values))
 
 
-def lines(plot, baselines=()):
-    """A drawing of lines of several results, with those of `baselines` in grey."""
-
-    def draw(results):
-        there = [label for label in baselines if label in results]
-        return plot(results, baselines=there).figure
-
-    return draw
-
-
-def localization_by_layer(result):
-    """`plot_localization` of all layers, for `alone`."""
-    return plots.plot_localization(result, layer=list(result.layer.values))
-
-
-def distances(results):
+def plot_attention_distances(results):
     """A panel for each model, at most three a row, on one scale."""
     import matplotlib.pyplot as plt
 
@@ -44,26 +27,26 @@ def distances(results):
     for ax in axes.ravel()[len(results) :]:
         ax.remove()
     for ax, (name, result) in zip(drawn, results.items(), strict=True):
-        plots.plot_attention_distance(result, ax=ax).set_title(name, fontsize=10)
+        plot_attention_distance(result, ax=ax).set_title(name, fontsize=10)
     top = max(ax.get_ylim()[1] for ax in drawn)
     layers = {tuple(result.layer.values) for result in results.values()}
     for ax in drawn:
         ax.set_ylim(0, top)
         if len(layers) == 1 and ax is not axes[0, -1] and ax.get_legend():
             ax.get_legend().remove()
-    return figure
+    return drawn
 
 
-def token_probes(results):
+def plot_token_probes(results):
     """A line for each model, and the range of its tokens that have a place."""
     ax = None
     for name, result in results.items():
         spatial = result.isel(token=slice(int(result.attrs["prefix"]), None))
-        ax = plots.plot_ridge_probe(spatial, ax=ax, label=name)
-    return ax.figure
+        ax = plot_ridge_probe(spatial, ax=ax, label=name)
+    return ax
 
 
-def probe_variants(results):
+def plot_summary_probes(results):
     """Lines for each model and summary of its tokens, at the layers that have them all."""
     shared = {}
     for label, result in results.items():
@@ -73,25 +56,30 @@ def probe_variants(results):
         label: result.sel(layer=shared[label.partition(": ")[0]])
         for label, result in results.items()
     }
-    return plots.plot_probe_variants(chosen).figure
+    return plot_variants(chosen)
 
 
-def probes_by_model(results, models):
-    """One line for each model, with bars where there are several trainings of it."""
+def plot_probes(results):
+    """One line for each model, with bars where there are several trainings of it.
+
+    Args:
+        results: dict from label to accuracy of dims (layer,); further trainings of a model are
+            labelled "MODEL: seed 1".
+    """
     trainings, ax = {}, None
-    for name, result in results.items():
-        trainings.setdefault(models[name], []).append(result)
+    for label, result in results.items():
+        trainings.setdefault(label.partition(": seed ")[0], []).append(result)
     for model, seeds in trainings.items():
         result = xr.concat(seeds, dim="seed", combine_attrs="drop_conflicts")
-        ax = plots.plot_ridge_probe(result, ax=ax, label=model)
-    return ax.figure
+        ax = plot_ridge_probe(result, ax=ax, label=model)
+    return ax
 
 
-def fractions(results):
+def plot_data_scale(results):
     """A line for each share of the training images."""
     (result,) = results.values()
     lines = {
         f"{100 * share:g} % of the data": result.sel(fraction=share)
         for share in result.fraction.values
     }
-    return plots.plot_counterparts(lines).figure
+    return plot_counterparts(lines)

@@ -3,7 +3,12 @@
 import math
 
 import numpy as np
-import xarray as xr
+
+from ..engine.results import expect_array as expect_array
+from ..engine.results import expect_results as expect_results
+from ..engine.results import expect_variable as expect_variable
+from ..engine.results import layer_names as layer_names
+from ..engine.results import select_layers as select_layers
 
 SKIP_LABELS = {
     "norm_ratio": "norm of skip / norm of branch",
@@ -15,65 +20,11 @@ MARKERS = "osD^vPX*<>"
 LINE_STYLES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 
 
-def expect_array(result, dims, optional=()):
-    """Return a DataArray of these dims, in this order, or raise a `ValueError`."""
-    wanted = f"({', '.join(dims)}{''.join(f'[, {name}]' for name in optional)})"
-    if not isinstance(result, xr.DataArray):
-        raise ValueError(f"Expected a DataArray of dims {wanted}. Received: {_describe(result)}")
-    rest = set(result.dims) - set(dims)
-    if set(dims) - set(result.dims) or rest - set(optional) or not result.size:
-        raise ValueError(f"Expected a DataArray of dims {wanted}. Received: {_describe(result)}")
-    return result.transpose(*dims, *(name for name in optional if name in rest))
-
-
-def expect_variable(result, name, dims):
-    """Return variable `name` of a Dataset, of dims `dims`, or raise a `ValueError`."""
-    if not isinstance(result, xr.Dataset) or name not in result.data_vars:
-        raise ValueError(
-            f"Expected a Dataset with {name}({', '.join(dims)}). Received: {_describe(result)}"
-        )
-    return expect_array(result[name], dims)
-
-
-def expect_results(results):
-    """Return a dict from label to result, not an empty one, or raise a `ValueError`."""
-    if not isinstance(results, dict):
-        wanted = "Expected at least one result, as a dict from label to result"
-        raise ValueError(f"{wanted}. Received: {_describe(results)}")
-    if not results:
-        raise ValueError("Expected at least one result. Received: {}")
-    return results
-
-
-def _describe(result):
-    if isinstance(result, xr.Dataset):
-        return f"Dataset with variables {sorted(map(str, result.data_vars))}"
-    if isinstance(result, xr.DataArray):
-        return f"DataArray of dims ({', '.join(map(str, result.dims))}) and shape {result.shape}"
-    return type(result).__name__
-
-
 def expect_skip_variable(variable):
     """Return `variable` if `skip_ratio` has it, or raise a `ValueError`."""
     if variable not in SKIP_LABELS:
         raise ValueError(f"Expected variable in {list(SKIP_LABELS)}. Received: {variable!r}")
     return variable
-
-
-def layer_names(result, dim="layer"):
-    """Names along a dim of layers; their indices where it has no coordinate."""
-    return [str(name) for name in result[dim].values]
-
-
-def select_layers(result, layers):
-    """The named layers, in the order asked for; all if `layers` is None."""
-    if layers is None:
-        return result
-    known = layer_names(result)
-    unknown = [name for name in layers if name not in known]
-    if unknown or not len(layers):
-        raise ValueError(f"Expected layers among {known}. Received: {list(layers)}")
-    return result.isel(layer=[known.index(name) for name in layers])
 
 
 def titled(text, result):

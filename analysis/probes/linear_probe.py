@@ -66,18 +66,50 @@ def linear_probe(
     tokens, batch_norm = (np.atleast_1d(choice).tolist() for choice in (tokens, batch_norm))
     fitted = _pooled(features, train, tokens, num_classes, "training")
     tested = _pooled(features, test, tokens, num_classes, "test")
-    (x, labels), (x_test, test_labels) = _rows(fitted), _rows(tested)
+    return fit_linear_probe(
+        features, fitted, tested, num_classes, batch_norm=batch_norm, **settings, seed=seed
+    )
+
+
+def fit_linear_probe(
+    features,
+    fitted,
+    tested,
+    num_classes,
+    *,
+    layers=None,
+    batch_norm=(False, True),
+    epochs=20,
+    batch_size=256,
+    learning_rate=2.0,
+    seed=0,
+):
+    """`linear_probe` of pooled features that are there already.
+
+    Args:
+        features: the callable that they are of; its name is noted.
+        fitted, tested: list of `Pooled`, one for each choice of tokens, of the training and of the
+            test images.
+        layers: names of those that are probed; by default those of the first.
+        num_classes, batch_norm, epochs, batch_size, learning_rate, seed: as for `linear_probe`.
+    """
+    layers = list(layers or fitted[0].layers)
+    tokens = [pooled.tokens for pooled in fitted]
+    for what, pooled in (("training", fitted), ("test", tested)):
+        require_labels(pooled[0].labels, num_classes, what)
+    (x, labels), (x_test, test_labels) = _rows(fitted, layers), _rows(tested, layers)
+    settings = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     model = fit_probes(x, labels, num_classes, batch_norm, **settings, seed=seed)
     _, loss = score(model, x, labels)
     accuracy, _ = score(model, x_test, test_labels)
     places = probe_places(x, batch_norm)
-    coords = {"layer": list(fitted[tokens[0]].layers), "tokens": tokens, "batch_norm": batch_norm}
+    coords = {"layer": layers, "tokens": tokens, "batch_norm": list(batch_norm)}
     result = _labelled(accuracy, loss, places, coords)
     return result.assign_attrs(
         provenance(
             features,
             len(test_labels),
-            tested[tokens[0]].batches,
+            tested[0].batches,
             long_name="test accuracy of a linear probe",
             units="1",
             estimator="softmax regression by SGD with momentum 0.9 and cosine decay",
@@ -92,18 +124,18 @@ def linear_probe(
 
 
 def _pooled(features, data, tokens, num_classes, what):
-    """The `Pooled` features of each choice of tokens, from one pass: dict."""
+    """The `Pooled` features of each choice of tokens, from one pass."""
     requests = {choice: (pooled_statistic(choice), features) for choice in tokens}
     totals = one_pass(requests, data, f"linear probes: {what} images")
-    pooled = {name: requests[name][0].finish(total) for name, total in totals.items()}
-    require_labels(pooled[tokens[0]].labels, num_classes, what)
+    pooled = [requests[name][0].finish(total) for name, total in totals.items()]
+    require_labels(pooled[0].labels, num_classes, what)
     return pooled
 
 
-def _rows(pooled):
+def _rows(pooled, layers):
     """Features by (layer, tokens), and the labels."""
-    x = {(layer, of.tokens): rows for of in pooled.values() for layer, rows in of.layers.items()}
-    return x, next(iter(pooled.values())).labels.astype(np.int64)
+    x = {(layer, of.tokens): of.layers[layer] for of in pooled for layer in layers}
+    return x, pooled[0].labels.astype(np.int64)
 
 
 def _labelled(accuracy, loss, places, coords):

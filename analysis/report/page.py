@@ -15,13 +15,12 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from ..engine.store import write_whole
-from ..papers.papers import RAGHU
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True)
-class Figure:
+class ReportFigure:
     """One picture of the report.
 
     Attributes:
@@ -34,7 +33,7 @@ class Figure:
         results: links, relative to the report, to the netCDF files that it draws.
         interactive: what answers to the mouse in place of the picture, one dict for each panel,
             from the functions of `interactive`; the picture stays for print and without scripts.
-        source: name and address of the paper.
+        source: name and address of the paper; None for what is in none.
     """
 
     name: str
@@ -45,7 +44,7 @@ class Figure:
     png: str | os.PathLike
     results: tuple[str, ...] = ()
     interactive: tuple[dict, ...] = ()
-    source: tuple[str, str] = RAGHU
+    source: tuple[str, str] | None = None
 
 
 def write_report(
@@ -72,7 +71,7 @@ def write_report(
         scorecard: list of `Claim`, shown first, a table for each paper; each links to
             `results/NAME.nc` for the results that it names.
         models: list of dicts, the rows of a table, from column name to text or number.
-        sections: list of (heading, text, list of `Figure`).
+        sections: list of (heading, text, list of `ReportFigure`).
         not_shown: list of (what a figure shows, list of sentences on why it is not there).
         timings: rows of a table, as `models`.
         provenance: dict of what it takes to repeat the report: command, versions, seed, data.

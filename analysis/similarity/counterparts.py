@@ -3,7 +3,7 @@
 import numpy as np
 import xarray as xr
 
-from ..plots.style import expect_variable, layer_names
+from ..engine.results import expect_variable, layer_names
 
 
 def counterparts(similarity):

@@ -8,23 +8,41 @@ from typing import Any
 MOST_PANELS = 8  # of a model whose blocks are not known, where each layer is a panel of its own
 
 
+# The parts that models play in a study, in the words for what plays them.
+ROLES = {
+    "vit": "a ViT with a CLS token",
+    "gap": "a ViT with average pooling",
+    "resnet": "a ResNet",
+    "mixer": "an MLP-Mixer",
+    "without": "models trained without the skips of a block",
+    "seed": "a second training from other first weights",
+    "fraction": "models trained on fractions of the data",
+    "before": "a model before fine-tuning",
+    "after": "a model after fine-tuning",
+    "fresh": "the ViT before any training",
+    "noise": "noise in the place of the ViT's features",
+}
+BASELINES = ("fresh", "noise")
+
+
+class Lacking(ValueError):
+    """Why a figure does not show a model, as a sentence."""
+
+
 @dataclass(frozen=True)
-class Subject:
+class StudyModel:
     """A model under study.
 
     Attributes:
         name: as figures and tables show it.
-        role: its part in the figures: "vit", "gap", "resnet" or "mixer"; "without" (the skips of
-            a block), "seed" (other first weights), "fraction" (of the training images), "before"
-            and "after" (fine-tuning); "model", one that is in every figure that it has the taps
-            for; "fresh" (weights before any training) and "noise" (in the place of features), the
-            random baselines of another.
+        role: its part in the figures: a key of `ROLES`; or `"model"`, one that is in every figure
+            that it has the taps for.
         key: `fingerprint` of its weights and of the data.
         taps: names of all its taps, in depth order.
         grid: its `TokenGrid`, or None where it is not known.
         features: function from tap names or patterns to a callable from images to those taps.
         detail: what sets it apart from others of its role: the block, the seed, the fraction.
-        of: name of the subject that it is compared with.
+        of: the model that it is a variant, a further training or a baseline of.
         accuracy: pair of test accuracy in [0, 1] and number of test images, where known.
         shapes: dict from tap to its shape without the example axis; empty where all taps are as
             the tap grammar says.
@@ -32,6 +50,7 @@ class Subject:
         patch_kernel: function of nothing to the kernel of its patch embedding, as `patch_filters`
             takes it; None where it has none.
         position_embedding: the same of its position embedding, as `position_similarity` takes it.
+        told: the part of `ROLES` that a `"model"` plays in the scorecard, where the user says.
     """
 
     name: str
@@ -41,12 +60,47 @@ class Subject:
     grid: Any
     features: Callable[..., Any]
     detail: str | int | float | None = None
-    of: str | None = None
+    of: "StudyModel | None" = None
     accuracy: tuple[float, int] | None = None
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
     image_size: tuple[int, int] | None = None
     patch_kernel: Callable | None = field(default=None, compare=False)
     position_embedding: Callable | None = field(default=None, compare=False)
+    told: str | None = None
+
+    def lacks(self, what):
+        """Raises a `Lacking`: a figure does not show this model, as it has no `what`."""
+        raise Lacking(f"{self.name} has no {what}.")
+
+    def require_grid(self):
+        """The grid of its tokens or places; a `Lacking` where it is not known."""
+        return self.grid or self.lacks(
+            "grid of tokens or places that is known and tiles the images"
+        )
+
+    def require_placed(self):
+        """The `placed` taps; a `Lacking` where there are none."""
+        self.require_grid()
+        return self.placed or self.lacks("layers on the grid of its tokens or places")
+
+    @property
+    def part(self):
+        """The part that it plays in the scorecard: its role, or what it is; None if unclear."""
+        if self.role != "model":
+            return self.role
+        if self.told:
+            return self.told
+        if any("/token_mixing/" in tap for tap in self.taps):
+            return "mixer"
+        if self.has_attention and self.has_sums and self.grid:
+            return "vit" if self.has_cls else "gap"
+        return "resnet" if self.has_maps else None
+
+    @property
+    def has_maps(self):
+        """Whether it has maps through its depth, as convolutions make them."""
+        maps = sum(map(self.is_map, self.blocks))
+        return bool(self.stages) or 2 * maps > len(self.blocks)
 
     @property
     def slug(self):
@@ -85,6 +139,14 @@ class Subject:
     def has_sums(self):
         """Whether the taps tell where blocks end, as the tap grammar does."""
         return any(re.match(r"(block|stage)\d+/(.+/)?sum$", tap) for tap in self.taps)
+
+    @property
+    def placed(self):
+        """The block outputs whose tokens lie on its grid; of a ResNet those of the last stage."""
+        if self.stages:
+            return [tap for tap in self.blocks if tap.startswith(f"{self.stages[-1]}/")]
+        found = self.on_grid(self.blocks)
+        return found if self.has_sums else spread(found, MOST_PANELS)
 
     @property
     def blocks(self):

@@ -1,0 +1,38 @@
+"""Abnar and Zuidema 2020: "Quantifying Attention Flow in Transformers"."""
+
+from ..attention.rollout import rollout_statistic
+from ..plots import plot_rollout
+from ..study.figure import Figure, Paper, each
+from ..study.measurement import statistic
+from .chapters import LOCALITY
+
+ABNAR = Paper("Abnar and Zuidema (2020)", "https://arxiv.org/abs/2005.00928", prefix="A.", rank=3)
+
+
+def rollout_of(model):
+    """Attention followed through the layers, between skips that pass tokens on as they are."""
+    weights = model.weights or model.lacks("attention weights")
+    model.require_grid()
+    blocks = tuple(tap.split("/")[0] + "/" for tap in weights)
+    ends = ("/weights", "/skip", "/branch", "/sum")
+    taps = [tap for tap in model.taps if tap.startswith(blocks) and tap.endswith(ends)]
+    sites = dict.fromkeys(tap.rpartition("/")[0] for tap in taps)
+    missing = [f"{s}/{end}" for s in sites for end in ("skip", "sum") if f"{s}/{end}" not in taps]
+    if missing:
+        model.lacks(f"{missing[0]}, which would show that it has that skip")
+    return statistic("rollout", model, taps, rollout_statistic)
+
+
+ROLLOUT = Figure(
+    paper=ABNAR,
+    numbers="rollout",
+    chapter=LOCALITY,
+    shows="attention followed through the layers",
+    models=each("vit", "gap"),
+    measure=rollout_of,
+    draw=plot_rollout,
+    name="rollout-{model}",
+    title="Attention rollout of {model}",
+    caption="Each panel shows from which places of the image a token's content comes after that "
+    "layer, if every head passes on what it attends to and every skip passes half.",
+)

@@ -1,0 +1,65 @@
+"""Dosovitskiy et al. 2020: "An Image is Worth 16x16 Words", the first layer of the ViT."""
+
+import numpy as np
+
+from ..flow.embeddings import patch_filters, position_similarity
+from ..plots import plot_patch_filters, plot_position_similarity
+from ..study.figure import Figure, Paper, each
+from ..study.measurement import task
+from .chapters import EMBEDDINGS
+
+DOSOVITSKIY = Paper(
+    "Dosovitskiy et al. (2020)", "https://arxiv.org/abs/2010.11929", prefix="V.", rank=4
+)
+FILTERS = 28  # in the paper's figure, at most
+
+
+def filters_of(model):
+    """The principal components of the patch embedding's filters."""
+    find = model.patch_kernel or model.lacks("embedding of patches that is known")
+
+    def make():
+        kernel = find()
+        most = min(FILTERS, np.prod(kernel.shape[:-1]), kernel.shape[-1] - 1)
+        return patch_filters(kernel, int(most))
+
+    return task("patch_filters", model, make, reads="")
+
+
+def positions_of(model):
+    """The similarity of every position embedding to every other."""
+    find = model.position_embedding or model.lacks("embedding of positions that is known")
+    return task(
+        "position_similarity", model, lambda: position_similarity(find(), model.grid), reads=""
+    )
+
+
+FIGURE_7_LEFT = Figure(
+    paper=DOSOVITSKIY,
+    numbers="7",
+    chapter=EMBEDDINGS,
+    shows="filters of the patch embedding",
+    models=each("vit", "gap", "mixer"),
+    measure=filters_of,
+    draw=plot_patch_filters,
+    name="patch-filters-{model}",
+    title="Filters that {model} embeds patches with",
+    caption="Each panel is a principal component of the filters, in the colours of the image, "
+    "with the share of their variance that it explains: smooth waves are learned, "
+    "noise is what training has left as it was.",
+)
+
+FIGURE_7_MIDDLE = Figure(
+    paper=DOSOVITSKIY,
+    numbers="7",
+    chapter=EMBEDDINGS,
+    shows="similarity of position embeddings",
+    models=each("vit", "gap"),
+    measure=positions_of,
+    draw=plot_position_similarity,
+    name="position-similarity-{model}",
+    title="Similarity of the position embeddings of {model}",
+    caption="Each panel is a place in the image and shows how similar the embeddings of all "
+    "places are to its own: rows and columns that stand out are a grid that was "
+    "learned.",
+)

@@ -1,0 +1,235 @@
+"""Raghu et al. 2021, section 7 and appendices D and F: what does a linear probe read off tokens?"""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from ...engine.estimates import Sample, difference
+from ...engine.matching import match_maps
+from ...engine.results import expect_array, layer_names
+from ...engine.stream import first_batch
+from ...plots import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes
+from ...probes.ridge import L2, probe_statistic, score_statistic, select_l2
+from ...study.figure import Figure, Finding, each, together
+from ...study.measurement import DATA, statistic
+from ...study.models import MOST_PANELS, spread
+from ..chapters import PROBES
+from . import RAGHU
+
+# What a probe is shown, and the name of the result.
+RESULTS = {
+    "all": "ridge_probe",
+    "cls": "ridge_probe_first",
+    "spatial": "ridge_probe_rest",
+    "each": "ridge_probe_tokens",
+}
+SUMMARIES = {"cls": "CLS token", "all": "mean of all", "spatial": "mean without CLS"}
+
+
+def ridge_probe_of(model, tokens="all"):
+    """Accuracy of ridge probes on each block's output, which three passes feed to one another.
+
+    They are fitted on some images; the strength of their penalty is chosen on others. Maps of a
+    ResNet are brought to the size of its last stage.
+
+    Args:
+        model: the `StudyModel`.
+        tokens: what a probe is shown, as for `ridge_probe`.
+    """
+    taps = model.blocks
+    if tokens != "all":
+        model.require_grid()
+        taps = model.on_grid(taps)
+        taps = taps if model.has_sums else spread(taps, MOST_PANELS)
+        taps = taps or model.lacks("layers on the grid of its tokens or places")
+    analysis, view = RESULTS[tokens], at_last_stage if model.stages else None
+    probe = partial(statistic, view=view)
+    fitted = probe(
+        f"{analysis}_fitted",
+        model,
+        taps,
+        lambda features, data: probe_statistic(features, data.train, data.num_classes, L2, tokens),
+        reads="train",
+        inputs=(DATA,),
+        kept=False,
+    )
+    chosen = probe(
+        f"{analysis}_chosen",
+        model,
+        taps,
+        score_statistic,
+        reads="validation",
+        inputs=(fitted,),
+        kept=False,
+    )
+    return probe(analysis, model, taps, _tested, inputs=(fitted, chosen))
+
+
+def _tested(features, fitted, chosen):
+    """The statistic of the test images, which finishes with the accuracy at the chosen penalty."""
+    scores = score_statistic(features, fitted)
+    return replace(scores, finish=lambda totals: select_l2(chosen, scores.finish(totals)))
+
+
+def at_last_stage(model, features, data):
+    """The maps of a ResNet at the size of its last stage, as a view of its features."""
+    *_, last = features(first_batch(data.train)[:1]).values()
+    return match_maps(features, last.shape[-1], model.grid)
+
+
+def token_probe_of(model):
+    """Accuracy of probes that are each shown one token."""
+    return ridge_probe_of(model, "each")
+
+
+def summary_probes_of(model):
+    """Accuracy of probes on each summary of the tokens of a model."""
+    if model.role == "model" and not model.has_tokens:
+        return None
+    if not model.has_cls:
+        return {SUMMARIES["all"]: ridge_probe_of(model, "all")}
+    return {words: ridge_probe_of(model, tokens) for tokens, words in SUMMARIES.items()}
+
+
+def mean_probe_of(model):
+    """Accuracy of probes on the mean over all tokens or places; of a further training as such."""
+    measurement = ridge_probe_of(model)
+    return {f"seed {model.detail}": measurement} if model.role == "seed" else measurement
+
+
+def gap_tokens_classify(gap, vit):
+    """Mean accuracy of single-token probes, average pooling minus CLS.
+
+    Of the last layer; against 0. The error is binomial, as if all tokens failed on the same images
+    (section 7, figure 11 left).
+
+    Args:
+        gap, vit: accuracy of dims (layer, token), with the attributes `prefix`, the number of
+            leading tokens to leave out, and `examples`, the number of test images.
+    """
+    return _better_tokens(gap, vit)
+
+
+def resnet_tokens_classify(resnet, vit):
+    """Mean accuracy of single-token probes, ResNet minus CLS.
+
+    As `gap_tokens_classify`.
+
+    Args:
+        resnet, vit: as there.
+    """
+    return _better_tokens(resnet, vit)
+
+
+def _better_tokens(one, other):
+    samples = []
+    for result in (one, other):
+        if "prefix" not in result.attrs:
+            raise ValueError("Expected accuracies with the attribute prefix. Received: none")
+        accuracy = expect_array(result, ("layer", "token")).values[-1]
+        accuracy = accuracy[int(result.attrs["prefix"]) :]
+        accuracy = accuracy[np.isfinite(accuracy)]
+        examples = result.attrs.get("examples", np.nan)
+        samples.append(Sample(accuracy, np.sqrt(accuracy * (1 - accuracy) / examples)))
+    return difference(*samples, over="tokens")
+
+
+SHOWS = "linear probes on single tokens and on their summaries"
+
+FIGURE_11_LEFT = Figure(
+    paper=RAGHU,
+    numbers="11 D.4 F.3",
+    chapter=PROBES,
+    shows=SHOWS,
+    models=together("vit", "gap", "resnet"),
+    measure=token_probe_of,
+    draw=plot_token_probes,
+    name="ridge-probe-tokens",
+    title="Accuracy of linear probes on single tokens",
+    caption="Each point is the mean accuracy of as many linear classifiers as the layer has "
+    "places, each of them shown one token, without CLS; the band is their range.",
+    findings=[
+        Finding(
+            "gap-tokens-classify",
+            "Single last-layer tokens tell the classes apart better with average pooling than with "
+            "a CLS token.",
+            gap_tokens_classify,
+            ["ridge_probe_tokens.{gap}", "ridge_probe_tokens.{vit}"],
+            section="7",
+            figure="11 left",
+            unit="difference in accuracy",
+            above=0.0,
+        ),
+        Finding(
+            "resnet-tokens-classify",
+            "Single last-layer places of the ResNet tell the classes apart better than tokens of a "
+            "ViT with a CLS token.",
+            resnet_tokens_classify,
+            ["ridge_probe_tokens.{resnet}", "ridge_probe_tokens.{vit}"],
+            section="7",
+            figure="11 left",
+            unit="difference in accuracy",
+            above=0.0,
+        ),
+    ],
+)
+
+FIGURE_D4 = Figure(
+    paper=RAGHU,
+    numbers="11 D.4 F.3",
+    chapter=PROBES,
+    shows=SHOWS,
+    models=each("vit", "gap", "resnet"),
+    measure=token_probe_of,
+    draw=plot_probe_map,
+    name="ridge-probe-map-{model}",
+    title="Accuracy of linear probes on single tokens of {model}, place by place",
+    caption="Each cell is a linear classifier that is shown the token at that place alone: even "
+    "panels are layers that have spread what they know over all tokens.",
+)
+
+FIGURE_11_RIGHT = Figure(
+    paper=RAGHU,
+    numbers="11 D.4 F.3",
+    chapter=PROBES,
+    shows=SHOWS,
+    models=together("vit", "gap"),
+    measure=summary_probes_of,
+    draw=plot_summary_probes,
+    name="ridge-probe-variants",
+    title="Accuracy of linear probes on different summaries of the tokens",
+    caption="Colours are models and line styles what the linear classifier is shown: where the "
+    "CLS token rises above the mean, it has gathered what the others hold.",
+)
+
+
+def depth_caption(results):
+    """The caption of `FIGURE_13`."""
+    names = [name for result in results.values() for name in layer_names(result)]
+    blocks = all(name.endswith("/sum") or name in ("embedding", "root") for name in names)
+    where = "block" if blocks else "layer"
+    bars = (
+        " Bars are standard deviations over trainings from different first weights."
+        if any(": seed " in label for label in results)
+        else ""
+    )
+    return (
+        "Each point is a linear classifier on the mean over all tokens or places of one "
+        f"{where}'s output; where a line rises, the {where} makes the classes easier to tell "
+        f"apart.{bars}"
+    )
+
+
+FIGURE_13 = Figure(
+    paper=RAGHU,
+    numbers="13 F.1 F.2",
+    chapter=PROBES,
+    shows="linear probes through the depth, over seeds",
+    models=together("vit", "gap", "resnet", "mixer", "seed"),
+    measure=mean_probe_of,
+    draw=plot_probes,
+    name="ridge-probe",
+    title="Accuracy of linear probes through the depth",
+    caption=depth_caption,
+)

@@ -1,0 +1,147 @@
+"""Raghu et al. 2021, section 8 and appendix G: what do more data and fine-tuning change?"""
+
+from functools import partial
+
+import numpy as np
+import xarray as xr
+
+from ...engine.estimates import Sample, difference, lower, upper
+from ...engine.results import expect_variable
+from ...plots import plot_counterparts, plot_data_scale
+from ...similarity.cka import cka_statistic
+from ...similarity.counterparts import counterparts
+from ...study.figure import Figure, Finding, group, playing, variants
+from ...study.measurement import statistic, task
+from ...study.models import Lacking
+from ..chapters import SCALE
+from . import RAGHU
+
+
+def block_cka_of(one, other):
+    """Similarity of the block outputs of two models."""
+    return statistic("block_cka", (one, other), (one.blocks, other.blocks), cka_statistic)
+
+
+def counterparts_of(one, other, analysis="counterparts"):
+    """Similarity of each block to the block of the same name in another model."""
+    return task(analysis, (one, other), counterparts, inputs=(block_cka_of(one, other),))
+
+
+def data_scale_of(models):
+    """Similarity of each block to that of models that saw a share of the data, or all of it."""
+    found = {}
+    for model in playing(models, "vit"):
+        shares = {other.detail: other for other in variants(models, model, "fraction")}
+        if shares:
+            again = variants(models, model, "seed")
+            shares |= {1.0: again[0]} if again else {}
+            inputs = tuple(block_cka_of(other, model) for other in shares.values())
+            make = partial(_by_fraction, shares=list(shares))
+            found[model.name] = task("data_scale", model, make, inputs=inputs)
+    return found
+
+
+def _by_fraction(*results, shares):
+    parts = [counterparts(result) for result in results]
+    joined = xr.concat(parts, dim="fraction", combine_attrs="drop_conflicts")
+    return joined.assign_coords(fraction=shares).sortby("fraction")
+
+
+def fine_tuning_of(models):
+    """Similarity of each block to what it was before fine-tuning."""
+    return {
+        after.name: counterparts_of(before, after, "fine_tuning")
+        for before in playing(models, "before")
+        for after in variants(models, before, "after")
+    }
+
+
+def same_blocks_of(models):
+    """Similarity of blocks of the same name, of every two models that have them."""
+    if len(models) < 2:
+        raise Lacking("It compares two models; one is given.")
+    alike = {
+        f"{one.name} and {other.name}": counterparts_of(one, other)
+        for number, one in enumerate(models)
+        for other in models[number + 1 :]
+        if one.blocks == other.blocks
+    }
+    if not alike:
+        raise Lacking("It compares two models whose layers have the same names; none are.")
+    return alike
+
+
+def data_hunger(similarity):
+    """CKA to the model trained on all data at the smallest fraction, lower blocks minus upper.
+
+    Against 0: higher layers need no more data than lower (section 8, figure 12).
+
+    Args:
+        similarity: Dataset cka(fraction, layer), and its stderr where known: each block of a
+            model trained on a fraction of the data and the same block of one trained on all.
+    """
+    cka = expect_variable(similarity, "cka", ("fraction", "layer"))
+    least = int(cka["fraction"].values.argmin())
+    stderr = similarity.get("stderr", cka * np.nan).transpose("fraction", "layer")
+    values, errors = cka.values[least], stderr.values[least]
+    samples = [Sample(half(values), half(errors)) for half in (lower, upper)]
+    return difference(*samples, over="blocks")
+
+
+FIGURE_12 = Figure(
+    paper=RAGHU,
+    numbers="12",
+    chapter=SCALE,
+    shows="blocks when trained on fractions of the data",
+    models=group("vit", "fraction", "seed", anyone=False),
+    measure=data_scale_of,
+    draw=plot_data_scale,
+    name="data-scale-{model}",
+    title="Blocks of {model} when trained on less data",
+    caption="Each line compares every block of a model trained on a fraction of the images "
+    "with the same block of the one trained on all: a line that falls says that "
+    "higher blocks need more data. A line of 100 % is a second training on all of "
+    "them, from other first weights, to compare with.",
+    findings=[
+        Finding(
+            "data-hunger",
+            "Higher layers need more data than lower ones.",
+            data_hunger,
+            ["data_scale.{vit}"],
+            section="8",
+            figure="12",
+            unit="difference in CKA",
+            above=0.0,
+        )
+    ],
+)
+
+SHOWS = "blocks before and after fine-tuning"
+
+FIGURE_G = Figure(
+    paper=RAGHU,
+    numbers="G.1 G.2",
+    chapter=SCALE,
+    shows=SHOWS,
+    models=group("before", "after", anyone="Nothing was fine-tuned here."),
+    measure=fine_tuning_of,
+    draw=plot_counterparts,
+    name="fine-tuning",
+    title="Blocks before and after fine-tuning",
+    caption="Each point compares a block before fine-tuning on the other half of the classes with "
+    "the same block after it: high values are blocks that the new task left as they were.",
+)
+
+FIGURE_G_OF_OTHERS = Figure(
+    paper=RAGHU,
+    numbers="G.1 G.2",
+    chapter=SCALE,
+    shows=SHOWS,
+    models=group(),
+    measure=same_blocks_of,
+    draw=plot_counterparts,
+    name="counterparts",
+    title="Blocks beside their counterparts in another model",
+    caption="Each point compares a block with the one of the same name in the other model: high "
+    "values are blocks that represent the images alike.",
+)

@@ -1,0 +1,134 @@
+"""Walmer et al. 2023, section 4.5 and appendix D: how similar are layers and models?"""
+
+import numpy as np
+
+from ...engine.estimates import Sample, difference, lower, upper
+from ...engine.results import expect_variable, layer_names
+from ...plots import plot_cka, plot_last_layer_cka
+from ...plots.interactive import cka_heatmap
+from ...similarity.last_layer import last_layer_statistic
+from ...similarity.residual import residual_statistic
+from ...study.figure import Figure, Finding, each, group
+from ...study.measurement import statistic, task
+from ...study.models import Lacking
+from ..chapters import SKIPS, STRUCTURE
+from ..raghu.section4_structure import cka_of
+from . import WALMER
+from .section5_clusters import ALL
+
+
+def last_layers_of(models):
+    """Similarity of the last tokens of several models."""
+    last = {model: _last_tokens(model) for model in models}
+    last = {model: tap for model, tap in last.items() if tap}
+    if len(last) < 2:
+        raise Lacking("It compares the last tokens of two models, on grids that are known.")
+    names = [model.name for model in last]
+
+    def make(*features):
+        return last_layer_statistic(dict(zip(names, features, strict=True)))
+
+    return statistic("last_layers", tuple(last), [(tap,) for tap in last.values()], make)
+
+
+def _last_tokens(model):
+    """The last tap that holds tokens or places, or None."""
+    norm = [tap for tap in model.taps if tap == "norm"]
+    found = model.on_grid(norm or model.blocks) if model.grid else []
+    return found[-1] if found else None
+
+
+def norm_cka_of(model):
+    """Similarity of what the sites read, the normalised tokens."""
+    norms = [tap for tap in model.taps if f"/{tap}".endswith("/norm")]
+    if len(norms) < 2:
+        model.lacks("norms that are known")
+    chosen = dict.fromkeys(("layer_x", "layer_y"), norms)
+    return task("norm_cka", model, lambda result: result.sel(chosen), inputs=(cka_of(model),))
+
+
+def residual_cka_of(model):
+    """Similarity of skips and branches of all attention sites."""
+    taps = [tap for tap in model.taps if tap.endswith(("attention/skip", "attention/branch"))]
+    taps = taps or model.lacks("skips of attention that are known")
+    return statistic("residual_cka", model, taps, residual_statistic)
+
+
+def skips_diverge(similarity):
+    """CKA of each attention branch and its skip, upper half minus lower.
+
+    Against 0 (appendix D.4, figure 23).
+
+    Args:
+        similarity: Dataset cka(layer_x, layer_y), of "site/branch" along x and "site/skip" along
+            y, and its stderr where known.
+    """
+    cka = expect_variable(similarity, "cka", ("layer_x", "layer_y"))
+    stderr = similarity.get("stderr", cka * np.nan).transpose("layer_x", "layer_y")
+    skips = {name.rpartition("/")[0]: i for i, name in enumerate(layer_names(cka, "layer_y"))}
+    branches = [name.rpartition("/")[0] for name in layer_names(cka, "layer_x")]
+    pairs = np.array([(i, skips[site]) for i, site in enumerate(branches) if site in skips])
+    if len(pairs) < 2:
+        raise ValueError(f"Expected two sites with skip and branch. Received: {len(pairs)}")
+    rows, columns = pairs.T
+    values, errors = cka.values[rows, columns], stderr.values[rows, columns]
+    samples = [Sample(half(values), half(errors)) for half in (upper, lower)]
+    return difference(*samples, over="attention sublayers")
+
+
+FIGURE_6 = Figure(
+    paper=WALMER,
+    numbers="6 19",
+    chapter=STRUCTURE,
+    shows="similarity of the last layers of all models",
+    models=group(*ALL),
+    measure=last_layers_of,
+    draw=plot_last_layer_cka,
+    name="last-layers",
+    title="Similarity of the models' last layers",
+    caption="Each cell compares the last layers of two models, of their CLS tokens and of all "
+    "tokens with a place: bright cells are models that end at a like representation.",
+)
+
+FIGURE_20 = Figure(
+    paper=WALMER,
+    numbers="20 21 22",
+    chapter=STRUCTURE,
+    shows="similarity of what the sites of a model read",
+    models=each(*ALL),
+    measure=norm_cka_of,
+    draw=plot_cka,
+    interactive=cka_heatmap,
+    name="norm-cka-{model}",
+    title="Similarity of what the sites of {model} read",
+    caption="Each cell compares the normalised tokens that two sites read: a bright diagonal "
+    "from the upper left to the lower right, across the other, is a model whose last "
+    "layers return to what the first ones saw.",
+)
+
+FIGURE_23 = Figure(
+    paper=WALMER,
+    numbers="23",
+    chapter=SKIPS,
+    shows="similarity of skips and attention branches",
+    models=each("vit", "gap"),
+    measure=residual_cka_of,
+    draw=plot_cka,
+    interactive=cka_heatmap,
+    name="residual-cka-{model}",
+    title="Similarity of skips and attention branches of {model}",
+    caption="Each cell compares what one attention site adds with what passes beside one: dark "
+    "cells on the diagonal are sites that add something new.",
+    findings=[
+        Finding(
+            "skips-diverge",
+            "In mid-to-late layers of supervised ViTs, attention adds what is unlike its skip.",
+            skips_diverge,
+            ["residual_cka.{vit}"],
+            section="D.4",
+            figure="23",
+            unit="difference in CKA",
+            below=0.0,
+        ),
+    ],
+)

@@ -1,0 +1,286 @@
+"""Walmer et al. 2023, sections 4.2 and 4.3: kinds of heads, and how far they look."""
+
+from functools import partial
+
+import numpy as np
+
+from ...attention.aligned_attention import aligned_attention, attention_offset, mean_distance
+from ...attention.head_classes import head_classes
+from ...attention.mean_attention import mean_attention_statistic
+from ...engine.estimates import bootstrap, lower, upper
+from ...engine.results import expect_array, expect_variable
+from ...plots import (
+    plot_aligned_attention,
+    plot_distance_by_depth,
+    plot_head_classes,
+    plot_offsets,
+)
+from ...study.figure import Figure, Finding, each, together
+from ...study.measurement import statistic, task
+from ..chapters import LOCALITY
+from . import WALMER
+
+LOCAL = ("strict", "soft", "axial", "offset")
+
+
+def attending(model):
+    """The taps of attention weights of a model whose grid is known."""
+    weights = model.weights or model.lacks("attention weights")
+    model.require_grid()
+    return weights
+
+
+def mean_attention_of(model):
+    """Attention maps averaged over images, which others follow from."""
+    return statistic("mean_attention", model, attending(model), mean_attention_statistic)
+
+
+def aligned_attention_of(model):
+    """Attention of every head by the offset of key from query."""
+    return task("aligned_attention", model, aligned_attention, inputs=(mean_attention_of(model),))
+
+
+def attention_offset_of(model):
+    """Where every head looks from the query on average."""
+    return task("attention_offset", model, attention_offset, inputs=(aligned_attention_of(model),))
+
+
+def head_classes_of(model):
+    """The kind of every attention head."""
+    return task("head_classes", model, head_classes, inputs=(mean_attention_of(model),))
+
+
+def unit_distance_of(model):
+    """Reach of every attention head on a square of side 1, which compares grids."""
+    make = partial(mean_distance, units="unit")
+    return task("unit_distance", model, make, inputs=(mean_attention_of(model),))
+
+
+def offset_heads(aligned, kinds):
+    """One-sidedness of the most one-sided local head: 0 is evenly around, 1 to one side only.
+
+    Against 1/2, midway (section 4.2, figure 3).
+
+        1/2 sum over offsets d of |share(d) - share(-d)|
+
+    of attention shares by offset. Attention that does not know of places has 0, however sharp. A
+    head is local if its spread is at most half that of even attention; others count as 0, since one
+    that looks at a fixed corner of the image is one-sided as well. A single such head is no
+    finding: the bootstrap asks whether heads drawn from the model's own nearly always have one.
+
+    Args:
+        aligned: attention by offset, of dims (layer, head, row_offset, column_offset).
+        kinds: Dataset relative_spread(layer, head).
+    """
+    dims = ("layer", "head", "row_offset", "column_offset")
+    share = expect_array(aligned, dims).values
+    share = share / share.sum(axis=(2, 3), keepdims=True)
+    sided = abs(share - share[:, :, ::-1, ::-1]).sum(axis=(2, 3)) / 2
+    spread = expect_variable(kinds, "relative_spread", ("layer", "head")).values
+    return bootstrap(np.max, np.where(spread <= 0.5, sided, 0).ravel(), over="heads")
+
+
+def offset_heads_early(kinds):
+    """Share of offset heads, lower half minus upper.
+
+    Against 0 (appendix C.1, figure 18).
+
+    Args:
+        kinds: Dataset of strings kind(layer, head).
+    """
+    offset = expect_variable(kinds, "kind", ("layer", "head")).values == "offset"
+    halves = [half(offset).astype(float).ravel() for half in (lower, upper)]
+    return bootstrap(lambda x, y: x.mean() - y.mean(), *halves, over="heads")
+
+
+def local_kinds(kinds):
+    """Number of these kinds among the heads; the line is midway between one and two.
+
+    Of strict, soft, axial and offset heads (section 4.2, figure 3).
+
+    Args:
+        kinds: as in `offset_heads_early`.
+    """
+    found = expect_variable(kinds, "kind", ("layer", "head")).values.ravel()
+    each = np.stack([found == kind for kind in LOCAL], axis=1)
+    return bootstrap(lambda x: x.any(axis=0).sum(), each, over="heads")
+
+
+def layers_mix(kinds):
+    """Share of the layers with heads of both kinds.
+
+    Local and global ones; against 1/2, most (section 4.3, figure 4).
+
+    Args:
+        kinds: as in `offset_heads_early`.
+    """
+    local = expect_variable(kinds, "kind", ("layer", "head")).values != "global"
+    mixed = local.any(axis=1) & ~local.all(axis=1)
+    return bootstrap(np.mean, mixed.astype(float), over="layers")
+
+
+def distance_dips(distance):
+    """Attention distance on a square of side 1, layers 3 to 6 of 12 minus the first two.
+
+    Against 0 (section 4.3, figure 4); of other depths the layers whose middle lies in the same
+    share of it.
+
+    Args:
+        distance: attention distance of dims (layer, head).
+    """
+    first, third, _ = phases(expect_array(distance, ("layer", "head")).values)
+    return mean_gap(third.ravel(), first.ravel(), over="heads")
+
+
+def distance_rises(distance):
+    """Attention distance on a square of side 1, upper half minus layers 3 to 6 of 12.
+
+    Against 0 (section 4.3, figure 4); layers as in `distance_dips`.
+
+    Args:
+        distance: as in `distance_dips`.
+    """
+    _, third, late = phases(expect_array(distance, ("layer", "head")).values)
+    return mean_gap(late.ravel(), third.ravel(), over="heads")
+
+
+def phases(values):
+    """Layers along the first axis: the first two of 12, the next four, and the upper half."""
+    middles, count = 2 * np.arange(len(values)) + 1, len(values)  # in half layers
+    first, early = 3 * middles < count, middles < count
+    if count < 4:
+        raise ValueError(f"Expected at least 4 layers. Received: {count}")
+    return values[first], values[early & ~first], values[~early]
+
+
+def mean_gap(one, other, over):
+    return bootstrap(lambda x, y: x.mean() - y.mean(), one, other, over=over)
+
+
+SHOWS = "attention by offset from the query, and kinds of heads"
+
+FIGURE_3 = Figure(
+    paper=WALMER,
+    numbers="3 14 18",
+    chapter=LOCALITY,
+    shows=SHOWS,
+    models=each("vit", "gap"),
+    measure=aligned_attention_of,
+    draw=plot_aligned_attention,
+    name="aligned-attention-{model}",
+    title="Where the heads of {model} look from their queries",
+    caption="Each panel is a head, and its centre the query's own place: what is bright to the "
+    "left of it is attended to by tokens to its right. A bright point beside the centre "
+    "is an offset head, a bright line an axial one.",
+    findings=[
+        Finding(
+            "offset-heads",
+            "The model has offset local heads, which look to one side of the query.",
+            offset_heads,
+            ["aligned_attention.{vit}", "head_classes.{vit}"],
+            section="4.2",
+            figure="3",
+            unit="one-sidedness",
+            above=0.5,
+        )
+    ],
+)
+
+FIGURE_14 = Figure(
+    paper=WALMER,
+    numbers="3 14 18",
+    chapter=LOCALITY,
+    shows=SHOWS,
+    models=each("vit", "gap"),
+    measure=attention_offset_of,
+    draw=plot_offsets,
+    name="attention-offset-{model}",
+    title="Mean offset of the heads of {model}",
+    caption="Each point is a head and shows how far, and in which direction, it looks from the "
+    "query on average: heads at the centre look evenly around it.",
+)
+
+FIGURE_18 = Figure(
+    paper=WALMER,
+    numbers="3 14 18",
+    chapter=LOCALITY,
+    shows=SHOWS,
+    models=each("vit", "gap"),
+    measure=head_classes_of,
+    draw=plot_head_classes,
+    name="head-kinds-{model}",
+    title="Kinds of attention heads of {model}",
+    caption="Each cell is a head, named by where it looks: at its own token (strict), around it "
+    "(soft), along a row or column (axial), at a neighbour in one direction (offset) or "
+    "everywhere (global).",
+    findings=[
+        Finding(
+            "local-kinds",
+            "There are several kinds of local heads: strict, soft, axial and offset.",
+            local_kinds,
+            ["head_classes.{vit}"],
+            section="4.2",
+            figure="3",
+            unit="number of kinds",
+            above=1.5,
+        ),
+        Finding(
+            "layers-mix",
+            "Most layers have both local and global heads.",
+            layers_mix,
+            ["head_classes.{vit}"],
+            section="4.3",
+            figure="4",
+            unit="share of layers",
+            above=0.5,
+        ),
+        Finding(
+            "offset-heads-early",
+            "In supervised ViTs, offset heads are in the early layers.",
+            offset_heads_early,
+            ["head_classes.{vit}"],
+            section="C.1",
+            figure="18",
+            unit="difference in share",
+            above=0.0,
+        ),
+    ],
+)
+
+FIGURE_4 = Figure(
+    paper=WALMER,
+    numbers="4 15",
+    also="V.7",
+    chapter=LOCALITY,
+    shows="distance of attention heads through the depth",
+    models=together("vit", "gap"),
+    measure=unit_distance_of,
+    draw=plot_distance_by_depth,
+    name="attention-distance-depth",
+    title="Attention distance through the depth",
+    caption="Each point is a head, and each line the mean of a layer's heads, in sides of the "
+    "token grid: points that spread from bottom to top are a layer of local and global "
+    "heads.",
+    findings=[
+        Finding(
+            "distance-dips",
+            "Heads look less far around layers 3 to 6 of 12 than in the first two.",
+            distance_dips,
+            ["unit_distance.{vit}"],
+            section="4.3",
+            figure="4",
+            unit="difference in distance",
+            below=0.0,
+        ),
+        Finding(
+            "distance-rises",
+            "In the later layers of supervised ViTs, heads look further again.",
+            distance_rises,
+            ["unit_distance.{vit}"],
+            section="4.3",
+            figure="4",
+            unit="difference in distance",
+            above=0.0,
+        ),
+    ],
+)

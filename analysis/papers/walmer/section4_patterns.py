@@ -1,0 +1,169 @@
+"""Walmer et al. 2023, section 4.1 and appendix C.1: sparse patterns of attention that repeat."""
+
+import numpy as np
+
+from ...attention.aligned_attention import attention_maps
+from ...attention.attention_patterns import pattern_statistic
+from ...engine.estimates import bootstrap, lower, upper
+from ...engine.results import expect_array, expect_variable
+from ...plots import plot_attention_maps, plot_attention_patterns
+from ...study.figure import Figure, Finding, each
+from ...study.measurement import statistic, task
+from ..chapters import LOCALITY
+from . import WALMER
+from .section4_heads import attending, mean_attention_of
+
+MAPS = ("query", "layer", "layer_other")
+
+
+def attention_patterns_of(model):
+    """How far heads and layers attend to the same few tokens of an image."""
+    return statistic("attention_patterns", model, attending(model), pattern_statistic)
+
+
+def cls_attention_of(model):
+    """What CLS attends to on average, of a model that has it."""
+    weights = mean_attention_of(model)
+    return (
+        task("cls_attention", model, attention_maps, inputs=(weights,))
+        if model.grid.prefix
+        else None
+    )
+
+
+def cls_patterns_repeat(patterns):
+    """Similarity of heads' maps of an image, weighted by their peaks, upper half minus lower.
+
+    High where different heads attend to the same few tokens of an image. That of a layer is its
+    mean with the layers of its half, itself among them. Against 0 (section 4.1, figure 2).
+
+    Args:
+        patterns: Dataset repetition(query, layer, layer_other).
+    """
+    return _patterns_repeat(patterns, "cls")
+
+
+def spatial_patterns_repeat(patterns):
+    """Similarity of heads' maps of an image, weighted by their peaks, upper half minus lower; of
+    the mean over spatial queries.
+
+    As `cls_patterns_repeat`.
+
+    Args:
+        patterns: as there.
+    """
+    return _patterns_repeat(patterns, "spatial")
+
+
+def _patterns_repeat(patterns, query):
+    repetition = of_query(expect_variable(patterns, "repetition", MAPS), query)
+    places = np.arange(len(repetition))
+    halves = [repetition[np.ix_(half, half)] for half in (upper(places), lower(places))]
+    if any(np.isnan(half).all(axis=1).any() for half in halves):
+        raise ValueError(
+            "Expected two heads, or two layers in each half, to compare. "
+            f"Received: {len(places)} layers of one head"
+        )
+    means = [np.nanmean(half, axis=1) for half in halves]
+    return bootstrap(lambda x, y: x.mean() - y.mean(), *means, over="layers")
+
+
+def patterns_vary(patterns, average):
+    """Peak of CLS' mean attention over the mean of its peaks, upper half: 1 if it attends to the
+    same tokens in every image.
+
+        mean over heads of peak(mean map) / mean over heads of mean(peak of an image's map)
+
+    where peak = 1 - entropy / log(tokens). Against 1/2, midway between attention to the same
+    tokens in every image (1) and to others in each (0; appendix C.1, figures 11 to 13).
+
+    Args:
+        patterns: Dataset peak(query, layer, head).
+        average: the mean attention of CLS, of dims (layer, head, row, column), each of sum 1.
+    """
+    peaks = of_query(expect_variable(patterns, "peak", ("query", "layer", "head")), "cls")
+    maps = expect_array(average, ("layer", "head", "row", "column")).values
+    flat = maps.reshape(*maps.shape[:2], -1)
+    logs = np.log(np.where(flat > 0, flat, 1))
+    mean_peaks = 1 + (flat * logs).sum(axis=-1) / np.log(flat.shape[-1])
+    pairs = np.stack([upper(mean_peaks).ravel(), upper(peaks).ravel()], axis=1)
+    return bootstrap(_ratio_of_means, pairs, over="heads")
+
+
+def _ratio_of_means(pairs):
+    above, below = pairs.mean(axis=0)
+    return above / below if below > 0 else np.nan
+
+
+def of_query(result, query):
+    """Values of one query."""
+    names = [str(name) for name in result["query"].values]
+    if query not in names:
+        raise ValueError(f"Expected attention of query {query!r}. Received: {', '.join(names)}")
+    return result.values[names.index(query)]
+
+
+FIGURE_2 = Figure(
+    paper=WALMER,
+    numbers="2 11 12 13 17",
+    chapter=LOCALITY,
+    shows="sparse patterns of attention that repeat",
+    models=each("vit", "gap"),
+    measure=attention_patterns_of,
+    draw=plot_attention_patterns,
+    name="attention-patterns-{model}",
+    title="Sparse patterns of attention that repeat in {model}",
+    caption="Each cell compares two layers' heads in the same image: high where both attend to "
+    "the same few tokens, whatever the query, and low where attention is spread out or "
+    "differs. A bright block is a pattern that goes through those layers.",
+    findings=[
+        Finding(
+            "patterns-repeat-cls",
+            "In mid-to-late layers, CLS attends to sparse patterns that repeat in heads and "
+            "layers.",
+            cls_patterns_repeat,
+            ["attention_patterns.{vit}"],
+            section="4.1",
+            figure="2",
+            unit="difference in repetition",
+            above=0.0,
+        ),
+        Finding(
+            "patterns-repeat-spatial",
+            "In mid-to-late layers, spatial tokens attend to sparse patterns that repeat as well.",
+            spatial_patterns_repeat,
+            ["attention_patterns.{vit}"],
+            section="4.1",
+            figure="2",
+            unit="difference in repetition",
+            above=0.0,
+        ),
+    ],
+)
+
+FIGURE_11 = Figure(
+    paper=WALMER,
+    numbers="2 11 12 13 17",
+    chapter=LOCALITY,
+    shows="sparse patterns of attention that repeat",
+    models=each("vit", "gap"),
+    measure=cls_attention_of,
+    draw=plot_attention_maps,
+    name="cls-attention-{model}",
+    title="What the CLS token of {model} attends to",
+    caption="Each panel is a head and shows its attention to each place, averaged over all "
+    "images: a single bright spot is a place that it looks at whatever the image "
+    "shows.",
+    findings=[
+        Finding(
+            "patterns-vary",
+            "The tokens that late layers attend to most vary with the image.",
+            patterns_vary,
+            ["attention_patterns.{vit}", "cls_attention.{vit}"],
+            section="C.1",
+            figure="11",
+            unit="ratio of peaks",
+            below=0.5,
+        )
+    ],
+)

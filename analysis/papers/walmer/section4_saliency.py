@@ -1,0 +1,127 @@
+"""Walmer et al. 2023, section 4.4: does attention find the object?"""
+
+from dataclasses import replace
+
+import tensorflow as tf
+
+from ...attention.saliency import saliency_statistic
+from ...engine.estimates import bootstrap, lower, upper
+from ...engine.results import expect_variable
+from ...plots import plot_saliency_iou
+from ...study.figure import Figure, Finding, together
+from ...study.measurement import statistic
+from ..chapters import OBJECTS
+from . import WALMER
+from .section4_heads import attending, mean_gap, phases
+from .section4_patterns import of_query
+
+
+def saliency_of(model):
+    """Whether what is attended to is the object in the image."""
+    return statistic("saliency", model, attending(model), _of_union, reads="objects")
+
+
+def _of_union(features):
+    """The statistic of saliency, of the union of all masks of an image."""
+    inner = saliency_statistic(features)
+
+    def step(images, masks, labels, taps):
+        return inner.step(images, tf.reduce_any(tf.cast(masks, tf.bool), axis=1), taps)
+
+    return replace(inner, step=step)
+
+
+def saliency_early(saliency, untrained):
+    """Largest mean IoU of a head in the lower half, minus that of the model before training.
+
+    Of CLS' attention and the object; against 0 (section 4.4, figure 5). The largest of all heads of
+    an untrained model is what the choice of the best head gives attention that knows nothing of
+    objects.
+
+    Args:
+        saliency, untrained: Dataset best_iou(query, layer), of the best head of each layer.
+    """
+    best, chance = _best_iou(saliency), _best_iou(untrained)
+    return bootstrap(lambda x, y: x.max() - y.max(), lower(best), chance, over="layers")
+
+
+def saliency_plateaus(saliency, untrained):
+    """Rise of the largest IoU from the model before training in the lower half, minus its
+    further rise in the upper half.
+
+    Against 0, a steady rise (section 4.4, figure 5). The first rise is from the largest IoU of an
+    untrained model; the second is 0 where no later head is better.
+
+    Args:
+        saliency, untrained: as in `saliency_early`.
+    """
+
+    def rises(early, late, chance):
+        return early.max() - chance.max() - max(late.max() - early.max(), 0)
+
+    best = _best_iou(saliency)
+    return bootstrap(rises, lower(best), upper(best), _best_iou(untrained), over="layers")
+
+
+def saliency_drops(saliency):
+    """Mean IoU of each layer's best head, upper half minus layers 3 to 6 of 12.
+
+    Against 0 (section 4.4, figure 5); layers as in `distance_dips`.
+
+    Args:
+        saliency: as in `saliency_early`.
+    """
+    _, plateau, late = phases(_best_iou(saliency))
+    return mean_gap(late, plateau, over="layers")
+
+
+def _best_iou(saliency):
+    return of_query(expect_variable(saliency, "best_iou", ("query", "layer")), "cls")
+
+
+FIGURE_5 = Figure(
+    paper=WALMER,
+    numbers="5 16",
+    chapter=OBJECTS,
+    shows="attention on the object",
+    models=together("vit", "gap", baselines=("fresh",)),
+    measure=saliency_of,
+    draw=plot_saliency_iou,
+    name="saliency",
+    title="Attention on the object, through the depth",
+    caption="Each point is a head and shows how the tokens that hold 60 % of its attention overlap "
+    "with the object; lines follow the best head of each layer, for the attention of CLS "
+    "and for the mean over the other queries.",
+    findings=[
+        Finding(
+            "saliency-early",
+            "Attention of CLS finds the object by the early-to-mid layers.",
+            saliency_early,
+            ["saliency.{vit}", "saliency.{fresh}"],
+            section="4.4",
+            figure="5",
+            unit="difference in IoU",
+            above=0.0,
+        ),
+        Finding(
+            "saliency-plateaus",
+            "The overlap of attention and object reaches a plateau early.",
+            saliency_plateaus,
+            ["saliency.{vit}", "saliency.{fresh}"],
+            section="4.4",
+            figure="5",
+            unit="difference in rise",
+            above=0.0,
+        ),
+        Finding(
+            "saliency-drops",
+            "In supervised ViTs, the overlap of attention and object drops after the middle.",
+            saliency_drops,
+            ["saliency.{vit}"],
+            section="4.4",
+            figure="5",
+            unit="difference in IoU",
+            below=0.0,
+        ),
+    ],
+)

@@ -1,0 +1,293 @@
+"""Walmer et al. 2023, section 5: do features of a class, an object or a part cluster?"""
+
+import numpy as np
+import xarray as xr
+
+from ...engine.estimates import Sample, bootstrap, difference, lower, rank_correlation
+from ...engine.pooling import pooled_statistic
+from ...engine.results import expect_variable, layer_names
+from ...plots import plot_clustering
+from ...probes.clustering import cluster_scores, object_statistic
+from ...study.figure import Figure, Finding, together
+from ...study.measurement import statistic, task
+from ...study.models import BASELINES, MOST_PANELS, spread
+from ..chapters import CLASSES, OBJECTS
+from . import WALMER
+
+# The names of kept results.
+POOLED = {"cls": "first", "all": "mean", "spatial": "rest"}
+
+
+def summary(model):
+    """What stands for an image: the CLS token where there is one, else the mean of all."""
+    return "cls" if model.has_cls else "all"
+
+
+def summarised(model, tokens):
+    """The block outputs, without the embedding for CLS, which is there the same for all images."""
+    taps = model.blocks if model.has_sums else spread(model.blocks, MOST_PANELS)
+    return [tap for tap in taps if "/" in tap] if tokens == "cls" else taps
+
+
+def pooled_of(model, tokens, reads="test"):
+    """Pooled features of the images of a data set, that others share."""
+    return statistic(
+        f"pooled_{tokens}_{reads}",
+        model,
+        summarised(model, tokens),
+        lambda _: pooled_statistic(tokens, model.grid),
+        reads=reads,
+        kept=False,
+    )
+
+
+def clustering_of(model, tokens=None):
+    """Agreement of clusters of images with their classes."""
+    tokens = tokens or summary(model)
+    return task(
+        f"clustering_{POOLED[tokens]}",
+        model,
+        lambda pooled: cluster_scores(model, pooled),
+        reads="test",
+        inputs=(pooled_of(model, tokens),),
+    )
+
+
+def spatial_clustering_of(model):
+    """The same of the mean spatial token, of a model with CLS."""
+    return clustering_of(model, "spatial") if model.has_cls else None
+
+
+def objects_of(model):
+    """Agreement of clusters of objects with their classes."""
+    return statistic("objects", model, model.require_placed(), object_statistic, reads="objects")
+
+
+def parts_of(model):
+    """Agreement of clusters of parts of objects with their names."""
+    return statistic("parts", model, model.require_placed(), object_statistic, reads="parts")
+
+
+def clusters_deepen(clusters):
+    """Rank correlation of depth and cluster purity.
+
+    Against 0 (section 5.2, figure 7 left).
+
+    Args:
+        clusters: Dataset purity(layer).
+    """
+    purity = blocks_of(expect_variable(clusters, "purity", ("layer",))).values
+    pairs = np.stack([np.arange(len(purity)), purity], axis=1)
+    return bootstrap(rank_correlation, pairs, over="layers")
+
+
+def spatial_first(spatial, cls):
+    """Cluster purity of the mean spatial token minus that of CLS, lower half.
+
+    Against 0 (section 5.2, figure 7).
+
+    Args:
+        spatial, cls: Dataset purity(layer) of the same images.
+    """
+    pair = (expect_variable(result, "purity", ("layer",)) for result in (spatial, cls))
+    spatial, cls = xr.align(*pair, join="inner")  # CLS is the same for all images before block 0
+    return bootstrap(np.mean, lower((spatial - cls).values), over="layers")
+
+
+def objects_above_chance(clusters, noise):
+    """Cluster purity of objects, mean over the layers, minus that of noise.
+
+    Against 0 (section 5.3, figure 8). The error is binomial; it leaves out the luck of the first
+    centres.
+
+    Args:
+        clusters, noise: Dataset purity(layer), with the number of `objects` in the attributes.
+    """
+    return difference(*(_purities(result) for result in (clusters, noise)), over="layers")
+
+
+def parts_above_chance(clusters, noise):
+    """Cluster purity of parts, mean over the layers, minus that of noise.
+
+    Against 0 (section 5.3, figure 8). The error is binomial; it leaves out the luck of the first
+    centres.
+
+    Args:
+        clusters, noise: Dataset purity(layer), with the number of `objects` in the attributes.
+    """
+    return difference(*(_purities(result) for result in (clusters, noise)), over="layers")
+
+
+def objects_peak_early(clusters):
+    """Cluster purity of objects, last quarter without the last layer, minus that of the last.
+
+    Layers 9 to 11 of 12; against 0 (section 5.3, figure 8). No layer is chosen by its purity. The
+    error is that of `objects_above_chance`.
+
+    Args:
+        clusters: as there.
+    """
+    return _last_quarter_over_last(clusters)
+
+
+def parts_peak_early(clusters):
+    """Cluster purity of parts, last quarter without the last layer, minus that of the last.
+
+    Layers 9 to 11 of 12; against 0 (section 5.3, figure 8). No layer is chosen by its purity. The
+    error is that of `parts_above_chance`.
+
+    Args:
+        clusters: as there.
+    """
+    return _last_quarter_over_last(clusters)
+
+
+def _last_quarter_over_last(clusters):
+    """Purity of the last quarter of the layers without the last, minus that of the last."""
+    purity = _purities(clusters)
+    count = len(purity.values)
+    first = -(-3 * count // 4) - 1
+    if first >= count - 1:
+        raise ValueError(f"Expected at least 4 layers. Received: {count}")
+    parts = slice(first, -1), slice(-1, None)
+    samples = [Sample(purity.values[part], purity.stderr[part]) for part in parts]
+    return difference(*samples, over="layers")
+
+
+def blocks_of(result):
+    """A result without the layers before the first block, "embedding"."""
+    return result.isel(layer=["/" in name for name in layer_names(result)])
+
+
+def _purities(clusters):
+    """Purity of each block, with its binomial error."""
+    purity = blocks_of(expect_variable(clusters, "purity", ("layer",))).values
+    return Sample(purity, np.sqrt(purity * (1 - purity) / clusters.attrs.get("objects", np.nan)))
+
+
+ALL = ("vit", "gap", "resnet", "mixer")
+
+FIGURE_7 = Figure(
+    paper=WALMER,
+    numbers="7 24 25",
+    chapter=CLASSES,
+    shows="clusters of images and their classes",
+    models=together(*ALL, baselines=BASELINES),
+    measure=clustering_of,
+    draw=plot_clustering,
+    name="clusters",
+    title="Clusters of images and their classes, through the depth",
+    caption="Each point is the share of images that are of the largest class of their cluster, of "
+    "as many clusters (k-means) as classes; of the CLS token or of the mean over all.",
+    findings=[
+        Finding(
+            "clusters-deepen",
+            "Clusters of CLS features agree with the classes the better the deeper.",
+            clusters_deepen,
+            ["clustering_first.{vit}"],
+            section="5.2",
+            figure="7 left",
+            unit="rank correlation",
+            above=0.0,
+        ),
+    ],
+)
+
+FIGURE_7_SPATIAL = Figure(
+    paper=WALMER,
+    numbers="7 24 25",
+    chapter=CLASSES,
+    shows="clusters of images and their classes",
+    models=together(*ALL, baselines=BASELINES),
+    measure=spatial_clustering_of,
+    draw=plot_clustering,
+    name="clusters-spatial",
+    title="Clusters of the mean spatial token and the classes, through the depth",
+    caption="As the figure before, of models with a CLS token, of the mean over all others: a line "
+    "above that of CLS is a layer whose tokens say more of the class than CLS does.",
+    findings=[
+        Finding(
+            "spatial-first",
+            "In the early layers of supervised ViTs, spatial tokens tell more of the class than "
+            "CLS.",
+            spatial_first,
+            ["clustering_rest.{vit}", "clustering_first.{vit}"],
+            section="5.2",
+            figure="7",
+            unit="difference in purity",
+            above=0.0,
+        ),
+    ],
+)
+
+FIGURE_8_OBJECTS = Figure(
+    paper=WALMER,
+    numbers="8 26",
+    chapter=OBJECTS,
+    shows="clusters of objects",
+    models=together(*ALL, baselines=BASELINES),
+    measure=objects_of,
+    draw=plot_clustering,
+    name="clusters-objects",
+    title="Clusters of objects and their classes, through the depth",
+    caption="Each point is the share of objects that are of the largest class of their cluster, of "
+    "as many clusters (k-means) as classes, when the tokens under each mask are averaged.",
+    findings=[
+        Finding(
+            "objects-above-chance",
+            "The tokens under an object tell its class.",
+            objects_above_chance,
+            ["objects.{vit}", "objects.{noise}"],
+            section="5.3",
+            figure="8 left",
+            unit="difference in purity",
+            above=0.0,
+        ),
+        Finding(
+            "objects-peak-early",
+            "Clusters of objects are best around layers 9 to 11 of 12, before the last.",
+            objects_peak_early,
+            ["objects.{vit}"],
+            section="5.3",
+            figure="8 left",
+            unit="difference in purity",
+            above=0.0,
+        ),
+    ],
+)
+
+FIGURE_8_PARTS = Figure(
+    paper=WALMER,
+    numbers="8 27",
+    chapter=OBJECTS,
+    shows="clusters of parts of objects",
+    models=together(*ALL, baselines=BASELINES),
+    measure=parts_of,
+    draw=plot_clustering,
+    name="clusters-parts",
+    title="Clusters of parts and their classes, through the depth",
+    caption="Each point is the share of parts that are of the largest class of their cluster, of "
+    "as many clusters (k-means) as classes, when the tokens under each mask are averaged.",
+    findings=[
+        Finding(
+            "parts-above-chance",
+            "The tokens under a part tell which part it is.",
+            parts_above_chance,
+            ["parts.{vit}", "parts.{noise}"],
+            section="5.3",
+            figure="8 right",
+            unit="difference in purity",
+            above=0.0,
+        ),
+        Finding(
+            "parts-peak-early",
+            "Clusters of parts are best around layers 9 to 11 of 12, before the last.",
+            parts_peak_early,
+            ["parts.{vit}"],
+            section="5.3",
+            figure="8 right",
+            unit="difference in purity",
+            above=0.0,
+        ),
+    ],
+)

@@ -1,0 +1,157 @@
+"""Walmer et al. 2023, sections 6.1 and 6.3 and table 6: neighbours, probes and retrieval."""
+
+import numpy as np
+
+from ...engine.estimates import normal
+from ...engine.results import expect_array
+from ...plots import plot_knn, plot_linear_probe, plot_retrieval
+from ...probes.knn import knn_statistic
+from ...probes.linear_probe import fit_linear_probe
+from ...probes.retrieval import retrieval
+from ...study.figure import Figure, Finding, together
+from ...study.measurement import DATA, statistic, task
+from ...study.models import BASELINES
+from ..chapters import CLASSES, PROBES, TASKS
+from . import WALMER
+from .section5_clusters import ALL, blocks_of, pooled_of, summarised, summary
+
+
+def knn_accuracy_of(model):
+    """Accuracy of a vote among the nearest training images."""
+    pooled = pooled_of(model, summary(model))
+    return statistic(
+        "knn_accuracy",
+        model,
+        pooled.taps[0],
+        lambda features, tested, data: knn_statistic(features, tested, data.num_classes),
+        reads="gallery",
+        inputs=(pooled, DATA),
+    )
+
+
+def linear_probe_of(model):
+    """Accuracy of softmax classifiers trained by gradient descent on every layer."""
+    words = ("cls", "spatial") if model.has_cls else ("all",)
+    inputs = [pooled_of(model, tokens, reads) for reads in ("gallery", "test") for tokens in words]
+    layers = summarised(model, words[0])
+
+    def make(data, *pooled):
+        fitted, tested = pooled[: len(words)], pooled[len(words) :]
+        return fit_linear_probe(model, fitted, tested, data.num_classes, layers=layers)
+
+    return task("linear_probe", model, make, reads="gallery", inputs=(DATA, *inputs))
+
+
+def retrieval_of(model):
+    """How early images of the same thing come among those most similar to one."""
+    tokens = summary(model)
+
+    def make(data):
+        features = model.features(*summarised(model, tokens))
+        return retrieval(features, *data.read("landmarks"), tokens=tokens)
+
+    return task("retrieval", model, make, reads="landmarks", inputs=(DATA,))
+
+
+def last_best(neighbours):
+    """Top-1 accuracy of the last layer minus that of the best other one.
+
+    Against 0 (section 6.3, table 1). The best of many is a little above its true value, which
+    speaks against the finding; the binomial error is one as if of different images.
+
+    Args:
+        neighbours: accuracy of dims (layer, k, top), the number of `examples` in the attributes.
+    """
+    accuracy = top_one(neighbours).values
+    if len(accuracy) < 2:
+        raise ValueError(f"Expected at least two layers. Received: {len(accuracy)}")
+    last, best = accuracy[-1], accuracy[:-1].max()
+    variance = (last * (1 - last) + best * (1 - best)) / neighbours.attrs.get("examples", np.nan)
+    how = "binomial, as if on different images, which is wide for the same ones"
+    return normal(last - best, np.sqrt(variance), how)
+
+
+def top_one(neighbours):
+    """Top-1 accuracy of each block, of the first number of neighbours."""
+    accuracy = expect_array(neighbours, ("layer", "k", "top")).sel(top=1).isel(k=0)
+    return blocks_of(accuracy)
+
+
+def plot_knn_top_5(results, baselines=()):
+    """`plot_knn` of the class among the five with most votes."""
+    return plot_knn(results, top=5, baselines=baselines)
+
+
+KNN = (
+    "Each point is the accuracy of a vote among the 20 training images whose features "
+    "point in the most similar direction, of the CLS token or of the mean over all: "
+    "where a line rises, images of a class come to lie together."
+)
+
+FIGURE_9 = Figure(
+    paper=WALMER,
+    numbers="9 28",
+    chapter=CLASSES,
+    shows="votes of the nearest training images",
+    models=together(*ALL, baselines=BASELINES),
+    measure=knn_accuracy_of,
+    draw=plot_knn,
+    name="knn-top-1",
+    title="k-NN classification through the depth, top 1",
+    caption=KNN,
+    findings=[
+        Finding(
+            "knn-last-best",
+            "The last layer is the best for k-NN classification.",
+            last_best,
+            ["knn_accuracy.{vit}"],
+            section="6.3",
+            figure="9 left",
+            unit="difference in accuracy",
+            above=0.0,
+        ),
+    ],
+)
+
+FIGURE_28 = Figure(
+    paper=WALMER,
+    numbers="9 28",
+    chapter=CLASSES,
+    shows="votes of the nearest training images",
+    models=together(*ALL, baselines=BASELINES),
+    measure=knn_accuracy_of,
+    draw=plot_knn_top_5,
+    name="knn-top-5",
+    title="k-NN classification through the depth, top 5",
+    caption=KNN,
+)
+
+TABLE_6 = Figure(
+    paper=WALMER,
+    numbers="T6",
+    chapter=PROBES,
+    shows="linear probes by gradient descent",
+    models=together(*ALL),
+    measure=linear_probe_of,
+    draw=plot_linear_probe,
+    name="linear-probe",
+    title="Linear probes trained by gradient descent, through the depth",
+    caption="Each point is a softmax classifier trained for 20 epochs on features that stay as "
+    "they are, of the CLS token or of the mean over others, as they are or after batch "
+    "normalization.",
+)
+
+FIGURE_29 = Figure(
+    paper=WALMER,
+    numbers="9 29",
+    chapter=TASKS,
+    shows="images of the same thing retrieved",
+    models=together(*ALL, baselines=BASELINES),
+    measure=retrieval_of,
+    draw=plot_retrieval,
+    name="retrieval",
+    title="Images of the same thing retrieved, layer by layer",
+    caption="Each point is the mean average precision of a ranking of all images by the similarity "
+    "of their features to those of a query, of the CLS token or of the mean over all: 1 if "
+    "every image of the same thing comes first.",
+)

@@ -1,0 +1,293 @@
+"""Walmer et al. 2023, section 6.2: do tokens find objects of a video, and keypoints, again?"""
+
+import numpy as np
+
+from ...engine.estimates import student
+from ...engine.results import expect_variable, layer_names
+from ...objects.keypoints import keypoint_correspondence
+from ...objects.propagation import label_propagation
+from ...plots import plot_keypoints, plot_propagation
+from ...study.figure import Figure, Finding, together
+from ...study.measurement import DATA, task
+from ...study.models import BASELINES
+from ..chapters import TASKS
+from . import WALMER
+from .section5_clusters import ALL, blocks_of
+from .section6_classes import top_one
+
+
+def _on_square_grid(model):
+    taps = model.require_placed()
+    if model.grid.rows != model.grid.columns:
+        model.lacks("square grid")
+    return taps
+
+
+def propagation_of(model):
+    """How well objects of videos are followed from their masks in the first frame."""
+    taps = _on_square_grid(model)
+
+    def make(data):
+        return label_propagation(model.features(*taps), data.read("videos"), model.grid)
+
+    return task("propagation", model, make, reads="videos", inputs=(DATA,))
+
+
+def keypoints_of(model):
+    """How often a keypoint is found in another image of its kind."""
+    taps = _on_square_grid(model)
+
+    def make(data):
+        return keypoint_correspondence(model.features(*taps), data.read("pairs"), model.grid)
+
+    return task("keypoints", model, make, reads="pairs", inputs=(DATA,))
+
+
+def videos_above_chance(task, noise):
+    """Mean of J and F over the layers, minus that of noise.
+
+    Against 0 (section 6.2, table 1).
+
+    Args:
+        task, noise: of the same `label_propagation`.
+    """
+    return _above_chance(task, noise)
+
+
+def videos_before_last(task):
+    """Mean of J and F of the best layer before the last, chosen on other videos, minus that of
+    the last.
+
+    Against 0 (section 6.2, figure 10). The best of many would beat the last by luck alone: it is
+    chosen on every other one of the videos and scored on the rest, and the other way round.
+
+    Args:
+        task: as in `videos_above_chance`.
+    """
+    return _before_last(task)
+
+
+def videos_mid_to_late(task):
+    """Mean of J and F of the best layer of the upper half minus that of the lower half, each
+    chosen on other videos.
+
+    Against 0 (section 6.2, figure 10); chosen and scored as in `videos_before_last`. The middle of
+    an odd number of layers is in neither half.
+
+    Args:
+        task: as in `videos_above_chance`.
+    """
+    return _mid_to_late(task)
+
+
+def keypoints_above_chance(task, noise):
+    """Share of keypoints found within 0.1, mean over the layers, minus that of noise.
+
+    Against 0 (section 6.2, table 1).
+
+    Args:
+        task, noise: of the same `keypoint_correspondence`.
+    """
+    return _above_chance(task, noise)
+
+
+def keypoints_before_last(task):
+    """Share of keypoints found within 0.1 by the best layer before the last, chosen on other
+    categories, minus that of the last.
+
+    Against 0 (section 6.2, figure 10). The best of many would beat the last by luck alone: it is
+    chosen on every other one of the categories and scored on the rest, and the other way round.
+
+    Args:
+        task: as in `keypoints_above_chance`.
+    """
+    return _before_last(task)
+
+
+def keypoints_mid_to_late(task):
+    """Share of keypoints found within 0.1 by the best layer of the upper half minus that of the
+    lower half, each chosen on other categories.
+
+    Against 0 (section 6.2, figure 10); chosen and scored as in `keypoints_before_last`. The
+    middle of an odd number of layers is in neither half.
+
+    Args:
+        task: as in `keypoints_above_chance`.
+    """
+    return _mid_to_late(task)
+
+
+def _above_chance(task, noise):
+    (scores, over), (chance, _) = _task_scores(task), _task_scores(noise)
+    if scores.shape != chance.shape:
+        raise ValueError(
+            "Expected scores of the same layers and data. "
+            f"Received: shapes {scores.shape} and {chance.shape}"
+        )
+    return student((scores - chance).mean("layer").values, over)
+
+
+def _before_last(task):
+    scores, over = _task_scores(task)
+    places = np.arange(scores.sizes["layer"])
+    return _better_group(scores.values, places[:-1], places[-1:], over)
+
+
+def _mid_to_late(task):
+    scores, over = _task_scores(task)
+    count = scores.sizes["layer"]
+    places = np.arange(count)
+    return _better_group(scores.values, places[(count + 1) // 2 :], places[: count // 2], over)
+
+
+def no_single_layer(task, neighbours):
+    """Share of keypoints found within 0.1 by the best other layer, chosen on other categories,
+    minus that of the layer best for k-NN.
+
+    Against 0 (section 6.3, figures 9 and 10); the other layer is chosen and scored as in
+    `keypoints_before_last`. That the best for k-NN is itself measured on a sample is left out.
+
+    Args:
+        task: as in `keypoints_before_last`.
+        neighbours: as in `last_best`.
+    """
+    accuracy = top_one(neighbours)
+    best = str(accuracy["layer"].values[accuracy.values.argmax()])
+    scores, over = _task_scores(task)
+    names = layer_names(scores)
+    if best not in names:
+        raise ValueError(f"Expected a score of layer {best}. Received: {', '.join(names)}")
+    places, at = np.arange(len(names)), names.index(best)
+    return _better_group(scores.values, np.delete(places, at), places[[at]], over)
+
+
+def _task_scores(task):
+    """Scores of dims (unit, layer), and what the units are: videos, or categories of keypoints."""
+    if "pck" in task:
+        scores = task["pck"].sel(average="point").sel(threshold=0.1, method="nearest")
+        return blocks_of(scores.rename(category="unit").transpose("unit", "layer")), "categories"
+    score = (expect_variable(task, "region", ("object", "layer")) + task["boundary"]) / 2
+    scores = score.groupby("video").mean().rename(video="unit")
+    return blocks_of(scores.transpose("unit", "layer")), "videos"
+
+
+def _better_group(scores, one, other, over):
+    """Score of the best layer of one group minus that of another's, chosen on other units.
+
+    Args:
+        scores: array of shape (unit, layer).
+        one, other: indices of layers.
+        over: what the units are, in words.
+    """
+    if len(scores) < 2 or not len(one) or not len(other):
+        raise ValueError(f"Expected two {over} and two layers. Received: shape {scores.shape}")
+    gains = np.empty(len(scores))
+    for start in (0, 1):
+        means = scores[start::2].mean(axis=0)
+        first, second = (group[means[group].argmax()] for group in (one, other))
+        rest = scores[1 - start :: 2]
+        gains[1 - start :: 2] = rest[:, first] - rest[:, second]
+    return student(gains, over)
+
+
+FIGURE_10_VIDEOS = Figure(
+    paper=WALMER,
+    numbers="10 30",
+    chapter=TASKS,
+    shows="objects followed through videos",
+    models=together(*ALL, baselines=BASELINES),
+    measure=propagation_of,
+    draw=plot_propagation,
+    name="propagation",
+    title="Objects followed through videos, layer by layer",
+    caption="Each point is how well objects are found in all frames from their masks in the first, "
+    "by tokens alone: the mean of the overlap J and of the accuracy of the outline F.",
+    findings=[
+        Finding(
+            "videos-above-chance",
+            "Tokens find the objects of a video again.",
+            videos_above_chance,
+            ["propagation.{vit}", "propagation.{noise}"],
+            section="6.2",
+            figure="10 left",
+            unit="difference in J and F",
+            above=0.0,
+        ),
+        Finding(
+            "videos-before-last",
+            "A layer before the last follows objects through videos best.",
+            videos_before_last,
+            ["propagation.{vit}"],
+            section="6.2",
+            figure="10 left",
+            unit="difference in J and F",
+            above=0.0,
+        ),
+        Finding(
+            "videos-mid-to-late",
+            "A mid-to-late layer follows objects through videos best.",
+            videos_mid_to_late,
+            ["propagation.{vit}"],
+            section="6.2",
+            figure="10 left",
+            unit="difference in J and F",
+            above=0.0,
+        ),
+    ],
+)
+
+FIGURE_10_KEYPOINTS = Figure(
+    paper=WALMER,
+    numbers="10 31",
+    chapter=TASKS,
+    shows="keypoints found in another image",
+    models=together(*ALL, baselines=BASELINES),
+    measure=keypoints_of,
+    draw=plot_keypoints,
+    name="keypoints",
+    title="Keypoints found in another image of their kind, layer by layer",
+    caption="Each point is the share of keypoints whose most similar place in another image lies "
+    "within a tenth of its side from the same keypoint there.",
+    findings=[
+        Finding(
+            "keypoints-above-chance",
+            "Tokens find keypoints in another image of their kind.",
+            keypoints_above_chance,
+            ["keypoints.{vit}", "keypoints.{noise}"],
+            section="6.2",
+            figure="10 right",
+            unit="difference in PCK",
+            above=0.0,
+        ),
+        Finding(
+            "keypoints-before-last",
+            "A layer before the last finds keypoints best.",
+            keypoints_before_last,
+            ["keypoints.{vit}"],
+            section="6.2",
+            figure="10 right",
+            unit="difference in PCK",
+            above=0.0,
+        ),
+        Finding(
+            "keypoints-mid-to-late",
+            "A mid-to-late layer finds keypoints best.",
+            keypoints_mid_to_late,
+            ["keypoints.{vit}"],
+            section="6.2",
+            figure="10 right",
+            unit="difference in PCK",
+            above=0.0,
+        ),
+        Finding(
+            "no-single-layer",
+            "No single layer is best for all tasks: that for k-NN is not that for keypoints.",
+            no_single_layer,
+            ["keypoints.{vit}", "knn_accuracy.{vit}"],
+            section="6.3",
+            figure="10 right",
+            unit="difference in PCK",
+            above=0.0,
+        ),
+    ],
+)

@@ -1,0 +1,185 @@
+"""A report of models: what applies is planned, measured, drawn, judged and written."""
+
+import json
+import logging
+from dataclasses import dataclass, field
+from functools import cache, partial
+from html import escape
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from .. import plots
+from ..engine.store import fingerprint, write_whole
+from ..report.page import ReportFigure, write_report
+from .judge import as_dataset, judge
+from .measure import attempt
+from .plan import plan, without_failures
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report that was written; a notebook shows it in a frame.
+
+    Attributes:
+        path: of the page.
+        results: dict from result name to labelled result.
+        claims: list of `Claim`, the scorecard.
+        left_out: list of (what a figure shows, list of sentences on why it is not there).
+    """
+
+    path: Path
+    results: dict[str, Any] = field(repr=False)
+    claims: list = field(repr=False)
+    left_out: list = field(repr=False)
+
+    def _repr_html_(self):
+        page = escape(self.path.read_text("utf-8"), quote=True)
+        return (
+            f'<iframe srcdoc="{page}" width="100%" height="800" style="border: 0"></iframe>'
+            f'<p><a href="{escape(str(self.path), quote=True)}">{escape(str(self.path))}</a></p>'
+        )
+
+
+def write_figures(figures, models, data, folder, *, strict=False, notes=(), **page):
+    """The report of these models: every figure that applies, with the scorecard.
+
+    Results are kept in `folder / "results"`, pictures in `folder / "figures"`: a second call with
+    nothing changed measures and draws nothing.
+
+    Args:
+        figures: list of `Figure`.
+        models: list of `StudyModel`.
+        data: the `Data` that the measurements read.
+        folder: path of the report's folder.
+        strict: whether a measurement that fails is an error; else the report says so.
+        notes: further entries of what is not shown, as `Report.left_out`.
+        **page: what else `write_report` takes: title, introduction, models, provenance, and
+            `timings`, rows that come before those of the passes.
+
+    Returns:
+        The `Report`; None on a worker that is not the chief, which only measures.
+
+    Raises:
+        ValueError: if no figure applies to the models; where `strict`, for what fails.
+    """
+    from vit_tf.distribute import is_chief
+
+    folder = Path(folder)
+    pictures, left_out = plan(figures, models, data)
+    wanted = [one for picture in pictures for one in picture.of.measurements.values()]
+    results, problems = attempt(wanted, data, folder / "results")
+    if strict and problems:
+        raise ValueError("; ".join(f"{name}: {why}" for name, why in problems.items()))
+    pictures, failed = without_failures(pictures, results, problems)
+    left_out = [*left_out, *failed, *notes, *_undefined(results)]
+    for what, reasons in left_out:
+        log.info("not shown: %s. %s", what, " ".join(reasons))
+    if not pictures:
+        reasons = " ".join(reason for _, reasons in left_out for reason in reasons)
+        raise ValueError(f"Expected a figure that applies to these models. Received: {reasons}")
+    if not is_chief():
+        return None
+    results = {name: result for name, result in results.items() if result is not None}
+    drawn = draw(pictures, results, folder)
+    claims = judge(figures, models, results)
+    if claims:
+        write_whole(folder / "results" / "scorecard.nc", as_dataset(claims).to_netcdf)
+    for claim in claims:
+        log.info("%-13s %s", claim.verdict, claim.statement)
+    path = write_report(
+        folder / "report.html",
+        scorecard=claims,
+        sections=_sections(drawn),
+        not_shown=left_out,
+        timings=[*page.pop("timings", ()), *_timings(results)],
+        **page,
+    )
+    return Report(path, results, claims, left_out)
+
+
+def draw(pictures, results, folder):
+    """Every picture as a PNG in `folder / "figures"`; none is drawn twice.
+
+    Args:
+        pictures: list of `Picture` from `plan.plan`.
+        results: dict from result name to result, as `measure` returns it.
+        folder: path of the report's folder, which holds `results` too.
+
+    Returns:
+        List of (chapter, `ReportFigure`).
+    """
+    manifest = folder / "figures" / "keys.json"
+    keys = json.loads(manifest.read_text()) if manifest.exists() else {}
+    drawn = []
+    for picture in pictures:
+        chosen = {label: results[one.name] for label, one in picture.of.measurements.items()}
+        caption = picture.caption(chosen)
+        path = folder / "figures" / f"{picture.name}.png"
+        made_of = {label: result.attrs["key"] for label, result in chosen.items()}
+        key = fingerprint(made_of, picture.title, caption, drawing_code())
+        if keys.get(picture.name) != key or not path.exists():
+            log.info("drawing %s", picture.name)
+            _save(picture.draw(chosen), path)
+            keys[picture.name] = key
+            write_whole(manifest, lambda partial: partial.write_text(json.dumps(keys, indent=1)))
+        drawn.append((picture.figure.chapter, _report_figure(picture, caption, chosen, path)))
+    return drawn
+
+
+@cache
+def drawing_code():
+    """Facts that change with the code that draws, so that old pictures are drawn again."""
+    sources = files(plots).iterdir()
+    texts = {path.name: path.read_text("utf-8") for path in sources if path.name.endswith(".py")}
+    return [version("vit_tf"), fingerprint(texts)]
+
+
+def _save(figure, path):
+    import matplotlib.pyplot as plt
+
+    write_whole(path, partial(figure.savefig, dpi=150))
+    plt.close(figure)
+
+
+def _report_figure(picture, caption, chosen, path):
+    return ReportFigure(
+        name=picture.name,
+        title=picture.title,
+        caption=caption,
+        paper=picture.figure.reference,
+        source=picture.figure.paper.source,
+        alt=f"{picture.title}. {caption}",
+        png=path,
+        results=[f"results/{one.name}.nc" for one in picture.of.measurements.values()],
+        interactive=picture.interactive(chosen),
+    )
+
+
+def _sections(drawn):
+    """The chapters that have figures, in order."""
+    chapters = sorted(dict.fromkeys(chapter for chapter, _ in drawn), key=lambda one: one.rank)
+    return [
+        (chapter.heading, chapter.text, [figure for of, figure in drawn if of == chapter])
+        for chapter in chapters
+    ]
+
+
+def _timings(results):
+    """How long each pass of the results took: rows of a table."""
+    passes = {result.attrs["pass"]: result.attrs["seconds"] for result in results.values()}
+    return [{"step": step, "seconds": seconds} for step, seconds in passes.items()]
+
+
+def _undefined(results):
+    """The layers that are grey in heatmaps: list as of `Report.left_out`."""
+    found = []
+    for name, result in results.items():
+        if name.startswith("cka.") and result is not None and "." not in name[4:]:
+            grey = result["layer_x"].values[result["cka"].isnull().all("layer_y").values]
+            if len(grey):
+                found.append(f"{result.attrs['model']}: {', '.join(grey)}.")
+    return [("Layers whose similarity is not a number (grey in heatmaps)", found)] if found else []

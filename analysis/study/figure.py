@@ -1,0 +1,361 @@
+"""The words that a figure of a paper is written in: `Figure`, `Finding` and the selectors.
+
+A module of `papers/` defines figures; everything else about them follows from the definition.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations, permutations, product
+from typing import Any
+
+from .measurement import Measurement
+from .models import ROLES, Lacking, StudyModel
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper whose figures and findings are repeated.
+
+    Attributes:
+        name: authors and year, "Raghu et al. (2021)".
+        address: where it is to be read.
+        prefix: what the numbers of its figures begin with, as `--figures` takes them: "W." of
+            "W.3". Those of tables go on with a "T".
+        rank: papers of a lower rank come first in lists and chapters.
+    """
+
+    name: str
+    address: str
+    prefix: str
+    rank: int = 100
+
+    @property
+    def source(self):
+        """Name and address."""
+        return self.name, self.address
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A chapter of the report.
+
+    Attributes:
+        heading: its heading.
+        text: the question that its figures answer.
+        rank: chapters of a lower rank come first.
+    """
+
+    heading: str
+    text: str
+    rank: int = 100
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A finding of a paper, as a statistic and the line that it is held against.
+
+    Every line is a natural one (no difference, a ratio of 1, chance), none was chosen after a
+    measurement; the docstring of the statistic gives the reason.
+
+    Attributes:
+        name: short and unique.
+        statement: the finding, in words.
+        statistic: function of the results to an `Estimate`; the first sentence of its docstring
+            says in the scorecard what the value is.
+        inputs: names of the results, with the parts of the models in braces: `"cka.{vit}"`;
+            `"accuracy.{vit}"` is the test accuracy of a model, and `"block"` the block without
+            skips of the model that plays "without".
+        section, figure: where the paper reports it.
+        unit: what the value is, in a few words.
+        above, below: the line, and the side of it that the paper reports; one of them.
+    """
+
+    name: str
+    statement: str
+    statistic: Callable
+    inputs: Sequence[str]
+    section: str
+    figure: str
+    unit: str
+    above: float | None = None
+    below: float | None = None
+
+    def __post_init__(self):
+        if (self.above is None) == (self.below is None):
+            raise ValueError(
+                "Expected a finding to be above or below a line. "
+                f"Received: above={self.above}, below={self.below} of {self.name!r}"
+            )
+
+    @property
+    def line(self):
+        """The line that the statistic is held against."""
+        return self.below if self.above is None else self.above
+
+    @property
+    def direction(self):
+        """The side of the line that the paper reports: "above" or "below"."""
+        return "below" if self.above is None else "above"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The models of one picture, and what is measured of them.
+
+    Attributes:
+        models: the models, in the order of the fields of a title.
+        measurements: dict from a label to the measurement drawn under it.
+        alone: whether the drawing takes the only result itself, and no dict.
+        baselines: those of the labels that are only there to compare the others with.
+        label: of the part that it shows, for `split`.
+    """
+
+    models: tuple[StudyModel, ...]
+    measurements: dict[str, Measurement]
+    alone: bool = False
+    baselines: tuple[str, ...] = ()
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a paper: what it shows of which models, and the findings that it bears on.
+
+    Attributes:
+        paper: the `Paper`.
+        numbers: the figures of the paper that it answers to, separated by spaces, without the
+            paper's prefix: `"9 10 D.1"`, a table as `"T6"`. Each chooses it.
+        chapter: the `Chapter` that it stands in.
+        shows: what it shows, as a list of figures says it.
+        models: which models, by a selector: `each`, `split`, `together`, `pairs` or `group`.
+        measure: function of the models to what is measured: of one for `each`, `split` and
+            `together`, of two for `pairs`, of a list for `group`. It returns a measurement, a dict
+            from a label to several, or None for models that it has nothing to show of; what a model
+            lacks, `model.lacks` raises.
+        draw: function of the result, or of a dict from label to result for `together`, `group` and
+            wherever several are measured, to Matplotlib axes.
+        name: of the picture and its file, with the models in braces: `"cka-{model}"`.
+        title: what a picture shows, with the names of the models in braces: `"{model}"`,
+            `"{other}"`, `"{of}"` for the model that it is a variant of, and `"{label}"`.
+        caption: how to read it, as `title`; or a function of a dict from label to result.
+        findings: the list of `Finding`.
+        also: numbers of other papers that choose it too, with their prefix.
+        interactive: function of a result that returns what answers to the mouse, or None.
+    """
+
+    paper: Paper
+    numbers: str
+    chapter: Chapter
+    shows: str
+    models: Any
+    measure: Callable
+    draw: Callable
+    name: str
+    title: str
+    caption: str | Callable
+    findings: Sequence[Finding] = ()
+    also: str = ""
+    interactive: Callable | None = None
+
+    @property
+    def choices(self):
+        """The numbers that choose it, `("W.3", "W.14")`."""
+        own = [
+            number if number.islower() else f"{self.paper.prefix}{number}"
+            for number in self.numbers.split()
+        ]
+        return (*own, *self.also.split())
+
+    @property
+    def reference(self):
+        """The figures and tables of the paper, in words; empty for what is not in it."""
+        own = [number for number in self.numbers.split() if not number.islower()]
+        tables = [number[1:] for number in own if number.startswith("T")]
+        figures = [number for number in own if not number.startswith("T")]
+        both = _listed("Figure", figures), _listed("Table", tables)
+        return " and ".join(filter(None, both))
+
+    def select(self, models):
+        """The pictures of these models: pair of a list of `Selection`, and of sentences why not."""
+        return self.models.select(models, self.measure)
+
+
+def _listed(word, numbers):
+    if not numbers:
+        return ""
+    *first, last = numbers
+    plural = "s" if first else ""
+    return f"{word}{plural} {' and '.join(filter(None, [', '.join(first), last]))}"
+
+
+@dataclass(frozen=True)
+class Selector:
+    """Which models a figure compares; made by `each`, `split`, `together`, `pairs` and `group`.
+
+    Attributes:
+        roles: parts of the models that it shows.
+        choose: function of the selector, the models and the function that measures them to a list
+            of `Selection` and a list of sentences on why there are no others.
+        anyone: whether it shows models without a part in a study too; a sentence says why not.
+        others: for `pairs`, the parts of the second model.
+        baselines: for `together`, the random baselines that are drawn beside the models.
+    """
+
+    roles: tuple[str, ...]
+    choose: Callable
+    anyone: bool | str = True
+    others: tuple[str, ...] = ()
+    baselines: tuple[str, ...] = ()
+
+    @property
+    def all_roles(self):
+        """Every part that it takes a model for."""
+        return (*dict.fromkeys((*self.roles, *self.others)),)
+
+    def select(self, models, measure):
+        """What `choose` returns, and the reason where a figure is not of anyone's models."""
+        found, reasons = self.choose(self, models, measure)
+        if not found and self.anyone is not True and playing(models, "model"):
+            return found, [self.anyone or f"It needs {self._words()}, as the study trains them."]
+        return found, reasons
+
+    def _words(self):
+        trained = [role for role in self.all_roles if role not in ("vit", "gap", "resnet")]
+        return " and ".join(ROLES[role] for role in trained)
+
+    def of(self, models):
+        """The models that play one of the roles, and those without a part."""
+        return playing(models, *self.roles, *(["model"] if self.anyone is True else []))
+
+
+def each(*roles, anyone=True):
+    """One picture of every model that plays one of these roles."""
+    return Selector(roles, _each, anyone)
+
+
+def split(*roles):
+    """One picture of each part of every model; `measure` returns a dict from their labels."""
+    return Selector(roles, _split)
+
+
+def together(*roles, baselines=()):
+    """One picture of all models that play one of these roles, each measured by itself."""
+    return Selector(roles, _together, baselines=baselines)
+
+
+def pairs(roles, others, *, ordered=False, anyone=True):
+    """One picture of every pair of models, the first of these roles and the second of others.
+
+    Of models without a part all pairs; both ways round where `ordered`.
+    """
+    return Selector(roles, _ordered_pairs if ordered else _pairs, anyone, others=others)
+
+
+def group(*roles, anyone=True):
+    """One picture of what is measured of all these models at once."""
+    return Selector(roles, _group, anyone)
+
+
+def playing(models, *roles):
+    """The models that play one of these roles."""
+    return [model for model in models if model.role in roles]
+
+
+def variants(models, model, role):
+    """The models of a role that are variants of this one."""
+    return [other for other in models if other.role == role and other.of == model]
+
+
+def _measured(measure, *models):
+    """Pair of what is measured, or None, and of the sentence on what a model lacks, or None."""
+    try:
+        return measure(*models), None
+    except Lacking as error:
+        return None, str(error)
+
+
+def _each(selector, models, measure):
+    found, reasons = [], []
+    for model in selector.of(models):
+        measured, lacking = _measured(measure, model)
+        if measured is not None:
+            found.append(_selection((model,), measured, model.name))
+        if lacking and model.role == "model":
+            reasons.append(lacking)
+    return found, reasons
+
+
+def _split(selector, models, measure):
+    found, reasons = _each(selector, models, measure)
+    return [
+        Selection(selection.models, {label: one}, alone=True, label=label)
+        for selection in found
+        for label, one in selection.measurements.items()
+    ], reasons
+
+
+def _together(selector, models, measure):
+    chosen, measurements, reasons = [], {}, []
+    for model in selector.of(models):
+        measured, lacking = _measured(measure, model)
+        if measured is not None:
+            chosen.append(model)
+            trained = model.of if model.role == "seed" else model
+            measurements |= _labelled(measured, trained.name)
+        if lacking and model.role == "model":
+            reasons.append(lacking)
+    if not chosen:
+        return [], reasons
+    beside = {}
+    for model in playing(models, *selector.baselines):
+        if model.of in chosen:
+            measured, _ = _measured(measure, model)
+            beside |= {} if measured is None else _labelled(measured, model.name)
+    found = Selection(tuple(chosen), measurements | beside, baselines=tuple(beside))
+    return [found], reasons
+
+
+def _pairs(selector, models, measure):
+    return _of_pairs(selector, models, measure, combinations)
+
+
+def _ordered_pairs(selector, models, measure):
+    return _of_pairs(selector, models, measure, permutations)
+
+
+def _of_pairs(selector, models, measure, arranged):
+    found, reasons = [], []
+    anyones = playing(models, "model") if selector.anyone is True else []
+    first, second = playing(models, *selector.roles), playing(models, *selector.others)
+    for one, other in [*product(first, second), *arranged(anyones, 2)]:
+        measured, lacking = _measured(measure, one, other)
+        if measured is not None:
+            found.append(_selection((one, other), measured, one.name))
+        elif lacking:
+            reasons.append(lacking)
+    if len(anyones) == 1:
+        return found, ["It compares two models; one is given."]
+    return found, [] if found else list(dict.fromkeys(reasons))
+
+
+def _group(selector, models, measure):
+    chosen = selector.of(models)
+    measured, lacking = _measured(measure, chosen) if chosen else (None, None)
+    if not measured:
+        return [], [lacking] if lacking and playing(chosen, "model") else []
+    leading = selector.roles[:1] or ("model",)
+    first = sorted(chosen, key=lambda model: model.role not in leading)
+    return [_selection(tuple(first), measured, "all")], []
+
+
+def _selection(models, measured, label):
+    if isinstance(measured, dict):
+        return Selection(models, measured)
+    return Selection(models, {label: measured}, alone=True)
+
+
+def _labelled(measured, name):
+    """The measurements of a model by label: its name, with their own labels if they are several."""
+    if not isinstance(measured, dict):
+        return {name: measured}
+    return {f"{name}: {label}": one for label, one in measured.items()}

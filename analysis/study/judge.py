@@ -1,0 +1,233 @@
+"""The scorecard: each finding of a paper, what was measured, and whether it holds."""
+
+import inspect
+import string
+from dataclasses import dataclass, fields
+from functools import partial
+from itertools import product
+
+import numpy as np
+import xarray as xr
+
+from .models import ROLES
+from .plan import all_figures
+
+VERDICTS = ("holds", "does not hold", "cannot tell", "not measured")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One finding of a paper, held against a measurement.
+
+    Attributes:
+        name: short and unique.
+        statement: the finding, in words.
+        section, figure: where the paper reports it.
+        quantity: what the value is, in a few words.
+        value: the statistic.
+        low, high: its 95 % interval; NaN where nothing is known of the uncertainty.
+        threshold: the line it is held against.
+        direction: "above" or "below", the side of the line that the paper reports.
+        verdict: one of `VERDICTS`.
+        explanation: what the value is and where its interval comes from, or why there is none.
+        results: names of the results it was computed from.
+        source: name and address of the paper.
+        models: names of the models that it was measured on, where several play the same part.
+    """
+
+    name: str
+    statement: str
+    section: str
+    figure: str
+    quantity: str
+    value: float
+    low: float
+    high: float
+    threshold: float
+    direction: str
+    verdict: str
+    explanation: str
+    results: tuple[str, ...]
+    source: tuple[str, str]
+    models: tuple[str, ...] = ()
+
+
+def verdict(low, high, threshold, direction):
+    """Whether an interval lies on the reported side of a line, on the other, or across it."""
+    above, below = low > threshold, high < threshold
+    if not (above or below):
+        return "cannot tell"
+    return "holds" if above == (direction == "above") else "does not hold"
+
+
+def scorecard(
+    results,
+    *,
+    vit,
+    resnet=None,
+    gap=None,
+    without=None,
+    fresh=None,
+    noise=None,
+    block=None,
+    accuracy=None,
+):
+    """All findings of all papers about these models, paper by paper.
+
+    Args:
+        results: dict from result name to labelled result, as a study keeps them: "cka.VIT",
+            "cka.VIT.RESNET", "attention_distance.VIT" and those that each `Finding` of
+            `papers/` names in its `inputs`.
+        vit, resnet, gap, without: the names of the ViT with a CLS token, of the ResNet, of the ViT
+            with average pooling and of the ViT without the skips of `block`, as in the results'
+            names; None where there is no such model.
+        fresh, noise: the names of the ViT before any training, and of noise in its place.
+        block: name of the block without skips, "block03".
+        accuracy: dict from such a name to a pair of test accuracy in [0, 1] and number of test
+            examples.
+
+    Returns:
+        List of `Claim`. Those that lack a model or a result have the verdict "not measured" and
+        the reason as their explanation.
+    """
+    cast = {"vit": vit, "resnet": resnet, "gap": gap, "without": without}
+    cast |= {"fresh": fresh, "noise": noise, "block": block}
+    found = _findable(results, accuracy or {}, block)
+    return [
+        _claim(figure, finding, cast, found)
+        for figure in all_figures()
+        for finding in figure.findings
+    ]
+
+
+def judge(figures, models, results):
+    """The findings that these figures bear on, as far as these models and results decide them.
+
+    A finding is measured on every set of models that can play its parts (`StudyModel.part`).
+
+    Args:
+        figures: list of `Figure`.
+        models: list of `StudyModel`.
+        results: dict from result name to labelled result.
+
+    Returns:
+        List of `Claim`, as `scorecard` returns it.
+    """
+    accuracy = {model.slug: model.accuracy for model in models if model.accuracy}
+    claims = []
+    for figure in figures:
+        for finding in figure.findings:
+            casts = _casts(finding, models)
+            for players in casts:
+                cast = {role: model.slug for role, model in players.items()}
+                block = players["without"].detail if "without" in players else None
+                names = tuple(model.name for model in players.values()) if len(casts) > 1 else ()
+                found = _findable(results, accuracy, block)
+                claims.append(_claim(figure, finding, cast | {"block": block}, found, names))
+    return claims
+
+
+def as_dataset(claims):
+    """The claims as a Dataset along `claim`, to save beside the results."""
+    columns = {
+        field.name: [getattr(claim, field.name) for claim in claims] for field in fields(Claim)
+    }
+    columns["results"] = [" ".join(names) for names in columns["results"]]
+    columns["models"] = [", ".join(names) for names in columns["models"]]
+    columns["source"] = [name for name, _ in columns["source"]]
+    names = columns.pop("name")
+    data = {key: ("claim", np.array(values)) for key, values in columns.items()}
+    return xr.Dataset(data, coords={"claim": names}, attrs={"interval": "95 %"})
+
+
+def _findable(results, accuracy, block):
+    """What the inputs of a finding name: results, accuracies and the block without skips."""
+    return {**results, **{f"accuracy.{name}": pair for name, pair in accuracy.items()}} | (
+        {"block": block} if block else {}
+    )
+
+
+def _roles(finding):
+    """The parts of models that a finding is about."""
+    parsed = (string.Formatter().parse(template) for template in finding.inputs)
+    roles = [role for template in parsed for _, role, _, _ in template if role]
+    return list(dict.fromkeys(roles))
+
+
+def _casts(finding, models):
+    """Every set of models that can play the parts of a finding: list of dicts by role.
+
+    Variants and baselines are those of the ViT that plays beside them. Parts that nothing can play
+    are missing.
+    """
+    roles = _roles(finding)
+    own = [role for role in roles if role in ("vit", "gap", "resnet", "mixer")]
+    players = {role: [model for model in models if model.part == role] for role in own}
+    there = [role for role in own if players[role]]
+    casts = []
+    for chosen in product(*(players[role] for role in there)):
+        cast = dict(zip(there, chosen, strict=True))
+        for role in set(roles) - set(own):
+            beside = [m for m in models if m.role == role and m.of == cast.get("vit")]
+            if beside:
+                cast[role] = min(beside, key=partial(_from_the_middle, cast["vit"]))
+        casts.append(cast)
+    return casts
+
+
+def _from_the_middle(model, variant):
+    """How far the block that a variant has no skips in is from the middle of the model."""
+    blocks = [tap.split("/")[0] for tap in model.blocks if "/" in tap]
+    if variant.detail not in blocks:
+        return 0
+    return abs(blocks.index(variant.detail) - len(blocks) // 2)
+
+
+def _claim(figure, finding, cast, found, models=()):
+    """A finding, measured if its models and results are there."""
+    value = low = high = np.nan
+    used = ()
+    try:
+        names = tuple(_named(template, cast) for template in finding.inputs)
+        absent = [name for name in names if found.get(name) is None]
+        if absent:
+            raise ValueError(f"There is no result {' and no '.join(absent)}.")
+        estimate = finding.statistic(*(found[name] for name in names))
+    except ValueError as error:
+        result, text = "not measured", str(error)
+    else:
+        value, low, high = estimate.value, estimate.low, estimate.high
+        result = verdict(low, high, finding.line, finding.direction)
+        text = f"{_explained(finding.statistic)} Interval: {estimate.how}."
+        used = tuple(n for n in names if isinstance(found[n], xr.DataArray | xr.Dataset))
+    return Claim(
+        name=".".join([finding.name, *(cast[role] for role in _roles(finding) if models)]),
+        statement=finding.statement,
+        section=finding.section,
+        figure=finding.figure,
+        quantity=finding.unit,
+        value=value,
+        low=low,
+        high=high,
+        threshold=finding.line,
+        direction=finding.direction,
+        verdict=result,
+        explanation=text,
+        results=used,
+        source=figure.paper.source,
+        models=models,
+    )
+
+
+def _explained(statistic):
+    """The first paragraph of a statistic's docstring, on one line."""
+    text = inspect.getdoc(getattr(statistic, "func", statistic)) or ""
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def _named(template, cast):
+    """A result's name with the models' names in it."""
+    for _, role, _, _ in string.Formatter().parse(template):
+        if role and not cast.get(role):
+            raise ValueError(f"There is no model to measure it on: it takes {ROLES[role]}.")
+    return template.format(**cast)

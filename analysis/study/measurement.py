@@ -1,0 +1,135 @@
+"""Measurements: results as values that know how they are made, of two kinds.
+
+A `statistic` rides in a pass over the data that it shares with others; a `task` has passes of its
+own, or only makes something of other results. Both may be fed by the results of others.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .models import StudyModel
+
+# Among the inputs of a measurement: the `Data` itself.
+DATA = "data"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What both kinds have.
+
+    Attributes:
+        name: of the result: that of the analysis and the models, "cka.vit-cls.bit".
+        models: the models that it looks at.
+        inputs: what is measured before, whose results it is fed; among them may be `DATA`.
+        reads: the field of `Data` that it goes through; None for what only follows from its inputs.
+        kept: whether it is a result of its own, or only an input of others, which may be large.
+    """
+
+    name: str
+    models: tuple[StudyModel, ...]
+    inputs: tuple[Any, ...]
+    reads: str | None
+    kept: bool
+
+    @property
+    def before(self):
+        """The measurements among the inputs."""
+        return [one for one in self.inputs if one is not DATA]
+
+    @property
+    def data(self):
+        """The field of `Data` that tells it from the same measurement on other images."""
+        return self.reads if self.reads is not None else self.before[0].data
+
+    @property
+    def all_models(self):
+        """The models that it looks at, by itself or in its inputs."""
+        if self.reads is not None:
+            return self.models
+        return tuple(dict.fromkeys(model for one in self.before for model in one.models))
+
+    @property
+    def all_reads(self):
+        """Every field of `Data` that it, and what it is made of, go through."""
+        own = {self.reads} if self.reads else set()
+        return own.union(*(one.all_reads for one in self.before))
+
+
+@dataclass(frozen=True)
+class SharedPass(Measurement):
+    """A statistic of activations; made by `statistic`.
+
+    Attributes:
+        taps: for each model, the names of the taps that the statistic looks at.
+        make: function of the features of each model, then of the results of the inputs, to an
+            `engine.stream.Statistic`.
+        view: function of a model, its features and the `Data` to the features that the statistic
+            looks at in their place, or None.
+    """
+
+    taps: tuple[tuple[str, ...], ...]
+    make: Callable[..., Any]
+    view: Callable[..., Any] | None = None
+
+
+@dataclass(frozen=True)
+class OwnPasses(Measurement):
+    """A measurement with passes of its own, or none; made by `task`.
+
+    Attributes:
+        make: function of the results of the inputs to the result.
+    """
+
+    make: Callable[..., Any]
+
+
+def statistic(
+    analysis, models, taps, make, *, reads="test", inputs=(), kept=True, view=None, name=None
+):
+    """A measurement that rides in a pass with others.
+
+    Args:
+        analysis: what is measured; with the models' names it makes the result's.
+        models: a `StudyModel`, or a tuple of several.
+        taps: names of the taps that are looked at; of several models a list for each.
+        make, inputs, reads, kept, view: as the attributes of `SharedPass`.
+        name: of the result, where it is another.
+    """
+    if isinstance(models, StudyModel):
+        models, taps = (models,), (taps,)
+    return SharedPass(
+        name or name_of(analysis, *models),
+        tuple(models),
+        tuple(inputs),
+        reads,
+        kept,
+        tuple(map(tuple, taps)),
+        make,
+        view,
+    )
+
+
+def task(analysis, models, make, *, reads=None, inputs=(), kept=True):
+    """A measurement with passes of its own over the data; without `reads`, with none.
+
+    Args:
+        analysis, models: as for `statistic`.
+        make, inputs, reads, kept: as the attributes of `OwnPasses`.
+    """
+    models = (models,) if isinstance(models, StudyModel) else tuple(models)
+    return OwnPasses(name_of(analysis, *models), models, tuple(inputs), reads, kept, make)
+
+
+def name_of(analysis, *models):
+    """The name of a result: `"cka.vit-cls.bit"`."""
+    return ".".join([analysis, *(model.slug for model in models)])
+
+
+def with_inputs(measurements):
+    """Measurements by name, each after all that it is made of."""
+    table = {}
+    for one in measurements:
+        if one.name not in table:
+            table |= with_inputs(one.before) | {one.name: one}
+    return table
