@@ -182,4 +182,4 @@ def say(text):
 def write_json(result, path):
     """Write a result as JSON, whole or not at all."""
     text = json.dumps(result, indent=1, default=str)
-    checkpointing.write_atomically(path, lambda partial: Path(partial).write_text(text + "\n"))
+    checkpointing.write_on_chief(path, lambda partial: Path(partial).write_text(text + "\n"))

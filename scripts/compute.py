@@ -31,10 +31,10 @@ import xarray as xr
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.engine.store import write_whole
 from vit_tf.data.image_lists import select_classes
 from vit_tf.data.pipeline import open_source
 from vit_tf.data.source import partition
+from vit_tf.files import write_whole
 from vit_tf.taps.flops import count_flops, training_flops
 
 

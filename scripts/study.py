@@ -32,12 +32,12 @@ from reporting import LARGEST
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.engine.store import write_whole
 from vit_tf.analysis.papers.figures import FIGURES, choose_figures, plan_rows
 from vit_tf.analysis.study.claims import as_dataset
 from vit_tf.analysis.study.measure import measure
 from vit_tf.analysis.study.models import Subject
 from vit_tf.analysis.study.pictures import draw
+from vit_tf.files import write_whole
 
 log = logging.getLogger("vit_tf.study")
 

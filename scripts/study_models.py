@@ -162,7 +162,7 @@ def trained(plan, options):
     checkpointing.save_model(model, path)
     grid = model.token_grid and dataclasses.asdict(model.token_grid)
     text = json.dumps({"key": key, "row": row, "taps": model.taps, "grid": grid}, indent=1)
-    checkpointing.write_atomically(note, lambda partial: Path(partial).write_text(text))
+    checkpointing.write_on_chief(note, lambda partial: Path(partial).write_text(text))
     return {"key": key, "row": row, "taps": model.taps, "grid": model.token_grid}
 
 

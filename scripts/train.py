@@ -30,8 +30,8 @@ from training_options import SMALL_VIT
 
 import vit_tf
 from vit_tf.analysis import FormationRecorder, plot_formation
-from vit_tf.analysis.engine.store import write_whole
 from vit_tf.analysis.study.models import block_outputs
+from vit_tf.files import write_whole
 
 SMALL_BIT = {"units": (1, 1, 1), "width_factor": 0.5}
 SMALL_MIXER = {"patch_size": 4, "num_layers": 6, "hidden_dim": 64}

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from vit_tf.analysis.engine.store import fingerprint, keep, load, write_whole
+from vit_tf.analysis.engine.store import fingerprint, keep, load
+from vit_tf.files import write_whole
 
 
 def result():

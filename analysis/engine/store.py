@@ -1,12 +1,12 @@
 """Results kept on disk under a key, so that no work is done twice."""
 
-import contextlib
 import hashlib
 import json
-import os
 
 import tensorflow as tf
 import xarray as xr
+
+from vit_tf.files import write_whole
 
 from .replicas import this_worker
 
@@ -36,33 +36,6 @@ def keep(result, path, key, notes):
     if this_worker(tf.distribute.get_strategy())[0] == 0:
         write_whole(path, result.to_netcdf)
     return result
-
-
-def write_whole(path, write):
-    """Calls `write` with another path beside `path`, and renames what it wrote to `path`.
-
-    The file appears whole or not at all, after a power cut too; nothing is left behind where
-    writing fails.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".partial-{path.name}")
-    try:
-        write(partial)
-        _flush(partial, os.O_RDWR)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-    # A rename is on the disk only when its folder is; not every system can open a folder.
-    with contextlib.suppress(OSError):
-        _flush(path.parent, os.O_RDONLY)
-
-
-def _flush(path, flags):
-    descriptor = os.open(path, flags)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def load(path, key):

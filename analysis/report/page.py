@@ -14,7 +14,7 @@ from numbers import Integral, Real
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from ..engine.store import write_whole
+from vit_tf.files import write_whole
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 

@@ -8,10 +8,11 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.files import write_whole
+
 from ..engine.pooling import pool
 from ..engine.replicas import this_worker
 from ..engine.results import model_name, require_finite, require_labels
-from ..engine.store import write_whole
 from ..engine.stream import as_dataset
 from ..probes.few_shot import classify, fit_classifier
 from .cka import layer_gram, unbiased

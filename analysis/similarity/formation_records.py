@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from ..engine.store import write_whole
+from vit_tf.files import write_whole
+
 from .cka import similarity
 
 STATE = re.compile(r"epoch-(\d+)\.nc")

@@ -10,8 +10,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from vit_tf.files import write_whole
+
 from .. import plots
-from ..engine.store import fingerprint, write_whole
+from ..engine.store import fingerprint
 from ..report.page import ReportFigure, write_report
 from .judge import as_dataset, judge
 from .measure import attempt

@@ -19,6 +19,8 @@ from .measurement import DATA, Measurement, SharedPass, with_inputs
 
 log = logging.getLogger(__name__)
 
+# That share a pass without being compared with each other.
+MOST_MODELS = 4
 # What a shared pass goes through, in words.
 WORDS = {
     "train": "images that probes are fitted on",
@@ -127,8 +129,8 @@ def _schedule(missing):
             later = {o.reads for o in waiting if isinstance(o, SharedPass) and o not in ready}
             reads = next((o.reads for o in passes if o.reads not in later), passes[0].reads)
             chosen = [
-                Together(_title(connected), connected)
-                for connected in _connected([one for one in passes if one.reads == reads])
+                Together(_title(sharing), sharing)
+                for sharing in _sharing([one for one in passes if one.reads == reads])
             ]
         else:
             chosen = [Together(_title([one]), [one]) for one in ready]
@@ -146,6 +148,21 @@ def _title(measurements):
     models = dict.fromkeys(model.name for one in measurements for model in one.models)
     where = f" on {WORDS[one.reads]}" if one.reads in WORDS else ""
     return f"activations of {', '.join(models)}{where}"
+
+
+def _sharing(measurements):
+    """Lists of measurements that share a pass: all of connected models, and of a few others.
+
+    More models at once would need more memory.
+    """
+    shared = []
+    for connected in _connected(measurements):
+        models = {model for one in connected for model in one.models}
+        if shared and len(models | shared[-1][0]) <= MOST_MODELS:
+            shared[-1] = (models | shared[-1][0], shared[-1][1] + connected)
+        else:
+            shared.append((models, connected))
+    return [together for _, together in shared]
 
 
 def _connected(measurements):

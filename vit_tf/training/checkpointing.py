@@ -5,7 +5,6 @@ seven epochs), `best.keras` and `log.csv`. Each is written under another name, f
 and then renamed, so that it is there whole or not at all.
 """
 
-import contextlib
 import csv
 import json
 import math
@@ -21,24 +20,21 @@ import keras
 import numpy as np
 
 from vit_tf.distribute.cluster import is_chief, of_every_worker, wait_for_workers
+from vit_tf.files import PARTIAL, write_whole
 
-_TEMPORARY = ".writing-"
 _SHARING = 30  # seconds that a file of one worker may take to appear on another
 _STATE = re.compile(r"epoch-(\d+)\.npz")
 
 
-def write_atomically(path, write):
-    """Call `write` with a temporary path of the same suffix and move the file to `path`.
-
-    Each of several workers must call this: all wait until the chief has written the file.
-    Where writing fails, such as on a full disk, an older file stays and nothing else is left.
+def write_on_chief(path, write):
+    """`files.write_whole`, on the chief of several workers, who must all call this and wait for it.
 
     Args:
         path: where the file is to appear, whole or not at all.
         write: function of a path that writes the file.
     """
     if is_chief():
-        _write_atomically(path, write)
+        write_whole(path, write)
     else:
         # What writes may itself reduce or make variables, in which every worker must take part.
         with tempfile.TemporaryDirectory() as folder:
@@ -46,29 +42,9 @@ def write_atomically(path, write):
     wait_for_workers()
 
 
-def _write_atomically(path, write):
-    folder, name = os.path.split(os.path.abspath(path))
-    os.makedirs(folder, exist_ok=True)
-    temporary = os.path.join(folder, _TEMPORARY + name)
-    try:
-        write(temporary)
-        _flush(temporary, os.O_RDWR)
-        os.replace(temporary, path)
-    except BaseException as error:
-        # On a full disk the half file would take the room of the next try.
-        with contextlib.suppress(OSError):
-            os.remove(temporary)
-        if isinstance(error, OSError) and error.errno and not error.filename:
-            error.filename = path
-        raise
-    # A rename is on the disk only when its folder is; not every system can open a folder.
-    with contextlib.suppress(OSError):
-        _flush(folder, os.O_RDONLY)
-
-
 def save_model(model, path):
     """Write a model to a `.keras` file, whole or not at all."""
-    write_atomically(path, model.save)
+    write_on_chief(path, model.save)
 
 
 def remove_leftovers(directory):
@@ -77,7 +53,7 @@ def remove_leftovers(directory):
         return
     for folder in (directory, os.path.join(directory, "state")):
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
-            if name.startswith(_TEMPORARY):
+            if name.startswith(PARTIAL):
                 os.remove(os.path.join(folder, name))
 
 
@@ -130,7 +106,7 @@ def check_configuration(configuration, directory):
     path = os.path.join(directory, "configuration.json")
     text = json.dumps(configuration, indent=1, sort_keys=True, default=str)
     if not _states(directory):
-        write_atomically(path, lambda temporary: pathlib.Path(temporary).write_text(text))
+        write_on_chief(path, lambda temporary: pathlib.Path(temporary).write_text(text))
         return
     try:
         saved = json.loads(pathlib.Path(path).read_text())
@@ -158,7 +134,7 @@ def save_state(model, history, directory):
     meta = {"history": history, "names": [v.name for v in model.variables]}
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
     path = os.path.join(directory, "state", f"epoch-{_epochs(history):04d}.npz")
-    write_atomically(path, lambda temporary: np.savez(temporary, **arrays))
+    write_on_chief(path, lambda temporary: np.savez(temporary, **arrays))
     for older in _states(directory) if is_chief() else ():
         if older != path:
             os.remove(older)
@@ -257,15 +233,7 @@ def write_log(history, directory):
             table.writerow(["epoch", *history])
             table.writerows([epoch, *row] for epoch, row in enumerate(rows, start=1))
 
-    write_atomically(os.path.join(directory, "log.csv"), write)
-
-
-def _flush(path, flags):
-    descriptor = os.open(path, flags)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_on_chief(os.path.join(directory, "log.csv"), write)
 
 
 def _states(directory):

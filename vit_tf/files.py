@@ -1,0 +1,44 @@
+"""Files that appear whole or not at all, after a kill or a power cut too."""
+
+import contextlib
+import os
+from pathlib import Path
+
+# What the name of a file begins with while it is written.
+PARTIAL = ".partial-"
+
+
+def write_whole(path, write):
+    """Calls `write` with another path beside `path`, and renames what it wrote to `path`.
+
+    Where writing fails, such as on a full disk, an older file stays and nothing else is left.
+
+    Args:
+        path: where the file is to appear; its folder is made.
+        write: function of a `pathlib.Path` of the same suffix that writes the file.
+    """
+    path = Path(os.path.abspath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{PARTIAL}{path.name}")
+    try:
+        write(partial)
+        _flush(partial, os.O_RDWR)
+        os.replace(partial, path)
+    except BaseException as error:
+        # On a full disk the half file would take the room of the next try.
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and not error.filename:
+            error.filename = str(path)
+        raise
+    # A rename is on the disk only when its folder is; not every system can open a folder.
+    with contextlib.suppress(OSError):
+        _flush(path.parent, os.O_RDONLY)
+
+
+def _flush(path, flags):
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
