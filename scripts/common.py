@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# The scripts of a checkout run its own package, whichever other one is installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import keras
 import tensorflow as tf
