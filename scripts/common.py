@@ -120,7 +120,9 @@ def data_arguments(options):
     return chosen | {"take": take} | chosen_classes(options)
 
 
-def train_and_test(make_model, recipe, splits, options, description, callbacks=()):
+def train_and_test(
+    make_model, recipe, splits, options, description, callbacks=(), class_names=None
+):
     """Train the model that a function makes, test it and write it and its result to a folder.
 
     Args:
@@ -130,9 +132,11 @@ def train_and_test(make_model, recipe, splits, options, description, callbacks=(
         options: those of the command line.
         description: dict that tells this training data from other data.
         callbacks: further Keras callbacks of the training.
+        class_names: names of the classes of the data, which are saved with the model.
     """
     with vit_tf.distribute.strategy(options.strategy).scope():
         model = make_model()
+        model.class_names = class_names
         history, scores = fit_and_score(model, recipe, splits, options, description, callbacks)
     write_result(model, recipe, history, scores, options)
     say(f"test accuracy {100 * scores['accuracy']:.2f} %, {options.out / 'model.keras'}")

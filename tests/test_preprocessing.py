@@ -11,6 +11,7 @@ from sklearn.datasets import load_digits
 import vit_tf
 from vit_tf import Preprocessing, data
 from vit_tf.beit import BEiT
+from vit_tf.checkpointing import describe_model
 from vit_tf.clip import CLIPViT
 from vit_tf.mixer import Mixer
 
@@ -71,6 +72,22 @@ def test_it_is_saved_with_the_model_only_where_it_is_special(kind, tmp_path):
     assert config == {k: v for k, v in plain.get_config().items() if k not in other}
     with pytest.raises(ValueError, match=r"preprocessing.*\(8, 16, 3\).*Received.*\(9, 16\)"):
         MODELS[kind](preprocessing={"size": (9, 16)})
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_class_names_are_saved_with_the_model(kind, tmp_path):
+    plain = MODELS[kind]()
+    assert plain.class_names is None and "class_names" not in plain.get_config()
+    model = MODELS[kind](class_names=("a", "b", "c"))
+    model.save(tmp_path / "model.keras")
+    again = vit_tf.load_model(tmp_path / "model.keras")
+    assert again.class_names == ("a", "b", "c")
+    assert describe_model(again)["config"] == describe_model(plain)["config"]
+    assert vit_tf.at_resolution(again, SHAPE).class_names == ("a", "b", "c")
+    assert vit_tf.at_resolution(again, SHAPE, num_classes=3).class_names is None
+    for names in (("a", "b"), ("a", "b", "b")):
+        with pytest.raises(ValueError, match=f"3 different names. Received: {len(names)} names"):
+            again.class_names = names
 
 
 def test_it_reaches_submodels(tmp_path):

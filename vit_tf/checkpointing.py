@@ -84,7 +84,8 @@ def remove_leftovers(directory):
 def describe_model(model):
     """What makes two models the same for a resumed run: class, settings and precision, as a dict.
 
-    Names of layers are left out, since Keras counts them up with every model that is made.
+    Names of layers are left out, since Keras counts them up with every model that is made; those
+    of classes too, as they change nothing in a run.
     """
     return {
         "class": type(model).__name__,
@@ -287,7 +288,7 @@ def _epochs(history):
 
 def _without_names(config):
     if isinstance(config, dict):
-        unwanted = ("name", "inbound_nodes", "input_layers", "output_layers")
+        unwanted = ("name", "inbound_nodes", "input_layers", "output_layers", "class_names")
         return {k: _without_names(v) for k, v in config.items() if k not in unwanted}
     return [_without_names(v) for v in config] if isinstance(config, list | tuple) else config
 

@@ -123,6 +123,7 @@ def at_resolution(model, image_shape=None, num_classes=None, method="bilinear"):
     if num_classes is not None:
         config |= {"num_classes": num_classes}
         config.pop("representation_dim", None)
+        config.pop("class_names", None)
     fresh = type(model).from_config(config)
     _check_tokens(model, fresh)
     _copy_weights(model, fresh, new_head=num_classes is not None, method=method)
