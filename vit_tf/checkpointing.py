@@ -21,6 +21,7 @@ import keras
 import numpy as np
 
 from vit_tf.cluster import is_chief, of_every_worker, wait_for_workers
+from vit_tf.names import file_error
 
 _TEMPORARY = ".writing-"
 _SHARING = 30  # seconds that a file of one worker may take to appear on another
@@ -136,7 +137,9 @@ def check_configuration(configuration, directory):
     try:
         saved = json.loads(pathlib.Path(path).read_text())
     except (OSError, ValueError) as error:
-        raise ValueError(f"Expected {path!r} beside the saved state. Received: {error}") from error
+        raise ValueError(
+            f"Expected {path!r} beside the saved state. Received: {file_error(error, path)}"
+        ) from error
     differing = _differences(saved, json.loads(text))
     if differing:
         more = f" and {len(differing) - 8} more" if len(differing) > 8 else ""
