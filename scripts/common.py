@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# The scripts of a checkout run its own package, whichever other one is installed.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import keras
 import tensorflow as tf
@@ -118,7 +120,9 @@ def data_arguments(options):
     return chosen | {"take": take} | chosen_classes(options)
 
 
-def train_and_test(make_model, recipe, splits, options, description, callbacks=()):
+def train_and_test(
+    make_model, recipe, splits, options, description, callbacks=(), class_names=None
+):
     """Train the model that a function makes, test it and write it and its result to a folder.
 
     Args:
@@ -128,9 +132,11 @@ def train_and_test(make_model, recipe, splits, options, description, callbacks=(
         options: those of the command line.
         description: dict that tells this training data from other data.
         callbacks: further Keras callbacks of the training.
+        class_names: names of the classes of the data, which are saved with the model.
     """
     with vit_tf.distribute.strategy(options.strategy).scope():
         model = make_model()
+        model.class_names = class_names
         history, scores = fit_and_score(model, recipe, splits, options, description, callbacks)
     write_result(model, recipe, history, scores, options)
     say(f"test accuracy {100 * scores['accuracy']:.2f} %, {options.out / 'model.keras'}")

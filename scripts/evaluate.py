@@ -5,6 +5,9 @@ Images are resized and normalised as the model expects; a model that does not te
 images of each class (big_vision's protocol), fitted to the features of one layer; the strength of
 the penalty is the best on other training images, or given by --l2.
 
+The data must have the classes of the model, by name where it saves their names, otherwise by
+number. With --allow-other-classes names that the model knows are matched, and others by position.
+
 Prints a table, and writes the numbers to --out as JSON.
 
 Examples:
@@ -20,10 +23,11 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import common
+import tensorflow as tf
 
 import vit_tf
 from vit_tf.analysis.probes.few_shot import L2, few_shot, select_few_shot
-from vit_tf.training.evaluation import top_k_accuracy
+from vit_tf.training.evaluation import match_classes, top_k_accuracy
 
 
 def main(arguments=None):
@@ -43,6 +47,7 @@ def parse(arguments=None):
     add("--take", type=int, help="use only so many images of the split, such as 1000")
     add("--batch-size", type=int, default=128, help="128 by default")
     add("--no-head", action="store_true", help="leave the accuracy of the model's own head out")
+    add("--allow-other-classes", action="store_true", help="evaluate where the classes differ")
     few = parser.add_argument_group("few-shot").add_argument
     few(
         "--few-shot", metavar="N,N", help="images of each class, such as 1,5,10,25; none by default"
@@ -64,6 +69,17 @@ def load_arguments(options, model):
         return shared | {"image_size": size, "preprocessing": preprocessing}
     own = tuple(model.input_shape[1:3])
     return shared | {"image_size": size or (None if None in own else own)}
+
+
+def relabelled(options, model, known, test):
+    """The test data with the labels of the model's own classes."""
+    own = getattr(model, "class_names", None)
+    count = model(next(iter(test))[0][:1]).shape[-1]
+    try:
+        numbers = match_classes(own, count, known.class_names, options.allow_other_classes)
+    except ValueError as error:
+        raise ValueError(f"{error}; --allow-other-classes insists") from error
+    return test.map(lambda images, labels: (images, tf.gather(numbers, labels)))
 
 
 def few_shot_rows(options, model, test, num_classes, arguments):
@@ -131,20 +147,21 @@ def evaluate(options):
     """The numbers that the options ask for, as a dict."""
     model = common.open_model(options.model)
     arguments = load_arguments(options, model)
-    num_classes = common.describe_data(options).num_classes
+    known = common.describe_data(options)
     (test,) = vit_tf.data.load(
         options.data, splits=(options.split,), take=options.take, **arguments
     )
+    top = {} if options.no_head else top_k_accuracy(model, relabelled(options, model, known, test))
     result = {
         "model": options.model,
         "data": f"{options.data} ({options.split})",
         "examples": sum(len(labels) for _, labels in test),
-        "top": {} if options.no_head else top_k_accuracy(model, test),
+        "top": top,
         "few_shot": [],
         "options": vars(options),
     }
     if options.few_shot:
-        result["few_shot"] = few_shot_rows(options, model, test, num_classes, arguments)
+        result["few_shot"] = few_shot_rows(options, model, test, known.num_classes, arguments)
     return result
 
 

@@ -137,7 +137,7 @@ def run(options):
     if options.mixed_precision:
         start = in_bfloat16(start)
     recipe = make_recipe(options, start)
-    num_classes = common.describe_data(options).num_classes
+    known = common.describe_data(options)
     size = recipe.crop or (options.image_size and (options.image_size,) * 2)
     preprocessing = start.preprocessing
     if size:
@@ -146,11 +146,12 @@ def run(options):
     description = {"name": options.data, "start": options.model, "positions": options.positions}
     description |= {"preprocessing": preprocessing.to_config()} | common.data_arguments(options)
     common.train_and_test(
-        lambda: vit_tf.at_resolution(start, size, num_classes, options.positions),
+        lambda: vit_tf.at_resolution(start, size, known.num_classes, options.positions),
         recipe,
         splits,
         options,
         description,
+        class_names=known.class_names,
     )
 
 

@@ -173,6 +173,7 @@ def _train(plan, options, key):
     train, validation, test = _training_data(plan, options)
     with vit_tf.distribute.strategy(options.strategy).scope():
         model = plan.model(**plan.config, name=plan.slug)
+        model.class_names = common.describe_data(options).class_names
         if plan.start is not None:
             _copy_body(vit_tf.load_model(model_path(plan.start, options)), model)
         directory = options.out / "training" / f"{plan.slug}-{key}"

@@ -131,18 +131,19 @@ def run(options):
     splits = vit_tf.data.load(
         options.data, data_dir=options.data_dir, splits=("train", "validation", "test"), **data
     )
-    num_classes = common.describe_data(options).num_classes
+    known = common.describe_data(options)
     shape = tuple(splits[0].element_spec[0].shape[1:])
     recorders = []
     if options.record_formation is not None:
         recorders = [make_recorder(options, splits[1], data)]
     common.train_and_test(
-        lambda: make_model(options, shape, num_classes),
+        lambda: make_model(options, shape, known.num_classes),
         recipe,
         splits,
         options,
         {"name": options.data, **data},
         recorders,
+        known.class_names,
     )
     if recorders and vit_tf.distribute.is_chief():
         draw_formation(recorders[0].result, options.out / "formation.png")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from archive_files import npy_bytes, npy_header, raises, safetensors_bytes, torch_or_skip, write_zip
 
-from vit_tf.checkpoints.files.archives import open_archive
+from vit_tf.checkpoints.files.archives import LEGACY_TORCH, open_archive
 
 
 def test_what_is_no_checkpoint(tmp_path):
@@ -53,7 +53,14 @@ class Touch:
         return os.system, (f"touch {self.marker}",)
 
 
-def test_pickles_are_never_executed(tmp_path):
+@pytest.fixture(params=["with torch if it is there", "without torch"])
+def maybe_torch(request, monkeypatch):
+    """Hides torch in one of two runs of a test, as where it is not installed."""
+    if request.param == "without torch":
+        monkeypatch.setitem(sys.modules, "torch", None)
+
+
+def test_pickles_are_never_executed(tmp_path, maybe_torch):
     marker, path = tmp_path / "marker", tmp_path / "evil"
     evil = Touch(marker)
     np.savez(tmp_path / "evil.npz", x=np.array([evil, 1], dtype=object))
@@ -65,7 +72,14 @@ def test_pickles_are_never_executed(tmp_path):
     write_zip(path, {"a/data.pkl": pickle.dumps({"state_dict": evil}, 2), "a/version": b"3\n"})
     with raises():
         open_archive(path)
-    torch = torch_or_skip()
+    assert not marker.exists()
+    pickle.loads(pickle.dumps(evil))
+    assert marker.exists()
+
+
+def test_pickles_of_pytorch_are_never_executed(tmp_path):
+    torch, marker, path = torch_or_skip(), tmp_path / "marker", tmp_path / "evil"
+    evil = Touch(marker)
     for legacy in (False, True):
         saved = {"state_dict": {"x": torch.zeros(2)}, "evil": evil}
         torch.save(saved, path, _use_new_zipfile_serialization=not legacy)
@@ -260,8 +274,15 @@ def test_pytorch_zips_that_are_refused(tmp_path):
         open_archive(path)
 
 
-def test_without_torch_the_error_says_what_to_install(tmp_path, monkeypatch):
-    write_zip(tmp_path / "a.pth", {"a/data.pkl": b"", "a/version": b"3\n"})
+@pytest.mark.parametrize("legacy", [False, True])
+def test_without_torch_the_error_says_what_to_install(legacy, tmp_path, monkeypatch):
+    if legacy:
+        (tmp_path / "a.pth").write_bytes(b"\x80\x02" + LEGACY_TORCH + bytes(100))
+    else:
+        write_zip(tmp_path / "a.pth", {"a/data.pkl": b"", "a/version": b"3\n"})
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ValueError, match=r"Expected torch to be installed.*a\.pth.*pip install"):
+    expected = (
+        r"Expected torch to be installed \(`pip install torch`\).*Received: .*a\.pth', without"
+    )
+    with pytest.raises(ValueError, match=expected):
         open_archive(tmp_path / "a.pth")

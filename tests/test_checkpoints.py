@@ -150,15 +150,42 @@ def test_pooling_in_place_of_the_file(load):
     assert load(layouts.beit("gap"), pooling="cls").pooling == "cls"
 
 
-def test_heads_follow_from_usual_widths():
+def timm_heads(width, layers, prefix="", labelled=True, **wishes):
+    """The heads that are read off the names and shapes of a ViT of a size, which is not built."""
+    from vit_tf.checkpoints import timm_vit
+    from vit_tf.checkpoints.files.tensors import TensorInfo
     from vit_tf.checkpoints.plans import Wishes
-    from vit_tf.checkpoints.timm_vit import MOCO, _heads
 
-    assert [_heads(n, "", Wishes()) for n in (192, 384, 768, 1024, 1280)] == [3, 6, 12, 16, 16]
-    assert _heads(384, MOCO, Wishes()) == 12
-    assert _heads(384, MOCO, Wishes(num_heads=6)) == 6
-    with raises("num_heads=None"):
-        _heads(384, "module.", Wishes())
+    shapes = {"patch_embed.proj.weight": (width, 3, 8, 8), "pos_embed": (1, 17, width)}
+    shapes |= {"cls_token": (1, 1, width)} | ({"head.bias": (5,)} if labelled else {})
+    shapes |= {f"blocks.{i}.mlp.fc1.bias": (4 * width,) for i in range(layers)}
+    tensors = {f"{prefix}{name}": TensorInfo(shape, "float32") for name, shape in shapes.items()}
+    return timm_vit.plan(tensors, Wishes(**wishes)).whole.arguments["num_heads"]
+
+
+def test_heads_follow_from_published_sizes():
+    """Ti, S, B, L and H: 64 channels a head, 80 in H, whatever the family."""
+    sizes = {(192, 12): 3, (384, 12): 6, (768, 12): 12, (1024, 24): 16, (1280, 32): 16}
+    for size, heads in sizes.items():
+        assert timm_heads(*size) == heads
+    # The small ViT of early timm has 8 heads in 8 layers of as many channels as a base one.
+    with pytest.raises(ValueError, match=r"8 layers of 768 channels tell.*num_heads=None"):
+        timm_heads(768, 8)
+    assert timm_heads(768, 8, num_heads=8) == 8
+
+
+def test_heads_of_small_models_are_told_or_asked_for():
+    moco = "module.base_encoder."
+    assert timm_heads(384, 12, moco, labelled=False) == 12
+    assert timm_heads(384, 12, moco, labelled=False, num_heads=6) == 6
+    assert timm_heads(384, 12, "backbone.", labelled=False) == 6
+    assert timm_heads(384, 12, labelled=False, known_name=True) == 6
+    # MoCo-v3's linear probe, and its encoder without a prefix, as its conversion to DeiT writes it.
+    for prefix, labelled in (("module.", True), ("", False)):
+        with pytest.raises(ValueError, match=r"num_heads \(6 or 12\).*num_heads=None"):
+            timm_heads(384, 12, prefix, labelled)
+        assert timm_heads(384, 12, prefix, labelled, num_heads=12) == 12
+        assert timm_heads(768, 12, prefix, labelled) == 12
 
 
 def test_unusual_widths_ask_for_their_heads(load):

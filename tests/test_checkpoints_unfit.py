@@ -46,6 +46,36 @@ def test_every_tensor_has_to_fit(family, load):
         load(tensors, **options)
 
 
+@pytest.mark.parametrize(
+    ("name", "count", "message"),
+    [
+        ("dist_token", 1, r"without a distillation token.*'dist_token' of shape \(1, 1, 24\)"),
+        ("reg_token", 4, r"without register tokens.*'reg_token' of shape \(1, 4, 24\)"),
+        ("register_tokens", 4, r"without register tokens.*'register_tokens' of shape"),
+    ],
+)
+def test_tokens_that_no_model_has_are_named(name, count, message, load):
+    """Whether they have positions, as DeiT's distillation token, or none, as DINOv2's registers."""
+    for positions in (0, count):
+        tensors = layouts.timm_vit()
+        tensors.draw(name, 1, count, WIDTH)
+        tensors.draw("pos_embed", 1, layouts.PLACES + 1 + positions, WIDTH)
+        with pytest.raises(ValueError, match=message):
+            load(tensors, num_heads=HEADS)
+
+
+def test_units_of_another_width_than_the_root_are_named(load):
+    tensors = layouts.google_bit(width=96)
+    root = "resnet/root_block/standardized_conv2d/kernel"
+    tensors[root] = tensors[root][..., :64]
+    with pytest.raises(
+        ValueError, match=r"as wide as the root, 64 channels.*block1/unit01/a/.*\(1, 1, 96, 96\)"
+    ):
+        load(tensors, image_shape=(SIZE, SIZE))
+    config = load(layouts.google_bit(width=96), image_shape=(SIZE, SIZE)).get_config()
+    assert config["width_factor"] == 1.5
+
+
 def test_what_the_models_cannot_express_is_named(load):
     tensors = layouts.google_vit("big_vision", cls=False)
     tensors.draw("MAPHead_0/probe", 1, 1, WIDTH)

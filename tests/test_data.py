@@ -116,9 +116,11 @@ def test_take_keeps_a_balanced_subset():
 
 def test_batches_and_their_number():
     train, test = data.load("digits", batch_size=100, drop_remainder=True)
-    assert [len(train), len(test)] == [14, 4]
-    assert [len(labels) for _, labels in train] == [100] * 14
-    assert [len(labels) for _, labels in test] == [100, 100, 100, 60]
+    assert [len(train), len(test)] == [14, 3]
+    assert [len(labels) for dataset in (train, test) for _, labels in dataset] == [100] * 17
+    [whole] = data.load("digits", batch_size=100, splits=("test",))
+    assert [len(labels) for _, labels in whole] == [100, 100, 100, 60]
+    assert hashes(test) == hashes(whole)[:300]
     assert train.element_spec[0].shape[1:] == test.element_spec[0].shape[1:] == (8, 8, 3)
 
 
@@ -380,10 +382,23 @@ def test_damaged_images_are_named_ahead(tmp_path, rng):
     (root / "ape" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
     (root / "bee" / "empty.png").write_bytes(b"")
     (root / "bee" / "text.png").write_text("hello")
-    with pytest.raises(ValueError, match=r"3 undecodable of 13.*cut\.jpg.*truncated.*empty.*text"):
+    message = r"3 undecodable of 13.*cut\.jpg \(.*truncated.*empty.*text"
+    with pytest.raises(ValueError, match=message) as error:
         data.check_images(root)
+    for name in ("cut.jpg", "empty.png", "text.png"):
+        assert str(error.value).count(name) == 1
+    assert "np.str_" not in str(error.value)
     with pytest.raises(ValueError, match="undecodable"):
         data.load(root, image_size=8)
+
+
+def test_ten_damaged_images_are_named_and_the_others_counted(tmp_path, rng):
+    root = flat_folder(tmp_path, rng, (3, 3))
+    for number in range(14):
+        (root / "bee" / f"text{number:02}.png").write_text("hello")
+    with pytest.raises(ValueError, match=r"14 undecodable of 20.*; and 4 more$") as error:
+        data.check_images(root)
+    assert str(error.value).count("/bee/text") == 10
 
 
 def test_damaged_images_are_named_when_met(tmp_path, rng, monkeypatch):
@@ -405,9 +420,13 @@ def test_damaged_images_are_named_when_met(tmp_path, rng, monkeypatch):
         model.fit(every.map(lambda x, y: (x, tf.one_hot(y, 2))), verbose=0)
 
 
-def test_folders_that_hold_no_data_set(tmp_path, rng):
+def test_folders_that_hold_no_data_set(tmp_path, rng, monkeypatch):
     with pytest.raises(ValueError, match=r"Expected a folder that exists. Received: '.*/nowhere'"):
         data.load(tmp_path / "nowhere")
+    monkeypatch.chdir(tmp_path.parent)
+    for name in ("photos_missing/", f"{tmp_path.name}/photos_missing"):
+        with pytest.raises(ValueError, match=r"folder that exists. Received: '.*photos_missing'"):
+            data.load(name)
     with pytest.raises(ValueError, match="one folder of images per class"):
         data.load(tmp_path)
     (tmp_path / "ape").mkdir()
@@ -440,7 +459,11 @@ def test_folders_that_hold_no_data_set(tmp_path, rng):
         ({"take": {"validation": 3}}, "split in take to be a known name"),
         ({"validation": 1.0}, r"validation to be in \[0, 1\). Received: validation=1.0"),
         ({"validation": 0, "splits": ("validation",)}, "validation to be a fraction of the train"),
-        ({"batch_size": 1438, "drop_remainder": True}, "batch_size to be at most 1437"),
+        ({"batch_size": 1438, "drop_remainder": True}, "at most 360, the number of test examples"),
+        (
+            {"batch_size": 1438, "drop_remainder": True, "splits": ("train",)},
+            "batch_size to be at most 1437, the number of train examples",
+        ),
     ],
 )
 def test_arguments_out_of_range(settings, message):

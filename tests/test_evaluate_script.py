@@ -81,6 +81,26 @@ def test_foreign_models_and_a_fixed_strength(tmp_path, capsys):
     assert "[0, 4), the classes of the model" in capsys.readouterr().err
 
 
+def test_some_classes_are_matched_by_name_only_where_that_is_insisted_on(tmp_path, capsys):
+    model = vit_tf.ViT((8, 8, 3), 4, 1, 1, 8, 8, 10, class_names=[str(n) for n in range(10)])
+    randomize(model)
+    model.save(tmp_path / "model.keras")
+    (tmp_path / "some.txt").write_text("7\n3\n8\n")
+    line = [str(tmp_path / "model.keras"), "--classes", str(tmp_path / "some.txt")]
+    assert evaluate.main(line) == 2
+    output = capsys.readouterr()
+    assert "10 classes of the model, 0, 1, " in output.err and "3 classes, 7, 3, 8" in output.err
+    assert "--allow-other-classes insists" in output.err and output.err.count("\n") == 1
+
+    out = tmp_path / "result.json"
+    assert evaluate.main([*line, "--allow-other-classes", "--out", str(out)]) == 0
+    (test,) = data.load("digits", splits=("test",), image_size=8)
+    taps, labels = rows(model, test)
+    kept = np.isin(labels, (3, 7, 8))
+    expected = (taps["logits"].argmax(axis=1) == labels)[kept].mean()
+    assert json.loads(out.read_text())["top"]["1"] == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     "options, message",
     [

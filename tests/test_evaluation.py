@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from vit_tf.training.evaluation import top_k_accuracy
+from vit_tf.training.evaluation import match_classes, top_k_accuracy
 
 
 def make_data(scores, labels):
@@ -44,3 +44,21 @@ def test_a_head_of_zeros_is_at_chance():
 def test_mistakes_are_named(scores, labels, message):
     with pytest.raises(ValueError, match=message):
         top_k_accuracy(lambda images: images, make_data(scores, labels))
+
+
+def test_classes_are_compared_by_name_and_matched_where_that_is_insisted_on():
+    own = ("cat", "dog", "cow", "hen")
+    np.testing.assert_array_equal(match_classes(own, 4, list(own)), range(4))
+    np.testing.assert_array_equal(match_classes(None, 4, "abcd"), range(4))
+    for names, words in [
+        (("cow", "cat"), "2 classes, cow, cat, without others"),
+        (("dog", "cat", "cow", "hen"), "without others, but not all in order"),
+        (("cat", "dog", "pig", "hen"), "with others, pig"),
+    ]:
+        with pytest.raises(ValueError, match=f"the 4 classes of the model, cat.*{words}"):
+            match_classes(own, 4, names)
+    with pytest.raises(ValueError, match=r"\[0, 4\).*names none.*2 classes, cow, cat"):
+        match_classes(None, 4, ("cow", "cat"))
+    np.testing.assert_array_equal(match_classes(own, 4, ("cow", "cat"), True), [2, 0])
+    np.testing.assert_array_equal(match_classes(own, 4, ("cow", "pig"), True), [0, 1])
+    np.testing.assert_array_equal(match_classes(None, 4, ("cow", "cat"), True), [0, 1])

@@ -43,7 +43,7 @@ def test_killed_run_goes_on_and_writes_the_model(start, tmp_path, monkeypatch, c
     result = json.loads((tmp_path / "result.json").read_text())
     assert model.num_classes == 10 and model.image_shape[0] == 12
     expected = vit_tf.Preprocessing((12, 12), SPECIAL.mean, SPECIAL.std, "bicubic")
-    assert model.preprocessing == expected
+    assert model.preprocessing == expected and model.class_names == tuple("0123456789")
     (test,) = data.load("digits", splits=("test",), preprocessing=expected)
     right = [np.argmax(model(x), axis=1) == y for x, y in test.as_numpy_iterator()]
     assert result["test_accuracy"] == pytest.approx(np.concatenate(right).mean())

@@ -1,6 +1,10 @@
+import os
+
+import numpy as np
 import pytest
 
-from vit_tf.names import choose, match, match_sites
+from vit_tf.data import read_class_list
+from vit_tf.names import choose, file_error, listed, match, match_sites
 
 NAMES = ["embedding", "block00/mlp/sum", "block01/mlp/sum", "logits"]
 
@@ -26,3 +30,23 @@ def test_choose_names_what_it_chose_from():
     assert choose("variant", "B/16", {"B/16": 1}) == 1
     with pytest.raises(ValueError, match=r"Expected variant .*B/16.*Received: 'B/15'"):
         choose("variant", "B/15", {"B/16": 1})
+
+
+def test_ten_names_are_listed_and_the_others_counted():
+    assert listed(["a", 2]) == "a, 2" and listed(()) == ""
+    assert listed("abcdefghij") == "a, b, c, d, e, f, g, h, i, j"
+    assert listed("abcdefghijkl") == "a, b, c, d, e, f, g, h, i, j and 2 more"
+    assert listed("abcdefghijk", "; ").endswith("; j; and 1 more")
+    with pytest.raises(ValueError, match=r"there are: n0, .*, n9 and 20 more\)"):
+        choose("name", "zzz", dict.fromkeys(f"n{number}" for number in range(30)))
+
+
+def test_errors_of_files_leave_out_the_path(tmp_path):
+    for path in (tmp_path / "it's gone", str(tmp_path / "gone"), np.str_(tmp_path / "gone")):
+        with pytest.raises(FileNotFoundError) as missing:
+            os.stat(path)
+        assert file_error(missing.value, path) == "No such file or directory"
+        words = f"cannot identify {path!r}, a file"
+        assert file_error(ValueError(words), path) == "cannot identify, a file"
+    with pytest.raises(ValueError, match=r"lists classes. Received: '.*/gone' \(No such file"):
+        read_class_list(tmp_path / "gone")

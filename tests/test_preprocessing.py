@@ -13,6 +13,7 @@ from vit_tf import Preprocessing, data
 from vit_tf.models.beit import BEiT
 from vit_tf.models.clip import CLIPViT
 from vit_tf.models.mixer import Mixer
+from vit_tf.training.checkpointing import describe_model
 
 SHAPE = (8, 16, 3)
 ENCODER = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 8, "num_classes": 3}
@@ -71,6 +72,22 @@ def test_it_is_saved_with_the_model_only_where_it_is_special(kind, tmp_path):
     assert config == {k: v for k, v in plain.get_config().items() if k not in other}
     with pytest.raises(ValueError, match=r"preprocessing.*\(8, 16, 3\).*Received.*\(9, 16\)"):
         MODELS[kind](preprocessing={"size": (9, 16)})
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_class_names_are_saved_with_the_model(kind, tmp_path):
+    plain = MODELS[kind]()
+    assert plain.class_names is None and "class_names" not in plain.get_config()
+    model = MODELS[kind](class_names=("a", "b", "c"))
+    model.save(tmp_path / "model.keras")
+    again = vit_tf.load_model(tmp_path / "model.keras")
+    assert again.class_names == ("a", "b", "c")
+    assert describe_model(again)["config"] == describe_model(plain)["config"]
+    assert vit_tf.at_resolution(again, SHAPE).class_names == ("a", "b", "c")
+    assert vit_tf.at_resolution(again, SHAPE, num_classes=3).class_names is None
+    for names in (("a", "b"), ("a", "b", "b")):
+        with pytest.raises(ValueError, match=f"3 different names. Received: {len(names)} names"):
+            again.class_names = names
 
 
 def test_it_reaches_submodels(tmp_path):

@@ -1,17 +1,24 @@
-"""Resampled positions against SciPy and Pillow, and models carried to another resolution."""
+"""Resampled positions against SciPy, Pillow and timm, and models carried to another resolution."""
+
+import sys
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, module_from_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
 from oracles import randomize, weights_of
 from PIL import Image
 from scipy import ndimage
+from scipy.interpolate import RectBivariateSpline
 
 from vit_tf import BiT, Preprocessing, TokenGrid, ViT, at_resolution
 from vit_tf.distribute.strategies import strategy
 from vit_tf.models.beit import BEiT
 from vit_tf.models.clip import CLIPViT
 from vit_tf.models.mixer import Mixer
-from vit_tf.models.resolution import resample_positions
+from vit_tf.models.resolution import resample_positions, resample_relative_positions
 
 ENCODER = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 8, "num_classes": 3}
 MODELS = {
@@ -121,25 +128,99 @@ def test_another_size_changes_the_positions_only(kind):
     assert again.get_config() == model.get_config() | {"num_classes": 5}
 
 
-@pytest.mark.parametrize("pixels", [(16, 24), (24, 16), (32, 28)])
-def test_relative_positions_of_beit_are_resampled_as_maps(pixels):
-    """A table that is linear in the distances stays so, in units of the image."""
-    model = BEiT((16, 24, 3), 4, **ENCODER, shared_bias=True)
-    down, right = np.meshgrid(np.arange(-3, 4) / 4, np.arange(-5, 6) / 6, indexing="ij")
-    values = np.stack([down, right], axis=-1).reshape(-1, 2)
-    model.biases[0].table.assign(np.concatenate([values, [[9, 8], [7, 6], [5, 4]]]))
-    other = at_resolution(model, pixels, method="bicubic")
-    rows, columns = other.token_grid.rows, other.token_grid.columns
-    table = other.biases[0].table.numpy()
-    np.testing.assert_array_equal(table[-3:], [[9, 8], [7, 6], [5, 4]])
-    maps = table[:-3].reshape(2 * rows - 1, 2 * columns - 1, 2)
-    step = [7 / 4 / (2 * rows - 1), 11 / 6 / (2 * columns - 1)]
-    for axis, (count, place) in enumerate([(rows, maps[:, 0, 0]), (columns, maps[0, :, 1])]):
-        middle = slice(count // 2, -(count // 2))
-        expected = np.arange(1 - count, count) * step[axis]
-        # Where a grid shrinks, the antialiased weights keep lines only nearly.
-        np.testing.assert_allclose(place[middle], expected[middle], atol=5e-4)
-    assert maps[:, :, 0].std(axis=1).max() < 1e-6 and maps[:, :, 1].std(axis=0).max() < 1e-6
+def relative_table(shape, values):
+    """A table of (2 R - 1) x (2 C - 1) values and three entries of the class token, two heads."""
+    sizes = [2 * n - 1 for n in shape]
+    return np.concatenate([np.reshape(values, (sizes[0] * sizes[1], 2)), [[9, 8], [7, 6], [5, 4]]])
+
+
+def geometric_offsets(old, new):
+    """Where BEiT places the offsets of `old` tokens among those of `new`: a polynomial's root."""
+    if old == new:
+        return np.arange(1 - old, old)
+    roots = np.roots([1.0] * (old - 2) + [1 - (new - 1)])
+    ratio = roots[(abs(roots.imag) < 1e-9) & (roots.real > 0)].real.max()
+    ratio = min(max(ratio, 1.01), 1.5)
+    side = [(ratio**k - 1) / (ratio - 1) for k in range(1, old)]
+    return np.array([-x for x in side[::-1]] + [0.0] + side)
+
+
+SHAPES = [((14, 14), (24, 24)), ((14, 14), (9, 9)), ((4, 6), (9, 7)), ((4, 5), (12, 5))]
+
+
+@pytest.mark.parametrize("old, new", SHAPES)
+def test_relative_positions_lie_where_beit_has_them(old, new, rng):
+    """SciPy's interpolation between the geometrically spaced offsets, values beyond held."""
+    maps = rng.normal(size=(2 * old[0] - 1, 2 * old[1] - 1, 2))
+    grids, table = (grid(*old), grid(*new)), relative_table(old, maps)
+    down, right = (geometric_offsets(*sizes) for sizes in zip(old, new, strict=True))
+    rows, columns = (np.arange(1 - n, n) for n in new)
+    for method in ("bilinear", "bicubic"):
+        found = resample_relative_positions(table, *grids, method)
+        np.testing.assert_array_equal(found[-3:], table[-3:])
+        for head in range(2):
+            if method == "bicubic":
+                spline = RectBivariateSpline(down, right, maps[..., head])
+                expected = spline(rows, columns)
+            else:
+                across = [np.interp(columns, right, row) for row in maps[..., head]]
+                expected = np.stack([np.interp(rows, down, c) for c in np.transpose(across)], 1)
+            np.testing.assert_allclose(found[:-3, head], expected.ravel(), atol=1e-8)
+
+
+@pytest.mark.parametrize("method", ["bilinear", "bicubic"])
+def test_neighbours_keep_their_relative_positions(method):
+    """exp(-d / 2) is 0.607 next to a token, at 24 x 24 tokens as at 14 x 14."""
+    beit = BEiT((28, 28, 3), 2, **ENCODER | {"num_layers": 1})
+    columns = np.broadcast_to(np.arange(-13, 14), (27, 27))
+    maps = np.stack([np.exp(-np.abs(columns) / 2), np.exp(-np.abs(columns.T) / 2)], axis=-1)
+    beit.biases[0].table.assign(relative_table((14, 14), maps))
+    larger = at_resolution(beit, (48, 48), method=method)
+    found = larger.biases[0].table.numpy()[:-3].reshape(47, 47, 2)
+    middle = found[23, 22:26, 0]
+    np.testing.assert_allclose(middle[:3], np.exp([-0.5, 0, -0.5]), atol=1e-6)
+    assert np.exp(-1.0) < middle[3] < 0.4
+    np.testing.assert_allclose(found[..., 1], found[..., 0].T, atol=1e-6)
+    # Seen by the model: the bias of a token to its right neighbour.
+    bias = larger.biases[0](np.zeros((1, 577, 8)))
+    assert float(bias[0, 1 + 24 * 5 + 6, 1 + 24 * 5 + 5]) == pytest.approx(0.6065, abs=1e-4)
+
+
+def timm_resize():
+    """timm's `resize_rel_pos_bias_table`, without the rest of timm, which needs torchvision."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    spec = find_spec("timm")
+    if spec is None:
+        pytest.skip("timm is not installed: pip install --no-deps timm==1.0.20")
+    layers = Path(spec.origin).parent / "layers"
+    package = ModuleSpec("timm_layers", None, is_package=True)
+    package.submodule_search_locations = [str(layers)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "timm_layers", module_from_spec(package))
+        return import_module("timm_layers.pos_embed_rel").resize_rel_pos_bias_table
+
+
+@pytest.mark.parametrize("old, new", [(14, 24), (14, 16), (24, 14), (4, 8)])
+def test_relative_positions_are_timms(old, new, rng):
+    resize = timm_resize()
+    import torch
+
+    table = relative_table((old, old), rng.normal(size=(2 * old - 1, 2 * old - 1, 2)))
+    entries = (2 * new - 1) ** 2 + 3
+    expected = resize(torch.from_numpy(table).float(), (new, new), (entries, 2)).numpy()
+    found = resample_relative_positions(table, grid(old, old), grid(new, new))
+    # timm finds the ratio to 1e-6 only.
+    np.testing.assert_allclose(found, expected, atol=5e-4)
+
+
+def test_tables_that_do_not_fit_are_refused():
+    table = np.zeros((7 * 7 + 3, 2))
+    with pytest.raises(ValueError, match=r"\(66, head\).*Received: \(52, 2\)"):
+        resample_relative_positions(table, grid(4, 5), grid(4, 4))
+    with pytest.raises(ValueError, match="bicubic"):
+        resample_relative_positions(table, grid(4, 4), grid(8, 8), "cubic")
+    one = resample_relative_positions(np.arange(8.0).reshape(4, 2), grid(1, 1), grid(2, 3))
+    np.testing.assert_array_equal(one[:-3], np.tile([[0.0, 1.0]], (15, 1)))
 
 
 def test_a_new_head_replaces_both_layers_of_the_old_one():

@@ -182,8 +182,30 @@ def test_pairs_are_drawn_by_category_and_seed(tmp_path):
         assert [sum(name.endswith(category) for name in some) for some in (small, large)] == [5, 9]
     default = names_of(tmp_path)
     assert len(default) == 40
-    with pytest.raises(ValueError, match=r"at most 36, the number of pairs of ant.*=37"):
-        load_spair(tmp_path, pairs_per_category=37)
+
+
+def test_a_category_of_few_pairs_gives_all_of_them_and_is_named(tmp_path, recwarn):
+    for category in ("ant", "bee", "cat"):
+        for name in "abcdef":
+            write_image(tmp_path, category, name, np.zeros((4, 4, 3)))
+    points = [[1, 1]]
+    few = [("ant", "a", y, points, points) for y in "bcd"]
+    few += [("cat", x, "f", points, points) for x in "ab"]
+    many = [("bee", x, y, points, points) for x in "abcde" for y in "abcde"]
+    lines = write_pairs(tmp_path, [*few, *many])
+    with pytest.warns(UserWarning, match=r"20 pairs of each category.*: ant \(3\), cat \(2\)$"):
+        found = names_of(tmp_path)
+    assert found[:5] == lines[:5]
+    assert len(found) == 25 and set(found) <= set(lines)
+    # The pairs of the other categories are those of a list in which these have enough.
+    everything = [("ant", x, y, points, points) for x in "abcde" for y in "abcde"]
+    everything += [("cat", x, y, points, points) for x in "abcde" for y in "abcde"]
+    write_pairs(tmp_path, [*many, *everything])
+    bees = [name.split("-", 1)[1] for name in names_of(tmp_path) if name.endswith("bee")]
+    assert bees == [name.split("-", 1)[1] for name in found if name.endswith("bee")]
+    with pytest.warns(UserWarning, match=r": ant \(25\), bee \(25\), cat \(25\)$"):
+        assert len(names_of(tmp_path, pairs_per_category=26)) == 75
+    assert not recwarn.list
 
 
 def test_errors(mirrored):

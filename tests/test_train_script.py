@@ -65,6 +65,7 @@ def test_killed_run_goes_on_where_it_was(tmp_path):
     assert result["test_accuracy"] == pytest.approx(np.concatenate(right).mean())
     assert result["test_accuracy"] > 0.6 and result["parameters"] == model.count_params()
     assert f"test accuracy {100 * result['test_accuracy']:.2f} %" in again.stdout
+    assert model.class_names == tuple("0123456789")
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ import tensorflow as tf
 
 from vit_tf import BiT, ViT, load_model
 from vit_tf.distribute.strategies import strategy
-from vit_tf.training import checkpointing
 from vit_tf.training.finetuning import FineTuning
-from vit_tf.training.recipes import Recipe, WarmupDecay, train
+from vit_tf.training.recipes import Recipe, WarmupDecay, checkpointing, train
 
 RECIPE = Recipe(epochs=5, learning_rate=0.01, warmup_epochs=1.5, ema=0.6, shift=1)
 

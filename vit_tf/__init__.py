@@ -1,8 +1,11 @@
 """Vision models in Keras 3 whose every intermediate has a name, and the means to train them."""
 
 from importlib import import_module
+from pathlib import Path
 
 from vit_tf.tokens import TokenGrid
+
+__version__ = "0.1.0"
 
 # Imported when first used: `import vit_tf` alone loads neither Keras nor TensorFlow.
 _HOMES = {
@@ -27,6 +30,12 @@ _HOMES = {
     "train": "vit_tf.training.recipes",
 }
 _MODULES = ("analysis", "data", "distribute")
+
+# A checkout keeps `vit_tf.analysis` beside this folder, where an installed package has it inside.
+# Without this, one checkout would take the analysis of whichever other one is installed.
+_INSIDE, _BESIDE = Path(__file__).resolve().parents[:2]
+if not (_INSIDE / "analysis").is_dir() and (_BESIDE / "analysis" / "__init__.py").is_file():
+    __path__.append(str(_BESIDE))
 
 __all__ = ["TokenGrid", *_HOMES, *_MODULES]
 

@@ -1,7 +1,34 @@
-"""Choosing names from a list: shell patterns, sites, and errors that list near matches."""
+"""Choosing names from a list: shell patterns, sites, and the words of errors that name names."""
 
 import difflib
 import fnmatch
+
+NAMED = 10
+
+
+def listed(names, separator=", "):
+    """The first 10 of some names, and how many more there are, as words."""
+    names = [str(name) for name in names]
+    shown = separator.join(names[:NAMED])
+    more = len(names) - NAMED
+    if more <= 0:
+        return shown
+    return f"{shown}{' and' if separator == ', ' else f'{separator}and'} {more} more"
+
+
+def file_error(error, path):
+    """What an exception says of a file, as words that leave out the path beside which they stand.
+
+    Args:
+        error: the exception.
+        path: the file's, as the one that raised was given it.
+    """
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    words = str(error)
+    for shown in (repr(str(path)), repr(path)):
+        words = words.replace(f" {shown}", "")
+    return words
 
 
 def unknown_name(what, received, known):
@@ -14,11 +41,9 @@ def unknown_name(what, received, known):
     """
     known = [str(name) for name in known]
     near = difflib.get_close_matches(str(received), known, n=5, cutoff=0.5)
-    shown = near or known[:12]
     hint = "near matches" if near else "there are"
-    more = ", ..." if not near and len(known) > len(shown) else ""
     return ValueError(
-        f"Expected {what} to be a known name ({hint}: {', '.join(shown)}{more}). "
+        f"Expected {what} to be a known name ({hint}: {listed(near or known)}). "
         f"Received: {received!r}"
     )
 

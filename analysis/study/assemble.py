@@ -68,7 +68,7 @@ def write_figures(figures, models, data, folder, *, strict=False, notes=(), **pa
     Raises:
         ValueError: if no figure applies to the models; where `strict`, for what fails.
     """
-    from vit_tf.distribute import is_chief
+    from vit_tf.distribute.strategies import is_chief
 
     folder = Path(folder)
     pictures, left_out = plan(figures, models, data)

@@ -51,17 +51,19 @@ def plan(tensors, wishes):
     inside = {n[len("visual.") :]: t for n, t in tensors.items() if n.startswith("visual.")}
     width, channels, patch = patch_dims(inside, "conv1.weight")
     projection = dims(inside, "proj", 2)[1]
+    layers = count(inside, r"transformer\.resblocks\.(\d+)\.")
     whole = patches_part("conv1", width, channels, patch, bias=False)
     whole |= Part(
         {
-            "num_heads": guess_heads(width, wishes),
+            "num_heads": guess_heads(width, layers, wishes),
             "projection_dim": projection,
             "num_classes": wishes.num_classes,
         },
         {"projection/kernel": Source({"proj": (width, projection)})},
         new=("head/*",),
     )
-    whole |= _positions_part(inside, width, channels, patch, wishes) | _blocks_part(inside, width)
+    whole |= _positions_part(inside, width, channels, patch, wishes)
+    whole |= _blocks_part(inside, width, layers)
     for layer, name in (("pre_norm", "ln_pre"), ("norm", "ln_post")):
         whole |= norm_part(layer, f"{name}.weight", f"{name}.bias", width)
     return Plan("CLIPViT", whole.under("visual.") | Part(unused=UNUSED), "bicubic", CLIP)
@@ -81,9 +83,8 @@ def _positions_part(tensors, width, channels, patch, wishes):
     )
 
 
-def _blocks_part(tensors, width):
+def _blocks_part(tensors, width, layers):
     hidden = dims(tensors, "transformer.resblocks.0.mlp.c_fc.bias", 1)[0]
-    layers = count(tensors, r"transformer\.resblocks\.(\d+)\.")
     parts = [Part({"num_layers": layers, "mlp_dim": hidden})]
     for i in range(layers):
         layer, name = f"block{i:02d}", f"transformer.resblocks.{i}"

@@ -19,6 +19,7 @@ def plan(tensors, wishes):
     wishes.refuse(FAMILY, "pooling", "num_heads")
     *size, channels, width = dims(tensors, ROOT, 4)
     units = count_units(tensors, r"resnet/block(\d+)/unit(\d+)/")
+    _check_width(tensors, width)
     arguments = {
         "image_shape": (SIZE, SIZE, channels),
         "units": units,
@@ -43,6 +44,17 @@ def plan(tensors, wishes):
         convert=_only_place,
     )
     return Plan("BiT", Part(arguments, sources) | norm | head, any_size=True)
+
+
+def _check_width(tensors, width):
+    """Raises a ValueError for units of another width factor than the root's."""
+    name = "resnet/block1/unit01/a/standardized_conv2d/kernel"
+    inner = tensors[name].shape[-1:] if name in tensors else (width,)
+    if inner != (width,):
+        raise ValueError(
+            f"Expected the units of the first stage to be as wide as the root, {width} channels, "
+            f"as one width factor makes them. Received: {name!r} of {tensors[name].shape}"
+        )
 
 
 def _only_place(kernel):

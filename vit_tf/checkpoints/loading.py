@@ -1,5 +1,6 @@
 """The front door: a model with the weights of a public checkpoint."""
 
+import dataclasses
 import os
 from numbers import Integral
 
@@ -48,8 +49,8 @@ def load_pretrained(path_or_name, num_classes=None, image_shape=None, pooling=No
             None keeps the file's; that of a BiT, which tells none, is its name's or 224.
         pooling: `"cls"` or `"gap"` of a ViT or BEiT; None keeps the file's. A ViT with `"gap"`
             has no class token.
-        num_heads: number of attention heads, where the file does not tell and its width is not
-            one of the usual ones.
+        num_heads: number of attention heads, where the file does not tell and its size is not a
+            published one, or that of two: a small ViT has 6, that of MoCo-v3 12.
 
     Raises:
         ValueError: for an unknown name, a file that cannot be fetched, is damaged or of no known
@@ -58,6 +59,7 @@ def load_pretrained(path_or_name, num_classes=None, image_shape=None, pooling=No
     wishes = Wishes(num_classes, _image_shape(image_shape), pooling, num_heads)
     _check(wishes)
     path, public = fetch(os.fspath(path_or_name))
+    wishes = dataclasses.replace(wishes, known_name=public is not None)
     with open_archive(path) as archive:
         plan = _plan(archive, wishes)
         parts = {"unused": plan.whole.unused, "new": plan.whole.new}

@@ -22,12 +22,16 @@ MOST_LAYERS, MOST_STAGES = 1000, 10
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a caller asks for in the place of what a file has; None asks for the file's."""
+    """What a caller asks for in the place of what a file has; None asks for the file's.
+
+    `known_name` is whether the file is one of `list_pretrained`, and so of a published size.
+    """
 
     num_classes: int | None = None
     image_shape: tuple | None = None
     pooling: str | None = None
     num_heads: int | None = None
+    known_name: bool = False
 
     def refuse(self, family, *names):
         """Raises a ValueError for a wish that no model of a family can fulfil."""

@@ -38,6 +38,12 @@ PREFIXES = {
     "model.": (),
     "encoder.": (),
 }
+# What no model here has, by the tensor that tells it (DeiT; Darcet et al. 2023).
+UNSUPPORTED = {
+    "dist_token": "a distillation token",
+    "reg_token": "register tokens",
+    "register_tokens": "register tokens",
+}
 # MAE's decoder, which a whole checkpoint holds as well.
 UNUSED = ("decoder_*", "mask_token")
 NAMES = {
@@ -70,9 +76,15 @@ def plan(tensors, wishes):
             "Expected a ViT whose last normalisation comes before pooling. Received: tensors "
             "'fc_norm.*', of one that comes after it"
         )
+    for name, what in UNSUPPORTED.items():
+        if name in inside:
+            raise ValueError(
+                f"Expected a ViT without {what}, which no model here has. "
+                f"Received: the tensor {name!r} of shape {inside[name].shape}"
+            )
     width, channels, patch = patch_dims(inside, "patch_embed.proj.weight")
     whole = patches_part("patch_embed.proj", width, channels, patch)
-    whole |= Part({"num_heads": _heads(width, prefix, wishes)}, unused=UNUSED)
+    whole |= Part({"num_heads": _heads(inside, width, prefix, wishes)}, unused=UNUSED)
     whole |= vit_embedding_part(inside, "pos_embed", "cls_token", patch, channels, wishes)
     whole |= blocks_part(inside, width, _biases_part)
     whole |= norm_part("norm", "norm.weight", "norm.bias", width)
@@ -80,6 +92,11 @@ def plan(tensors, wishes):
     # Self-supervised encoders come without a head, and are trained on ImageNet's mean and std.
     values = HALF if "head.bias" in inside else IMAGENET
     return Plan("ViT", whole.under(prefix) | Part(unused=PREFIXES[prefix]), "bicubic", values)
+
+
+def count_blocks(tensors):
+    """Number of blocks of a file's encoder."""
+    return count(tensors, r"blocks\.(\d+)\.")
 
 
 def blocks_part(tensors, width, biases):
@@ -91,7 +108,7 @@ def blocks_part(tensors, width, biases):
             `Part` of the biases of query, key and value, and of what else a block may have.
     """
     hidden = dims(tensors, "blocks.0.mlp.fc1.bias", 1)[0]
-    layers = count(tensors, r"blocks\.(\d+)\.")
+    layers = count_blocks(tensors)
     parts = [Part({"num_layers": layers, "mlp_dim": hidden})]
     for i in range(layers):
         names = (f"block{i:02d}", f"blocks.{i}")
@@ -103,11 +120,19 @@ def _biases_part(layer, name, width):
     return fused_bias_part(layer, f"{name}.attn.qkv.bias", width)
 
 
-def _heads(width, prefix, wishes):
-    """MoCo-v3's small model has 12 heads; others of its width have 6."""
-    if width == 384 and prefix == MOCO and wishes.num_heads is None:
+def _heads(tensors, width, prefix, wishes):
+    """The number of heads. Small models have 6, but that of MoCo-v3 12, in tensors of one shape.
+
+    It is told by MoCo-v3's own prefix, unless by a known name, a head beside plain names, as of
+    DeiT and AugReg, or DINO's prefix. MoCo-v3's probes and conversions leave it open.
+    """
+    small = width == 384 and wishes.num_heads is None
+    if small and prefix == MOCO:
         return 12
-    return guess_heads(width, wishes, known=not (width == 384 and prefix == "module."))
+    labelled = "head.bias" in tensors and prefix in ("", "model.")
+    told = wishes.known_name or labelled or prefix.endswith("backbone.")
+    other = 12 if small and not told else None
+    return guess_heads(width, count_blocks(tensors), wishes, other)
 
 
 def _head_part(tensors, width, wishes, prefix):

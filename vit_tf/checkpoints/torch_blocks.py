@@ -7,24 +7,31 @@ import numpy as np
 from vit_tf.checkpoints.filling import Source
 from vit_tf.checkpoints.plans import Part, dims, norm_part, square
 
-# Heads by width, where they do not follow from a tensor's shape.
-HEADS = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1280: 16}
+# Heads by width and number of layers, which no tensor's shape tells: those of the published sizes.
+HEADS = {(192, 12): 3, (384, 12): 6, (512, 12): 8, (768, 12): 12, (1024, 24): 16, (1280, 32): 16}
 
 
-def guess_heads(width, wishes, known=True):
-    """The number of heads that a caller names, or that models of a width have.
+def guess_heads(width, layers, wishes, other=None):
+    """The number of heads that a caller names, or that all models of a published size have.
+
+    Args:
+        width, layers: the size of the encoder.
+        wishes: those of the caller.
+        other: number of heads of another model of this size that the file may as well be of.
 
     Raises:
-        ValueError: for a width that tells nothing, unless the caller does.
+        ValueError: for a size that does not tell, unless the caller does.
     """
     if wishes.num_heads is not None:
         return wishes.num_heads
-    if not known or width not in HEADS:
+    heads = HEADS.get((width, layers))
+    if heads is None or other is not None:
+        either = f" ({heads} or {other})" if heads else ""
         raise ValueError(
-            "Expected num_heads, which neither the tensors' shapes nor a width of "
-            f"{width} channels tell. Received: num_heads=None"
+            f"Expected num_heads{either}, which neither the tensors' shapes nor {layers} layers "
+            f"of {width} channels tell. Received: num_heads=None"
         )
-    return HEADS[width]
+    return heads
 
 
 def patch_dims(tensors, kernel):

@@ -1,4 +1,7 @@
-"""Folders of images: `root/class/*.jpg` or `root/{train,validation,test}/class/*.jpg`."""
+"""Folders of images: `root/class/*.jpg` or `root/{train,validation,test}/class/*.jpg`.
+
+Folders of splits may also be called `training`, `val`, `valid` and `testing`, in any case.
+"""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -8,10 +11,16 @@ import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
-from vit_tf.data.source import TEST_FRACTION, Source, hold_out
+from vit_tf.data.source import SPLITS, TEST_FRACTION, Source, hold_out
+from vit_tf.names import file_error, listed
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
-SPLIT_FOLDERS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
+# In lower case; folders may be written in any.
+SPLIT_FOLDERS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
 CHECK_AT_MOST = 4_000
 
 
@@ -62,24 +71,60 @@ def check_images(folder):
 def scan(root):
     """The images below a folder: (class names, dict from split to (paths, int32 labels)).
 
-    Without split folders one fifth of each class, the same every time, is the test split.
+    The classes are those of the train split or, without one, of all other splits. Without split
+    folders one fifth of each class, the same every time, is the test split.
 
     Raises:
-        ValueError: for a folder that has no class folders or a class folder without images.
+        ValueError: for a folder that has no class folders, a class folder without images, a class
+            that the train split lacks, and folders of which it cannot be told what they are.
     """
     root = Path(root).expanduser()
     if not root.is_dir():
         raise ValueError(f"Expected a folder that exists. Received: {str(root)!r}")
-    parts = {SPLIT_FOLDERS[f.name]: f for f in _subfolders(root) if f.name in SPLIT_FOLDERS}
-    if "train" not in parts:
-        parts = {"train": root}
-    class_names = tuple(folder.name for folder in _subfolders(parts["train"]))
-    members = {split: _members(folder, class_names) for split, folder in parts.items()}
-    if parts["train"] == root:
-        paths, labels = members["train"]
-        cuts = hold_out(labels, TEST_FRACTION, np.random.default_rng(0))
-        members = {s: (paths[c], labels[c]) for s, c in zip(("train", "test"), cuts, strict=True)}
+    parts = _split_folders(root)
+    if parts:
+        defining = [parts["train"]] if "train" in parts else parts.values()
+        class_names = _class_names(*defining)
+        return class_names, {s: _members(folder, class_names) for s, folder in parts.items()}
+    class_names = _class_names(root)
+    paths, labels = _members(root, class_names)
+    cuts = hold_out(labels, TEST_FRACTION, np.random.default_rng(0))
+    members = {s: (paths[c], labels[c]) for s, c in zip(("train", "test"), cuts, strict=True)}
     return class_names, members
+
+
+def _split_folders(root):
+    """Dict from the splits that are folders to these; empty where the folders are classes."""
+    subfolders = _subfolders(root)
+    named = [folder for folder in subfolders if folder.name.lower() in SPLIT_FOLDERS]
+    others = [folder for folder in subfolders if folder not in named]
+    # Classes, such as the train among means of transport, hold images and not class folders.
+    if others and not any(_subfolders(folder) for folder in named):
+        return {}
+    parts = {}
+    for folder in named:
+        parts.setdefault(SPLIT_FOLDERS[folder.name.lower()], []).append(folder)
+    for split, folders in parts.items():
+        if len(folders) > 1:
+            raise ValueError(
+                f"Expected one folder for the {split} split. "
+                f"Received: {_quoted(folders)} in {str(root)!r}"
+            )
+    if others and parts and "train" not in parts:
+        raise ValueError(
+            "Expected folders of splits or of classes, not of both. "
+            f"Received: {_quoted(named)} beside {_quoted(others)} in {str(root)!r}"
+        )
+    return {split: parts[split][0] for split in SPLITS if split in parts}
+
+
+def _quoted(folders):
+    return listed(repr(folder.name) for folder in folders)
+
+
+def _class_names(*folders):
+    """The names of the class folders in some folders, sorted: a tuple."""
+    return tuple(sorted({found.name for folder in folders for found in _subfolders(folder)}))
 
 
 def _members(folder, class_names):
@@ -94,7 +139,7 @@ def _members(folder, class_names):
     for class_folder in found:
         if class_folder.name not in class_names:
             raise ValueError(
-                f"Expected the class folders of the train split: {', '.join(class_names)}. "
+                f"Expected the class folders of the train split: {listed(class_names)}. "
                 f"Received: {str(class_folder)!r}"
             )
         images = _images(class_folder)
@@ -129,10 +174,9 @@ def _check(paths):
         bar = tqdm(found, "Checking images", len(paths), delay=1, unit="image")
         bad = [error for error in bar if error]
     if bad:
-        shown = bad[:20] + ([f"and {len(bad) - 20} more"] if len(bad) > 20 else [])
         raise ValueError(
             f"Expected images that can be decoded. Received {len(bad)} undecodable of "
-            f"{len(paths)}: {'; '.join(shown)}"
+            f"{len(paths)}: {listed(bad, '; ')}"
         )
 
 
@@ -195,7 +239,7 @@ def _rgb(image):
 
 
 def _undecodable(path, error):
-    reason = f"{type(error).__name__}: {error}".replace(f" {str(path)!r}", "")
+    reason = f"{type(error).__name__}: {file_error(error, path)}"
     return ValueError(
         f"Expected an image file that can be decoded. Received: undecodable {path} ({reason})"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.names import unknown_name
+from vit_tf.names import file_error, unknown_name
 
 
 def read_class_list(path):
@@ -21,7 +21,8 @@ def read_class_list(path):
         lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"Expected a text file that lists classes. Received: {str(path)!r} ({error})"
+            "Expected a text file that lists classes. "
+            f"Received: {str(path)!r} ({file_error(error, path)})"
         ) from error
     names = tuple(line.split()[0] for line in lines if line.strip())
     if not names:

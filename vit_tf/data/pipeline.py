@@ -42,8 +42,9 @@ def load(
     Args:
         name: `"digits"` (scikit-learn's, no download), `"shapes"` (made on the spot), a TFDS name
             such as `"fashion_mnist"`, or the path of a folder, `root/class/*.jpg` or
-            `root/{train,validation,test}/class/*.jpg`. Should a TFDS name also be a folder,
-            `"./name"` means the folder.
+            `root/{train,validation,test}/class/*.jpg`, where `training`, `val`, `valid` and
+            `testing` will do, in any case. Should a TFDS name also be a folder, `"./name"` means
+            the folder.
         image_size: height and width to resize to (bilinear, antialiased), in pixels; a number or a
             pair. None keeps the images' own size.
         batch_size: examples per batch; the last one may have fewer.
@@ -55,7 +56,7 @@ def load(
         seed: seed of the shuffling, of `take` and of `validation`; the test split never depends on
             it.
         data_dir: where TFDS keeps its data; its default if None.
-        drop_remainder: whether the train split leaves out a last batch that is not full.
+        drop_remainder: whether every split leaves out a last batch that is not full.
         preprocessing: what a model expects, its `model.preprocessing`: size, interpolation, mean
             and std take the place of `image_size` and of [-1, 1].
         classes: names of the classes to keep, whose order gives their labels, such as those that
@@ -85,7 +86,7 @@ def load(
         make_batches(
             read_examples(source, *where, size, seed if split == "train" else None, preprocessing),
             batch_size,
-            drop_remainder and split == "train",
+            drop_remainder,
             preprocessing,
         )
         for split, where in chosen.items()
@@ -121,11 +122,17 @@ def open_source(name, data_dir):
         return open_digits()
     if name == "shapes":
         return open_shapes()
-    if isinstance(name, os.PathLike) or name[0] in "./~\\":
-        return open_folder(name)
-    if os.path.isdir(name) and not is_tfds_name(name):
+    if _is_path(name):
         return open_folder(name)
     return open_tfds(name, data_dir)
+
+
+def _is_path(name):
+    """Whether a name means a folder, be it there or not, rather than a TFDS data set."""
+    if isinstance(name, os.PathLike) or name[0] in "./~\\" or name[-1] in "/\\":
+        return True
+    place = os.path.dirname(name) or name
+    return os.path.isdir(place) and not is_tfds_name(name)
 
 
 def read_examples(source, split, indices, size, seed, preprocessing=None):
@@ -262,9 +269,9 @@ def check_number(what, value, least):
 
 
 def _check_full_batch(chosen, batch_size, drop_remainder):
-    count = len(chosen["train"][1]) if "train" in chosen else batch_size
+    count, split = min((len(indices), split) for split, (_, indices) in chosen.items())
     if drop_remainder and count < batch_size:
         raise ValueError(
-            f"Expected batch_size to be at most {count}, the number of training examples, with "
+            f"Expected batch_size to be at most {count}, the number of {split} examples, with "
             f"drop_remainder=True. Received: batch_size={batch_size}"
         )

@@ -17,13 +17,16 @@ class VisionModel(keras.Model):
             values in [-1, 1]. It can be set later too.
         omitted: defaults of arguments that came later. A configuration names only what differs
             from them, so that it equals that of a run begun before, which can then be resumed.
+        class_names: names of the classes, in the order of the logits, or None. They are saved with
+            the model and can be set later too.
         **kwargs: those of `keras.Model`.
 
     Raises:
-        ValueError: for a preprocessing that does not fit `image_shape`.
+        ValueError: for a preprocessing that does not fit `image_shape`, or class names that are not
+            `num_classes` different ones.
     """
 
-    def __init__(self, config, preprocessing=None, omitted=(), **kwargs):
+    def __init__(self, config, preprocessing=None, omitted=(), class_names=None, **kwargs):
         super().__init__(**kwargs)
         omitted = dict(omitted)
         self._config = {
@@ -33,6 +36,7 @@ class VisionModel(keras.Model):
         }
         self.image_shape, self.num_classes = config["image_shape"], config["num_classes"]
         self.preprocessing = preprocessing
+        self.class_names = class_names
 
     @property
     def preprocessing(self):
@@ -49,6 +53,21 @@ class VisionModel(keras.Model):
                 f"image_shape={tuple(self.image_shape)}. Received: {value}"
             )
         self._preprocessing = value
+
+    @property
+    def class_names(self):
+        """Names of the classes in the order of the logits: a tuple, or None where unknown."""
+        return self._class_names
+
+    @class_names.setter
+    def class_names(self, names):
+        names = None if names is None else tuple(map(str, names))
+        if names is not None and not len(names) == len(set(names)) == self.num_classes:
+            raise ValueError(
+                f"Expected class_names to be {self.num_classes} different names. "
+                f"Received: {len(names)} names, {len(set(names))} of them different"
+            )
+        self._class_names = names
 
     @property
     def patch_kernel(self):
@@ -74,4 +93,6 @@ class VisionModel(keras.Model):
         config = super().get_config() | self._config
         if self.preprocessing != Preprocessing.of(self.image_shape):
             config["preprocessing"] = self.preprocessing.to_config()
+        if self.class_names is not None:
+            config["class_names"] = list(self.class_names)
         return config

@@ -1,8 +1,11 @@
 """Models at another resolution: position embeddings resampled on their grid, all else kept."""
 
 import dataclasses
+from functools import partial
 
 import numpy as np
+from scipy.interpolate import make_interp_spline
+from scipy.optimize import brentq
 
 from vit_tf.models.beit import BEiT
 from vit_tf.models.mixer import Mixer
@@ -36,17 +39,57 @@ def resample_positions(positions, grid_from, grid_to, method="bilinear"):
             f"Expected positions of shape (..., {grid_from.num_tokens}, channel) and grids with "
             f"equal prefixes. Received: {positions.shape}, {grid_from} and {grid_to}"
         )
+    weights = choose("method", method, {"bilinear": linear_weights, "bicubic": cubic_weights})
     prefix, spatial = np.split(positions, [grid_from.prefix], axis=-2)
     shapes = [(grid.rows, grid.columns) for grid in (grid_from, grid_to)]
-    return np.concatenate([prefix, _resample(spatial, *shapes, method)], axis=-2)
+    return np.concatenate([prefix, _resample(spatial, *shapes, weights)], axis=-2)
+
+
+def resample_relative_positions(table, grid_from, grid_to, method="bilinear"):
+    """A BEiT's table of relative positions of one grid of tokens, interpolated for another.
+
+    Neighbours keep their biases and far tokens are stretched, as in the code of BEiT
+    (`run_class_finetuning.py`) and in timm (`resize_rel_pos_bias_table`). Along an axis of `m`
+    tokens that becomes one of `n`, the entry of offset `k` is placed at the new offset
+
+        1 + q + ... + q**(k - 1),    with q such that offset m - 1 is placed at n - 1,
+
+    q being kept between 1.01 and 1.5; those of negative offsets are placed likewise. What lies
+    beyond the outermost entry is equal to it. An axis of as many tokens as before is untouched.
+
+    Args:
+        table: array of shape ((2 R - 1) (2 C - 1) + 3, head) of a grid of R rows and C columns,
+            ordered as by `beit.relative_index`.
+        grid_from, grid_to: the `TokenGrid` of the table and the one wanted.
+        method: `"bilinear"`, lines between the entries as in timm, or `"bicubic"`, a cubic spline
+            through them as in the code of BEiT, of a lower degree where an axis has fewer than
+            four entries.
+
+    Returns:
+        float array of shape (entry, head) of `grid_to`; the last three entries are untouched.
+
+    Raises:
+        ValueError: for a table that is not that of its grid, or another method.
+    """
+    table = np.asarray(table)
+    shapes = [(2 * grid.rows - 1, 2 * grid.columns - 1) for grid in (grid_from, grid_to)]
+    entries = shapes[0][0] * shapes[0][1]
+    if table.ndim != 2 or len(table) != entries + 3:
+        raise ValueError(
+            f"Expected a table of shape ({entries + 3}, head) for {grid_from}. "
+            f"Received: {table.shape}"
+        )
+    degree = choose("method", method, {"bilinear": 1, "bicubic": 3})
+    places, rest = np.split(table, [entries])
+    weights = partial(geometric_weights, degree=degree)
+    return np.concatenate([_resample(places, *shapes, weights), rest])
 
 
 def at_resolution(model, image_shape=None, num_classes=None, method="bilinear"):
     """A fresh model with the weights of another, at another image size or with a new head.
 
-    Position embeddings are resampled as by `resample_positions`. Of a BEiT the tables of relative
-    positions are, each as a grid of distances in rows and columns (as timm does); the three
-    entries of the class token are untouched. All other weights are copied.
+    Position embeddings are resampled as by `resample_positions`, the tables of relative positions
+    of a BEiT as by `resample_relative_positions`. All other weights are copied.
 
     Args:
         model: a `ViT`, `BiT`, `CLIPViT`, `BEiT` or `Mixer`.
@@ -80,6 +123,7 @@ def at_resolution(model, image_shape=None, num_classes=None, method="bilinear"):
     if num_classes is not None:
         config |= {"num_classes": num_classes}
         config.pop("representation_dim", None)
+        config.pop("class_names", None)
     fresh = type(model).from_config(config)
     _check_tokens(model, fresh)
     _copy_weights(model, fresh, new_head=num_classes is not None, method=method)
@@ -97,7 +141,7 @@ def _copy_weights(model, fresh, new_head, method):
         if path == "embedding/positions":
             array = resample_positions(array, *grids, method)
         elif isinstance(model, BEiT) and path.endswith("bias/table"):
-            array = _resample_table(array, *grids, method)
+            array = resample_relative_positions(array, *grids, method)
         weight.assign(array)
 
 
@@ -112,19 +156,12 @@ def _check_tokens(model, fresh):
         )
 
 
-def _resample_table(table, grid_from, grid_to, method):
-    """A table of shape (entry, head) of relative positions, as `beit.relative_index` orders it."""
-    shapes = [(2 * grid.rows - 1, 2 * grid.columns - 1) for grid in (grid_from, grid_to)]
-    places, rest = np.split(table, [shapes[0][0] * shapes[0][1]])
-    return np.concatenate([_resample(places, *shapes, method), rest])
-
-
-def _resample(values, shape_from, shape_to, method):
+def _resample(values, shape_from, shape_to, make_weights):
     """Values of shape (..., place, channel) on a grid of (rows, columns), row by row."""
-    make = choose("method", method, {"bilinear": linear_weights, "bicubic": cubic_weights})
     if shape_from == shape_to:
         return values
-    down, right = (make(old, new) for old, new in zip(shape_from, shape_to, strict=True))
+    sizes = zip(shape_from, shape_to, strict=True)
+    down, right = (make_weights(old, new) for old, new in sizes)
     channels = values.shape[-1]
     maps = values.reshape(*values.shape[:-2], *shape_from, channels)
     maps = np.einsum("ar,bc,...rcd->...abd", down, right, maps, optimize=True)
@@ -145,6 +182,37 @@ def cubic_weights(old, new):
     near, far = 1.5 * x**3 - 2.5 * x**2 + 1, -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2
     weights = np.where(x < 1, near, np.where(x < 2, far, 0))
     return weights / weights.sum(axis=1, keepdims=True)
+
+
+def geometric_weights(old, new, degree):
+    """Interpolation of geometrically spaced offsets, as in `resample_relative_positions`.
+
+    Args:
+        old, new: numbers of offsets, odd; the middle one is 0.
+        degree: that of the spline through the entries.
+
+    Returns:
+        float64 array of shape (new, old).
+    """
+    if old == new:
+        return np.eye(old)
+    if old == 1:
+        return np.ones((new, 1))
+    powers = np.arange(old // 2)
+
+    def excess(ratio):
+        return np.sum(ratio**powers) - new // 2
+
+    least, most = 1.01, 1.5
+    if excess(least) >= 0:
+        ratio = least
+    else:
+        ratio = most if excess(most) <= 0 else brentq(excess, least, most, xtol=1e-15)
+    offsets = np.cumsum(ratio**powers)
+    offsets = np.concatenate([-offsets[::-1], [0], offsets])
+    spline = make_interp_spline(offsets, np.eye(old), k=min(degree, old - 1))
+    wanted = np.arange(new) - new // 2
+    return spline(np.clip(wanted, offsets[0], offsets[-1]))
 
 
 def _path(weight):

@@ -21,6 +21,7 @@ import numpy as np
 
 from vit_tf.distribute.cluster import is_chief, of_every_worker, wait_for_workers
 from vit_tf.files import PARTIAL, write_whole
+from vit_tf.names import file_error
 
 _SHARING = 30  # seconds that a file of one worker may take to appear on another
 _STATE = re.compile(r"epoch-(\d+)\.npz")
@@ -60,7 +61,8 @@ def remove_leftovers(directory):
 def describe_model(model):
     """What makes two models the same for a resumed run: class, settings and precision, as a dict.
 
-    Names of layers are left out, since Keras counts them up with every model that is made.
+    Names of layers are left out, since Keras counts them up with every model that is made; those
+    of classes too, as they change nothing in a run.
     """
     return {
         "class": type(model).__name__,
@@ -111,7 +113,9 @@ def check_configuration(configuration, directory):
     try:
         saved = json.loads(pathlib.Path(path).read_text())
     except (OSError, ValueError) as error:
-        raise ValueError(f"Expected {path!r} beside the saved state. Received: {error}") from error
+        raise ValueError(
+            f"Expected {path!r} beside the saved state. Received: {file_error(error, path)}"
+        ) from error
     differing = _differences(saved, json.loads(text))
     if differing:
         more = f" and {len(differing) - 8} more" if len(differing) > 8 else ""
@@ -255,7 +259,7 @@ def _epochs(history):
 
 def _without_names(config):
     if isinstance(config, dict):
-        unwanted = ("name", "inbound_nodes", "input_layers", "output_layers")
+        unwanted = ("name", "inbound_nodes", "input_layers", "output_layers", "class_names")
         return {k: _without_names(v) for k, v in config.items() if k not in unwanted}
     return [_without_names(v) for v in config] if isinstance(config, list | tuple) else config
 

@@ -4,6 +4,8 @@ import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
+NAMED = 5  # class names in a message
+
 
 def top_k_accuracy(model, dataset, ks=(1, 5)):
     """Share of examples whose label is among the k classes of the largest scores.
@@ -30,6 +32,47 @@ def top_k_accuracy(model, dataset, ks=(1, 5)):
     num_classes = ranks[0][1]
     ranks = np.concatenate([rank for rank, _ in ranks])
     return {k: float((ranks < k).mean()) for k in ks if k == 1 or k < num_classes}
+
+
+def match_classes(own, num_classes, names, allow_others=False):
+    """Checks that data have the classes of a model, and tells how to make its labels of theirs.
+
+    Args:
+        own: names of the model's classes in the order of its scores, or None where unknown.
+        num_classes: number of the model's scores.
+        names: names of the classes of the data, in the order of their labels.
+        allow_others: whether to accept data of other classes or of another order. If all of their
+            names are known to the model they are matched by name, otherwise by position.
+
+    Returns:
+        int32 array of shape (class of the data,): for each the model's class.
+
+    Raises:
+        ValueError: for classes that differ unless `allow_others`; of a model that names none, for
+            another number of them.
+    """
+    names = tuple(names)
+    same = len(names) == num_classes if own is None else tuple(own) == names
+    if own is not None and not same and allow_others and set(names) <= set(own):
+        return np.array([tuple(own).index(name) for name in names], np.int32)
+    if same or allow_others:
+        return np.arange(len(names), dtype=np.int32)
+    if own is None:
+        raise ValueError(
+            f"Expected labels to be in [0, {num_classes}), the classes of the model, which names "
+            f"none. Received: data of {len(names)} classes, {_some(names)}"
+        )
+    others = [name for name in names if name not in own]
+    what = f"with others, {_some(others)}" if others else "without others, but not all in order"
+    raise ValueError(
+        f"Expected data of the {len(own)} classes of the model, {_some(own)}. "
+        f"Received: data of {len(names)} classes, {_some(names)}, {what}"
+    )
+
+
+def _some(names):
+    """The first few of a list of names, as text."""
+    return ", ".join(map(str, names[:NAMED])) + (", ..." if len(names) > NAMED else "")
 
 
 def _ranks(scores, labels):

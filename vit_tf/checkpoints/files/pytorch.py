@@ -30,8 +30,8 @@ def require_torch(path):
         import torch  # noqa: F401
     except ImportError as error:
         raise ValueError(
-            f"Expected torch to be installed to read the PyTorch file {path!r}; "
-            "`pip install torch`, or use the checkpoint's .safetensors if there is one"
+            "Expected torch to be installed (`pip install torch`), which reads PyTorch's files, or "
+            f"the checkpoint's .safetensors if there is one. Received: {path!r}, without torch"
         ) from error
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from tqdm.auto import tqdm
 
-from vit_tf.names import unknown_name
+from vit_tf.names import file_error, unknown_name
 
 # What is read of each entry; all else may be absent.
 KEYS = {
@@ -54,7 +54,7 @@ def read_annotations(path):
     except (OSError, ValueError) as error:
         raise ValueError(
             f"Expected annotations to be the path of a COCO JSON file. Received: {str(path)!r} "
-            f"({error})"
+            f"({file_error(error, path)})"
         ) from error
     for part, keys in KEYS.items():
         entries = content.get(part) if isinstance(content, dict) else None

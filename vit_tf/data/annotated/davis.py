@@ -8,6 +8,7 @@ import numpy as np
 
 from vit_tf.data.folder import decode_file
 from vit_tf.data.pipeline import checked_size, scale_values
+from vit_tf.names import file_error, listed
 from vit_tf.preprocessing import Preprocessing
 
 
@@ -101,7 +102,7 @@ def read_mask(path):
     except Exception as error:  # Pillow's readers raise whatever a damaged file makes them
         raise ValueError(
             f"Expected a mask that can be decoded. Received: {path} ({type(error).__name__}: "
-            f"{error})"
+            f"{file_error(error, path)})"
         ) from error
     if mode != "P":
         raise ValueError(
@@ -116,7 +117,7 @@ def _names(path):
     if not path.is_file():
         known = sorted(file.stem for file in path.parent.glob("*.txt"))
         raise ValueError(
-            f"Expected a list of videos (there are: {', '.join(known) or 'none'}). "
+            f"Expected a list of videos (there are: {listed(known) or 'none'}). "
             f"Received: {str(path)!r}"
         )
     names = tuple(path.read_text(encoding="utf-8").split())

@@ -5,6 +5,8 @@ import re
 
 import numpy as np
 
+from vit_tf.names import file_error
+
 # Numbers of one type, in NumPy's letters, with or without a byte order: no objects, no records.
 NUMBERS = re.compile(r"[<>=|]?[biuf][1248]")
 
@@ -32,7 +34,7 @@ def load_plain_pickle(path):
     except Exception as error:  # a damaged pickle makes the unpickler raise anything
         raise ValueError(
             "Expected a pickle of dicts, lists, text, numbers and NumPy arrays. "
-            f"Received: {str(path)!r} ({type(error).__name__}: {error})"
+            f"Received: {str(path)!r} ({type(error).__name__}: {file_error(error, path)})"
         ) from error
 
 

@@ -1,13 +1,14 @@
 """SPair-71k: pairs of images of one kind of object, with the keypoints that are seen in both."""
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
 
 from vit_tf.data.folder import decode_file
 from vit_tf.data.pipeline import check_number, checked_size, resize_image, scale_values
-from vit_tf.names import choose
+from vit_tf.names import choose, file_error, listed
 
 SPLITS = ("trn", "val", "test")
 SIZES = ("large", "small")
@@ -42,7 +43,8 @@ def load_spair(
         split: "trn", "val" or "test".
         size: "large" or "small", which list of pairs.
         pairs_per_category: how many pairs of each category are drawn; all if None. Walmer et al.
-            2023 draw 20 (appendix E.1).
+            2023 draw 20 (appendix E.1). A category that has fewer gives all of them; a
+            `UserWarning` names it.
         seed: seed of the choice; the pairs of a smaller number are among those of a larger one.
         image_size: longer side that images are resized to, in pixels, that of the model's input:
             they will be no larger there. None keeps their own size.
@@ -56,7 +58,7 @@ def load_spair(
 
     Raises:
         ValueError: for files that are missing or damaged, images of another size than annotated, a
-            pair without keypoints, fewer pairs than asked for, and arguments out of range.
+            pair without keypoints, and arguments out of range.
     """
     choose("split", split, dict.fromkeys(SPLITS))
     choose("size", size, dict.fromkeys(SIZES))
@@ -103,19 +105,19 @@ def _lines(path):
 
 
 def _draw(lines, count, seed):
-    """So many lines of each category, in the order of the list; all if `count` is None."""
+    """So many lines of each category, or all it has, in their order; all if `count` is None."""
     if count is None:
         return lines
     categories = np.array([line.rpartition(":")[2] for line in lines])
-    chosen = []
+    chosen, scarce = [], []
     for number, category in enumerate(np.unique(categories)):
         places = np.flatnonzero(categories == category)
         if len(places) < count:
-            raise ValueError(
-                f"Expected pairs_per_category to be at most {len(places)}, the number of pairs of "
-                f"{category}. Received: pairs_per_category={count}"
-            )
+            scarce.append(f"{category} ({len(places)})")
         chosen.extend(np.random.default_rng([seed, number]).permutation(places)[:count])
+    if scarce:
+        wanted = f"Expected {count} pairs of each category"
+        warnings.warn(f"{wanted}. Received fewer, all taken: {listed(scarce)}", stacklevel=3)
     return [lines[place] for place in sorted(chosen)]
 
 
@@ -134,7 +136,7 @@ def _annotation(path):
     except (OSError, TypeError, ValueError) as error:
         raise ValueError(
             "Expected the JSON file of a pair, with its category, two images and their keypoints. "
-            f"Received: {str(path)!r} ({error})"
+            f"Received: {str(path)!r} ({file_error(error, path)})"
         ) from error
 
 

@@ -1,0 +1,142 @@
+"""A checkout is one thing: its `vit_tf`, `analysis` and `scripts` go together, however installed.
+
+Nothing here imports TensorFlow: specifications of modules tell where they would come from.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vit_tf
+
+ROOT = Path(__file__).parents[1]
+# Those that start other scripts only, in processes of their own, read no package.
+DOORS = [
+    path.name
+    for path in sorted((ROOT / "scripts").glob("*.py"))
+    if "__main__" in path.read_text() and not path.name.startswith("endurance")
+]
+
+# What setuptools writes for an editable install: a last finder with a folder for each package.
+PROBE = """
+import json, sys
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, spec_from_file_location
+
+sys.meta_path[:] = [one for one in sys.meta_path if "Editable" not in repr(one)]
+install, folder, script = sys.argv[1:]
+if install == "editable":
+    class Finder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            places = {"vit_tf": "vit_tf", "vit_tf.analysis": "analysis"}
+            if name in places:
+                return spec_from_file_location(name, f"{folder}/{places[name]}/__init__.py")
+    sys.meta_path.append(Finder)
+elif install == "plain":
+    sys.path.append(folder)
+
+if script:
+    import runpy
+    from unittest.mock import MagicMock
+
+    class Found(Exception):
+        pass
+
+    class Stop:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name.startswith("vit_tf."):
+                raise Found
+
+    sys.modules |= {name: MagicMock() for name in ("tensorflow", "keras", "xarray", "h5py")}
+    sys.meta_path.insert(0, Stop)
+    sys.path[0] = script.rpartition("/")[0]
+    try:
+        runpy.run_path(script)
+    except Found:
+        pass
+    sys.meta_path.remove(Stop)
+    del sys.modules["tensorflow"]
+else:
+    import vit_tf
+
+package, analysis = find_spec("vit_tf"), find_spec("vit_tf.analysis")
+print(json.dumps({
+    "vit_tf": package.origin,
+    "analysis": analysis and analysis.origin,
+    "inside": analysis and list(analysis.submodule_search_locations),
+    "light": not {"tensorflow", "keras"} & set(sys.modules) or bool(script),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Two checkouts, `a` and `b`, a folder of installed packages, and one with nothing in it."""
+    root = tmp_path_factory.mktemp("folders")
+    for clone in ("a", "b"):
+        for part in ("vit_tf", "analysis", "scripts"):
+            unwanted = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / part, root / clone / part, ignore=unwanted)
+    shutil.copytree(root / "a" / "vit_tf", root / "site" / "vit_tf")
+    shutil.copytree(root / "a" / "analysis", root / "site" / "vit_tf" / "analysis")
+    (root / "empty").mkdir()
+    return root
+
+
+def found(folders, install, where, script=""):
+    """Where the package and its analysis come from, in a new process in a folder."""
+    place = {"plain": folders / "site", "editable": folders / "a", "none": ""}[install]
+    line = [sys.executable, "-c", PROBE, install, str(place), str(script)]
+    done = subprocess.run(line, cwd=folders / where, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def assert_one(places, vit_tf_folder, analysis_folder):
+    assert places["vit_tf"] == str(vit_tf_folder / "__init__.py")
+    assert places["analysis"] == str(analysis_folder / "__init__.py")
+    assert places["inside"] == [str(analysis_folder)]
+    assert places["light"]
+
+
+@pytest.mark.parametrize("install", ["none", "plain", "editable"])
+@pytest.mark.parametrize("clone", ["a", "b"])
+def test_a_checkout_takes_its_own_analysis_whatever_is_installed(folders, install, clone):
+    root = folders / clone
+    assert_one(found(folders, install, clone), root / "vit_tf", root / "analysis")
+
+
+def test_elsewhere_the_installed_package_is_whole(folders):
+    site = folders / "site" / "vit_tf"
+    assert_one(found(folders, "plain", "empty"), site, site / "analysis")
+    root = folders / "a"
+    assert_one(found(folders, "editable", "empty"), root / "vit_tf", root / "analysis")
+
+
+def test_an_unrelated_folder_beside_an_installed_package_is_not_taken(folders):
+    stray = folders / "site" / "analysis"
+    stray.mkdir()
+    (stray / "__init__.py").touch()
+    try:
+        site = folders / "site" / "vit_tf"
+        assert_one(found(folders, "plain", "empty"), site, site / "analysis")
+    finally:
+        shutil.rmtree(stray)
+
+
+@pytest.mark.parametrize("script", DOORS)
+def test_a_script_runs_with_the_package_of_its_own_checkout(folders, script):
+    root = folders / "b"
+    places = found(folders, "editable", "empty", root / "scripts" / script)
+    assert_one(places, root / "vit_tf", root / "analysis")
+
+
+def test_the_version_is_that_of_the_package():
+    assert vit_tf.__version__ == "0.1.0"
+    assert "version = attr: vit_tf.__version__" in (ROOT / "setup.cfg").read_text()
