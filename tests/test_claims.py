@@ -1,24 +1,17 @@
 """Each claim on results whose truth is known: it holds, it does not, there is no telling."""
 
-import ast
-from pathlib import Path
-
 import numpy as np
 import pytest
 import xarray as xr
 from scipy import stats
 
-from vit_tf.analysis.papers.papers import (
-    claim_rows,
-    findings,
-    papers,
-    walmer_claims,
-    walmer_feature_findings,
-    walmer_findings,
-)
-from vit_tf.analysis.study import claims, estimates
-from vit_tf.analysis.study.claims import as_dataset, scorecard, verdict
+from vit_tf.analysis.engine import estimates
+from vit_tf.analysis.papers.raghu import RAGHU
+from vit_tf.analysis.papers.raghu.section5_locality import extent
+from vit_tf.analysis.papers.raghu.section6_skips import skips_partition as without_skips
+from vit_tf.analysis.study.judge import VERDICTS, as_dataset, scorecard, verdict
 from vit_tf.analysis.study.models import representations
+from vit_tf.analysis.study.plan import all_figures
 
 ROLES = {"vit": "vit", "resnet": "bit", "gap": "gap", "without": "bare", "block": "block01"}
 EXPECTED = {1: "holds", -1: "does not hold", 0: "cannot tell"}
@@ -235,7 +228,8 @@ def judge(name, results):
 
 
 def test_every_claim_has_its_cases():
-    assert list(BUILDERS) == [row.name for row in claim_rows.ROWS]
+    figures = [figure for figure in all_figures() if figure.paper is RAGHU]
+    assert list(BUILDERS) == [one.name for figure in figures for one in figure.findings]
 
 
 @pytest.mark.parametrize("side", EXPECTED)
@@ -269,20 +263,20 @@ def test_value(name, side, value):
 
 def test_extent_of_an_even_field_is_one_wherever_a_narrow_one_lies():
     even = xr.DataArray(np.ones((1, 8, 12)), dims=("layer", "row", "column"))
-    np.testing.assert_allclose(findings._extent(even), 1)
+    np.testing.assert_allclose(extent(even), 1)
     spots = np.zeros((2, 8, 12))
     spots[0, 2:4, 3] = spots[1, 5:7, 10] = 1
     spots = even.isel(layer=[0, 0]).copy(data=spots)
-    np.testing.assert_allclose(findings._extent(spots), 0.5 / np.sqrt((63 + 143) / 12))
+    np.testing.assert_allclose(extent(spots), 0.5 / np.sqrt((63 + 143) / 12))
 
 
 def test_without_its_skips_a_block_partitions_only_layers_that_both_models_have():
     intact, without = skips_partition(1).values()
     without = without.isel(layer_x=slice(1, None), layer_y=slice(None, -1))
-    estimate = findings.skips_partition(intact, without, "block01")
+    estimate = without_skips(intact, without, "block01")
     np.testing.assert_allclose(estimate.value, -0.3)
     with pytest.raises(ValueError, match="Received: block='block00'"):
-        findings.skips_partition(intact, without, "block00")
+        without_skips(intact, without, "block00")
 
 
 def test_missing_standard_errors_fall_back_to_a_bootstrap():
@@ -337,11 +331,11 @@ def test_the_line_itself_belongs_to_neither_side(low, high, direction, expected)
 
 def test_what_cannot_be_measured_says_why():
     cards = {c.name: c for c in scorecard(uniform_structure(1), vit="vit", resnet="bit")}
-    assert {card.verdict for card in cards.values()} < set(claims.VERDICTS)
+    assert {card.verdict for card in cards.values()} < set(VERDICTS)
     assert cards["uniform-structure"].verdict == "holds"
     assert cards["uniform-structure"].results == ("cka.vit", "cka.bit")
     missing = {name: card for name, card in cards.items() if card.verdict == "not measured"}
-    assert len(missing) == len(claims.ROWS) - 1
+    assert len(missing) == len(cards) - 1
     assert all(np.isnan(card.value) for card in missing.values())
     assert missing["own-patch"].explanation == "There is no result localization.vit."
     assert "a ViT with average pooling" in missing["cls-localizes-more"].explanation
@@ -365,24 +359,3 @@ def test_the_scorecard_saves_and_loads(tmp_path):
     saved.to_netcdf(tmp_path / "scorecard.nc")
     xr.testing.assert_identical(xr.load_dataset(tmp_path / "scorecard.nc"), saved)
     assert saved.sel(claim="uniform-structure").verdict == "holds"
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        *(claims, claim_rows, findings, estimates, papers),
-        *(walmer_claims, walmer_findings, walmer_feature_findings),
-    ],
-)
-def test_modules_import_no_tensorflow(module):
-    tree = ast.parse(Path(module.__file__).read_text())
-    imported = [
-        alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import)
-        for alias in node.names
-    ]
-    local = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]
-    assert "tensorflow" not in imported
-    allowed = {"estimates", "findings", "claim_rows", "papers", "plots.style", None}
-    assert {node.module for node in local} <= allowed

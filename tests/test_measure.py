@@ -12,14 +12,15 @@ import xarray as xr
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.papers.figure_entries import SECTIONS
-from vit_tf.analysis.papers.figures import FIGURES, choose_figures, plan_rows
-from vit_tf.analysis.papers.papers import measurements
+from vit_tf.analysis.papers.raghu import section5_locality
+from vit_tf.analysis.papers.raghu.section6_skips import skip_ratio_of
 from vit_tf.analysis.similarity.counterparts import counterparts
 from vit_tf.analysis.study import measure as measuring
-from vit_tf.analysis.study.measure import Data, measure
-from vit_tf.analysis.study.measurement_kinds import Forward, with_inputs
-from vit_tf.analysis.study.models import Subject, block_outputs
+from vit_tf.analysis.study.data import Data
+from vit_tf.analysis.study.measure import measure
+from vit_tf.analysis.study.measurement import SharedPass, with_inputs
+from vit_tf.analysis.study.models import StudyModel, block_outputs
+from vit_tf.analysis.study.plan import all_figures, plan
 
 
 @pytest.fixture(scope="module")
@@ -32,16 +33,10 @@ def data():
         data = tf.data.Dataset.from_tensor_slices((images.astype("float32"), labels))
         return data.batch(16)
 
-    return Data(
-        batches(48),
-        batches(32),
-        batches(48),
-        batches(4),
-        3,
-        {"shots": 16},
-        batches(40),
-        **annotated(rng),
-    )
+    train, validation, test, few = batches(48), batches(32), batches(48), batches(4)
+    there = {"gallery": batches(40), **annotated(rng)}
+    optional = {name: lambda value=value: value for name, value in there.items()}
+    return Data(test, few, train, validation, 3, {"shots": 16}, optional)
 
 
 def annotated(rng):
@@ -101,21 +96,25 @@ def subjects():
         ("After", "after", vit_tf.ViT(**vit), None, "Before"),
         ("Untrained", "fresh", vit_tf.ViT(**vit), None, "ViT-CLS"),
     ]
-    return [
-        Subject(
-            name,
-            role,
-            name,
-            model.taps,
-            model.token_grid,
-            partial(vit_tf.submodel, model),
-            detail,
-            of,
-            (0.9, 48),
-            **first_layer(model),
+    found = []
+    for name, role, model, detail, of in cast:
+        features = partial(vit_tf.submodel, model)
+        origin = next((one for one in found if one.name == of), None)
+        found.append(
+            StudyModel(
+                name,
+                role,
+                name,
+                model.taps,
+                model.token_grid,
+                features,
+                detail,
+                origin,
+                (0.9, 48),
+                **first_layer(model),
+            )
         )
-        for name, role, model, detail, of in cast
-    ]
+    return found
 
 
 def first_layer(model):
@@ -134,8 +133,8 @@ def named(subjects, name):
 @pytest.fixture(scope="module")
 def measured(subjects, data, tmp_path_factory):
     """Every figure's rows and results, and how many passes each data set took."""
-    planned = plan_rows(FIGURES, subjects, data)
-    wanted = [one for _, row in planned for one in row.measurements.values()]
+    pictures, _ = plan(all_figures(), subjects, data)
+    wanted = [one for picture in pictures for one in picture.of.measurements.values()]
     passes, one_pass = [], measuring.one_pass
 
     def counted(requests, images, **options):
@@ -146,41 +145,44 @@ def measured(subjects, data, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measuring, "one_pass", counted)
         results = measure(wanted, data, folder)
-    return planned, wanted, results, passes, folder
+    return pictures, wanted, results, passes, folder
 
 
 def test_every_figure_finds_its_results_and_draws_them(measured):
-    planned, _, results, _, _ = measured
-    assert {entry.numbers for entry, _ in planned} == {entry.numbers for entry in FIGURES}
-    assert {entry.section for entry, _ in planned} == set(SECTIONS)
-    names = [row.name for _, row in planned]
+    pictures, _, results, _, _ = measured
+    shown = {id(picture.figure) for picture in pictures}
+    others = [figure for figure in all_figures() if id(figure) not in shown]
+    assert [figure.name for figure in others] == ["counterparts"]  # of models without a part
+    names = [picture.name for picture in pictures]
     assert len(set(names)) == len(names)
-    for _, row in planned:
-        chosen = {label: results[one.name] for label, one in row.measurements.items()}
-        figure = row.draw(chosen)
-        assert figure.axes, row.name
+    for picture in pictures:
+        chosen = {label: results[one.name] for label, one in picture.of.measurements.items()}
+        figure = picture.draw(chosen)
+        assert figure.axes, picture.name
         plt.close(figure)
-        assert (row.caption(chosen) if callable(row.caption) else row.caption).endswith(".")
+        assert picture.caption(chosen).endswith(".") and "{" not in picture.title
 
 
-def test_one_pass_serves_every_forward_statistic(measured, data):
+def test_images_are_gone_through_once(measured, data):
+    """By all that is compared, and by models that are not in passes of a few of them."""
     _, wanted, _, passes, _ = measured
-    every = with_inputs(wanted).values()
-    names = {one.name for one in every if isinstance(one, Forward) and one.reads == "test"}
-    # The probes of five models read the test images too, in one pass of their own each.
-    forward = [count for images, count in passes if images is data.test and count > 4]
-    apart = ["cka.no-skips", "block_cka.before.after", "pooled_first.untrained"]
-    assert forward == [len(names) - len(apart) - 1]  # two summaries of the untrained one
-    assert sum(images is data.test for images, _ in passes) == 1 + len(apart) + 5
-    assert sum(images is data.train for images, _ in passes) == 5
-    # Images with masks are gone through once with each model.
-    noted = [one.subjects for one in every if isinstance(one, Forward) and one.reads == "objects"]
-    assert sum(images is data.objects for images, _ in passes) == len(set(noted))
+    every = [one for one in with_inputs(wanted).values() if isinstance(one, SharedPass)]
+    gone = {
+        reads: [count for images, count in passes if images is data.read(reads)]
+        for reads in {one.reads for one in every}
+    }
+    for reads, counts in gone.items():
+        assert sum(counts) == sum(one.reads == reads for one in every)
+        models = {model for one in every for model in one.models if one.reads == reads}
+        assert len(counts) <= -(-len(models) // 3), reads
+    models = {m for one in every if one.reads == "test" for m in one.models}
+    apart = len([m for m in models if m.name in ("No skips", "Before", "After", "Untrained")])
+    assert apart == 4 and len(gone["test"]) == 2
 
 
 def test_what_is_kept_is_what_is_told(measured):
     _, wanted, results, _, folder = measured
-    assert "pooled_first.vit-cls" not in results
+    assert "pooled_cls_test.vit-cls" not in results
     kept = {one.name for one in with_inputs(wanted).values() if one.kept}
     assert set(results) == kept == {path.stem for path in folder.glob("*.nc")}
 
@@ -191,25 +193,25 @@ def test_measurements_of_classes_objects_and_tasks_are_those_of_the_analyses(
     results, vit = measured[2], named(subjects, "ViT-CLS")
     blocks = [tap for tap in block_outputs(vit.taps) if "/" in tap]
     features = vit.features(*blocks)
-    direct = analysis.knn_accuracy(features, data.gallery, data.test, 3)
+    direct = analysis.knn_accuracy(features, data.read("gallery"), data.test, 3)
     xr.testing.assert_equal(results["knn_accuracy.vit-cls"], direct)
-    spatial = analysis.clustering(features, data.test, 3, tokens="rest")
+    spatial = analysis.clustering(features, data.test, 3, tokens="spatial")
     np.testing.assert_allclose(
         results["clustering_rest.vit-cls"].sel(layer=blocks).purity, spatial.purity
     )
 
     features = vit.features("embedding", *blocks)
-    purity = analysis.object_clustering(features, data.parts, 6)
+    purity = analysis.object_clustering(features, data.read("parts"), 6)
     xr.testing.assert_allclose(results["parts.vit-cls"], purity)
-    masks = data.objects.map(lambda images, masks, _: (images, masks[:, 0]))
+    masks = data.read("objects").map(lambda images, masks, _: (images, masks[:, 0]))
     iou = analysis.attention_saliency(vit.features("*/weights"), masks)
     xr.testing.assert_allclose(results["saliency.vit-cls"], iou)
-    followed = analysis.label_propagation(features, data.videos)
+    followed = analysis.label_propagation(features, data.read("videos"))
     xr.testing.assert_allclose(results["propagation.vit-cls"], followed)
-    retrieved = analysis.retrieval(vit.features(*blocks), *data.landmarks)
+    retrieved = analysis.retrieval(vit.features(*blocks), *data.read("landmarks"))
     xr.testing.assert_allclose(results["retrieval.vit-cls"], retrieved)
-    assert list(results["linear_probe.vit-gap"].tokens.values) == ["mean"]
-    found = analysis.keypoint_correspondence(features, data.pairs)
+    assert list(results["linear_probe.vit-gap"].tokens.values) == ["all"]
+    found = analysis.keypoint_correspondence(features, data.read("pairs"))
     xr.testing.assert_allclose(results["keypoints.vit-cls"], found)
 
 
@@ -234,7 +236,7 @@ def test_measurements_are_those_of_the_analyses(measured, subjects, data):
     xr.testing.assert_allclose(results["fine_tuning.before.after"].cka, tuned.cka)
 
     branch = analysis.receptive_field(
-        vit.features("*/branch"), data.few, channels=measuring.CHANNELS, grid=vit.grid
+        vit.features("*/branch"), data.few, channels=section5_locality.CHANNELS, grid=vit.grid
     )
     np.testing.assert_allclose(results["receptive_field_branch.vit-cls"], branch, rtol=1e-4)
     assert set(results["receptive_field.bit"].layer.values) == {
@@ -265,7 +267,7 @@ def test_probes_choose_their_penalty_on_held_out_images(measured, subjects, data
 def test_nothing_is_measured_twice(measured, data, monkeypatch):
     _, wanted, results, _, folder = measured
     monkeypatch.setattr(measuring, "one_pass", None)
-    monkeypatch.setattr(measuring, "receptive_field", None)
+    monkeypatch.setattr(section5_locality, "receptive_field", None)
     again = measure(wanted, data, folder)
     assert again.keys() == results.keys()
     for name, result in results.items():
@@ -274,24 +276,28 @@ def test_nothing_is_measured_twice(measured, data, monkeypatch):
 
 def test_one_failure_does_not_lose_the_others(subjects, data, tmp_path):
     vit = named(subjects, "ViT-CLS")
-    good = measurements.skip_ratio(vit)
+    good = skip_ratio_of(vit)
 
     def broken(features):
         def fail(totals):
             raise ValueError("no such thing")
 
-        return dataclasses.replace(good.statistic(features), finish=fail)
+        return dataclasses.replace(good.make(features), finish=fail)
 
-    bad = dataclasses.replace(good, name="broken.vit-cls", statistic=broken)
+    bad = dataclasses.replace(good, name="broken.vit-cls", make=broken)
     with pytest.raises(ValueError, match=r"^broken.vit-cls: no such thing$"):
         measure([bad, good], data, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["skip_ratio.vit-cls.nc"]
 
 
-def test_figures_are_chosen_by_number():
-    assert choose_figures() == list(FIGURES)
-    assert [entry.numbers[0] for entry in choose_figures(["E.1", "1", "B.1"])] == ["1", "7"]
-    assert choose_figures(["1"])[0].paper == "Figures 1 and B.1"
-    assert choose_figures(["2"])[0].paper == "Figure 2"
-    with pytest.raises(ValueError, match=r"figures among 1, B.1, .*sanity.*. Received: 99"):
-        choose_figures(["1", "99"])
+def test_a_statistic_that_cannot_be_made_costs_no_other_of_its_pass(subjects, data, tmp_path):
+    vit = named(subjects, "ViT-CLS")
+    good = skip_ratio_of(vit)
+
+    def refuse(features):
+        raise ValueError("not of these taps")
+
+    bad = [dataclasses.replace(good, name=f"{n}.vit-cls", make=refuse) for n in ("one", "two")]
+    with pytest.raises(ValueError, match=r"^one.vit-cls, two.vit-cls: not of these taps$"):
+        measure([bad[0], good, bad[1]], data, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["skip_ratio.vit-cls.nc"]

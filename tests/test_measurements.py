@@ -1,16 +1,29 @@
+import dataclasses
 from functools import partial
 
 import numpy as np
 import pytest
 
 import vit_tf
-from vit_tf.analysis.papers.papers import measurements
-from vit_tf.analysis.study.models import Subject, block_outputs, representations, slug
+from vit_tf.analysis.engine.stream import evaluate
+from vit_tf.analysis.papers.raghu.section4_structure import cka_of, cka_of_two
+from vit_tf.analysis.papers.raghu.section5_locality import (
+    branch_field_of,
+    head_similarity_of,
+    receptive_field_of,
+)
+from vit_tf.analysis.papers.raghu.section7_localization import (
+    localization_of,
+    localization_of_stages,
+)
+from vit_tf.analysis.papers.raghu.section7_probes import ridge_probe_of
+from vit_tf.analysis.papers.raghu.section8_scale import data_scale_of
+from vit_tf.analysis.study.models import StudyModel, block_outputs, representations, slug
 
 
 def subject(name, role, model):
     features = partial(vit_tf.submodel, model)
-    return Subject(name, role, name, model.taps, model.token_grid, features)
+    return StudyModel(name, role, name, model.taps, model.token_grid, features)
 
 
 @pytest.fixture(scope="module")
@@ -48,23 +61,24 @@ def test_slugs_are_file_names():
 
 
 def test_measurements_are_named_after_analysis_and_models(vit, bit):
-    assert measurements.cka(vit).name == "cka.vit-cls"
-    assert measurements.cka(vit, bit).name == "cka.vit-cls.bit"
-    assert measurements.receptive_field(vit).name == "receptive_field.vit-cls"
-    assert measurements.receptive_field(vit, "branch").name == "receptive_field_branch.vit-cls"
-    names = [measurements.ridge_probe(bit, tokens).name for tokens in ("mean", "first", "each")]
+    assert cka_of(vit).name == "cka.vit-cls"
+    assert cka_of_two(vit, bit).name == "cka.vit-cls.bit"
+    assert receptive_field_of(vit).name == "receptive_field.vit-cls"
+    assert branch_field_of(vit).name == "receptive_field_branch.vit-cls"
+    names = [ridge_probe_of(bit, tokens).name for tokens in ("all", "cls", "each")]
     assert names == ["ridge_probe.bit", "ridge_probe_first.bit", "ridge_probe_tokens.bit"]
-    assert measurements.data_scale(vit, {0.1: bit}).name == "data_scale.vit-cls"
-    assert measurements.data_scale(vit, {0.1: bit}).subjects == (bit, vit)
+    tenth = dataclasses.replace(bit, role="fraction", detail=0.1, of=vit)
+    (scale,) = data_scale_of([vit, tenth]).values()
+    assert scale.name == "data_scale.vit-cls" and scale.all_models == (tenth, vit)
 
 
 def test_models_with_and_without_stages(vit, bit):
     assert vit.stages == [] and bit.stages == ["stage1", "stage2"]
     assert vit.has_attention and not bit.has_attention
-    assert measurements.localization(vit).taps == (("block00/mlp/sum", "block01/mlp/sum"),)
-    assert measurements.localization(bit).taps == (("stage2/unit02/sum",),)
-    assert measurements.localization(bit, "stage1").taps == (("stage1/unit01/sum",),)
-    heads = measurements.head_similarity(vit, bit)
+    assert localization_of(vit).taps == (("block00/mlp/sum", "block01/mlp/sum"),)
+    assert localization_of(bit).taps == (("stage2/unit02/sum",),)
+    assert localization_of_stages(bit)["stage1"].taps == (("stage1/unit01/sum",),)
+    heads = head_similarity_of(vit, bit)
     assert heads.taps == (
         ("block00/attention/weights", "block00/attention/heads"),
         ("root", "stage1/unit01/sum"),
@@ -72,13 +86,11 @@ def test_models_with_and_without_stages(vit, bit):
 
 
 def test_places_of_an_early_stage_lie_at_the_quarters_of_its_map(bit):
-    early = measurements.localization(bit, "stage1")
+    early = localization_of_stages(bit)["stage1"]
     features = bit.features(*early.taps[0])
     rng = np.random.default_rng(0)
     images = rng.normal(size=(8, 16, 16, 3)).astype("float32")
-    totals = measurements.localization(bit, "stage1").statistic(features)
-    from vit_tf.analysis.engine.stream import evaluate
-
+    totals = localization_of_stages(bit)["stage1"].make(features)
     result = evaluate(totals, images, features)
     side = result.sizes["row"]
     quarters = {side // 4, side // 2, 3 * side // 4}

@@ -10,15 +10,15 @@ from attention_heads import head, mean_of
 from vit_tf import TokenGrid
 from vit_tf.analysis.attention.aligned_attention import aligned_attention
 from vit_tf.analysis.attention.head_classes import head_classes
-from vit_tf.analysis.papers.papers import (
-    RAGHU,
-    WALMER,
-    walmer_claims,
-    walmer_feature_findings,
-    walmer_findings,
-)
-from vit_tf.analysis.study import claims
-from vit_tf.analysis.study.claims import as_dataset, scorecard
+from vit_tf.analysis.papers.raghu import RAGHU
+from vit_tf.analysis.papers.walmer import WALMER
+from vit_tf.analysis.papers.walmer.section4_heads import offset_heads as one_sided
+from vit_tf.analysis.papers.walmer.section4_heads import phases
+from vit_tf.analysis.papers.walmer.section5_clusters import objects_peak_early as peak
+from vit_tf.analysis.papers.walmer.section6_tasks import keypoints_before_last as best_before_last
+from vit_tf.analysis.papers.walmer.section6_tasks import task_scores
+from vit_tf.analysis.study.judge import as_dataset, scorecard
+from vit_tf.analysis.study.plan import all_figures
 
 ROLES = {"vit": "vit", "fresh": "vit-untrained", "noise": "vit-noise"}
 EXPECTED = {1: "holds", -1: "does not hold", 0: "cannot tell"}
@@ -315,11 +315,13 @@ def judge(name, results):
 
 
 def test_every_claim_has_its_cases_and_comes_after_those_of_the_first_paper():
-    assert list(BUILDERS) == [row.name for row in walmer_claims.ROWS]
-    assert {row.source for row in walmer_claims.ROWS} == {WALMER}
-    names = [row.name for row in claims.ROWS]
-    assert names[-len(BUILDERS) :] == list(BUILDERS) and len(set(names)) == len(names)
-    assert {row.source for row in claims.ROWS[: -len(BUILDERS)]} == {RAGHU}
+    of = {figure.paper: [] for figure in all_figures()}
+    for figure in all_figures():
+        of[figure.paper] += [finding.name for finding in figure.findings]
+    assert sorted(BUILDERS) == sorted(of[WALMER])
+    assert list(of)[:2] == [RAGHU, WALMER]
+    names = [name for names in of.values() for name in names]
+    assert len(set(names)) == len(names) == len(of[RAGHU]) + len(of[WALMER])
 
 
 @pytest.mark.parametrize("side", EXPECTED)
@@ -329,7 +331,7 @@ def test_verdict(name, side):
     claim = judge(name, results)
     assert claim.verdict == EXPECTED[side], claim
     assert claim.low <= claim.value <= claim.high
-    assert set(claim.results) <= set(results) and claim.source == WALMER
+    assert set(claim.results) <= set(results) and claim.source == WALMER.source
 
 
 @pytest.mark.parametrize(
@@ -373,10 +375,7 @@ def test_one_sidedness_is_half_the_difference_to_the_mirror_image(before, behind
     dims = ("layer", "head", "row_offset", "column_offset")
     aligned = xr.DataArray(share, dims=dims)
     kinds = xr.Dataset({"relative_spread": (("layer", "head"), [[0.3, 0.3]])})
-    found = [
-        walmer_findings.offset_heads(aligned.isel(head=[one]), kinds.isel(head=[one])).value
-        for one in range(2)
-    ]
+    found = [one_sided(aligned.isel(head=[one]), kinds.isel(head=[one])).value for one in range(2)]
     np.testing.assert_allclose(found, [expected, expected / 2], atol=1e-12)
 
 
@@ -389,14 +388,14 @@ def test_a_head_that_looks_at_a_corner_of_the_image_is_no_offset_head():
     corner = np.zeros((GRID.num_spatial, GRID.num_spatial))
     corner[:, 0] = 1
     mean = mean_of([[corner] * 4], GRID)
-    estimate = walmer_findings.offset_heads(aligned_attention(mean), head_classes(mean))
+    estimate = one_sided(aligned_attention(mean), head_classes(mean))
     assert (estimate.value, estimate.low, estimate.high) == (0, 0, 0)
 
 
 def test_the_choice_of_the_best_layer_is_not_what_makes_it_the_best(rng):
     """Layers that are all alike: the best of eleven is better than the last only by luck."""
     tasks = [keypoints_of(rng.normal(size=(8, 12))) for _ in range(300)]
-    found = [walmer_feature_findings.before_last(task) for task in tasks]
+    found = [best_before_last(task) for task in tasks]
     assert np.mean([estimate.low > 0 for estimate in found]) < 0.07
     assert np.mean([estimate.high < 0 for estimate in found]) < 0.07
 
@@ -411,25 +410,25 @@ def keypoints_of(values):
 
 def test_a_layer_is_chosen_on_the_units_that_it_is_not_scored_on():
     values = np.array([[5.0, 0, 1], [0, 5, 1], [5, 0, 1], [0, 5, 1]])
-    estimate = walmer_feature_findings.before_last(keypoints_of(values))
+    estimate = best_before_last(keypoints_of(values))
     assert estimate.value == -1  # each half chooses the layer that is worst in the other
 
 
 def test_scores_of_videos_count_each_video_once():
     scores = np.concatenate([np.ones((3, 1)), np.tile([0.0, 0.2, 0.5], (3, 2))], axis=1)
     result = videos(scores).isel(object=[0, 1, 2, 3, 4, 5, 5, 4, 5, 4])
-    found, over = walmer_feature_findings._task_scores(result)
+    found, over = task_scores(result)
     assert over == "videos"
     np.testing.assert_allclose(found, scores[:, 1:])
 
 
 def test_layers_of_other_depths_are_those_of_the_same_share_of_it():
-    first, third, late = walmer_findings._phases(np.arange(1, 13))
+    first, third, late = phases(np.arange(1, 13))
     assert [first.tolist(), third.tolist()] == [[1, 2], [3, 4, 5, 6]] and late[0] == 7
-    first, third, late = walmer_findings._phases(np.arange(1, 5))
+    first, third, late = phases(np.arange(1, 5))
     assert [first.tolist(), third.tolist(), late.tolist()] == [[1], [2], [3, 4]]
     twelve = clusters(np.arange(12) / 12, [f"block{i:02}/mlp/sum" for i in range(12)])
-    estimate = walmer_feature_findings.purity_peaks_early(twelve)
+    estimate = peak(twelve)
     np.testing.assert_allclose(estimate.value, (8 + 9 + 10) / 36 - 11 / 12)
 
 

@@ -196,9 +196,11 @@ class Selector:
         roles: parts of the models that it shows.
         choose: function of the selector, the models and the function that measures them to a list
             of `Selection` and a list of sentences on why there are no others.
-        anyone: whether it shows models without a part in a study too; a sentence says why not.
+        anyone: whether it shows models without a part in a study too; or a sentence on why not,
+            which is empty where another figure shows them.
         others: for `pairs`, the parts of the second model.
         baselines: for `together`, the random baselines that are drawn beside the models.
+        needing: for `group`, function of a model that raises a `Lacking` for one to be left out.
     """
 
     roles: tuple[str, ...]
@@ -206,6 +208,7 @@ class Selector:
     anyone: bool | str = True
     others: tuple[str, ...] = ()
     baselines: tuple[str, ...] = ()
+    needing: Callable | None = None
 
     @property
     def all_roles(self):
@@ -215,9 +218,11 @@ class Selector:
     def select(self, models, measure):
         """What `choose` returns, and the reason where a figure is not of anyone's models."""
         found, reasons = self.choose(self, models, measure)
-        if not found and self.anyone is not True and playing(models, "model"):
-            return found, [self.anyone or f"It needs {self._words()}, as the study trains them."]
-        return found, reasons
+        if found or self.anyone is True or not playing(models, "model"):
+            return found, reasons
+        if self.anyone is False:
+            return found, [f"It needs {self._words()}, as the study trains them."]
+        return found, [self.anyone] if self.anyone else []
 
     def _words(self):
         trained = [role for role in self.all_roles if role not in ("vit", "gap", "resnet")]
@@ -251,9 +256,9 @@ def pairs(roles, others, *, ordered=False, anyone=True):
     return Selector(roles, _ordered_pairs if ordered else _pairs, anyone, others=others)
 
 
-def group(*roles, anyone=True):
-    """One picture of what is measured of all these models at once."""
-    return Selector(roles, _group, anyone)
+def group(*roles, anyone=True, needing=None):
+    """One picture of what is measured of all these models at once, of those with what is needed."""
+    return Selector(roles, _group, anyone, needing=needing)
 
 
 def playing(models, *roles):
@@ -339,13 +344,17 @@ def _of_pairs(selector, models, measure, arranged):
 
 
 def _group(selector, models, measure):
-    chosen = selector.of(models)
+    chosen, reasons = [], []
+    for model in selector.of(models):
+        _, lacking = _measured(selector.needing, model) if selector.needing else (None, None)
+        chosen += [] if lacking else [model]
+        reasons += [lacking] if lacking and model.role == "model" else []
     measured, lacking = _measured(measure, chosen) if chosen else (None, None)
     if not measured:
-        return [], [lacking] if lacking and playing(chosen, "model") else []
+        return [], reasons + ([lacking] if lacking and playing(models, "model") else [])
     leading = selector.roles[:1] or ("model",)
     first = sorted(chosen, key=lambda model: model.role not in leading)
-    return [_selection(tuple(first), measured, "all")], []
+    return [_selection(tuple(first), measured, "all")], reasons
 
 
 def _selection(models, measured, label):

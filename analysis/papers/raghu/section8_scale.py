@@ -123,7 +123,7 @@ FIGURE_G = Figure(
     numbers="G.1 G.2",
     chapter=SCALE,
     shows=SHOWS,
-    models=group("before", "after", anyone="Nothing was fine-tuned here."),
+    models=group("before", "after", anyone=""),
     measure=fine_tuning_of,
     draw=plot_counterparts,
     name="fine-tuning",

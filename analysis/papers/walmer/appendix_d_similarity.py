@@ -19,23 +19,23 @@ from .section5_clusters import ALL
 
 def last_layers_of(models):
     """Similarity of the last tokens of several models."""
-    last = {model: _last_tokens(model) for model in models}
-    last = {model: tap for model, tap in last.items() if tap}
-    if len(last) < 2:
-        raise Lacking("It compares the last tokens of two models, on grids that are known.")
-    names = [model.name for model in last]
+    if len(models) < 2:
+        raise Lacking("It compares two models; one is given.")
+    names = [model.name for model in models]
+    taps = [(last_tokens(model),) for model in models]
 
     def make(*features):
         return last_layer_statistic(dict(zip(names, features, strict=True)))
 
-    return statistic("last_layers", tuple(last), [(tap,) for tap in last.values()], make)
+    return statistic("last_layers", tuple(models), taps, make)
 
 
-def _last_tokens(model):
-    """The last tap that holds tokens or places, or None."""
+def last_tokens(model):
+    """The last tap that holds tokens or places."""
+    model.require_grid()
     norm = [tap for tap in model.taps if tap == "norm"]
-    found = model.on_grid(norm or model.blocks) if model.grid else []
-    return found[-1] if found else None
+    found = model.on_grid(norm or model.blocks)
+    return (found or model.lacks("layers on the grid of its tokens or places"))[-1]
 
 
 def norm_cka_of(model):
@@ -81,7 +81,7 @@ FIGURE_6 = Figure(
     numbers="6 19",
     chapter=STRUCTURE,
     shows="similarity of the last layers of all models",
-    models=group(*ALL),
+    models=group(*ALL, needing=last_tokens),
     measure=last_layers_of,
     draw=plot_last_layer_cka,
     name="last-layers",

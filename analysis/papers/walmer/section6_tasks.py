@@ -118,7 +118,7 @@ def keypoints_mid_to_late(task):
 
 
 def _above_chance(task, noise):
-    (scores, over), (chance, _) = _task_scores(task), _task_scores(noise)
+    (scores, over), (chance, _) = task_scores(task), task_scores(noise)
     if scores.shape != chance.shape:
         raise ValueError(
             "Expected scores of the same layers and data. "
@@ -128,13 +128,13 @@ def _above_chance(task, noise):
 
 
 def _before_last(task):
-    scores, over = _task_scores(task)
+    scores, over = task_scores(task)
     places = np.arange(scores.sizes["layer"])
     return _better_group(scores.values, places[:-1], places[-1:], over)
 
 
 def _mid_to_late(task):
-    scores, over = _task_scores(task)
+    scores, over = task_scores(task)
     count = scores.sizes["layer"]
     places = np.arange(count)
     return _better_group(scores.values, places[(count + 1) // 2 :], places[: count // 2], over)
@@ -153,7 +153,7 @@ def no_single_layer(task, neighbours):
     """
     accuracy = top_one(neighbours)
     best = str(accuracy["layer"].values[accuracy.values.argmax()])
-    scores, over = _task_scores(task)
+    scores, over = task_scores(task)
     names = layer_names(scores)
     if best not in names:
         raise ValueError(f"Expected a score of layer {best}. Received: {', '.join(names)}")
@@ -161,7 +161,7 @@ def no_single_layer(task, neighbours):
     return _better_group(scores.values, np.delete(places, at), places[[at]], over)
 
 
-def _task_scores(task):
+def task_scores(task):
     """Scores of dims (unit, layer), and what the units are: videos, or categories of keypoints."""
     if "pck" in task:
         scores = task["pck"].sel(average="point").sel(threshold=0.1, method="nearest")

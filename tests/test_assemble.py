@@ -6,11 +6,13 @@ import matplotlib.pyplot as plt
 import pytest
 import xarray as xr
 
-from vit_tf.analysis.papers.figure_rows import Row
-from vit_tf.analysis.papers.papers import RAGHU
-from vit_tf.analysis.study import pictures
+from vit_tf.analysis.papers.chapters import STRUCTURE
+from vit_tf.analysis.papers.raghu import RAGHU
+from vit_tf.analysis.study import assemble
+from vit_tf.analysis.study.figure import Figure, Selection, each
+from vit_tf.analysis.study.plan import Picture
 
-ENTRY = SimpleNamespace(section="structure", paper="Figure 1", source=RAGHU)
+MODEL = SimpleNamespace(name="ViT", slug="vit", of=None)
 
 
 @pytest.fixture
@@ -18,15 +20,19 @@ def draw(tmp_path):
     """Function that draws one picture, and the list of the keys of the results that were drawn."""
     drawn = []
 
-    def figure(results):
-        drawn.append([result.attrs["key"] for result in results.values()])
+    def figure(result):
+        drawn.append([result.attrs["key"]])
         return plt.figure(figsize=(0.6, 0.4))
 
     def run(key="a", title="Similarity"):
-        row = Row("cka", title, "Read it.", {"ViT": SimpleNamespace(name="cka.vit")}, figure)
+        figures = Figure(
+            RAGHU, "1", STRUCTURE, "", each("vit"), None, figure, "cka", title, "Read it."
+        )
+        of = Selection((MODEL,), {"ViT": SimpleNamespace(name="cka.vit")}, alone=True)
+        picture = Picture(figures, of)
         result = xr.DataArray(0.0, attrs={"key": key})
-        ((section, made),) = pictures.draw([(ENTRY, row)], {"cka.vit": result}, tmp_path)
-        assert section == "structure" and made.results == ["results/cka.vit.nc"]
+        ((chapter, made),) = assemble.draw([picture], {"cka.vit": result}, tmp_path)
+        assert chapter is STRUCTURE and made.results == ["results/cka.vit.nc"]
         assert made.png.stat().st_size and made.alt == f"{title}. Read it."
 
     return run, drawn
@@ -46,14 +52,12 @@ def test_a_picture_is_drawn_again_when_the_code_that_draws_changes(draw, tmp_pat
     run, drawn = draw
     run()
     package = tmp_path / "package"
-    (package / "plots").mkdir(parents=True)
-    (package / "plots" / "lines.py").write_text("width = 1")
-    (package / "drawing.py").write_text("")
-    monkeypatch.setattr(pictures, "files", lambda _: package)
+    package.mkdir()
+    monkeypatch.setattr(assemble, "files", lambda _: package)
     for width, count in ((1, 2), (1, 2), (2, 3)):
-        (package / "plots" / "lines.py").write_text(f"width = {width}")
-        pictures.drawing_code.cache_clear()
+        (package / "lines.py").write_text(f"width = {width}")
+        assemble.drawing_code.cache_clear()
         run()
         assert len(drawn) == count
     monkeypatch.undo()
-    pictures.drawing_code.cache_clear()
+    assemble.drawing_code.cache_clear()

@@ -6,26 +6,22 @@ import numpy as np
 import pytest
 
 from vit_tf import TokenGrid
-from vit_tf.analysis.papers.figure_entries import READS
-from vit_tf.analysis.papers.figures import (
-    FIGURES,
-    choose_figures,
-    left_out,
-    plan_rows,
-    without_failures,
-)
-from vit_tf.analysis.papers.papers import measurements
-from vit_tf.analysis.study.measure import Data
-from vit_tf.analysis.study.models import Subject, spread
+from vit_tf.analysis.papers.raghu.section7_localization import localization_of
+from vit_tf.analysis.papers.raghu.section7_probes import ridge_probe_of
+from vit_tf.analysis.study.data import OPTIONAL, Data
+from vit_tf.analysis.study.models import StudyModel, spread
+from vit_tf.analysis.study.plan import all_figures, choose_figures, plan, without_failures
 
 # What there may be to read; nothing of it is read here.
-EVERYTHING = Data(*["there"] * 4, 10, **dict.fromkeys(READS, "there"))
+EVERYTHING = Data(*["there"] * 4, 10, optional=dict.fromkeys(OPTIONAL, lambda: "there"))
 IMAGES_ONLY = Data(*["there"] * 4, 10)
 
 
 def model(name, shapes, grid=None, size=(32, 32)):
     """A model without a part in the study; nothing is measured on it."""
-    return Subject(name, "model", name, tuple(shapes), grid, None, shapes=shapes, image_size=size)
+    return StudyModel(
+        name, "model", name, tuple(shapes), grid, None, shapes=shapes, image_size=size
+    )
 
 
 CNN_SHAPES = {
@@ -85,29 +81,29 @@ def test_taps_of_the_grammar_end_blocks_where_it_says():
     stem = model("Hybrid", hybrid, TokenGrid(8, 8, 1, 4))
     assert stem.stages == []
     assert stem.on_grid(stem.blocks) == ["block00/mlp/sum"]
-    assert measurements.localization(stem).taps == (("block00/mlp/sum",),)
+    assert localization_of(stem).taps == (("block00/mlp/sum",),)
     assert stem.with_places(stem.blocks) == list(hybrid)
 
 
 def test_localization_of_unknown_blocks_takes_the_second_half_at_spatial_tokens():
-    one = measurements.localization(TOKENS)
+    one = localization_of(TOKENS)
     assert one.taps == (("layer3", "layer4", "layer5"),)
-    assert list(one.statistic.keywords["tokens"]) == list(range(1, 65))
-    assert measurements.ridge_probe(TOKENS).taps == tuple(TOKEN_SHAPES)
-    assert measurements.ridge_probe(TOKENS, "each").taps[0] == "layer0"
+    assert list(one.make.keywords["tokens"]) == list(range(1, 65))
+    assert ridge_probe_of(TOKENS).taps[0] == tuple(TOKEN_SHAPES)
+    assert ridge_probe_of(TOKENS, "each").taps[0][0] == "layer0"
 
 
-def drawn(subjects, *numbers, data=EVERYTHING):
-    return [row.name for _, row in plan_rows(choose_figures(numbers), subjects, data)]
+def drawn(models, *numbers, data=EVERYTHING):
+    return [picture.name for picture in plan(choose_figures(numbers), models, data)[0]]
 
 
-def why_not(subjects, number, data=EVERYTHING):
-    found = left_out(choose_figures([number]), subjects, data)
-    return [sentence for _, sentences in found for sentence in sentences]
+def why_not(models, number, data=EVERYTHING):
+    _, left_out = plan(choose_figures([number]), models, data)
+    return [sentence for _, sentences in left_out for sentence in sentences]
 
 
 @pytest.mark.parametrize(
-    "subjects, number, rows, reasons",
+    "models, number, pictures, reasons",
     [
         ([CNN], "1", ["cka-cnn"], []),
         ([CNN], "2", [], ["It compares two models; one is given."]),
@@ -122,7 +118,7 @@ def why_not(subjects, number, data=EVERYTHING):
             [CNN],
             "8",
             [],
-            ["It needs models without the skips of a block, as the study trains them."],
+            ["It needs models trained without the skips of a block, as the study trains them."],
         ),
         ([CNN], "9", ["localization-cnn"], []),
         ([PLACELESS], "9", [], None),
@@ -139,7 +135,7 @@ def why_not(subjects, number, data=EVERYTHING):
         ([VIT], "W.20", [], ["ViT has no norms that are known."]),
         ([VIT], "W.23", ["residual-cka-vit"], []),
         ([CNN], "W.23", [], ["CNN has no skips of attention that are known."]),
-        ([OBLONG], "W.30", [], ["Oblong has a grid that is not square."]),
+        ([OBLONG], "W.30", [], ["Oblong has no square grid."]),
         ([OBLONG], "W.8", ["clusters-objects", "clusters-parts"], []),
         ([CNN, VIT], "W.29", ["retrieval"], []),
         ([PLACELESS], "W.T6", ["linear-probe"], []),
@@ -148,21 +144,23 @@ def why_not(subjects, number, data=EVERYTHING):
         ([TOKENS, CNN], "G.1", [], None),
     ],
 )
-def test_figures_are_drawn_of_the_models_that_have_what_they_need(subjects, number, rows, reasons):
-    assert drawn(subjects, number) == rows
+def test_figures_are_drawn_of_the_models_that_have_what_they_need(
+    models, number, pictures, reasons
+):
+    assert drawn(models, number) == pictures
     if reasons is None:
-        assert len(why_not(subjects, number)) == 1
+        assert len(why_not(models, number)) == 1
     else:
-        assert why_not(subjects, number) == reasons
+        assert why_not(models, number) == reasons
 
 
 def test_every_figure_is_either_drawn_or_left_out_with_a_reason():
-    for subject in (CNN, TOKENS, PLACELESS, VIT):
-        for entry in FIGURES:
+    for model in (CNN, TOKENS, PLACELESS, VIT):
+        for number in {figure.choices[0] for figure in all_figures()}:
             for data in (EVERYTHING, IMAGES_ONLY):
-                reasons = left_out([entry], [subject], data)
-                assert bool(plan_rows([entry], [subject], data)) != bool(reasons), entry.title
-                assert all(line.endswith(".") for _, lines in reasons for line in lines)
+                pictures, left_out = plan(choose_figures([number]), [model], data)
+                assert pictures or left_out, number
+                assert all(line.endswith(".") for _, lines in left_out for line in lines)
 
 
 def test_figures_of_masks_videos_and_pairs_need_them():
@@ -177,29 +175,49 @@ def test_figures_of_masks_videos_and_pairs_need_them():
 
 def test_maps_of_a_patch_embedding_alone_make_no_convolutional_model():
     assert drawn([VIT, TOKENS], "5") == []
-    (reason,) = why_not([VIT, TOKENS], "5")
-    assert "attention heads: ViT" in reason and "maps: none" in reason
+    reasons = why_not([VIT, TOKENS], "5")
+    assert len(reasons) == 2 and "Tokens has no maps of convolutions." in reasons
 
 
-def test_a_row_loses_the_model_that_failed_and_says_so():
-    planned = plan_rows(choose_figures(["13"]), [CNN, TOKENS], EVERYTHING)
+def test_a_picture_loses_the_model_that_failed_and_says_so():
+    pictures, _ = plan(choose_figures(["13"]), [CNN, TOKENS], EVERYTHING)
     results = {"ridge_probe.cnn": None, "ridge_probe.tokens": "measured"}
-    kept, failed = without_failures(planned, results, {"ridge_probe.cnn": "Expected more."})
-    assert [list(row.measurements) for _, row in kept] == [["Tokens"]]
-    assert failed == [(planned[0][1].title, ["CNN: Expected more."])]
+    kept, failed = without_failures(pictures, results, {"ridge_probe.cnn": "Expected more."})
+    assert [list(picture.of.measurements) for picture in kept] == [["Tokens"]]
+    assert failed == [(pictures[0].title, ["CNN: Expected more."])]
     nothing = dict.fromkeys(results)
     problems = dict.fromkeys(results, "Expected more.")
-    assert without_failures(planned, nothing, problems)[0] == []
+    assert without_failures(pictures, nothing, problems)[0] == []
 
 
-def test_a_row_is_not_drawn_of_its_baselines_alone():
-    fresh = dataclasses.replace(VIT, name="ViT, untrained", role="fresh", of="ViT")
-    planned = plan_rows(choose_figures(["W.5"]), [VIT, fresh], EVERYTHING)
-    ((_, row),) = planned
-    assert list(row.measurements) == ["ViT", "ViT, untrained"]
-    assert row.baselines == ("ViT, untrained",)
+def test_a_picture_is_not_drawn_of_its_baselines_alone():
+    fresh = dataclasses.replace(VIT, name="ViT, untrained", role="fresh", of=VIT)
+    pictures, _ = plan(choose_figures(["W.5"]), [VIT, fresh], EVERYTHING)
+    (picture,) = pictures
+    assert list(picture.of.measurements) == ["ViT", "ViT, untrained"]
+    assert picture.of.baselines == ("ViT, untrained",)
     results = {"saliency.vit": None, "saliency.vit-untrained": "measured"}
-    assert without_failures(planned, results, {"saliency.vit": "Expected more."})[0] == []
+    assert without_failures(pictures, results, {"saliency.vit": "Expected more."})[0] == []
     results = {"saliency.vit": "measured", "saliency.vit-untrained": None}
-    ((_, row),), _ = without_failures(planned, results, {"saliency.vit-untrained": "No."})
-    assert list(row.measurements) == ["ViT"]
+    ((picture,), _) = without_failures(pictures, results, {"saliency.vit-untrained": "No."})
+    assert list(picture.of.measurements) == ["ViT"]
+
+
+def test_figures_are_chosen_by_number():
+    assert choose_figures() == list(all_figures())
+    assert [figure.choices[0] for figure in choose_figures(["E.1", "1", "B.1"])] == ["1", "7", "7"]
+    assert choose_figures(["1"])[0].reference == "Figures 1 and B.1"
+    assert choose_figures(["2"])[0].reference == "Figure 2"
+    assert choose_figures(["W.T6"])[0].reference == "Table 6"
+    with pytest.raises(ValueError, match=r"figures .*Received: 99"):
+        choose_figures(["1", "99"])
+
+
+@pytest.mark.parametrize(
+    "model, part",
+    [(VIT, "vit"), (CNN, "resnet"), (TOKENS, None), (NO_SKIPS, "vit")],
+)
+def test_the_part_of_a_model_is_what_it_is(model, part):
+    assert model.part == part
+    assert dataclasses.replace(model, told="mixer").part == "mixer"
+    assert dataclasses.replace(model, role="seed").part == "seed"
