@@ -220,8 +220,10 @@ def test_unknown_names_and_data_sets_that_cannot_be_had(tmp_path, monkeypatch):
     def fail(builder, **kwargs):
         raise ConnectionError("no route")
 
+    import requests
     import tensorflow_datasets as tfds
 
+    monkeypatch.setattr(requests, "head", lambda url, **kwargs: requests.Response())
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
     message = rf"Received: 'cifar10', neither found nor downloaded to {tmp_path}.*no route"
     with pytest.raises(ValueError, match=message):

@@ -5,6 +5,9 @@ import xarray as xr
 
 from vit_tf import TokenGrid
 
+from ..engine.results import mean_of
+from .attention import LEFT_OUT
+
 NORMALIZERS = ("queries", "coverage")
 UNITS = ("pixels", "unit")
 
@@ -12,21 +15,23 @@ UNITS = ("pixels", "unit")
 def aligned_attention(mean, normalize="queries"):
     """Attention by the offset from the query to the key, averaged over the queries with a place.
 
-        aligned(d) = 1 / N(d) sum over q of spatial(q, q + d),  q and q + d on the grid
+        aligned(d) = 1 / N(d) sum over q of w(q) spatial(q, q + d),  q and q + d on the grid
 
     (aligned aggregated attention maps: Walmer et al. 2023, section 4.2, figure 3). Queries near an
-    edge have no keys beyond it, so fewer queries add to a larger offset.
+    edge have no keys beyond it, so fewer queries add to a larger offset. The weight w(q) is 1, or
+    the share of the examples that `mean_attention` did not leave out at this query.
 
     Args:
         mean: Dataset from `mean_attention`.
-        normalize: `"queries"`, N(d) the number of queries, as in the paper: each map sums to 1 and
-            is the distribution of offsets. Or `"coverage"`, N(d) the number of queries that have a
-            key at that offset: uniform attention is flat, and maps do not sum to 1.
+        normalize: `"queries"`, N(d) the sum of w over the queries, as in the paper: each map sums
+            to 1 and is the distribution of offsets. Or `"coverage"`, N(d) its sum over the queries
+            that have a key at that offset: uniform attention is flat, and maps do not sum to 1.
 
     Returns:
         DataArray of shape (layer, head, row_offset, column_offset), of 2 rows - 1 by
         2 columns - 1 offsets; the coordinates are in pixels, down and to the right, and the query
-        is at (0, 0).
+        is at (0, 0). The coordinate `left_out` of shape (layer, head) is the number of (example,
+        query) pairs left out; where N(d) is 0, the map is NaN.
 
     Raises:
         ValueError: for another `normalize`, or a `mean` that is not of `mean_attention`.
@@ -34,18 +39,22 @@ def aligned_attention(mean, normalize="queries"):
     if normalize not in NORMALIZERS:
         raise ValueError(f"Expected normalize in {NORMALIZERS}. Received: normalize={normalize!r}")
     grid = grid_of_mean(mean)
-    maps = grid.as_map(_of_spatial_queries(mean, grid))
-    counted, one = _aligned_sum(maps, grid), np.ones((grid.num_spatial, grid.rows, grid.columns))
-    counted /= grid.num_spatial if normalize == "queries" else _aligned_sum(one, grid)
+    share, weights = _of_spatial_queries(mean, grid)
+    aligned = _aligned_sum(grid.as_map(share * weights[..., None]), grid)
+    if normalize == "queries":
+        counted = weights.sum(axis=-1)[..., None, None]
+    else:
+        everywhere = (*weights.shape, grid.rows, grid.columns)
+        counted = _aligned_sum(np.broadcast_to(weights[..., None, None], everywhere), grid)
     sides = [np.arange(1 - side, side) * grid.stride for side in (grid.rows, grid.columns)]
     coords = {
         f"{side}_offset": (f"{side}_offset", offsets, {"units": "pixels"})
         for side, offsets in zip(("row", "column"), sides, strict=True)
     }
     return xr.DataArray(
-        counted,
+        mean_of(aligned, counted),
         dims=("layer", "head", *coords),
-        coords={"layer": mean["layer"], "head": mean["head"]} | coords,
+        coords=_heads(mean, left_out_of(mean)[:, :, grid.prefix :].sum(axis=-1)) | coords,
         name="aligned_attention",
         attrs=_facts(mean, "attention by offset from the query", "1") | {"normalize": normalize},
     )
@@ -73,25 +82,32 @@ def attention_offset(aligned):
     Returns:
         Dataset of `row_offset`, `column_offset` (down and to the right) and `length` of the centre
         of mass, and `peak_row` and `peak_column`, the offset that is attended to most; all of
-        shape (layer, head), in pixels.
+        shape (layer, head), in pixels, and NaN for a head whose map is.
     """
     dims = ("row_offset", "column_offset")
     share = aligned / aligned.sum(dims)
-    row, column = ((share * aligned[dim]).sum(dims) for dim in dims)
-    peak = aligned.argmax(dims)
+    row, column = ((share * aligned[dim]).sum(dims, min_count=1) for dim in dims)
+    peak = {dim: at.where(row.notnull()) for dim, at in _peak(aligned, dims).items()}
     values = {
         "row_offset": (row, "mean offset, down"),
         "column_offset": (column, "mean offset, to the right"),
         "length": (np.hypot(row, column), "length of the mean offset"),
-        "peak_row": (aligned[dims[0]][peak[dims[0]]], "offset of the peak, down"),
-        "peak_column": (aligned[dims[1]][peak[dims[1]]], "offset of the peak, to the right"),
+        "peak_row": (peak[dims[0]], "offset of the peak, down"),
+        "peak_column": (peak[dims[1]], "offset of the peak, to the right"),
     }
     variables = {
         name: (("layer", "head"), value.values, {"long_name": words, "units": "pixels"})
         for name, (value, words) in values.items()
     }
     attrs = {name: aligned.attrs[name] for name in aligned.attrs if name not in _OF_VALUES}
-    return xr.Dataset(variables, {name: aligned[name] for name in ("layer", "head")}, attrs)
+    labels = {name: of for name, of in aligned.coords.items() if name not in dims}
+    return xr.Dataset(variables, labels, attrs)
+
+
+def _peak(aligned, dims):
+    """The offsets that are attended to most: dict from dim to DataArray of dims (layer, head)."""
+    place = aligned.fillna(-1.0).argmax(dims)
+    return {dim: aligned[dim][place[dim]] for dim in dims}
 
 
 def mean_distance(mean, units="pixels"):
@@ -99,7 +115,8 @@ def mean_distance(mean, units="pixels"):
 
         distance = mean over q of sum_k spatial(q, k) |position(q) - position(k)|
 
-    over queries and keys that have a place. In pixels it equals `attention_distance`.
+    over queries and keys that have a place, each query with the weight of `aligned_attention`. In
+    pixels it equals `attention_distance`.
 
     Args:
         mean: Dataset from `mean_attention`.
@@ -108,7 +125,8 @@ def mean_distance(mean, units="pixels"):
             appendix C.2).
 
     Returns:
-        DataArray of shape (layer, head).
+        DataArray of shape (layer, head), with the coordinate `left_out` as of
+        `attention_distance`.
 
     Raises:
         ValueError: for other `units`, or a `mean` that is not of `mean_attention`.
@@ -117,12 +135,13 @@ def mean_distance(mean, units="pixels"):
         raise ValueError(f"Expected units in {UNITS}. Received: units={units!r}")
     grid = grid_of_mean(mean)
     distances = grid.distances() if units == "pixels" else _unit_distances(grid)
-    share = _of_spatial_queries(mean, grid)
+    share, weights = _of_spatial_queries(mean, grid)
     of = {"pixels": "pixels", "unit": "sides of the grid"}[units]
+    summed = np.einsum("lhqk,qk,lhq->lh", share, distances, weights, optimize=True)
     return xr.DataArray(
-        np.einsum("lhqk,qk->lh", share, distances) / grid.num_spatial,
+        mean_of(summed, weights.sum(axis=-1)),
         dims=("layer", "head"),
-        coords={"layer": mean["layer"], "head": mean["head"]},
+        coords=_heads(mean, left_out_of(mean)[:, :, grid.prefix :].sum(axis=-1)),
         name="mean_distance",
         attrs=_facts(mean, "mean attention distance", of),
     )
@@ -140,30 +159,34 @@ def attention_maps(mean, query="cls"):
 
     Args:
         mean: Dataset from `mean_attention`.
-        query: `"cls"`, the first token; `"spatial"`, the mean over the queries that have a place;
-            or the position of one token in the sequence, prefix included.
+        query: `"cls"`, the first token; `"spatial"`, the mean over the queries that have a place,
+            each with the weight of `aligned_attention`; or the position of one token in the
+            sequence, prefix included.
 
     Returns:
-        DataArray of shape (layer, head, row, column); each map sums to 1.
+        DataArray of shape (layer, head, row, column); each map sums to 1, or is NaN where all
+        examples were left out. The coordinate `left_out` of shape (layer, head) is the number of
+        (example, query) pairs left out.
 
     Raises:
         ValueError: for a query that the tokens do not have, or a `mean` not of `mean_attention`.
     """
     grid = grid_of_mean(mean)
-    spatial = mean["spatial"].transpose("layer", "head", "query", "spatial_key").values
+    left_out = left_out_of(mean)
     if isinstance(query, str) and query == "spatial":
-        share = spatial[:, :, grid.prefix :].mean(axis=2)
+        share, weights = _of_spatial_queries(mean, grid)
+        summed = np.einsum("lhqk,lhq->lhk", share, weights)
+        share = mean_of(summed, weights.sum(axis=-1)[..., None])
+        left_out = left_out[:, :, grid.prefix :].sum(axis=-1)
     else:
-        share = spatial[:, :, _position(query, grid)]
+        place = _position(query, grid)
+        spatial = mean["spatial"].transpose("layer", "head", "query", "spatial_key")
+        share, left_out = spatial.values[:, :, place], left_out[:, :, place]
     return xr.DataArray(
         grid.as_map(share),
         dims=("layer", "head", "row", "column"),
-        coords={
-            "layer": mean["layer"],
-            "head": mean["head"],
-            "row": np.arange(grid.rows),
-            "column": np.arange(grid.columns),
-        },
+        coords=_heads(mean, left_out)
+        | {"row": np.arange(grid.rows), "column": np.arange(grid.columns)},
         name="attention_maps",
         attrs=_facts(mean, "mean attention", "1") | {"query": query},
     )
@@ -184,9 +207,33 @@ def _position(query, grid):
 
 
 def _of_spatial_queries(mean, grid):
-    """Attention of the queries that have a place: (layer, head, query, spatial_key)."""
+    """Attention of the queries that have a place, and the share of examples that each was seen in.
+
+    Returns:
+        float64 arrays of shape (layer, head, query, spatial_key), zero for a query that was left
+        out in all examples, and (layer, head, query).
+    """
     spatial = mean["spatial"].transpose("layer", "head", "query", "spatial_key")
-    return spatial.values[:, :, grid.prefix :].astype(np.float64)
+    share = spatial.values[:, :, grid.prefix :].astype(np.float64)
+    left_out = left_out_of(mean)[:, :, grid.prefix :]
+    weights = 1.0 - left_out / mean.attrs["examples"] if left_out.any() else np.ones(left_out.shape)
+    return np.where(weights[..., None] > 0, share, 0.0), weights
+
+
+def left_out_of(mean):
+    """Numbers of examples that were left out: int array of shape (layer, head, query).
+
+    A mean of other weights than those of `mean_attention`, which counts none, has lost none.
+    """
+    if "left_out" in mean:
+        return mean["left_out"].transpose("layer", "head", "query").values
+    return np.zeros([mean.sizes[dim] for dim in ("layer", "head", "query")], int)
+
+
+def _heads(mean, left_out):
+    """The coordinates of a result of shape (layer, head, ...)."""
+    labels = {"layer": mean["layer"], "head": mean["head"]}
+    return labels | {"left_out": (("layer", "head"), left_out, LEFT_OUT)}
 
 
 def grid_of_mean(mean):

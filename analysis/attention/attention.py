@@ -4,29 +4,34 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.results import provenance, require_finite
+from ..engine.results import mean_of, provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import require_grid
 
+LEFT_OUT = {"long_name": "queries that attend to prefix tokens only", "units": "1"}
 
-def attention_distance(features, images, grid):
+
+def attention_distance(features, images, grid=None):
     """Mean distance in pixels between a query and the keys that each head attends to.
 
         distance = mean over examples and queries q of sum_k a(q, k) |position(q) - position(k)|
 
     with the Euclidean distance between token centres. Prefix tokens have no place: they are left
     out as queries and keys, and the attention left over the other keys is renormalised (Raghu et
-    al. 2021, section 5, figure 3).
+    al. 2021, section 5, figure 3). A query of an image that attends to prefix tokens only, to the
+    precision of float32, has no distance and is left out of its head's mean; `left_out` counts
+    these.
 
     Args:
         features: callable from images to a dict of attention weights of shape (example, head,
             query, key). Where some names end in `"weights"`, as in the tap grammar, the others
             are left out.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        grid: `TokenGrid` of the tokens.
+        grid: `TokenGrid` of the tokens; by default the features' own.
 
     Returns:
-        DataArray of shape (layer, head), in pixels.
+        DataArray of shape (layer, head), in pixels, with the coordinate `left_out` of this shape,
+        a number of (image, query) pairs. A head all of whose queries are left out has NaN.
 
     Raises:
         ValueError: for taps that are not attention weights over the grid's tokens, or not finite.
@@ -36,25 +41,30 @@ def attention_distance(features, images, grid):
 
 
 def attention_statistic(features, grid=None):
-    """The `Statistic` of `attention_distance`; by default on the features' own grid."""
+    """The `Statistic` of `attention_distance`."""
     grid = require_grid(features, grid)
 
     def step(images, taps):
         weights = attention_weights(taps, grid)
         return {
-            "distance": {layer: summed_distance(w, grid) for layer, w in weights.items()},
+            "of": {layer: summed_distance(w, grid) for layer, w in weights.items()},
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
 
     def finish(totals):
-        layers = list(totals["distance"])
-        distance = np.stack(list(totals["distance"].values())) / totals["examples"]
-        require_finite("attention distance", distance, layers)
+        layers = list(totals["of"])
+        summed, left_out = np.stack(list(totals["of"].values()), axis=1)
+        require_finite("attention distance", summed, layers)
+        distance = mean_of(summed, totals["examples"] * grid.num_spatial - left_out)
         return xr.DataArray(
             distance,
             dims=("layer", "head"),
-            coords={"layer": layers, "head": range(distance.shape[1])},
+            coords={
+                "layer": layers,
+                "head": range(distance.shape[1]),
+                "left_out": (("layer", "head"), left_out.astype(int), LEFT_OUT),
+            },
             name="attention_distance",
             attrs=provenance(
                 features,
@@ -92,13 +102,53 @@ def attention_weights(taps, grid):
 
 
 def summed_distance(weights, grid):
-    """Distance of each head, averaged over queries and summed over examples: shape (head,)."""
-    distances = tf.constant(grid.distances() / grid.num_spatial, tf.float32)
-    return tf.einsum("hqk,qk->h", summed_spatial(weights, grid)[:, grid.prefix :], distances)
+    """Distance of each head and number of queries left out, summed over queries and examples.
+
+    Args:
+        weights: tensor of shape (example, head, query, key).
+        grid: `TokenGrid` of the tokens; queries of the prefix count in neither sum.
+
+    Returns:
+        float32 tensor of shape (2, head).
+    """
+    shares, left_out = summed_spatial(weights[:, :, grid.prefix :], grid)
+    distances = tf.constant(grid.distances(), tf.float32)
+    summed = tf.einsum("hqk,qk->h", shares, distances)
+    return tf.stack([summed, tf.reduce_sum(left_out, axis=-1)])
 
 
 def summed_spatial(weights, grid):
-    """Attention renormalised over the spatial keys, summed over examples: (head, query, key)."""
-    spatial = tf.cast(weights[..., grid.prefix :], tf.float32)
-    share = 1.0 / tf.reduce_sum(spatial, axis=-1, keepdims=True)
-    return tf.reduce_sum(spatial * share, axis=0)
+    """Attention renormalised over the spatial keys, and queries left out, summed over examples.
+
+    Args:
+        weights: tensor of shape (example, head, query, key).
+
+    Returns:
+        float32 tensors of shape (head, query, spatial_key) and (head, query).
+    """
+    shares, left_out = spatial_shares(weights, grid)
+    return tf.reduce_sum(shares, axis=0), tf.reduce_sum(left_out, axis=0)
+
+
+def spatial_shares(weights, grid):
+    """Attention renormalised over the spatial keys, and which queries have none there.
+
+    What is below the smallest normal float32 counts as none: devices that flush such numbers to
+    zero and others agree, and the reciprocal is finite. Weights that are NaN, or zero for all keys,
+    are no attention: their shares are NaN, and are found.
+
+    Args:
+        weights: tensor of shape (..., key) over all tokens.
+        grid: `TokenGrid` of the tokens.
+
+    Returns:
+        float32 tensors of shape (..., spatial_key), zero where there is none, and of shape (...),
+        ones there and zeros elsewhere.
+    """
+    weights = tf.cast(weights, tf.float32)
+    spatial = weights[..., grid.prefix :]
+    total = tf.reduce_sum(spatial, axis=-1, keepdims=True)
+    elsewhere = tf.reduce_sum(weights[..., : grid.prefix], axis=-1, keepdims=True)
+    none = (total < np.finfo(np.float32).tiny) & (elsewhere > 0)
+    share = tf.where(none, 0.0, 1.0 / tf.where(none, 1.0, total))
+    return spatial * share, tf.cast(none[..., 0], tf.float32)

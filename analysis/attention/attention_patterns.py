@@ -4,12 +4,12 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.results import provenance, require_finite
+from ..engine.results import mean_of, provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import require_grid
 from .aligned_attention import attention_maps, grid_of_mean
-from .attention import attention_weights
-from .saliency import query_maps, query_names
+from .attention import LEFT_OUT, attention_weights
+from .saliency import has_places, query_maps, query_names
 
 # Distance to the uniform map that float32 rounding may make: such a map has no pattern.
 FLAT = 1e-5
@@ -24,7 +24,9 @@ def attention_patterns(features, images, grid=None):
         similarity = Pearson correlation of p_i and p_j over the keys
         repetition = similarity * sqrt(peak_i * peak_j)
 
-    averaged over pairs of different heads of two layers, then over examples. Repetition is near 1
+    averaged over pairs of different heads of two layers, then over examples. A head whose query
+    attends to prefix tokens only, to the precision of float32, has no map of that example and is
+    left out; `left_out` counts these. Repetition is near 1
     where all heads attend to the same few tokens, and near 0 where they are diffuse, or differ. The
     few tokens differ between images, so that a mean map does not show them (Walmer et al. 2023,
     section 4.1, appendix C.1, figures 2, 11 to 13, 17; the formulas are this package's). One small
@@ -38,8 +40,9 @@ def attention_patterns(features, images, grid=None):
 
     Returns:
         Dataset of `repetition` and `similarity` of shape (query, layer, layer_other), where a layer
-        of a single head has NaN with itself, and `peak` of shape (query, layer, head). `query` is
-        `"cls"`, where there is a prefix, and `"spatial"`, the mean over the spatial queries.
+        of a single head has NaN with itself, and `peak` and `left_out`, a number of examples, of
+        shape (query, layer, head). What no example has is NaN. `query` is `"cls"`, where there is a
+        prefix, and `"spatial"`, the mean over the spatial queries.
 
     Raises:
         ValueError: for a grid of one token, and as `mean_attention`.
@@ -85,7 +88,7 @@ def mean_patterns(mean):
         mean: Dataset from `mean_attention`.
 
     Returns:
-        Dataset as that of `attention_patterns`.
+        Dataset as that of `attention_patterns`, of one example: the mean.
 
     Raises:
         ValueError: for a grid of one token, or a `mean` that is not of `mean_attention`.
@@ -93,47 +96,50 @@ def mean_patterns(mean):
     grid = _require_tokens(grid_of_mean(mean))
     names = query_names(grid)
     maps = [attention_maps(mean, name).values.reshape(*_heads(mean), -1) for name in names]
-    terms = {name: x.numpy() for name, x in pattern_terms(tf.constant(np.stack(maps))).items()}
+    maps = tf.constant(np.nan_to_num(np.stack(maps)))
+    terms = {name: x.numpy() for name, x in pattern_terms(maps).items()}
     attrs = mean.attrs | {"estimator": "mean over pairs of heads, of the mean over examples"}
     return _labelled(terms, 1, names, mean["layer"].values, attrs)
 
 
 def pattern_terms(maps):
-    """Peaks, and repetition and similarity of pairs of layers.
+    """Peaks, and repetition and similarity of pairs of layers, 0 of what there is not.
 
     Args:
-        maps: tensor of shape (..., layer, head, token), each map a share that sums to 1.
+        maps: tensor of shape (..., layer, head, token), each map a share that sums to 1, or zeros.
 
     Returns:
-        dict of `peak` of shape (..., layer, head), `repetition` and `similarity` of shape (...,
-        layer, layer); of a layer of one head with itself they are NaN.
+        dict of `peak` and `seen`, ones for the maps that there are, of shape (..., layer, head);
+        `repetition`, `similarity` and `paired`, ones where two layers have a pair of different
+        heads, of shape (..., layer, layer).
     """
-    tokens = maps.shape[-1]
+    tokens, seen = maps.shape[-1], tf.cast(has_places(maps), maps.dtype)
     entropy = -tf.reduce_sum(tf.math.xlogy(maps, maps), axis=-1)
-    peak = 1.0 - entropy / np.log(tokens)
-    centred = maps - 1.0 / tokens
+    peak = seen * (1.0 - entropy / np.log(tokens))
+    centred = seen[..., None] * (maps - 1.0 / tokens)
     unit = centred / tf.maximum(tf.norm(centred, axis=-1, keepdims=True), FLAT)
+    pairs = _pairs_of_layers(seen[..., None])
+    mean = tf.math.reciprocal_no_nan(pairs)
+    # Rounding may take the peak of a flat map below 0.
+    weighted = unit * tf.sqrt(tf.maximum(peak, 0.0))[..., None]
     return {
         "peak": peak,
-        # Rounding may take the peak of a flat map below 0.
-        "repetition": _between_layers(unit * tf.sqrt(tf.maximum(peak, 0.0))[..., None]),
-        "similarity": _between_layers(unit),
+        "seen": seen,
+        "repetition": _pairs_of_layers(weighted) * mean,
+        "similarity": _pairs_of_layers(unit) * mean,
+        "paired": tf.cast(pairs > 0, maps.dtype),
     }
 
 
-def _between_layers(heads):
-    """Mean inner product of the vectors of different heads: (..., layer, layer).
+def _pairs_of_layers(heads):
+    """Inner products of the vectors of different heads, summed: shape (..., layer, layer).
 
     Args:
         heads: tensor of shape (..., layer, head, token).
     """
-    count, summed = heads.shape[-2], tf.reduce_sum(heads, axis=-2)
+    summed = tf.reduce_sum(heads, axis=-2)
     every = tf.matmul(summed, summed, transpose_b=True)
-    with_itself = tf.linalg.diag(tf.reduce_sum(heads**2, axis=(-2, -1)))
-    same = tf.eye(heads.shape[-3], dtype=heads.dtype)
-    pairs = count * (count - same)
-    undefined = tf.where((same > 0) & (count == 1), np.nan, 0.0)
-    return (every - with_itself) / tf.maximum(pairs, 1.0) + tf.cast(undefined, heads.dtype)
+    return every - tf.linalg.diag(tf.reduce_sum(heads**2, axis=(-2, -1)))
 
 
 def _heads(mean):
@@ -149,6 +155,7 @@ def _require_tokens(grid):
 def _labelled(terms, examples, queries, layers, attrs):
     """The result, from sums over examples."""
     dims = ("query", "layer")
+    counts = dict.fromkeys(("repetition", "similarity"), terms["paired"]) | {"peak": terms["seen"]}
     words = {
         "repetition": "similarity of heads, weighted by their peaks",
         "similarity": "correlation of the maps of two heads",
@@ -156,9 +163,15 @@ def _labelled(terms, examples, queries, layers, attrs):
     }
     last = {"repetition": "layer_other", "similarity": "layer_other", "peak": "head"}
     variables = {
-        name: ((*dims, last[name]), terms[name] / examples, {"long_name": text, "units": "1"})
+        name: (
+            (*dims, last[name]),
+            mean_of(terms[name], counts[name]),
+            {"long_name": text, "units": "1"},
+        )
         for name, text in words.items()
     }
+    left_out = (examples - terms["seen"]).astype(int)
+    variables["left_out"] = ((*dims, "head"), left_out, LEFT_OUT)
     heads = np.arange(terms["peak"].shape[-1])
     coords = {"query": queries, "layer": layers, "layer_other": layers, "head": heads}
     return xr.Dataset(variables, coords, attrs)

@@ -27,7 +27,8 @@ def head_classes(mean, strict=0.75, local=0.5, offset=0.85, elongation=2.0):
                  a row: E|d_column| >= `elongation` E|d_row|, and E|d_row| <= `local` uniform;
                  a column: the other way round
         soft     local
-        global   none of these
+        global   none of the above
+        none     at no place: all its queries attend to prefix tokens only
 
     where local means E|d - m| <= `local` uniform. It is a median because queries at an edge, which
     cannot look beyond it, move a mean by far more. Attention of any reach along a row is axial, and
@@ -49,8 +50,10 @@ def head_classes(mean, strict=0.75, local=0.5, offset=0.85, elongation=2.0):
         `row_reach`, `column_reach` and `spread` (E|d - m|) in tokens, `relative_spread` (divided
         by uniform), `nearer` (E|d - m| / E|d|, 1 if d is always 0) and `crossing` (E|d_row
         d_column| / (E|d_row| E|d_column|): 1 if rows and columns are independent or one does not
-        vary, 0 for a cross). All of shape (layer, head). `direction` is one of eight, such as
-        `"up-left"`, of an offset head, `"row"`, `"column"` or `"both"` of an axial one, else empty.
+        vary, 0 for a cross). All of shape (layer, head), numbers of a head that is `"none"` NaN;
+        the coordinate `left_out` is that of `aligned_attention`. `direction` is one of eight, such
+        as `"up-left"`, of an offset head, `"row"`, `"column"` or `"both"` of an axial one, else
+        empty.
 
     Raises:
         ValueError: for a grid of a single token, bounds that are not positive, or a `mean` that is
@@ -62,7 +65,8 @@ def head_classes(mean, strict=0.75, local=0.5, offset=0.85, elongation=2.0):
     grid = grid_of_mean(mean)
     if grid.num_spatial == 1:
         raise ValueError(f"Expected a grid of more than one token. Received: {grid}")
-    numbers = offset_statistics(aligned_attention(mean).values)
+    aligned = aligned_attention(mean)
+    numbers = offset_statistics(aligned.values)
     uniform = offset_statistics(_uniform_offsets(grid))
     numbers["relative_spread"] = numbers["spread"] / uniform["spread"]
     kind, direction = _classify(numbers, uniform, **bounds)
@@ -74,7 +78,7 @@ def head_classes(mean, strict=0.75, local=0.5, offset=0.85, elongation=2.0):
     }
     return xr.Dataset(
         {"kind": (dims, kind), "direction": (dims, direction)} | shown,
-        coords={"layer": mean["layer"], "head": mean["head"]},
+        coords={name: aligned[name] for name in ("layer", "head", "left_out")},
         attrs=mean.attrs | bounds,
     )
 
@@ -115,14 +119,14 @@ def offset_statistics(share):
 
 
 def _median(share):
-    """The smallest offset up to which half of the shares (..., 2 side - 1) lie."""
+    """The smallest offset up to which half of the shares (..., 2 side - 1) lie, NaN of NaN."""
     half = np.cumsum(share, axis=-1) >= 0.5 - ROUNDING
-    return half.argmax(axis=-1) - share.shape[-1] // 2
+    return np.where(half.any(axis=-1), half.argmax(axis=-1) - share.shape[-1] // 2, np.nan)
 
 
 def _ratio(part, whole):
     """`part / whole`, 1 where both are 0."""
-    return np.where(whole > 0, part / np.where(whole > 0, whole, 1), 1.0)
+    return np.where(whole == 0, 1.0, part / np.where(whole == 0, 1, whole))
 
 
 def _uniform_offsets(grid):
@@ -146,6 +150,7 @@ def _classify(numbers, uniform, strict, local, offset, elongation):
     }
     axis = np.select(list(along.values()), list(along), default="")
     fits = {
+        "none": np.isnan(numbers["own"]),
         "strict": numbers["own"] >= strict,
         "offset": is_local & (numbers["nearer"] <= offset),
         "axial": axis != "",
@@ -153,8 +158,9 @@ def _classify(numbers, uniform, strict, local, offset, elongation):
     }
     kind = np.select(list(fits.values()), list(fits), default="global")
     angle = np.arctan2(numbers["row_median"], numbers["column_median"])
-    eighth = np.round(angle / (np.pi / 4)).astype(int) % 8
-    pointed = np.where(kind == "offset", np.array(DIRECTIONS)[eighth], "")
+    pointing = kind == "offset"
+    eighth = np.round(np.where(pointing, angle, 0) / (np.pi / 4)).astype(int) % 8
+    pointed = np.where(pointing, np.array(DIRECTIONS)[eighth], "")
     return kind, np.where(kind == "axial", axis, pointed)
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.results import provenance, require_finite
+from ..engine.results import mean_of, provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import require_grid
-from .attention import attention_weights, summed_spatial
+from .attention import LEFT_OUT, attention_weights, summed_spatial
 
 
 def mean_attention(features, images, grid=None):
@@ -17,7 +17,9 @@ def mean_attention(features, images, grid=None):
         spatial(q, k) = mean over examples of a(q, k) / sum_j a(q, j),  j and k spatial keys
 
     Averaging over examples and re-aligning or averaging over queries commute, so that maps of CLS,
-    aligned maps and offsets follow from this one result (Walmer et al. 2023, section 4).
+    aligned maps and offsets follow from this one result (Walmer et al. 2023, section 4). An example
+    whose query attends to prefix tokens only, to the precision of float32, has no `spatial` map of
+    it and is left out of that mean; `left_out` counts these.
 
     Args:
         features: callable from images to a dict of attention weights of shape (example, head,
@@ -29,7 +31,8 @@ def mean_attention(features, images, grid=None):
     Returns:
         Dataset of `raw` of shape (layer, head, query, key) over all tokens and `spatial` of shape
         (layer, head, query, spatial_key) over the keys that have a place; both are shares, and
-        sum to 1 over the keys.
+        sum to 1 over the keys. `left_out` of shape (layer, head, query) is a number of examples;
+        where it is all of them, `spatial` is NaN.
 
     Raises:
         ValueError: for taps that are not attention weights over the grid's tokens, or not finite.
@@ -44,11 +47,13 @@ def mean_attention_statistic(features, grid=None):
 
     def step(images, taps):
         weights = attention_weights(taps, grid)
+        spatial = {layer: summed_spatial(w, grid) for layer, w in weights.items()}
         return {
             "raw": {
                 layer: tf.reduce_sum(tf.cast(w, tf.float32), axis=0) for layer, w in weights.items()
             },
-            "spatial": {layer: summed_spatial(w, grid) for layer, w in weights.items()},
+            "spatial": {layer: summed[0] for layer, summed in spatial.items()},
+            "left_out": {layer: summed[1] for layer, summed in spatial.items()},
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
@@ -58,20 +63,26 @@ def mean_attention_statistic(features, grid=None):
 
 def _means(totals, features, grid):
     layers = list(totals["raw"])
-    raw, spatial = (
-        np.stack(list(totals[name].values())) / totals["examples"] for name in ("raw", "spatial")
+    raw, spatial, left_out = (
+        np.stack(list(totals[name].values())) for name in ("raw", "spatial", "left_out")
     )
     require_finite("mean attention", spatial, layers)
+    spatial = mean_of(spatial, (totals["examples"] - left_out)[..., None])
     dims = ("layer", "head", "query")
     tokens = np.arange(grid.num_tokens)
     return xr.Dataset(
         {
-            "raw": ((*dims, "key"), raw, {"long_name": "mean attention", "units": "1"}),
+            "raw": (
+                (*dims, "key"),
+                raw / totals["examples"],
+                {"long_name": "mean attention", "units": "1"},
+            ),
             "spatial": (
                 (*dims, "spatial_key"),
                 spatial,
                 {"long_name": "mean attention over the spatial keys", "units": "1"},
             ),
+            "left_out": (dims, left_out.astype(int), LEFT_OUT),
         },
         coords={
             "layer": layers,

@@ -23,6 +23,7 @@ def attention_rollout(features, images, grid=None):
     so that R_l(q, k) is the share of token k of the embedding in token q after layer l (Abnar and
     Zuidema 2020, https://arxiv.org/abs/2005.00928, section 3). The halves stand for skips that pass
     tokens on as they are, next to branches of like weight; values and MLPs are left out of account.
+    Attention to prefix tokens counts like any other, so that no query has to be left out.
 
     Args:
         features: callable from images to taps, with `"block*/attention/weights"` of shape (example,

@@ -4,10 +4,10 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.results import provenance, require_finite
+from ..engine.results import mean_of, provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import require_grid
-from .attention import attention_weights
+from .attention import LEFT_OUT, attention_weights, spatial_shares
 
 # What float32 sums of shares differ by: a token at the bound is not kept because of rounding.
 ROUNDING = 1e-6
@@ -18,11 +18,13 @@ def attention_saliency(features, images_and_masks, grid=None, mass=0.6):
 
         IoU = sum_t kept_t covered_t / sum_t (kept_t + covered_t - kept_t covered_t)
 
-    averaged over the images whose mask is not empty. `kept` are the fewest tokens that hold `mass`
-    of an attention map, that of CLS or the mean over the spatial queries, after prefix keys are
-    left out; `covered` is the share of a token's patch that the mask covers, so that for masks of
-    pixels this is the IoU of pixels (Walmer et al. 2023, section 4.4, appendix C.3, figures 5 and
-    16; they count a patch that is touched as covered: give such masks on the token grid).
+    averaged over the images whose mask is not empty, and whose query attends to a place at all, to
+    the precision of float32, rather than to prefix tokens only. `kept` are the fewest tokens that
+    hold `mass` of an attention map, that of CLS or the mean over the spatial queries, after prefix
+    keys are left out; `covered` is the share of a token's patch that the mask covers, so that for
+    masks of pixels this is the IoU of pixels (Walmer et al. 2023, section 4.4, appendix C.3,
+    figures 5 and 16; they count a patch that is touched as covered: give such masks on the token
+    grid).
 
     Args:
         features: callable from images to a dict of attention weights, as for `mean_attention`.
@@ -35,7 +37,10 @@ def attention_saliency(features, images_and_masks, grid=None, mass=0.6):
     Returns:
         Dataset of `iou` of shape (query, layer, head), `best_iou` and `best_head` of shape (query,
         layer), the head of the largest mean IoU in each layer. `query` is `"cls"`, where there is
-        a prefix, and `"spatial"`. `left_out` in the attributes counts images with an empty mask.
+        a prefix, and `"spatial"`. `left_out` in the attributes counts images with an empty mask,
+        and the variable `left_out` of shape (query, layer, head) those of the others whose query
+        attends to prefix tokens only. Where these are all, `iou` is NaN; `best_iou` is NaN and
+        `best_head` -1 where no head of a layer has an IoU.
 
     Raises:
         ValueError: for another `mass`, masks of another size or with values beyond [0, 1] or all
@@ -58,11 +63,12 @@ def saliency_statistic(features, grid=None, mass=0.6):
             layer: query_maps(weights, grid)
             for layer, weights in attention_weights(taps, grid).items()
         }
-        iou = {layer: _summed_iou(maps, covered, mass) for layer, maps in queries.items()}
+        sums = {layer: _summed_iou(maps, covered, mass) for layer, maps in queries.items()}
         shares = tf.cast(masks, tf.float32)
         beyond = tf.logical_not((shares >= 0) & (shares <= 1))
         return {
-            "iou": iou,
+            "iou": {layer: summed[0] for layer, summed in sums.items()},
+            "seen": {layer: summed[1] for layer, summed in sums.items()},
             "attention": {layer: tf.reduce_sum(maps, (1, 3)) for layer, maps in queries.items()},
             "counted": tf.reduce_sum(tf.cast(counted, tf.int32)),
             "beyond": tf.reduce_sum(tf.cast(beyond, tf.int32)),
@@ -81,15 +87,15 @@ def query_maps(weights, grid):
 
     Returns:
         float32 tensor of shape (query, example, head, spatial_key), of the queries that
-        `query_names` lists; each map sums to 1.
+        `query_names` lists; each map sums to 1, or is all zeros where its queries attend to
+        prefix tokens only.
     """
     weights = tf.cast(weights, tf.float32)
     # A product reads all queries once, where a mean of some of them would copy these first.
     share = [[0.0] * grid.prefix + [1.0 / grid.num_spatial] * grid.num_spatial]
     queries = [weights[:, :, :1]] if grid.prefix else []
     queries = tf.stack([*queries, tf.matmul(tf.constant(share), weights)])
-    maps = queries[:, :, :, 0, grid.prefix :]
-    return maps / tf.reduce_sum(maps, axis=-1, keepdims=True)
+    return spatial_shares(queries[:, :, :, 0], grid)[0]
 
 
 def query_names(grid):
@@ -130,12 +136,27 @@ def most_attended(maps, mass):
     return tf.gather(kept, place, axis=-1, batch_dims=maps.shape.rank - 1)
 
 
+def has_places(maps):
+    """Whether a map of shape (..., token) has any attention: ones and zeros of shape (...)."""
+    return tf.cast(tf.reduce_any(maps != 0, axis=-1), tf.float32)
+
+
 def _summed_iou(maps, covered, mass):
-    """IoU of each query and head, summed over examples, 0 for an empty mask: (query, head)."""
+    """IoU of each query and head and number of images that have one, summed over images.
+
+    Args:
+        maps: tensor of shape (query, example, head, token).
+        covered: tensor of shape (example, token), zeros for an image that does not count.
+
+    Returns:
+        Two float32 tensors of shape (query, head).
+    """
     kept = most_attended(maps, mass)
     both = tf.einsum("qeht,et->qeh", kept, covered)
     either = tf.reduce_sum(kept, axis=-1) + tf.reduce_sum(covered, axis=-1)[:, None] - both
-    return tf.reduce_sum(both / either, axis=1)
+    counted = tf.cast(tf.reduce_any(covered > 0, axis=-1), tf.float32)
+    seen = has_places(maps) * counted[:, None]
+    return tf.reduce_sum(seen * both / either, axis=1), tf.reduce_sum(seen, axis=1)
 
 
 def _labelled(totals, features, grid, mass):
@@ -146,14 +167,19 @@ def _labelled(totals, features, grid, mass):
         raise ValueError("Expected masks with values in [0, 1]. Received: values beyond")
     if not totals["counted"]:
         raise ValueError("Expected a mask that is not empty. Received: empty masks only")
-    iou = np.stack(list(totals["iou"].values()), axis=1) / totals["counted"]
+    iou, seen = (np.stack(list(totals[name].values()), axis=1) for name in ("iou", "seen"))
+    iou = mean_of(iou, seen)
+    ranked = np.where(np.isnan(iou), -1.0, iou)
+    known = ~np.isnan(iou).all(axis=-1)
+    best = np.where(known, ranked.max(axis=-1), np.nan), np.where(known, ranked.argmax(axis=-1), -1)
     dims = ("query", "layer")
     words = {"long_name": "mean IoU of attention and mask", "units": "1"}
     return xr.Dataset(
         {
             "iou": ((*dims, "head"), iou, words),
-            "best_iou": (dims, iou.max(axis=-1), words),
-            "best_head": (dims, iou.argmax(axis=-1), {"long_name": "head of the largest IoU"}),
+            "best_iou": (dims, best[0], words),
+            "best_head": (dims, best[1], {"long_name": "head of the largest IoU"}),
+            "left_out": ((*dims, "head"), (totals["counted"] - seen).astype(int), LEFT_OUT),
         },
         coords={
             "query": query_names(grid),

@@ -45,6 +45,12 @@ def require_finite(what, values, layers):
         )
 
 
+def mean_of(total, count):
+    """`total / count` of arrays that broadcast, NaN where nothing was counted."""
+    counted = np.asarray(count) > 0
+    return np.where(counted, total / np.where(counted, count, 1), np.nan)
+
+
 def require_labels(labels, num_classes, what):
     """Raises a `ValueError` unless the labels of `what` images are from 0 to `num_classes - 1`."""
     if labels.min() < 0 or labels.max() >= num_classes:

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.results import provenance, require_finite
+from ..engine.results import mean_of, provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import as_tokens, grid_of
 
@@ -56,8 +56,7 @@ def _means(totals, features, grid):
     tokens = max(site.shape[1] for site in summed)
     padded = np.full((2, len(sites), tokens), np.nan)
     for index, (*ratios, count) in enumerate(summed):
-        defined = count > 0
-        padded[:, index, : len(count)][:, defined] = np.array(ratios)[:, defined] / count[defined]
+        padded[:, index, : len(count)] = mean_of(np.array(ratios), count)
     counted = sum(count.sum() for _, _, count in summed)
     possible = totals["examples"] * sum(len(count) for _, _, count in summed)
     known = {} if grid is None else {"prefix": grid.prefix}

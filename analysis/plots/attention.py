@@ -11,6 +11,7 @@ KIND_COLOURS = {
     "axial": "#ddcc77",
     "offset": "#cc6677",
     "global": "#e8e8e8",
+    "none": "#ffffff",
 }
 KIND_LABELS = {
     "strict": "strict local (own token)",
@@ -18,6 +19,7 @@ KIND_LABELS = {
     "axial": "axial (—, | or +)",
     "offset": "offset (arrow)",
     "global": "global",
+    "none": "at no place (prefix only)",
 }
 _ON_DARK = ("strict", "offset")
 _SIGNS = {
@@ -183,7 +185,7 @@ def plot_offsets(result, ax=None, layers=None):
     depth = style.depth_colours(len(names))
     for name, colour, x, y in zip(names, depth, *(one.values for one in offsets), strict=True):
         ax.scatter(x, y, s=26, color=colour, label=name, edgecolor="white", linewidth=0.4)
-    reach = 1.12 * max(1, *(abs(one.values).max() for one in offsets))
+    reach = 1.12 * np.nanmax(np.abs([one.values for one in offsets]), initial=1)
     ax.set(xlim=(-reach, reach), ylim=(reach, -reach), aspect="equal")
     ax.set_title(style.titled("Mean offset of attention from its query", result))
     ax.set(xlabel="to the right (pixels)", ylabel="down (pixels)")
@@ -238,11 +240,12 @@ def plot_head_classes(result, ax=None, layers=None):
 
 
 def _kind_legend(ax, kind):
-    """A patch for each kind, with how many heads are of it."""
+    """A patch for each kind, with how many heads are of it; `"none"` only where there is one."""
     from matplotlib.patches import Patch
 
     handles = [
         Patch(facecolor=c, edgecolor="0.6", label=f"{KIND_LABELS[k]}: {np.sum(kind == k)}")
         for k, c in KIND_COLOURS.items()
+        if k != "none" or k in kind
     ]
     ax.legend(handles=handles, title="heads", **style.BESIDE)

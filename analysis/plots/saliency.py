@@ -45,7 +45,7 @@ def plot_saliency_iou(results, ax=None, baselines=()):
         name, colour = names[pair], colours[names[pair]]
         many = np.repeat(depth, line.sizes["head"])
         ax.scatter(many, line.values.ravel(), s=12, color=colour, alpha=0.45, linewidth=0)
-        best = line.values.max(axis=1)
+        best = np.fmax.reduce(line.values, axis=1)  # NaN only where no head has an overlap
         ax.plot(depth, best, marker="o", markersize=4.5, color=colour, label=name)
     title = "Attention on the object, best head (points: all heads)"
     ax.set_title(title if models is results else style.titled(title, results))
@@ -126,7 +126,7 @@ def plot_rollout(result, axes=None, query=None, layers=None):
     names = style.layer_names(result, first)
     names = shorten(names)[0] if first == "layer" else [f"example {name}" for name in names]
     for ax, name, panel in zip(axes, names, maps, strict=True):
-        image = ax.imshow(panel / panel.max(), cmap=style.colours("magma"), vmin=0, vmax=1)
+        image = ax.imshow(panel / (panel.max() or 1.0), cmap=style.colours("magma"), vmin=0, vmax=1)
         ax.set_title(wrap(name), fontsize=FONT_SIZE)
         name_places(ax, panel.shape, "token")
     bar = axes[0].figure.colorbar(image, ax=list(axes), aspect=25, pad=0.015)

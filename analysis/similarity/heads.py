@@ -3,9 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
-from ..attention.attention import attention_weights, summed_distance
+from ..attention.attention import LEFT_OUT, attention_weights, summed_distance
 from ..engine.derived import select
-from ..engine.results import require_finite
+from ..engine.results import mean_of, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import require_grid
 from .cka import (
@@ -42,12 +42,14 @@ def head_similarity(features_vit, features_other, images, grid=None, block="bloc
 
     Returns:
         Dataset with `cka` and `stderr` of shape (order, subset, layer), and `distance` of shape
-        (order, subset) in pixels. `order` is `"local"` (heads of the smallest distance first) or
-        `"global"` (largest first), `subset` the number of heads; both orders end with all heads.
+        (order, subset) in pixels. `left_out` of shape (order, subset) counts the queries that have
+        no distance, as for `attention_distance`. `order` is `"local"` (heads of the smallest
+        distance first) or `"global"` (largest first), `subset` the number of heads; both orders
+        end with all heads.
 
     Raises:
-        ValueError: without a grid, for taps that are not there or not of these shapes, and as
-            `attention_distance` and `cka`.
+        ValueError: without a grid, for taps that are not there or not of these shapes, a head
+            that attends to prefix tokens only, and as `attention_distance` and `cka`.
     """
     statistic = head_statistic(features_vit, features_other, grid, block)
     return evaluate(statistic, images, features_vit, features_other, description="heads")
@@ -76,8 +78,7 @@ def head_statistic(features_vit, features_other, grid=None, block="block00"):
         }
 
     def finish(totals):
-        distance = totals["distance"] / totals["examples"]
-        require_finite("attention distance", [distance], [f"{block}/attention/weights"])
+        distance, left_out = _distance(totals, grid, f"{block}/attention/weights")
         rows = totals["rows"]
         layers = list(rows["layers"])
         of_layers = np.stack(list(rows["layers"].values()), axis=1)
@@ -96,9 +97,25 @@ def head_statistic(features_vit, features_other, grid=None, block="block00"):
         of_subsets = (members @ distance).reshape(len(ORDERS), len(count)) / count
         words = {"long_name": "mean attention distance of the heads", "units": "pixels"}
         result["distance"] = (("order", "subset"), of_subsets, words)
+        missing = (members @ left_out).astype(int).reshape(of_subsets.shape)
+        result["left_out"] = (("order", "subset"), missing, LEFT_OUT)
         return result.assign_attrs(block=block)
 
     return Statistic(step, finish, min_batch=4)
+
+
+def _distance(totals, grid, tap):
+    """The distance of each head, and the number of its queries that have none."""
+    summed, left_out = totals["distance"]
+    require_finite("attention distance", [summed], [tap])
+    distance = mean_of(summed, totals["examples"] * grid.num_spatial - left_out)
+    unknown = np.flatnonzero(np.isnan(distance)).tolist()
+    if unknown:
+        raise ValueError(
+            "Expected every head to attend to tokens with a place, to order heads by distance. "
+            f"Received: {tap!r}, whose heads {unknown} attend to prefix tokens only"
+        )
+    return distance, left_out
 
 
 def subset_members(distance):

@@ -1,15 +1,18 @@
 """Image classification data sets of TensorFlow Datasets."""
 
 import functools
+from urllib.parse import urlsplit
 
 import numpy as np
 import tensorflow as tf
 
 from vit_tf.data.source import Source
-from vit_tf.names import unknown_name
+from vit_tf.names import listed, unknown_name
 
 LABELS_AT_MOST = 200_000
 SHUFFLE_BUFFER = 10_000
+# Of the hosts that a data set comes from, how many are asked, and for how long.
+HOSTS, SECONDS = 3, 5
 
 
 def is_tfds_name(name):
@@ -23,11 +26,13 @@ def open_tfds(name, data_dir=None):
     """A TFDS data set of images with one label each, downloaded first where it has to be.
 
     The labels are read ahead, for stratified subsets, up to 200,000 examples per split; larger
-    splits give runs of neighbours instead, which TFDS has shuffled when it prepared them.
+    splits give runs of neighbours instead, which TFDS has shuffled when it prepared them. Images
+    are as they are stored, whatever their EXIF orientation.
 
     Raises:
         ValueError: for an unknown name, a data set that can be neither found nor downloaded, and
-            one that does not consist of images with labels.
+            one that does not consist of images with labels. Where no host that it comes from can
+            be reached, that is so after seconds, and the error lists what is prepared in its place.
     """
     import tensorflow_datasets as tfds
 
@@ -71,7 +76,7 @@ def open_tfds(name, data_dir=None):
         labels=labels,
         image_size=image_size,
         read=read,
-        decode=lambda encoded: (_rgb_or_grey(features[image_key].decode_example(encoded)), ""),
+        decode=lambda encoded: (_rgb_or_grey(decode_image(features[image_key], encoded)), ""),
         shuffle_buffer=SHUFFLE_BUFFER,
     )
 
@@ -92,12 +97,54 @@ def _builder(name, data_dir):
 def _prepared(builder, name):
     """The builder, once its files are on disk."""
     if not builder.is_prepared():
+        _check_downloadable(builder, name)
         try:
             builder.download_and_prepare()
         except Exception as error:  # downloads fail in as many ways as there are data sets
             where = f", neither found nor downloaded to {builder.data_dir}"
             raise _unusable(name, error, where) from error
     return builder
+
+
+def _check_downloadable(builder, name):
+    """Raises a `ValueError` if the files of a data set are not there and its hosts do not answer.
+
+    TFDS asks them for minutes.
+    """
+    root = builder.data_dir_root
+    downloads = root / "downloads"
+    if any(next(iter(downloads.glob(kind)), None) for kind in ("*.INFO", "manual/*")):
+        return
+    host, error = _unreachable(builder)
+    if error is not None:
+        where = f"prepared there: {_prepared_names(root)}" if root.is_dir() else "does not exist"
+        where = f", not prepared in {root} ({where}), and {host} cannot be reached"
+        raise _unusable(name, error, where) from error
+
+
+def _prepared_names(root):
+    """What is prepared in a folder of TFDS, such as cifar10/3.0.2, as words."""
+    infos = [path for depth in (2, 3) for path in root.glob("*/" * depth + "dataset_info.json")]
+    names = sorted(path.parent.relative_to(root).as_posix() for path in infos)
+    return listed(names) or "nothing"
+
+
+def _unreachable(builder):
+    """A host that a data set comes from and why it does not answer; (None, None) if one does."""
+    import requests
+
+    hosts = {urlsplit(url).hostname: url for url in builder.url_infos or () if "://" in url}
+    failed = None, None
+    for host, url in list(hosts.items())[:HOSTS]:
+        try:
+            requests.head(url, timeout=SECONDS)
+        except requests.exceptions.ConnectionError as error:
+            failed = host, error
+        except requests.exceptions.RequestException:
+            return None, None
+        else:
+            return None, None
+    return failed
 
 
 def _unusable(name, error, where=""):
@@ -117,7 +164,7 @@ def _keys(builder, name):
     if kinds != [tfds.features.Image, tfds.features.ClassLabel]:
         raise ValueError(
             "Expected name to be a TFDS data set of images with one label each. "
-            f"Received: {name!r} with features {', '.join(features)}"
+            f"Received: {name!r} with features {listed(features)}"
         )
     return keys
 
@@ -130,6 +177,26 @@ def _keep(examples, places):
     return kept.map(lambda _, example: example).apply(
         tf.data.experimental.assert_cardinality(len(places))
     )
+
+
+def decode_image(feature, encoded):
+    """The image of a file, as an Image feature decodes it, but JPEG exactly: as Pillow does.
+
+    TFDS takes the fast cosine transform, which makes red and blue about a level darker.
+
+    Args:
+        feature: `tfds.features.Image`.
+        encoded: string tensor, the content of a file.
+    """
+    channels = feature.shape[-1]
+    if feature.dtype != np.uint8 or len(feature.shape) != 3 or channels not in (1, 3):
+        return feature.decode_example(encoded)
+    image = tf.cond(
+        tf.io.is_jpeg(encoded),
+        lambda: tf.io.decode_jpeg(encoded, channels, dct_method="INTEGER_ACCURATE"),
+        lambda: feature.decode_example(encoded),
+    )
+    return tf.ensure_shape(image, feature.shape)
 
 
 def _rgb_or_grey(image):

@@ -114,8 +114,8 @@ def layers_mix(kinds):
     Args:
         kinds: as in `offset_heads_early`.
     """
-    local = expect_variable(kinds, "kind", ("layer", "head")).values != "global"
-    mixed = local.any(axis=1) & ~local.all(axis=1)
+    found = expect_variable(kinds, "kind", ("layer", "head")).values
+    mixed = np.isin(found, LOCAL).any(axis=1) & (found == "global").any(axis=1)
     return bootstrap(np.mean, mixed.astype(float), over="layers")
 
 

@@ -1,0 +1,256 @@
+"""Queries that attend to prefix tokens only are left out of every measurement, and counted."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import tensorflow as tf
+import xarray as xr
+from attention_heads import OBLONG, features_of, numbers, places
+from scipy.stats import entropy
+
+from vit_tf import analysis
+from vit_tf.analysis import plots
+
+TAPS = [f"block{layer:02}/attention/weights" for layer in range(2)]
+EXAMPLES, HEADS, TOKENS = 5, 3, OBLONG.num_tokens
+PLACES = np.array(places(OBLONG), float)
+DISTANCES = 8 * np.linalg.norm(PLACES[:, None] - PLACES, axis=-1)
+
+
+@pytest.fixture
+def lost(rng):
+    """Which queries are saturated: bool of shape (layer, example, head, query)."""
+    lost = rng.uniform(size=(2, EXAMPLES, HEADS, TOKENS)) < 0.3
+    lost[0, :, 0] = False
+    lost[0, :, 1, 4] = True  # one query, in all examples
+    lost[1, :, 2] = True  # a head that looks at no place
+    lost[1, 2, 1] = True
+    return lost
+
+
+@pytest.fixture
+def weights(rng, lost):
+    """Float32 softmax of logits, with a gap of 120 to CLS where queries are saturated."""
+    logits = rng.normal(0, 2, (*lost.shape, TOKENS))
+    logits[..., 0] += 120.0 * lost
+    found = np.asarray(tf.nn.softmax(tf.constant(logits, tf.float32)))
+    assert ((found[..., 1:].sum(-1) == 0) == lost).all()
+    return found
+
+
+@pytest.fixture
+def features(weights):
+    return features_of(dict(zip(TAPS, weights, strict=True)), OBLONG)
+
+
+@pytest.fixture
+def images():
+    return tf.data.Dataset.from_tensor_slices(numbers(EXAMPLES)).batch(2)
+
+
+def renormalised(weights):
+    """Shares of the spatial keys in float64, NaN for a query that has none."""
+    spatial = weights[..., 1:].astype(float)
+    with np.errstate(invalid="ignore"):
+        return spatial / spatial.sum(-1, keepdims=True)
+
+
+def mean_of_known(values, axis):
+    """The mean over axes of what is not NaN, NaN where nothing is."""
+    known = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        return np.where(known, values, 0).sum(axis) / known.sum(axis)
+
+
+def test_distances_are_means_over_the_other_queries(weights, lost, features, images):
+    result = analysis.attention_distance(features, images)
+    each = (renormalised(weights)[..., 1:, :] * DISTANCES).sum(-1)
+    expected = mean_of_known(each, (1, 3))
+    assert np.isnan(expected[1, 2]) and np.isfinite(expected[0]).all()
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
+    np.testing.assert_array_equal(result.left_out, lost[..., 1:].sum((1, 3)))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_one_saturated_query_does_not_end_a_measurement(dtype):
+    logits = np.zeros((1, 1, TOKENS, TOKENS))
+    logits[0, 0, 5, 0] = 30.0 if dtype == "float16" else 120.0
+    weights = tf.cast(tf.nn.softmax(tf.constant(logits, tf.float32)), dtype)
+    result = analysis.attention_distance(lambda _: {"weights": weights}, numbers(1), OBLONG)
+    known = [query for query in range(12) if query != 4]
+    assert result.item() == pytest.approx(DISTANCES[known].mean(), rel=1e-6)
+    assert result.left_out.item() == 1
+
+
+def test_what_follows_from_the_mean_counts_as_the_pairs_do(weights, lost, features, images):
+    mean = analysis.mean_attention(features, images)
+    shares = renormalised(weights)
+    np.testing.assert_allclose(mean["raw"], weights.mean(1), rtol=1e-5)
+    np.testing.assert_allclose(mean["spatial"], mean_of_known(shares, 1), rtol=1e-5)
+    np.testing.assert_array_equal(mean["left_out"], lost.sum(1))
+    assert mean["spatial"].isnull().all("spatial_key").values[0, 1, 4]
+    distance = analysis.attention_distance(features, images)
+    xr.testing.assert_allclose(
+        analysis.mean_distance(mean).rename(None), distance.rename(None), rtol=1e-5
+    )
+    maps = analysis.attention_maps(mean, "spatial").values.reshape(2, HEADS, 12)
+    np.testing.assert_allclose(maps, mean_of_known(shares[..., 1:, :], (1, 3)), rtol=1e-5)
+    cls = analysis.attention_maps(mean, "cls")
+    np.testing.assert_allclose(
+        cls.values.reshape(2, HEADS, 12), mean_of_known(shares[..., 0, :], 1), rtol=1e-5
+    )
+    np.testing.assert_array_equal(cls.left_out, lost[..., 0].sum(1))
+
+
+@pytest.mark.parametrize("normalize", ["queries", "coverage"])
+def test_aligned_maps_are_those_of_a_loop_over_pairs(weights, lost, features, images, normalize):
+    summed, covered = np.zeros((2, 2, HEADS, 5, 7))
+    for layer, example, head, query in np.argwhere(~lost[..., 1:]):
+        share = renormalised(weights[layer, example, head, query + 1])
+        for key, value in enumerate(share):
+            row, column = (PLACES[key] - PLACES[query]).astype(int)
+            summed[layer, head, row + 2, column + 3] += value
+            covered[layer, head, row + 2, column + 3] += 1
+    if normalize == "queries":
+        covered = (~lost[..., 1:]).sum((1, 3))[..., None, None]
+    with np.errstate(invalid="ignore"):
+        expected = summed / covered
+    mean = analysis.mean_attention(features, images)
+    aligned = analysis.aligned_attention(mean, normalize)
+    np.testing.assert_allclose(aligned, expected, rtol=1e-4)
+    np.testing.assert_array_equal(aligned.left_out, lost[..., 1:].sum((1, 3)))
+    offset = analysis.attention_offset(aligned)
+    np.testing.assert_array_equal(offset.left_out, aligned.left_out)
+    unknown = np.zeros((2, HEADS), bool)
+    unknown[1, 2] = True
+    for values in offset.data_vars.values():
+        np.testing.assert_array_equal(values.isnull(), unknown)
+
+
+def test_a_head_that_looks_at_no_place_is_of_no_kind(features, images):
+    mean = analysis.mean_attention(features, images)
+    result = analysis.head_classes(mean)
+    assert (result.kind == "none").values.nonzero() == (1, 2)
+    assert result.direction.values[1, 2] == "" and result.left_out.values[1, 2] == 60
+    others = mean.isel(head=[0, 1])
+    xr.testing.assert_allclose(analysis.head_classes(others), result.isel(head=[0, 1]))
+    for name in ("own", "row_median", "spread", "nearer", "crossing", "relative_spread"):
+        assert np.isnan(result[name].values[1, 2])
+    ax = plots.plot_head_classes(result)
+    assert ax.get_legend().get_texts()[-1].get_text() == "at no place (prefix only): 1"
+    plots.plot_offsets(analysis.attention_offset(analysis.aligned_attention(mean)))
+    plt.close("all")
+
+
+def iou_by_loop(share, mask):
+    order = np.argsort(-share, kind="stable")
+    held = np.cumsum(share[order]) - share[order]
+    kept = np.zeros(len(share), bool)
+    kept[order[held < 0.6 - 1e-6]] = True
+    return (kept & mask).sum() / (kept | mask).sum()
+
+
+def test_saliency_leaves_out_images_without_a_map(rng, weights, lost, features):
+    masks = rng.uniform(size=(EXAMPLES, 3, 4)) < 0.4
+    masks[4] = False
+    data = tf.data.Dataset.from_tensor_slices((numbers(EXAMPLES), masks)).batch(2)
+    result = analysis.attention_saliency(features, data)
+    for query, rows in {"cls": slice(1), "spatial": slice(1, None)}.items():
+        maps = renormalised(weights[..., rows, :].astype(float).mean(-2))
+        here = result.sel(query=query)
+        for layer, head in np.ndindex(2, HEADS):
+            known = [e for e in range(4) if not lost[layer, e, head, rows].all()]
+            ious = [iou_by_loop(maps[layer, e, head], masks[e].ravel()) for e in known]
+            assert here.left_out.values[layer, head] == 4 - len(known)
+            expected = np.mean(ious) if ious else np.nan
+            np.testing.assert_allclose(here.iou[layer, head], expected, rtol=1e-5)
+    assert result.attrs["left_out"] == 1  # the empty mask
+    np.testing.assert_array_equal(result.best_iou, np.nanmax(result.iou, axis=-1))
+    np.testing.assert_array_equal(result.best_head, np.nanargmax(result.iou, axis=-1))
+    lines = plots.plot_saliency_iou(result).get_lines()
+    np.testing.assert_array_equal(lines[1].get_ydata(), result.best_iou[1])
+    plt.close("all")
+
+
+def test_a_layer_without_any_map_has_no_best_head(rng):
+    saturated = np.tile(np.eye(TOKENS)[0], (2, 1, TOKENS, 1))
+    data = numbers(2), np.ones((2, 3, 4))
+    result = analysis.attention_saliency(features_of({TAPS[0]: saturated}, OBLONG), data)
+    assert result.iou.isnull().all() and result.best_iou.isnull().all()
+    assert (result.best_head == -1).all() and (result.left_out == 2).all()
+
+
+def test_patterns_are_those_of_the_pairs_that_there_are(weights, lost, features, images):
+    result = analysis.attention_patterns(features, images)
+    for query, rows in {"cls": slice(1), "spatial": slice(1, None)}.items():
+        maps = renormalised(weights[..., rows, :].astype(float).mean(-2))
+        none = lost[..., rows].all(-1)
+        peak = 1 - entropy(np.where(none[..., None], 1, maps), axis=-1) / np.log(12)
+        peak = np.where(none, np.nan, peak)
+        here = result.sel(query=query)
+        np.testing.assert_allclose(here.peak, mean_of_known(peak, 1), rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(here.left_out, none.sum(1))
+        for one, other in np.ndindex(2, 2):
+            similar, repeated = [], []
+            for e in range(EXAMPLES):
+                pairs = [
+                    (np.corrcoef(maps[one, e, i], maps[other, e, j])[0, 1], i, j)
+                    for i, j in np.ndindex(HEADS, HEADS)
+                    if not ((one == other and i == j) or none[one, e, i] or none[other, e, j])
+                ]
+                if pairs:
+                    similar.append(np.mean([c for c, _, _ in pairs]))
+                    terms = [c * np.sqrt(peak[one, e, i] * peak[other, e, j]) for c, i, j in pairs]
+                    repeated.append(np.mean(terms))
+            expected = np.mean(similar), np.mean(repeated)
+            found = here.similarity.values[one, other], here.repetition.values[one, other]
+            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+    mean = analysis.mean_patterns(analysis.mean_attention(features, images))
+    assert mean.left_out.sum() == 2 and mean.repetition.notnull().all()
+
+
+def test_rollout_counts_attention_to_the_prefix(rng, weights, images):
+    taps, x = {}, np.ones((EXAMPLES, TOKENS, 2))
+    for tap, values in zip(TAPS, weights, strict=True):
+        taps[tap] = values
+        for site in ("attention", "mlp"):
+            taps |= {f"{tap.split('/')[0]}/{site}/{what}": x for what in ("skip", "sum")}
+    expected = []
+    for example in range(EXAMPLES):
+        share = np.eye(TOKENS)
+        for layer in weights[:, example].astype(float):
+            share = (layer.mean(0) + np.eye(TOKENS)) / 2 @ share
+        expected.append(share)
+    result = analysis.attention_rollout(features_of(taps, OBLONG), images)
+    np.testing.assert_allclose(result[-1], np.mean(expected, 0), rtol=1e-5)
+    inward = np.tile(np.eye(TOKENS)[0], (EXAMPLES, 1, TOKENS, 1))  # CLS looks at itself alone
+    taps |= dict.fromkeys(TAPS, inward)
+    axes = plots.plot_rollout(analysis.attention_rollout(features_of(taps, OBLONG), images))
+    assert all((ax.get_images()[0].get_array() == 0).all() for ax in axes)
+    plt.close("all")
+
+
+def test_heads_are_ordered_by_the_queries_that_look_somewhere(rng, weights, lost):
+    names = "block00/attention/weights", "block00/attention/heads"
+    outputs = rng.normal(size=(EXAMPLES, TOKENS, HEADS, 2))
+    other = features_of({"x": rng.normal(size=(EXAMPLES, 4))})
+    tables = dict(zip(names, (weights[0], outputs), strict=True))
+    features = features_of(tables, OBLONG)
+    result = analysis.head_similarity(features, other, numbers(EXAMPLES))
+    each = (renormalised(weights[0])[..., 1:, :] * DISTANCES).sum(-1)
+    distance = mean_of_known(each, (0, 2))
+    near, count = np.argsort(distance), lost[0, ..., 1:].sum((0, 2))
+    np.testing.assert_allclose(result.distance[0, 0], distance[near[0]], rtol=1e-5)
+    np.testing.assert_array_equal(result.left_out[0], np.cumsum(count[near]))
+    with pytest.raises(ValueError, match=r"'block00/attention/weights', whose heads \[2\] attend"):
+        bad = features_of(tables | {names[0]: weights[1]}, OBLONG)
+        analysis.head_similarity(bad, other, numbers(EXAMPLES))
+
+
+def test_counts_come_back_from_netcdf(features, images, tmp_path):
+    for number, result in enumerate(
+        (analysis.attention_distance(features, images), analysis.mean_attention(features, images))
+    ):
+        result.to_netcdf(tmp_path / f"{number}.nc")
+        read = (xr.load_dataarray, xr.load_dataset)[number](tmp_path / f"{number}.nc")
+        xr.testing.assert_identical(read, result)

@@ -1,0 +1,180 @@
+"""TFDS data sets made from a few files: how their images are decoded, and where they are not."""
+
+import io
+import time
+
+import numpy as np
+import pytest
+import requests
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from PIL import Image
+from test_data import arrays
+
+from vit_tf import data
+from vit_tf.data.tfds import decode_image
+
+SIDES = (18, 26)
+
+
+def photo(rng, size=(45, 63)):
+    """A picture with smooth colours, on which the ways to decode JPEG differ most."""
+    return Image.fromarray(rng.integers(0, 256, (6, 8, 3), np.uint8)).resize(size, Image.BICUBIC)
+
+
+def encoded(image, kind="JPEG", **settings):
+    file = io.BytesIO()
+    image.save(file, kind, **settings)
+    return file.getvalue()
+
+
+def by_pillow(content, mode="RGB"):
+    return np.asarray(Image.open(io.BytesIO(content)).convert(mode))
+
+
+@pytest.mark.parametrize("settings", [{"quality": 100}, {"subsampling": 0}, {"subsampling": 1}])
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_jpeg_is_decoded_as_pillow_does_bit_for_bit(rng, mode, settings):
+    content = encoded(photo(rng).convert(mode), progressive="subsampling" in settings, **settings)
+    feature = tfds.features.Image(shape=(None, None, 3))
+    np.testing.assert_array_equal(decode_image(feature, content), by_pillow(content))
+    if mode == "L":
+        grey = tfds.features.Image(shape=(None, None, 1))
+        found = decode_image(grey, content)[..., 0]
+        np.testing.assert_array_equal(found, by_pillow(content, "L"))
+
+
+def test_files_of_other_formats_are_decoded_as_before(rng):
+    picture = photo(rng)
+    for feature, image, kind in (
+        (tfds.features.Image(), picture, "PNG"),
+        (tfds.features.Image(), picture, "BMP"),
+        (tfds.features.Image(shape=(None, None, 4)), picture.convert("RGBA"), "PNG"),
+    ):
+        np.testing.assert_array_equal(decode_image(feature, encoded(image, kind)), image)
+    deep = tf.constant(np.arange(12).reshape(3, 4, 1) * 5000, tf.uint16)
+    feature = tfds.features.Image(shape=(None, None, 1), dtype=np.uint16)
+    np.testing.assert_array_equal(decode_image(feature, tf.io.encode_png(deep)), deep)
+
+
+@pytest.fixture(scope="module")
+def photos():
+    """A builder of 12 JPEG and PNG files of two classes, and the files' contents in order."""
+    rng = np.random.default_rng(0)
+    kinds = ("JPEG", "JPEG", "PNG")
+    files = [encoded(photo(rng, SIDES[::-1]), kinds[number % 3]) for number in range(12)]
+
+    class TinyPhotos(tfds.core.GeneratorBasedBuilder):
+        """Photographs with their labels."""
+
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            image = tfds.features.Image(shape=(*SIDES, 3), encoding_format="jpeg")
+            label = tfds.features.ClassLabel(names=["ape", "bee"])
+            features = tfds.features.FeaturesDict({"image": image, "label": label})
+            keys = ("image", "label")
+            return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=keys)
+
+        def _split_generators(self, manager):
+            return {"train": self._generate_examples(), "test": self._generate_examples()}
+
+        def _generate_examples(self):
+            for number, content in enumerate(files):
+                yield number, {"image": io.BytesIO(content), "label": number % 2}
+
+    return TinyPhotos, files
+
+
+def test_a_jpeg_is_the_same_through_tfds_and_through_a_folder(photos, tmp_path):
+    builder, files = photos
+    builder(data_dir=tmp_path / "tfds").download_and_prepare()
+    for number, content in enumerate(files):
+        kind = "png" if number % 3 == 2 else "jpg"
+        path = tmp_path / "folder" / "test" / ("ape", "bee")[number % 2] / f"{number:02}.{kind}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    [prepared] = data.load("tiny_photos", data_dir=tmp_path / "tfds", splits=("test",))
+    [folder] = data.load(tmp_path / "folder", splits=("test",))
+    expected = [by_pillow(content).astype(np.float32) / 127.5 - 1 for content in files]
+    for dataset in (prepared, folder):
+        images, labels = arrays(dataset)
+        order = {image.tobytes(): label for image, label in zip(images, labels, strict=True)}
+        assert len(order) == len(files)
+        assert [order[image.tobytes()] for image in expected] == [0, 1] * 6
+
+
+def no_route(url, **kwargs):
+    raise requests.exceptions.ConnectionError(f"no route to {url}")
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    """A machine that reaches no other, on which TFDS would try for minutes."""
+
+    def fail(builder, **kwargs):
+        raise AssertionError("tried to download")
+
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", fail)
+    monkeypatch.setattr(requests, "head", no_route)
+
+
+def pretend_prepared(folder, *names):
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "dataset_info.json").write_text("{}")
+
+
+def test_a_data_dir_without_the_data_set_is_told_before_any_download(offline, tmp_path):
+    start = time.monotonic()
+    missing = tmp_path / "tdfs"
+    message = rf"'fashion_mnist', not prepared in {missing} \(does not exist\), .*no route"
+    with pytest.raises(ValueError, match=message):
+        data.load("fashion_mnist", data_dir=missing)
+    assert not missing.exists()
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ValueError, match=rf"{empty} \(prepared there: nothing\), .*no route"):
+        data.describe("fashion_mnist", data_dir=empty)
+    assert not list(empty.iterdir())
+    names = [f"many{number:02}/1.0.0" for number in range(12)]
+    pretend_prepared(tmp_path / "full", "cifar10/3.0.2", "imagenet_v2/topimages/2.0.0", *names)
+    message = (
+        r"there: cifar10/3\.0\.2, imagenet_v2/topimages/2\.0\.0, many00/1\.0\.0, .*"
+        r"many07/1\.0\.0 and 4 more\), .*amazonaws\.com cannot be reached .ConnectionError: no"
+    )
+    with pytest.raises(ValueError, match=message) as error:
+        data.load("fashion_mnist", data_dir=tmp_path / "full")
+    assert "many08" not in str(error.value) and str(error.value).count(str(tmp_path)) == 1
+    assert time.monotonic() - start < 20
+
+
+def test_what_can_be_downloaded_is(photos, monkeypatch, tmp_path):
+    """A host that answers, files that are there already, and a data set that needs no host."""
+    asked = []
+
+    def answers(url, **kwargs):
+        asked.append(url)
+        return requests.Response()
+
+    def arrive(builder, **kwargs):
+        raise ConnectionError(f"began {builder.name}")
+
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", arrive)
+    monkeypatch.setattr(requests, "head", answers)
+    with pytest.raises(ValueError, match="began fashion_mnist"):
+        data.load("fashion_mnist", data_dir=tmp_path)
+    assert len(asked) == 1 and asked[0].startswith("http")
+    monkeypatch.setattr(requests, "head", no_route)
+    with pytest.raises(ValueError, match="began tiny_photos"):
+        data.load("tiny_photos", data_dir=tmp_path)
+    (tmp_path / "downloads").mkdir()
+    (tmp_path / "downloads" / "train-images.gz.INFO").write_text("{}")
+    with pytest.raises(ValueError, match="began fashion_mnist"):
+        data.load("fashion_mnist", data_dir=tmp_path)
+
+
+def test_a_data_dir_one_floor_too_low_is_not_taken_for_a_data_set(offline, tmp_path):
+    pretend_prepared(tmp_path, "cifar10/3.0.2")
+    with pytest.raises(ValueError, match="there: nothing"):
+        data.load("cifar10", data_dir=tmp_path / "cifar10" / "3.0.2")
