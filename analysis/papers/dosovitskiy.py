@@ -1,5 +1,7 @@
 """Dosovitskiy et al. 2020: "An Image is Worth 16x16 Words", the first layer of the ViT."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from ..flow.embeddings import patch_filters, position_similarity
@@ -49,10 +51,8 @@ FIGURE_7_LEFT = Figure(
     "noise is what training has left as it was.",
 )
 
-FIGURE_7_MIDDLE = Figure(
-    paper=DOSOVITSKIY,
-    numbers="7",
-    chapter=EMBEDDINGS,
+FIGURE_7_MIDDLE = replace(
+    FIGURE_7_LEFT,
     shows="similarity of position embeddings",
     models=each("vit", "gap"),
     measure=positions_of,

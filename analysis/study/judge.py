@@ -1,6 +1,5 @@
 """The scorecard: each finding of a paper, what was measured, and whether it holds."""
 
-import inspect
 import string
 from dataclasses import dataclass, fields
 from functools import partial
@@ -198,7 +197,7 @@ def _claim(figure, finding, cast, found, models=()):
     else:
         value, low, high = estimate.value, estimate.low, estimate.high
         result = verdict(low, high, finding.line, finding.direction)
-        text = f"{_explained(finding.statistic)} Interval: {estimate.how}."
+        text = f"{finding.explanation} Interval: {estimate.how}."
         used = tuple(n for n in names if isinstance(found[n], xr.DataArray | xr.Dataset))
     return Claim(
         name=".".join([finding.name, *(cast[role] for role in _roles(finding) if models)]),
@@ -217,12 +216,6 @@ def _claim(figure, finding, cast, found, models=()):
         source=figure.paper.source,
         models=models,
     )
-
-
-def _explained(statistic):
-    """The first paragraph of a statistic's docstring, on one line."""
-    text = inspect.getdoc(getattr(statistic, "func", statistic)) or ""
-    return " ".join(text.split("\n\n")[0].split())
 
 
 def _named(template, cast):

@@ -1,5 +1,7 @@
 """Raghu et al. 2021, section 4: how similar are the representations of layers?"""
 
+from dataclasses import replace
+
 import numpy as np
 
 from ...engine.estimates import Sample, bootstrap, difference, lower, upper
@@ -8,7 +10,7 @@ from ...plots import plot_cka, plot_matches
 from ...plots.interactive import cka_heatmap
 from ...similarity.cka import cka_statistic
 from ...similarity.counterparts import own_matches
-from ...study.figure import Figure, Finding, each, pairs
+from ...study.figure import Figure, each, finding, pairs
 from ...study.measurement import statistic
 from ...study.models import representations
 from ..chapters import STRUCTURE
@@ -34,8 +36,11 @@ def cka_of_trainings(seed):
     return cka_of_two(seed.of, seed)
 
 
+@finding("cka.{vit} cka.{resnet}", section="4", figure="1", unit="difference in CKA", above=0)
 def uniform_structure(vit, resnet):
-    """Mean CKA between lower and upper half, ViT minus ResNet.
+    """Lower and upper layers are more alike in the ViT than in the ResNet.
+
+    Mean CKA between lower and upper half, ViT minus ResNet.
 
     Against 0 (section 4, figure 1).
 
@@ -47,8 +52,11 @@ def uniform_structure(vit, resnet):
     )
 
 
+@finding("cka.{vit}.{resnet}", section="4", figure="2", unit="share of depth", below=0.5)
 def early_correspondence(cross):
-    """Share of the ViT's depth in which the best match of each lower ResNet layer lies.
+    """The lower half of the ResNet maps to a smaller share of the ViT.
+
+    Share of the ViT's depth in which the best match of each lower ResNet layer lies.
 
         share = 2 mean over the lower ResNet layers of (best ViT layer + 1/2) / ViT layers
 
@@ -117,18 +125,7 @@ FIGURE_1 = Figure(
     name="cka-{model}",
     title="Similarity of the layers of {model}",
     caption=ONE_MODEL,
-    findings=[
-        Finding(
-            "uniform-structure",
-            "Lower and upper layers are more alike in the ViT than in the ResNet.",
-            uniform_structure,
-            ["cka.{vit}", "cka.{resnet}"],
-            section="4",
-            figure="1",
-            unit="difference in CKA",
-            above=0.0,
-        )
-    ],
+    findings=[uniform_structure],
 )
 
 FIGURE_2 = Figure(
@@ -143,46 +140,23 @@ FIGURE_2 = Figure(
     name="cka-{model}-{other}",
     title="Similarity of {model} and {other}",
     caption=TWO_MODELS,
-    findings=[
-        Finding(
-            "early-correspondence",
-            "The lower half of the ResNet maps to a smaller share of the ViT.",
-            early_correspondence,
-            ["cka.{vit}.{resnet}"],
-            section="4",
-            figure="2",
-            unit="share of depth",
-            below=0.5,
-        )
-    ],
+    findings=[early_correspondence],
 )
 
-FIGURE_H1 = Figure(
-    paper=RAGHU,
+FIGURE_H1 = replace(
+    FIGURE_1,
     numbers="H.1",
-    chapter=STRUCTURE,
     shows="similarity of an MLP-Mixer's layers",
     models=each("mixer", anyone="Figure 1 shows it for every model."),
-    measure=cka_of,
-    draw=plot_cka,
-    interactive=cka_heatmap,
-    name="cka-{model}",
-    title="Similarity of the layers of {model}",
-    caption=ONE_MODEL,
+    findings=(),
 )
 
-FIGURE_H2 = Figure(
-    paper=RAGHU,
+FIGURE_H2 = replace(
+    FIGURE_2,
     numbers="H.2",
-    chapter=STRUCTURE,
     shows="similarity of an MLP-Mixer's layers and those of others",
     models=pairs(("mixer",), ("vit", "resnet"), anyone="Figure 2 shows it for every model."),
-    measure=cka_of_two,
-    draw=plot_cka,
-    interactive=cka_heatmap,
-    name="cka-{model}-{other}",
-    title="Similarity of {model} and {other}",
-    caption=TWO_MODELS,
+    findings=(),
 )
 
 SANITY = Figure(

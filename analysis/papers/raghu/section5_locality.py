@@ -1,5 +1,7 @@
 """Raghu et al. 2021, section 5 and appendix C: how far does a layer look?"""
 
+from dataclasses import replace
+
 import numpy as np
 
 from ...attention.attention import attention_statistic
@@ -9,7 +11,7 @@ from ...flow.receptive_field import receptive_field
 from ...plots import plot_attention_distances, plot_head_similarity, plot_receptive_field
 from ...plots.interactive import distance_lines
 from ...similarity.heads import head_statistic
-from ...study.figure import Figure, Finding, each, pairs, together
+from ...study.figure import Figure, each, finding, pairs, together
 from ...study.measurement import DATA, statistic, task
 from ...study.models import MOST_PANELS, spread
 from ..chapters import LOCALITY
@@ -81,8 +83,13 @@ def _part(model, analysis, taps):
     )
 
 
+@finding(
+    "attention_distance.{vit}", section="5", figure="3", unit="difference in spread", above=0.0
+)
 def first_block_mixes(distance):
-    """Spread of the heads' distances, first block minus last, in units of even attention.
+    """Heads of the first block are a mix of local and global, those of the last are not.
+
+    Spread of the heads' distances, first block minus last, in units of even attention.
 
     The standard deviation of the heads' distances, in units of the distance of a head that attends
     evenly. Against 0: the first block is as mixed as the last (section 5, figure 3).
@@ -94,8 +101,11 @@ def first_block_mixes(distance):
     return bootstrap(lambda x, y: x.std() - y.std(), heads[0], heads[-1], over="heads")
 
 
+@finding("attention_distance.{vit}", section="5", figure="3", unit="relative distance", above=0.5)
 def last_block_global(distance):
-    """Distance of the last block's most local head, in units of even attention.
+    """All heads of the last block are global.
+
+    Distance of the last block's most local head, in units of even attention.
 
     Against 1/2, midway between a head that looks only at its own place and one that looks
     everywhere alike (section 5, figure 3).
@@ -106,8 +116,13 @@ def last_block_global(distance):
     return bootstrap(np.min, relative_distance(distance)[-1], over="heads")
 
 
+@finding(
+    "head_similarity.{vit}.{resnet}", section="5", figure="5", unit="rank correlation", below=0.0
+)
 def local_heads_resemble(subsets):
-    """Rank correlation of a head subset's mean distance and its CKA to low ResNet layers.
+    """The more global a set of first-block heads, the less it resembles low ResNet layers.
+
+    Rank correlation of a head subset's mean distance and its CKA to low ResNet layers.
 
     Spearman's, over all subsets of all orders, with CKA averaged over the layers; against 0, no
     relation (section 5, figure 5). Subsets share heads, so that the
@@ -124,8 +139,17 @@ def local_heads_resemble(subsets):
     return bootstrap(rank_correlation, both, over="head subsets")
 
 
+@finding(
+    "receptive_field.{vit} receptive_field.{resnet}",
+    section="5",
+    figure="6",
+    unit="difference in extent",
+    above=0.0,
+)
 def early_fields(vit, resnet):
-    """Extent of the receptive fields of the lower half, ViT minus ResNet, in units of an even
+    """Early receptive fields are larger in the ViT than in the ResNet.
+
+    Extent of the receptive fields of the lower half, ViT minus ResNet, in units of an even
     field.
 
     The extent is the standard deviation of a pixel's place, weighted by the field, in units of
@@ -138,8 +162,17 @@ def early_fields(vit, resnet):
     return bootstrap(lambda x, y: x.mean() - y.mean(), *fields, over="layers")
 
 
+@finding(
+    "receptive_field_branch.{vit} receptive_field.{vit} attention_distance.{vit}",
+    section="5 and C",
+    figure="C.4",
+    unit="difference in share",
+    below=0.0,
+)
 def branch_fields(branch, total, distance):
-    """Share of the own patch in the receptive field, attention branch minus sum.
+    """Before the sum with the skip, attention depends less on its own patch than after it.
+
+    Share of the own patch in the receptive field, attention branch minus sum.
 
     Of the centre patch. Against 0: the branch depends as much on its own patch as what it is added
     to (appendix C, C.4).
@@ -215,28 +248,7 @@ FIGURE_3 = Figure(
     caption="Each line is a layer and each point a head, sorted by how far from the query it "
     "attends on average: a low left end is a local head, and a flat line is a layer whose "
     "heads all look equally far.",
-    findings=[
-        Finding(
-            "first-block-mixes",
-            "Heads of the first block are a mix of local and global, those of the last are not.",
-            first_block_mixes,
-            ["attention_distance.{vit}"],
-            section="5",
-            figure="3",
-            unit="difference in spread",
-            above=0.0,
-        ),
-        Finding(
-            "last-block-global",
-            "All heads of the last block are global.",
-            last_block_global,
-            ["attention_distance.{vit}"],
-            section="5",
-            figure="3",
-            unit="relative distance",
-            above=0.5,
-        ),
-    ],
+    findings=[first_block_mixes, last_block_global],
 )
 
 FIGURE_5 = Figure(
@@ -252,18 +264,7 @@ FIGURE_5 = Figure(
     caption="Each point is a subset of the heads of block 0, taken from the most local or from "
     "the most global one on: a line that falls to the right says that the more global "
     "heads find features which the convolutions do not have.",
-    findings=[
-        Finding(
-            "local-heads-resemble",
-            "The more global a set of first-block heads, the less it resembles low ResNet layers.",
-            local_heads_resemble,
-            ["head_similarity.{vit}.{resnet}"],
-            section="5",
-            figure="5",
-            unit="rank correlation",
-            below=0.0,
-        )
-    ],
+    findings=[local_heads_resemble],
 )
 
 
@@ -294,43 +295,18 @@ FIGURE_6 = Figure(
     name="receptive-field-{model}",
     title=fields_title,
     caption=fields_caption,
-    findings=[
-        Finding(
-            "early-fields",
-            "Early receptive fields are larger in the ViT than in the ResNet.",
-            early_fields,
-            ["receptive_field.{vit}", "receptive_field.{resnet}"],
-            section="5",
-            figure="6",
-            unit="difference in extent",
-            above=0.0,
-        )
-    ],
+    findings=[early_fields],
 )
 
-FIGURE_C4 = Figure(
-    paper=RAGHU,
+FIGURE_C4 = replace(
+    FIGURE_6,
     numbers="C.4",
-    chapter=LOCALITY,
     shows="effective receptive fields before the sums",
-    models=each("vit", "gap", "resnet"),
     measure=branch_field_of,
-    draw=plot_receptive_field,
     name="receptive-field-branch-{model}",
     title="Effective receptive fields of {model} before the sums",
     caption="Bright pixels are those that move the centre of the layer most, before its branch is "
     "added to its skip: where the own patch is no longer the brightest, it was the skip that kept "
     "it so.",
-    findings=[
-        Finding(
-            "branch-fields",
-            "Before the sum with the skip, attention depends less on its own patch than after it.",
-            branch_fields,
-            ["receptive_field_branch.{vit}", "receptive_field.{vit}", "attention_distance.{vit}"],
-            section="5 and C",
-            figure="C.4",
-            unit="difference in share",
-            below=0.0,
-        )
-    ],
+    findings=[branch_fields],
 )

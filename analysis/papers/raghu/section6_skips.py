@@ -1,12 +1,14 @@
 """Raghu et al. 2021, section 6 and appendix E: what passes through the skips?"""
 
+from dataclasses import replace
+
 import numpy as np
 
 from ...engine.estimates import Sample, bootstrap, difference, lower, normal, upper
 from ...engine.results import expect_variable, layer_names
 from ...flow.skips import skip_statistic
 from ...plots import plot_cka_beside, plot_skip_ratio, plot_skip_ratio_lines
-from ...study.figure import Figure, Finding, each, group, playing, together, variants
+from ...study.figure import Figure, each, finding, group, playing, together, variants
 from ...study.measurement import statistic
 from ..chapters import SKIPS
 from . import RAGHU
@@ -43,8 +45,11 @@ def _with_accuracy(model):
     return f"{what}\n{100 * model.accuracy[0]:.1f} % right" if model.accuracy else what
 
 
-def cls_over_spatial_first(ratios):
-    """Norm ratio of skip and branch, CLS token over spatial tokens, in the lower half.
+@finding("skip_ratio.{vit}", section="6", figure="7 left", unit="ratio CLS / spatial", above=1)
+def cls_skips_first(ratios):
+    """In the first half, the skips carry the CLS token more than the spatial tokens.
+
+    Norm ratio of skip and branch, CLS token over spatial tokens, in the lower half.
 
     The geometric mean over the layers; against 1, tokens that pass the skips alike (section 6,
     figure 7 left).
@@ -55,10 +60,13 @@ def cls_over_spatial_first(ratios):
     return bootstrap(_exp_mean, lower(_cls_over_spatial(ratios)), over="layers")
 
 
-def cls_over_spatial_second(ratios):
-    """Norm ratio of skip and branch, CLS token over spatial tokens, in the upper half.
+@finding("skip_ratio.{vit}", section="6", figure="7 left", unit="ratio CLS / spatial", below=1)
+def spatial_skips_second(ratios):
+    """In the second half, the skips carry the spatial tokens more than the CLS token.
 
-    As `cls_over_spatial_first`.
+    Norm ratio of skip and branch, CLS token over spatial tokens, in the upper half.
+
+    As `cls_skips_first`.
 
     Args:
         ratios: Dataset norm_ratio(layer, token) of a ViT with a CLS token.
@@ -75,8 +83,17 @@ def _cls_over_spatial(ratios):
     return np.log(ratio.values[:, 0]) - np.log(np.nanmean(ratio.values[:, 1:], axis=1))
 
 
+@finding(
+    "skip_ratio.{vit} skip_ratio.{resnet}",
+    section="6",
+    figure="7 right",
+    unit="ratio ViT / ResNet",
+    above=1.0,
+)
 def skip_influence(vit, resnet):
-    """Norm ratio of skip and branch, ViT over ResNet.
+    """Skips outweigh branches more in the ViT than in the ResNet.
+
+    Norm ratio of skip and branch, ViT over ResNet.
 
     Of each model the geometric mean over layers of the mean over tokens. Against 1 (section 6,
     figure 7 right).
@@ -92,8 +109,13 @@ def skip_influence(vit, resnet):
     return bootstrap(lambda x, y: np.exp(x.mean() - y.mean()), *logs, over="layers")
 
 
+@finding(
+    "cka.{vit} cka.{without} block", section="6", figure="8", unit="difference in CKA", below=0.0
+)
 def skips_partition(intact, without, block):
-    """Mean CKA between the layers before and after the block, without its skips minus with.
+    """Without the skips of a block, layers before it and after it are less alike.
+
+    Mean CKA between the layers before and after the block, without its skips minus with.
 
     Against 0, a block whose skips do not matter to the similarity (section 6, figure 8).
 
@@ -115,8 +137,17 @@ def skips_partition(intact, without, block):
     return difference(*samples, over="layers")
 
 
+@finding(
+    "accuracy.{vit} accuracy.{without}",
+    section="6",
+    figure="8",
+    unit="difference in accuracy",
+    above=0.0,
+)
 def skips_cost_accuracy(intact, without):
-    """Test accuracy with all skips minus without those of the block.
+    """Removing the skips of a middle block costs accuracy.
+
+    Test accuracy with all skips minus without those of the block.
 
     Against 0 (section 6, figure 8).
 
@@ -149,35 +180,11 @@ FIGURE_7_LEFT = Figure(
     title="Skip against branch in {model}, token by token",
     caption="Each cell is one token at one sum: above 1 the skip is the longer vector and what "
     "came in goes on, below 1 the branch rewrites it.",
-    findings=[
-        Finding(
-            "cls-skips-first",
-            "In the first half, the skips carry the CLS token more than the spatial tokens.",
-            cls_over_spatial_first,
-            ["skip_ratio.{vit}"],
-            section="6",
-            figure="7 left",
-            unit="ratio CLS / spatial",
-            above=1.0,
-        ),
-        Finding(
-            "spatial-skips-second",
-            "In the second half, the skips carry the spatial tokens more than the CLS token.",
-            cls_over_spatial_second,
-            ["skip_ratio.{vit}"],
-            section="6",
-            figure="7 left",
-            unit="ratio CLS / spatial",
-            below=1.0,
-        ),
-    ],
+    findings=[cls_skips_first, spatial_skips_second],
 )
 
-FIGURE_7_RIGHT = Figure(
-    paper=RAGHU,
-    numbers="7 E.1",
-    chapter=SKIPS,
-    shows="norm of skip against branch, token by token and through the depth",
+FIGURE_7_RIGHT = replace(
+    FIGURE_7_LEFT,
     models=together("vit", "gap", "resnet", "mixer"),
     measure=skip_ratio_of,
     draw=plot_skip_ratio_lines,
@@ -185,32 +192,19 @@ FIGURE_7_RIGHT = Figure(
     title="Skip against branch through the depth",
     caption="The higher a line, the more of that token's representation is handed on by the skip; "
     "the grey line is where skip and branch are equally long.",
-    findings=[
-        Finding(
-            "skip-influence",
-            "Skips outweigh branches more in the ViT than in the ResNet.",
-            skip_influence,
-            ["skip_ratio.{vit}", "skip_ratio.{resnet}"],
-            section="6",
-            figure="7 right",
-            unit="ratio ViT / ResNet",
-            above=1.0,
-        )
-    ],
+    findings=[skip_influence],
 )
 
-FIGURE_E2 = Figure(
-    paper=RAGHU,
+FIGURE_E2 = replace(
+    FIGURE_7_RIGHT,
     numbers="E.2",
-    chapter=SKIPS,
     shows="cosine of skip and branch",
-    models=together("vit", "gap", "resnet", "mixer"),
-    measure=skip_ratio_of,
     draw=plot_cosines,
     name="skip-cosine",
     title="Direction of skip and branch through the depth",
     caption="At 1 the branch adds to what the skip carries, at 0 it writes something new beside "
     "it, and below 0 it takes something away.",
+    findings=(),
 )
 
 FIGURE_8 = Figure(
@@ -226,26 +220,5 @@ FIGURE_8 = Figure(
     caption="Each panel is a model trained without the skips of one block, beside the intact "
     "one: where they matter, the layers before the block and those after it fall "
     "apart into two bright squares.",
-    findings=[
-        Finding(
-            "skips-partition",
-            "Without the skips of a block, layers before it and after it are less alike.",
-            skips_partition,
-            ["cka.{vit}", "cka.{without}", "block"],
-            section="6",
-            figure="8",
-            unit="difference in CKA",
-            below=0.0,
-        ),
-        Finding(
-            "skips-cost-accuracy",
-            "Removing the skips of a middle block costs accuracy.",
-            skips_cost_accuracy,
-            ["accuracy.{vit}", "accuracy.{without}"],
-            section="6",
-            figure="8",
-            unit="difference in accuracy",
-            above=0.0,
-        ),
-    ],
+    findings=[skips_partition, skips_cost_accuracy],
 )

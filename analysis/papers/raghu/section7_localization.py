@@ -1,5 +1,6 @@
 """Raghu et al. 2021, section 7: which part of the image does a token still resemble?"""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -9,7 +10,7 @@ from ...engine.estimates import bootstrap
 from ...engine.results import expect_array
 from ...plots import plot_localization, plot_localization_by_layer
 from ...similarity.localization import localization_statistic
-from ...study.figure import Figure, Finding, each, split
+from ...study.figure import Figure, each, finding, split
 from ...study.measurement import statistic
 from ...study.models import MOST_PANELS, spread
 from ..chapters import LOCALIZATION
@@ -75,8 +76,11 @@ def _localization_of_some(features, size):
     return localization_statistic(features, tokens=tokens)
 
 
+@finding("localization.{vit}", section="7", figure="9", unit="share beyond chance", above=0)
 def own_patch(similarity):
-    """Share of tokens whose most similar patch is their own, less that of chance.
+    """Tokens of the last layer resemble their own patch most.
+
+    Share of tokens whose most similar patch is their own, less that of chance.
 
     Of the last layer. Against 0, since one of as many patches is the most similar by chance
     (section 7, figure 9).
@@ -91,8 +95,17 @@ def own_patch(similarity):
     return bootstrap(lambda x: x.mean() - 1 / maps.shape[1], hits, over="tokens")
 
 
+@finding(
+    "localization.{vit} localization.{gap}",
+    section="7",
+    figure="10",
+    unit="difference in CKA",
+    above=0.0,
+)
 def cls_localizes_more(vit, gap):
-    """CKA with the own patch less the mean with others, CLS minus average pooling.
+    """A ViT trained with a CLS token localizes better than one with average pooling.
+
+    CKA with the own patch less the mean with others, CLS minus average pooling.
 
     Of the last layer; against 0 (section 7, figure 10).
 
@@ -102,8 +115,17 @@ def cls_localizes_more(vit, gap):
     return _better_localised(vit, gap)
 
 
+@finding(
+    "localization.{vit} localization.{resnet}",
+    section="7",
+    figure="9",
+    unit="difference in CKA",
+    above=0.0,
+)
 def vit_localizes_more(vit, resnet):
-    """CKA with the own patch less the mean with others, ViT minus ResNet.
+    """The ViT localizes better than the ResNet.
+
+    CKA with the own patch less the mean with others, ViT minus ResNet.
 
     Of the last layer; against 0 (section 7, figure 9).
 
@@ -154,62 +176,23 @@ FIGURE_9 = Figure(
     name="localization-{model}",
     title="Last tokens of {model} beside patches of the image",
     caption=CAPTION,
-    findings=[
-        Finding(
-            "own-patch",
-            "Tokens of the last layer resemble their own patch most.",
-            own_patch,
-            ["localization.{vit}"],
-            section="7",
-            figure="9",
-            unit="share beyond chance",
-            above=0.0,
-        ),
-        Finding(
-            "cls-localizes-more",
-            "A ViT trained with a CLS token localizes better than one with average pooling.",
-            cls_localizes_more,
-            ["localization.{vit}", "localization.{gap}"],
-            section="7",
-            figure="10",
-            unit="difference in CKA",
-            above=0.0,
-        ),
-        Finding(
-            "vit-localizes-more",
-            "The ViT localizes better than the ResNet.",
-            vit_localizes_more,
-            ["localization.{vit}", "localization.{resnet}"],
-            section="7",
-            figure="9",
-            unit="difference in CKA",
-            above=0.0,
-        ),
-    ],
+    findings=[own_patch, cls_localizes_more, vit_localizes_more],
 )
 
-FIGURE_9_BY_LAYER = Figure(
-    paper=RAGHU,
-    numbers="9 10 D.1 D.2 D.3",
-    chapter=LOCALIZATION,
-    shows=SHOWS,
-    models=each("vit", "gap", "resnet"),
+FIGURE_9_BY_LAYER = replace(
+    FIGURE_9,
     measure=localization_by_depth,
     draw=plot_localization_by_layer,
     name="localization-depth-{model}",
     title="Tokens of {model} beside patches, layer by layer",
-    caption=CAPTION,
+    findings=(),
 )
 
-FIGURE_9_STAGES = Figure(
-    paper=RAGHU,
-    numbers="9 10 D.1 D.2 D.3",
-    chapter=LOCALIZATION,
-    shows=SHOWS,
+FIGURE_9_STAGES = replace(
+    FIGURE_9,
     models=split("resnet"),
     measure=localization_of_stages,
-    draw=plot_localization,
     name="localization-{label}-{model}",
     title="Places of {label} of {model} beside patches of the image",
-    caption=CAPTION,
+    findings=(),
 )

@@ -11,7 +11,7 @@ from ...engine.results import expect_array, layer_names
 from ...engine.stream import first_batch
 from ...plots import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes
 from ...probes.ridge import L2, probe_statistic, score_statistic, select_l2
-from ...study.figure import Figure, Finding, each, together
+from ...study.figure import Figure, each, finding, together
 from ...study.measurement import DATA, statistic
 from ...study.models import MOST_PANELS, spread
 from ..chapters import PROBES
@@ -98,8 +98,18 @@ def mean_probe_of(model):
     return {f"seed {model.detail}": measurement} if model.role == "seed" else measurement
 
 
+@finding(
+    "ridge_probe_tokens.{gap} ridge_probe_tokens.{vit}",
+    section="7",
+    figure="11 left",
+    unit="difference in accuracy",
+    above=0.0,
+)
 def gap_tokens_classify(gap, vit):
-    """Mean accuracy of single-token probes, average pooling minus CLS.
+    """Single last-layer tokens tell the classes apart better with average pooling than with a CLS
+    token.
+
+    Mean accuracy of single-token probes, average pooling minus CLS.
 
     Of the last layer; against 0. The error is binomial, as if all tokens failed on the same images
     (section 7, figure 11 left).
@@ -111,8 +121,18 @@ def gap_tokens_classify(gap, vit):
     return _better_tokens(gap, vit)
 
 
+@finding(
+    "ridge_probe_tokens.{resnet} ridge_probe_tokens.{vit}",
+    section="7",
+    figure="11 left",
+    unit="difference in accuracy",
+    above=0.0,
+)
 def resnet_tokens_classify(resnet, vit):
-    """Mean accuracy of single-token probes, ResNet minus CLS.
+    """Single last-layer places of the ResNet tell the classes apart better than tokens of a ViT
+    with a CLS token.
+
+    Mean accuracy of single-token probes, ResNet minus CLS.
 
     As `gap_tokens_classify`.
 
@@ -149,51 +169,22 @@ FIGURE_11_LEFT = Figure(
     title="Accuracy of linear probes on single tokens",
     caption="Each point is the mean accuracy of as many linear classifiers as the layer has "
     "places, each of them shown one token, without CLS; the band is their range.",
-    findings=[
-        Finding(
-            "gap-tokens-classify",
-            "Single last-layer tokens tell the classes apart better with average pooling than with "
-            "a CLS token.",
-            gap_tokens_classify,
-            ["ridge_probe_tokens.{gap}", "ridge_probe_tokens.{vit}"],
-            section="7",
-            figure="11 left",
-            unit="difference in accuracy",
-            above=0.0,
-        ),
-        Finding(
-            "resnet-tokens-classify",
-            "Single last-layer places of the ResNet tell the classes apart better than tokens of a "
-            "ViT with a CLS token.",
-            resnet_tokens_classify,
-            ["ridge_probe_tokens.{resnet}", "ridge_probe_tokens.{vit}"],
-            section="7",
-            figure="11 left",
-            unit="difference in accuracy",
-            above=0.0,
-        ),
-    ],
+    findings=[gap_tokens_classify, resnet_tokens_classify],
 )
 
-FIGURE_D4 = Figure(
-    paper=RAGHU,
-    numbers="11 D.4 F.3",
-    chapter=PROBES,
-    shows=SHOWS,
+FIGURE_D4 = replace(
+    FIGURE_11_LEFT,
     models=each("vit", "gap", "resnet"),
-    measure=token_probe_of,
     draw=plot_probe_map,
     name="ridge-probe-map-{model}",
     title="Accuracy of linear probes on single tokens of {model}, place by place",
     caption="Each cell is a linear classifier that is shown the token at that place alone: even "
     "panels are layers that have spread what they know over all tokens.",
+    findings=(),
 )
 
-FIGURE_11_RIGHT = Figure(
-    paper=RAGHU,
-    numbers="11 D.4 F.3",
-    chapter=PROBES,
-    shows=SHOWS,
+FIGURE_11_RIGHT = replace(
+    FIGURE_11_LEFT,
     models=together("vit", "gap"),
     measure=summary_probes_of,
     draw=plot_summary_probes,
@@ -201,6 +192,7 @@ FIGURE_11_RIGHT = Figure(
     title="Accuracy of linear probes on different summaries of the tokens",
     caption="Colours are models and line styles what the linear classifier is shown: where the "
     "CLS token rises above the mean, it has gathered what the others hold.",
+    findings=(),
 )
 
 

@@ -1,5 +1,6 @@
 """Raghu et al. 2021, section 8 and appendix G: what do more data and fine-tuning change?"""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,7 +11,7 @@ from ...engine.results import expect_variable
 from ...plots import plot_counterparts, plot_data_scale
 from ...similarity.cka import cka_statistic
 from ...similarity.counterparts import counterparts
-from ...study.figure import Figure, Finding, group, playing, variants
+from ...study.figure import Figure, finding, group, playing, variants
 from ...study.measurement import statistic, task
 from ...study.models import Lacking
 from ..chapters import SCALE
@@ -71,8 +72,11 @@ def same_blocks_of(models):
     return alike
 
 
+@finding("data_scale.{vit}", section="8", figure="12", unit="difference in CKA", above=0)
 def data_hunger(similarity):
-    """CKA to the model trained on all data at the smallest fraction, lower blocks minus upper.
+    """Higher layers need more data than lower ones.
+
+    CKA to the model trained on all data at the smallest fraction, lower blocks minus upper.
 
     Against 0: higher layers need no more data than lower (section 8, figure 12).
 
@@ -102,18 +106,7 @@ FIGURE_12 = Figure(
     "with the same block of the one trained on all: a line that falls says that "
     "higher blocks need more data. A line of 100 % is a second training on all of "
     "them, from other first weights, to compare with.",
-    findings=[
-        Finding(
-            "data-hunger",
-            "Higher layers need more data than lower ones.",
-            data_hunger,
-            ["data_scale.{vit}"],
-            section="8",
-            figure="12",
-            unit="difference in CKA",
-            above=0.0,
-        )
-    ],
+    findings=[data_hunger],
 )
 
 SHOWS = "blocks before and after fine-tuning"
@@ -132,14 +125,10 @@ FIGURE_G = Figure(
     "the same block after it: high values are blocks that the new task left as they were.",
 )
 
-FIGURE_G_OF_OTHERS = Figure(
-    paper=RAGHU,
-    numbers="G.1 G.2",
-    chapter=SCALE,
-    shows=SHOWS,
+FIGURE_G_OF_OTHERS = replace(
+    FIGURE_G,
     models=group(),
     measure=same_blocks_of,
-    draw=plot_counterparts,
     name="counterparts",
     title="Blocks beside their counterparts in another model",
     caption="Each point compares a block with the one of the same name in the other model: high "

@@ -8,7 +8,7 @@ from ...plots import plot_cka, plot_last_layer_cka
 from ...plots.interactive import cka_heatmap
 from ...similarity.last_layer import last_layer_statistic
 from ...similarity.residual import residual_statistic
-from ...study.figure import Figure, Finding, each, group
+from ...study.figure import Figure, each, finding, group
 from ...study.measurement import statistic, task
 from ...study.models import Lacking
 from ..chapters import SKIPS, STRUCTURE
@@ -54,8 +54,11 @@ def residual_cka_of(model):
     return statistic("residual_cka", model, taps, residual_statistic)
 
 
+@finding("residual_cka.{vit}", section="D.4", figure="23", unit="difference in CKA", below=0)
 def skips_diverge(similarity):
-    """CKA of each attention branch and its skip, upper half minus lower.
+    """In mid-to-late layers of supervised ViTs, attention adds what is unlike its skip.
+
+    CKA of each attention branch and its skip, upper half minus lower.
 
     Against 0 (appendix D.4, figure 23).
 
@@ -119,16 +122,5 @@ FIGURE_23 = Figure(
     title="Similarity of skips and attention branches of {model}",
     caption="Each cell compares what one attention site adds with what passes beside one: dark "
     "cells on the diagonal are sites that add something new.",
-    findings=[
-        Finding(
-            "skips-diverge",
-            "In mid-to-late layers of supervised ViTs, attention adds what is unlike its skip.",
-            skips_diverge,
-            ["residual_cka.{vit}"],
-            section="D.4",
-            figure="23",
-            unit="difference in CKA",
-            below=0.0,
-        ),
-    ],
+    findings=[skips_diverge],
 )

@@ -1,5 +1,6 @@
 """Walmer et al. 2023, sections 4.2 and 4.3: kinds of heads, and how far they look."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,7 +16,7 @@ from ...plots import (
     plot_head_classes,
     plot_offsets,
 )
-from ...study.figure import Figure, Finding, each, together
+from ...study.figure import Figure, each, finding, together
 from ...study.measurement import statistic, task
 from ..chapters import LOCALITY
 from . import WALMER
@@ -56,8 +57,17 @@ def unit_distance_of(model):
     return task("unit_distance", model, make, inputs=(mean_attention_of(model),))
 
 
+@finding(
+    "aligned_attention.{vit} head_classes.{vit}",
+    section="4.2",
+    figure="3",
+    unit="one-sidedness",
+    above=0.5,
+)
 def offset_heads(aligned, kinds):
-    """One-sidedness of the most one-sided local head: 0 is evenly around, 1 to one side only.
+    """The model has offset local heads, which look to one side of the query.
+
+    One-sidedness of the most one-sided local head: 0 is evenly around, 1 to one side only.
 
     Against 1/2, midway (section 4.2, figure 3).
 
@@ -80,8 +90,11 @@ def offset_heads(aligned, kinds):
     return bootstrap(np.max, np.where(spread <= 0.5, sided, 0).ravel(), over="heads")
 
 
+@finding("head_classes.{vit}", section="C.1", figure="18", unit="difference in share", above=0)
 def offset_heads_early(kinds):
-    """Share of offset heads, lower half minus upper.
+    """In supervised ViTs, offset heads are in the early layers.
+
+    Share of offset heads, lower half minus upper.
 
     Against 0 (appendix C.1, figure 18).
 
@@ -93,8 +106,11 @@ def offset_heads_early(kinds):
     return bootstrap(lambda x, y: x.mean() - y.mean(), *halves, over="heads")
 
 
+@finding("head_classes.{vit}", section="4.2", figure="3", unit="number of kinds", above=1.5)
 def local_kinds(kinds):
-    """Number of these kinds among the heads; the line is midway between one and two.
+    """There are several kinds of local heads: strict, soft, axial and offset.
+
+    Number of these kinds among the heads; the line is midway between one and two.
 
     Of strict, soft, axial and offset heads (section 4.2, figure 3).
 
@@ -106,8 +122,11 @@ def local_kinds(kinds):
     return bootstrap(lambda x: x.any(axis=0).sum(), each, over="heads")
 
 
+@finding("head_classes.{vit}", section="4.3", figure="4", unit="share of layers", above=0.5)
 def layers_mix(kinds):
-    """Share of the layers with heads of both kinds.
+    """Most layers have both local and global heads.
+
+    Share of the layers with heads of both kinds.
 
     Local and global ones; against 1/2, most (section 4.3, figure 4).
 
@@ -119,8 +138,11 @@ def layers_mix(kinds):
     return bootstrap(np.mean, mixed.astype(float), over="layers")
 
 
+@finding("unit_distance.{vit}", section="4.3", figure="4", unit="difference in distance", below=0)
 def distance_dips(distance):
-    """Attention distance on a square of side 1, layers 3 to 6 of 12 minus the first two.
+    """Heads look less far around layers 3 to 6 of 12 than in the first two.
+
+    Attention distance on a square of side 1, layers 3 to 6 of 12 minus the first two.
 
     Against 0 (section 4.3, figure 4); of other depths the layers whose middle lies in the same
     share of it.
@@ -132,8 +154,11 @@ def distance_dips(distance):
     return mean_gap(third.ravel(), first.ravel(), over="heads")
 
 
+@finding("unit_distance.{vit}", section="4.3", figure="4", unit="difference in distance", above=0)
 def distance_rises(distance):
-    """Attention distance on a square of side 1, upper half minus layers 3 to 6 of 12.
+    """In the later layers of supervised ViTs, heads look further again.
+
+    Attention distance on a square of side 1, upper half minus layers 3 to 6 of 12.
 
     Against 0 (section 4.3, figure 4); layers as in `distance_dips`.
 
@@ -172,40 +197,22 @@ FIGURE_3 = Figure(
     caption="Each panel is a head, and its centre the query's own place: what is bright to the "
     "left of it is attended to by tokens to its right. A bright point beside the centre "
     "is an offset head, a bright line an axial one.",
-    findings=[
-        Finding(
-            "offset-heads",
-            "The model has offset local heads, which look to one side of the query.",
-            offset_heads,
-            ["aligned_attention.{vit}", "head_classes.{vit}"],
-            section="4.2",
-            figure="3",
-            unit="one-sidedness",
-            above=0.5,
-        )
-    ],
+    findings=[offset_heads],
 )
 
-FIGURE_14 = Figure(
-    paper=WALMER,
-    numbers="3 14 18",
-    chapter=LOCALITY,
-    shows=SHOWS,
-    models=each("vit", "gap"),
+FIGURE_14 = replace(
+    FIGURE_3,
     measure=attention_offset_of,
     draw=plot_offsets,
     name="attention-offset-{model}",
     title="Mean offset of the heads of {model}",
     caption="Each point is a head and shows how far, and in which direction, it looks from the "
     "query on average: heads at the centre look evenly around it.",
+    findings=(),
 )
 
-FIGURE_18 = Figure(
-    paper=WALMER,
-    numbers="3 14 18",
-    chapter=LOCALITY,
-    shows=SHOWS,
-    models=each("vit", "gap"),
+FIGURE_18 = replace(
+    FIGURE_3,
     measure=head_classes_of,
     draw=plot_head_classes,
     name="head-kinds-{model}",
@@ -213,38 +220,7 @@ FIGURE_18 = Figure(
     caption="Each cell is a head, named by where it looks: at its own token (strict), around it "
     "(soft), along a row or column (axial), at a neighbour in one direction (offset) or "
     "everywhere (global).",
-    findings=[
-        Finding(
-            "local-kinds",
-            "There are several kinds of local heads: strict, soft, axial and offset.",
-            local_kinds,
-            ["head_classes.{vit}"],
-            section="4.2",
-            figure="3",
-            unit="number of kinds",
-            above=1.5,
-        ),
-        Finding(
-            "layers-mix",
-            "Most layers have both local and global heads.",
-            layers_mix,
-            ["head_classes.{vit}"],
-            section="4.3",
-            figure="4",
-            unit="share of layers",
-            above=0.5,
-        ),
-        Finding(
-            "offset-heads-early",
-            "In supervised ViTs, offset heads are in the early layers.",
-            offset_heads_early,
-            ["head_classes.{vit}"],
-            section="C.1",
-            figure="18",
-            unit="difference in share",
-            above=0.0,
-        ),
-    ],
+    findings=[local_kinds, layers_mix, offset_heads_early],
 )
 
 FIGURE_4 = Figure(
@@ -261,26 +237,5 @@ FIGURE_4 = Figure(
     caption="Each point is a head, and each line the mean of a layer's heads, in sides of the "
     "token grid: points that spread from bottom to top are a layer of local and global "
     "heads.",
-    findings=[
-        Finding(
-            "distance-dips",
-            "Heads look less far around layers 3 to 6 of 12 than in the first two.",
-            distance_dips,
-            ["unit_distance.{vit}"],
-            section="4.3",
-            figure="4",
-            unit="difference in distance",
-            below=0.0,
-        ),
-        Finding(
-            "distance-rises",
-            "In the later layers of supervised ViTs, heads look further again.",
-            distance_rises,
-            ["unit_distance.{vit}"],
-            section="4.3",
-            figure="4",
-            unit="difference in distance",
-            above=0.0,
-        ),
-    ],
+    findings=[distance_dips, distance_rises],
 )

@@ -1,5 +1,7 @@
 """Walmer et al. 2023, section 4.1 and appendix C.1: sparse patterns of attention that repeat."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from ...attention.aligned_attention import attention_maps
@@ -7,7 +9,7 @@ from ...attention.attention_patterns import pattern_statistic
 from ...engine.estimates import bootstrap, lower, upper
 from ...engine.results import expect_array, expect_variable
 from ...plots import plot_attention_maps, plot_attention_patterns
-from ...study.figure import Figure, Finding, each
+from ...study.figure import Figure, each, finding
 from ...study.measurement import statistic, task
 from ..chapters import LOCALITY
 from . import WALMER
@@ -31,8 +33,17 @@ def cls_attention_of(model):
     )
 
 
-def cls_patterns_repeat(patterns):
-    """Similarity of heads' maps of an image, weighted by their peaks, upper half minus lower.
+@finding(
+    "attention_patterns.{vit}",
+    section="4.1",
+    figure="2",
+    unit="difference in repetition",
+    above=0.0,
+)
+def patterns_repeat_cls(patterns):
+    """In mid-to-late layers, CLS attends to sparse patterns that repeat in heads and layers.
+
+    Similarity of heads' maps of an image, weighted by their peaks, upper half minus lower.
 
     High where different heads attend to the same few tokens of an image. That of a layer is its
     mean with the layers of its half, itself among them. Against 0 (section 4.1, figure 2).
@@ -43,11 +54,20 @@ def cls_patterns_repeat(patterns):
     return _patterns_repeat(patterns, "cls")
 
 
-def spatial_patterns_repeat(patterns):
-    """Similarity of heads' maps of an image, weighted by their peaks, upper half minus lower; of
+@finding(
+    "attention_patterns.{vit}",
+    section="4.1",
+    figure="2",
+    unit="difference in repetition",
+    above=0.0,
+)
+def patterns_repeat_spatial(patterns):
+    """In mid-to-late layers, spatial tokens attend to sparse patterns that repeat as well.
+
+    Similarity of heads' maps of an image, weighted by their peaks, upper half minus lower; of
     the mean over spatial queries.
 
-    As `cls_patterns_repeat`.
+    As `patterns_repeat_cls`.
 
     Args:
         patterns: as there.
@@ -68,8 +88,17 @@ def _patterns_repeat(patterns, query):
     return bootstrap(lambda x, y: x.mean() - y.mean(), *means, over="layers")
 
 
+@finding(
+    "attention_patterns.{vit} cls_attention.{vit}",
+    section="C.1",
+    figure="11",
+    unit="ratio of peaks",
+    below=0.5,
+)
 def patterns_vary(patterns, average):
-    """Peak of CLS' mean attention over the mean of its peaks, upper half: 1 if it attends to the
+    """The tokens that late layers attend to most vary with the image.
+
+    Peak of CLS' mean attention over the mean of its peaks, upper half: 1 if it attends to the
     same tokens in every image.
 
         mean over heads of peak(mean map) / mean over heads of mean(peak of an image's map)
@@ -116,37 +145,11 @@ FIGURE_2 = Figure(
     caption="Each cell compares two layers' heads in the same image: high where both attend to "
     "the same few tokens, whatever the query, and low where attention is spread out or "
     "differs. A bright block is a pattern that goes through those layers.",
-    findings=[
-        Finding(
-            "patterns-repeat-cls",
-            "In mid-to-late layers, CLS attends to sparse patterns that repeat in heads and "
-            "layers.",
-            cls_patterns_repeat,
-            ["attention_patterns.{vit}"],
-            section="4.1",
-            figure="2",
-            unit="difference in repetition",
-            above=0.0,
-        ),
-        Finding(
-            "patterns-repeat-spatial",
-            "In mid-to-late layers, spatial tokens attend to sparse patterns that repeat as well.",
-            spatial_patterns_repeat,
-            ["attention_patterns.{vit}"],
-            section="4.1",
-            figure="2",
-            unit="difference in repetition",
-            above=0.0,
-        ),
-    ],
+    findings=[patterns_repeat_cls, patterns_repeat_spatial],
 )
 
-FIGURE_11 = Figure(
-    paper=WALMER,
-    numbers="2 11 12 13 17",
-    chapter=LOCALITY,
-    shows="sparse patterns of attention that repeat",
-    models=each("vit", "gap"),
+FIGURE_11 = replace(
+    FIGURE_2,
     measure=cls_attention_of,
     draw=plot_attention_maps,
     name="cls-attention-{model}",
@@ -154,16 +157,5 @@ FIGURE_11 = Figure(
     caption="Each panel is a head and shows its attention to each place, averaged over all "
     "images: a single bright spot is a place that it looks at whatever the image "
     "shows.",
-    findings=[
-        Finding(
-            "patterns-vary",
-            "The tokens that late layers attend to most vary with the image.",
-            patterns_vary,
-            ["attention_patterns.{vit}", "cls_attention.{vit}"],
-            section="C.1",
-            figure="11",
-            unit="ratio of peaks",
-            below=0.5,
-        )
-    ],
+    findings=[patterns_vary],
 )

@@ -8,7 +8,7 @@ from ...attention.saliency import saliency_statistic
 from ...engine.estimates import bootstrap, lower, upper
 from ...engine.results import expect_variable
 from ...plots import plot_saliency_iou
-from ...study.figure import Figure, Finding, together
+from ...study.figure import Figure, finding, together
 from ...study.measurement import statistic
 from ..chapters import OBJECTS
 from . import WALMER
@@ -31,8 +31,17 @@ def _of_union(features):
     return replace(inner, step=step)
 
 
+@finding(
+    "saliency.{vit} saliency.{fresh}",
+    section="4.4",
+    figure="5",
+    unit="difference in IoU",
+    above=0.0,
+)
 def saliency_early(saliency, untrained):
-    """Largest mean IoU of a head in the lower half, minus that of the model before training.
+    """Attention of CLS finds the object by the early-to-mid layers.
+
+    Largest mean IoU of a head in the lower half, minus that of the model before training.
 
     Of CLS' attention and the object; against 0 (section 4.4, figure 5). The largest of all heads of
     an untrained model is what the choice of the best head gives attention that knows nothing of
@@ -45,8 +54,17 @@ def saliency_early(saliency, untrained):
     return bootstrap(lambda x, y: x.max() - y.max(), lower(best), chance, over="layers")
 
 
+@finding(
+    "saliency.{vit} saliency.{fresh}",
+    section="4.4",
+    figure="5",
+    unit="difference in rise",
+    above=0.0,
+)
 def saliency_plateaus(saliency, untrained):
-    """Rise of the largest IoU from the model before training in the lower half, minus its
+    """The overlap of attention and object reaches a plateau early.
+
+    Rise of the largest IoU from the model before training in the lower half, minus its
     further rise in the upper half.
 
     Against 0, a steady rise (section 4.4, figure 5). The first rise is from the largest IoU of an
@@ -63,8 +81,11 @@ def saliency_plateaus(saliency, untrained):
     return bootstrap(rises, lower(best), upper(best), _best_iou(untrained), over="layers")
 
 
+@finding("saliency.{vit}", section="4.4", figure="5", unit="difference in IoU", below=0)
 def saliency_drops(saliency):
-    """Mean IoU of each layer's best head, upper half minus layers 3 to 6 of 12.
+    """In supervised ViTs, the overlap of attention and object drops after the middle.
+
+    Mean IoU of each layer's best head, upper half minus layers 3 to 6 of 12.
 
     Against 0 (section 4.4, figure 5); layers as in `distance_dips`.
 
@@ -92,36 +113,5 @@ FIGURE_5 = Figure(
     caption="Each point is a head and shows how the tokens that hold 60 % of its attention overlap "
     "with the object; lines follow the best head of each layer, for the attention of CLS "
     "and for the mean over the other queries.",
-    findings=[
-        Finding(
-            "saliency-early",
-            "Attention of CLS finds the object by the early-to-mid layers.",
-            saliency_early,
-            ["saliency.{vit}", "saliency.{fresh}"],
-            section="4.4",
-            figure="5",
-            unit="difference in IoU",
-            above=0.0,
-        ),
-        Finding(
-            "saliency-plateaus",
-            "The overlap of attention and object reaches a plateau early.",
-            saliency_plateaus,
-            ["saliency.{vit}", "saliency.{fresh}"],
-            section="4.4",
-            figure="5",
-            unit="difference in rise",
-            above=0.0,
-        ),
-        Finding(
-            "saliency-drops",
-            "In supervised ViTs, the overlap of attention and object drops after the middle.",
-            saliency_drops,
-            ["saliency.{vit}"],
-            section="4.4",
-            figure="5",
-            unit="difference in IoU",
-            below=0.0,
-        ),
-    ],
+    findings=[saliency_early, saliency_plateaus, saliency_drops],
 )

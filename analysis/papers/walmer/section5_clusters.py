@@ -1,5 +1,7 @@
 """Walmer et al. 2023, section 5: do features of a class, an object or a part cluster?"""
 
+from dataclasses import replace
+
 import numpy as np
 import xarray as xr
 
@@ -8,7 +10,7 @@ from ...engine.pooling import pooled_statistic
 from ...engine.results import expect_variable, layer_names
 from ...plots import plot_clustering
 from ...probes.clustering import cluster_scores, object_statistic
-from ...study.figure import Figure, Finding, together
+from ...study.figure import Figure, finding, together
 from ...study.measurement import statistic, task
 from ...study.models import BASELINES, MOST_PANELS, spread
 from ..chapters import CLASSES, OBJECTS
@@ -68,8 +70,13 @@ def parts_of(model):
     return statistic("parts", model, model.require_placed(), object_statistic, reads="parts")
 
 
+@finding(
+    "clustering_first.{vit}", section="5.2", figure="7 left", unit="rank correlation", above=0.0
+)
 def clusters_deepen(clusters):
-    """Rank correlation of depth and cluster purity.
+    """Clusters of CLS features agree with the classes the better the deeper.
+
+    Rank correlation of depth and cluster purity.
 
     Against 0 (section 5.2, figure 7 left).
 
@@ -81,8 +88,17 @@ def clusters_deepen(clusters):
     return bootstrap(rank_correlation, pairs, over="layers")
 
 
+@finding(
+    "clustering_rest.{vit} clustering_first.{vit}",
+    section="5.2",
+    figure="7",
+    unit="difference in purity",
+    above=0.0,
+)
 def spatial_first(spatial, cls):
-    """Cluster purity of the mean spatial token minus that of CLS, lower half.
+    """In the early layers of supervised ViTs, spatial tokens tell more of the class than CLS.
+
+    Cluster purity of the mean spatial token minus that of CLS, lower half.
 
     Against 0 (section 5.2, figure 7).
 
@@ -94,8 +110,17 @@ def spatial_first(spatial, cls):
     return bootstrap(np.mean, lower((spatial - cls).values), over="layers")
 
 
+@finding(
+    "objects.{vit} objects.{noise}",
+    section="5.3",
+    figure="8 left",
+    unit="difference in purity",
+    above=0.0,
+)
 def objects_above_chance(clusters, noise):
-    """Cluster purity of objects, mean over the layers, minus that of noise.
+    """The tokens under an object tell its class.
+
+    Cluster purity of objects, mean over the layers, minus that of noise.
 
     Against 0 (section 5.3, figure 8). The error is binomial; it leaves out the luck of the first
     centres.
@@ -106,8 +131,17 @@ def objects_above_chance(clusters, noise):
     return difference(*(_purities(result) for result in (clusters, noise)), over="layers")
 
 
+@finding(
+    "parts.{vit} parts.{noise}",
+    section="5.3",
+    figure="8 right",
+    unit="difference in purity",
+    above=0.0,
+)
 def parts_above_chance(clusters, noise):
-    """Cluster purity of parts, mean over the layers, minus that of noise.
+    """The tokens under a part tell which part it is.
+
+    Cluster purity of parts, mean over the layers, minus that of noise.
 
     Against 0 (section 5.3, figure 8). The error is binomial; it leaves out the luck of the first
     centres.
@@ -118,8 +152,11 @@ def parts_above_chance(clusters, noise):
     return difference(*(_purities(result) for result in (clusters, noise)), over="layers")
 
 
+@finding("objects.{vit}", section="5.3", figure="8 left", unit="difference in purity", above=0)
 def objects_peak_early(clusters):
-    """Cluster purity of objects, last quarter without the last layer, minus that of the last.
+    """Clusters of objects are best around layers 9 to 11 of 12, before the last.
+
+    Cluster purity of objects, last quarter without the last layer, minus that of the last.
 
     Layers 9 to 11 of 12; against 0 (section 5.3, figure 8). No layer is chosen by its purity. The
     error is that of `objects_above_chance`.
@@ -130,8 +167,11 @@ def objects_peak_early(clusters):
     return _last_quarter_over_last(clusters)
 
 
+@finding("parts.{vit}", section="5.3", figure="8 right", unit="difference in purity", above=0)
 def parts_peak_early(clusters):
-    """Cluster purity of parts, last quarter without the last layer, minus that of the last.
+    """Clusters of parts are best around layers 9 to 11 of 12, before the last.
+
+    Cluster purity of parts, last quarter without the last layer, minus that of the last.
 
     Layers 9 to 11 of 12; against 0 (section 5.3, figure 8). No layer is chosen by its purity. The
     error is that of `parts_above_chance`.
@@ -179,45 +219,17 @@ FIGURE_7 = Figure(
     title="Clusters of images and their classes, through the depth",
     caption="Each point is the share of images that are of the largest class of their cluster, of "
     "as many clusters (k-means) as classes; of the CLS token or of the mean over all.",
-    findings=[
-        Finding(
-            "clusters-deepen",
-            "Clusters of CLS features agree with the classes the better the deeper.",
-            clusters_deepen,
-            ["clustering_first.{vit}"],
-            section="5.2",
-            figure="7 left",
-            unit="rank correlation",
-            above=0.0,
-        ),
-    ],
+    findings=[clusters_deepen],
 )
 
-FIGURE_7_SPATIAL = Figure(
-    paper=WALMER,
-    numbers="7 24 25",
-    chapter=CLASSES,
-    shows="clusters of images and their classes",
-    models=together(*ALL, baselines=BASELINES),
+FIGURE_7_SPATIAL = replace(
+    FIGURE_7,
     measure=spatial_clustering_of,
-    draw=plot_clustering,
     name="clusters-spatial",
     title="Clusters of the mean spatial token and the classes, through the depth",
     caption="As the figure before, of models with a CLS token, of the mean over all others: a line "
     "above that of CLS is a layer whose tokens say more of the class than CLS does.",
-    findings=[
-        Finding(
-            "spatial-first",
-            "In the early layers of supervised ViTs, spatial tokens tell more of the class than "
-            "CLS.",
-            spatial_first,
-            ["clustering_rest.{vit}", "clustering_first.{vit}"],
-            section="5.2",
-            figure="7",
-            unit="difference in purity",
-            above=0.0,
-        ),
-    ],
+    findings=[spatial_first],
 )
 
 FIGURE_8_OBJECTS = Figure(
@@ -232,62 +244,17 @@ FIGURE_8_OBJECTS = Figure(
     title="Clusters of objects and their classes, through the depth",
     caption="Each point is the share of objects that are of the largest class of their cluster, of "
     "as many clusters (k-means) as classes, when the tokens under each mask are averaged.",
-    findings=[
-        Finding(
-            "objects-above-chance",
-            "The tokens under an object tell its class.",
-            objects_above_chance,
-            ["objects.{vit}", "objects.{noise}"],
-            section="5.3",
-            figure="8 left",
-            unit="difference in purity",
-            above=0.0,
-        ),
-        Finding(
-            "objects-peak-early",
-            "Clusters of objects are best around layers 9 to 11 of 12, before the last.",
-            objects_peak_early,
-            ["objects.{vit}"],
-            section="5.3",
-            figure="8 left",
-            unit="difference in purity",
-            above=0.0,
-        ),
-    ],
+    findings=[objects_above_chance, objects_peak_early],
 )
 
-FIGURE_8_PARTS = Figure(
-    paper=WALMER,
+FIGURE_8_PARTS = replace(
+    FIGURE_8_OBJECTS,
     numbers="8 27",
-    chapter=OBJECTS,
     shows="clusters of parts of objects",
-    models=together(*ALL, baselines=BASELINES),
     measure=parts_of,
-    draw=plot_clustering,
     name="clusters-parts",
     title="Clusters of parts and their classes, through the depth",
     caption="Each point is the share of parts that are of the largest class of their cluster, of "
     "as many clusters (k-means) as classes, when the tokens under each mask are averaged.",
-    findings=[
-        Finding(
-            "parts-above-chance",
-            "The tokens under a part tell which part it is.",
-            parts_above_chance,
-            ["parts.{vit}", "parts.{noise}"],
-            section="5.3",
-            figure="8 right",
-            unit="difference in purity",
-            above=0.0,
-        ),
-        Finding(
-            "parts-peak-early",
-            "Clusters of parts are best around layers 9 to 11 of 12, before the last.",
-            parts_peak_early,
-            ["parts.{vit}"],
-            section="5.3",
-            figure="8 right",
-            unit="difference in purity",
-            above=0.0,
-        ),
-    ],
+    findings=[parts_above_chance, parts_peak_early],
 )

@@ -1,5 +1,7 @@
 """Walmer et al. 2023, section 6.2: do tokens find objects of a video, and keypoints, again?"""
 
+from dataclasses import replace
+
 import numpy as np
 
 from ...engine.estimates import student
@@ -7,7 +9,7 @@ from ...engine.results import expect_variable, layer_names
 from ...objects.keypoints import keypoint_correspondence
 from ...objects.propagation import label_propagation
 from ...plots import plot_keypoints, plot_propagation
-from ...study.figure import Figure, Finding, together
+from ...study.figure import Figure, finding, together
 from ...study.measurement import DATA, task
 from ...study.models import BASELINES
 from ..chapters import TASKS
@@ -43,8 +45,17 @@ def keypoints_of(model):
     return task("keypoints", model, make, reads="pairs", inputs=(DATA,))
 
 
+@finding(
+    "propagation.{vit} propagation.{noise}",
+    section="6.2",
+    figure="10 left",
+    unit="difference in J and F",
+    above=0.0,
+)
 def videos_above_chance(task, noise):
-    """Mean of J and F over the layers, minus that of noise.
+    """Tokens find the objects of a video again.
+
+    Mean of J and F over the layers, minus that of noise.
 
     Against 0 (section 6.2, table 1).
 
@@ -54,8 +65,13 @@ def videos_above_chance(task, noise):
     return _above_chance(task, noise)
 
 
+@finding(
+    "propagation.{vit}", section="6.2", figure="10 left", unit="difference in J and F", above=0.0
+)
 def videos_before_last(task):
-    """Mean of J and F of the best layer before the last, chosen on other videos, minus that of
+    """A layer before the last follows objects through videos best.
+
+    Mean of J and F of the best layer before the last, chosen on other videos, minus that of
     the last.
 
     Against 0 (section 6.2, figure 10). The best of many would beat the last by luck alone: it is
@@ -67,8 +83,13 @@ def videos_before_last(task):
     return _before_last(task)
 
 
+@finding(
+    "propagation.{vit}", section="6.2", figure="10 left", unit="difference in J and F", above=0.0
+)
 def videos_mid_to_late(task):
-    """Mean of J and F of the best layer of the upper half minus that of the lower half, each
+    """A mid-to-late layer follows objects through videos best.
+
+    Mean of J and F of the best layer of the upper half minus that of the lower half, each
     chosen on other videos.
 
     Against 0 (section 6.2, figure 10); chosen and scored as in `videos_before_last`. The middle of
@@ -80,8 +101,17 @@ def videos_mid_to_late(task):
     return _mid_to_late(task)
 
 
+@finding(
+    "keypoints.{vit} keypoints.{noise}",
+    section="6.2",
+    figure="10 right",
+    unit="difference in PCK",
+    above=0.0,
+)
 def keypoints_above_chance(task, noise):
-    """Share of keypoints found within 0.1, mean over the layers, minus that of noise.
+    """Tokens find keypoints in another image of their kind.
+
+    Share of keypoints found within 0.1, mean over the layers, minus that of noise.
 
     Against 0 (section 6.2, table 1).
 
@@ -91,8 +121,11 @@ def keypoints_above_chance(task, noise):
     return _above_chance(task, noise)
 
 
+@finding("keypoints.{vit}", section="6.2", figure="10 right", unit="difference in PCK", above=0)
 def keypoints_before_last(task):
-    """Share of keypoints found within 0.1 by the best layer before the last, chosen on other
+    """A layer before the last finds keypoints best.
+
+    Share of keypoints found within 0.1 by the best layer before the last, chosen on other
     categories, minus that of the last.
 
     Against 0 (section 6.2, figure 10). The best of many would beat the last by luck alone: it is
@@ -104,8 +137,11 @@ def keypoints_before_last(task):
     return _before_last(task)
 
 
+@finding("keypoints.{vit}", section="6.2", figure="10 right", unit="difference in PCK", above=0)
 def keypoints_mid_to_late(task):
-    """Share of keypoints found within 0.1 by the best layer of the upper half minus that of the
+    """A mid-to-late layer finds keypoints best.
+
+    Share of keypoints found within 0.1 by the best layer of the upper half minus that of the
     lower half, each chosen on other categories.
 
     Against 0 (section 6.2, figure 10); chosen and scored as in `keypoints_before_last`. The
@@ -140,8 +176,17 @@ def _mid_to_late(task):
     return _better_group(scores.values, places[(count + 1) // 2 :], places[: count // 2], over)
 
 
+@finding(
+    "keypoints.{vit} knn_accuracy.{vit}",
+    section="6.3",
+    figure="10 right",
+    unit="difference in PCK",
+    above=0.0,
+)
 def no_single_layer(task, neighbours):
-    """Share of keypoints found within 0.1 by the best other layer, chosen on other categories,
+    """No single layer is best for all tasks: that for k-NN is not that for keypoints.
+
+    Share of keypoints found within 0.1 by the best other layer, chosen on other categories,
     minus that of the layer best for k-NN.
 
     Against 0 (section 6.3, figures 9 and 10); the other layer is chosen and scored as in
@@ -202,46 +247,13 @@ FIGURE_10_VIDEOS = Figure(
     title="Objects followed through videos, layer by layer",
     caption="Each point is how well objects are found in all frames from their masks in the first, "
     "by tokens alone: the mean of the overlap J and of the accuracy of the outline F.",
-    findings=[
-        Finding(
-            "videos-above-chance",
-            "Tokens find the objects of a video again.",
-            videos_above_chance,
-            ["propagation.{vit}", "propagation.{noise}"],
-            section="6.2",
-            figure="10 left",
-            unit="difference in J and F",
-            above=0.0,
-        ),
-        Finding(
-            "videos-before-last",
-            "A layer before the last follows objects through videos best.",
-            videos_before_last,
-            ["propagation.{vit}"],
-            section="6.2",
-            figure="10 left",
-            unit="difference in J and F",
-            above=0.0,
-        ),
-        Finding(
-            "videos-mid-to-late",
-            "A mid-to-late layer follows objects through videos best.",
-            videos_mid_to_late,
-            ["propagation.{vit}"],
-            section="6.2",
-            figure="10 left",
-            unit="difference in J and F",
-            above=0.0,
-        ),
-    ],
+    findings=[videos_above_chance, videos_before_last, videos_mid_to_late],
 )
 
-FIGURE_10_KEYPOINTS = Figure(
-    paper=WALMER,
+FIGURE_10_KEYPOINTS = replace(
+    FIGURE_10_VIDEOS,
     numbers="10 31",
-    chapter=TASKS,
     shows="keypoints found in another image",
-    models=together(*ALL, baselines=BASELINES),
     measure=keypoints_of,
     draw=plot_keypoints,
     name="keypoints",
@@ -249,45 +261,9 @@ FIGURE_10_KEYPOINTS = Figure(
     caption="Each point is the share of keypoints whose most similar place in another image lies "
     "within a tenth of its side from the same keypoint there.",
     findings=[
-        Finding(
-            "keypoints-above-chance",
-            "Tokens find keypoints in another image of their kind.",
-            keypoints_above_chance,
-            ["keypoints.{vit}", "keypoints.{noise}"],
-            section="6.2",
-            figure="10 right",
-            unit="difference in PCK",
-            above=0.0,
-        ),
-        Finding(
-            "keypoints-before-last",
-            "A layer before the last finds keypoints best.",
-            keypoints_before_last,
-            ["keypoints.{vit}"],
-            section="6.2",
-            figure="10 right",
-            unit="difference in PCK",
-            above=0.0,
-        ),
-        Finding(
-            "keypoints-mid-to-late",
-            "A mid-to-late layer finds keypoints best.",
-            keypoints_mid_to_late,
-            ["keypoints.{vit}"],
-            section="6.2",
-            figure="10 right",
-            unit="difference in PCK",
-            above=0.0,
-        ),
-        Finding(
-            "no-single-layer",
-            "No single layer is best for all tasks: that for k-NN is not that for keypoints.",
-            no_single_layer,
-            ["keypoints.{vit}", "knn_accuracy.{vit}"],
-            section="6.3",
-            figure="10 right",
-            unit="difference in PCK",
-            above=0.0,
-        ),
+        keypoints_above_chance,
+        keypoints_before_last,
+        keypoints_mid_to_late,
+        no_single_layer,
     ],
 )

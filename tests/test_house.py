@@ -1,0 +1,87 @@
+"""The structure of the package, computed from its files and imports."""
+
+import ast
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ANALYSIS = ROOT / "analysis"
+SOURCES = [path for folder in ("analysis", "vit_tf") for path in (ROOT / folder).rglob("*.py")]
+
+
+def package_of(path):
+    """The parts of a file's package, below `vit_tf`."""
+    parts = path.relative_to(ROOT).parent.parts
+    return parts if parts[0] == "analysis" else parts[1:]
+
+
+def imports_of(path):
+    """The modules of this package that a file imports: tuples of parts below `vit_tf`."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {tuple(name.name.split(".")) for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = tuple(node.module.split(".")) if node.module else ()
+            if node.level:
+                package = ("vit_tf", *package_of(path))
+                module = package[: len(package) - node.level + 1] + module
+            found |= {(*module, name.name) for name in node.names}
+    return {parts[1:] for parts in found if parts[0] == "vit_tf"}
+
+
+@pytest.fixture(scope="module")
+def rooms():
+    """dict from a room of `analysis/` to the set of rooms that it imports from."""
+    names = {path.name for path in ANALYSIS.iterdir() if (path / "__init__.py").exists()}
+    arrows = {name: set() for name in names}
+    for path in ANALYSIS.glob("*/**/*.py"):
+        room = path.relative_to(ANALYSIS).parts[0]
+        for parts in imports_of(path):
+            if parts[:1] == ("analysis",) and len(parts) > 1 and parts[1] in names - {room}:
+                arrows[room].add(parts[1])
+    return arrows
+
+
+def test_analysis_is_made_of_rooms(rooms):
+    assert [path.name for path in ANALYSIS.glob("*.py")] == ["__init__.py"]
+    assert len(rooms) <= 10
+
+
+def test_rooms_stand_on_few_floors_and_arrows_run_down(rooms):
+    sorter = TopologicalSorter(rooms)
+    floors = 0
+    sorter.prepare()  # a CycleError for a circle
+    while sorter.is_active():
+        ready = sorter.get_ready()
+        floors += 1
+        sorter.done(*ready)
+    assert floors <= 5
+    assert sum(map(len, rooms.values())) <= 30
+
+
+def test_folders_and_files_are_small():
+    folders = {path.parent for path in SOURCES}
+    for folder in folders:
+        most = 14 if ROOT / "vit_tf" in (folder, *folder.parents) else 10
+        most = 14 if folder == ANALYSIS / "plots" else most
+        count = len(list(folder.glob("*.py")))
+        assert count <= most, f"{folder.relative_to(ROOT)} has {count} files"
+    for path in SOURCES:
+        count = len(path.read_text("utf-8").splitlines())
+        assert count <= 300, f"{path.relative_to(ROOT)} has {count} lines"
+
+
+def test_models_and_training_know_nothing_of_analysis():
+    for path in (ROOT / "vit_tf").rglob("*.py"):
+        if path != ROOT / "vit_tf" / "__init__.py":
+            assert not any(parts[:1] == ("analysis",) for parts in imports_of(path)), path
+
+
+def test_plots_load_no_tensorflow():
+    code = "import sys, vit_tf.analysis.plots; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
