@@ -1,0 +1,71 @@
+"""A third paper is one file: its measurement, figure and finding are found without another edit."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+ROOT = README.parent
+
+USE = """
+import numpy as np, sys
+import vit_tf
+from vit_tf.analysis import make_report
+from vit_tf.analysis.study.plan import all_figures
+
+figures = [figure for figure in all_figures() if figure.paper.name.startswith("Example")]
+vit = vit_tf.ViT((16, 16, 3), 8, 2, 2, 8, 16, 3)
+images = np.random.default_rng(0).normal(size=(16, 16, 16, 3)).clip(-1, 1).astype("float32")
+report = make_report({"ViT": vit}, images, figures=["X.1"], folder=sys.argv[1])
+print([claim.name for claim in report.claims], [claim.verdict for claim in report.claims])
+print(sorted(report.results))
+"""
+
+
+def example():
+    """The file that the README shows."""
+    text = README.read_text("utf-8")
+    start = text.index('"""Example et al.')
+    return text[start : text.index("```", start)]
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A copy of the checkout with the example among its papers."""
+    root = tmp_path / "checkout"
+    for folder in ("vit_tf", "analysis", "scripts"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                copy = root / path.relative_to(ROOT)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(path.read_bytes())
+    (root / "analysis" / "papers" / "example.py").write_text(example(), "utf-8")
+    return root
+
+
+def test_one_file_adds_a_measurement_a_figure_and_a_finding(checkout, tmp_path):
+    assert len(example().splitlines()) <= 60
+
+    def run(*command):
+        environment = os.environ | {"PYTHONPATH": str(checkout), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=checkout,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout
+
+    listed = run("scripts/study.py", "--list")
+    assert any(line.startswith("X.1 ") and "mean activation" in line for line in listed.splitlines())
+    out = tmp_path / "report"
+    names, results = run("-c", USE, str(out)).splitlines()[-2:]
+    assert "last-is-larger" in names and "mean_activation.vit" in results
+    page = (out / "report.html").read_text("utf-8")
+    assert "Figure 1 of " in page and "Mean activation of ViT" in page
+    assert "The last block is more active than the first." in page
