@@ -1,6 +1,22 @@
 """The chapters of a report, in order: the questions that the figures of all papers answer."""
 
-from ..study.figure import Chapter
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A chapter of the report.
+
+    Attributes:
+        heading: its heading.
+        text: the question that its figures answer.
+        rank: chapters of a lower rank come first.
+    """
+
+    heading: str
+    text: str
+    rank: int = 100
+
 
 STRUCTURE = Chapter(
     "Representation structure",

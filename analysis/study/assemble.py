@@ -15,9 +15,18 @@ from vit_tf.files import write_whole
 from .. import plots
 from ..engine.store import fingerprint
 from ..report.page import ReportFigure, write_report
+from .data import make_data
 from .judge import as_dataset, judge
 from .measure import attempt
-from .plan import plan, without_failures
+from .opening import (
+    PROBES,
+    STILL,
+    Opened,
+    expected,
+    opened_baselines,
+    study_model,
+)
+from .plan import choose_figures, plan, without_failures
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +112,82 @@ def write_figures(figures, models, data, folder, *, strict=False, notes=(), **pa
     return Report(path, results, claims, left_out)
 
 
+def make_report(
+    models,
+    images,
+    *,
+    folder,
+    figures=(),
+    train=None,
+    num_classes=None,
+    parts=None,
+    taps=(),
+    patch_size=None,
+    prefix=None,
+    optional=None,
+    title=None,
+    introduction="",
+    seed=0,
+):
+    """The report of anyone's models: every figure that applies, with the scorecard.
+
+    Example:
+        make_report({"ViT": vit, "ResNet": resnet}, test, train=train, folder="report")
+
+    Args:
+        models: dict from name to a built Keras model, or to a callable from images to
+            `{tap: tensor}`. Models that expect other values than [-1, 1] have them made from these.
+        images: what everything is measured on, with values in [-1, 1]: array of shape (example,
+            height, width, channel), pair of arrays (images, labels), or batched `tf.data.Dataset`.
+        folder: where the report, its figures and its results are kept. Arrays and Keras models that
+            were measured there before are not measured again.
+        figures: numbers of figures, such as `"1"` and `"W.3"`; all for none.
+        train: labelled images for probes and neighbours, as `images`; without them these figures
+            are left out.
+        num_classes: number of classes, of labels from 0 on; by default those of `train`.
+        parts: dict from name to the part that a model plays in the scorecard, `"vit"`, `"gap"`,
+            `"resnet"` or `"mixer"`, where it cannot be told from its layers.
+        taps, patch_size, prefix: of models whose layers or tokens are not known: patterns of the
+            layers that are read, pixels of a patch, number of tokens without a place.
+        optional: dict from a key of `study.data.OPTIONAL` to annotated images or a function that
+            makes them, as the fields of `Data`.
+        title, introduction: of the page.
+        seed: of the random baselines.
+
+    Returns:
+        The `Report`, which a notebook shows.
+
+    Raises:
+        ValueError: for models or images of other kinds, or if no figure applies.
+    """
+    data = make_data(images, train, num_classes, optional or {})
+    probes = next(iter(data.few))
+    probes = (probes[0] if isinstance(probes, tuple) else probes)[:PROBES].numpy()
+    found, rows, notes = [], [], []
+    told = {"taps": tuple(taps), "patch_size": patch_size, "prefix": prefix}
+    for name, model in models.items():
+        opened = Opened(name, model, expected(model), part=(parts or {}).get(name), **told)
+        under_study, constant, moves = study_model(opened, probes)
+        found += [under_study, *opened_baselines(opened, under_study, seed)]
+        rows.append(describe_model(opened, under_study))
+        if constant:
+            notes.append(
+                ("Layers that do not vary between images", [f"{name}: {', '.join(constant)}."])
+            )
+        if moves < STILL:
+            notes.append(("Models that hardly move", [f"The last layers of {name} hardly differ."]))
+    return write_figures(
+        choose_figures(figures),
+        found,
+        data,
+        folder,
+        notes=notes,
+        title=title or f"What is inside {' and '.join(models)}",
+        introduction=introduction,
+        models=rows,
+    )
+
+
 def draw(pictures, results, folder):
     """Every picture as a PNG in `folder / "figures"`; none is drawn twice.
 
@@ -185,3 +270,17 @@ def _undefined(results):
             if len(grey):
                 found.append(f"{result.attrs['model']}: {', '.join(grey)}.")
     return [("Layers whose similarity is not a number (grey in heatmaps)", found)] if found else []
+
+
+def describe_model(opened, model):
+    """The row of a model in the report's table."""
+    grid = model.grid
+    prefix = f"{grid.prefix} + " if grid and grid.prefix else ""
+    kind = type(opened.model).__name__ if opened.is_keras else "features"
+    return {
+        "model": opened.name,
+        "kind": "SavedModel" if kind == "features" and opened.source else kind,
+        "parameters": opened.model.count_params() if opened.is_keras else None,
+        "layers read": len(model.taps),
+        "tokens or places": f"{prefix}{grid.rows} x {grid.columns}" if grid else "not known",
+    }

@@ -3,7 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import sha256
+from secrets import token_hex
 from typing import Any
+
+import numpy as np
+
+from ..engine.stream import as_dataset
 
 # What a figure may need besides labelled test images, in words.
 OPTIONAL = {
@@ -64,3 +70,64 @@ class Data:
         """A sentence on what of `names` there is not; empty if all is there."""
         missing = [OPTIONAL.get(name, "labelled images") for name in names if not self.has(name)]
         return f"It needs {' and '.join(dict.fromkeys(missing))}." if missing else ""
+
+
+FIELD_IMAGES = 32
+MOST_IN_BATCH = 120
+BATCHES = 8  # of the test images at least, where there are enough: for standard errors
+
+
+def make_data(images, train, num_classes, optional):
+    """The `Data` of images, and of labelled ones to train on, as `make_report` takes them.
+
+    Probes are fitted on every other batch of the labelled images, and their penalty is chosen on
+    the rest.
+
+    Raises:
+        ValueError: for labels that are no integers, or labelled images of a single batch.
+    """
+    test = _batched(images, BATCHES)
+    few = test.unbatch().take(FIELD_IMAGES).batch(FIELD_IMAGES)
+    optional = {
+        name: made if callable(made) else lambda made=made: made for name, made in optional.items()
+    }
+    facts = {"test": _told(images)}
+    if train is None:
+        return Data(test, few, facts=facts, optional=optional)
+    labelled = _batched(train, 2)
+    if not isinstance(labelled.element_spec, tuple) or labelled.cardinality() == 1:
+        raise ValueError(
+            "Expected train to be at least two batches of (images, labels). "
+            f"Received: {labelled.element_spec}, {int(labelled.cardinality())} batches"
+        )
+    if num_classes is None:
+        num_classes = 1 + max(int(np.max(labels)) for _, labels in labelled.as_numpy_iterator())
+    return Data(
+        test,
+        few,
+        labelled.shard(2, 0),
+        labelled.shard(2, 1),
+        num_classes,
+        facts | {"train": _told(train)},
+        {"gallery": lambda: labelled, **optional},
+    )
+
+
+def _batched(images, least):
+    """Batches, of arrays at least so many where they have as many times 4 examples."""
+    leaves = images if isinstance(images, tuple) else (images,)
+    if not all(isinstance(leaf, np.ndarray) for leaf in leaves):
+        return as_dataset(images)
+    count = len(leaves[0])
+    return as_dataset(images, batch_size=max(4, min(MOST_IN_BATCH, -(-count // least))))
+
+
+def _told(images):
+    """What tells arrays from others; of a data set nothing does, and nothing is kept of it."""
+    leaves = images if isinstance(images, tuple) else (images,)
+    if not all(isinstance(leaf, np.ndarray) for leaf in leaves):
+        return token_hex(8)
+    total = sha256()
+    for leaf in leaves:
+        total.update(f"{leaf.dtype} {leaf.shape}".encode() + np.ascontiguousarray(leaf).tobytes())
+    return total.hexdigest()

@@ -1,9 +1,5 @@
-"""The words that a figure of a paper is written in: `Figure`, `Finding` and the selectors.
+"""The words that a figure of a paper is written in: `Paper`, `Figure` and the selectors."""
 
-A module of `papers/` defines figures; everything else about them follows from the definition.
-"""
-
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations, product
@@ -37,89 +33,6 @@ class Paper:
 
 
 @dataclass(frozen=True)
-class Chapter:
-    """A chapter of the report.
-
-    Attributes:
-        heading: its heading.
-        text: the question that its figures answer.
-        rank: chapters of a lower rank come first.
-    """
-
-    heading: str
-    text: str
-    rank: int = 100
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A finding of a paper, as a statistic and the line that it is held against.
-
-    Made of the function of the statistic by `finding`. Called, it is that function.
-
-    Attributes:
-        name: short and unique.
-        statement: the finding, in words.
-        explanation: what the value is, in words.
-        statistic: function of the results to an `Estimate`.
-        inputs: names of the results, with the parts of the models in braces: `"cka.{vit}"`;
-            `"accuracy.{vit}"` is the test accuracy of a model, and `"block"` the block without
-            skips of the model that plays "without".
-        section, figure: where the paper reports it.
-        unit: what the value is, in a few words.
-        line: what the value is held against.
-        direction: the side of the line that the paper reports: "above" or "below".
-    """
-
-    name: str
-    statement: str
-    explanation: str
-    statistic: Callable
-    inputs: tuple[str, ...]
-    section: str
-    figure: str
-    unit: str
-    line: float
-    direction: str
-
-    def __call__(self, *results):
-        return self.statistic(*results)
-
-
-def finding(inputs, *, section, figure, unit, above=None, below=None):
-    """Makes a `Finding` of the function of its statistic.
-
-    The name is that of the function. The first paragraph of the docstring is the finding in words,
-    the second says what the value is, and what follows why the line is where it is: every line is a
-    natural one (no difference, a ratio of 1, chance), none was chosen after a measurement.
-
-    Args:
-        inputs: names of the results, separated by spaces, as those of a `Finding`.
-        section, figure, unit: as those of a `Finding`.
-        above, below: the line, and the side of it that the paper reports; one of them.
-    """
-    if (above is None) == (below is None):
-        raise ValueError(
-            "Expected a finding to be above or below a line. "
-            f"Received: above={above}, below={below}"
-        )
-
-    def make(statistic):
-        text = [" ".join(part.split()) for part in inspect.getdoc(statistic).split("\n\n")]
-        if len(text) < 2 or text[1].startswith("Args:"):
-            raise ValueError(
-                "Expected a docstring of a finding, in words, and of what its value is, each a "
-                f"paragraph. Received: {text} of {statistic.__name__}"
-            )
-        line, direction = (below, "below") if above is None else (above, "above")
-        name = statistic.__name__.replace("_", "-")
-        where = section, figure, unit, line, direction
-        return Finding(name, *text[:2], statistic, tuple(inputs.split()), *where)
-
-    return make
-
-
-@dataclass(frozen=True)
 class Selection:
     """The models of one picture, and what is measured of them.
 
@@ -146,7 +59,7 @@ class Figure:
         paper: the `Paper`.
         numbers: the figures of the paper that it answers to, separated by spaces, without the
             paper's prefix: `"9 10 D.1"`, a table as `"T6"`. Each chooses it.
-        chapter: the `Chapter` that it stands in.
+        chapter: the `papers.chapters.Chapter` that it stands in.
         shows: what it shows, as a list of figures says it.
         models: which models, by a selector: `each`, `split`, `together`, `pairs` or `group`.
         measure: function of the models to what is measured: of one for `each`, `split` and
@@ -159,14 +72,14 @@ class Figure:
         title: what a picture shows, with the names of the models in braces: `"{model}"`,
             `"{other}"`, `"{of}"` for the model that it is a variant of, and `"{label}"`.
         caption: how to read it, as `title`; or a function of a dict from label to result.
-        findings: the list of `Finding`.
+        findings: the list of `judge.Finding`.
         also: numbers of other papers that choose it too, with their prefix.
         interactive: function of a result that returns what answers to the mouse, or None.
     """
 
     paper: Paper
     numbers: str
-    chapter: Chapter
+    chapter: Any
     shows: str
     models: Any
     measure: Callable
@@ -174,7 +87,7 @@ class Figure:
     name: str
     title: str
     caption: str | Callable
-    findings: Sequence[Finding] = ()
+    findings: Sequence = ()
     also: str = ""
     interactive: Callable | None = None
 
@@ -231,11 +144,6 @@ class Selector:
     baselines: tuple[str, ...] = ()
     needing: Callable | None = None
 
-    @property
-    def all_roles(self):
-        """Every part that it takes a model for."""
-        return (*dict.fromkeys((*self.roles, *self.others)),)
-
     def select(self, models, measure):
         """What `choose` returns, and the reason where a figure is not of anyone's models."""
         found, reasons = self.choose(self, models, measure)
@@ -246,7 +154,9 @@ class Selector:
         return found, [self.anyone] if self.anyone else []
 
     def _words(self):
-        trained = [role for role in self.all_roles if role not in ("vit", "gap", "resnet")]
+        trained = [
+            role for role in (*self.roles, *self.others) if role not in ("vit", "gap", "resnet")
+        ]
         return " and ".join(ROLES[role] for role in trained)
 
     def of(self, models):
@@ -293,7 +203,7 @@ def variants(models, model, role):
 
 
 def _measured(measure, *models):
-    """Pair of what is measured, or None, and of the sentence on what a model lacks, or None."""
+    """What is measured, or None, and the sentence on what a model lacks, or None."""
     try:
         return measure(*models), None
     except Lacking as error:

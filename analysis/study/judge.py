@@ -1,6 +1,8 @@
 """The scorecard: each finding of a paper, what was measured, and whether it holds."""
 
+import inspect
 import string
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import product
@@ -12,6 +14,74 @@ from .models import ROLES
 from .plan import all_figures
 
 VERDICTS = ("holds", "does not hold", "cannot tell", "not measured")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A finding of a paper, as a statistic and the line that it is held against.
+
+    Made of the function of the statistic by `finding`. Called, it is that function.
+
+    Attributes:
+        name: short and unique.
+        statement: the finding, in words.
+        explanation: what the value is, in words.
+        statistic: function of the results to an `Estimate`.
+        inputs: names of the results, with the parts of the models in braces: `"cka.{vit}"`;
+            `"accuracy.{vit}"` is the test accuracy of a model, and `"block"` the block without
+            skips of the model that plays "without".
+        section, figure: where the paper reports it.
+        unit: what the value is, in a few words.
+        line: what the value is held against.
+        direction: the side of the line that the paper reports: "above" or "below".
+    """
+
+    name: str
+    statement: str
+    explanation: str
+    statistic: Callable
+    inputs: tuple[str, ...]
+    section: str
+    figure: str
+    unit: str
+    line: float
+    direction: str
+
+    def __call__(self, *results):
+        return self.statistic(*results)
+
+
+def finding(inputs, *, section, figure, unit, above=None, below=None):
+    """Makes a `Finding` of the function of its statistic.
+
+    The name is that of the function. The first paragraph of the docstring is the finding in words,
+    the second says what the value is, and what follows why the line is where it is: every line is a
+    natural one (no difference, a ratio of 1, chance), none was chosen after a measurement.
+
+    Args:
+        inputs: names of the results, separated by spaces, as those of a `Finding`.
+        section, figure, unit: as those of a `Finding`.
+        above, below: the line, and the side of it that the paper reports; one of them.
+    """
+    if (above is None) == (below is None):
+        raise ValueError(
+            "Expected a finding to be above or below a line. "
+            f"Received: above={above}, below={below}"
+        )
+
+    def make(statistic):
+        text = [" ".join(part.split()) for part in inspect.getdoc(statistic).split("\n\n")]
+        if len(text) < 2 or text[1].startswith("Args:"):
+            raise ValueError(
+                "Expected a docstring of a finding, in words, and of what its value is, each a "
+                f"paragraph. Received: {text} of {statistic.__name__}"
+            )
+        line, direction = (below, "below") if above is None else (above, "above")
+        name = statistic.__name__.replace("_", "-")
+        where = section, figure, unit, line, direction
+        return Finding(name, *text[:2], statistic, tuple(inputs.split()), *where)
+
+    return make
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from ...plots import plot_cka, plot_matches
 from ...plots.interactive import cka_heatmap
 from ...similarity.cka import cka_statistic
 from ...similarity.counterparts import own_matches
-from ...study.figure import Figure, each, finding, pairs
+from ...study.figure import Figure, each, pairs
+from ...study.judge import finding
 from ...study.measurement import statistic
 from ...study.models import representations
 from ..chapters import STRUCTURE

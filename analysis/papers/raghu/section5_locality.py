@@ -11,7 +11,8 @@ from ...flow.receptive_field import receptive_field
 from ...plots import plot_attention_distances, plot_head_similarity, plot_receptive_field
 from ...plots.interactive import distance_lines
 from ...similarity.heads import head_statistic
-from ...study.figure import Figure, each, finding, pairs, together
+from ...study.figure import Figure, each, pairs, together
+from ...study.judge import finding
 from ...study.measurement import DATA, statistic, task
 from ...study.models import MOST_PANELS, spread
 from ..chapters import LOCALITY

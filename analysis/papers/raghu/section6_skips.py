@@ -8,7 +8,8 @@ from ...engine.estimates import Sample, bootstrap, difference, lower, normal, up
 from ...engine.results import expect_variable, layer_names
 from ...flow.skips import skip_statistic
 from ...plots import plot_cka_beside, plot_skip_ratio, plot_skip_ratio_lines
-from ...study.figure import Figure, each, finding, group, playing, together, variants
+from ...study.figure import Figure, each, group, playing, together, variants
+from ...study.judge import finding
 from ...study.measurement import statistic
 from ..chapters import SKIPS
 from . import RAGHU

@@ -10,7 +10,8 @@ from ...engine.estimates import bootstrap
 from ...engine.results import expect_array
 from ...plots import plot_localization, plot_localization_by_layer
 from ...similarity.localization import localization_statistic
-from ...study.figure import Figure, each, finding, split
+from ...study.figure import Figure, each, split
+from ...study.judge import finding
 from ...study.measurement import statistic
 from ...study.models import MOST_PANELS, spread
 from ..chapters import LOCALIZATION

@@ -11,7 +11,8 @@ from ...engine.results import expect_array, layer_names
 from ...engine.stream import first_batch
 from ...plots import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes
 from ...probes.ridge import L2, probe_statistic, score_statistic, select_l2
-from ...study.figure import Figure, each, finding, together
+from ...study.figure import Figure, each, together
+from ...study.judge import finding
 from ...study.measurement import DATA, statistic
 from ...study.models import MOST_PANELS, spread
 from ..chapters import PROBES

@@ -11,7 +11,8 @@ from ...engine.results import expect_variable
 from ...plots import plot_counterparts, plot_data_scale
 from ...similarity.cka import cka_statistic
 from ...similarity.counterparts import counterparts
-from ...study.figure import Figure, finding, group, playing, variants
+from ...study.figure import Figure, group, playing, variants
+from ...study.judge import finding
 from ...study.measurement import statistic, task
 from ...study.models import Lacking
 from ..chapters import SCALE

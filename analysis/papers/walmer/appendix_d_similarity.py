@@ -8,7 +8,8 @@ from ...plots import plot_cka, plot_last_layer_cka
 from ...plots.interactive import cka_heatmap
 from ...similarity.last_layer import last_layer_statistic
 from ...similarity.residual import residual_statistic
-from ...study.figure import Figure, each, finding, group
+from ...study.figure import Figure, each, group
+from ...study.judge import finding
 from ...study.measurement import statistic, task
 from ...study.models import Lacking
 from ..chapters import SKIPS, STRUCTURE

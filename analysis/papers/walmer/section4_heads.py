@@ -16,7 +16,8 @@ from ...plots import (
     plot_head_classes,
     plot_offsets,
 )
-from ...study.figure import Figure, each, finding, together
+from ...study.figure import Figure, each, together
+from ...study.judge import finding
 from ...study.measurement import statistic, task
 from ..chapters import LOCALITY
 from . import WALMER

@@ -9,7 +9,8 @@ from ...attention.attention_patterns import pattern_statistic
 from ...engine.estimates import bootstrap, lower, upper
 from ...engine.results import expect_array, expect_variable
 from ...plots import plot_attention_maps, plot_attention_patterns
-from ...study.figure import Figure, each, finding
+from ...study.figure import Figure, each
+from ...study.judge import finding
 from ...study.measurement import statistic, task
 from ..chapters import LOCALITY
 from . import WALMER

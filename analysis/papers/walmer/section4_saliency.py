@@ -8,7 +8,8 @@ from ...attention.saliency import saliency_statistic
 from ...engine.estimates import bootstrap, lower, upper
 from ...engine.results import expect_variable
 from ...plots import plot_saliency_iou
-from ...study.figure import Figure, finding, together
+from ...study.figure import Figure, together
+from ...study.judge import finding
 from ...study.measurement import statistic
 from ..chapters import OBJECTS
 from . import WALMER

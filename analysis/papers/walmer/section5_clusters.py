@@ -10,7 +10,8 @@ from ...engine.pooling import pooled_statistic
 from ...engine.results import expect_variable, layer_names
 from ...plots import plot_clustering
 from ...probes.clustering import cluster_scores, object_statistic
-from ...study.figure import Figure, finding, together
+from ...study.figure import Figure, together
+from ...study.judge import finding
 from ...study.measurement import statistic, task
 from ...study.models import BASELINES, MOST_PANELS, spread
 from ..chapters import CLASSES, OBJECTS

@@ -10,7 +10,8 @@ from ...plots import plot_knn, plot_linear_probe, plot_retrieval
 from ...probes.knn import knn_statistic
 from ...probes.linear_probe import fit_linear_probe
 from ...probes.retrieval import retrieval
-from ...study.figure import Figure, finding, together
+from ...study.figure import Figure, together
+from ...study.judge import finding
 from ...study.measurement import DATA, statistic, task
 from ...study.models import BASELINES
 from ..chapters import CLASSES, PROBES, TASKS

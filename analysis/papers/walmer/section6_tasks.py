@@ -9,7 +9,8 @@ from ...engine.results import expect_variable, layer_names
 from ...objects.keypoints import keypoint_correspondence
 from ...objects.propagation import label_propagation
 from ...plots import plot_keypoints, plot_propagation
-from ...study.figure import Figure, finding, together
+from ...study.figure import Figure, together
+from ...study.judge import finding
 from ...study.measurement import DATA, task
 from ...study.models import BASELINES
 from ..chapters import TASKS

@@ -1,0 +1,307 @@
+"""Models of any origin as models under study: their layers, the shapes of these, their tokens."""
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from vit_tf.names import match
+from vit_tf.preprocessing import Preprocessing
+from vit_tf.tokens import TokenGrid
+
+from ..engine.baselines import gaussian_like
+from ..engine.store import fingerprint
+from .models import StudyModel, representations, spread
+
+MOST_TAPS = 40  # of a model whose layers were not chosen
+PROBES = 3  # images to read the shapes of taps on, not one, as an axis that broadcasts has
+CONSTANT = 1e-6  # share of the squares that is left around the mean, as for CKA
+STILL = 1e-3  # the same of scores or layers that hardly move
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model as it was opened.
+
+    Attributes:
+        name: as figures and tables show it.
+        model: a Keras model, or a callable from images to `{tap: tensor}`, as `load_features`
+            returns.
+        expects: `Preprocessing` of its images.
+        digest: of what it computes; by default that of a Keras model's weights. Of a function
+            nothing is known: what is measured on it is never read from an earlier run.
+        source: where it is from, as tables show it.
+        taps: patterns of the layers that are read of a model whose layers have no names of ours.
+        patch_size, prefix: of its tokens in pixels, and how many have no place, where it does not
+            tell.
+        part: the part of `ROLES` that it plays in the scorecard, where the user says.
+        accuracy: pair of test accuracy in [0, 1] and number of test images, where known.
+    """
+
+    name: str
+    model: Any
+    expects: Preprocessing
+    digest: str = ""
+    source: str = ""
+    taps: tuple[str, ...] = ()
+    patch_size: int | None = None
+    prefix: int | None = None
+    part: str | None = None
+    accuracy: tuple[float, int] | None = None
+
+    @property
+    def is_keras(self):
+        """Whether it is a Keras model, which has layers to choose from and weights."""
+        return hasattr(self.model, "count_params")
+
+    @property
+    def is_foreign(self):
+        """Whether its layers have no names of the tap grammar."""
+        from vit_tf.taps.submodels import TapModel
+
+        known = not self.is_keras or isinstance(self.model, TapModel)
+        return not known and not hasattr(self.model, "intermediates")
+
+    @property
+    def key(self):
+        """What tells its results from those of others."""
+        if self.digest or not self.is_keras:
+            return self.digest or fingerprint(
+                id(self.model), np.random.default_rng().bytes(8).hex()
+            )
+        total = hashlib.sha256(str(self.model.get_config()).encode())
+        for weight in self.model.weights:
+            total.update(np.ascontiguousarray(weight).tobytes())
+        return total.hexdigest()
+
+    def features(self, *patterns):
+        """The taps that fit the patterns, as a callable from images."""
+        import vit_tf
+
+        if self.is_keras:
+            return vit_tf.submodel(self.model, *patterns)
+        return _Matching(self.model, patterns)
+
+
+class _Matching:
+    """The taps of a function that fit patterns, once it is seen which it has."""
+
+    def __init__(self, features, patterns):
+        self.name = getattr(features, "name", getattr(features, "__name__", "features"))
+        self.token_grid = getattr(features, "token_grid", None)
+        self._features, self._patterns = features, patterns
+
+    def __call__(self, images):
+        taps = self._features(images)
+        return {name: taps[name] for name in match(self._patterns, tuple(taps))}
+
+
+def expected(model):
+    """The `Preprocessing` of the images that a model takes; of one that does not tell, [-1, 1]."""
+    from vit_tf.models.input_range import find_preprocessing, input_size
+
+    if hasattr(model, "count_params"):
+        return find_preprocessing(model)[0] or Preprocessing(input_size(model))
+    return getattr(model, "preprocessing", None) or Preprocessing(None)
+
+
+class Normalised:
+    """Features of a model that expects other values than [-1, 1], for images in [-1, 1].
+
+    Args:
+        features: callable from images to taps.
+        preprocessing: the `Preprocessing` that the model expects.
+    """
+
+    def __init__(self, features, preprocessing):
+        self.name, self.token_grid = features.name, features.token_grid
+        self._features = features
+        mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
+        self._scale, self._shift = np.float32(0.5 / std), np.float32((0.5 - mean) / std)
+        self._turned = preprocessing.channel_order == "bgr"
+
+    def __call__(self, images):
+        images = images[..., ::-1] if self._turned else images
+        return self._features(images * self._scale + self._shift)
+
+
+def study_model(opened, images):
+    """An opened model as one under study.
+
+    Args:
+        opened: the `Opened`.
+        images: array of a few of the images that are measured, with values in [-1, 1].
+
+    Returns:
+        The `StudyModel`, the names of the layers that do not vary between images and are left out,
+        and the `variation` of the last that does.
+    """
+    size = images.shape[1:3]
+    values, constant = _values_of_taps(opened, images)
+    shapes = {tap: value.shape[1:] for tap, value in values.items()}
+    grid = _grid_of(opened, shapes, size)
+    plain = [] if _is_plain(opened) else [opened.expects.to_config()]
+    names = ("patch_kernel", "position_embedding")
+    first_layer = {n: partial(getattr, opened.model, n) for n in names if _has(opened.model, n)}
+    model = StudyModel(
+        opened.name,
+        "model",
+        fingerprint(opened.key, list(shapes), grid and vars(grid), *plain),
+        tuple(shapes),
+        grid,
+        partial(_features_of, opened, grid),
+        accuracy=opened.accuracy,
+        shapes=shapes,
+        image_size=size,
+        told=opened.part,
+        **first_layer,
+    )
+    return model, constant, variation(list(values.values())[-1])
+
+
+def _has(model, name):
+    return getattr(model, name, None) is not None
+
+
+def baselines_of(model, fresh=None):
+    """The random baselines of a model, to compare its features with: list of `StudyModel`.
+
+    Args:
+        model: the `StudyModel`.
+        fresh: function that makes a copy of the model with weights as before any training and
+            returns a function from taps to its features; None where there is no such copy.
+    """
+    made = cache(fresh) if fresh else None
+    features = {"noise": lambda *taps: gaussian_like(model.features(*taps))}
+    if fresh:
+        features = {"fresh": lambda *taps: made()(*taps)} | features
+    words = {"fresh": "untrained", "noise": "noise"}
+    return [
+        replace(
+            model,
+            name=f"{model.name}, {words[role]}",
+            role=role,
+            key=fingerprint(model.key, role),
+            features=of,
+            detail=None,
+            of=model,
+            accuracy=None,
+        )
+        for role, of in features.items()
+    ]
+
+
+def opened_baselines(opened, model, seed):
+    """The random baselines of an opened model; of one without weights noise alone."""
+
+    def fresh():
+        import vit_tf
+
+        copy = replace(opened, model=vit_tf.fresh_copy(opened.model, seed))
+        return partial(_features_of, copy, model.grid)
+
+    return baselines_of(model, fresh if opened.is_keras else None)
+
+
+def _features_of(opened, grid, *patterns):
+    """The taps that fit the patterns, as a callable from images in [-1, 1] that knows the grid."""
+    found = opened.features(*patterns)
+    found.token_grid = grid
+    if not _is_plain(opened):
+        return Normalised(found, opened.expects)
+    found.preprocessing = opened.expects
+    return found
+
+
+def _is_plain(opened):
+    """Whether a model takes values in [-1, 1]."""
+    expects = opened.expects
+    return {*expects.mean, *expects.std} == {0.5} and expects.channel_order == "rgb"
+
+
+def _values_of_taps(opened, images):
+    """The taps to read, as a dict to their values, and the names of those that are left out.
+
+    Of a model whose layers have no names of ours, those that hold floating values for each example,
+    and do not repeat the layer before: at most 40 of them, unless the patterns choose. Left out are
+    layers that do not vary between the images, as nothing can be compared with them.
+    """
+    patterns = opened.taps if opened.is_foreign and opened.taps else ["*"]
+    values = {
+        tap: np.asarray(value, np.float32)
+        for tap, value in _features_of(opened, None, *patterns)(images).items()
+        if value.dtype.is_floating and len(value.shape) > 1 and len(value) == len(images)
+    }
+    constant = [
+        t for t, value in values.items() if opened.is_foreign and variation(value) <= CONSTANT
+    ]
+    taps = [tap for tap in values if tap not in constant]
+    if not taps:
+        raise ValueError(
+            "Expected layers with floating values that vary between images. "
+            f"Received: {opened.source or opened.name} with none"
+        )
+    if opened.is_foreign and not opened.taps:
+        taps = spread(_without_repeats({tap: values[tap] for tap in taps}), MOST_TAPS)
+    return {tap: values[tap] for tap in taps}, constant
+
+
+def variation(values):
+    """Share of the squares of an array of shape (example, ...) that is left around the mean."""
+    values = np.asarray(values, np.float64)
+    total = np.sum(values**2)
+    return np.sum((values - values.mean(axis=0, keepdims=True)) ** 2) / total if total else 0.0
+
+
+def _without_repeats(values):
+    """Names of the layers that differ from the one before, as a dropout does not when it is off.
+
+    Of layers alike it is the outermost, such as `"block_1/mlp"` of `"block_1/mlp/dense_2"`.
+    """
+    kept = []
+    for tap, value in values.items():
+        if kept and np.array_equal(values[kept[-1]], value):
+            kept[-1] = min(kept[-1], tap, key=lambda name: name.count("/"))
+        else:
+            kept.append(tap)
+    return kept
+
+
+def _grid_of(opened, shapes, size):
+    """Where the tokens or places of a model lie, or None where that is not known.
+
+    As the model tells; else of its patch size for its last tokens, or that of its last maps.
+    """
+    own = getattr(opened.model, "token_grid", None)
+    held = [shapes[tap] for tap in representations(tuple(shapes))]
+    placed = [shape for shape in held if len(shape) in (2, 3) and np.prod(shape[:-1]) > 1]
+    if own is not None or not placed:
+        return own
+    counts = [shape[0] for shape in placed if len(shape) == 2]
+    if opened.patch_size and counts:
+        return _told_grid(opened, counts, size)
+    last = placed[-1]
+    if len(last) == 2:
+        return None
+    stride = size[0] // last[0]
+    tiles = (last[0] * stride, last[1] * stride) == tuple(size)
+    return TokenGrid(last[0], last[1], 0, stride) if tiles else None
+
+
+def _told_grid(opened, counts, size):
+    """The grid of a patch size, of the last layer that has tokens enough for it.
+
+    Later ones may hold what a pooling made of them: queries, or the values of attention heads.
+    """
+    grid = TokenGrid.of_patches(size, opened.patch_size)
+    enough = [count for count in counts if count >= grid.num_spatial]
+    count = (enough or counts)[-1]
+    prefix = count - grid.num_spatial if opened.prefix is None else opened.prefix
+    if prefix < 0 or prefix + grid.num_spatial != count:
+        raise ValueError(
+            f"Expected a patch size and a prefix that give the {count} tokens of {opened.name}. "
+            f"Received: {max(prefix, 0)} + {grid.rows} x {grid.columns}"
+        )
+    return TokenGrid.of_patches(size, opened.patch_size, prefix)
