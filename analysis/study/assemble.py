@@ -191,6 +191,8 @@ def make_report(
 def draw(pictures, results, folder):
     """Every picture as a PNG in `folder / "figures"`; none is drawn twice.
 
+    Where a sentence says all there is to see, it stands in the picture's place.
+
     Args:
         pictures: list of `Picture` from `plan.plan`.
         results: dict from result name to result, as `measure` returns it.
@@ -206,6 +208,11 @@ def draw(pictures, results, folder):
         chosen = {label: results[one.name] for label, one in picture.of.measurements.items()}
         caption = picture.caption(chosen)
         path = folder / "figures" / f"{picture.name}.png"
+        instead = picture.figure.instead
+        if instead and (sentence := instead(chosen)):
+            path.unlink(missing_ok=True)
+            drawn.append((picture.figure.chapter, _report_figure(picture, sentence, chosen, None)))
+            continue
         made_of = {label: result.attrs["key"] for label, result in chosen.items()}
         key = fingerprint(made_of, picture.title, caption, drawing_code())
         if keys.get(picture.name) != key or not path.exists():

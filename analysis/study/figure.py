@@ -71,7 +71,10 @@ class Figure:
         name: of the picture and its file, with the models in braces: `"cka-{model}"`.
         title: what a picture shows, with the names of the models in braces: `"{model}"`,
             `"{other}"`, `"{of}"` for the model that it is a variant of, and `"{label}"`.
-        caption: how to read it, as `title`; or a function of a dict from label to result.
+        caption: how to read it, as `title`; or a function of the models and of a dict from label to
+            result.
+        instead: function of such a dict to the sentence that takes the picture's place, or to None
+            where there is something to see.
         findings: the list of `judge.Finding`.
         also: numbers of other papers that choose it too, with their prefix.
         interactive: function of a result that returns what answers to the mouse, or None.
@@ -90,6 +93,7 @@ class Figure:
     findings: Sequence = ()
     also: str = ""
     interactive: Callable | None = None
+    instead: Callable | None = None
 
     @property
     def choices(self):

@@ -35,7 +35,9 @@ class Picture:
     def caption(self, results):
         """How to read it; `results` as for `draw`."""
         caption = self.figure.caption
-        return caption(results) if callable(caption) else self._filled(caption, "name")
+        if callable(caption):
+            return caption(self.of.models, results)
+        return self._filled(caption, "name")
 
     def draw(self, results):
         """The Matplotlib figure of a dict from label to result."""

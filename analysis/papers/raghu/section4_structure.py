@@ -93,7 +93,7 @@ def between_halves(cka, stderr):
     return Sample(*np.array(means).T)
 
 
-def count_matches(results):
+def count_matches(models, results):
     """The caption of `plot_matches`, with how many layers find their counterpart."""
     (result,) = results.values()
     own, layers = own_matches(result)

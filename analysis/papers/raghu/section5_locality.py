@@ -275,7 +275,7 @@ def fields_title(model):
     return f"Effective receptive fields of {{model}}{known}"
 
 
-def fields_caption(results):
+def fields_caption(models, results):
     """The caption of `FIGURE_6`."""
     sums = all(layer.endswith("/sum") for r in results.values() for layer in layer_names(r))
     known = ", after its skip and branch are summed" if sums else ""

@@ -161,10 +161,17 @@ def last_maps(similarity):
 
 
 SHOWS = "similarity of single tokens and patches of the image"
-CAPTION = (
-    "Each panel is one token or place and shows which patches of the image it resembles; the "
-    "frame marks its own. Grey patches are the same in all images."
-)
+
+
+def caption(models, results):
+    """How to read the maps, and their grey patches where there are any."""
+    gaps = any(bool(result.isnull().any()) for result in results.values())
+    return (
+        "Each panel is one token or place and shows which patches of the image it resembles; "
+        "the frame marks its own. Colours span the values of all panels."
+        + (" Grey patches are the same in all images." if gaps else "")
+    )
+
 
 FIGURE_9 = Figure(
     paper=RAGHU,
@@ -176,7 +183,7 @@ FIGURE_9 = Figure(
     draw=plot_localization,
     name="localization-{model}",
     title="Last tokens of {model} beside patches of the image",
-    caption=CAPTION,
+    caption=caption,
     findings=[own_patch, cls_localizes_more, vit_localizes_more],
 )
 

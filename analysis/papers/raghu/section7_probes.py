@@ -156,6 +156,29 @@ def _better_tokens(one, other):
     return difference(*samples, over="tokens")
 
 
+def tokens_caption(models, results):
+    """The caption of `FIGURE_11_LEFT`."""
+    cls = ", without CLS" if _any_prefix(models) else ""
+    return (
+        "Each point is the mean accuracy of as many linear classifiers as the layer has places, "
+        f"each of them shown one token{cls}; the band is their range."
+    )
+
+
+def summaries_caption(models, results):
+    """The caption of `FIGURE_11_RIGHT`."""
+    shown = "Colours are models and line styles what the linear classifier is shown"
+    if not _any_prefix(models):
+        return f"{shown}."
+    return (
+        f"{shown}: where the CLS token rises above the mean, it has gathered what the others hold."
+    )
+
+
+def _any_prefix(models):
+    return any(model.grid and model.grid.prefix for model in models)
+
+
 SHOWS = "linear probes on single tokens and on their summaries"
 
 FIGURE_11_LEFT = Figure(
@@ -168,8 +191,7 @@ FIGURE_11_LEFT = Figure(
     draw=plot_token_probes,
     name="ridge-probe-tokens",
     title="Accuracy of linear probes on single tokens",
-    caption="Each point is the mean accuracy of as many linear classifiers as the layer has "
-    "places, each of them shown one token, without CLS; the band is their range.",
+    caption=tokens_caption,
     findings=[gap_tokens_classify, resnet_tokens_classify],
 )
 
@@ -191,13 +213,12 @@ FIGURE_11_RIGHT = replace(
     draw=plot_summary_probes,
     name="ridge-probe-variants",
     title="Accuracy of linear probes on different summaries of the tokens",
-    caption="Colours are models and line styles what the linear classifier is shown: where the "
-    "CLS token rises above the mean, it has gathered what the others hold.",
+    caption=summaries_caption,
     findings=(),
 )
 
 
-def depth_caption(results):
+def depth_caption(models, results):
     """The caption of `FIGURE_13`."""
     names = [name for result in results.values() for name in layer_names(result)]
     blocks = all(name.endswith("/sum") or name in ("embedding", "root") for name in names)

@@ -80,6 +80,15 @@ def skips_diverge(similarity):
     return difference(*samples, over="attention sublayers")
 
 
+def last_layers_caption(models, results):
+    """The caption of `FIGURE_6`."""
+    cls = "of their CLS tokens and " if any(model.has_cls for model in models) else ""
+    return (
+        f"Each cell compares the last layers of two models, {cls}of all tokens with a place: "
+        "bright cells are models that end at a like representation."
+    )
+
+
 FIGURE_6 = Figure(
     paper=WALMER,
     numbers="6 19",
@@ -90,8 +99,7 @@ FIGURE_6 = Figure(
     draw=plot_last_layer_cka,
     name="last-layers",
     title="Similarity of the models' last layers",
-    caption="Each cell compares the last layers of two models, of their CLS tokens and of all "
-    "tokens with a place: bright cells are models that end at a like representation.",
+    caption=last_layers_caption,
 )
 
 FIGURE_20 = Figure(

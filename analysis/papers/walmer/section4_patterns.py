@@ -145,7 +145,8 @@ FIGURE_2 = Figure(
     title="Sparse patterns of attention that repeat in {model}",
     caption="Each cell compares two layers' heads in the same image: high where both attend to "
     "the same few tokens, whatever the query, and low where attention is spread out or "
-    "differs. A bright block is a pattern that goes through those layers.",
+    "differs. A bright block is a pattern that goes through those layers; colours span "
+    "the values.",
     findings=[patterns_repeat_cls, patterns_repeat_spatial],
 )
 

@@ -101,6 +101,17 @@ def _best_iou(saliency):
     return of_query(expect_variable(saliency, "best_iou", ("query", "layer")), "cls")
 
 
+def saliency_caption(models, results):
+    """The caption of `FIGURE_5`."""
+    queries = "for the mean over all queries"
+    if any(model.grid.prefix for model in models):
+        queries = "for the attention of CLS and for the mean over the other queries"
+    return (
+        "Each point is a head and shows how the tokens that hold 60 % of its attention overlap "
+        f"with the object; lines follow the best head of each layer, {queries}."
+    )
+
+
 FIGURE_5 = Figure(
     paper=WALMER,
     numbers="5 16",
@@ -111,8 +122,6 @@ FIGURE_5 = Figure(
     draw=plot_saliency_iou,
     name="saliency",
     title="Attention on the object, through the depth",
-    caption="Each point is a head and shows how the tokens that hold 60 % of its attention overlap "
-    "with the object; lines follow the best head of each layer, for the attention of CLS "
-    "and for the mean over the other queries.",
+    caption=saliency_caption,
     findings=[saliency_early, saliency_plateaus, saliency_drops],
 )

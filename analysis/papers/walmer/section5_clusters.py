@@ -206,6 +206,23 @@ def _purities(clusters):
     return Sample(purity, np.sqrt(purity * (1 - purity) / clusters.attrs.get("objects", np.nan)))
 
 
+def read_of(models):
+    """Words for what is read of each layer: CLS, the mean over all, or one of each."""
+    has_cls = {model.has_cls for model in models}
+    if has_cls == {True}:
+        return "of the CLS token"
+    mean = "of the mean over all tokens or places"
+    return f"of the CLS token or, where there is none, {mean}" if True in has_cls else mean
+
+
+def clusters_caption(models, results):
+    """The caption of `FIGURE_7`."""
+    return (
+        "Each point is the share of images that are of the largest class of their cluster, of as "
+        f"many clusters (k-means) as classes; {read_of(models)}."
+    )
+
+
 ALL = ("vit", "gap", "resnet", "mixer")
 
 FIGURE_7 = Figure(
@@ -218,8 +235,7 @@ FIGURE_7 = Figure(
     draw=plot_clustering,
     name="clusters",
     title="Clusters of images and their classes, through the depth",
-    caption="Each point is the share of images that are of the largest class of their cluster, of "
-    "as many clusters (k-means) as classes; of the CLS token or of the mean over all.",
+    caption=clusters_caption,
     findings=[clusters_deepen],
 )
 

@@ -16,7 +16,7 @@ from ...study.measurement import DATA, statistic, task
 from ...study.models import BASELINES
 from ..chapters import CLASSES, PROBES, TASKS
 from . import WALMER
-from .section5_clusters import ALL, blocks_of, pooled_of, summarised, summary
+from .section5_clusters import ALL, blocks_of, pooled_of, read_of, summarised, summary
 
 
 def knn_accuracy_of(model):
@@ -90,11 +90,34 @@ def plot_knn_top_5(results, baselines=()):
     return plot_knn(results, top=5, baselines=baselines)
 
 
-KNN = (
-    "Each point is the accuracy of a vote among the 20 training images whose features "
-    "point in the most similar direction, of the CLS token or of the mean over all: "
-    "where a line rises, images of a class come to lie together."
-)
+def knn_caption(models, results):
+    """The caption of `FIGURE_9`."""
+    return (
+        "Each point is the accuracy of a vote among the 20 training images whose features point in "
+        f"the most similar direction, {read_of(models)}: where a line rises, images of a class "
+        "come to lie together."
+    )
+
+
+def probe_caption(models, results):
+    """The caption of `TABLE_6`."""
+    read = "of the mean over all tokens or places"
+    if any(model.has_cls for model in models):
+        read = "of the CLS token or of the mean over others"
+    return (
+        "Each point is a softmax classifier trained for 20 epochs on features that stay as they "
+        f"are, {read}, as they are or after batch normalization."
+    )
+
+
+def retrieval_caption(models, results):
+    """The caption of `FIGURE_29`."""
+    return (
+        "Each point is the mean average precision of a ranking of all images by the similarity of "
+        f"their features to those of a query, {read_of(models)}: 1 if every image of the same "
+        "thing comes first."
+    )
+
 
 FIGURE_9 = Figure(
     paper=WALMER,
@@ -106,7 +129,7 @@ FIGURE_9 = Figure(
     draw=plot_knn,
     name="knn-top-1",
     title="k-NN classification through the depth, top 1",
-    caption=KNN,
+    caption=knn_caption,
     findings=[knn_last_best],
 )
 
@@ -128,9 +151,7 @@ TABLE_6 = Figure(
     draw=plot_linear_probe,
     name="linear-probe",
     title="Linear probes trained by gradient descent, through the depth",
-    caption="Each point is a softmax classifier trained for 20 epochs on features that stay as "
-    "they are, of the CLS token or of the mean over others, as they are or after batch "
-    "normalization.",
+    caption=probe_caption,
 )
 
 FIGURE_29 = Figure(
@@ -143,7 +164,5 @@ FIGURE_29 = Figure(
     draw=plot_retrieval,
     name="retrieval",
     title="Images of the same thing retrieved, layer by layer",
-    caption="Each point is the mean average precision of a ranking of all images by the similarity "
-    "of their features to those of a query, of the CLS token or of the mean over all: 1 if "
-    "every image of the same thing comes first.",
+    caption=retrieval_caption,
 )
