@@ -45,7 +45,7 @@ def parse(arguments=None):
     parser.add_argument(
         "--positions",
         default="bilinear",
-        help="how position embeddings are resampled: bilinear (default) or bicubic",
+        help="how position embeddings are resampled: bilinear (default), bicubic or dino",
     )
     _add_recipe(parser.add_argument_group("recipe").add_argument)
     return parser.parse_args(arguments)

@@ -7,6 +7,7 @@ from checkpoint_layouts import CLASSES, HEADS, WIDTH
 
 import vit_tf
 from vit_tf.checkpoints.plans import CLIP, HALF, IMAGENET
+from vit_tf.models.resolution import resample_positions
 
 VALUES = {"mae": IMAGENET, "dino": IMAGENET, "moco": IMAGENET, "clip": CLIP}
 
@@ -114,6 +115,19 @@ def test_another_resolution_is_that_of_at_resolution(family, load):
     expected = arrays(expected)
     for name, weight in arrays(model).items():
         np.testing.assert_array_equal(weight, expected[name])
+
+
+def test_positions_are_resampled_as_asked_for(load):
+    layout, options = FILES["timm"]
+    tensors = layout()
+    stored = tensors["pos_embed"]
+    found = load(tensors, image_shape=(64, 32), positions="dino", **options)
+    grids = load(tensors, **options).token_grid, found.token_grid
+    for method, same in (("dino", True), ("bicubic", False)):
+        expected = resample_positions(stored, *grids, method)
+        assert np.allclose(found.embedding.positions.numpy(), expected, atol=1e-6) == same
+    with raises("'dinov2'"):
+        load(tensors, positions="dinov2", **options)
 
 
 def test_a_file_of_oblong_images_needs_their_shape(load):

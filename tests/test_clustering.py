@@ -147,6 +147,23 @@ def test_objects_are_found_under_their_masks(rng):
     assert (fewer.attrs["objects"], fewer.attrs["left_out"]) == (23, 1)
 
 
+def test_objects_fall_into_more_clusters_than_classes_on_demand(rng):
+    """80 clusters, the number in the code behind Walmer et al. 2023, of the means under masks."""
+    images, masks, labels = objects(rng, 60)
+    images += 0.2 * rng.normal(size=images.shape).astype("float32")
+    result = analysis.object_clustering(patch_means, (images, masks, labels), 80, GRID)
+    means = [
+        images[example][masks[example, one]].astype(float).mean(0)
+        for example, one in np.ndindex(60, 2)
+    ]
+    wanted = np.array([labels[example, one] for example, one in np.ndindex(60, 2)])
+    counts = table(wanted, KMeans(80, n_init=10, random_state=0).fit_predict(np.array(means)))
+    assert result.purity.item() == pytest.approx(counts.max(0).sum() / 120)
+    assert result.nmi.item() == pytest.approx(mutual_information(counts))
+    assert result.ari.item() == pytest.approx(adjusted_rand(counts))
+    assert result.attrs["clusters"] == 80 and result.attrs["classes"] == 3
+
+
 def test_errors(rng):
     data = make(rng, 20, 1.0)
     with pytest.raises(ValueError, match="Expected tokens to be one of"):

@@ -68,6 +68,11 @@ def test_keypoints_are_of_the_threshold_and_the_average_asked_for():
         analysis.plot_keypoints(result, threshold=0.2)
     with pytest.raises(ValueError, match="average among"):
         analysis.plot_keypoints(result, average="category")
+    boxed = result.assign_attrs(threshold="box")
+    ax = analysis.plot_keypoints({"A": boxed, "B": boxed})
+    assert ax.get_ylabel() == "PCK@0.1 of the object's box (%)"
+    with pytest.raises(ValueError, match="thresholds of the box and of the image"):
+        analysis.plot_keypoints({"A": result, "B": boxed})
 
 
 def distances(values, units="sides of the grid", model="ViT"):

@@ -42,6 +42,24 @@ def test_matches_are_those_of_loops_over_pixels(rng):
             np.testing.assert_array_equal(place, np.add(expected, 0.5))
 
 
+def test_tokens_normalised_before_they_are_enlarged_are_matched_as_loops_do(rng):
+    # Lengths between 0.1 and 10, so that the order of the two steps matters.
+    source, target = rng.normal(size=(2, 3, 4, 4, 5)) * 10 ** rng.uniform(-1, 1, (2, 3, 4, 4, 1))
+    points = rng.uniform(0, 10, (3, 6, 2))
+    found = match_points(source, target, points, 10, "inner_product").numpy()
+    for pair in range(3):
+        tokens = [maps[pair] for maps in (source, target)]
+        a, b = (
+            enlarged_by_loops(x / np.linalg.norm(x, axis=-1, keepdims=True), 10) for x in tokens
+        )
+        for point, place in zip(points[pair], found[pair], strict=True):
+            products = b @ a[int(point[0]), int(point[1])]
+            expected = np.unravel_index(products.argmax(), products.shape)
+            np.testing.assert_array_equal(place, np.add(expected, 0.5))
+    other = match_points(source, target, points, 10).numpy()
+    assert (found != other).any(axis=-1).mean() > 0.2
+
+
 def test_squares_keep_the_shape_and_move_the_points_along():
     places = square_points([[0, 0], [5, 10], [2.5, 3]], 5, 10, 20)
     np.testing.assert_allclose(places, [[5, 0], [15, 20], [10, 6]])
@@ -62,6 +80,28 @@ def test_shares_of_correct_keypoints_by_hand():
     shares = analysis.correct_keypoints(distances, ["cat", "cat", "cat", "ant"], 2)
     assert list(shares) == ["ant", "cat"] and shares["ant"] == (0, 0)
     assert shares["cat"] == pytest.approx((5 / 7, (1 / 2 + 3 / 4 + 1) / 3))
+
+
+def test_the_reach_is_a_share_of_the_longer_side_of_each_pairs_box():
+    nan = math.nan
+    distances = [[1.5, 2.5, nan], [1.5, 2.5, 4.1], [1.5, 0.5, nan]]
+    boxes = [[3, 2, 23, 7], [1, 0, 4, 40], [5, 5, 9, 15]]  # sides of 20, 40 and 10
+    names = ["cat", "cat", "ant"]
+    for reach, cats, ants in (
+        (0.1, (3 / 5, (1 / 2 + 2 / 3) / 2), (1 / 2, 1 / 2)),
+        (0.05, (1 / 5, (0 + 1 / 3) / 2), (1 / 2, 1 / 2)),
+        (0.2, (1, 1), (1, 1)),
+    ):
+        shares = analysis.correct_keypoints(distances, names, reach, "box", boxes)
+        assert shares["cat"] == pytest.approx(cats) and shares["ant"] == pytest.approx(ants)
+    with pytest.raises(ValueError, match=r"threshold to be a known name .*'object'"):
+        analysis.correct_keypoints(distances, names, 0.1, "object", boxes)
+    for wrong in (("box", None), ("image", boxes)):
+        with pytest.raises(ValueError, match=r"boxes for threshold='box', and for no other"):
+            analysis.correct_keypoints(distances, names, 0.1, *wrong)
+    for wrong in (boxes[:2], [*boxes[:2], [5, 5, 9, 5]], [*boxes[:2], [5, 5, nan, 9]]):
+        with pytest.raises(ValueError, match=r"Expected 3 boxes .* that hold something"):
+            analysis.correct_keypoints(distances, names, 0.1, "box", wrong)
 
 
 def unit_colours(images):
@@ -99,6 +139,29 @@ def test_each_threshold_counts_the_distances_that_it_covers(rng):
         np.testing.assert_allclose(result["score"].sel(average=average)[0], score)
     assert result["threshold"].values.tolist() == [0.1, 0.05, 0.01]
     assert result.attrs["examples"] == 8 and result.attrs["size"] == 12
+
+
+def test_a_box_reaches_as_far_as_its_longer_side_in_the_square(rng):
+    """Points two pixels of 12 off; boxes of images twice and half as large scale along."""
+    points, step = [[3.5, 3.5], [6.5, 7.5]], (0, 2)
+    pair = moved_pair(rng, step, "a", points)
+    half = {
+        "category": "b",
+        "source": pair["source"][:6, :6],
+        "target": np.roll(pair["source"][:6, :6], (0, 1), axis=(0, 1)),
+        "source_points": np.array([[2.75, 2.75]]),
+        "target_points": np.array([[2.75, 2.75]]),
+        "target_box": np.array([0.5, 1.0, 3.5, 6.0]),  # 10 pixels of the square wide
+    }
+    for box, share in (((1, 1, 12, 3), 1), ((1, 1, 10, 3), 0), ((2, 0.5, 4, 11.5), 1)):
+        pairs = [pair | {"target_box": np.array(box)}, half]
+        result = analysis.keypoint_correspondence(
+            unit_colours, pairs, PIXELS, thresholds=(0.19, 0.21), threshold="box"
+        )
+        pck = result["pck"].sel(average="point", layer="colour")
+        assert pck.sel(category="a").values.tolist() == [share, share]
+        assert pck.sel(category="b").values.tolist() == [0, 1]
+    assert result.attrs["threshold"] == "box" and result.attrs["similarity"] == "cosine"
 
 
 def test_images_of_any_size_are_measured_in_their_squares(rng):
@@ -171,6 +234,16 @@ def test_errors(rng):
     none = good | {"source_points": np.zeros((0, 2)), "target_points": np.zeros((0, 2))}
     with pytest.raises(ValueError, match="at least one, each within its image"):
         measure(unit_colours, [none], PIXELS)
+    boxes = [good | {"target_box": box} for box in ([0, 0, 12, 12], [0, 12, 12, 12], [0, 0, 12])]
+    with pytest.raises(ValueError, match=r"that hold something.*Received: \[0.0, 12.0, 12.0"):
+        measure(unit_colours, boxes[:2], PIXELS, threshold="box")
+    for pairs in ([boxes[0], good], [boxes[0], boxes[2]]):
+        with pytest.raises(ValueError, match=r"a target_box .*Received: pair 1 without"):
+            measure(unit_colours, pairs, PIXELS, threshold="box")
+    with pytest.raises(ValueError, match=r"threshold to be a known name.*'boxes'"):
+        measure(unit_colours, [good], PIXELS, threshold="boxes")
+    with pytest.raises(ValueError, match=r"similarity to be a known name.*'product'"):
+        measure(unit_colours, [good], PIXELS, similarity="product")
     nan = good | {"target": good["target"] * math.nan}
     with pytest.raises(ValueError, match=r"Expected finite activations.*colour"):
         measure(unit_colours, [nan], PIXELS)

@@ -35,8 +35,8 @@ def as_images(rows):
     return np.array(rows, "float32")[:, :, None, None]
 
 
-def accuracy_by_loops(train, test, k, top, temperature):
-    """Share of the test rows whose class is among the `top` with most votes."""
+def accuracy_by_loops(train, test, k, top, temperature, others=()):
+    """Share of the test rows whose class is among the `top` with most votes, or then of others."""
     hits = []
     for x, label in zip(*test, strict=True):
         cosines = [
@@ -47,7 +47,9 @@ def accuracy_by_loops(train, test, k, top, temperature):
         votes = {}
         for j in near:
             votes[train[1][j]] = votes.get(train[1][j], 0) + np.exp(cosines[j] / temperature)
-        hits.append(label in sorted(votes, key=lambda c: (-votes[c], c))[:top])
+        ranked = sorted(votes, key=lambda c: (-votes[c], c))
+        ranked += [c for c in others if c not in votes]
+        hits.append(label in ranked[: min(top, k)])
     return np.mean(hits)
 
 
@@ -115,6 +117,26 @@ def test_a_class_without_votes_is_no_hit():
     test = as_images(np.eye(4)), np.array([0, 1, 2, 0])
     result = analysis.knn_accuracy(vectors, train, test, 4, (1,), "first")
     np.testing.assert_array_equal(result[0, 0], [0.75, 0.75])
+
+
+def test_classes_without_votes_fill_the_top_on_demand(rng):
+    train, test = make(rng, 90), make(rng, 50)
+    rows = [(POOL["mean"](x).astype(float), y) for x, y in (train, test)]
+    ks = (1, 3, 5, 20)
+    found, strict = (
+        analysis.knn_accuracy(features, train, test, 7, ks, "mean", without_votes=flag)
+        for flag in (True, False)
+    )
+    for k in ks:
+        for top in (1, 5):
+            expected = accuracy_by_loops(*rows, k, top, 0.07, others=range(7))
+            assert found.sel(layer="tokens", k=k, top=top).item() == expected
+    here = {"layer": "tokens", "top": 5}
+    assert (found - strict).sel(**here, k=5).item() > 0.02
+    # The first place is always one of votes, so that at k = 1 there is nothing to fill.
+    xr.testing.assert_equal(found.sel(k=1), strict.sel(k=1))
+    xr.testing.assert_equal(found.sel(top=1), strict.sel(top=1))
+    assert found.attrs["without_votes"] == "True"
 
 
 @pytest.mark.parametrize("size", [1, 4])

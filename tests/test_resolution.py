@@ -66,6 +66,36 @@ def test_bicubic_is_pillows(rng, shapes):
     np.testing.assert_array_equal(found[:, :1], tokens[:, :1])
 
 
+@pytest.mark.parametrize("shapes", [((4, 4), (7, 5)), ((6, 6), (3, 12)), ((1, 4), (3, 1))])
+def test_dinos_bicubic_is_that_of_loops(rng, shapes):
+    """Keys 1981 with a = -3/4 at the places that a scale of (new + 0.1) / old makes."""
+    (rows, columns), new = shapes
+    tokens = rng.normal(size=(1, 1 + rows * columns, 3))
+    found = resample_positions(tokens, grid(rows, columns), grid(*new), "dino")
+    maps, a = tokens[0, 1:].reshape(rows, columns, 3), -0.75
+
+    def kernel(x):
+        x = abs(x)
+        if x < 1:
+            return (a + 2) * x**3 - (a + 3) * x**2 + 1
+        return a * x**3 - 5 * a * x**2 + 8 * a * x - 4 * a if x < 2 else 0
+
+    expected = np.zeros((*new, 3))
+    for i, j in np.ndindex(*new):
+        y, x = (
+            (i + 0.5) / ((new[0] + 0.1) / rows) - 0.5,
+            (j + 0.5) / ((new[1] + 0.1) / columns) - 0.5,
+        )
+        for r in range(int(np.floor(y)) - 1, int(np.floor(y)) + 3):
+            for c in range(int(np.floor(x)) - 1, int(np.floor(x)) + 3):
+                value = maps[min(max(r, 0), rows - 1), min(max(c, 0), columns - 1)]
+                expected[i, j] += kernel(y - r) * kernel(x - c) * value
+    np.testing.assert_allclose(found[0, 1:], expected.reshape(-1, 3), atol=1e-12)
+    np.testing.assert_array_equal(found[:, 0], tokens[:, 0])
+    same = resample_positions(tokens, grid(rows, columns), grid(rows, columns), "dino")
+    np.testing.assert_array_equal(same, tokens)
+
+
 @pytest.mark.parametrize("method, tolerance", [("bilinear", 0.01), ("bicubic", 0.02)])
 def test_up_and_down_again_is_where_it_was(method, tolerance):
     tokens = smooth(8, 10)

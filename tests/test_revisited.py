@@ -212,6 +212,21 @@ def test_queries_are_cropped_as_pillow_does_and_come_in_order(oxford):
     assert found == [[[1], [0], []], [[], [2, 3], [4]]]
 
 
+def test_queries_are_whole_images_on_demand(oxford):
+    root, _ = oxford
+    options = {"image_size": 10, "batch_size": 1}
+    whole, database, truth = load_revisited(root, "roxford5k", crop_queries=False, **options)
+    images = np.concatenate([images for images, _ in whole.as_numpy_iterator()])
+    for image, name in zip(images, ("q_1", "q_2"), strict=True):
+        pixels = np.asarray(decoded(root, name), np.float32)
+        expected = tf.image.resize(pixels, (10, 10), antialias=True) / 127.5 - 1
+        np.testing.assert_allclose(image, expected, atol=1e-4)
+    cropped, same, again = load_revisited(root, "roxford5k", **options)
+    assert np.abs(next(cropped.as_numpy_iterator())[0] - images[0]).max() > 0.1
+    np.testing.assert_array_equal(*(next(x.as_numpy_iterator())[0] for x in (database, same)))
+    assert [list(query) for query in truth] == [list(query) for query in again]
+
+
 def test_the_data_base_is_whole_images_at_the_size_of_the_model(oxford):
     root, _ = oxford
     mean, std = np.array([0.5, 0.4, 0.3]), np.array([0.2, 0.3, 0.1])

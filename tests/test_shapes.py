@@ -238,6 +238,7 @@ def test_pairs_are_of_one_kind_and_of_keypoints_seen_in_both(monkeypatch):
     assert [pair["category"] for pair in pairs] == 5 * list(KINDS)
     known = data.load_shapes(image_size=(32, 16))
     where = {image.tobytes(): number for number, image in enumerate(known["image"])}
+    masks = data.load_shapes(image_size=64)["mask"]
     hidden = 0
     for pair in pairs:
         source, target = (where[pair[name].tobytes()] for name in ("source", "target"))
@@ -247,6 +248,12 @@ def test_pairs_are_of_one_kind_and_of_keypoints_seen_in_both(monkeypatch):
         hidden += (~both).sum()
         np.testing.assert_array_equal(pair["source_points"], known["keypoints"][source][both])
         np.testing.assert_array_equal(pair["target_points"], known["keypoints"][target][both])
+        for name, number in (("source", source), ("target", target)):
+            rows, columns = np.nonzero(masks[number])
+            box = [rows.min(), columns.min(), rows.max() + 1, columns.max() + 1]
+            np.testing.assert_allclose(pair[f"{name}_box"], np.divide(box, [2, 4, 2, 4]))
+            (top, left, bottom, right), points = pair[f"{name}_box"], pair[f"{name}_points"]
+            assert ((points >= (top, left)) & (points <= (bottom, right))).all()
     assert hidden
     again, other = (data.load_shape_pairs(3, image_size=(32, 16), seed=seed) for seed in (0, 1))
     np.testing.assert_array_equal(again[2]["target"], pairs[2]["target"])

@@ -39,6 +39,7 @@ def write_pairs(root, pairs, size="large", split="test", **other):
         for short, name in (("src", source), ("trg", target)):
             with Image.open(root / "JPEGImages" / category / f"{name}.jpg") as image:
                 content[f"{short}_imsize"] = [*image.size, 3]
+                content[f"{short}_bndbox"] = [0, 0, *image.size]
         content |= other
         (annotations / f"{lines[-1]}.json").write_text(json.dumps(content))
     (layout / f"{split}.txt").write_text("\n".join(lines) + "\n")
@@ -69,6 +70,41 @@ def test_points_are_the_centres_of_the_pixels_that_the_files_number(mirrored):
     assert pair["left_out"] == 0
     np.testing.assert_allclose(pair["source"], pixels / 127.5 - 1, atol=1e-6)
     np.testing.assert_allclose(pair["target"], pixels[:, ::-1] / 127.5 - 1, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"image_size": 8}, {"image_size": 40}, {"preprocessing": Preprocessing((24, 24))}],
+)
+def test_boxes_are_kept_and_scale_with_the_image(mirrored, options):
+    """In the file (left, top, right, bottom) number pixels, here they are centres like points."""
+    root, _ = mirrored
+    points = [[4, 3], [13, 8]]
+    boxes = {"src_bndbox": [4, 3, 13, 8], "trg_bndbox": [2, 1, 5, 9]}
+    write_pairs(root, [("cat", "left", "right", points, points)], **boxes)
+    [pair] = load_spair(root, pairs_per_category=1, **options)
+    height, width = pair["source"].shape[:2]
+    scale = np.array([height / 10, width / 16] * 2)
+    np.testing.assert_allclose(pair["source_box"], np.array([3.5, 4.5, 8.5, 13.5]) * scale)
+    np.testing.assert_allclose(pair["target_box"], np.array([1.5, 2.5, 9.5, 5.5]) * scale)
+    np.testing.assert_allclose(pair["source_box"], pair["source_points"].ravel())
+
+
+def test_thresholds_of_boxes_are_those_of_the_files(mirrored):
+    """Noise is found one pixel of 16 beside its keypoint, with boxes 9 and 11 pixels high."""
+    root, pixels = mirrored
+    write_image(root, "cat", "right", np.roll(pixels, 1, axis=1))
+    points = [[5, 4], [9, 6]]
+    grid = TokenGrid(16, 16, 0, 1)
+    for bottom, share in ((9, 0), (11, 1)):
+        box = [3, 0, 7, bottom]
+        cat = ("cat", "left", "right", points, points)
+        write_pairs(root, [cat], trg_bndbox=box, src_bndbox=[0, 0, 15, 9])
+        pairs = load_spair(root, pairs_per_category=1)
+        found = analysis.keypoint_correspondence(
+            colours, pairs, grid, thresholds=(0.1,), threshold="box"
+        )
+        assert found["score"].values.ravel().tolist() == [share, share]
 
 
 def test_colours_find_each_keypoint_in_the_mirror_image_exactly(mirrored):
@@ -229,6 +265,9 @@ def test_errors(mirrored):
     expect(r"JSON file of a pair.*another number of source than of target")
     write_pairs(root, [cat], trg_kps=[[1, 1], [2]])
     expect(r"JSON file of a pair")
+    for wrong in ([1, 2, 3], [1, 2, 3, None], [5, 5, 5, 9], [2, 9, 8, 3]):
+        write_pairs(root, [cat], trg_bndbox=wrong)
+        expect(r"JSON file of a pair.*left-right:cat\.json' \(.*trg_bndbox")
     write_pairs(root, [cat], trg_imname="gone.jpg")
     expect(r"can be decoded.*JPEGImages/cat/gone\.jpg")
     [line] = write_pairs(root, [cat])

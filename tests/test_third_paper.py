@@ -62,7 +62,9 @@ def test_one_file_adds_a_measurement_a_figure_and_a_finding(checkout, tmp_path):
         return done.stdout
 
     listed = run("scripts/study.py", "--list")
-    assert any(line.startswith("X.1 ") and "mean activation" in line for line in listed.splitlines())
+    assert any(
+        line.startswith("X.1 ") and "mean activation" in line for line in listed.splitlines()
+    )
     out = tmp_path / "report"
     names, results = run("-c", USE, str(out)).splitlines()[-2:]
     assert "last-is-larger" in names and "mean_activation.vit" in results

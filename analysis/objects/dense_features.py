@@ -30,7 +30,9 @@ def dense_size(height, width, size, patch):
     """The (height, width) that an image is resized to, in pixels.
 
     The shorter side becomes twice the input size, and the longer one the multiple of the patch
-    that is nearest to the same shape (Walmer et al. 2023, appendix B.4), of two the larger.
+    that is nearest to the same shape (Walmer et al. 2023, appendix B.4), of two the larger. The
+    code behind that paper takes the multiple below; images that are resized to its sizes before
+    keep them.
 
     Args:
         height, width: size of the image, in pixels.

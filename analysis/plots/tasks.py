@@ -39,7 +39,8 @@ def plot_keypoints(results, ax=None, threshold=0.1, average="image", baselines=(
         results: Dataset with `score` of dims (average, layer, threshold) from
             `keypoint_correspondence`, or a dict from label to such Datasets.
         ax: Matplotlib axes; new ones if None.
-        threshold: largest distance of a keypoint that is found, in sides of the image.
+        threshold: largest distance of a keypoint that is found, in longer sides of the image or of
+            the object's box, as the results are.
         average: `"image"` or `"point"`, what is averaged within a category.
         baselines: labels of results that are drawn in grey.
 
@@ -49,7 +50,7 @@ def plot_keypoints(results, ax=None, threshold=0.1, average="image", baselines=(
 
     Raises:
         ValueError: if there is no result, one is no such Dataset, or has no such threshold or
-            average.
+            average, or if some thresholds are of the image and others of the box.
     """
     models = style.expect_results(results if isinstance(results, dict) else {"": results})
     wanted = {"threshold": threshold, "average": average}
@@ -59,10 +60,17 @@ def plot_keypoints(results, ax=None, threshold=0.1, average="image", baselines=(
         )
         for label, result in models.items()
     }
+    sides = {result.attrs.get("threshold", "image") for result in models.values()}
+    if len(sides) > 1:
+        raise ValueError(
+            "Expected results with thresholds of one kind. Received: thresholds of the "
+            f"{' and of the '.join(sorted(sides))}"
+        )
     ax = draw_lines(lines, ["pck"], ["PCK"], ax, baselines)
     title = "Keypoints found in another image"
     ax.set_title(title if models is results else style.titled(title, results))
-    ax.set(ylabel=f"PCK@{threshold:g} (%)")
+    of_box = " of the object's box" if sides == {"box"} else ""
+    ax.set(ylabel=f"PCK@{threshold:g}{of_box} (%)")
     ax.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}")
     return ax
 

@@ -14,7 +14,16 @@ TOPS = (1, 5)
 ROUNDING = 1e-12
 
 
-def knn_accuracy(features, train, test, num_classes, k=(20,), tokens="first", temperature=0.07):
+def knn_accuracy(
+    features,
+    train,
+    test,
+    num_classes,
+    k=(20,),
+    tokens="first",
+    temperature=0.07,
+    without_votes=False,
+):
     """Test accuracy of a vote among the nearest training images, of every layer in one pass each.
 
         votes(c) = sum of exp(cos(x, x_j) / temperature),  j of class c among the k nearest to x
@@ -34,11 +43,14 @@ def knn_accuracy(features, train, test, num_classes, k=(20,), tokens="first", te
         tokens: what is compared: the `"first"` token, the `"mean"` of all, or that of the `"rest"`
             without the first.
         temperature: of the votes, above 0.
+        without_votes: whether classes without votes fill up the 5 (below), in their order, where
+            fewer have votes. In the code of DINO and behind the numbers of Walmer et al. 2023
+            (figure 28) they do, in no defined order. Of either kind at most `k` classes count.
 
     Returns:
         DataArray accuracy of shape (layer, k, top): `top` is 1, or 5 for the class among the 5 with
-        most votes; a class without votes is never among them. The coordinate `tied` of shape
-        (layer, k) counts test images whose k-th neighbour is no nearer than one that was left out.
+        most votes; by default a class without votes is never among them. The coordinate `tied` of
+        shape (layer, k) counts test images whose k-th neighbour is no nearer than one left out.
 
     Raises:
         ValueError: for unknown `tokens`, a `k` below 1 or above the number of training images, a
@@ -47,18 +59,18 @@ def knn_accuracy(features, train, test, num_classes, k=(20,), tokens="first", te
     """
     _require_numbers(k, temperature)
     tested = evaluate(pooled_statistic(tokens), test, features, description="k-NN: test images")
-    statistic = knn_statistic(features, tested, num_classes, k, temperature)
+    statistic = knn_statistic(features, tested, num_classes, k, temperature, without_votes)
     return evaluate(statistic, train, features, description="k-NN: training images")
 
 
-def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07):
+def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, without_votes=False):
     """The `Statistic` of training images and labels that finishes as `knn_accuracy`.
 
     To find the nearest of a batch costs little more for a larger batch, and so less altogether.
 
     Args:
         tested: the `Pooled` features of the test images, from a pass with `pooled_statistic`.
-        features, num_classes, k, temperature: as for `knn_accuracy`.
+        features, num_classes, k, temperature, without_votes: as for `knn_accuracy`.
     """
     _require_numbers(k, temperature)
     require_labels(tested.labels, num_classes, "test")
@@ -89,10 +101,12 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07):
         if totals["outside"]:
             raise_labels(num_classes, f"{int(totals['outside'])} training labels outside")
         _require_directions(totals["without_direction"])
-        accuracy, tied = _scores(totals["merged"], tested.labels, num_classes, k, temperature)
+        rules = num_classes, k, temperature, without_votes
+        accuracy, tied = _scores(totals["merged"], tested.labels, *rules)
         _require_choice(tied, list(kept), len(tested.labels))
         attributes = {"train_examples": examples, "num_classes": num_classes}
         attributes |= {"tokens": tested.tokens, "temperature": temperature}
+        attributes |= {"without_votes": without_votes}
         return _labelled(accuracy, tied, features, tested, k, attributes)
 
     return Statistic(step, finish, with_labels=True, merge=_merge)
@@ -144,7 +158,7 @@ def _directions(x):
     return x / length, tf.reduce_sum(tf.cast(tf.logical_not(good), tf.int32))
 
 
-def _scores(neighbours, labels, num_classes, k, temperature):
+def _scores(neighbours, labels, num_classes, k, temperature, without_votes):
     """Accuracy of shape (layer, k, top), and numbers of test images with ties: (layer, k)."""
     accuracy = np.empty((len(neighbours), len(k), len(TOPS)))
     tied = np.empty((len(neighbours), len(k)), np.int64)
@@ -152,19 +166,23 @@ def _scores(neighbours, labels, num_classes, k, temperature):
         similarity, classes = found["similarity"], found["labels"]
         for j, count in enumerate(k):
             given = votes(similarity[:, :count], classes[:, :count], num_classes, temperature)
-            better = _better(given, labels)
-            accuracy[i, j] = [(better < top).mean() for top in TOPS]
+            better = _better(given, labels, without_votes)
+            accuracy[i, j] = [(better < min(top, count)).mean() for top in TOPS]
             next_one = similarity[:, count - 1] - similarity[:, count]
             tied[i, j] = (next_one <= ROUNDING).sum()
     return accuracy, tied
 
 
-def _better(given, labels):
-    """How many classes come before the true one; infinitely many where that has no vote."""
+def _better(given, labels, without_votes):
+    """How many classes come before the true one.
+
+    Unless classes `without_votes` count, infinitely many do where the true one has none.
+    """
     own = np.take_along_axis(given, labels[:, None].astype(np.int64), axis=1)
     lower = np.arange(given.shape[1]) < labels[:, None]
     before = (given > own) | ((given == own) & lower)
-    return np.where(own[:, 0] > 0, before.sum(axis=1), np.inf)
+    counts = (own[:, 0] > 0) | without_votes
+    return np.where(counts, before.sum(axis=1), np.inf)
 
 
 def _labelled(accuracy, tied, features, tested, k, attributes):

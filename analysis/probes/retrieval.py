@@ -82,7 +82,8 @@ def retrieval(features, queries, database, truth, tokens="first", k=TOPS):
     section 6.1, figures 9 and 29). One pass over the queries and one over the data base, exact, in
     float64: kept are the features of the queries, and of each image its similarity to each of them,
     of shape (layer, image, query), 2.8 MB a layer for 5,000 images and 70 queries. Of images as
-    similar, the earlier one comes first.
+    similar, the earlier one comes first. The numbers of Walmer et al. 2023 are of queries that are
+    not cropped, `vit_tf.data.load_revisited(..., crop_queries=False)`, and of the `"first"` token.
 
     Args:
         features: callable from images to `{layer: tensor}` of shape (example, token, channel),

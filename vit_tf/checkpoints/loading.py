@@ -19,15 +19,23 @@ from vit_tf.checkpoints.files.archives import open_archive
 from vit_tf.checkpoints.filling import check, fill
 from vit_tf.checkpoints.names import fetch
 from vit_tf.checkpoints.plans import Wishes, first_names
-from vit_tf.models.resolution import at_resolution
+from vit_tf.models.resolution import METHODS, at_resolution
 from vit_tf.models.transformer import check_pooling
+from vit_tf.names import choose
 from vit_tf.preprocessing import Preprocessing
 
 # In this order: BEiT's files have all the names that tell a ViT of timm.
 FAMILIES = (google_vit, google_bit, google_mixer, clip, beit, timm_vit)
 
 
-def load_pretrained(path_or_name, num_classes=None, image_shape=None, pooling=None, num_heads=None):
+def load_pretrained(
+    path_or_name,
+    num_classes=None,
+    image_shape=None,
+    pooling=None,
+    num_heads=None,
+    positions=None,
+):
     """A model with the weights of a checkpoint, as its authors released it.
 
     Known are Google's `.npz` of ViT (vision_transformer and big_vision), its hybrids, BiT and
@@ -45,12 +53,15 @@ def load_pretrained(path_or_name, num_classes=None, image_shape=None, pooling=No
             starts at zero. None keeps the file's; without one in the file, the logits are the
             pooled token itself (a CLIP has none), until a number is given.
         image_shape: (height, width) or (height, width, channels) of the images, in pixels, for
-            which positions are resampled: bilinearly for Google's files, bicubically for others.
+            which positions are resampled as `positions` says.
             None keeps the file's; that of a BiT, which tells none, is its name's or 224.
         pooling: `"cls"` or `"gap"` of a ViT or BEiT; None keeps the file's. A ViT with `"gap"`
             has no class token.
         num_heads: number of attention heads, where the file does not tell and its size is not a
             published one, or that of two: a small ViT has 6, that of MoCo-v3 12.
+        positions: `"bilinear"`, `"bicubic"` or `"dino"`, as for `vit_tf.at_resolution`. None is
+            bilinear for Google's files, and bicubic as in timm for others; DINO's own code, which
+            Walmer et al. 2023 ran, is `"dino"`.
 
     Raises:
         ValueError: for an unknown name, a file that cannot be fetched, is damaged or of no known
@@ -58,6 +69,8 @@ def load_pretrained(path_or_name, num_classes=None, image_shape=None, pooling=No
     """
     wishes = Wishes(num_classes, _image_shape(image_shape), pooling, num_heads)
     _check(wishes)
+    if positions is not None:
+        choose("positions", positions, METHODS)
     path, public = fetch(os.fspath(path_or_name))
     wishes = dataclasses.replace(wishes, known_name=public is not None)
     with open_archive(path) as archive:
@@ -71,7 +84,7 @@ def load_pretrained(path_or_name, num_classes=None, image_shape=None, pooling=No
         model.head.kernel.assign(np.eye(model.num_classes))
     shape = wishes.image_shape
     if shape and shape != tuple(model.image_shape)[: len(shape)]:
-        return at_resolution(model, shape, method=plan.interpolation)
+        return at_resolution(model, shape, method=positions or plan.interpolation)
     return model
 
 

@@ -19,12 +19,15 @@ def resample_positions(positions, grid_from, grid_to, method="bilinear"):
     `"bilinear"` lays the corner tokens of both grids on each other, as Google's models do
     (`scipy.ndimage.zoom` of order 1 in vision_transformer and big_vision). `"bicubic"` lays the
     corners of the image on each other, as timm does (`resample_abs_pos_embed`): the cubic of
-    Keys with a = -1/2, stretched to antialias where the grid shrinks, which is Pillow's.
+    Keys with a = -1/2, stretched to antialias where the grid shrinks, which is Pillow's. `"dino"`
+    is what DINO's own code does (`interpolate_pos_encoding`), and with it that behind Walmer et al.
+    2023: a = -3/4, without antialiasing, the border repeated, and along an axis of `m` tokens that
+    becomes one of `n` a scale of (n + 0.1) / m, so that the last tokens fall short of the edge.
 
     Args:
         positions: array of shape (..., token, channel), prefix tokens first.
         grid_from, grid_to: the `TokenGrid` of the positions and the one wanted.
-        method: `"bilinear"` or `"bicubic"`.
+        method: `"bilinear"`, `"bicubic"` or `"dino"`.
 
     Returns:
         float array of shape (..., token, channel) of `grid_to`; the prefix tokens are untouched,
@@ -39,7 +42,7 @@ def resample_positions(positions, grid_from, grid_to, method="bilinear"):
             f"Expected positions of shape (..., {grid_from.num_tokens}, channel) and grids with "
             f"equal prefixes. Received: {positions.shape}, {grid_from} and {grid_to}"
         )
-    weights = choose("method", method, {"bilinear": linear_weights, "bicubic": cubic_weights})
+    weights = choose("method", method, METHODS)
     prefix, spatial = np.split(positions, [grid_from.prefix], axis=-2)
     shapes = [(grid.rows, grid.columns) for grid in (grid_from, grid_to)]
     return np.concatenate([prefix, _resample(spatial, *shapes, weights)], axis=-2)
@@ -98,7 +101,7 @@ def at_resolution(model, image_shape=None, num_classes=None, method="bilinear"):
         num_classes: number of logits of a new head that starts at zero; of a ViT it reads the
             pooled token (Dosovitskiy et al. 2020, section 3.2: a layer of tanh before the old
             head goes with it). None keeps the head.
-        method: `"bilinear"` or `"bicubic"`.
+        method: `"bilinear"`, `"bicubic"` or, but for a BEiT, `"dino"`.
 
     Raises:
         ValueError: for another kind of model, a size that does not fit its patches, a number of
@@ -178,10 +181,28 @@ def cubic_weights(old, new):
     """Antialiased cubic interpolation with edges on edges: float64 array of shape (new, old)."""
     stretch = max(old / new, 1)
     places = (np.arange(new) + 0.5) * old / new
-    x = np.abs(places[:, None] - np.arange(old) - 0.5) / stretch
-    near, far = 1.5 * x**3 - 2.5 * x**2 + 1, -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2
-    weights = np.where(x < 1, near, np.where(x < 2, far, 0))
+    weights = keys_cubic((places[:, None] - np.arange(old) - 0.5) / stretch, -0.5)
     return weights / weights.sum(axis=1, keepdims=True)
+
+
+def dino_weights(old, new):
+    """Cubic interpolation as in DINO's code, the border repeated: float64 array (new, old)."""
+    places = (np.arange(new) + 0.5) * old / (new + 0.1) - 0.5
+    # Two tokens beyond either end, which are equal to the last.
+    weights = keys_cubic(places[:, None] - np.arange(-2, old + 2), -0.75)
+    ends = np.clip(np.arange(-2, old + 2), 0, old - 1)
+    return weights @ np.eye(old)[ends]
+
+
+def keys_cubic(x, a):
+    """The cubic kernel of Keys 1981 (equation 4) at distances `x`, of slope `a` at 1."""
+    x = np.abs(x)
+    near = (a + 2) * x**3 - (a + 3) * x**2 + 1
+    far = a * (x**3 - 5 * x**2 + 8 * x - 4)
+    return np.where(x < 1, near, np.where(x < 2, far, 0))
+
+
+METHODS = {"bilinear": linear_weights, "bicubic": cubic_weights, "dino": dino_weights}
 
 
 def geometric_weights(old, new, degree):

@@ -82,7 +82,8 @@ def load_shape_pairs(count=64, *, image_size=None, seed=0, preprocessing=None):
 
     Returns:
         List of dicts, as `vit_tf.analysis.keypoint_correspondence` takes them, of `category`,
-        `source`, `target`, `source_points` and `target_points`.
+        `source`, `target`, `source_points`, `target_points`, and `source_box` and `target_box`,
+        (top, left, bottom, right) of what is seen of the shape, to a pixel of 64.
 
     Raises:
         ValueError: for arguments out of range.
@@ -110,6 +111,7 @@ def load_shape_pairs(count=64, *, image_size=None, seed=0, preprocessing=None):
         both = seen[pair].all(axis=0)
         first, second = images[np.searchsorted(indices, pair)]
         source_points, target_points = places[pair][:, both] * size
+        source_box, target_box = (_box(scenes[index]) * np.tile(size, 2) for index in pair)
         pairs.append(
             {
                 "category": source.class_names[labels[pair[0]]],
@@ -117,9 +119,18 @@ def load_shape_pairs(count=64, *, image_size=None, seed=0, preprocessing=None):
                 "target": second,
                 "source_points": source_points,
                 "target_points": target_points,
+                "source_box": source_box,
+                "target_box": target_box,
             }
         )
     return pairs
+
+
+def _box(scene):
+    """(top, left, bottom, right) of what is seen of the shapes, on the unit square."""
+    mask = scene.index((SIDE, SIDE)) > 0
+    rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
+    return np.array([rows[0], columns[0], rows[-1] + 1, columns[-1] + 1]) / SIDE
 
 
 def load_shape_videos(count=8, *, num_frames=12, image_size=SIDE, seed=0):

@@ -17,13 +17,18 @@ RELEVANCE = ("easy", "hard", "junk")
 EVERYTHING = (0, 0, np.inf, np.inf)
 
 
-def load_revisited(root, name, *, image_size=None, batch_size=128, preprocessing=None):
+def load_revisited(
+    root, name, *, image_size=None, batch_size=128, preprocessing=None, crop_queries=True
+):
     """Queries and data base of revisited Oxford or Paris, as they are released.
 
         root/roxford5k/gnd_roxford5k.pkl
         root/roxford5k/jpg/all_souls_000013.jpg
 
-    Queries are cropped to the landmark that they ask for (Radenovic et al. 2018, section 3). The
+    Queries are cropped to the landmark that they ask for (Radenovic et al. 2018, section 3), but
+    not by the code behind Walmer et al. 2023: for numbers comparable to theirs take
+    `crop_queries=False`. What remains: they shrink each image to fit the model's size, enlarge its
+    shorter side to it and cut out the middle; here the whole image is resized to the size. The
     pickle is read without running anything that it holds. Images are decoded batch by batch.
 
     Args:
@@ -34,6 +39,7 @@ def load_revisited(root, name, *, image_size=None, batch_size=128, preprocessing
         batch_size: examples per batch; the last one may have fewer.
         preprocessing: what a model expects, its `model.preprocessing`: size, interpolation, mean
             and std take the place of `image_size` and of [-1, 1].
+        crop_queries: whether queries are cropped to their boxes, or whole images.
 
     Returns:
         Tuple (queries, database, truth), as `vit_tf.analysis.retrieval` takes them: two batched
@@ -56,6 +62,8 @@ def load_revisited(root, name, *, image_size=None, batch_size=128, preprocessing
     folder = Path(root).expanduser() / name
     asked, known, truth = read_truth(folder / f"gnd_{name}.pkl")
     boxes = [query.pop("bbx") for query in truth]
+    if not crop_queries:
+        boxes = [EVERYTHING] * len(asked)
     parts = ((asked, boxes), (known, [EVERYTHING] * len(known)))
     queries, database = (
         _batches(_paths(folder / "jpg", names), boxes, size, batch_size, preprocessing)

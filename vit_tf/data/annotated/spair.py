@@ -34,7 +34,8 @@ def load_spair(
         root/JPEGImages/aeroplane/2008_000585.jpg
 
     The files give keypoints as the (x, y) of a pixel, counted from 0; here they are the (row,
-    column) of its centre. A keypoint beyond either image is left out of its pair, and counted.
+    column) of its centre, and the object's bounding box alike, which moves along with the image's
+    size. A keypoint beyond either image is left out of its pair, and counted.
     Each image is read once, and pairs of the same image share it: all 1,800 take about 0.8 GB in
     float32 with a longer side of 224 pixels, 4 GB in their own size.
 
@@ -43,8 +44,8 @@ def load_spair(
         split: "trn", "val" or "test".
         size: "large" or "small", which list of pairs.
         pairs_per_category: how many pairs of each category are drawn; all if None. Walmer et al.
-            2023 draw 20 (appendix E.1). A category that has fewer gives all of them; a
-            `UserWarning` names it.
+            2023 draw 20 (appendix E.1), in their code with repetition, here without. A category
+            that has fewer gives all of them; a `UserWarning` names it.
         seed: seed of the choice; the pairs of a smaller number are among those of a larger one.
         image_size: longer side that images are resized to, in pixels, that of the model's input:
             they will be no larger there. None keeps their own size.
@@ -53,8 +54,10 @@ def load_spair(
 
     Returns:
         List of dicts, as `vit_tf.analysis.keypoint_correspondence` takes them, of `category`,
-        `source`, `target`, `source_points` and `target_points`, and of `name`, the pair's line in
-        the list, and `left_out`, the number of its keypoints that were, in the list's order.
+        `source`, `target`, `source_points` and `target_points`, where the files have them
+        `source_box` and `target_box`, float arrays (top, left, bottom, right) in pixels, and of
+        `name`, the pair's line in the list, and `left_out`, the number of its keypoints that were,
+        in the list's order.
 
     Raises:
         ValueError: for files that are missing or damaged, images of another size than annotated, a
@@ -132,12 +135,22 @@ def _annotation(path):
         points = {key: np.array(pair[key], float) for key in ("src_kps", "trg_kps")}
         if len({places.shape for places in points.values()}) > 1:
             raise ValueError("with another number of source than of target keypoints")
-        return pair | {key: places.reshape(-1, 2) for key, places in points.items()}
+        known = [f"{short}_bndbox" for short in SIDES.values() if f"{short}_bndbox" in pair]
+        boxes = {key: _box(key, pair[key]) for key in known}
+        return pair | {key: places.reshape(-1, 2) for key, places in points.items()} | boxes
     except (OSError, TypeError, ValueError) as error:
         raise ValueError(
             "Expected the JSON file of a pair, with its category, two images and their keypoints. "
             f"Received: {str(path)!r} ({file_error(error, path)})"
         ) from error
+
+
+def _box(key, given):
+    """The centres of the corners that (left, top, right, bottom) number, as an array (2, 2)."""
+    box = np.array(given, float)
+    if box.shape != (4,) or not (box[2:] > box[:2]).all():
+        raise ValueError(f"with {key} {given}, which is no (left, top, right, bottom)")
+    return box.reshape(2, 2)[:, ::-1] + CENTRE
 
 
 def _read(path, longer, preprocessing):
@@ -162,11 +175,14 @@ def _check_size(path, size, annotated):
 
 def _measured(line, pair):
     """The pair as it is returned, without its name."""
-    points, within = {}, True
+    points, boxes, within = {}, {}, True
     for side, short in SIDES.items():
         image, given = pair[side]
+        scale = np.divide(image.shape[:2], given)
         places = pair[f"{short}_kps"][:, ::-1] + CENTRE
-        points[side] = places * np.divide(image.shape[:2], given)
+        points[side] = places * scale
+        if f"{short}_bndbox" in pair:
+            boxes[f"{side}_box"] = (pair[f"{short}_bndbox"] * scale).ravel()
         within = within & ((places > 0) & (places < given)).all(axis=1)
     if not within.any():
         raise ValueError(
@@ -179,5 +195,6 @@ def _measured(line, pair):
         "target": pair["target"][0],
         "source_points": points["source"][within],
         "target_points": points["target"][within],
+        **boxes,
         "left_out": int((~within).sum()),
     }
