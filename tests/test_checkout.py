@@ -61,7 +61,7 @@ if script:
     except Found:
         pass
     sys.meta_path.remove(Stop)
-    del sys.modules["tensorflow"]
+    del sys.modules["tensorflow"], sys.modules["keras"]
 else:
     import vit_tf
 

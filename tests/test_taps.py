@@ -1,5 +1,7 @@
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -139,11 +141,11 @@ def test_saved_model_answers_without_the_package(vit, images, tmp_path):
         "folder = sys.argv[1]\n"
         "model = tf.saved_model.load(folder + '/exported')\n"
         "taps = model.serve(np.load(folder + '/images.npy'))\n"
+        "assert not any(name.startswith('vit_tf') for name in sys.modules)\n"
         "import vit_tf\n"
         "opened = vit_tf.load_features(folder + '/exported')\n"
         "again = opened(np.load(folder + '/images.npy'))\n"
         "assert all(np.array_equal(taps[tap], again[tap]) for tap in opened.taps)\n"
-        "assert 'vit_tf.vit' not in sys.modules\n"
         "np.savez(folder + '/taps.npz', **{k.replace('/', '|'): v for k, v in taps.items()})\n"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, cwd=tmp_path)
@@ -243,6 +245,25 @@ def test_recording_in_a_compiled_function(rng):
     model(images)
     features = vit_tf.submodel(model, "*")
     assert_same(tf.function(features)(images), features(images), rtol=1e-5, atol=1e-6)
+
+
+def test_the_patterns_of_the_readme_fit_what_it_says():
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    ours = re.search(r'"([^"]*)" fits every model of this package', readme)[1]
+    theirs = re.search(r'"([^"]*)" the ResNets of keras.applications', readme)[1]
+    assert f'features = vit_tf.submodel(model, "{ours}")' in readme
+    small = {"num_layers": 1, "num_heads": 2, "hidden_dim": 4, "mlp_dim": 4}
+    vit = vit_tf.ViT((8, 8, 3), 4, **small)
+    models = {
+        vit: 2,
+        vit_tf.BiT((8, 8, 3), (1, 1), 0.5): 2,
+        vit_tf.CLIPViT((8, 8, 3), 4, **small): 2,
+    }
+    models |= {vit_tf.BEiT((8, 8, 3), 4, **small): 2, vit_tf.Mixer((8, 8, 3), 4, 1, 4, 4, 4): 2}
+    for model, sites in models.items():
+        assert len(vit_tf.submodel(model, ours).taps) == sites
+    resnet = keras.applications.ResNet50(weights=None, input_shape=(32, 32, 3), classes=2)
+    assert len(vit_tf.submodel(resnet, theirs).taps) == 16
 
 
 def test_errors(vit, tmp_path):

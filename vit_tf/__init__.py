@@ -3,6 +3,7 @@
 from importlib import import_module
 from pathlib import Path
 
+from vit_tf.registration import register_with_keras
 from vit_tf.tokens import TokenGrid
 
 __version__ = "0.1.0"
@@ -50,3 +51,6 @@ def __getattr__(name):
 
 def __dir__():
     return sorted(__all__)
+
+
+register_with_keras()

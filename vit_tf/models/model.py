@@ -89,10 +89,49 @@ class VisionModel(keras.Model):
     def call(self, images, training=None):
         return self.intermediates(images, training=training)[self.taps[-1]]
 
+    def quantize(self, mode=None, config=None, **kwargs):
+        """Makes the kernels of linear layers int8; other layers, convolutions too, are left.
+
+        The model is saved and loaded as it is then. Its linear layers no longer learn.
+
+        Args:
+            mode: `"int8"`.
+            config: None, for one scale of each output of a layer.
+            **kwargs: `filters`, as for `keras.Model.quantize`.
+
+        Raises:
+            ValueError: for another mode or other quantizers, with which it could not be loaded.
+        """
+        default = keras.quantizers.Int8QuantizationConfig().get_config()
+        if mode != "int8" or config.get_config() != default:
+            raise ValueError(
+                "Expected mode to be 'int8' with the default quantizers: models of this package "
+                f"are loaded with no other. Received: mode={mode!r}, {type(config).__name__}"
+            )
+        super().quantize(mode=mode, config=config, **kwargs)
+
+    def _linear_layers(self):
+        """dict from path inside the model to layer, of those that can be quantized."""
+        layers = (x for x in self._flatten_layers() if isinstance(x, keras.layers.Dense))
+        return {layer.path.partition("/")[2]: layer for layer in layers}
+
     def get_config(self):
         config = super().get_config() | self._config
         if self.preprocessing != Preprocessing.of(self.image_shape):
             config["preprocessing"] = self.preprocessing.to_config()
         if self.class_names is not None:
             config["class_names"] = list(self.class_names)
+        linear = self._linear_layers().items()
+        if quantized := [path for path, layer in linear if layer.quantization_mode]:
+            config["quantized"] = quantized
         return config
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        quantized = config.pop("quantized", ())
+        model = super().from_config(config)
+        linear = model._linear_layers()
+        for path in quantized:
+            linear[path].quantize("int8")
+        return model

@@ -126,6 +126,9 @@ def at_resolution(model, image_shape=None, num_classes=None, method="bilinear"):
     if num_classes is not None:
         config |= {"num_classes": num_classes}
         config.pop("representation_dim", None)
+        # A quantized head would not learn.
+        replaced = ("head", "pre_logits")
+        config["quantized"] = [x for x in config.get("quantized", ()) if x not in replaced]
         config.pop("class_names", None)
     fresh = type(model).from_config(config)
     _check_tokens(model, fresh)

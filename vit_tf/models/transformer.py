@@ -22,6 +22,10 @@ class TokenDense(layers.Dense):
         flat = ops.reshape(tokens, (-1, tokens.shape[-1]))
         return ops.reshape(super().call(flat), (-1, *tokens.shape[1:-1], self.units))
 
+    def quantize(self, mode=None, type_check=True, config=None):
+        # Keras leaves subclasses alone, whose call may differ; the product is the same here.
+        super().quantize(mode, type_check=False, config=config)
+
 
 @register
 class PatchDense(layers.Conv2D):

@@ -1,7 +1,6 @@
 """Opening saved models: Keras files and SavedModels, with one clear error for what is neither."""
 
 import os
-from importlib import import_module
 
 import keras
 import tensorflow as tf
@@ -9,21 +8,11 @@ import tensorflow as tf
 from vit_tf.names import match
 from vit_tf.taps.submodels import TapModel, depth_order, submodel
 
-# Modules whose classes Keras must know to open a file of theirs.
-FAMILIES = (
-    *(
-        "vit_tf.models.vit",
-        "vit_tf.models.bit",
-        "vit_tf.models.mixer",
-        "vit_tf.models.clip",
-        "vit_tf.models.beit",
-    ),
-    *("vit_tf.training.masked_patches", "vit_tf.training.objectives"),
-)
-
 
 def load_model(path):
-    """The `keras.Model` saved in a `.keras` file.
+    """The `keras.Model` saved in a `.keras` file, not compiled, whatever it was when it was saved.
+
+    `keras.saving.load_model`, which knows this package's classes too, compiles it as it was.
 
     Raises:
         ValueError: if the file is missing, truncated or not a Keras model.
@@ -33,8 +22,6 @@ def load_model(path):
         raise ValueError(f"Expected path to be a .keras file. Received: {path!r}, no such file")
     if not path.endswith(".keras"):
         raise ValueError(f"Expected path to end in '.keras'. Received: {path!r}")
-    for family in FAMILIES:
-        import_module(family)
     try:
         return keras.saving.load_model(path, compile=False)
     except Exception as error:

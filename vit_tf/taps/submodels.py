@@ -4,6 +4,7 @@ import re
 
 import keras
 
+from vit_tf.models.transformer import TokenDense
 from vit_tf.names import match
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.taps import recorder
@@ -39,6 +40,11 @@ class TapModel(keras.Model):
         return split(self)
 
     def get_config(self):
+        if any(isinstance(x, TokenDense) and x.quantization_mode for x in self._flatten_layers()):
+            raise ValueError(
+                "Expected a submodel of a model that is not quantized to be saved or copied. "
+                f"Received: {self.name!r}, quantized; save the whole model, or `export` the taps"
+            )
         grid = vars(self.token_grid) if self.token_grid else None
         preprocessing = self.preprocessing and self.preprocessing.to_config()
         return super().get_config() | {"token_grid": grid, "preprocessing": preprocessing}

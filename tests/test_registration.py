@@ -1,0 +1,130 @@
+"""Keras opens every model of this package by itself, whichever of the two is imported first."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from oracles import randomize
+
+import vit_tf
+from vit_tf import registration
+from vit_tf.training.objectives import SoftmaxCrossEntropy, Top1Accuracy
+from vit_tf.training.optimizers import SGD, AdamW, WarmupDecay
+
+SHAPE = (8, 8, 3)
+ENCODER = {"num_layers": 1, "num_heads": 2, "hidden_dim": 4, "mlp_dim": 4, "num_classes": 3}
+OPEN = """
+import json, os, sys
+import numpy as np
+{}
+import keras
+folder = sys.argv[1]
+images = np.load(folder + "/images.npy")
+found = {{}}
+for file in sorted(os.listdir(folder)):
+    if file.endswith(".keras"):
+        model = keras.saving.load_model(folder + "/" + file)
+        outputs = keras.tree.flatten(model(images))
+        total = sum(float(keras.ops.sum(keras.ops.abs(x))) for x in outputs)
+        optimizer = getattr(model, "optimizer", None)
+        found[file] = [type(model).__name__, type(optimizer).__name__, total]
+print(json.dumps(found))
+"""
+
+
+def compiled(model, optimizer):
+    model.compile(optimizer, SoftmaxCrossEntropy(label_smoothing=0.1), metrics=[Top1Accuracy()])
+    return model
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder of a saved model of every class, two of them trained a step, and what they are."""
+    folder = tmp_path_factory.mktemp("models")
+    images = np.random.default_rng(0).normal(size=(2, *SHAPE)).astype("float32")
+    np.save(folder / "images.npy", images)
+    labels = np.eye(3)[:2]
+    rate = WarmupDecay(0.01, 1, 5)
+    vit = compiled(vit_tf.ViT(SHAPE, 4, **ENCODER), AdamW(rate, clipnorm=1.0))
+    bit = compiled(vit_tf.BiT(SHAPE, (1,), 0.5, 3), SGD(rate, momentum=0.9))
+    for model in (vit, bit):
+        model.fit(images, labels, verbose=0)
+    foreign = keras.Sequential(
+        [keras.Input(SHAPE), keras.layers.Conv2D(2, 3), keras.layers.Flatten()]
+    )
+    models = {
+        "vit": vit,
+        "bit": bit,
+        "hybrid": vit_tf.ViT(SHAPE, 1, **ENCODER, stem_units=()),
+        "mixer": vit_tf.Mixer(SHAPE, 4, 1, 4, 4, 4, 3),
+        "clip": vit_tf.CLIPViT(SHAPE, 4, **ENCODER, projection_dim=2),
+        "beit": vit_tf.BEiT(SHAPE, 4, **ENCODER),
+        "taps": vit_tf.submodel(vit, "block*/*/sum"),
+        "foreign": vit_tf.submodel(foreign, "*"),
+    }
+    expected = {}
+    for name, model in models.items():
+        if name not in ("vit", "bit", "taps"):
+            randomize(model)
+        model.save(folder / f"{name}.keras")
+        total = sum(
+            float(keras.ops.sum(keras.ops.abs(x))) for x in keras.tree.flatten(model(images))
+        )
+        optimizer = type(getattr(model, "optimizer", None)).__name__
+        expected[f"{name}.keras"] = [
+            type(model).__name__,
+            optimizer,
+            pytest.approx(total, rel=1e-4),
+        ]
+    assert expected["vit.keras"][1] == "AdamW" and expected["bit.keras"][1] == "SGD"
+    return folder, expected
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        *("import keras, vit_tf", "import vit_tf", "from vit_tf.transformer import Block"),
+        "from vit_tf import submodel",
+    ],
+)
+def test_keras_opens_every_model(files, first):
+    """Compiled too, and where Keras is first imported halfway through one of our modules."""
+    folder, expected = files
+    line = [sys.executable, "-c", OPEN.format(first), str(folder)]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == expected
+
+
+def test_our_own_loader_does_not_compile(files):
+    folder, _ = files
+    assert keras.saving.load_model(folder / "vit.keras").compiled
+    assert not vit_tf.load_model(folder / "vit.keras").compiled
+
+
+def test_every_module_that_registers_is_listed():
+    package = Path(vit_tf.__file__).parent
+    paths = [path for path in package.rglob("*.py") if "register_keras_" in path.read_text()]
+    names = {".".join(("vit_tf", *p.relative_to(package).with_suffix("").parts)) for p in paths}
+    assert names == set(registration.MODULES)
+
+
+def test_the_import_is_light_and_leaves_keras_as_it_is():
+    """Nothing heavy is imported before Keras; then Keras has its own loader, and we are gone."""
+    script = (
+        "import sys, vit_tf\n"
+        "assert not {'keras', 'tensorflow', 'vit_tf.vit'} & set(sys.modules)\n"
+        "ours = lambda: [x for x in sys.meta_path if type(x).__module__.startswith('vit_tf')]\n"
+        "assert len(ours()) == 1\n"
+        "import keras\n"
+        "assert not ours()\n"
+        "assert type(keras.__spec__.loader).__module__.startswith('_frozen_importlib')\n"
+        "assert keras.__loader__ is keras.__spec__.loader\n"
+        "assert keras.saving.get_registered_object('vit_tf>ViT') is vit_tf.ViT\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
