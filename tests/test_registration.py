@@ -87,7 +87,7 @@ def files(tmp_path_factory):
 @pytest.mark.parametrize(
     "first",
     [
-        *("import keras, vit_tf", "import vit_tf", "from vit_tf.transformer import Block"),
+        *("import keras, vit_tf", "import vit_tf", "from vit_tf.models.transformer import Block"),
         "from vit_tf import submodel",
     ],
 )
