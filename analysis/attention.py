@@ -54,9 +54,10 @@ def attention_statistic(features, grid=None):
 
     def finish(totals):
         layers = list(totals["of"])
-        summed, left_out = np.stack(list(totals["of"].values()), axis=1)
+        summed, seen = np.stack(list(totals["of"].values()), axis=1)
         require_finite("attention distance", summed, layers)
-        distance = mean_of(summed, totals["examples"] * grid.num_spatial - left_out)
+        distance = mean_of(summed, seen)
+        left_out = totals["examples"] * grid.num_spatial - seen
         return xr.DataArray(
             distance,
             dims=("layer", "head"),
@@ -102,7 +103,7 @@ def attention_weights(taps, grid):
 
 
 def summed_distance(weights, grid):
-    """Distance of each head and number of queries left out, summed over queries and examples.
+    """Distance of each head and number of queries that have one, over queries and examples.
 
     Args:
         weights: tensor of shape (example, head, query, key).
@@ -111,14 +112,14 @@ def summed_distance(weights, grid):
     Returns:
         float32 tensor of shape (2, head).
     """
-    shares, left_out = summed_spatial(weights[:, :, grid.prefix :], grid)
+    shares, seen = summed_spatial(weights[:, :, grid.prefix :], grid)
     distances = tf.constant(grid.distances(), tf.float32)
     summed = tf.einsum("hqk,qk->h", shares, distances)
-    return tf.stack([summed, tf.reduce_sum(left_out, axis=-1)])
+    return tf.stack([summed, tf.reduce_sum(seen, axis=-1)])
 
 
 def summed_spatial(weights, grid):
-    """Attention renormalised over the spatial keys, and queries left out, summed over examples.
+    """Attention renormalised over the spatial keys, and queries that have any, over examples.
 
     Args:
         weights: tensor of shape (example, head, query, key).
@@ -126,12 +127,12 @@ def summed_spatial(weights, grid):
     Returns:
         float32 tensors of shape (head, query, spatial_key) and (head, query).
     """
-    shares, left_out = spatial_shares(weights, grid)
-    return tf.reduce_sum(shares, axis=0), tf.reduce_sum(left_out, axis=0)
+    shares, seen = spatial_shares(weights, grid)
+    return tf.reduce_sum(shares, axis=0), tf.reduce_sum(seen, axis=0)
 
 
 def spatial_shares(weights, grid):
-    """Attention renormalised over the spatial keys, and which queries have none there.
+    """Attention renormalised over the spatial keys, and which queries have any there.
 
     What is below the smallest normal float32 counts as none: devices that flush such numbers to
     zero and others agree, and the reciprocal is finite. Weights that are NaN, or zero for all keys,
@@ -142,8 +143,8 @@ def spatial_shares(weights, grid):
         grid: `TokenGrid` of the tokens.
 
     Returns:
-        float32 tensors of shape (..., spatial_key), zero where there is none, and of shape (...),
-        ones there and zeros elsewhere.
+        float32 tensors of shape (..., spatial_key), zeros where there is none, and of shape (...),
+        zeros there and ones elsewhere.
     """
     weights = tf.cast(weights, tf.float32)
     spatial = weights[..., grid.prefix :]
@@ -151,4 +152,4 @@ def spatial_shares(weights, grid):
     elsewhere = tf.reduce_sum(weights[..., : grid.prefix], axis=-1, keepdims=True)
     none = (total < np.finfo(np.float32).tiny) & (elsewhere > 0)
     share = tf.where(none, 0.0, 1.0 / tf.where(none, 1.0, total))
-    return spatial * share, tf.cast(none[..., 0], tf.float32)
+    return spatial * share, tf.cast(~none[..., 0], tf.float32)

@@ -106,16 +106,16 @@ def head_statistic(features_vit, features_other, grid=None, block="block00"):
 
 def _distance(totals, grid, tap):
     """The distance of each head, and the number of its queries that have none."""
-    summed, left_out = totals["distance"]
+    summed, seen = totals["distance"]
     require_finite("attention distance", [summed], [tap])
-    distance = mean_of(summed, totals["examples"] * grid.num_spatial - left_out)
+    distance = mean_of(summed, seen)
     unknown = np.flatnonzero(np.isnan(distance)).tolist()
     if unknown:
         raise ValueError(
             "Expected every head to attend to tokens with a place, to order heads by distance. "
             f"Received: {tap!r}, whose heads {unknown} attend to prefix tokens only"
         )
-    return distance, left_out
+    return distance, totals["examples"] * grid.num_spatial - seen
 
 
 def subset_members(distance):

@@ -53,7 +53,7 @@ def mean_attention_statistic(features, grid=None):
                 layer: tf.reduce_sum(tf.cast(w, tf.float32), axis=0) for layer, w in weights.items()
             },
             "spatial": {layer: summed[0] for layer, summed in spatial.items()},
-            "left_out": {layer: summed[1] for layer, summed in spatial.items()},
+            "seen": {layer: summed[1] for layer, summed in spatial.items()},
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
@@ -63,11 +63,11 @@ def mean_attention_statistic(features, grid=None):
 
 def _means(totals, features, grid):
     layers = list(totals["raw"])
-    raw, spatial, left_out = (
-        np.stack(list(totals[name].values())) for name in ("raw", "spatial", "left_out")
+    raw, spatial, seen = (
+        np.stack(list(totals[name].values())) for name in ("raw", "spatial", "seen")
     )
     require_finite("mean attention", spatial, layers)
-    spatial = mean_of(spatial, (totals["examples"] - left_out)[..., None])
+    spatial, left_out = mean_of(spatial, seen[..., None]), totals["examples"] - seen
     dims = ("layer", "head", "query")
     tokens = np.arange(grid.num_tokens)
     return xr.Dataset(
