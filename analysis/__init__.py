@@ -24,7 +24,7 @@ from .clustering import (
     object_statistic,
 )
 from .counterparts import counterparts, own_matches
-from .dense_features import dense_features
+from .dense_features import dense_features, dense_size
 from .derived import choose
 from .embeddings import patch_filters, position_similarity
 from .formation import FormationRecorder
@@ -73,7 +73,7 @@ from .plots import (
     plot_skip_ratio_lines,
 )
 from .pooling import Pooled, pooled_statistic
-from .propagation import label_propagation, propagate, propagate_masks
+from .propagation import follow_masks, label_propagation, propagate, propagate_masks
 from .receptive_field import receptive_field
 from .report import Figure, write_report
 from .residual import depth_cka, depth_statistic, residual_cka, residual_statistic
@@ -113,10 +113,12 @@ __all__ = [
     "correct_keypoints",
     "counterparts",
     "dense_features",
+    "dense_size",
     "depth_cka",
     "depth_statistic",
     "distance_lines",
     "fit_ridge_probe",
+    "follow_masks",
     "gaussian_like",
     "head_classes",
     "head_similarity",
