@@ -6,7 +6,7 @@ import xarray as xr
 
 from .results import mean_of, provenance, require_finite
 from .stream import Statistic, evaluate
-from .tokens import require_grid
+from .tokens import on_grid
 
 LEFT_OUT = {"long_name": "queries that attend to prefix tokens only", "units": "1"}
 
@@ -27,7 +27,7 @@ def attention_distance(features, images, grid=None):
             query, key). Where some names end in `"weights"`, as in the tap grammar, the others
             are left out.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        grid: `TokenGrid` of the tokens; by default the features' own.
+        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
 
     Returns:
         DataArray of shape (layer, head), in pixels, with the coordinate `left_out` of this shape,
@@ -42,8 +42,10 @@ def attention_distance(features, images, grid=None):
 
 def attention_statistic(features, grid=None):
     """The `Statistic` of `attention_distance`."""
-    grid = require_grid(features, grid)
+    return on_grid(features, grid, lambda grid: _statistic(features, grid), num_attended)
 
+
+def _statistic(features, grid):
     def step(images, taps):
         weights = attention_weights(taps, grid)
         return {
@@ -87,8 +89,7 @@ def attention_weights(taps, grid):
     Raises:
         ValueError: if there are none, or one does not fit the grid.
     """
-    named = {tap: value for tap, value in taps.items() if tap.rpartition("/")[2] == "weights"}
-    weights = named or taps
+    weights = _weights_of(taps)
     tokens = grid.num_tokens
     for tap, value in weights.items():
         if value.shape.rank != 4 or tuple(value.shape[2:]) != (tokens, tokens):
@@ -100,6 +101,27 @@ def attention_weights(taps, grid):
     if len(set(heads.values())) != 1:
         raise ValueError(f"Expected layers with equally many heads. Received: {heads}")
     return weights
+
+
+def _weights_of(taps):
+    """The taps whose names end in `"weights"`, or all if there are none."""
+    named = {tap: value for tap, value in taps.items() if tap.rpartition("/")[2] == "weights"}
+    return named or taps
+
+
+def num_attended(taps, *_):
+    """The number of tokens of the first attention weights among `taps`.
+
+    Raises:
+        ValueError: if these are none.
+    """
+    tap, value = next(iter(_weights_of(taps).items()))
+    if value.shape.rank != 4 or value.shape[2] != value.shape[3]:
+        raise ValueError(
+            "Expected attention weights of shape (example, head, query, key), with as many "
+            f"queries as keys. Received: {tap!r} of shape {tuple(value.shape)}"
+        )
+    return value.shape[-1]
 
 
 def summed_distance(weights, grid):

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from .attention import LEFT_OUT, attention_weights, summed_distance
+from .attention import LEFT_OUT, attention_weights, num_attended, summed_distance
 from .cka import (
     labelled_similarity,
     layer_gram,
@@ -16,7 +16,7 @@ from .cka import (
 from .derived import select
 from .results import mean_of, require_finite
 from .stream import Statistic, evaluate
-from .tokens import require_grid
+from .tokens import on_grid
 
 ORDERS = ("local", "global")
 
@@ -37,7 +37,7 @@ def head_similarity(features_vit, features_other, images, grid=None, block="bloc
             head, channel).
         features_other: callable from images to `{layer: tensor}`, such as a ResNet's lower layers.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        grid: `TokenGrid` of the ViT's tokens; by default the features' own.
+        grid: `TokenGrid` of the ViT's tokens, or a pair (rows, columns); by default the features'.
         block: name of the block.
 
     Returns:
@@ -57,7 +57,16 @@ def head_similarity(features_vit, features_other, images, grid=None, block="bloc
 
 def head_statistic(features_vit, features_other, grid=None, block="block00"):
     """The `Statistic` of `head_similarity`."""
-    grid = require_grid(features_vit, grid)
+    weights = f"{block}/attention/weights"
+    return on_grid(
+        features_vit,
+        grid,
+        lambda grid: _statistic(features_vit, features_other, grid, block),
+        lambda vit, other: num_attended(select(vit, [weights])),
+    )
+
+
+def _statistic(features_vit, features_other, grid, block):
     tap = f"{block}/attention/heads"
 
     def step(images, vit, other):

@@ -4,10 +4,10 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from .attention import LEFT_OUT, attention_weights, summed_spatial
+from .attention import LEFT_OUT, attention_weights, num_attended, summed_spatial
 from .results import mean_of, provenance, require_finite
 from .stream import Statistic, evaluate
-from .tokens import require_grid
+from .tokens import on_grid
 
 
 def mean_attention(features, images, grid=None):
@@ -26,7 +26,7 @@ def mean_attention(features, images, grid=None):
             query, key). Where some names end in `"weights"`, as in the tap grammar, the others
             are left out.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        grid: `TokenGrid` of the tokens; by default the features' own.
+        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
 
     Returns:
         Dataset of `raw` of shape (layer, head, query, key) over all tokens and `spatial` of shape
@@ -43,8 +43,10 @@ def mean_attention(features, images, grid=None):
 
 def mean_attention_statistic(features, grid=None):
     """The `Statistic` of `mean_attention`."""
-    grid = require_grid(features, grid)
+    return on_grid(features, grid, lambda grid: _statistic(features, grid), num_attended)
 
+
+def _statistic(features, grid):
     def step(images, taps):
         weights = attention_weights(taps, grid)
         spatial = {layer: summed_spatial(w, grid) for layer, w in weights.items()}
