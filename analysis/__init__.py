@@ -24,9 +24,9 @@ from .engine.stream import Statistic, accumulate, collect, one_pass
 from .flow.embeddings import patch_filters, position_similarity
 from .flow.receptive_field import receptive_field
 from .flow.skips import skip_ratio, skip_statistic
-from .objects.dense_features import dense_features
+from .objects.dense_features import dense_features, dense_size
 from .objects.keypoints import correct_keypoints, keypoint_correspondence
-from .objects.propagation import label_propagation, propagate, propagate_masks
+from .objects.propagation import follow_masks, label_propagation, propagate, propagate_masks
 from .objects.video_scores import boundary_accuracy, region_similarity, write_masks
 from .plots import (
     plot_aligned_attention,
@@ -113,10 +113,12 @@ __all__ = [
     "correct_keypoints",
     "counterparts",
     "dense_features",
+    "dense_size",
     "depth_cka",
     "depth_statistic",
     "distance_lines",
     "fit_ridge_probe",
+    "follow_masks",
     "gaussian_like",
     "head_classes",
     "head_similarity",

@@ -121,6 +121,25 @@ def test_propagation_takes_the_videos_as_a_sequence_or_a_stream(rng, tmp_path):
     assert results[0].attrs["examples"] == 8 and results[0].attrs["batch_size"] == 4
 
 
+def test_objects_that_fill_a_frame_keep_their_numbers_and_void_is_none(rng, tmp_path):
+    masks = np.full((4, 16, 16), 1)
+    masks[:, 8:] = 3
+    masks[:, 15, 15] = 255
+    write_video(tmp_path, "full", masks, rng)
+    write_list(tmp_path, ["full"])
+    videos = load_davis(tmp_path)
+    frames, read = videos[0]
+    np.testing.assert_array_equal(read, masks)
+    grid = TokenGrid(8, 8, 0, 2)
+    result = analysis.label_propagation(patch_means, videos, grid, dense=False)
+    assert result.sizes["object"] == 2
+    found = analysis.follow_masks(patch_means, frames, read[0], grid, dense=False)["colour"]
+    analysis.write_masks(tmp_path / "found" / "full", found)
+    again = [np.asarray(Image.open(path)) for path in sorted((tmp_path / "found/full").iterdir())]
+    np.testing.assert_array_equal(again, found)
+    assert set(np.unique(again[1:])) <= {0, 1, 3} and again[0][15, 15] == 0
+
+
 def test_masks_are_written_back_with_the_palette_of_the_source(root):
     videos = load_davis(root)
     _, masks = videos[0]

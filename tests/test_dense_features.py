@@ -6,7 +6,8 @@ import tensorflow as tf
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.objects.dense_features import dense_size, plan_windows
+from vit_tf.analysis import dense_size
+from vit_tf.analysis.objects.dense_features import plan_windows
 
 GRID = TokenGrid(3, 3, 1, 4)  # takes 12 x 12 pixels
 

@@ -194,6 +194,65 @@ def test_a_video_of_perfect_features_scores_one_and_is_read_as_told(rng):
     assert perfect.attrs["examples"] == 8
 
 
+def filled_frames():
+    """Masks of objects 2 and 5 that fill the first frame and part: the ground appears behind."""
+    masks = np.zeros((4, 8, 8), int)
+    for t in range(4):
+        masks[t, :, : 4 - t], masks[t, :, 4 + t :] = 2, 5
+    return masks
+
+
+def test_objects_that_fill_the_first_frame_are_all_scored(rng):
+    masks = filled_frames()
+    frames = rng.normal(size=(4, 8, 8, 3)).astype("float32")
+    result = analysis.label_propagation(colours, [(frames, masks)], PIXELS, dense=False)
+    found = analysis.propagate_masks(frames, masks[0])
+    assert set(np.unique(found)) == {2, 5}
+    scores = analysis.region_similarity(found[1:3], masks[1:3], [2, 5]).mean(0)
+    np.testing.assert_allclose(result["region"][0], scores)
+    assert result["video"].values.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("number", [1, 7])
+def test_one_object_that_fills_the_first_frame_is_an_object(rng, number):
+    """Its labels are 1 up to rounding in all frames, so that no ground is found."""
+    masks = np.full((4, 8, 8), number)
+    masks[1:, :, 6:] = 0
+    frames = rng.normal(size=(4, 8, 8, 3)).astype("float32")
+    result = analysis.label_propagation(colours, [(frames, masks)] * 2, PIXELS, dense=False)
+    np.testing.assert_allclose(result["region"], [[0.75, 0.75]])
+    assert (analysis.propagate_masks(frames, masks[0]) == number).all()
+
+
+def test_void_is_ground_in_the_first_mask(rng):
+    first = moving_squares(1)[0]
+    tokens = rng.normal(size=(3, 8, 8, 4))
+    expected = analysis.propagate_masks(tokens, first)
+    first[7] = 255
+    np.testing.assert_array_equal(analysis.propagate_masks(tokens, first), expected)
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_the_masks_handed_out_are_those_that_are_scored(rng, dense):
+    masks = moving_squares(4, 16, (2, 1)).repeat(2, axis=1).repeat(2, axis=2)
+    frames = rng.normal(size=(4, 32, 32, 3)).astype("float32") + masks[..., None]
+    grid = TokenGrid(8, 8, 0, 4)
+    options = {"dense": dense, "top": 2}
+    result = analysis.label_propagation(patch_features, [(frames, masks)], grid, **options)
+    found = analysis.follow_masks(patch_features, frames, masks[0], grid, **options)
+    assert list(found) == ["pixels", "noise"]
+    for layer, of in found.items():
+        np.testing.assert_array_equal(of[0], masks[0])
+        j, f = (
+            score(of[1:3], masks[1:3], [1, 2]).mean(0)
+            for score in (analysis.region_similarity, analysis.boundary_accuracy)
+        )
+        np.testing.assert_allclose(result["region"].sel(layer=layer), j)
+        np.testing.assert_allclose(result["boundary"].sel(layer=layer), f)
+    with pytest.raises(ValueError, match="Expected a grid"):
+        analysis.follow_masks(patch_features, frames, masks[0])
+
+
 def test_scores_leave_out_the_first_and_the_last_frame(rng):
     masks = moving_squares(4)
     frames = perfect_tokens(rng, masks).astype("float32")

@@ -90,3 +90,51 @@ class TokenGrid:
         """Euclidean distances between spatial tokens: (num_spatial, num_spatial), in pixels."""
         positions = self.positions()
         return np.linalg.norm(positions[:, None] - positions[None, :], axis=-1)
+
+
+def as_grid(grid, num_tokens=None, image_shape=None):
+    """`grid` as a `TokenGrid`: every call that takes a grid takes a pair (rows, columns) as well.
+
+    Args:
+        grid: `TokenGrid`, which is returned as it is, or a pair (rows, columns).
+        num_tokens: length of the sequences, of which those beyond the pair's are the prefix; None
+            for no prefix.
+        image_shape: (height, width, ...) of the images that square patches of the pair tile; None
+            where no pixels are counted: the stride is then 1.
+
+    Raises:
+        ValueError: for what is neither, or a pair that fits neither the tokens nor the images.
+    """
+    if isinstance(grid, TokenGrid):
+        return grid
+    rows, columns = as_pair(grid)
+    places = rows * columns
+    prefix = 0 if num_tokens is None else num_tokens - places
+    # A sequence with more tokens without a place than with one has another grid.
+    if not 0 <= prefix < places:
+        raise ValueError(
+            f"Expected a grid (rows, columns) of the {num_tokens} tokens but a few of a prefix, or "
+            f"a TokenGrid. Received: grid={grid}"
+        )
+    height, width = (rows, columns) if image_shape is None else image_shape[:2]
+    if height is None or (height // rows * rows, height // rows * columns) != (height, width):
+        raise ValueError(
+            "Expected a grid (rows, columns) of square patches that tile the images, or a "
+            f"TokenGrid. Received: grid={grid} for images of {height} x {width} pixels"
+        )
+    return TokenGrid(rows, columns, prefix, height // rows)
+
+
+def as_pair(grid):
+    """A pair (rows, columns) as a tuple of two integers.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    pair = tuple(grid) if isinstance(grid, tuple | list) else ()
+    if len(pair) != 2 or not all(isinstance(n, int | np.integer) and n > 0 for n in pair):
+        raise ValueError(
+            "Expected grid to be a vit_tf.TokenGrid or a pair of integers (rows, columns). "
+            f"Received: grid={grid!r}"
+        )
+    return int(pair[0]), int(pair[1])

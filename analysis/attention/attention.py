@@ -6,7 +6,7 @@ import xarray as xr
 
 from ..engine.results import mean_of, provenance, require_finite
 from ..engine.stream import Statistic, evaluate
-from ..engine.tokens import require_grid
+from ..engine.tokens import on_grid
 
 LEFT_OUT = {"long_name": "queries that attend to prefix tokens only", "units": "1"}
 
@@ -27,7 +27,7 @@ def attention_distance(features, images, grid=None):
             query, key). Where some names end in `"weights"`, as in the tap grammar, the others
             are left out.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        grid: `TokenGrid` of the tokens; by default the features' own.
+        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
 
     Returns:
         DataArray of shape (layer, head), in pixels, with the coordinate `left_out` of this shape,
@@ -42,8 +42,10 @@ def attention_distance(features, images, grid=None):
 
 def attention_statistic(features, grid=None):
     """The `Statistic` of `attention_distance`."""
-    grid = require_grid(features, grid)
+    return on_grid(features, grid, lambda grid: _statistic(features, grid), num_attended)
 
+
+def _statistic(features, grid):
     def step(images, taps):
         weights = attention_weights(taps, grid)
         return {
@@ -54,9 +56,10 @@ def attention_statistic(features, grid=None):
 
     def finish(totals):
         layers = list(totals["of"])
-        summed, left_out = np.stack(list(totals["of"].values()), axis=1)
+        summed, seen = np.stack(list(totals["of"].values()), axis=1)
         require_finite("attention distance", summed, layers)
-        distance = mean_of(summed, totals["examples"] * grid.num_spatial - left_out)
+        distance = mean_of(summed, seen)
+        left_out = totals["examples"] * grid.num_spatial - seen
         return xr.DataArray(
             distance,
             dims=("layer", "head"),
@@ -86,8 +89,7 @@ def attention_weights(taps, grid):
     Raises:
         ValueError: if there are none, or one does not fit the grid.
     """
-    named = {tap: value for tap, value in taps.items() if tap.rpartition("/")[2] == "weights"}
-    weights = named or taps
+    weights = _weights_of(taps)
     tokens = grid.num_tokens
     for tap, value in weights.items():
         if value.shape.rank != 4 or tuple(value.shape[2:]) != (tokens, tokens):
@@ -101,8 +103,29 @@ def attention_weights(taps, grid):
     return weights
 
 
+def _weights_of(taps):
+    """The taps whose names end in `"weights"`, or all if there are none."""
+    named = {tap: value for tap, value in taps.items() if tap.rpartition("/")[2] == "weights"}
+    return named or taps
+
+
+def num_attended(taps, *_):
+    """The number of tokens of the first attention weights among `taps`.
+
+    Raises:
+        ValueError: if these are none.
+    """
+    tap, value = next(iter(_weights_of(taps).items()))
+    if value.shape.rank != 4 or value.shape[2] != value.shape[3]:
+        raise ValueError(
+            "Expected attention weights of shape (example, head, query, key), with as many "
+            f"queries as keys. Received: {tap!r} of shape {tuple(value.shape)}"
+        )
+    return value.shape[-1]
+
+
 def summed_distance(weights, grid):
-    """Distance of each head and number of queries left out, summed over queries and examples.
+    """Distance of each head and number of queries that have one, over queries and examples.
 
     Args:
         weights: tensor of shape (example, head, query, key).
@@ -111,14 +134,14 @@ def summed_distance(weights, grid):
     Returns:
         float32 tensor of shape (2, head).
     """
-    shares, left_out = summed_spatial(weights[:, :, grid.prefix :], grid)
+    shares, seen = summed_spatial(weights[:, :, grid.prefix :], grid)
     distances = tf.constant(grid.distances(), tf.float32)
     summed = tf.einsum("hqk,qk->h", shares, distances)
-    return tf.stack([summed, tf.reduce_sum(left_out, axis=-1)])
+    return tf.stack([summed, tf.reduce_sum(seen, axis=-1)])
 
 
 def summed_spatial(weights, grid):
-    """Attention renormalised over the spatial keys, and queries left out, summed over examples.
+    """Attention renormalised over the spatial keys, and queries that have any, over examples.
 
     Args:
         weights: tensor of shape (example, head, query, key).
@@ -126,12 +149,12 @@ def summed_spatial(weights, grid):
     Returns:
         float32 tensors of shape (head, query, spatial_key) and (head, query).
     """
-    shares, left_out = spatial_shares(weights, grid)
-    return tf.reduce_sum(shares, axis=0), tf.reduce_sum(left_out, axis=0)
+    shares, seen = spatial_shares(weights, grid)
+    return tf.reduce_sum(shares, axis=0), tf.reduce_sum(seen, axis=0)
 
 
 def spatial_shares(weights, grid):
-    """Attention renormalised over the spatial keys, and which queries have none there.
+    """Attention renormalised over the spatial keys, and which queries have any there.
 
     What is below the smallest normal float32 counts as none: devices that flush such numbers to
     zero and others agree, and the reciprocal is finite. Weights that are NaN, or zero for all keys,
@@ -142,8 +165,8 @@ def spatial_shares(weights, grid):
         grid: `TokenGrid` of the tokens.
 
     Returns:
-        float32 tensors of shape (..., spatial_key), zero where there is none, and of shape (...),
-        ones there and zeros elsewhere.
+        float32 tensors of shape (..., spatial_key), zeros where there is none, and of shape (...),
+        zeros there and ones elsewhere.
     """
     weights = tf.cast(weights, tf.float32)
     spatial = weights[..., grid.prefix :]
@@ -151,4 +174,4 @@ def spatial_shares(weights, grid):
     elsewhere = tf.reduce_sum(weights[..., : grid.prefix], axis=-1, keepdims=True)
     none = (total < np.finfo(np.float32).tiny) & (elsewhere > 0)
     share = tf.where(none, 0.0, 1.0 / tf.where(none, 1.0, total))
-    return spatial * share, tf.cast(none[..., 0], tf.float32)
+    return spatial * share, tf.cast(~none[..., 0], tf.float32)

@@ -6,9 +6,9 @@ import xarray as xr
 
 from ..engine.results import mean_of, provenance, require_finite
 from ..engine.stream import Statistic, evaluate
-from ..engine.tokens import require_grid
+from ..engine.tokens import on_grid
 from .aligned_attention import attention_maps, grid_of_mean
-from .attention import LEFT_OUT, attention_weights
+from .attention import LEFT_OUT, attention_weights, num_attended
 from .saliency import has_places, query_maps, query_names
 
 # Distance to the uniform map that float32 rounding may make: such a map has no pattern.
@@ -35,8 +35,8 @@ def attention_patterns(features, images, grid=None):
     Args:
         features: callable from images to a dict of attention weights, as for `mean_attention`.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        grid: `TokenGrid` of the tokens, of more than one with a place; by default the features'
-            own.
+        grid: `TokenGrid` of the tokens, of more than one with a place, or a pair (rows, columns);
+            by default the features' own.
 
     Returns:
         Dataset of `repetition` and `similarity` of shape (query, layer, layer_other), where a layer
@@ -53,7 +53,11 @@ def attention_patterns(features, images, grid=None):
 
 def pattern_statistic(features, grid=None):
     """The `Statistic` of `attention_patterns`."""
-    grid = _require_tokens(require_grid(features, grid))
+    return on_grid(features, grid, lambda grid: _statistic(features, grid), num_attended)
+
+
+def _statistic(features, grid):
+    _require_tokens(grid)
 
     def step(images, taps):
         weights = attention_weights(taps, grid)

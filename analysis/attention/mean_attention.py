@@ -6,8 +6,8 @@ import xarray as xr
 
 from ..engine.results import mean_of, provenance, require_finite
 from ..engine.stream import Statistic, evaluate
-from ..engine.tokens import require_grid
-from .attention import LEFT_OUT, attention_weights, summed_spatial
+from ..engine.tokens import on_grid
+from .attention import LEFT_OUT, attention_weights, num_attended, summed_spatial
 
 
 def mean_attention(features, images, grid=None):
@@ -26,7 +26,7 @@ def mean_attention(features, images, grid=None):
             query, key). Where some names end in `"weights"`, as in the tap grammar, the others
             are left out.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        grid: `TokenGrid` of the tokens; by default the features' own.
+        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
 
     Returns:
         Dataset of `raw` of shape (layer, head, query, key) over all tokens and `spatial` of shape
@@ -43,8 +43,10 @@ def mean_attention(features, images, grid=None):
 
 def mean_attention_statistic(features, grid=None):
     """The `Statistic` of `mean_attention`."""
-    grid = require_grid(features, grid)
+    return on_grid(features, grid, lambda grid: _statistic(features, grid), num_attended)
 
+
+def _statistic(features, grid):
     def step(images, taps):
         weights = attention_weights(taps, grid)
         spatial = {layer: summed_spatial(w, grid) for layer, w in weights.items()}
@@ -53,7 +55,7 @@ def mean_attention_statistic(features, grid=None):
                 layer: tf.reduce_sum(tf.cast(w, tf.float32), axis=0) for layer, w in weights.items()
             },
             "spatial": {layer: summed[0] for layer, summed in spatial.items()},
-            "left_out": {layer: summed[1] for layer, summed in spatial.items()},
+            "seen": {layer: summed[1] for layer, summed in spatial.items()},
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
@@ -63,11 +65,11 @@ def mean_attention_statistic(features, grid=None):
 
 def _means(totals, features, grid):
     layers = list(totals["raw"])
-    raw, spatial, left_out = (
-        np.stack(list(totals[name].values())) for name in ("raw", "spatial", "left_out")
+    raw, spatial, seen = (
+        np.stack(list(totals[name].values())) for name in ("raw", "spatial", "seen")
     )
     require_finite("mean attention", spatial, layers)
-    spatial = mean_of(spatial, (totals["examples"] - left_out)[..., None])
+    spatial, left_out = mean_of(spatial, seen[..., None]), totals["examples"] - seen
     dims = ("layer", "head", "query")
     tokens = np.arange(grid.num_tokens)
     return xr.Dataset(

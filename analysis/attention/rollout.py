@@ -7,9 +7,9 @@ import tensorflow as tf
 import xarray as xr
 
 from ..engine.results import provenance, require_finite
-from ..engine.stream import Statistic, collect, evaluate
-from ..engine.tokens import require_grid
-from .attention import attention_weights
+from ..engine.stream import Statistic, evaluate
+from ..engine.tokens import on_grid
+from .attention import attention_weights, num_attended
 
 # Share of the squared norm of a site's sum by which the next site's skip may differ from it.
 UNCHANGED = 1e-6
@@ -30,7 +30,7 @@ def attention_rollout(features, images, grid=None):
             head, query, key), and `"block*/*/skip"` and `"block*/*/sum"` of all sites of these
             blocks, which show that the skips are there.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        grid: `TokenGrid` of the tokens; by default the features' own.
+        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
 
     Returns:
         DataArray of shape (layer, query, key) over all tokens, prefix included; sums to 1 over the
@@ -46,8 +46,10 @@ def attention_rollout(features, images, grid=None):
 
 def rollout_statistic(features, grid=None):
     """The `Statistic` of `attention_rollout`."""
-    grid = require_grid(features, grid)
+    return on_grid(features, grid, lambda grid: _statistic(features, grid), num_attended)
 
+
+def _statistic(features, grid):
     def step(images, taps):
         rollouts = _rollouts(taps, grid)
         return {
@@ -76,20 +78,25 @@ def rollout_of_images(features, images, grid=None):
     Returns:
         DataArray of shape (example, query, key).
     """
-    grid = require_grid(features, grid)
+    statistic = on_grid(features, grid, lambda grid: _of_images(features, grid), num_attended)
+    return evaluate(statistic, images, features, description="attention rollout")
 
-    def step(images):
-        taps = features(images)
+
+def _of_images(features, grid):
+    def step(images, taps):
         rollouts = _rollouts(taps, grid)
-        return {"rollout": list(rollouts.values())[-1], "changes": _changes(taps)}
+        return {"rows": {"rollout": list(rollouts.values())[-1], "changes": _changes(taps)}}
 
-    rows = collect(step, images, description="attention rollout")
-    rollout = rows["rollout"].astype(np.float64)
-    examples = [f"example {number}" for number in range(len(rollout))]
-    require_finite("attention rollout", rollout, examples)
-    _require_unchanged({pair: c.sum() for pair, c in rows["changes"].items()}, len(rollout))
-    facts = provenance(features, len(rollout), 1)
-    return _labelled(rollout, "example", np.arange(len(rollout)), grid, facts)
+    def finish(totals):
+        rows = totals["rows"]
+        rollout = rows["rollout"].astype(np.float64)
+        examples = [f"example {number}" for number in range(len(rollout))]
+        require_finite("attention rollout", rollout, examples)
+        _require_unchanged({pair: c.sum() for pair, c in rows["changes"].items()}, len(rollout))
+        facts = provenance(features, len(rollout), 1)
+        return _labelled(rollout, "example", np.arange(len(rollout)), grid, facts)
+
+    return Statistic(step, finish)
 
 
 def follow_attention(weights):

@@ -6,8 +6,8 @@ import xarray as xr
 
 from ..engine.results import mean_of, provenance, require_finite
 from ..engine.stream import Statistic, evaluate
-from ..engine.tokens import require_grid
-from .attention import LEFT_OUT, attention_weights, spatial_shares
+from ..engine.tokens import on_grid
+from .attention import LEFT_OUT, attention_weights, num_attended, spatial_shares
 
 # What float32 sums of shares differ by: a token at the bound is not kept because of rounding.
 ROUNDING = 1e-6
@@ -31,7 +31,7 @@ def attention_saliency(features, images_and_masks, grid=None, mass=0.6):
         images_and_masks: batched `tf.data.Dataset` of (images, masks), or a pair of arrays. Masks,
             the union of an image's objects, are booleans or shares in [0, 1] of shape (example,
             row, column), at the size of the image or of the token grid.
-        grid: `TokenGrid` of the tokens; by default the features' own.
+        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
         mass: share of the attention that is kept, more than 0 and at most 1.
 
     Returns:
@@ -52,10 +52,16 @@ def attention_saliency(features, images_and_masks, grid=None, mass=0.6):
 
 def saliency_statistic(features, grid=None, mass=0.6):
     """The `Statistic` of `attention_saliency`; its labels are the masks."""
-    grid = require_grid(features, grid)
     if not 0 < mass <= 1:
         raise ValueError(f"Expected mass in (0, 1]. Received: mass={mass}")
 
+    def tokens(masks, taps):
+        return num_attended(taps)
+
+    return on_grid(features, grid, lambda grid: _statistic(features, grid, mass), tokens)
+
+
+def _statistic(features, grid, mass):
     def step(images, masks, taps):
         covered = patch_cover(masks, grid)
         counted = tf.reduce_any(covered > 0, axis=-1)

@@ -1,6 +1,11 @@
 """Taps of any shape as sequences of tokens."""
 
+from dataclasses import replace
+
 import tensorflow as tf
+
+from vit_tf import TokenGrid
+from vit_tf.tokens import as_grid, as_pair
 
 _NOT_TOKENS = ("weights", "heads")
 
@@ -35,17 +40,78 @@ def _product(sizes):
 
 
 def grid_of(features, grid):
-    """`grid`, or the `token_grid` that the features know of, or None."""
-    return grid if grid is not None else getattr(features, "token_grid", None)
+    """What is known of the grid before the first batch.
+
+    Args:
+        features: callable, maybe with a `token_grid`.
+        grid: `TokenGrid`, pair (rows, columns), or None for the features' own.
+
+    Returns:
+        `TokenGrid`; a pair, of features that do not know their grid; or None if there is neither.
+
+    Raises:
+        ValueError: for a grid that contradicts the features' own, or is none.
+    """
+    own = getattr(features, "token_grid", None)
+    if grid is None:
+        return own
+    given = grid if isinstance(grid, TokenGrid) else as_pair(grid)
+    if own is None:
+        return given
+    if given not in (own, (own.rows, own.columns)) and not _of_another_map(given, own):
+        raise_contradiction(own, grid)
+    return given if isinstance(grid, TokenGrid) else own
+
+
+def raise_contradiction(own, grid):
+    """Raises a `ValueError` for a grid that is not the features' own."""
+    raise ValueError(
+        f"Expected the grid that the features know, {own}, or none given. Received: grid={grid}"
+    )
+
+
+def _of_another_map(given, own):
+    """Whether a grid may be that of maps, which tell their own, at another depth of the model."""
+    return isinstance(given, TokenGrid) and not given.prefix and given.num_spatial != own.num_tokens
 
 
 def require_grid(features, grid):
-    """As `grid_of`.
+    """As `grid_of`, for what needs all of a grid ahead.
 
     Raises:
-        ValueError: if there is neither.
+        ValueError: if there is none, or only a pair (rows, columns).
     """
-    grid = grid_of(features, grid)
-    if grid is None:
-        raise ValueError("Expected a grid, or features with a token_grid. Received: grid=None")
-    return grid
+    found = grid_of(features, grid)
+    if not isinstance(found, TokenGrid):
+        raise ValueError(
+            "Expected a grid, or features with a token_grid; a pair (rows, columns) does not tell "
+            f"the size of the images that the model takes. Received: grid={found}"
+        )
+    return found
+
+
+def on_grid(features, grid, make, num_tokens):
+    """The `Statistic` that `make(token_grid)` returns, once the grid is known.
+
+    A pair (rows, columns) is completed from the first batch: the prefix by the number of tokens,
+    the stride by the size of the images.
+
+    Args:
+        features, grid: as for `grid_of`.
+        make: function of a `TokenGrid` to a `Statistic`.
+        num_tokens: function of what the step takes after the images to the number of tokens.
+
+    Raises:
+        ValueError: if there is neither a grid nor one of the features; and as `as_grid`.
+    """
+    found = grid_of(features, grid)
+    if found is None or isinstance(found, TokenGrid):
+        return make(require_grid(features, grid))
+    made = []
+
+    def step(images, *rest):
+        made[:] = [make(as_grid(found, num_tokens(*rest), images.shape[1:3]))]
+        return made[0].step(images, *rest)
+
+    like = make(as_grid(found))
+    return replace(like, step=step, finish=lambda totals: made[0].finish(totals))

@@ -6,6 +6,8 @@ Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", section 4.5 and figure
 import numpy as np
 import xarray as xr
 
+from vit_tf.tokens import as_grid
+
 
 def patch_filters(kernel, count=28):
     """The first principal components of the filters that embed patches (figure 7, left).
@@ -67,7 +69,8 @@ def position_similarity(positions, grid):
 
     Args:
         positions: array of shape (token, hidden unit), such as `model.position_embedding`.
-        grid: `TokenGrid` of the tokens, such as `model.token_grid`; its prefix is left out.
+        grid: `TokenGrid` of the tokens, such as `model.token_grid`, or a pair (rows, columns); its
+            prefix is left out.
 
     Returns:
         DataArray of dims (row, column, other_row, other_column), in [-1, 1] but for rounding.
@@ -75,6 +78,7 @@ def position_similarity(positions, grid):
     Raises:
         ValueError: for positions that do not fit the grid, are not finite or have no direction.
     """
+    grid = as_grid(grid, np.shape(positions)[0] if np.ndim(positions) else None)
     if np.ndim(positions) != 2 or len(positions) != grid.num_tokens:
         received = "None, of a model without absolute positions"
         raise ValueError(

@@ -1,8 +1,12 @@
 """Effective receptive fields: which pixels move the centre of a layer."""
 
+from functools import partial
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
+
+from vit_tf.tokens import as_grid
 
 from ..engine.results import provenance, require_finite
 from ..engine.stream import accumulate
@@ -26,7 +30,8 @@ def receptive_field(features, images, channels="sum", grid=None, seed=0):
         channels: `"sum"`, one gradient of the sum over the layer's channels, which is fast;
             `"all"`, the absolute gradient of each channel, then their mean, which is the paper's;
             or a number of channels to sample and average.
-        grid: `TokenGrid` of layers of shape (example, token, channel); by default the features'.
+        grid: `TokenGrid` of layers of shape (example, token, channel), or a pair (rows, columns);
+            by default the features' own.
         seed: of the sampled channels.
 
     Returns:
@@ -47,7 +52,8 @@ def receptive_field(features, images, channels="sum", grid=None, seed=0):
 
     def step(batch):
         batch = tf.cast(batch, tf.float32)
-        pieces = run_pieces(features, batch, lambda tap, value: _centre(tap, value, grid))
+        centre = partial(_centre, grid=grid, image_shape=batch.shape)
+        pieces = run_pieces(features, batch, centre)
         fields = absolute_gradients(pieces, channels, seed)
         layers[:] = [tap for tap in getattr(features, "taps", fields) if tap in fields]
         ordered = tf.stack([fields[tap] for tap in layers])
@@ -78,7 +84,7 @@ def receptive_field(features, images, channels="sum", grid=None, seed=0):
     )
 
 
-def _centre(tap, values, grid):
+def _centre(tap, values, grid, image_shape):
     """The activations at the centre of a layer, of shape (example, channel)."""
     rank = values.shape.rank
     tokens = as_tokens(tap, values)
@@ -87,6 +93,7 @@ def _centre(tap, values, grid):
     if rank == 4:
         rows, columns = values.shape[1:3]
         return tokens[:, (rows // 2) * columns + columns // 2]
+    grid = grid and as_grid(grid, tokens.shape[1], image_shape[1:3])
     if grid is None or tokens.shape[1] != grid.num_tokens:
         raise ValueError(
             f"Expected a TokenGrid of the {tokens.shape[1]} tokens of {tap!r}. "

@@ -6,7 +6,7 @@ import xarray as xr
 
 from ..engine.results import mean_of, provenance, require_finite
 from ..engine.stream import Statistic, evaluate
-from ..engine.tokens import as_tokens, grid_of
+from ..engine.tokens import as_tokens, grid_of, on_grid, raise_contradiction
 
 
 def skip_ratio(features, images, grid=None):
@@ -23,7 +23,8 @@ def skip_ratio(features, images, grid=None):
         features: callable from images to taps, of which `"site/skip"` and `"site/branch"` are
             paired and the others left out. Maps count each place as a token, row by row.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        grid: `TokenGrid` whose number of prefix tokens is noted; by default the features' own.
+        grid: `TokenGrid` whose number of prefix tokens is noted, or a pair (rows, columns); by
+            default the features' own.
 
     Returns:
         Dataset with `norm_ratio` and `cosine` of shape (layer, token); a layer is a site such as
@@ -38,7 +39,21 @@ def skip_ratio(features, images, grid=None):
 
 def skip_statistic(features, grid=None):
     """The `Statistic` of `skip_ratio`."""
+    known, own = grid_of(features, grid), grid_of(features, None)
+    if known is None:
+        return _statistic(features, None)
+    if own is not None and known.prefix != own.prefix:
+        raise_contradiction(own, grid)
+    return on_grid(features, grid, lambda grid: _statistic(features, grid), _num_tokens)
 
+
+def _num_tokens(taps):
+    """The number of tokens of the first skip."""
+    site, (skip, _) = next(iter(_pairs(taps).items()))
+    return as_tokens(f"{site}/skip", skip).shape[1]
+
+
+def _statistic(features, grid):
     def step(images, taps):
         return {
             "ratios": {site: _summed_ratios(site, *pair) for site, pair in _pairs(taps).items()},
@@ -46,7 +61,7 @@ def skip_statistic(features, grid=None):
             "batches": 1,
         }
 
-    return Statistic(step, lambda totals: _means(totals, features, grid_of(features, grid)))
+    return Statistic(step, lambda totals: _means(totals, features, grid))
 
 
 def _means(totals, features, grid):

@@ -136,13 +136,19 @@ def token_map(layer, values, grid):
     """The spatial tokens of a layer as a float32 map of shape (example, row, column, channel).
 
     Raises:
-        ValueError: for a layer that has another number of tokens than the grid.
+        ValueError: for a layer that has another number of tokens than the grid, and maps of other
+            rows and columns.
     """
     tokens = as_tokens(layer, values)
     if tokens.shape[1] != grid.num_tokens:
         raise ValueError(
             f"Expected layers with the {grid.num_tokens} tokens of {grid}. "
             f"Received: {layer!r} with {tokens.shape[1]}"
+        )
+    if values.shape.rank == 4 and tuple(values.shape[1:3]) != (grid.rows, grid.columns):
+        raise ValueError(
+            f"Expected maps of {grid.rows} rows and {grid.columns} columns. "
+            f"Received: {layer!r} of {values.shape[1]} and {values.shape[2]}"
         )
     shape = (-1, grid.rows, grid.columns, tokens.shape[-1])
     return tf.reshape(grid.spatial(tokens), shape)

@@ -9,6 +9,10 @@ from ..engine.tokens import require_grid
 from .dense_features import dense_features, token_maps
 from .video_scores import boundary_accuracy, region_similarity
 
+VOID = 255
+# Share of a label's largest value: what float32 rounding makes of a constant one.
+ROUNDING = 1e-6
+
 
 def propagate(tokens, first, *, num_last=7, temperature=0.1, top=5, radius=12):
     """Labels of the tokens of each frame, from those of the first frame.
@@ -96,25 +100,28 @@ def propagate_masks(tokens, first, **options):
 
     As in DINO's protocol, the first mask is taken at the centre of each token, the labels found
     are enlarged bilinearly, in each frame those of each object and of the ground are stretched to
-    [0, 1], and each pixel gets the largest.
+    [0, 1], and each pixel gets the largest. Labels that differ by rounding only are not stretched:
+    an object may fill a frame.
 
     Args:
         tokens: array of shape (frame, row, column, channel).
-        first: int array of shape (height, width), 0 for the ground and 1, 2, ... for objects.
+        first: int array of shape (height, width), 0 for the ground, 1, 2, ... for objects and 255
+            for void, which counts as ground.
         **options: as for `propagate`.
 
     Returns:
-        uint8 array of shape (frame, height, width), that begins with `first`.
+        uint8 array of shape (frame, height, width), that begins with `first`, void as ground.
 
     Raises:
         ValueError: for a first mask that is not one of objects, and as `propagate`.
     """
     first = np.asarray(first)
-    if first.ndim != 2 or first.dtype.kind not in "iu" or first.min() < 0 or first.max() > 254:
+    if first.ndim != 2 or first.dtype.kind not in "iu" or first.min() < 0 or first.max() > VOID:
         raise ValueError(
-            "Expected the first mask to be integers from 0 to 254 of shape (height, width). "
+            f"Expected the first mask to be integers from 0 to {VOID} of shape (height, width). "
             f"Received: {first.dtype} of shape {first.shape}"
         )
+    first = without_void(first)
     rows, columns = np.shape(tokens)[1:3]
     at_rows = ((np.arange(rows) + 0.5) * first.shape[0] / rows).astype(int)
     at_columns = ((np.arange(columns) + 0.5) * first.shape[1] / columns).astype(int)
@@ -127,8 +134,44 @@ def _as_mask(labels, size):
     """The index mask of soft labels of shape (row, column, label), of `size` (height, width)."""
     large = tf.image.resize(labels, size).numpy()
     low, high = large.min(axis=(0, 1)), large.max(axis=(0, 1))
-    stretched = (large - low) / np.where(high > low, high - low, 1)
-    return np.where(high > low, stretched, large).argmax(axis=-1)
+    varies = high - low > ROUNDING * high
+    stretched = (large - low) / np.where(varies, high - low, 1)
+    return np.where(varies, stretched, large).argmax(axis=-1)
+
+
+def without_void(masks):
+    """Index masks with void as ground."""
+    return np.where(masks == VOID, 0, masks)
+
+
+def follow_masks(features, frames, first, grid=None, dense=True, **options):
+    """The masks that each layer finds in a video, from that of its first frame.
+
+    Those that `label_propagation` scores: written by `write_masks`, a folder for each video, they
+    are what the official evaluation of DAVIS reads.
+
+    Args:
+        features, grid, dense, **options: as for `label_propagation`.
+        frames: normalised images of shape (frame, height, width, channel).
+        first: index mask of shape (height, width), as for `propagate_masks`.
+
+    Returns:
+        dict from layer to a uint8 array of shape (frame, height, width), 0 for the ground and
+        1, 2, ... for objects, that begins with `first`.
+
+    Raises:
+        ValueError: as `propagate_masks` and `dense_features`, and for features not finite.
+    """
+    return dict(_follow(features, frames, first, grid, dense, options))
+
+
+def _follow(features, frames, first, grid, dense, options):
+    """Yields the layers and masks of `follow_masks`, one by one: those of a video are large."""
+    grid = require_grid(features, grid)
+    maps = (dense_features if dense else token_maps)(features, frames, grid)
+    require_finite("label propagation", list(maps.values()), list(maps))
+    for layer, tokens in maps.items():
+        yield layer, propagate_masks(tokens, first, **options)
 
 
 def label_propagation(features, videos, grid=None, dense=True, **options):
@@ -137,14 +180,14 @@ def label_propagation(features, videos, grid=None, dense=True, **options):
     Region similarity J and boundary accuracy F of each object, averaged over the frames but the
     first, which is given, and the last, which DAVIS leaves out (Walmer et al. 2023, section 6.2,
     figures 10 and 30, table 4; Pont-Tuset et al. 2017). The mean over objects of (J + F) / 2 is
-    the `score` of a layer.
+    the `score` of a layer. `follow_masks` hands out the masks.
 
     Args:
         features: callable from images to `{layer: tokens or map}` with the tokens of the grid.
         videos: iterable of (frames, masks), gone through once: normalised images of shape (frame,
             height, width, channel) and index masks, ints of shape (frame, height, width), 0 for
-            the ground and 1, 2, ... for objects; those that are not in the first frame are not
-            looked for, and 255 counts as ground.
+            the ground, whether or not there is any, and 1, 2, ... for objects; those that are not
+            in the first frame are not looked for, and 255, void, counts as ground.
         grid: `TokenGrid` of the model's tokens, square; by default the features' own.
         dense: whether to take `dense_features`; if not, frames must have the model's input size.
         **options: as for `propagate`.
@@ -157,15 +200,11 @@ def label_propagation(features, videos, grid=None, dense=True, **options):
         ValueError: for videos of fewer than three frames or without an object in the first, and as
             `propagate` and `dense_features`.
     """
-    grid = require_grid(features, grid)
     scores, video_of, examples = {}, [], 0
     for number, (frames, masks) in enumerate(videos):
         masks = _checked_masks(frames, masks)
-        maps = (dense_features if dense else token_maps)(features, frames, grid)
-        require_finite("label propagation", list(maps.values()), list(maps))
-        objects = np.unique(masks[0])[1:]
-        for layer, tokens in maps.items():
-            found = propagate_masks(tokens, masks[0], **options)
+        objects = np.unique(masks[0][masks[0] > 0])
+        for layer, found in _follow(features, frames, masks[0], grid, dense, options):
             mean = _mean_scores(found[1:-1], masks[1:-1], objects)
             scores.setdefault(layer, []).append(mean)
         examples += len(masks)
@@ -204,14 +243,14 @@ def _labelled(scores, video_of, notes):
 
 
 def _checked_masks(frames, masks):
-    """Index masks with 0 in the place of 255, once they fit the frames."""
+    """Index masks without void, once they fit the frames."""
     masks = np.asarray(masks)
     if len(masks) < 3 or np.shape(frames)[:3] != masks.shape or masks.dtype.kind not in "iu":
         raise ValueError(
             "Expected videos of three frames or more, each with a mask of integers. Received: "
             f"frames of shape {np.shape(frames)}, masks of {masks.dtype} of shape {masks.shape}"
         )
-    masks = np.where(masks == 255, 0, masks)
+    masks = without_void(masks)
     if not masks[0].any():
         raise ValueError("Expected an object in the first mask of each video. Received: none")
     return masks

@@ -7,11 +7,13 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix
 
+from vit_tf.tokens import as_grid
+
 from ..attention.saliency import patch_cover
 from ..engine.pooling import Pooled, pooled_statistic
 from ..engine.results import provenance, require_finite
 from ..engine.stream import Statistic, evaluate
-from ..engine.tokens import as_tokens, require_grid
+from ..engine.tokens import as_tokens, on_grid
 
 STARTS = 10
 SCORES = {
@@ -76,7 +78,7 @@ def object_clustering(features, images, num_clusters=None, grid=None, seed=0, st
             are as for `masked_features`; labels of shape (example, object) are integers, below 0
             for an object that is none, where images have different numbers of them.
         num_clusters, seed, starts: as for `clustering`.
-        grid: `TokenGrid` of the tokens; by default the features' own.
+        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
 
     Returns:
         Dataset as `clustering` returns it. `objects` in the attributes counts them, and `left_out`
@@ -92,8 +94,17 @@ def object_clustering(features, images, num_clusters=None, grid=None, seed=0, st
 
 def object_statistic(features, num_clusters=None, grid=None, seed=0, starts=STARTS):
     """The `Statistic` of `object_clustering`, of images, masks and labels."""
-    grid = require_grid(features, grid)
 
+    def tokens(masks, labels, taps):
+        return as_tokens(*next(iter(taps.items()))).shape[1]
+
+    def make(grid):
+        return _object_statistic(features, num_clusters, grid, seed, starts)
+
+    return on_grid(features, grid, make, tokens)
+
+
+def _object_statistic(features, num_clusters, grid, seed, starts):
     def step(images, masks, labels, taps):
         means = {tap: masked_features(as_tokens(tap, x), masks, grid) for tap, x in taps.items()}
         shares = tf.cast(masks, tf.float32)
@@ -130,7 +141,7 @@ def masked_features(tokens, masks, grid):
     Args:
         tokens: tensor of shape (example, token, channel) on the grid.
         masks: booleans or shares of shape (example, object, row, column), of pixels or of tokens.
-        grid: `TokenGrid` of the tokens.
+        grid: `TokenGrid` of the tokens, or a pair (rows, columns).
 
     Returns:
         Tensor of shape (example, object, channel); NaN for an empty mask.
@@ -138,10 +149,11 @@ def masked_features(tokens, masks, grid):
     Raises:
         ValueError: for tokens or masks of other sizes.
     """
+    grid = as_grid(grid, tokens.shape[1], masks.shape[2:4])
     if masks.shape.rank != 4 or tokens.shape[1] != grid.num_tokens:
         raise ValueError(
-            "Expected masks of shape (example, object, row, column) and "
-            f"{grid.num_tokens} tokens. Received: shapes {masks.shape} and {tokens.shape}"
+            "Expected masks of shape (example, object, row, column) and the "
+            f"{grid.num_tokens} tokens of {grid}. Received: shapes {masks.shape} and {tokens.shape}"
         )
     flat = tf.reshape(masks, (-1, *masks.shape[2:]))
     shape = (*tf.unstack(tf.shape(masks)[:2]), grid.num_spatial)

@@ -3,11 +3,11 @@
 import numpy as np
 import tensorflow as tf
 
-from ..attention.attention import LEFT_OUT, attention_weights, summed_distance
+from ..attention.attention import LEFT_OUT, attention_weights, num_attended, summed_distance
 from ..engine.derived import select
 from ..engine.results import mean_of, require_finite
 from ..engine.stream import Statistic, evaluate
-from ..engine.tokens import require_grid
+from ..engine.tokens import on_grid
 from .cka import (
     labelled_similarity,
     layer_gram,
@@ -37,7 +37,7 @@ def head_similarity(features_vit, features_other, images, grid=None, block="bloc
             head, channel).
         features_other: callable from images to `{layer: tensor}`, such as a ResNet's lower layers.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        grid: `TokenGrid` of the ViT's tokens; by default the features' own.
+        grid: `TokenGrid` of the ViT's tokens, or a pair (rows, columns); by default the features'.
         block: name of the block.
 
     Returns:
@@ -57,7 +57,16 @@ def head_similarity(features_vit, features_other, images, grid=None, block="bloc
 
 def head_statistic(features_vit, features_other, grid=None, block="block00"):
     """The `Statistic` of `head_similarity`."""
-    grid = require_grid(features_vit, grid)
+    weights = f"{block}/attention/weights"
+    return on_grid(
+        features_vit,
+        grid,
+        lambda grid: _statistic(features_vit, features_other, grid, block),
+        lambda vit, other: num_attended(select(vit, [weights])),
+    )
+
+
+def _statistic(features_vit, features_other, grid, block):
     tap = f"{block}/attention/heads"
 
     def step(images, vit, other):
@@ -106,16 +115,16 @@ def head_statistic(features_vit, features_other, grid=None, block="block00"):
 
 def _distance(totals, grid, tap):
     """The distance of each head, and the number of its queries that have none."""
-    summed, left_out = totals["distance"]
+    summed, seen = totals["distance"]
     require_finite("attention distance", [summed], [tap])
-    distance = mean_of(summed, totals["examples"] * grid.num_spatial - left_out)
+    distance = mean_of(summed, seen)
     unknown = np.flatnonzero(np.isnan(distance)).tolist()
     if unknown:
         raise ValueError(
             "Expected every head to attend to tokens with a place, to order heads by distance. "
             f"Received: {tap!r}, whose heads {unknown} attend to prefix tokens only"
         )
-    return distance, left_out
+    return distance, totals["examples"] * grid.num_spatial - seen
 
 
 def subset_members(distance):

@@ -5,6 +5,7 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf import TokenGrid
+from vit_tf.tokens import as_grid
 
 from ..engine.results import provenance, require_finite
 from ..engine.stream import Statistic, evaluate
@@ -33,7 +34,8 @@ def localization(features, images, grid=None, tokens=None):
         features: callable from images to `{layer: tensor}` of shape (example, token, channel), or
             (example, row, column, channel), where each place is a token, row by row.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        grid: `TokenGrid` of the tokens; by default the features' own, and that of the maps.
+        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own,
+            and that of the maps.
         tokens: positions in the sequence, prefix included, of the tokens to measure; default: all.
 
     Returns:
@@ -51,10 +53,11 @@ def localization(features, images, grid=None, tokens=None):
 
 def localization_statistic(features, grid=None, tokens=None):
     """The `Statistic` of `localization`, which finishes after a pass that it was in."""
+    known = grid_of(features, grid)
     seen = {}  # the grid and the tokens on it show in the shapes of the taps
 
     def step(images, taps):
-        shared = _shared_grid(taps, features, grid, images.shape)
+        shared = _shared_grid(taps, known, grid is not None, images.shape)
         chosen = _positions(tokens, shared)
         seen.update(grid=shared, tokens=chosen)
         return _batch_terms(taps, input_patches(images, shared), chosen)
@@ -163,22 +166,20 @@ def _require_variation(constant, layers, tokens):
         )
 
 
-def _shared_grid(taps, features, grid, image_shape):
-    """The one `TokenGrid` on which all taps lie and that tiles the images."""
-    height, width = image_shape[1:3]
-    own = grid_of(features, grid)
-    found = {} if grid is None else {"grid": grid}
-    for tap, values in taps.items():
-        found[tap] = own
-        if values.shape.rank == 4:
-            rows, columns = values.shape[1:3]
-            found[tap] = TokenGrid(rows, columns, 0, max(1, (height or 0) // rows))
-        elif own is None or values.shape.rank != 3 or values.shape[1] != own.num_tokens:
-            raise ValueError(
-                f"Expected maps, or tokens of shape (example, token, channel) on a grid ({own}). "
-                f"Received: {tap!r} of shape {tuple(values.shape)}"
-            )
+def _shared_grid(taps, known, given, image_shape):
+    """The one `TokenGrid` on which all taps lie and that tiles the images.
+
+    Args:
+        taps: dict from layer to tensor.
+        known: what `grid_of` says.
+        given: whether it was given, so that maps have to lie on it too.
+        image_shape: shape of a batch of images.
+    """
+    size = height, width = tuple(image_shape[1:3])
+    found = {tap: _grid_of_tap(tap, values, known, size) for tap, values in taps.items()}
     shared = next(iter(found.values()))
+    if given:
+        found["grid"] = as_grid(known, shared.num_tokens, size)
     if len(set(found.values())) > 1:
         raise ValueError(f"Expected taps on one grid. Received: {found}")
     if (shared.rows * shared.stride, shared.columns * shared.stride) != (height, width):
@@ -187,6 +188,21 @@ def _shared_grid(taps, features, grid, image_shape):
             f"{height} x {width} pixels"
         )
     return shared
+
+
+def _grid_of_tap(tap, values, known, size):
+    """The grid of one tap: a map's own, or what is known of that of tokens."""
+    if values.shape.rank == 4:
+        rows, columns = values.shape[1:3]
+        return TokenGrid(rows, columns, 0, max(1, (size[0] or 0) // rows))
+    fits = known is not None and values.shape.rank == 3
+    grid = as_grid(known, values.shape[1], size) if fits else known
+    if not fits or values.shape[1] != grid.num_tokens:
+        raise ValueError(
+            f"Expected maps, or tokens of shape (example, token, channel) on a grid ({grid}). "
+            f"Received: {tap!r} of shape {tuple(values.shape)}"
+        )
+    return grid
 
 
 def _positions(tokens, grid):

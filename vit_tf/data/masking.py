@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from vit_tf.preprocessing import Preprocessing
+from vit_tf.tokens import as_grid
 
 LEVELS = 8
 MASKED, REPLACED = 0.8, 0.1
@@ -21,7 +22,7 @@ def mask_patches(dataset, grid, *, preprocessing=None, seed=0, fixed=False):
 
     Args:
         dataset: batched `tf.data.Dataset` of (images, labels); the labels are left out.
-        grid: `TokenGrid` of the model.
+        grid: `TokenGrid` of the model, or a pair (rows, columns).
         preprocessing: the `Preprocessing` of the images; None means values in [-1, 1].
         seed: seed of the draws.
         fixed: whether every epoch draws the same, as a validation should.
@@ -36,6 +37,7 @@ def mask_patches(dataset, grid, *, preprocessing=None, seed=0, fixed=False):
         ValueError: for images that the grid does not cover, or a grid of one patch.
     """
     shape = dataset.element_spec[0].shape
+    grid = as_grid(grid, image_shape=shape[1:])
     covered = (grid.rows * grid.stride, grid.columns * grid.stride)
     if tuple(shape[1:3]) != covered or grid.num_spatial < 2:
         raise ValueError(

@@ -1,0 +1,165 @@
+"""A grid is given as a `TokenGrid`, as a pair (rows, columns) or not at all, by one function."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import xarray as xr
+
+import vit_tf
+from vit_tf import TokenGrid, analysis
+from vit_tf.tokens import as_grid
+
+GRID = TokenGrid(2, 3, 1, 8)
+PATTERNS = ("block00/*/*",)
+
+
+@pytest.fixture(scope="module")
+def vit():
+    return vit_tf.ViT((16, 24, 3), 8, 1, 2, 8, 16, 5)
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(6, 16, 24, 3)).astype("float32")
+    masks = rng.uniform(size=(6, 2, 16, 24)) < 0.4
+    return images, masks, np.arange(12).reshape(6, 2) % 2
+
+
+WEIGHTS, SUMS = ("block00/attention/weights",), ("block00/*/sum",)
+MEASUREMENTS = {
+    "attention_distance": (WEIGHTS, lambda f, d, g: analysis.attention_distance(f, d[0], g)),
+    "mean_attention": (WEIGHTS, lambda f, d, g: analysis.mean_attention(f, d[0], g)),
+    "attention_patterns": (WEIGHTS, lambda f, d, g: analysis.attention_patterns(f, d[0], g)),
+    "attention_saliency": (
+        WEIGHTS,
+        lambda f, d, g: analysis.attention_saliency(f, (d[0], d[1][:, 0]), g),
+    ),
+    "attention_rollout": (PATTERNS, lambda f, d, g: analysis.attention_rollout(f, d[0], g)),
+    "rollout_of_images": (PATTERNS, lambda f, d, g: analysis.rollout_of_images(f, d[0], g)),
+    "head_similarity": (
+        PATTERNS,
+        lambda f, d, g: analysis.head_similarity(f, lambda x: {"x": x}, d[0], g),
+    ),
+    "skip_ratio": (PATTERNS, lambda f, d, g: analysis.skip_ratio(f, d[0], g)),
+    "localization": (SUMS, lambda f, d, g: analysis.localization(f, d[0], g, tokens=[3])),
+    "receptive_field": (SUMS, lambda f, d, g: analysis.receptive_field(f, d[0], grid=g)),
+    "object_clustering": (SUMS, lambda f, d, g: analysis.object_clustering(f, d, 2, grid=g)),
+}
+
+
+@pytest.mark.parametrize("name", MEASUREMENTS)
+def test_a_pair_is_completed_from_the_tokens_and_the_images(vit, data, name):
+    patterns, measure = MEASUREMENTS[name]
+    model = vit_tf.submodel(vit, *patterns)
+
+    def features(images):
+        return model(images)
+
+    xr.testing.assert_identical(measure(features, data, (2, 3)), measure(features, data, GRID))
+
+
+@pytest.mark.parametrize("name", MEASUREMENTS)
+@pytest.mark.parametrize(
+    "grid", [TokenGrid(3, 2, 1, 8), TokenGrid(2, 3, 1, 4), TokenGrid(4, 6, 1, 4), (3, 2), [2, 2]]
+)
+def test_a_grid_that_contradicts_that_of_the_features_is_refused(vit, data, name, grid):
+    patterns, measure = MEASUREMENTS[name]
+    words = r"Expected the grid that the features know, TokenGrid\(rows=2, columns=3, prefix=1, str"
+    with pytest.raises(ValueError, match=words):
+        measure(vit_tf.submodel(vit, *patterns), data, grid)
+
+
+@pytest.mark.parametrize("name", MEASUREMENTS)
+def test_a_grid_without_the_prefix_of_the_features_is_refused(vit, data, name):
+    patterns, measure = MEASUREMENTS[name]
+    with pytest.raises(ValueError, match=r"prefix=0"):
+        measure(vit_tf.submodel(vit, *patterns), data, TokenGrid(2, 3, 0, 8))
+
+
+def test_a_pair_that_agrees_with_the_features_is_their_own(vit, data):
+    features = vit_tf.submodel(vit, *WEIGHTS)
+    known = analysis.attention_distance(features, data[0])
+    xr.testing.assert_identical(analysis.attention_distance(features, data[0], (2, 3)), known)
+    xr.testing.assert_identical(analysis.attention_distance(features, data[0], GRID), known)
+    assert known.attrs["stride"] == 8 and known.attrs["prefix"] == 1
+
+
+def test_measurements_that_cut_windows_take_a_pair_of_features_that_know_the_rest(rng):
+    def features(images):
+        return {"means": tf.nn.avg_pool2d(images, 4, 4, "VALID")}
+
+    images = rng.normal(size=(2, 20, 30, 3)).astype("float32")
+    whole = TokenGrid(3, 3, 0, 4)
+    expected = analysis.dense_features(features, images, whole)["means"]
+    with pytest.raises(ValueError, match=r"does not tell the size.*Received: grid=\(3, 3\)"):
+        analysis.dense_features(features, images, (3, 3))
+    features.token_grid = whole
+    for grid in (None, (3, 3), np.array([3, 3]).tolist()):
+        found = analysis.dense_features(features, images, grid)["means"]
+        np.testing.assert_array_equal(found, expected)
+    with pytest.raises(ValueError, match=r"the features know.*Received: grid=\(4, 4\)"):
+        analysis.dense_features(features, images, (4, 4))
+    with pytest.raises(ValueError, match=r"the features know.*Received: grid=\(4, 4\)"):
+        analysis.keypoint_correspondence(features, [], (4, 4))
+    with pytest.raises(ValueError, match=r"the features know.*Received: grid=\(4, 4\)"):
+        analysis.match_maps(features, 8, (4, 4))
+    video = np.zeros((3, 12, 12, 3), "float32"), np.ones((3, 12, 12), int)
+    with pytest.raises(ValueError, match=r"the features know.*Received: grid=\(4, 4\)"):
+        analysis.label_propagation(features, [video], (4, 4))
+    # The grid of maps at another depth is theirs, and maps that are not on it are told.
+    with pytest.raises(ValueError, match=r"maps of 2 rows and 4 columns. .*'map' of 4 and 2"):
+        analysis.dense_features.__globals__["token_map"](
+            "map", tf.zeros((1, 4, 2, 3)), TokenGrid(2, 4, 0, 8)
+        )
+
+
+def test_positions_masks_and_patches_take_pairs(vit, rng):
+    positions = rng.normal(size=(7, 5))
+    xr.testing.assert_identical(
+        analysis.position_similarity(positions, (2, 3)),
+        analysis.position_similarity(positions, GRID),
+    )
+    tokens = rng.normal(size=(1, 7, 4)).astype("float32")
+    for size in ((2, 3), (16, 24)):
+        masks = rng.uniform(size=(1, 2, *size)) < 0.5
+        found = analysis.masked_features(tokens, tf.constant(masks), (2, 3))
+        expected = analysis.masked_features(tokens, tf.constant(masks), GRID)
+        np.testing.assert_array_equal(found, expected)
+    images = rng.normal(size=(2, 16, 24, 3)).astype("float32")
+    batches = tf.data.Dataset.from_tensor_slices((images, [0, 1])).batch(2)
+    one, other = (
+        next(iter(vit_tf.data.mask_patches(batches, grid, fixed=True))) for grid in ((2, 3), GRID)
+    )
+    for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_pairs_are_completed():
+    assert as_grid((2, 3), 7, (16, 24, 3)) == GRID
+    assert as_grid([2, 3], 6, (16, 24)) == TokenGrid(2, 3, 0, 8)
+    assert as_grid((np.int64(2), 3)) == TokenGrid(2, 3, 0, 1)
+    assert as_grid(GRID, 100, (1, 1)) is GRID
+
+
+@pytest.mark.parametrize("grid", ["8x8", 8, (8,), (8, 8, 8), (0, 3), (2.0, 3), None])
+def test_what_is_no_grid_is_refused(grid):
+    with pytest.raises(ValueError, match=r"a vit_tf.TokenGrid or a pair of integers"):
+        as_grid(grid, 7, (16, 24))
+
+
+@pytest.mark.parametrize("grid", [(2, 4), (1, 3)])
+def test_pairs_that_do_not_fit_the_tokens_are_refused(grid):
+    with pytest.raises(ValueError, match=r"of the 7 tokens but a few of a prefix.*Received: grid="):
+        as_grid(grid, 7, (16, 24))
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (17, 24), (None, None)])
+def test_pairs_that_do_not_tile_the_images_are_refused(shape):
+    with pytest.raises(ValueError, match=r"square patches that tile the images.*for images of"):
+        as_grid((2, 3), 7, shape)
+
+
+def test_taps_that_are_no_attention_are_told_before_the_grid(data):
+    with pytest.raises(ValueError, match=r"as many queries as keys. Received: 'x' of shape"):
+        analysis.attention_distance(lambda images: {"x": images}, data[0], (2, 3))
