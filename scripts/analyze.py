@@ -2,12 +2,15 @@
 
 A model is a .keras file of any Keras model (keras.applications, KerasHub, your own), a SavedModel
 folder whose outputs are its layers (as scripts/export.py writes), a checkpoint file or a public
-name. Every figure that applies to a model is drawn; the report says which do not, and why. All
-models are compared on the same images, of one size: in [-1, 1], unless a model tells otherwise.
+name. Every figure that applies to a model is drawn; the report says which do not, and why, and
+which findings of the papers these models can decide. All models are compared on the same images, of
+one size, with the values that each expects: as it tells, as its first layers or its name do, or as
+--range or --mean and --std say (where there are several models, of those that do not tell).
 
 Models of this package have named layers (taps) and know where their tokens lie. Of any other model
 about 40 layers, spread evenly through its depth, are read; --taps chooses them. A model of tokens,
-such as a ViT, needs --patch-size for all that concerns places in the image.
+such as a ViT, needs --patch-size for all that concerns places in the image, and --parts for the
+findings, where its layers do not tell what it is.
 
 The report, its figures (PNG) and the results (netCDF) lie in the output folder. A run that was
 stopped goes on where it was; one with nothing changed measures nothing.
@@ -29,22 +32,10 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-import analyze_models
-import analyze_subjects
 import common
+import image_values
 import reporting
-
-import vit_tf
-from vit_tf import analysis
-from vit_tf.analysis.papers.figures import (
-    FIGURES,
-    choose_figures,
-    left_out,
-    plan_rows,
-    without_failures,
-)
-from vit_tf.analysis.study.measure import attempt
-from vit_tf.analysis.study.pictures import draw
+from own_modules import add_imports
 
 log = logging.getLogger("vit_tf.analyze")
 
@@ -60,6 +51,9 @@ def parse(arguments=None):
     add = parser.add_argument
     add("models", nargs="*", metavar="MODEL", help="file, folder or public name of a model")
     add("--names", nargs="+", default=(), help="of the models in the report (default: the files')")
+    parts = "part of each in the findings: vit, gap, resnet, mixer or - (default: what it is)"
+    add("--parts", nargs="+", default=(), metavar="PART", help=parts)
+    add_imports(add)
     common.add_source(add)
     reporting.add_figures(add)
     add("--out", type=Path, help="output folder (default: analysis_DATA)")
@@ -67,6 +61,7 @@ def parse(arguments=None):
     add("--taps", nargs="+", metavar="PATTERN", help="layers of other models, as 'block*_out'")
     add("--patch-size", type=int, help="pixels of a patch, where a model does not tell its tokens")
     add("--prefix", type=int, help="its tokens without a place, as CLS (default: what is left)")
+    image_values.add_values(add)
     reporting.add_sampling(add)
     options = parser.parse_args(arguments)
     if not options.models and not options.list:
@@ -82,122 +77,70 @@ def parse(arguments=None):
     return options
 
 
-def open_models(options):
-    """The models that were asked for, and the preprocessing of the images that all of them see."""
-    opened = analyze_models.open_all(options.models, options.names)
-    if options.taps and not any(model.is_foreign for model in opened):
-        raise ValueError(
-            "Expected --taps only for models whose layers have no names of their own in this "
-            f"package. Received: {', '.join(options.models)}"
+def run(options):
+    """List the figures, or measure and report."""
+    from vit_tf.analysis.study.plan import choose_figures
+
+    figures = choose_figures(reporting.figure_numbers(options))
+    if options.list:
+        print(reporting.list_figures(figures, roles=False))
+        return
+    start = time.perf_counter()
+    report = analyze(figures, options)
+    if report:
+        log.info("%s after %.0f seconds", report.path, time.perf_counter() - start)
+
+
+def analyze(figures, options):
+    """Measure what these figures show, draw them and write the report."""
+    import analyze_models
+
+    from vit_tf.analysis.study.assemble import write_figures
+
+    description = common.describe_data(options)
+    with reporting.strategy_in(options.out, options.strategy):
+        opened, images = analyze_models.open_all(options)
+        options.sizes = sizes(options, description)
+        data = reporting.read_data(options, description, preprocessing=images)
+        data.facts.update(
+            data=options.data, sizes=options.sizes, seed=options.seed, images=images.to_config()
         )
-    if options.patch_size and all(getattr(model.model, "token_grid", None) for model in opened):
-        raise ValueError(
-            "Expected --patch-size only with a model that does not tell where its tokens lie. "
-            f"Received: {', '.join(options.models)}"
+        models, rows, notes = analyze_models.under_study(opened, data, description, options)
+        names = [row["model"] for row in rows]
+        return write_figures(
+            figures,
+            models,
+            data,
+            options.out,
+            notes=notes,
+            title=f"What is inside {_listed(names)}",
+            introduction=INTRODUCTION.format(
+                models=_listed(names),
+                was="was" if len(names) == 1 else "were",
+                tested=options.sizes["test"],
+                data=description.name,
+                size="{} x {}".format(*images.size),
+                shots=options.shots,
+            ),
+            models_table=rows,
+            provenance=reporting.provenance("analyze.py", options, description),
         )
-    size = analyze_models.common_size(opened, options.image_size)
-    return opened, analyze_models.shared_images(opened, size)
 
 
-def make_subjects(opened, images, options):
-    """The models: list of `Subject`, their rows in the report, and what is left out of them."""
-    subjects, rows, still = [], [], []
-    for model in opened:
-        subject, constant = analyze_subjects.subject_of(model, images, options)
-        log.info("%s: %d layers are read", model.name, len(subject.taps))
-        subjects += [subject, *analyze_subjects.baselines_of(model, subject, options.seed)]
-        rows.append(analyze_subjects.describe(model, subject))
-        if constant:
-            still.append(f"{model.name}: {', '.join(constant)}.")
-    return subjects, rows, [("Layers that do not vary between images", still)] if still else []
-
-
-def read_data(options, description, entries, images):
-    """The images that the measurements read, and facts that tell them from others."""
+def sizes(options, description):
+    """How many test images are measured: dict that is empty where that is not known."""
     there = description.num_examples.get("test")
     tested = options.take_test or there
     if tested and not options.take_test and options.data != "digits":
         tested = min(tested, reporting.LARGEST["test"])
-    options.sizes = {"test": tested} if tested else {}
-    data = reporting.read_data(options, description, entries, preprocessing=images)
-    data.facts.update(
-        data=options.data, sizes=options.sizes, seed=options.seed, images=images.to_config()
-    )
-    return data
-
-
-def run(options):
-    """List the figures, or measure and report."""
-    if options.list:
-        print("\n".join(f"{','.join(entry.numbers):24} {entry.title}" for entry in FIGURES))
-        return
-    start = time.perf_counter()
-    entries = choose_figures(reporting.figure_numbers(options))
-    description = common.describe_data(options)
-    with reporting.strategy_in(options.out, options.strategy):
-        opened, preprocessing = open_models(options)
-        data = read_data(options, description, entries, preprocessing)
-        few = next(iter(data.few))[0][: analyze_subjects.PROBES].numpy()
-        subjects, rows, still = make_subjects(opened, few, options)
-        planned = plan_rows(entries, subjects, data)
-        wanted = [one for _, row in planned for one in row.measurements.values()]
-        results, problems = attempt(wanted, data, options.out / "results")
-        drawable, failed = without_failures(planned, results, problems)
-        missing = [*left_out(entries, subjects, data), *failed, *still, *undefined(results)]
-        for what, reasons in missing:
-            log.info("not shown: %s. %s", what, " ".join(reasons))
-        if not drawable:
-            reasons = " ".join(reason for _, reasons in missing for reason in reasons)
-            raise ValueError(f"Expected a figure that applies to these models. Received: {reasons}")
-        if vit_tf.distribute.is_chief():
-            drawn = draw(drawable, results, options.out)
-            made = {name: result for name, result in results.items() if result is not None}
-            path = report(rows, drawn, missing, made, description, preprocessing, options)
-            log.info("%s after %.0f seconds", path, time.perf_counter() - start)
-
-
-def undefined(results):
-    """The layers that are grey in heatmaps: list as of `left_out`, empty if there are none."""
-    found = []
-    for name, result in results.items():
-        if name.startswith("cka.") and result is not None and "." not in name[4:]:
-            grey = result["layer_x"].values[result["cka"].isnull().all("layer_y").values]
-            if len(grey):
-                found.append(f"{result.attrs['model']}: {', '.join(grey)}.")
-    return [("Layers whose similarity is not a number (grey in heatmaps)", found)] if found else []
-
-
-def report(rows, drawn, missing, results, description, preprocessing, options):
-    """Writes `report.html` and returns its path."""
-    names = [row["model"] for row in rows]
-    height, width = preprocessing.size
-    return analysis.write_report(
-        options.out / "report.html",
-        title=f"What is inside {_listed(names)}",
-        introduction=INTRODUCTION.format(
-            models=_listed(names),
-            was="was" if len(names) == 1 else "were",
-            tested=options.sizes["test"],
-            data=description.name,
-            size=f"{height} x {width}",
-            shots=options.shots,
-        ),
-        models=rows,
-        sections=reporting.sections(drawn),
-        not_shown=missing,
-        timings=reporting.timings(results),
-        provenance=reporting.provenance("analyze.py", options, description),
-    )
+    return {"test": tested} if tested else {}
 
 
 INTRODUCTION = (
     "{models} {was} measured on {tested} test images of {data}, of {size} pixels. Linear probes "
     "are fitted on {shots} training images of each class, their penalty is chosen on as many "
-    'others. The measurements are those of Raghu et al. 2021, "Do Vision Transformers See Like '
-    'Convolutional Neural Networks?", and of Walmer et al. 2023, "Teaching Matters: Investigating '
-    'the Role of Supervision in Vision Transformers". Nothing was trained here: what a figure '
-    "shows is what the models brought with them. What does not apply to a model is listed, with "
-    "the reason, after the figures."
+    "others. Nothing was trained here: what a figure shows is what the models brought with them. "
+    "What does not apply to a model is listed, with the reason, after the figures."
 )
 
 

@@ -1,98 +1,156 @@
-"""Opening the models under analysis: any Keras model, checkpoint or SavedModel."""
+"""Opening the models under analysis: any Keras model, checkpoint or SavedModel of a path or name."""
 
 import hashlib
+import logging
 import zipfile
-from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import common
+import image_values
+import xarray as xr
 
 import vit_tf
-from vit_tf.analysis.study.models import slug
+from vit_tf.analysis.engine.store import fingerprint, keep, load
+from vit_tf.analysis.study.assemble import describe_model
+from vit_tf.analysis.study.models import ROLES, slug
+from vit_tf.analysis.study.opening import (
+    PROBES,
+    STILL,
+    Opened,
+    opened_baselines,
+    study_model,
+)
 from vit_tf.checkpoints.names import fetch
 from vit_tf.preprocessing import Preprocessing
-from vit_tf.taps.submodels import TapModel
+from vit_tf.training.evaluation import match_classes, top_k_accuracy
+
+log = logging.getLogger("vit_tf.analyze")
 
 LIBRARIES = ("keras_hub", "keras_cv")  # whose classes a file may name
+PARTS = ("vit", "gap", "resnet", "mixer", "-")
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A model as it was opened.
+def open_all(options):
+    """The models of files, folders and public names, and the images that all of them are shown.
 
-    Attributes:
-        name: as figures and tables show it.
-        source: what the user named.
-        digest: of the content of its file or folder.
-        model: a Keras model, or the features of a SavedModel.
-    """
+    Where there are several, the options of `image_values` count for those that do not tell.
 
-    name: str
-    source: str
-    digest: str
-    model: Any
-
-    @property
-    def is_saved_model(self):
-        """Whether it is a SavedModel, which has no layers to choose from."""
-        return not hasattr(self.model, "count_params")
-
-    @property
-    def is_foreign(self):
-        """Whether its layers have no names of the tap grammar."""
-        known = self.is_saved_model or isinstance(self.model, TapModel)
-        return not known and not hasattr(self.model, "intermediates")
-
-    @cached_property
-    def input_shape(self):
-        """Shape (example, height, width, channel) of its images, None for what is free."""
-        if self.is_saved_model:
-            return tuple(self.model.input_shape)
-        if hasattr(self.model, "image_shape") and not self.is_foreign:
-            return (None, *self.model.image_shape)
-        return tuple(self.model.input_shape)
-
-    @property
-    def size(self):
-        """(height, width) of its images, or None where it takes any."""
-        size = tuple(self.input_shape[1:3])
-        return None if None in size else size
-
-    def features(self, *patterns):
-        """The taps that fit the patterns, as a callable from images."""
-        if not self.is_saved_model:
-            return vit_tf.submodel(self.model, *patterns)
-        return vit_tf.load_features(self.source, *patterns)
-
-
-def open_all(sources, names=()):
-    """The models of files, folders and public names, each with a name of its own.
+    Returns:
+        List of (`Opened`, where the values of its images are known from), and a `Preprocessing`.
 
     Raises:
-        ValueError: for what cannot be opened, is no model of RGB images, or other than one of the
-            `names` for each.
+        ValueError: for what cannot be opened, is no model of RGB images, or options that do not fit
+            the models.
     """
-    if names and len(names) != len(sources):
-        raise ValueError(
-            f"Expected --names to name each of the {len(sources)} models. Received: {len(names)}"
-        )
-    taken, opened = set(), []
+    sources = options.models
+    for flag, values in (("--names", options.names), ("--parts", options.parts)):
+        if values and len(values) != len(sources):
+            raise ValueError(
+                f"Expected {flag} to tell of each of the {len(sources)} models. "
+                f"Received: {len(values)}"
+            )
+    if unknown := set(options.parts) - set(PARTS):
+        raise ValueError(f"Expected --parts among {', '.join(PARTS)}. Received: {sorted(unknown)}")
+    taken, opened, origins = set(), [], []
     for index, source in enumerate(sources):
-        name = distinct(names[index] if names else own_name(source), taken)
+        name = distinct(options.names[index] if options.names else own_name(source), taken)
         taken.add(slug(name))
         model = open_any(source)  # which first says what is wrong with a path
-        model = Opened(name, source, digest(source), model)
-        shape = model.input_shape
+        expects, why = image_values.expected_images(options, model, overrule=len(sources) == 1)
+        part = options.parts[index] if options.parts else None
+        told = (tuple(options.taps or ()), options.patch_size, options.prefix)
+        part = part if part in ROLES else None
+        one = Opened(name, model, expects, digest(source), source, *told, part)
+        shape = input_shape(one)
         if len(shape) != 4 or shape[3] not in (3, None):
             raise ValueError(
                 "Expected models of images of shape (example, height, width, 3). "
                 f"Received: {source} of input shape {shape}"
             )
-        opened.append(model)
-    return opened
+        opened.append(one)
+        origins.append(why)
+    require_use(opened, options)
+    size = common_size(opened, options.image_size)
+    images = Preprocessing(size, interpolation=opened[0].expects.interpolation)
+    return list(zip(opened, origins, strict=True)), images
+
+
+def require_use(opened, options):
+    """Raises a `ValueError` for options that none of the models has use for."""
+    received = f"Received: {', '.join(options.models)}"
+    if options.taps and not any(model.is_foreign for model in opened):
+        raise ValueError(
+            "Expected --taps only for models whose layers have no names of their own in this "
+            f"package. {received}"
+        )
+    if options.patch_size and all(getattr(model.model, "token_grid", None) for model in opened):
+        raise ValueError(
+            "Expected --patch-size only with a model that does not tell where its tokens lie. "
+            f"{received}"
+        )
+
+
+def under_study(opened, data, description, options):
+    """The models as `StudyModel`s, their rows in the report, and what to say of them.
+
+    Args:
+        opened: list, as `open_all` returns it.
+        data: the `Data` that is measured.
+        description: `vit_tf.data.Description` of it.
+        options: of the command line.
+    """
+    few = next(iter(data.few))[0][:PROBES].numpy()
+    models, rows, constants, still = [], [], [], []
+    for one, why in opened:
+        model, constant, moves = study_model(one, few)
+        values = image_values.values_of(one.expects, why)
+        log.info("%s: %d layers are read; images: %s", one.name, len(model.taps), values)
+        share = accuracy_of(one, model, data, description.class_names, options.out / "results")
+        models += [model, *opened_baselines(one, model, options.seed)]
+        rows.append(describe_model(one, model) | {"images": values, "file": one.source})
+        if share is not None:
+            rows[-1]["test accuracy (%)"] = round(100 * share, 2)
+        if constant:
+            constants.append(f"{one.name}: {', '.join(constant)}.")
+        if moves < STILL:
+            still.append(HARDLY.format(model=one.name, values=values))
+    notes = {
+        "Models that hardly move": still,
+        "Layers that do not vary between images": constants,
+    }
+    if any("test accuracy (%)" in row for row in rows):
+        rows = [row | {"test accuracy (%)": row.get("test accuracy (%)")} for row in rows]
+    return models, rows, [(what, sentences) for what, sentences in notes.items() if sentences]
+
+
+HARDLY = (
+    "The last layers of {model} hardly differ between images, which it got with {values}. If it "
+    "expects other values, tell them by --range, or by --mean and --std."
+)
+
+
+def accuracy_of(opened, model, data, class_names, folder):
+    """Share of the test images that a model's own head gets right, kept in a folder of results.
+
+    Returns:
+        A float; None for a model whose last layer does not hold a number for each of these classes.
+    """
+    tap = model.taps[-1]
+    if not opened.is_keras or len(model.shapes[tap]) != 1:
+        return None
+    try:
+        match_classes(getattr(opened.model, "class_names", None), *model.shapes[tap], class_names)
+    except ValueError:
+        return None
+    path = folder / f"accuracy.{model.slug}.nc"
+    key = fingerprint("accuracy", model.key, data.facts, list(class_names))
+    result = load(path, key)
+    if result is None:
+        head = model.features(tap)
+        share = top_k_accuracy(lambda images: head(images)[tap], data.test, ks=(1,))[1]
+        result = keep(xr.DataArray(share, name="accuracy"), path, key, {"model": model.name})
+    return float(result)
 
 
 def own_name(source):
@@ -151,13 +209,23 @@ def digest(source):
     return total.hexdigest()
 
 
+def input_shape(opened):
+    """Shape (example, height, width, channel) of a model's images, None for what is free."""
+    if not opened.is_keras:
+        return opened.model.input_shape or ()
+    if hasattr(opened.model, "image_shape") and not opened.is_foreign:
+        return (None, *opened.model.image_shape)
+    return tuple(opened.model.input_shape)
+
+
 def common_size(opened, asked):
     """(height, width) of the images that all models are compared on.
 
     Raises:
         ValueError: if they take images of different sizes, or any and none is `asked` for.
     """
-    sizes = {model.name: model.size for model in opened if model.size}
+    sizes = {model.name: tuple(input_shape(model)[1:3]) for model in opened}
+    sizes = {name: size for name, size in sizes.items() if None not in size}
     if asked:
         sizes["--image-size"] = (asked, asked)
     if not sizes:
@@ -166,13 +234,3 @@ def common_size(opened, asked):
         each = ", ".join(f"{name} {height} x {width}" for name, (height, width) in sizes.items())
         raise ValueError(f"Expected models that take images of one size. Received: {each}")
     return next(iter(sizes.values()))
-
-
-def shared_images(opened, size):
-    """The `Preprocessing` of the images: values in [-1, 1], resized as the first that tells wants.
-
-    Models that expect other values have them made from these, see `Normalised`.
-    """
-    told = [getattr(model.model, "preprocessing", None) for model in opened]
-    methods = [one.interpolation for one in told if one] or ["bilinear"]
-    return Preprocessing(size, interpolation=methods[0])

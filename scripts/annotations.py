@@ -25,24 +25,23 @@ def add_annotations(add):
     add("--landmarks", **landmarks, help="images to retrieve, and roxford5k or rparis6k")
 
 
-def read_annotations(options, needed, size, preprocessing=None):
-    """The annotated images that there are: dict of fields of `measure.Data`, and their facts.
+def read_annotations(options, size, preprocessing=None):
+    """The annotated images that there are: dict of functions that make them, and their facts.
 
     Args:
-        needed: names of the fields that are wanted of the shapes, which take time to draw.
         options: of the command line, those above and `data`, `seed` and `sizes`.
         size: (height, width) of the images, in pixels.
         preprocessing: what images are made with, or None.
     """
     shaped = {"preprocessing": preprocessing} if preprocessing else {"image_size": size}
     made, facts = _of_shapes(options, size, shaped) if options.data == "shapes" else ({}, {})
-    fields = {name: make() for name, make in made.items() if name in needed}
     for name, read in _READERS.items():
         source = getattr(options, name)
         if source:
-            fields[name] = read(source, options, shaped)
+            found = read(source, options, shaped)  # at once, since a path may be wrong
+            made[name] = lambda found=found: found
             facts[name] = {name: source, "take": options.take_objects}
-    return fields, facts
+    return made, facts
 
 
 def _coco(source, options, shaped):

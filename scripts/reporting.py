@@ -1,23 +1,19 @@
 """What the scripts that write a report share: the images they read, the report's common parts."""
 
 import contextlib
-import dataclasses
 import logging
 import math
 import os
 import platform
 import sys
 from datetime import date
-from functools import cache, partial
+from functools import partial
 from importlib.metadata import version
 
 import annotations
 import common
 
 import vit_tf
-from vit_tf.analysis import gaussian_like
-from vit_tf.analysis.engine.store import fingerprint
-from vit_tf.analysis.papers.figure_entries import SECTIONS
 from vit_tf.analysis.study.measure import Data
 from vit_tf.training.locks import only_process
 
@@ -67,20 +63,25 @@ def figure_numbers(options):
     return [number for number in options.figures.split(",") if number]
 
 
-def list_figures(entries):
+def list_figures(figures, roles=True):
     """A table of figures and of the study's models that they need, as text."""
+    rows = {}
+    for figure in figures:
+        needed = rows.setdefault((",".join(figure.choices), figure.shows), {})
+        needed |= dict.fromkeys(figure.models.all_roles)
+    if not roles:
+        return "\n".join(f"{numbers:24} {shows}" for numbers, shows in rows)
     lines = ["figures                  what they show                                       models"]
-    lines += [f"{','.join(e.numbers):24} {e.title:52} {', '.join(e.roles)}" for e in entries]
+    lines += [f"{n:24} {shows:52} {', '.join(needed)}" for (n, shows), needed in rows.items()]
     return "\n".join(lines)
 
 
-def read_data(options, description, entries, **images):
+def read_data(options, description, **images):
     """The images that the measurements read.
 
     Args:
         options: of the command line, and `sizes`, a dict from split to the number of its examples.
         description: the `vit_tf.data.Description` of the data.
-        entries: the figures; shapes are annotated only as far as these need it.
         **images: what tells `vit_tf.data.load` the size of the images.
     """
     classes = common.chosen_classes(options)
@@ -101,63 +102,17 @@ def read_data(options, description, entries, **images):
     known = min(description.num_examples["train"], GALLERY)
     (gallery,) = load(splits=("train",), batch_size=EVALUATION_BATCH, take=known)
     pixels = tuple(few.element_spec[0].shape[1:3])
-    fields, facts = annotations.read_annotations(
-        options, {entry.reads for entry in entries}, pixels, images.get("preprocessing")
-    )
+    annotated, facts = annotations.read_annotations(options, pixels, images.get("preprocessing"))
     return Data(
-        train,
-        held_out,
         test,
         few,
+        train,
+        held_out,
         description.num_classes,
         {"shots": options.shots, "batch": size, "field_images": FIELD_IMAGES, **classes},
-        gallery,
-        **fields,
-        optional_facts={"gallery": {"gallery": known}, **facts},
+        {"gallery": lambda: gallery, **annotated},
+        {"gallery": {"gallery": known}, **facts},
     )
-
-
-def baselines(subject, fresh=None):
-    """The random baselines of a model, to compare its features with: list of `Subject`s.
-
-    Args:
-        subject: the model.
-        fresh: function that makes a copy of the model with weights as before any training and
-            returns a function from taps to its features; None where there is no such copy.
-    """
-    made = cache(fresh) if fresh else None
-    features = {"noise": lambda *taps: gaussian_like(subject.features(*taps))}
-    if fresh:
-        features = {"fresh": lambda *taps: made()(*taps)} | features
-    words = {"fresh": "untrained", "noise": "noise"}
-    return [
-        dataclasses.replace(
-            subject,
-            name=f"{subject.name}, {words[role]}",
-            role=role,
-            key=fingerprint(subject.key, role),
-            features=of,
-            detail=None,
-            of=subject.name,
-            accuracy=None,
-        )
-        for role, of in features.items()
-    ]
-
-
-def sections(drawn):
-    """The sections of a report that have figures; `drawn` as `pictures.draw` returns it."""
-    filled = [
-        (heading, text, [figure for section, figure in drawn if section == key])
-        for key, (heading, text) in SECTIONS.items()
-    ]
-    return [section for section in filled if section[2]]
-
-
-def timings(results):
-    """How long each pass of the results took: rows of a table."""
-    passes = {result.attrs["pass"]: result.attrs["seconds"] for result in results.values()}
-    return [{"step": step, "seconds": seconds} for step, seconds in passes.items()]
 
 
 def provenance(script, options, description):

@@ -19,7 +19,6 @@ import logging
 import os
 import sys
 import time
-from functools import cache, partial
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -27,25 +26,13 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 import common
 import reporting
-import study_models
 from reporting import LARGEST
-
-import vit_tf
-from vit_tf import analysis
-from vit_tf.analysis.papers.figures import FIGURES, choose_figures, plan_rows
-from vit_tf.analysis.study.claims import as_dataset
-from vit_tf.analysis.study.measure import measure
-from vit_tf.analysis.study.models import Subject
-from vit_tf.analysis.study.pictures import draw
-from vit_tf.files import write_whole
 
 log = logging.getLogger("vit_tf.study")
 
 # What suits a data set on two CPU cores; each field is a flag too.
 DIGITS = {"epochs": 20, "bit_epochs": 10, "shift": 2}
 OTHERS = {"epochs": 9, "bit_epochs": 3, "shift": 0}
-# The roles that the scorecard reads, besides the model without skips.
-JUDGED = ("vit", "gap", "resnet", "fresh", "noise")
 
 
 def subset_sizes(options, description):
@@ -60,84 +47,27 @@ def subset_sizes(options, description):
     return sizes | {split: count for split, count in asked.items() if count is not None}
 
 
-def train_models(entries, options, num_classes):
-    """The models that the figures need, trained: list of `Subject`, and rows about them."""
-    roles = {role for entry in entries for role in entry.roles}
-    plans = study_models.make_plans(options, num_classes)
-    plans = [plan for plan in plans if plan.role in roles]
-    subjects, rows = [], []
+def train_models(figures, options, num_classes):
+    """The models that the figures need, trained: list of `StudyModel`, and rows about them."""
+    import study_models
+
+    from vit_tf.analysis.study.opening import baselines_of
+
+    plans = study_models.needed(study_models.make_plans(options, num_classes), figures)
+    models, rows = {}, []
     for number, plan in enumerate(plans, start=1):
         log.info("[model %d/%d] %s", number, len(plans), plan.name)
         found = study_models.trained(plan, options)
-        row = found["row"]
-        log.info("%s: %s %% of the test images", plan.name, row["test accuracy (%)"])
-        load = cache(partial(vit_tf.load_model, study_models.model_path(plan, options)))
-        subject = Subject(
-            plan.name,
-            plan.role,
-            found["key"],
-            tuple(found["taps"]),
-            found["grid"],
-            lambda *patterns, load=load: vit_tf.submodel(load(), *patterns),
-            plan.detail,
-            plan.of,
-            (row["test accuracy (%)"] / 100, row["tested on"]),
-            **_embeddings(plan.model, load),
-        )
-        subjects.append(subject)
-        rows.append(row)
-        if plan.role == "vit":
-            subjects += reporting.baselines(subject, partial(_untrained, load, options.seed))
-    return subjects, rows
-
-
-def _embeddings(model, load):
-    """The fields of a `Subject` for the first layer of a class of models, which is loaded later."""
-    fields = {vit_tf.ViT: ("patch_kernel", "position_embedding"), vit_tf.Mixer: ("patch_kernel",)}
-    return {name: lambda name=name: getattr(load(), name) for name in fields.get(model, ())}
-
-
-def _untrained(load, seed):
-    """The features of a model that is loaded, with weights as before any training."""
-    return partial(vit_tf.submodel, vit_tf.fresh_copy(load(), seed))
-
-
-def judge(subjects, results, options):
-    """The scorecard of the papers' findings, saved beside the results."""
-    by_role = {subject.role: subject for subject in reversed(subjects)}
-    if "vit" not in by_role:
-        return []
-    block = f"block{study_models.NUM_LAYERS // 2:02d}"
-    without = [s.slug for s in subjects if s.role == "without" and s.detail == block]
-    claims = analysis.scorecard(
-        results,
-        **{role: by_role[role].slug for role in JUDGED if role in by_role},
-        without=next(iter(without), None),
-        block=block,
-        accuracy={subject.slug: subject.accuracy for subject in subjects},
-    )
-    path = options.out / "results" / "scorecard.nc"
-    write_whole(path, as_dataset(claims).to_netcdf)
-    for claim in claims:
-        log.info("%-13s %s", claim.verdict, claim.statement)
-    return claims
-
-
-def report(claims, rows, drawn, results, description, options):
-    """Writes `report.html` and returns its path."""
-    trainings = [
-        {"step": f"training of {row['model']}", "seconds": row["training (s)"]} for row in rows
+        log.info("%s: %s %% of the test images", plan.name, found["row"]["test accuracy (%)"])
+        models[plan.name] = study_models.under_study(plan, found, models.get(plan.of), options)
+        rows.append(found["row"])
+    baselines = [
+        baseline
+        for model in models.values()
+        if model.role == "vit"
+        for baseline in baselines_of(model, study_models.untrained(model, options))
     ]
-    return analysis.write_report(
-        options.out / "report.html",
-        title=f"What {len(rows)} vision models learned from {description.name}",
-        introduction=INTRODUCTION.format(options=options, description=description),
-        scorecard=claims,
-        models=rows,
-        sections=reporting.sections(drawn),
-        timings=trainings + reporting.timings(results),
-        provenance=reporting.provenance("study.py", options, description),
-    )
+    return [*models.values(), *baselines], rows
 
 
 INTRODUCTION = (
@@ -146,10 +76,8 @@ INTRODUCTION = (
     "reads a class token (CLS) or the mean of all tokens (GAP), variants of the first, a BiT "
     "ResNet and an MLP-Mixer of like size, as far as the figures below need them. Linear probes "
     "are fitted on {options.shots} training images of each class, their penalty is chosen on as "
-    'many others. The measurements are those of Raghu et al. 2021, "Do Vision Transformers See '
-    'Like Convolutional Neural Networks?", and of Walmer et al. 2023, "Teaching Matters: '
-    'Investigating the Role of Supervision in Vision Transformers"; what they found for large '
-    "models on large data need not hold for small ones."
+    "many others. What the papers found for large models on large data need not hold for small "
+    "ones."
 )
 
 
@@ -184,24 +112,42 @@ def parse(arguments):
 
 def run(options):
     """List the figures, or train, measure and report."""
+    from vit_tf.analysis.study.plan import choose_figures
+
+    figures = choose_figures(reporting.figure_numbers(options))
     if options.list:
-        print(reporting.list_figures(FIGURES))
+        print(reporting.list_figures(figures))
         return
     start = time.perf_counter()
-    entries = choose_figures(reporting.figure_numbers(options))
+    report = make_study(figures, options)
+    if report:
+        log.info("%s after %.0f seconds", report.path, time.perf_counter() - start)
+
+
+def make_study(figures, options):
+    """Train what these figures need, measure, draw and write the report."""
+    from vit_tf.analysis.study.assemble import write_figures
+
     description = common.describe_data(options)
     options.sizes = subset_sizes(options, description)
-    data = reporting.read_data(options, description, entries, image_size=options.image_size)
+    data = reporting.read_data(options, description, image_size=options.image_size)
     with reporting.strategy_in(options.out, options.strategy):
-        subjects, rows = train_models(entries, options, description.num_classes)
-        planned = plan_rows(entries, subjects, data)
-        wanted = [one for _, row in planned for one in row.measurements.values()]
-        results = measure(wanted, data, options.out / "results")
-        if vit_tf.distribute.is_chief():
-            drawn = draw(planned, results, options.out)
-            claims = judge(subjects, results, options)
-            path = report(claims, rows, drawn, results, description, options)
-            log.info("%s after %.0f seconds", path, time.perf_counter() - start)
+        models, rows = train_models(figures, options, description.num_classes)
+        return write_figures(
+            figures,
+            models,
+            data,
+            options.out,
+            strict=True,
+            title=f"What {len(rows)} vision models learned from {description.name}",
+            introduction=INTRODUCTION.format(options=options, description=description),
+            models_table=rows,
+            timings=[
+                {"step": f"training of {row['model']}", "seconds": row["training (s)"]}
+                for row in rows
+            ],
+            provenance=reporting.provenance("study.py", options, description),
+        )
 
 
 def main(arguments=None):

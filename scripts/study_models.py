@@ -5,7 +5,7 @@ import json
 import logging
 import math
 import time
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 import common
@@ -15,7 +15,7 @@ import tensorflow as tf
 import vit_tf
 from vit_tf import TokenGrid
 from vit_tf.analysis.engine.store import fingerprint
-from vit_tf.analysis.study.models import slug
+from vit_tf.analysis.study.models import StudyModel, slug
 from vit_tf.training import checkpointing
 
 log = logging.getLogger("vit_tf.study")
@@ -118,6 +118,55 @@ def make_plans(options, num_classes):
     return [*plans, before, after]
 
 
+def needed(plans, figures):
+    """The plans that figures need: those of their roles, and what these are variants of."""
+    roles = {role for figure in figures for role in figure.models.all_roles}
+    chosen = [plan for plan in plans if plan.role in roles]
+    origins = {plan.of for plan in chosen if plan.role != "before"}
+    origins |= {plan.start.name for plan in chosen if plan.start}
+    return [plan for plan in plans if plan in chosen or plan.name in origins]
+
+
+def under_study(plan, found, origin, options):
+    """A trained model of the study as a `StudyModel`, which is loaded when it is first needed.
+
+    Args:
+        plan: the `Plan`.
+        found: what `trained` returned.
+        origin: the `StudyModel` that it is a variant of, or None.
+        options: of the command line.
+    """
+    load = _loader(plan, options)
+    first_layer = {
+        vit_tf.ViT: ("patch_kernel", "position_embedding"),
+        vit_tf.Mixer: ("patch_kernel",),
+    }.get(plan.model, ())
+    return StudyModel(
+        plan.name,
+        plan.role,
+        found["key"],
+        tuple(found["taps"]),
+        found["grid"],
+        lambda *patterns: vit_tf.submodel(load(), *patterns),
+        plan.detail,
+        origin,
+        (found["row"]["test accuracy (%)"] / 100, found["row"]["tested on"]),
+        **{name: lambda name=name: getattr(load(), name) for name in first_layer},
+    )
+
+
+def untrained(model, options):
+    """Function that makes features of a model of the study with weights as before any training."""
+    path = options.out / "models" / f"{model.slug}.keras"
+    return lambda: partial(
+        vit_tf.submodel, vit_tf.fresh_copy(vit_tf.load_model(path), options.seed)
+    )
+
+
+def _loader(plan, options):
+    return cache(partial(vit_tf.load_model, model_path(plan, options)))
+
+
 def load_data(options, batch_size, splits=("train", "validation", "test"), **changes):
     """Batches of the splits; the order of the training images starts anew with each call."""
     arguments = {
@@ -194,7 +243,7 @@ def _training_data(plan, options):
     """The images that a plan is trained, validated and tested on.
 
     A fraction f of the images is gone through 1 / sqrt(f) times in an epoch: more often than the
-    whole, since there are fewer, but not for as many steps, lest they be learned by heart.
+    whole, since there are fewer, but not for as many steps, to avoid overfitting.
     """
     count = max(1, round(plan.fraction * options.sizes["train"]))
     take = options.sizes | {"train": count}

@@ -55,7 +55,9 @@ class Report:
         )
 
 
-def write_figures(figures, models, data, folder, *, strict=False, notes=(), **page):
+def write_figures(
+    figures, models, data, folder, *, strict=False, notes=(), models_table=(), timings=(), **page
+):
     """The report of these models: every figure that applies, with the scorecard.
 
     Results are kept in `folder / "results"`, pictures in `folder / "figures"`: a second call with
@@ -68,8 +70,9 @@ def write_figures(figures, models, data, folder, *, strict=False, notes=(), **pa
         folder: path of the report's folder.
         strict: whether a measurement that fails is an error; else the report says so.
         notes: further entries of what is not shown, as `Report.left_out`.
-        **page: what else `write_report` takes: title, introduction, models, provenance, and
-            `timings`, rows that come before those of the passes.
+        models_table: rows about the models, as `models` of `write_report`.
+        timings: rows that come before those of the passes.
+        **page: what else `write_report` takes: title, introduction and provenance.
 
     Returns:
         The `Report`; None on a worker that is not the chief, which only measures.
@@ -77,7 +80,7 @@ def write_figures(figures, models, data, folder, *, strict=False, notes=(), **pa
     Raises:
         ValueError: if no figure applies to the models; where `strict`, for what fails.
     """
-    from vit_tf.distribute.strategies import is_chief
+    from vit_tf.distribute import is_chief
 
     folder = Path(folder)
     pictures, left_out = plan(figures, models, data)
@@ -106,7 +109,8 @@ def write_figures(figures, models, data, folder, *, strict=False, notes=(), **pa
         scorecard=claims,
         sections=_sections(drawn),
         not_shown=left_out,
-        timings=[*page.pop("timings", ()), *_timings(results)],
+        models=models_table,
+        timings=[*timings, *_timings(results)],
         **page,
     )
     return Report(path, results, claims, left_out)
@@ -184,7 +188,7 @@ def make_report(
         notes=notes,
         title=title or f"What is inside {' and '.join(models)}",
         introduction=introduction,
-        models=rows,
+        models_table=rows,
     )
 
 

@@ -148,6 +148,11 @@ class Selector:
     baselines: tuple[str, ...] = ()
     needing: Callable | None = None
 
+    @property
+    def all_roles(self):
+        """Every part that it takes a trained model for."""
+        return (*self.roles, *self.others)
+
     def select(self, models, measure):
         """What `choose` returns, and the reason where a figure is not of anyone's models."""
         found, reasons = self.choose(self, models, measure)
@@ -158,9 +163,7 @@ class Selector:
         return found, [self.anyone] if self.anyone else []
 
     def _words(self):
-        trained = [
-            role for role in (*self.roles, *self.others) if role not in ("vit", "gap", "resnet")
-        ]
+        trained = [role for role in self.all_roles if role not in ("vit", "gap", "resnet")]
         return " and ".join(ROLES[role] for role in trained)
 
     def of(self, models):
