@@ -1,4 +1,4 @@
-"""Opening the models under analysis: any Keras model, checkpoint or SavedModel of a path or name."""
+"""Opening the models under analysis: any Keras model, checkpoint or SavedModel."""
 
 import hashlib
 import logging
