@@ -33,6 +33,7 @@ import analyze_models
 import analyze_subjects
 import common
 import reporting
+from own_modules import add_imports
 
 import vit_tf
 from vit_tf import analysis
@@ -60,6 +61,7 @@ def parse(arguments=None):
     add = parser.add_argument
     add("models", nargs="*", metavar="MODEL", help="file, folder or public name of a model")
     add("--names", nargs="+", default=(), help="of the models in the report (default: the files')")
+    add_imports(add)
     common.add_source(add)
     reporting.add_figures(add)
     add("--out", type=Path, help="output folder (default: analysis_DATA)")

@@ -50,7 +50,7 @@ class Opened:
     def input_shape(self):
         """Shape (example, height, width, channel) of its images, None for what is free."""
         if self.is_saved_model:
-            return tuple(self.model.input_shape)
+            return self.model.input_shape or ()
         if hasattr(self.model, "image_shape") and not self.is_foreign:
             return (None, *self.model.image_shape)
         return tuple(self.model.input_shape)
