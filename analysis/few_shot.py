@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from .features import taps_of
 from .results import provenance, require_finite
 from .stream import collect
 from .tokens import as_tokens
@@ -123,7 +124,7 @@ def _rows(features, data, description):
     """The features of a data set, dict of arrays of shape (example, channel), and the labels."""
 
     def step(images, labels):
-        taps = {layer: as_tokens(layer, x) for layer, x in features(images).items()}
+        taps = {layer: as_tokens(layer, x) for layer, x in taps_of(features, images).items()}
         return {k: tf.reduce_mean(tf.cast(x, tf.float64), axis=1) for k, x in taps.items()}, labels
 
     taps, labels = collect(step, data, with_labels=True, description=description)

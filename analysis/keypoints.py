@@ -7,6 +7,7 @@ import xarray as xr
 from vit_tf.names import choose
 
 from .dense_features import token_map
+from .features import taps_of
 from .results import provenance, require_finite
 from .stream import collect
 from .tokens import require_grid
@@ -223,7 +224,7 @@ def keypoint_correspondence(
         flat = tf.reshape(images, (-1, *images.shape[2:]))
         return {
             layer: _matched(token_map(layer, values, grid), points[:, 0], size, similarity)
-            for layer, values in features(flat).items()
+            for layer, values in taps_of(features, flat).items()
         }
 
     found = collect(step, _batches(pairs, points, size), with_labels=True, description="keypoints")
