@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import keras
 import tensorflow as tf
+from own_modules import import_modules
 
 import vit_tf
 from vit_tf.distribute.cluster import explained_failures
@@ -27,6 +28,7 @@ def run_script(parse, run, arguments=None):
         # Several workers meet before anything else of TensorFlow runs.
         vit_tf.distribute.strategy(getattr(options, "strategy", "none"))
         with explained_failures():
+            import_modules(getattr(options, "imports", ()))
             run(options)
     except (ValueError, OSError, tf.errors.OpError) as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
@@ -101,7 +103,7 @@ def given(options, names):
 
 def open_model(name):
     """The model of a `.keras` file or, where they can be loaded, of a checkpoint or public name."""
-    if name.endswith(".keras") or not hasattr(vit_tf, "load_pretrained"):
+    if name.endswith(".keras") or os.path.isdir(name) or not hasattr(vit_tf, "load_pretrained"):
         return vit_tf.load_model(name)
     return vit_tf.load_pretrained(name)
 

@@ -28,6 +28,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 import common
 import xarray as xr
+from own_modules import add_imports
 
 import vit_tf
 from vit_tf import analysis
@@ -58,6 +59,7 @@ def parse(arguments=None):
     parser = common.make_parser(__doc__)
     add = parser.add_argument
     add("runs", type=Path, nargs="+", metavar="RUN", help="folder of a training or of a study")
+    add_imports(add)
     add("--data-dir", help="where TFDS keeps its data; by default as in training")
     add("--batch-size", type=int, help="images of a batch where a run does not note it: a study")
     add("--out", type=Path, default=Path(), help="folder for the files; this one by default")

@@ -24,6 +24,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import common
 import tensorflow as tf
+from own_modules import add_imports
 
 import vit_tf
 from vit_tf.analysis.probes.few_shot import L2, few_shot, select_few_shot
@@ -39,6 +40,7 @@ def parse(arguments=None):
     """The options of the command line."""
     parser = common.make_parser(__doc__)
     parser.add_argument("model", help="a .keras file, a checkpoint file or a public name")
+    add_imports(parser.add_argument)
     common.add_source(parser.add_argument)
     add = parser.add_argument
     common.add_strategy(add)

@@ -22,6 +22,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import common
 import numpy as np
+from own_modules import add_imports
 
 import vit_tf
 
@@ -35,6 +36,7 @@ def parse(arguments=None):
     """The options of the command line."""
     parser = common.make_parser(__doc__)
     parser.add_argument("model", help="a .keras file, a checkpoint file or a public name")
+    add_imports(parser.add_argument)
     parser.add_argument("--taps", nargs="+", metavar="PATTERN", help="such as 'block*/mlp/sum'")
     parser.add_argument("--out", type=Path, help="folder of the SavedModel; it is made")
     parser.add_argument("--list", action="store_true", help="only print the names of all taps")

@@ -24,6 +24,7 @@ import sys
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import common
+from own_modules import add_imports
 
 import vit_tf
 from vit_tf.models.model import VisionModel
@@ -40,6 +41,7 @@ def parse(arguments=None):
     """The options of the command line."""
     parser = common.make_parser(__doc__)
     parser.add_argument("model", help="a .keras file, a checkpoint file or a public name")
+    add_imports(parser.add_argument)
     size = {"help": "side of the images, in pixels; by default the model's, or the HyperRule's"}
     common.add_training(parser, parser.add_argument_group("data").add_argument, size)
     parser.add_argument(

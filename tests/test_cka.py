@@ -207,3 +207,22 @@ def test_constant_layer_of_any_size_is_named(rng, value):
     flat = np.full((32, 3), value, "float32")
     with pytest.raises(ValueError, match=r"Received a constant layer: flat$"):
         analysis.cka(lookup(x=x, flat=flat), indices(32, 16))
+
+
+def test_activations_at_hand_are_compared_as_features_are(rng):
+    x, y = correlated(rng, 256)
+    expected = cka_oracle(x, y, 128)
+    within = analysis.cka({"x": x, "y": y})
+    between = analysis.cka({"x": x.astype("float64")}, features_y={"y": y, "x": x})
+    np.testing.assert_allclose(within["cka"], [[1, expected], [expected, 1]], atol=1e-5)
+    np.testing.assert_allclose(between["cka"], [[expected, 1]], atol=1e-5)
+    assert between["layer_y"].values.tolist() == ["y", "x"] and within.attrs["examples"] == 256
+    for arguments, message in [
+        (({"x": x}, {"y": y}), r"Expected no images with activations.*features_y=.*images=dict"),
+        (({"x": x}, None, {"y": y[:9]}), r"same examples. Received: arrays of \[9, 256\]"),
+        (({"x": x}, None, y), r"\{name: array of shape \(example, \.\.\.\)\}. Received: ndarray"),
+        (({},), r"Expected activations to be"),
+        (({"x": 3.0},), r"Received: a single number"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            analysis.cka(*arguments)

@@ -110,6 +110,32 @@ def test_records_are_cka_and_few_shot_accuracy_of_the_models_at_these_epochs(tmp
     assert formed.result["cka_to_previous"].sel(epoch=0).isnull().all()
 
 
+@pytest.mark.parametrize("kind", ["submodel", "function of images"])
+def test_features_of_the_model_are_as_good_as_a_function_of_it(kind):
+    model, of_function = make_small(), analysis.FormationRecorder(small_taps_of, IMAGES)
+    taps = small_taps_of(model)
+    features = taps if kind == "submodel" else lambda images: dict(taps(images))
+    of_features = analysis.FormationRecorder(features, IMAGES)
+    fit(model, [of_function, of_features], rate=0.3)
+    xr.testing.assert_allclose(of_features.result, of_function.result, atol=1e-6)
+    assert (of_features.result["cka_to_start"].sel(epoch=2) < 0.999).all()
+
+
+def test_features_that_are_neither_are_refused_and_named():
+    def wrong_pattern(model):
+        return vit_tf.submodel(model, "lately")
+
+    for features, message in [
+        (wrong_pattern, r"\{layer: tensor\}.*or a function of the model.*wrong_pattern.*lately"),
+        (lambda images: images[:, 0], r"or a function of the model.*of images gives a \w*Tensor"),
+        (small_taps_of(make_small()), r"of the model being trained.*weights that are not its"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            fit(make_small(), [analysis.FormationRecorder(features, IMAGES)])
+    with pytest.raises(ValueError, match=r"or a function of the model.*Received: \('early',\)"):
+        analysis.FormationRecorder(("early",), IMAGES)
+
+
 def test_a_frozen_layer_stays_what_it_was_and_the_others_do_not():
     model, formed = make_model(), recorder()
     model.embedding.trainable = False

@@ -23,6 +23,10 @@ def test_the_configuration_is_kept_and_the_weights_are_drawn_by_the_seed(model):
     one, again, other = (vit_tf.fresh_copy(model, seed) for seed in (1, 1, 2))
     assert random.getstate() == state
     assert one.get_config() == model.get_config() and type(one) is type(model)
+    for weight, unseeded in zip(
+        vit_tf.fresh_copy(model, 0).weights, vit_tf.fresh_copy(model).weights, strict=True
+    ):
+        np.testing.assert_array_equal(unseeded, weight)
     kernels = 0
     for old, new, same, unlike in zip(
         before, one.get_weights(), again.get_weights(), other.get_weights(), strict=True

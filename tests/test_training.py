@@ -248,10 +248,12 @@ def test_logs_of_an_epoch_are_on_the_disk_before_its_state(tmp_path, monkeypatch
     assert np.shape(sizes) == (5, 2) and (np.diff(sizes, axis=0) > 0).all()
 
 
-def test_finished_run_is_only_loaded(undisturbed):
+def test_finished_run_is_only_loaded_and_says_so(undisturbed, caplog):
     directory, model, history = undisturbed
     before = os.stat(directory / "best.keras")
     loaded, again = run(directory)
+    (record,) = [record for record in caplog.records if record.name == "vit_tf.training"]
+    assert record.getMessage().startswith(f"The run in '{directory}' is finished; it is loaded")
     assert again == history and os.stat(directory / "best.keras") == before
     for w, v in zip(loaded.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(w, v)

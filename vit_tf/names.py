@@ -2,8 +2,10 @@
 
 import difflib
 import fnmatch
+import re
 
 NAMED = 10
+SIMILAR = 0.6  # of two words, of which one may be a slip for the other
 
 
 def listed(names, separator=", "):
@@ -31,16 +33,17 @@ def file_error(error, path):
     return words
 
 
-def unknown_name(what, received, known):
+def unknown_name(what, received, known, near=()):
     """The `ValueError` for a name that is not in a list: what was expected, received and near.
 
     Args:
         what: what the name stands for, such as `"variant"`.
         received: the name as the user gave it.
         known: the names there are, in their natural order.
+        near: those to show as near matches; by default the most similar ones.
     """
     known = [str(name) for name in known]
-    near = difflib.get_close_matches(str(received), known, n=5, cutoff=0.5)
+    near = near or difflib.get_close_matches(str(received), known, n=5, cutoff=0.5)
     hint = "near matches" if near else "there are"
     return ValueError(
         f"Expected {what} to be a known name ({hint}: {listed(near or known)}). "
@@ -63,8 +66,42 @@ def match(patterns, names):
     """
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
-            raise unknown_name("tap pattern", pattern, names)
+            raise unknown_name("tap pattern", pattern, names, _near_pattern(pattern, names))
     return tuple(n for n in names if any(fnmatch.fnmatchcase(n, p) for p in patterns))
+
+
+def as_patterns(patterns):
+    """The patterns of a call, of which each may be a list of them, as a flat tuple.
+
+    Raises:
+        ValueError: for a pattern that is no text.
+    """
+    flat = [p for one in patterns for p in (one if isinstance(one, list | tuple) else [one])]
+    for pattern in flat:
+        if not isinstance(pattern, str):
+            raise ValueError(
+                f"Expected tap patterns to be text, such as 'block*/mlp/sum'. Received: {pattern!r}"
+            )
+    return tuple(flat)
+
+
+def _near_pattern(pattern, names):
+    """The names, 5 at most, in which every word of a pattern is nearly found, the nearest first."""
+
+    def words(text):
+        return re.findall(r"[a-z]+|[0-9]+", text.lower())
+
+    def nearness(word, name):
+        return max((difflib.SequenceMatcher(None, word, w).ratio() for w in words(name)), default=0)
+
+    found = []
+    for name in map(str, names):
+        each = [nearness(word, name) for word in words(pattern)]
+        # Numbers may differ altogether: block12 is near block11.
+        letters = [n for n, word in zip(each, words(pattern), strict=True) if word.isalpha()]
+        if letters and min(letters) >= SIMILAR:
+            found.append((-sum(each), name))
+    return [name for _, name in sorted(found, key=lambda pair: pair[0])][:5]
 
 
 def match_sites(chosen, sites):

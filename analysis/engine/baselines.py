@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from ..features import taps_of
 from .results import model_name
 
 PRIME = 2**31 - 1
@@ -79,7 +80,9 @@ def content_key(image, factors):
 def _shapes(features, images):
     """Shapes of the taps without their example axis: dict from tap to tuple."""
     spec = tf.TensorSpec([None, *images.shape[1:]], images.dtype)
-    traced = tf.function(features, input_signature=[spec], autograph=False)
+    traced = tf.function(
+        lambda images: taps_of(features, images), input_signature=[spec], autograph=False
+    )
     taps = traced.get_concrete_function().structured_outputs
     shapes = {tap: tuple(x.shape[1:]) for tap, x in taps.items()}
     unknown = [tap for tap, shape in shapes.items() if None in shape]

@@ -1,5 +1,6 @@
 """Features computed from others, which are called once for all of them."""
 
+from ..features import taps_of
 from .results import model_name
 
 
@@ -69,6 +70,8 @@ class Calls:
         if key not in self._made:
             derived = isinstance(features, Derived)
             self._made[key] = (
-                features.compute(self(features.features)) if derived else features(self._images)
+                features.compute(self(features.features))
+                if derived
+                else taps_of(features, self._images)
             )
         return self._made[key]

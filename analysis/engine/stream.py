@@ -192,7 +192,8 @@ def as_dataset(data, batch_size=BATCH_SIZE):
     if not isinstance(images, tf.TensorSpec) or images.shape.rank in (0, 1, 3):
         raise ValueError(
             "Expected batches of images of shape (example, height, width, channel). "
-            f"Received elements {spec}; call dataset.batch(...) if they are single images"
+            f"Received elements {spec}; call dataset.batch(...) if they are single images, and "
+            "give grey images an axis of channels, images[..., None]"
         )
     return data
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
+from ..features import require_features, taps_of
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -48,7 +50,8 @@ def run_pieces(features, images, target):
         images: tensor of shape (example, row, column, channel).
         target: function of a tap's name and its value to a tensor of shape (example, channel).
     """
-    whole = [lambda images: (features(images), None)]
+    require_features(features, images)
+    whole = [lambda images: (taps_of(features, images), None)]
     segments = features.segments() if hasattr(features, "segments") else whole
     pieces, source = [], images
     for segment in segments:

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from ..engine.stream import as_dataset, collect
 from ..engine.tokens import as_tokens, require_grid
+from ..features import taps_of
 
 # Each image becomes four windows or more.
 BATCH_SIZE = 8
@@ -112,7 +113,8 @@ def token_maps(features, images, grid):
     data = as_dataset(images, BATCH_SIZE)
     return collect(
         lambda batch: {
-            layer: token_map(layer, values, grid) for layer, values in features(batch).items()
+            layer: token_map(layer, values, grid)
+            for layer, values in taps_of(features, batch).items()
         },
         data,
     )
@@ -127,7 +129,7 @@ def _dense_step(features, images, grid):
     large = tf.image.resize(tf.cast(images, tf.float32), (height, width), antialias=True)
     windows = plan_windows(height, width, size, grid.stride)
     cut = [large[:, w.top : w.top + size, w.left : w.left + size] for w in windows]
-    taps = features(tf.cast(tf.concat(cut, axis=0), images.dtype))
+    taps = taps_of(features, tf.cast(tf.concat(cut, axis=0), images.dtype))
     maps = {layer: token_map(layer, values, grid) for layer, values in taps.items()}
     return {layer: _fill(tf.split(values, len(windows)), windows) for layer, values in maps.items()}
 

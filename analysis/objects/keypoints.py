@@ -9,6 +9,7 @@ from vit_tf.names import choose
 from ..engine.results import provenance, require_finite
 from ..engine.stream import collect
 from ..engine.tokens import require_grid
+from ..features import taps_of
 from .dense_features import token_map
 
 # All pixels of two images are held at once, for each pair and layer.
@@ -223,7 +224,7 @@ def keypoint_correspondence(
         flat = tf.reshape(images, (-1, *images.shape[2:]))
         return {
             layer: _matched(token_map(layer, values, grid), points[:, 0], size, similarity)
-            for layer, values in features(flat).items()
+            for layer, values in taps_of(features, flat).items()
         }
 
     found = collect(step, _batches(pairs, points, size), with_labels=True, description="keypoints")

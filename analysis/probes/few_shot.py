@@ -7,6 +7,7 @@ import xarray as xr
 from ..engine.results import provenance, require_finite
 from ..engine.stream import collect
 from ..engine.tokens import as_tokens
+from ..features import taps_of
 
 BIAS = 100.0
 L2 = tuple(2.0**power for power in range(-10, 21))
@@ -123,7 +124,7 @@ def _rows(features, data, description):
     """The features of a data set, dict of arrays of shape (example, channel), and the labels."""
 
     def step(images, labels):
-        taps = {layer: as_tokens(layer, x) for layer, x in features(images).items()}
+        taps = {layer: as_tokens(layer, x) for layer, x in taps_of(features, images).items()}
         return {k: tf.reduce_mean(tf.cast(x, tf.float64), axis=1) for k, x in taps.items()}, labels
 
     taps, labels = collect(step, data, with_labels=True, description=description)

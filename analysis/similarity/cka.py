@@ -1,6 +1,7 @@
 """Centered kernel alignment of layers, streamed over minibatches."""
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -8,11 +9,12 @@ import xarray as xr
 
 from ..engine.results import model_name, provenance, require_finite
 from ..engine.stream import Statistic, evaluate
+from ..features import of_arrays
 
 PARTS = 4  # of the channels of a layer, for its kernel
 
 
-def cka(features_x, images, features_y=None):
+def cka(features_x, images=None, features_y=None):
     """Minibatch CKA between all layers of one model, or of two models on the same images.
 
         CKA(X, Y) = sum_b HSIC(X_b, Y_b) / sqrt(sum_b HSIC(X_b, X_b) sum_b HSIC(Y_b, Y_b))
@@ -23,9 +25,11 @@ def cka(features_x, images, features_y=None):
     count alike whatever their size: drop a remainder that is much smaller than the rest.
 
     Args:
-        features_x: callable from images to `{layer: tensor of shape (example, ...)}`.
+        features_x: callable from images to `{layer: tensor of shape (example, ...)}`; or, without
+            images, activations at hand: `{layer: array of shape (example, ...)}`.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        features_y: the second model; by default the layers of the first are compared.
+        features_y: the second model, or its activations; by default the layers of the first are
+            compared.
 
     Returns:
         Dataset with `cka` and `stderr`, both of shape (layer_x, layer_y). The standard error is
@@ -36,6 +40,14 @@ def cka(features_x, images, features_y=None):
             are not finite; the layer is named.
     """
     features = (features_x,) if features_y is None else (features_x, features_y)
+    if any(isinstance(of, Mapping) for of in features):
+        if images is not None:
+            raise ValueError(
+                "Expected no images with activations: cka({name: array}), or "
+                "cka({name: array}, features_y={name: array}). "
+                f"Received: images={type(images).__name__}"
+            )
+        images, *features = of_arrays(*features)
     return evaluate(cka_statistic(*features), images, *features, description="CKA")
 
 

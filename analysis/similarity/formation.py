@@ -1,6 +1,7 @@
 """How representations form: a callback for `fit` that compares layers with what they were."""
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import keras
@@ -14,11 +15,16 @@ from ..engine.pooling import pool
 from ..engine.replicas import this_worker
 from ..engine.results import model_name, require_finite, require_labels
 from ..engine.stream import as_dataset
+from ..features import taps_of
 from ..probes.few_shot import classify, fit_classifier
 from .cka import layer_gram, unbiased
 from .formation_records import Kernels, Record, compare, load_records, row, save_record
 
 L2 = 1024.0  # of the few-shot classifiers of big_vision, where it is not chosen
+EXPECTED = (
+    "Expected features to be a callable from images to {layer: tensor} of the model being trained, "
+    "such as vit_tf.submodel(model, 'block*'), or a function of the model to one"
+)
 
 
 class FormationRecorder(keras.callbacks.Callback):
@@ -35,8 +41,9 @@ class FormationRecorder(keras.callbacks.Callback):
     weights may be those of an epoch before the last record. Of several workers the first writes.
 
     Args:
-        features: function of the model to a callable from images to `{layer: tensor}` that shares
-            its weights, such as `lambda model: vit_tf.submodel(model, "block*/mlp/sum")`.
+        features: callable from images to `{layer: tensor}` that shares the weights of the model
+            being trained, such as `vit_tf.submodel(model, "block*/mlp/sum")`; or a function of
+            the model to one, such as `lambda model: vit_tf.submodel(model, "block*/mlp/sum")`.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`, for
             CKA. Read once; a layer keeps the square of its number of examples for each batch.
         every: number of epochs between records.
@@ -47,8 +54,9 @@ class FormationRecorder(keras.callbacks.Callback):
 
     Raises:
         ValueError: for an `every` or `l2` out of range, batches of less than 4 images or labels
-            outside the classes; in training, for a layer that is constant or not finite, and for
-            records of other images or of a later epoch.
+            outside the classes; in training, for `features` that are neither or of another model,
+            a layer that is constant or not finite, and records of other images or of a later
+            epoch.
     """
 
     def __init__(self, features, images, *, every=1, probes=None, l2=L2, folder=None):
@@ -57,6 +65,8 @@ class FormationRecorder(keras.callbacks.Callback):
             raise ValueError(
                 f"Expected every of at least 1 and l2 above 0. Received: every={every}, l2={l2}"
             )
+        if not callable(features):
+            raise ValueError(f"{EXPECTED}. Received: {features!r}")
         self.every = every
         self._features, self._l2 = features, l2
         self._folder = None if folder is None else Path(folder)
@@ -84,10 +94,12 @@ class FormationRecorder(keras.callbacks.Callback):
         return self._records[max(self._records)].result
 
     def on_train_begin(self, logs=None):
-        features = self._features(self.model)
+        features = _features_of(self._features, self.model, self._images[0][:1])
         self._name, self._first = model_name(features), True
         self._kernels = _compiled(_kernel_step(features), self._images[0])
-        self._rows = _compiled(lambda images: pool(features(images), "mean"), self._images[0])
+        self._rows = _compiled(
+            lambda images: pool(taps_of(features, images), "mean"), self._images[0]
+        )
         if self._folder is not None and not self._records:
             self._records = load_records(self._folder / "formation-state")
             self._require_same_images()
@@ -198,10 +210,37 @@ class FormationRecorder(keras.callbacks.Callback):
         return self._folder is not None and this_worker(self.model.distribute_strategy)[0] == 0
 
 
+def _features_of(features, model, images):
+    """The callable from images to layers that `features` is, or makes of the model."""
+    if isinstance(features, keras.layers.Layer):
+        own = {id(variable) for variable in model.variables}
+        if not own.issuperset(map(id, features.variables)):
+            raise ValueError(
+                f"{EXPECTED}. Received: {features.name!r}, of weights that are not its"
+            )
+        return features
+    attempts = []
+    images = tf.convert_to_tensor(images)
+    for what, argument in (("the model", model), ("images", images)):
+        try:
+            made = features(argument)
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            attempts.append(f"of {what} raises {type(error).__name__}: {reason}")
+            continue
+        if argument is model and callable(made):
+            return made
+        if argument is images and isinstance(made, Mapping):
+            return features
+        attempts.append(f"of {what} gives a {type(made).__name__}")
+    name = getattr(features, "__name__", repr(features))
+    raise ValueError(f"{EXPECTED}. Received: {name}, which {', and '.join(attempts)}")
+
+
 def _kernel_step(features):
     """Function of images to U-centred kernels and their scales, by layer."""
     return lambda images: {
-        layer: unbiased(*layer_gram(values)) for layer, values in features(images).items()
+        layer: unbiased(*layer_gram(values)) for layer, values in taps_of(features, images).items()
     }
 
 

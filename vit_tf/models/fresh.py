@@ -5,7 +5,7 @@ import random
 import keras
 
 
-def fresh_copy(model, seed):
+def fresh_copy(model, seed=0):
     """A model of the same configuration with weights drawn anew, such as a random baseline.
 
     The global random state is left as it was. A layer of another package whose initializer was
@@ -13,7 +13,8 @@ def fresh_copy(model, seed):
 
     Args:
         model: a built `keras.Model` that can be made from its configuration.
-        seed: of the weights: equal seeds give equal weights.
+        seed: of the weights: equal seeds give equal weights, so that several copies of one model
+            need seeds of their own.
 
     Returns:
         A model of the same class, built and not compiled.

@@ -10,6 +10,7 @@ import math
 
 import tensorflow as tf
 
+from vit_tf.backend import require_tensorflow
 from vit_tf.names import choose
 from vit_tf.tokens import TokenGrid
 
@@ -29,6 +30,7 @@ def count_flops(model, image_shape=None):
             another graph, or whose shape depends on data; it is named. Also for a model that
             takes images of any size, without `image_shape`.
     """
+    require_tensorflow("counting operations")
     shape = image_shape or getattr(model, "image_shape", None) or model.input_shape[1:]
     if None in tuple(shape):
         raise ValueError(

@@ -5,7 +5,7 @@ import os
 import keras
 import tensorflow as tf
 
-from vit_tf.names import match
+from vit_tf.names import as_patterns, match
 from vit_tf.taps.submodels import TapModel, depth_order, submodel
 
 
@@ -18,6 +18,10 @@ def load_model(path):
         ValueError: if the file is missing, truncated or not a Keras model.
     """
     path = os.fspath(path)
+    if os.path.isdir(path):
+        saved = tf.saved_model.contains_saved_model(path)
+        what = "a SavedModel folder, which load_features opens" if saved else "a folder"
+        raise ValueError(f"Expected path to be a .keras file. Received: {path!r}, {what}")
     if not os.path.isfile(path):
         raise ValueError(f"Expected path to be a .keras file. Received: {path!r}, no such file")
     if not path.endswith(".keras"):
@@ -41,12 +45,12 @@ def load_features(path, *patterns):
 
     Args:
         path: the `.keras` file or the SavedModel folder.
-        *patterns: shell patterns that choose among the taps.
+        *patterns: shell patterns that choose among the taps, or lists of them.
 
     Raises:
         ValueError: for a path that is neither, or a pattern that fits no tap.
     """
-    path = os.fspath(path)
+    path, patterns = os.fspath(path), as_patterns(patterns)
     if os.path.isdir(path):
         return SavedFeatures(path, patterns)
     model = load_model(path)
@@ -88,8 +92,12 @@ class SavedFeatures:
 
     @property
     def input_shape(self):
-        """Shape of the images, (example, height, width, channel), None for what is free."""
-        return tuple(self._serve.structured_input_signature[1][self._input].shape)
+        """Shape of the images, (example, height, width, channel), None for what is free.
+
+        None where not even the number of axes is known.
+        """
+        shape = self._serve.structured_input_signature[1][self._input].shape
+        return None if shape.rank is None else tuple(shape)
 
     def __call__(self, images):
         outputs = self._serve(**{self._input: tf.cast(images, tf.float32)})

@@ -5,7 +5,7 @@ import re
 import keras
 
 from vit_tf.models.transformer import TokenDense
-from vit_tf.names import match
+from vit_tf.names import as_patterns, match
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.taps import recorder
 from vit_tf.taps.segments import split
@@ -60,11 +60,12 @@ def submodel(model, *patterns):
 
     Args:
         model: a built Keras model of one input, functional or subclassed.
-        *patterns: shell patterns such as `"block*/mlp/sum"`.
+        *patterns: shell patterns such as `"block*/mlp/sum"`, or lists of them.
 
     Raises:
         ValueError: for a pattern that fits no tap, listing near matches, or an unbuilt model.
     """
+    patterns = as_patterns(patterns)
     if not patterns:
         raise ValueError("Expected at least one tap pattern, such as 'block*/mlp/sum'.")
     if not isinstance(model, keras.Model):

@@ -4,6 +4,9 @@ import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
+from vit_tf.backend import require_tensorflow
+from vit_tf.image_shapes import require_images_of
+
 NAMED = 5  # class names in a message
 
 
@@ -21,9 +24,13 @@ def top_k_accuracy(model, dataset, ks=(1, 5)):
         dict from k to the share, in the order of `ks`.
 
     Raises:
-        ValueError: for labels outside the model's classes, scores that are not finite or not of
-            shape (example, class), or no examples.
+        ValueError: for images of another shape than the model's, labels outside its classes,
+            another backend of Keras than TensorFlow, scores that are not finite or not of shape
+            (example, class), or no examples.
     """
+    require_tensorflow("evaluation")
+    if isinstance(dataset, tf.data.Dataset):
+        require_images_of(model, dataset.element_spec[0])
     score = tf.function(lambda images: model(images), reduce_retracing=True)
     batches = tqdm(dataset, "Evaluating", delay=2, leave=False)
     ranks = [_ranks(score(images), labels) for images, labels in batches]

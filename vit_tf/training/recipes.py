@@ -2,18 +2,23 @@
 
 import contextlib
 import dataclasses
+import logging
 import os
 
 import keras
 import tensorflow as tf
 
 from vit_tf import data, distribute
+from vit_tf.backend import require_tensorflow
 from vit_tf.distribute.cluster import explained_failures, is_chief
+from vit_tf.image_shapes import require_images_of
 from vit_tf.names import choose
 from vit_tf.training import checkpointing
 from vit_tf.training.locks import only_process
 from vit_tf.training.objectives import SoftmaxCrossEntropy, Top1Accuracy
 from vit_tf.training.optimizers import DECAYS, AdamW, WarmupDecay
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +117,7 @@ class Recipe:
 
 def compile_classifier(model, optimizer, label_smoothing=0.0):
     """Compile a model for cross-entropy and top-1 accuracy, under its own strategy."""
+    require_tensorflow("training")
     with model.distribute_strategy.scope():
         model.compile(
             optimizer=optimizer,
@@ -145,7 +151,8 @@ def train(
     `configuration.json` and `state/` (to resume after the last whole epoch). A resumed run on one
     device ends with the very weights of an undisturbed one if every shuffle of `train` has a seed
     and `keras.utils.set_random_seed` was called before. Of several workers, which must share the
-    directory, only the chief writes; on a TPU, batches smaller than the first are left out.
+    directory, only the chief writes; on a TPU, batches smaller than the first are left out. A run
+    that is finished is loaded, and a line of the log says so.
 
     Args:
         model: a built `keras.Model` from images to logits.
@@ -164,10 +171,12 @@ def train(
         `FineTuning`, per round), those before a resume included.
 
     Raises:
-        ValueError: for labels outside the model's classes, a folder of another run or one that
-            another process works in, a damaged state, or a loss that is no longer finite.
+        ValueError: for images of another shape than the model's, labels outside its classes,
+            another backend of Keras than TensorFlow, a folder of another run or one that another
+            process works in, a damaged state, or a loss that is no longer finite.
         ConnectionError: if another worker stops.
     """
+    require_tensorflow("training")
     directory = os.fspath(directory)
     if not model.built:
         raise ValueError(f"Expected a built model. Received: {model.name!r}, which is not")
@@ -175,6 +184,7 @@ def train(
         train, validation = distribute.full_batches(train), distribute.full_batches(validation)
     num_batches = _num_batches(train)
     for dataset in (train, validation):
+        require_images_of(model, dataset.element_spec[0])
         data.check_labels(dataset, _num_classes(model))
     recipe.compile(model, num_batches)
     configuration = {
@@ -198,6 +208,9 @@ def _fit(model, recipe, train, validation, configuration, directory, verbose, ca
     batches = recipe.augment(train, _num_classes(model))
     rounds, steps = recipe.rounds(num_batches)
     rounds_done = len(history.get("loss", ()))
+    if rounds_done >= rounds and is_chief():
+        # The callbacks still see a training begin and end, and may write what a kill cost them.
+        log.warning("The run in %r is finished; it is loaded, and nothing is trained", directory)
     passes_done, batches_done = divmod(rounds_done * steps, num_batches)
     # A seeded shuffle takes its order from how many iterators there were; making one reads nothing.
     # `fit` makes more than one per epoch, unless the data repeat and the steps are counted.

@@ -1,0 +1,98 @@
+"""Calling features: from a batch of images to named taps, or one line about what is wrong."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from vit_tf.backend import require_tensorflow
+from vit_tf.image_shapes import require_images
+
+EXPECTED = "Expected features to be a callable from images to {tap: tensor}"
+HOW = ", such as vit_tf.submodel(model, 'block*')"
+
+
+def taps_of(features, images):
+    """The taps of features for a batch of images: dict from name to tensor.
+
+    Raises:
+        ValueError: for features that are no callable or return no dict of taps, images of another
+            shape than they take, or a backend of Keras other than TensorFlow.
+    """
+    require_features(features, images)
+    taps = features(images)
+    if not isinstance(taps, Mapping) or not taps:
+        name = getattr(features, "name", None) or getattr(features, "__name__", repr(features))
+        what = "a tensor" if tf.is_tensor(taps) else f"{type(taps).__name__}"
+        raise ValueError(f"{EXPECTED}{HOW}. Received: {name!r}, which returns {what}")
+    return taps
+
+
+def require_features(features, images):
+    """Raises a `ValueError` for what `taps_of` refuses before it calls the features."""
+    require_tensorflow("measurements")
+    if not callable(features):
+        raise ValueError(f"{EXPECTED}{HOW}. Received: {_described(features)}")
+    shape = getattr(features, "input_shape", None)
+    if isinstance(shape, tuple):
+        require_images(images.shape, shape)
+
+
+def _described(features):
+    if isinstance(features, Mapping):
+        return "a dict; activations at hand are compared by cka({name: array})"
+    if hasattr(features, "shape"):
+        return (
+            f"an array of shape {tuple(features.shape)}; activations at hand are compared by "
+            "cka({name: array})"
+        )
+    return repr(features)
+
+
+def of_arrays(*activations):
+    """Activations at hand as one data set, and as features that take their part of it.
+
+    Each row of the data set holds all activations of one example, flattened.
+
+    Args:
+        *activations: dicts from layer to array of shape (example, ...), of the same examples.
+
+    Returns:
+        float32 array of shape (example, number), and a callable from its rows to
+        `{layer: tensor of shape (example, channel)}` for each of the dicts.
+
+    Raises:
+        ValueError: for what is no such dict, or arrays of other numbers of examples.
+    """
+    columns, features = [], []
+    for of in activations:
+        if not isinstance(of, Mapping) or not of:
+            raise ValueError(
+                "Expected activations to be {name: array of shape (example, ...)}. "
+                f"Received: {type(of).__name__}"
+            )
+        arrays = {layer: np.asarray(values, np.float32) for layer, values in of.items()}
+        if any(values.ndim == 0 for values in arrays.values()):
+            raise ValueError("Expected arrays of shape (example, ...). Received: a single number")
+        first = sum(column.shape[1] for column in columns)
+        columns += [values.reshape(len(values), -1) for values in arrays.values()]
+        features.append(_Columns(tuple(of), first, [c.shape[1] for c in columns[-len(of) :]]))
+    sizes = sorted({len(column) for column in columns})
+    if len(sizes) > 1:
+        raise ValueError(
+            f"Expected activations of the same examples. Received: arrays of {sizes} examples"
+        )
+    return np.concatenate(columns, axis=1), *features
+
+
+class _Columns:
+    """Features that are some columns of the rows of `of_arrays`."""
+
+    name = "activations"
+
+    def __init__(self, layers, first, sizes):
+        self._layers, self._first, self._sizes = layers, first, sizes
+
+    def __call__(self, rows):
+        mine = rows[:, self._first : self._first + sum(self._sizes)]
+        return dict(zip(self._layers, tf.split(mine, self._sizes, axis=1), strict=True))

@@ -1,0 +1,158 @@
+"""The commonest first mistakes are answered by one line that says what to do."""
+
+import evaluate
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from vit_tf import TokenGrid, analysis
+from vit_tf.analysis.probes.few_shot import few_shot
+from vit_tf.training.evaluation import top_k_accuracy
+
+IMAGES = np.random.default_rng(0).normal(size=(8, 8, 8, 3)).astype("float32")
+LABELED = tf.data.Dataset.from_tensor_slices((IMAGES, np.arange(8) % 2)).batch(8)
+PAIR = {"images": IMAGES[:2], "points": np.full((1, 2, 2), 4.0), "category": "cat"}
+GRID = TokenGrid(2, 2, 1, 4)
+
+
+@pytest.fixture(scope="module")
+def vit():
+    keras.utils.set_random_seed(0)
+    return vit_tf.ViT((8, 8, 3), 4, 2, 1, 8, 8, num_classes=3)
+
+
+CALLS = {
+    "cka": lambda features, images: analysis.cka(features, images),
+    "receptive_field": lambda features, images: analysis.receptive_field(features, images),
+    "ridge_probe": lambda features, images: analysis.ridge_probe(
+        features, with_labels(images), with_labels(images), 2
+    ),
+    "knn_accuracy": lambda features, images: analysis.knn_accuracy(
+        features, with_labels(images), with_labels(images), 2
+    ),
+    "few_shot": lambda features, images: few_shot(
+        features, [(with_labels(images), None)], with_labels(images), 2, (1,), (1.0,)
+    ),
+    "dense_features": lambda features, images: analysis.dense_features(features, images, GRID),
+    "noise": lambda features, images: analysis.cka(analysis.gaussian_like(features), images),
+    "rollout": lambda features, images: analysis.rollout_of_images(features, images, GRID),
+}
+
+
+def with_labels(images):
+    return tf.data.Dataset.from_tensor_slices((images, np.arange(len(images)) % 2)).batch(8)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_model_or_function_of_images_to_a_tensor_is_offered_submodel(vit, call):
+    for features, name in ((vit, vit.name), (lambda images: 2 * images, "<lambda>")):
+        with pytest.raises(ValueError) as caught:
+            CALLS[call](features, IMAGES)
+        line = str(caught.value)
+        assert line.startswith("Expected features to be a callable from images to {tap: tensor}")
+        assert "vit_tf.submodel(model, 'block*')" in line and "\n" not in line
+        assert f"Received: '{name}', which returns a tensor" in line
+
+
+@pytest.mark.parametrize("call", [name for name in CALLS if name != "noise"])
+def test_activations_in_place_of_features_are_told_where_they_belong(call):
+    for wrong, what in (
+        (IMAGES, r"an array of shape \(8, 8, 8, 3\); .*compared by cka\(\{name: array\}\)"),
+        ("block*", r"'block\*'"),
+    ):
+        with pytest.raises(ValueError, match=rf"vit_tf\.submodel.*Received: {what}"):
+            CALLS[call](wrong, IMAGES)
+    if call != "cka":
+        with pytest.raises(ValueError, match=r"Received: a dict; .*by cka\(\{name: array\}\)"):
+            CALLS[call]({"layer": IMAGES}, IMAGES)
+
+
+@pytest.mark.parametrize("call", [name for name in CALLS if name != "dense_features"])
+def test_grey_images_are_told_how_to_become_colour_images(vit, call):
+    features, grey = vit_tf.submodel(vit, "block*/attention/weights"), IMAGES[..., :1]
+    message = (
+        r"Expected images of shape \(None, 8, 8, 3\)\. Received: shape \((?:None|8), 8, 8, 1\); "
+        r"grey images become colour images by numpy\.repeat\(images, 3, axis=-1\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        CALLS[call](features, grey)
+    with pytest.raises(ValueError, match=r"an axis of channels, images\[\.\.\., None\]"):
+        CALLS[call](features, grey[..., 0])
+
+
+def test_grey_images_are_refused_in_training_and_evaluation(vit, tmp_path):
+    foreign = keras.Sequential(
+        [keras.Input((8, 8, 3)), keras.layers.Flatten(), *[keras.layers.Dense(3)]]
+    )
+    grey = with_labels(IMAGES[..., :1])
+    for model in (vit, foreign):
+        for call in (
+            lambda model: vit_tf.train(model, vit_tf.Recipe(epochs=1), grey, grey, tmp_path / "r"),
+            lambda model: top_k_accuracy(model, grey),
+        ):
+            with pytest.raises(ValueError, match=r"Received: shape \(None, 8, 8, 1\); grey"):
+                call(model)
+        assert len(top_k_accuracy(model, LABELED)) == 1
+    with pytest.raises(ValueError, match=r"grey images need an axis of channels"):
+        top_k_accuracy(vit, with_labels(IMAGES[..., 0]))
+    assert not (tmp_path / "r").exists()
+
+
+def test_submodel_takes_lists_of_patterns(vit, tmp_path):
+    patterns = ["block00/mlp/sum", "pooled"]
+    for features in (
+        vit_tf.submodel(vit, patterns),
+        vit_tf.submodel(vit, tuple(patterns[:1]), "pooled"),
+    ):
+        assert features.taps == vit_tf.submodel(vit, *patterns).taps == tuple(patterns)
+    vit_tf.submodel(vit, patterns).save(tmp_path / "taps.keras")
+    assert vit_tf.load_features(tmp_path / "taps.keras", ["pooled"]).taps == ("pooled",)
+    for wrong in (3, ["pooled", None]):
+        with pytest.raises(ValueError, match=r"Expected tap patterns to be text.*Received: "):
+            vit_tf.submodel(vit, wrong)
+    with pytest.raises(ValueError, match="Expected at least one tap pattern"):
+        vit_tf.submodel(vit, [])
+
+
+def test_a_saved_model_folder_is_told_what_opens_it(vit, tmp_path, capsys):
+    folder = tmp_path / "exported"
+    vit_tf.submodel(vit, "pooled").export(folder, verbose=False)
+    with pytest.raises(ValueError, match=r"exported', a SavedModel folder, which load_features"):
+        vit_tf.load_model(folder)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"empty', a folder$"):
+        vit_tf.load_model(tmp_path / "empty")
+    assert evaluate.main([str(folder)]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("error: Expected path to be a .keras file.")
+    assert line.endswith("a SavedModel folder, which load_features opens")
+
+
+@pytest.mark.parametrize(
+    "pattern, near",
+    [
+        ("*wights", "near matches: block00/attention/weights, block01/attention/weights)"),
+        ("Block*", "near matches: block00/attention/norm, "),
+        ("block*/MLP/sum", "near matches: block00/mlp/sum, block01/mlp/sum)"),
+        ("block01/mlp/sun", "near matches: block01/mlp/sum, block00/mlp/sum)"),
+        ("block7/*/branhc", "near matches: block00/attention/branch, "),
+        ("xyzzy*", "there are: embedding, "),
+    ],
+)
+def test_near_matches_of_patterns(vit, pattern, near):
+    with pytest.raises(ValueError) as caught:
+        vit_tf.submodel(vit, pattern)
+    assert f"({near}" in str(caught.value)
+
+
+def test_a_saved_model_that_tells_no_shape_is_measured_all_the_same(tmp_path):
+    module = tf.Module()
+    any_shape = tf.TensorSpec(None, tf.float32, name="images")
+    module.serve = tf.function(lambda images: {"half": images / 2}, input_signature=[any_shape])
+    tf.saved_model.save(module, str(tmp_path / "any"), signatures=module.serve)
+    features = vit_tf.load_features(tmp_path / "any")
+    assert features.input_shape is None
+    expected = analysis.cka(lambda images: {"half": images}, IMAGES)["cka"]
+    np.testing.assert_allclose(analysis.cka(features, IMAGES)["cka"], expected, atol=1e-6)
