@@ -10,6 +10,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vit_tf.files import write_whole
 
 from .. import plots
@@ -273,14 +275,16 @@ def _timings(results):
 
 
 def _undefined(results):
-    """The layers that are grey in heatmaps: list as of `Report.left_out`."""
+    """The layers without a similarity to others: list as of `Report.left_out`."""
     found = []
     for name, result in results.items():
         if name.startswith("cka.") and result is not None and "." not in name[4:]:
             grey = result["layer_x"].values[result["cka"].isnull().all("layer_y").values]
-            if len(grey):
-                found.append(f"{result.attrs['model']}: {', '.join(grey)}.")
-    return [("Layers whose similarity is not a number (grey in heatmaps)", found)] if found else []
+            constant = np.atleast_1d(result.attrs.get("constant_layers", "none")).tolist()
+            layers = [*grey, *(layer for layer in constant if layer != "none")]
+            if layers:
+                found.append(f"{result.attrs['model']}: {', '.join(layers)}.")
+    return [("Layers without a similarity, as they do not vary", found)] if found else []
 
 
 def describe_model(opened, model):

@@ -13,7 +13,7 @@ from ...plots import plot_probe_map, plot_probes, plot_summary_probes, plot_toke
 from ...probes.ridge import L2, probe_statistic, score_statistic, select_l2
 from ...study.figure import Figure, each, together
 from ...study.judge import finding
-from ...study.measurement import DATA, statistic
+from ...study.measurement import DATA, statistic, task
 from ...study.models import MOST_PANELS, spread
 from ..chapters import PROBES
 from . import RAGHU
@@ -25,7 +25,7 @@ RESULTS = {
     "spatial": "ridge_probe_rest",
     "each": "ridge_probe_tokens",
 }
-SUMMARIES = {"cls": "CLS token", "all": "mean of all", "spatial": "mean without CLS"}
+SUMMARIES = {"cls": "first token", "all": "mean of all", "spatial": "mean without the first"}
 
 
 def ridge_probe_of(model, tokens="all"):
@@ -84,12 +84,29 @@ def token_probe_of(model):
     return ridge_probe_of(model, "each")
 
 
+def first_place_probe_of(model):
+    """Of the probes on single tokens that of the first one: of a model without CLS it has a place.
+
+    Figure F.3, where it stands beside the CLS token of other models.
+    """
+    return task(
+        RESULTS["cls"],
+        model,
+        lambda probes: probes.isel(token=0, drop=True),
+        inputs=(ridge_probe_of(model, "each"),),
+    )
+
+
 def summary_probes_of(model):
     """Accuracy of probes on each summary of the tokens of a model."""
     if model.role == "model" and not model.has_tokens:
         return None
-    if not model.has_cls:
-        return {SUMMARIES["all"]: ridge_probe_of(model, "all")}
+    model.require_grid()
+    if not model.grid.prefix:
+        return {
+            SUMMARIES["cls"]: first_place_probe_of(model),
+            SUMMARIES["all"]: ridge_probe_of(model),
+        }
     return {words: ridge_probe_of(model, tokens) for tokens, words in SUMMARIES.items()}
 
 
@@ -171,7 +188,8 @@ def summaries_caption(models, results):
     if not _any_prefix(models):
         return f"{shown}."
     return (
-        f"{shown}: where the CLS token rises above the mean, it has gathered what the others hold."
+        f"{shown}: where the first token of a model with CLS rises above the mean, the class token "
+        "has gathered what the others hold."
     )
 
 

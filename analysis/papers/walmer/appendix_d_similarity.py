@@ -44,8 +44,13 @@ def norm_cka_of(model):
     norms = [tap for tap in model.taps if f"/{tap}".endswith("/norm")]
     if len(norms) < 2:
         model.lacks("norms that are known")
-    chosen = dict.fromkeys(("layer_x", "layer_y"), norms)
-    return task("norm_cka", model, lambda result: result.sel(chosen), inputs=(cka_of(model),))
+
+    def make(result):
+        """Of the layers that vary, those after a norm."""
+        chosen = [tap for tap in norms if tap in result["layer_x"].values]
+        return result.sel(layer_x=chosen, layer_y=chosen)
+
+    return task("norm_cka", model, make, inputs=(cka_of(model),))
 
 
 def residual_cka_of(model):

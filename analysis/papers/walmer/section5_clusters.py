@@ -8,6 +8,7 @@ import xarray as xr
 from ...engine.estimates import Sample, bootstrap, difference, lower, rank_correlation
 from ...engine.pooling import pooled_statistic
 from ...engine.results import expect_variable, layer_names
+from ...engine.tokens import grid_of
 from ...plots import plot_clustering
 from ...probes.clustering import cluster_scores, object_statistic
 from ...study.figure import Figure, together
@@ -28,7 +29,8 @@ def summary(model):
 
 def summarised(model, tokens):
     """The block outputs, without the embedding for CLS, which is there the same for all images."""
-    taps = model.blocks if model.has_sums else spread(model.blocks, MOST_PANELS)
+    taps = model.blocks if tokens == "all" else model.on_grid(model.blocks)
+    taps = taps if model.has_sums else spread(taps, MOST_PANELS)
     return [tap for tap in taps if "/" in tap] if tokens == "cls" else taps
 
 
@@ -38,7 +40,7 @@ def pooled_of(model, tokens, reads="test"):
         f"pooled_{tokens}_{reads}",
         model,
         summarised(model, tokens),
-        lambda _: pooled_statistic(tokens, model.grid),
+        lambda features: pooled_statistic(tokens, grid_of(features, None)),
         reads=reads,
         kept=False,
     )
