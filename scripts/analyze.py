@@ -100,7 +100,7 @@ def analyze(figures, options):
     description = common.describe_data(options)
     with reporting.strategy_in(options.out, options.strategy):
         opened, images = analyze_models.open_all(options)
-        options.sizes = sizes(options, description)
+        options.sizes = reporting.test_sizes(options, description)
         data = reporting.read_data(options, description, preprocessing=images)
         data.facts.update(
             data=options.data, sizes=options.sizes, seed=options.seed, images=images.to_config()
@@ -125,15 +125,6 @@ def analyze(figures, options):
             models_table=rows,
             provenance=reporting.provenance("analyze.py", options, description),
         )
-
-
-def sizes(options, description):
-    """How many test images are measured: dict that is empty where that is not known."""
-    there = description.num_examples.get("test")
-    tested = options.take_test or there
-    if tested and not options.take_test and options.data != "digits":
-        tested = min(tested, reporting.LARGEST["test"])
-    return {"test": tested} if tested else {}
 
 
 INTRODUCTION = (

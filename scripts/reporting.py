@@ -76,6 +76,27 @@ def list_figures(figures, roles=True):
     return "\n".join(lines)
 
 
+def subset_sizes(options, description):
+    """How many examples of each split to use: as asked for, by default all or the largest."""
+    sizes = dict(description.num_examples)
+    if "validation" not in sizes:
+        sizes["validation"] = round(0.1 * sizes["train"])
+        sizes["train"] -= sizes["validation"]
+    if options.data != "digits":
+        sizes = {split: min(count, LARGEST[split]) for split, count in sizes.items()}
+    asked = {"train": options.take, "test": options.take_test}
+    return sizes | {split: count for split, count in asked.items() if count is not None}
+
+
+def test_sizes(options, description):
+    """How many test images are measured: dict that is empty where that is not known."""
+    there = description.num_examples.get("test")
+    tested = options.take_test or there
+    if tested and not options.take_test and options.data != "digits":
+        tested = min(tested, LARGEST["test"])
+    return {"test": tested} if tested else {}
+
+
 def read_data(options, description, **images):
     """The images that the measurements read.
 

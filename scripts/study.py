@@ -26,25 +26,12 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 import common
 import reporting
-from reporting import LARGEST
 
 log = logging.getLogger("vit_tf.study")
 
 # What suits a data set on two CPU cores; each field is a flag too.
 DIGITS = {"epochs": 20, "bit_epochs": 10, "shift": 2}
 OTHERS = {"epochs": 9, "bit_epochs": 3, "shift": 0}
-
-
-def subset_sizes(options, description):
-    """How many examples of each split to use: as asked for, by default all or the largest."""
-    sizes = dict(description.num_examples)
-    if "validation" not in sizes:
-        sizes["validation"] = round(0.1 * sizes["train"])
-        sizes["train"] -= sizes["validation"]
-    if options.data != "digits":
-        sizes = {split: min(count, LARGEST[split]) for split, count in sizes.items()}
-    asked = {"train": options.take, "test": options.take_test}
-    return sizes | {split: count for split, count in asked.items() if count is not None}
 
 
 def train_models(figures, options, num_classes):
@@ -129,7 +116,7 @@ def make_study(figures, options):
     from vit_tf.analysis.study.assemble import write_figures
 
     description = common.describe_data(options)
-    options.sizes = subset_sizes(options, description)
+    options.sizes = reporting.subset_sizes(options, description)
     data = reporting.read_data(options, description, image_size=options.image_size)
     with reporting.strategy_in(options.out, options.strategy):
         models, rows = train_models(figures, options, description.num_classes)
