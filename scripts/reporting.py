@@ -14,7 +14,6 @@ import annotations
 import common
 
 import vit_tf
-from vit_tf.analysis.study.measure import Data
 from vit_tf.training.locks import only_process
 
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other than the digits
@@ -105,6 +104,8 @@ def read_data(options, description, **images):
         description: the `vit_tf.data.Description` of the data.
         **images: what tells `vit_tf.data.load` the size of the images.
     """
+    from vit_tf.analysis.study.data import Data
+
     classes = common.chosen_classes(options)
     source = {"seed": options.seed, "data_dir": options.data_dir, **classes, **images}
     load = partial(vit_tf.data.load, options.data, **source)
