@@ -1,0 +1,92 @@
+"""Trains with augmentations, from the start or from where an earlier run was killed.
+
+    python tests/resume_worker.py AUGMENTATION FOLDER [STEP]
+
+With a step the process kills itself, as a machine that fails would, when it has done so many.
+"""
+
+import json
+import os
+import signal
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import numpy as np
+
+from vit_tf import MaskedPatchPrediction, ViT, data
+from vit_tf.finetuning import FineTuning
+from vit_tf.pretraining import Pretraining
+from vit_tf.training import Recipe, train
+
+EVERY = {
+    "mixup": 0.4,
+    "cutmix": 1.0,
+    "flip": True,
+    "shift": 2,
+    "rand_augment": {"magnitude": 0.9, "augmentations_per_image": 2},
+}
+# RandAugment takes long to trace.
+ALONE = [name for name in EVERY if name != "rand_augment"]
+COMMON = {"epochs": 3, "ema": 0.6}
+TUNED = {"mixup": 0.4, "flip": True, "resize": (10, 10), "crop": (8, 8)}
+RECIPES = {
+    "none": Recipe(**COMMON),
+    **{name: Recipe(**COMMON, **{name: EVERY[name]}) for name in ALONE},
+    "every": Recipe(**COMMON, **EVERY),
+    # A pass has 4 steps, so that a round is one and a half.
+    "fine-tuning": FineTuning(steps=18, validations=3, ema=0.6, **TUNED),
+    "masks": Pretraining(**COMMON),
+}
+
+
+def make_run(name):
+    """A tiny model with dropout, a recipe, and the digits to train and to validate it on."""
+    keras.utils.set_random_seed(3)
+    recipe = RECIPES[name]
+    side = getattr(recipe, "resize", None) or (8, 8)
+    training, validation = data.load(
+        "digits",
+        image_size=side,
+        splits=("train", "validation"),
+        take={"train": 60, "validation": 20},
+        batch_size=16,
+    )
+    if name == "fine-tuning":
+        validation = validation.map(lambda images, labels: (images[:, 1:9, 1:9], labels))
+    if name == "masks":
+        model = ViT((8, 8, 3), 4, 1, 2, 8, 8, num_classes=10, dropout_rate=0.2)
+        training = data.augment(training, 10, **EVERY | {"rand_augment": False})
+        masks = {"grid": model.token_grid, "preprocessing": model.preprocessing}
+        training = data.mask_patches(training, **masks)
+        validation = data.mask_patches(validation, fixed=True, **masks)
+        return MaskedPatchPrediction(model), recipe, training, validation
+    layers = [keras.layers.Flatten(), keras.layers.Dropout(0.2), keras.layers.Dense(10)]
+    return keras.Sequential([keras.Input((8, 8, 3)), *layers]), recipe, training, validation
+
+
+def run(name, folder, callbacks=()):
+    """Train to the end; all weights of the model and its history."""
+    model, *rest = make_run(name)
+    history = train(model, *rest, folder, verbose=0, callbacks=callbacks)
+    return [np.asarray(weight) for weight in model.get_weights()], history
+
+
+class Kill(keras.callbacks.Callback):
+    """Ends the process at once after so many steps, without a chance to clear up."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.left = step
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if not self.left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    name, folder, *step = sys.argv[1:]
+    weights, history = run(name, folder, [Kill(int(step[0]))] if step else [])
+    np.savez(os.path.join(folder, "weights.npz"), *weights, history=json.dumps(history))

@@ -1,0 +1,56 @@
+"""Runs with augmentations that are killed and resumed end with the weights of undisturbed ones."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from resume_worker import ALONE, RECIPES, run
+from test_training import kill_at
+
+WORKER = Path(__file__).parent / "resume_worker.py"
+
+
+def equal(found, expected):
+    return all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The weights of a run without augmentation."""
+    return run("none", tmp_path_factory.mktemp("plain"))[0]
+
+
+@pytest.mark.parametrize("name", [n for n in RECIPES if n not in ("none", "every")])
+def test_resumed_weights_are_the_undisturbed_ones_bit_for_bit(tmp_path, monkeypatch, plain, name):
+    weights, history = run(name, tmp_path / "whole")
+    folder = tmp_path / "killed"
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+        kill_at(context, "on_train_batch_end", 14 if name == "fine-tuning" else 10)
+        run(name, folder)
+    assert os.listdir(folder / "state") == ["epoch-0002.npz"]
+    again, history_again = run(name, folder)
+    assert equal(again, weights) and history_again == history
+    if name in ALONE:
+        assert not equal(weights, plain)
+
+
+def test_a_process_that_is_killed_leaves_what_another_goes_on_with(tmp_path):
+    """With all augmentations at once, RandAugment among them."""
+
+    def work(folder, *step, status=0):
+        line = [sys.executable, WORKER, "every", tmp_path / folder, *map(str, step)]
+        done = subprocess.run(line, capture_output=True, text=True)
+        assert done.returncode == status, done.stderr[-3000:]
+
+    work("whole")
+    work("killed", 10, status=-signal.SIGKILL)
+    assert os.listdir(tmp_path / "killed" / "state") == ["epoch-0002.npz"]
+    work("killed")
+    whole, killed = (np.load(tmp_path / name / "weights.npz") for name in ("whole", "killed"))
+    assert whole.files == killed.files and len(json.loads(str(whole["history"]))["loss"]) == 3
+    assert equal(*([file[name] for name in file.files] for file in (killed, whole)))
