@@ -16,9 +16,9 @@ import keras
 import numpy as np
 
 from vit_tf import MaskedPatchPrediction, ViT, data
-from vit_tf.finetuning import FineTuning
-from vit_tf.pretraining import Pretraining
-from vit_tf.training import Recipe, train
+from vit_tf.training.finetuning import FineTuning
+from vit_tf.training.pretraining import Pretraining
+from vit_tf.training.recipes import Recipe, train
 
 EVERY = {
     "mixup": 0.4,
