@@ -18,7 +18,7 @@ def choose_figures(numbers=()):
     Raises:
         ValueError: for a number that no entry has.
     """
-    known = [number for entry in FIGURES for number in entry.numbers]
+    known = dict.fromkeys(number for entry in FIGURES for number in entry.numbers)
     unknown = [number for number in numbers if number not in known]
     if unknown:
         raise ValueError(

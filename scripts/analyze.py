@@ -29,23 +29,11 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-import analyze_models
-import analyze_subjects
 import common
 import reporting
 from own_modules import add_imports
 
 import vit_tf
-from vit_tf import analysis
-from vit_tf.analysis.figures import (
-    FIGURES,
-    choose_figures,
-    left_out,
-    plan_rows,
-    without_failures,
-)
-from vit_tf.analysis.measure import attempt
-from vit_tf.analysis.pictures import draw
 
 log = logging.getLogger("vit_tf.analyze")
 
@@ -86,6 +74,8 @@ def parse(arguments=None):
 
 def open_models(options):
     """The models that were asked for, and the preprocessing of the images that all of them see."""
+    import analyze_models
+
     opened = analyze_models.open_all(options.models, options.names)
     if options.taps and not any(model.is_foreign for model in opened):
         raise ValueError(
@@ -103,15 +93,33 @@ def open_models(options):
 
 def make_subjects(opened, images, options):
     """The models: list of `Subject`, their rows in the report, and what is left out of them."""
+    import analyze_subjects
+
     subjects, rows, still = [], [], []
     for model in opened:
-        subject, constant = analyze_subjects.subject_of(model, images, options)
+        few = images[: analyze_subjects.PROBES].numpy()
+        subject, constant = analyze_subjects.subject_of(model, few, options)
         log.info("%s: %d layers are read", model.name, len(subject.taps))
         subjects += [subject, *analyze_subjects.baselines_of(model, subject, options.seed)]
         rows.append(analyze_subjects.describe(model, subject))
         if constant:
             still.append(f"{model.name}: {', '.join(constant)}.")
     return subjects, rows, [("Layers that do not vary between images", still)] if still else []
+
+
+def add_accuracies(rows, opened, subjects, data, description, options):
+    """Adds the test accuracy to the rows of the models whose heads are of these classes."""
+    import analyze_subjects
+
+    found, folder = {}, options.out / "results"
+    own = [subject for subject in subjects if subject.role == "model"]
+    for row, model, subject in zip(rows, opened, own, strict=True):
+        found[row["model"]] = analyze_subjects.accuracy_of(
+            model, subject, data, description.class_names, folder
+        )
+    for row in rows if any(share is not None for share in found.values()) else ():
+        share = found[row["model"]]
+        row["test accuracy (%)"] = None if share is None else round(100 * share, 2)
 
 
 def read_data(options, description, entries, images):
@@ -130,19 +138,29 @@ def read_data(options, description, entries, images):
 
 def run(options):
     """List the figures, or measure and report."""
+    from vit_tf.analysis.figures import FIGURES, choose_figures
+
     if options.list:
         print("\n".join(f"{','.join(entry.numbers):24} {entry.title}" for entry in FIGURES))
         return
+    measure_and_report(choose_figures(reporting.figure_numbers(options)), options)
+
+
+def measure_and_report(entries, options):
+    """Measure what these figures show, draw them and write the report."""
+    from vit_tf.analysis.figures import left_out, plan_rows, without_failures
+    from vit_tf.analysis.measure import attempt
+    from vit_tf.analysis.pictures import draw
+
     start = time.perf_counter()
-    entries = choose_figures(reporting.figure_numbers(options))
     description = common.describe_data(options)
     with reporting.strategy_in(options.out, options.strategy):
         opened, preprocessing = open_models(options)
         data = read_data(options, description, entries, preprocessing)
-        few = next(iter(data.few))[0][: analyze_subjects.PROBES].numpy()
-        subjects, rows, still = make_subjects(opened, few, options)
+        subjects, rows, still = make_subjects(opened, next(iter(data.few))[0], options)
         planned = plan_rows(entries, subjects, data)
         wanted = [one for _, row in planned for one in row.measurements.values()]
+        add_accuracies(rows, opened, subjects, data, description, options)
         results, problems = attempt(wanted, data, options.out / "results")
         drawable, failed = without_failures(planned, results, problems)
         missing = [*left_out(entries, subjects, data), *failed, *still, *undefined(results)]
@@ -173,7 +191,7 @@ def report(rows, drawn, missing, results, description, preprocessing, options):
     """Writes `report.html` and returns its path."""
     names = [row["model"] for row in rows]
     height, width = preprocessing.size
-    return analysis.write_report(
+    return vit_tf.analysis.write_report(
         options.out / "report.html",
         title=f"What is inside {_listed(names)}",
         introduction=INTRODUCTION.format(

@@ -5,11 +5,13 @@ from functools import partial
 
 import numpy as np
 import reporting
+import xarray as xr
 
 import vit_tf
 from vit_tf import TokenGrid
-from vit_tf.analysis.store import fingerprint
+from vit_tf.analysis.store import fingerprint, keep, load
 from vit_tf.analysis.subjects import Subject, representations, spread
+from vit_tf.evaluation import match_classes, top_k_accuracy
 
 MOST_TAPS = 40  # of a model whose layers were not chosen
 PROBES = 3  # images to read the shapes of taps on, not one, as an axis that broadcasts has
@@ -159,6 +161,29 @@ def grid_of(opened, shapes, size, options):
             f"Received: {max(prefix, 0)} + {grid.rows} x {grid.columns}"
         )
     return TokenGrid.of_patches(size, options.patch_size, prefix)
+
+
+def accuracy_of(opened, subject, data, class_names, folder):
+    """Share of the test images that a model's own head gets right, kept in a folder of results.
+
+    Returns:
+        A float; None for a model whose last layer does not hold a number for each of these classes.
+    """
+    tap = subject.taps[-1]
+    if opened.is_saved_model or len(subject.shapes[tap]) != 1:
+        return None
+    try:
+        match_classes(getattr(opened.model, "class_names", None), *subject.shapes[tap], class_names)
+    except ValueError:
+        return None
+    path = folder / f"accuracy.{subject.slug}.nc"
+    key = fingerprint("accuracy", subject.key, data.facts, list(class_names))
+    result = load(path, key)
+    if result is None:
+        head = subject.features(tap)
+        share = top_k_accuracy(lambda images: head(images)[tap], data.test, ks=(1,))[1]
+        result = keep(xr.DataArray(share, name="accuracy"), path, key, {"model": subject.name})
+    return float(result)
 
 
 def describe(opened, subject):

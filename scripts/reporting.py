@@ -15,10 +15,6 @@ import annotations
 import common
 
 import vit_tf
-from vit_tf.analysis import gaussian_like
-from vit_tf.analysis.figure_entries import SECTIONS
-from vit_tf.analysis.measure import Data
-from vit_tf.analysis.store import fingerprint
 from vit_tf.locks import only_process
 
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other than the digits
@@ -31,7 +27,18 @@ def run_logged(parse, run, arguments=None):
     """Parse and run with progress on the standard error; the exit status."""
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("vit_tf").setLevel(logging.INFO)
-    return common.run_script(parse, run, arguments)
+    return common.run_script(parse, run, arguments, results_kept)
+
+
+def results_kept(options):
+    """What a stopped run leaves in a report's folder, and how to go on."""
+    kinds = {"trained model": "models/*.json", "result": "results/*.nc"}
+    counts = {what: len(list(options.out.glob(files))) for what, files in kinds.items()}
+    words = [f"{count} {what}{'s'[: count > 1]}" for what, count in counts.items() if count]
+    found = " and ".join(words)
+    if not found:
+        return common.NOTHING_KEPT
+    return f"{options.out} holds {found}; the same command goes on from there"
 
 
 def add_figures(add):
@@ -83,6 +90,8 @@ def read_data(options, description, entries, **images):
         entries: the figures; shapes are annotated only as far as these need it.
         **images: what tells `vit_tf.data.load` the size of the images.
     """
+    from vit_tf.analysis.measure import Data
+
     classes = common.chosen_classes(options)
     source = {"seed": options.seed, "data_dir": options.data_dir, **classes, **images}
     load = partial(vit_tf.data.load, options.data, **source)
@@ -125,8 +134,10 @@ def baselines(subject, fresh=None):
         fresh: function that makes a copy of the model with weights as before any training and
             returns a function from taps to its features; None where there is no such copy.
     """
+    from vit_tf.analysis.store import fingerprint
+
     made = cache(fresh) if fresh else None
-    features = {"noise": lambda *taps: gaussian_like(subject.features(*taps))}
+    features = {"noise": lambda *taps: vit_tf.analysis.gaussian_like(subject.features(*taps))}
     if fresh:
         features = {"fresh": lambda *taps: made()(*taps)} | features
     words = {"fresh": "untrained", "noise": "noise"}
@@ -147,6 +158,8 @@ def baselines(subject, fresh=None):
 
 def sections(drawn):
     """The sections of a report that have figures; `drawn` as `pictures.draw` returns it."""
+    from vit_tf.analysis.figure_entries import SECTIONS
+
     filled = [
         (heading, text, [figure for section, figure in drawn if section == key])
         for key, (heading, text) in SECTIONS.items()
@@ -165,9 +178,23 @@ def provenance(script, options, description):
     packages = ("vit_tf", "tensorflow", "keras", "numpy", "xarray", "matplotlib")
     return {
         "command": " ".join(["python", f"scripts/{script}", *sys.argv[1:]]),
-        "data": f"{options.data}: {description.num_examples}",
-        "options": {k: str(v) for k, v in vars(options).items()},
+        "data": {"name": options.data, "classes": description.num_classes}
+        | {f"{split} images": count for split, count in description.num_examples.items()},
+        "options": _chosen(options),
         "versions": {"python": platform.python_version()} | {p: version(p) for p in packages},
         "processor": f"{platform.machine()}, {os.cpu_count()} cores",
         "date": date.today().isoformat(),
     }
+
+
+def _chosen(options):
+    """The options that have a value, by their flags, as texts."""
+    texts = {}
+    for name, value in vars(options).items():
+        if isinstance(value, dict):  # numbers of images
+            value = ", ".join(f"{count} {split}" for split, count in value.items())
+        elif isinstance(value, list | tuple):
+            value = " ".join(map(str, value))
+        if value not in (None, "", False):
+            texts[name.replace("_", " ")] = str(value)
+    return texts

@@ -27,17 +27,9 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 import common
 import reporting
-import study_models
 from reporting import LARGEST
 
 import vit_tf
-from vit_tf import analysis
-from vit_tf.analysis.claims import as_dataset
-from vit_tf.analysis.figures import FIGURES, choose_figures, plan_rows
-from vit_tf.analysis.measure import measure
-from vit_tf.analysis.pictures import draw
-from vit_tf.analysis.store import write_whole
-from vit_tf.analysis.subjects import Subject
 
 log = logging.getLogger("vit_tf.study")
 
@@ -62,6 +54,10 @@ def subset_sizes(options, description):
 
 def train_models(entries, options, num_classes):
     """The models that the figures need, trained: list of `Subject`, and rows about them."""
+    import study_models
+
+    from vit_tf.analysis.subjects import Subject
+
     roles = {role for entry in entries for role in entry.roles}
     plans = study_models.make_plans(options, num_classes)
     plans = [plan for plan in plans if plan.role in roles]
@@ -104,12 +100,17 @@ def _untrained(load, seed):
 
 def judge(subjects, results, options):
     """The scorecard of the papers' findings, saved beside the results."""
+    import study_models
+
+    from vit_tf.analysis.claims import as_dataset
+    from vit_tf.analysis.store import write_whole
+
     by_role = {subject.role: subject for subject in reversed(subjects)}
     if "vit" not in by_role:
         return []
     block = f"block{study_models.NUM_LAYERS // 2:02d}"
     without = [s.slug for s in subjects if s.role == "without" and s.detail == block]
-    claims = analysis.scorecard(
+    claims = vit_tf.analysis.scorecard(
         results,
         **{role: by_role[role].slug for role in JUDGED if role in by_role},
         without=next(iter(without), None),
@@ -128,7 +129,7 @@ def report(claims, rows, drawn, results, description, options):
     trainings = [
         {"step": f"training of {row['model']}", "seconds": row["training (s)"]} for row in rows
     ]
-    return analysis.write_report(
+    return vit_tf.analysis.write_report(
         options.out / "report.html",
         title=f"What {len(rows)} vision models learned from {description.name}",
         introduction=INTRODUCTION.format(options=options, description=description),
@@ -184,11 +185,21 @@ def parse(arguments):
 
 def run(options):
     """List the figures, or train, measure and report."""
+    from vit_tf.analysis.figures import FIGURES, choose_figures
+
     if options.list:
         print(reporting.list_figures(FIGURES))
         return
+    make_study(choose_figures(reporting.figure_numbers(options)), options)
+
+
+def make_study(entries, options):
+    """Train what these figures need, measure, draw and write the report."""
+    from vit_tf.analysis.figures import plan_rows
+    from vit_tf.analysis.measure import measure
+    from vit_tf.analysis.pictures import draw
+
     start = time.perf_counter()
-    entries = choose_figures(reporting.figure_numbers(options))
     description = common.describe_data(options)
     options.sizes = subset_sizes(options, description)
     data = reporting.read_data(options, description, entries, image_size=options.image_size)
