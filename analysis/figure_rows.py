@@ -25,6 +25,8 @@ class Row:
         draw: function of a dict from label to result; returns a Matplotlib figure.
         interactive: function of a result that returns what answers to the mouse, or None.
         baselines: those of the labels that are only there to compare the others with.
+        instead: function of the results to the sentence that takes the picture's place, or to None
+            where there is something to see.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Row:
     draw: Callable
     interactive: Callable | None = None
     baselines: tuple[str, ...] = ()
+    instead: Callable | None = None
 
 
 def by_role(subjects, *roles):
@@ -174,10 +177,15 @@ def skips_by_depth(subjects, variable):
 
 def tokens_and_patches(subjects):
     """Figures 9, 10 and D.1 to D.3: which patches of the image a token resembles."""
-    caption = (
-        "Each panel is one token or place and shows which patches of the image it resembles; the "
-        "frame marks its own. Grey patches are the same in all images."
-    )
+
+    def caption(results):
+        (result,) = results.values()
+        gaps = " Grey patches are the same in all images." if result.isnull().any() else ""
+        return (
+            "Each panel is one token or place and shows which patches of the image it resembles; "
+            f"the frame marks its own. Colours span the values of all panels.{gaps}"
+        )
+
     for subject in by_role(subjects, "vit", "gap", "resnet", "model"):
         last = measurements.localization(subject)
         yield Row(
@@ -213,7 +221,8 @@ def probes_by_token(subjects):
             "ridge-probe-tokens",
             "Accuracy of linear probes on single tokens",
             "Each point is the mean accuracy of as many linear classifiers as the layer has "
-            "places, each of them shown one token, without CLS; the band is their range.",
+            f"places, each of them shown one token{_without_prefix(chosen)}; the band is their "
+            "range.",
             {subject.name: measurements.ridge_probe(subject, "each") for subject in chosen},
             drawing.token_probes,
         )
@@ -228,6 +237,10 @@ def probes_by_token(subjects):
         )
 
 
+def _without_prefix(subjects):
+    return ", without CLS" if any(s.grid and s.grid.prefix for s in subjects) else ""
+
+
 VARIANTS = {"first": "first token", "mean": "mean of all", "rest": "mean without the first"}
 
 
@@ -239,9 +252,8 @@ def probes_by_aggregation(subjects):
         yield Row(
             "ridge-probe-variants",
             "Accuracy of linear probes on different summaries of the tokens",
-            "Colours are models and line styles what the linear classifier is shown: where the "
-            "first token of the CLS model rises above the mean, the class token has gathered what "
-            "the others hold.",
+            "Colours are models and line styles what the linear classifier is shown"
+            + _where_cls_is_ahead(chosen),
             {
                 f"{subject.name}: {words}": measurements.ridge_probe(subject, tokens)
                 for subject in chosen
@@ -249,6 +261,15 @@ def probes_by_aggregation(subjects):
             },
             drawing.probe_variants,
         )
+
+
+def _where_cls_is_ahead(subjects):
+    if not any(subject.grid and subject.grid.prefix for subject in subjects):
+        return "."
+    return (
+        ": where the first token of a model with CLS rises above the mean, the class token has "
+        "gathered what the others hold."
+    )
 
 
 def probes_by_depth(subjects):

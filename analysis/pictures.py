@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 def draw(planned, results, folder):
     """Every picture as a PNG in `folder / "figures"`; none is drawn twice.
 
+    Where a sentence says all there is to see, it stands in the picture's place.
+
     Args:
         planned: list of (entry, `Row`) from `figures.plan_rows`.
         results: dict from result name to result, as `measure` returns it.
@@ -30,6 +32,10 @@ def draw(planned, results, folder):
         chosen = {label: results[one.name] for label, one in row.measurements.items()}
         caption = row.caption(chosen) if callable(row.caption) else row.caption
         path = folder / "figures" / f"{row.name}.png"
+        if row.instead and (sentence := row.instead(chosen)):
+            path.unlink(missing_ok=True)
+            drawn.append((entry.section, _report_figure(entry, row, sentence, chosen, None)))
+            continue
         made_of = {label: result.attrs["key"] for label, result in chosen.items()}
         key = fingerprint(made_of, row.title, caption, drawing_code())
         if keys.get(row.name) != key or not path.exists():

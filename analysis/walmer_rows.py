@@ -46,6 +46,7 @@ def offsets_of_attention(subjects):
             "everywhere (global).",
             {subject.name: measurements.head_classes(subject)},
             drawing.alone(plots.plot_head_classes),
+            instead=drawing.one_kind,
         )
 
 
@@ -57,7 +58,8 @@ def repeated_patterns(subjects):
             f"Sparse patterns of attention that repeat in {subject.name}",
             "Each cell compares two layers' heads in the same image: high where both attend to "
             "the same few tokens, whatever the query, and low where attention is spread out or "
-            "differs. A bright block is a pattern that goes through those layers.",
+            "differs. A bright block is a pattern that goes through those layers; colours span "
+            "the values.",
             {subject.name: measurements.attention_patterns(subject)},
             drawing.alone(plots.plot_attention_patterns),
         )
@@ -125,8 +127,10 @@ def last_layers_compared(subjects):
         yield Row(
             "last-layers",
             "Similarity of the models' last layers",
-            "Each cell compares the last layers of two models, of their CLS tokens and of all "
-            "tokens with a place: bright cells are models that end at a like representation.",
+            "Each cell compares the last layers of two models, "
+            + ("of their CLS tokens and " if any(m.has_cls for m in models) else "")
+            + "of all tokens with a place: bright cells are models that end at a like "
+            "representation.",
             {"all": measurements.last_layers(models)},
             drawing.alone(plots.plot_last_layer_cka),
         )
@@ -148,16 +152,17 @@ def skips_and_branches(subjects):
 
 def neighbours(subjects):
     """Figures 9 and 28: accuracy of a vote among the nearest training images."""
+    compared = _compared(subjects, needs.nothing)
     for top in (1, 5):
         yield from _by_depth(
             f"knn-top-{top}",
             f"k-NN classification through the depth, top {top}",
             "Each point is the accuracy of a vote among the 20 training images whose features "
-            "point in the most similar direction, of the CLS token or of the mean over all: "
-            "where a line rises, images of a class come to lie together.",
+            f"point in the most similar direction, {_read_of(compared[0])}: where a line "
+            "rises, images of a class come to lie together.",
             measurements.knn_accuracy,
             partial(plots.plot_knn, top=top),
-            _compared(subjects, needs.nothing),
+            compared,
         )
 
 
@@ -168,7 +173,7 @@ def clusters(subjects):
         "clusters",
         "Clusters of images and their classes, through the depth",
         "Each point is the share of images that are of the largest class of their cluster, of as "
-        "many clusters (k-means) as classes; of the CLS token or of the mean over all.",
+        f"many clusters (k-means) as classes; {_read_of(chosen)}.",
         measurements.clustering,
         plots.plot_clustering,
         (chosen, baselines),
@@ -186,15 +191,18 @@ def clusters(subjects):
 
 def salient_attention(subjects):
     """Figures 5 and 16: overlap of attention with the objects."""
+    chosen, baselines = _compared(subjects, needs.attention, ("fresh",))
+    queries = "for the mean over all queries"
+    if any(subject.grid and subject.grid.prefix for subject in chosen):
+        queries = "for the attention of CLS and for the mean over the other queries"
     return _by_depth(
         "saliency",
         "Attention on the object, through the depth",
         "Each point is a head and shows how the tokens that hold 60 % of its attention overlap "
-        "with the object; lines follow the best head of each layer, for the attention of CLS "
-        "and for the mean over the other queries.",
+        f"with the object; lines follow the best head of each layer, {queries}.",
         measurements.saliency,
         plots.plot_saliency_iou,
-        _compared(subjects, needs.attention, ("fresh",)),
+        (chosen, baselines),
     )
 
 
@@ -248,30 +256,43 @@ def keypoints_found(subjects):
 
 def landmarks_retrieved(subjects):
     """Figures 9 and 29: retrieval of images of the same thing."""
+    compared = _compared(subjects, needs.nothing)
     return _by_depth(
         "retrieval",
         "Images of the same thing retrieved, layer by layer",
         "Each point is the mean average precision of a ranking of all images by the similarity of "
-        "their features to those of a query, of the CLS token or of the mean over all: 1 if "
-        "every image of the same thing comes first.",
+        f"their features to those of a query, {_read_of(compared[0])}: 1 if every image of the "
+        "same thing comes first.",
         measurements.retrieval,
         plots.plot_retrieval,
-        _compared(subjects, needs.nothing),
+        compared,
     )
 
 
 def probes_by_descent(subjects):
     """Table 6: linear probes trained by gradient descent, with and without batch normalization."""
+    compared = _compared(subjects, needs.nothing, ())
+    read = "of the mean over all tokens or places"
+    if any(subject.has_cls for subject in compared[0]):
+        read = "of the CLS token or of the mean over others"
     return _by_depth(
         "linear-probe",
         "Linear probes trained by gradient descent, through the depth",
         "Each point is a softmax classifier trained for 20 epochs on features that stay as they "
-        "are, of the CLS token or of the mean over others, as they are or after batch "
-        "normalization.",
+        f"are, {read}, as they are or after batch normalization.",
         measurements.linear_probe,
         plots.plot_linear_probe,
-        _compared(subjects, needs.nothing, ()),
+        compared,
     )
+
+
+def _read_of(subjects):
+    """Words for what is read of each layer: CLS, the mean over all, or one of each."""
+    has_cls = {subject.has_cls for subject in subjects}
+    if has_cls == {True}:
+        return "of the CLS token"
+    mean = "of the mean over all tokens or places"
+    return f"of the CLS token or, where there is none, {mean}" if True in has_cls else mean
 
 
 def _compared(subjects, lacks, baselines=BASELINES):
