@@ -3,7 +3,6 @@
 from functools import cache, partial
 
 import numpy as np
-import tensorflow as tf
 
 import vit_tf
 
@@ -104,5 +103,7 @@ def _of_halves(found):
 
 
 def _batches(images, masks, labels):
+    import tensorflow as tf
+
     arrays = (images, masks, labels.astype(np.int32))
     return tf.data.Dataset.from_tensor_slices(arrays).batch(BATCH)

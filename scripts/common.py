@@ -1,45 +1,123 @@
 """What the scripts about one model share: options, the model they open, results, errors."""
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
 import re
+import signal
 import sys
+import threading
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # The scripts of a checkout run its own package, whichever other one is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import keras
-import tensorflow as tf
 from own_modules import import_modules
 
+# Here and in every script what needs TensorFlow is imported where it is used, so that it is parsed
+# first: mistakes and --help are answered at once.
 import vit_tf
-from vit_tf.distribute.cluster import explained_failures
-from vit_tf.training import checkpointing
+
+# Where each strategy of `vit_tf.distribute` trains.
+STRATEGIES = {
+    "auto": "multiworker or mirrored where there are several workers or GPUs",
+    "none": "one device",
+    "mirrored": "all GPUs of a machine",
+    "multiworker": "GPUs of several machines",
+    "tpu": "a TPU",
+}
 
 
-def run_script(parse, run, arguments=None):
-    """Parse and run; the exit status, 2 and one line for a mistake of the user."""
+class Terminated(BaseException):
+    """The process was asked to end, by SIGTERM."""
+
+
+def run_script(parse, run, arguments=None, kept=lambda options: NOTHING_KEPT):
+    """Parse and run; the exit status, as shells have it.
+
+    It is that of `run`, 0 for none; 2 and one line on the standard error for a mistake of the user;
+    130 and one line for Ctrl-C, 143 and one line for SIGTERM.
+
+    Args:
+        parse: function from arguments to options.
+        run: function of the options.
+        arguments: those of the command line; None for this process' own.
+        kept: function of the options to the line that tells what a stopped run leaves, and how to
+            go on.
+    """
+    options = None
     try:
-        options = parse(arguments)
-        # Several workers meet before anything else of TensorFlow runs.
-        vit_tf.distribute.strategy(getattr(options, "strategy", "none"))
-        with explained_failures():
-            import_modules(getattr(options, "imports", ()))
-            run(options)
-    except (ValueError, OSError, tf.errors.OpError) as error:
+        with _terminations():
+            options = parse(arguments)
+            return _run(run, options) or 0
+    except (KeyboardInterrupt, Terminated) as stop:
+        print(f"stopped: {kept(options) if options else NOTHING_KEPT}", file=sys.stderr)
+        return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
+    except Exception as error:
+        if not _is_mistake(error):
+            raise
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
-    return 0
+
+
+NOTHING_KEPT = "nothing is saved; the same command starts again"
+
+
+def _run(run, options):
+    imports = getattr(options, "imports", ())
+    if not hasattr(options, "strategy"):
+        if imports:
+            import_modules(imports)
+        return run(options)
+    from vit_tf.distribute.cluster import explained_failures
+
+    # Several workers meet before anything else of TensorFlow runs.
+    vit_tf.distribute.strategy(options.strategy)
+    with explained_failures():
+        import_modules(imports)
+        return run(options)
+
+
+@contextlib.contextmanager
+def _terminations():
+    """SIGTERM raises `Terminated`, so that what is open is closed."""
+
+    def stop(number, frame):
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # no other may tell what a signal does
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def epochs_kept(options):
+    """What a stopped training leaves, and how to go on."""
+    states = (options.out / "state").glob("epoch-*.npz")
+    done = max((int(path.stem.removeprefix("epoch-")) for path in states), default=0)
+    if not done:
+        return NOTHING_KEPT
+    return f"{options.out} holds the state after epoch {done}; the same command goes on from there"
+
+
+def _is_mistake(error):
+    tensorflow = sys.modules.get("tensorflow")
+    return isinstance(error, (ValueError, OSError)) or (
+        tensorflow is not None and isinstance(error, tensorflow.errors.OpError)
+    )
 
 
 def one_line(error):
     """What went wrong, without the graph that TensorFlow adds to it."""
     text = str(error)
-    if isinstance(error, tf.errors.OpError):
+    if not isinstance(error, (ValueError, OSError)):
         asserted = re.search(r"assertion failed: \[(.*?)\]\s*(\[\[|$)", error.message, re.DOTALL)
         text = asserted[1] if asserted else error.message.split("available>")[-1].split("[[")[0]
     return " ".join(text.split())
@@ -54,8 +132,7 @@ def make_parser(description):
 
 def add_strategy(add):
     """Adds the option that tells where a model is trained and measured."""
-    names = vit_tf.distribute.STRATEGIES.items()
-    meanings = "; ".join(f"{name}: {where}" for name, (_, where) in names)
+    meanings = "; ".join(f"{name}: {where}" for name, where in STRATEGIES.items())
     add("--strategy", default="auto", help=f"{meanings}; auto by default")
 
 
@@ -110,6 +187,8 @@ def open_model(name):
 
 def prepare(options):
     """Set the precision and the seed that the options ask for, before a model is made."""
+    import keras
+
     if options.mixed_precision:
         keras.mixed_precision.set_global_policy("mixed_bfloat16")
     keras.utils.set_random_seed(options.seed)
@@ -168,6 +247,8 @@ def fit_and_score(model, recipe, splits, options, description, callbacks=()):
 
 def write_result(model, recipe, history, scores, options, more=None):
     """Write a trained model and the numbers about it, `more` among them, to the run's folder."""
+    from vit_tf.training import checkpointing
+
     checkpointing.save_model(model, options.out / "model.keras")
     result = {
         "test_accuracy": scores["accuracy"],
@@ -189,5 +270,7 @@ def say(text):
 
 def write_json(result, path):
     """Write a result as JSON, whole or not at all."""
+    from vit_tf.training import checkpointing
+
     text = json.dumps(result, indent=1, default=str)
     checkpointing.write_on_chief(path, lambda partial: Path(partial).write_text(text + "\n"))

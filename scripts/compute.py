@@ -27,16 +27,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 import common
-import xarray as xr
 from own_modules import add_imports
 
 import vit_tf
-from vit_tf import analysis
-from vit_tf.data.image_lists import select_classes
-from vit_tf.data.pipeline import open_source
-from vit_tf.data.source import partition
-from vit_tf.files import write_whole
-from vit_tf.taps.flops import count_flops, training_flops
 
 
 @dataclass(frozen=True)
@@ -133,6 +126,10 @@ def images_seen(run, options):
 
 def count_examples(data, run, options):
     """Number of examples of the training split that a run's configuration describes."""
+    from vit_tf.data.image_lists import select_classes
+    from vit_tf.data.pipeline import open_source
+    from vit_tf.data.source import partition
+
     result = run.folder / "result.json"
     noted = read_json(result)["options"].get("data_dir") if result.exists() else None
     source = open_source(data["name"], options.data_dir or noted)
@@ -144,6 +141,10 @@ def count_examples(data, run, options):
 
 def count(runs, options):
     """The table of runs: Dataset of dims (run,), with the names and families as coordinates."""
+    import xarray as xr
+
+    from vit_tf.taps.flops import count_flops, training_flops
+
     rows = []
     for run in runs:
         model = vit_tf.load_model(run.model)
@@ -209,12 +210,14 @@ def run(options):
     """Count, print the table and write it and the plot."""
     if options.batch_size is not None and options.batch_size < 1:
         raise ValueError(f"Expected --batch-size above 0. Received: {options.batch_size}")
+    from vit_tf.files import write_whole
+
     table = count([one for folder in options.runs for one in find_runs(folder)], options)
     common.say(as_text(table))
     write_whole(options.out / "compute.csv", lambda path: write_csv(table, path))
     if table["test_accuracy"].isnull().all():
         raise ValueError("Expected a run that has ended, to plot. Received: none")
-    figure = analysis.plot_compute(table).figure
+    figure = vit_tf.analysis.plot_compute(table).figure
     write_whole(options.out / "compute.png", lambda path: figure.savefig(path, dpi=150))
 
 

@@ -20,12 +20,12 @@ Examples:
 import argparse
 import dataclasses
 import random
-import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+import common
 import endurance_files as files
 from endurance_processes import Job, run_job
 
@@ -151,9 +151,18 @@ def parse(arguments=None):
 
 def main(arguments=None):
     """Kill as told on the command line; the exit status, 1 if anything was lost or differs."""
-    options = parse(arguments)
-    # So that ending this process ends the run that it is at.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    return common.run_script(parse, run, arguments, kept)
+
+
+def kept(options):
+    """What is left if this is stopped."""
+    if options.out and options.out.exists():
+        return f"{options.out} keeps the runs so far; a new one needs another --out"
+    return common.NOTHING_KEPT
+
+
+def run(options):
+    """Kill, print the table and the problems; the exit status."""
     with tempfile.TemporaryDirectory() as temporary:
         out = options.out or Path(temporary) / "endurance"
         rows, problems = [], []

@@ -23,12 +23,9 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import common
-import tensorflow as tf
 from own_modules import add_imports
 
 import vit_tf
-from vit_tf.analysis.probes.few_shot import L2, few_shot, select_few_shot
-from vit_tf.training.evaluation import match_classes, top_k_accuracy
 
 
 def main(arguments=None):
@@ -75,6 +72,10 @@ def load_arguments(options, model):
 
 def relabelled(options, model, known, test):
     """The test data with the labels of the model's own classes."""
+    import tensorflow as tf
+
+    from vit_tf.training.evaluation import match_classes
+
     own = getattr(model, "class_names", None)
     count = model(next(iter(test))[0][:1]).shape[-1]
     try:
@@ -86,6 +87,8 @@ def relabelled(options, model, known, test):
 
 def few_shot_rows(options, model, test, num_classes, arguments):
     """Few-shot accuracy for each number of shots: list of dicts."""
+    from vit_tf.analysis.probes.few_shot import L2, few_shot, select_few_shot
+
     try:
         shots = sorted({int(count) for count in options.few_shot.split(",")})
     except ValueError:
@@ -147,6 +150,8 @@ def run(options):
 
 def evaluate(options):
     """The numbers that the options ask for, as a dict."""
+    from vit_tf.training.evaluation import top_k_accuracy
+
     model = common.open_model(options.model)
     arguments = load_arguments(options, model)
     known = common.describe_data(options)

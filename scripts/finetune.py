@@ -27,14 +27,13 @@ import common
 from own_modules import add_imports
 
 import vit_tf
-from vit_tf.models.model import VisionModel
 
 SPLITS = ("train", "validation", "test")
 
 
 def main(arguments=None):
     """Fine-tune as told on the command line; the exit status, 2 for a mistake of the user."""
-    return common.run_script(parse, run, arguments)
+    return common.run_script(parse, run, arguments, common.epochs_kept)
 
 
 def parse(arguments=None):
@@ -129,6 +128,8 @@ def in_bfloat16(model):
 
 def run(options):
     """Fine-tune, test and write the model and its result."""
+    from vit_tf.models.model import VisionModel
+
     common.prepare(options)
     start = common.open_model(options.model)
     if not isinstance(start, VisionModel):

@@ -37,7 +37,7 @@ AUGMENTATIONS = ("rand_augment", "flip", "shift")
 
 def main(arguments=None):
     """Pre-train as told on the command line; the exit status, 2 for a mistake of the user."""
-    return common.run_script(parse, run, arguments)
+    return common.run_script(parse, run, arguments, common.epochs_kept)
 
 
 def parse(arguments=None):
@@ -49,7 +49,7 @@ def parse(arguments=None):
     add_model("--variant", help="a published size, such as B/16; a small one if not given")
     training_options.add_model(add_model, MODEL, only="ViT")
     add_recipe = parser.add_argument_group("recipe").add_argument
-    training_options.add_recipe(add_recipe, vit_tf.Pretraining(), (*RECIPE, *AUGMENTATIONS))
+    training_options.add_recipe(add_recipe, (*RECIPE, *AUGMENTATIONS))
     return parser.parse_args(arguments)
 
 

@@ -26,7 +26,18 @@ def run_logged(parse, run, arguments=None):
     """Parse and run with progress on the standard error; the exit status."""
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("vit_tf").setLevel(logging.INFO)
-    return common.run_script(parse, run, arguments)
+    return common.run_script(parse, run, arguments, results_kept)
+
+
+def results_kept(options):
+    """What a stopped run leaves in a report's folder, and how to go on."""
+    kinds = {"trained model": "models/*.json", "result": "results/*.nc"}
+    counts = {what: len(list(options.out.glob(files))) for what, files in kinds.items()}
+    words = [f"{count} {what}{'s'[: count > 1]}" for what, count in counts.items() if count]
+    found = " and ".join(words)
+    if not found:
+        return common.NOTHING_KEPT
+    return f"{options.out} holds {found}; the same command goes on from there"
 
 
 def add_figures(add):
@@ -142,9 +153,23 @@ def provenance(script, options, description):
     packages = ("vit_tf", "tensorflow", "keras", "numpy", "xarray", "matplotlib")
     return {
         "command": " ".join(["python", f"scripts/{script}", *sys.argv[1:]]),
-        "data": f"{options.data}: {description.num_examples}",
-        "options": {k: str(v) for k, v in vars(options).items()},
+        "data": {"name": options.data, "classes": description.num_classes}
+        | {f"{split} images": count for split, count in description.num_examples.items()},
+        "options": _chosen(options),
         "versions": {"python": platform.python_version()} | {p: version(p) for p in packages},
         "processor": f"{platform.machine()}, {os.cpu_count()} cores",
         "date": date.today().isoformat(),
     }
+
+
+def _chosen(options):
+    """The options that have a value, by their flags, as texts."""
+    texts = {}
+    for name, value in vars(options).items():
+        if isinstance(value, dict):  # numbers of images
+            value = ", ".join(f"{count} {split}" for split, count in value.items())
+        elif isinstance(value, list | tuple):
+            value = " ".join(map(str, value))
+        if value not in (None, "", False):
+            texts[name.replace("_", " ")] = str(value)
+    return texts

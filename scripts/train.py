@@ -29,9 +29,6 @@ import training_options
 from training_options import SMALL_VIT
 
 import vit_tf
-from vit_tf.analysis import FormationRecorder, plot_formation
-from vit_tf.analysis.study.models import block_outputs
-from vit_tf.files import write_whole
 
 SMALL_BIT = {"units": (1, 1, 1), "width_factor": 0.5}
 SMALL_MIXER = {"patch_size": 4, "num_layers": 6, "hidden_dim": 64}
@@ -39,17 +36,17 @@ SMALL_MIXER |= {"tokens_mlp_dim": 32, "channels_mlp_dim": 256}
 # Batches of validation images whose layers are compared in training, and the images of each.
 FORMATION = {"batches": 16, "batch_size": 64}
 SHOTS = 10
-# Each model, its size where none is given, and the arguments that have a flag of their own.
+# Each model: its class, its size where none is given, and the arguments that have a flag.
 MODELS = {
-    "vit": (vit_tf.ViT, SMALL_VIT, (*SMALL_VIT, "pooling", "dropout_rate", "without_skips")),
-    "bit": (vit_tf.BiT, SMALL_BIT, (*SMALL_BIT, "stem", "without_skips")),
-    "mixer": (vit_tf.Mixer, SMALL_MIXER, (*SMALL_MIXER, "dropout_rate", "without_skips")),
+    "vit": ("ViT", SMALL_VIT, (*SMALL_VIT, "pooling", "dropout_rate", "without_skips")),
+    "bit": ("BiT", SMALL_BIT, (*SMALL_BIT, "stem", "without_skips")),
+    "mixer": ("Mixer", SMALL_MIXER, (*SMALL_MIXER, "dropout_rate", "without_skips")),
 }
 
 
 def main(arguments=None):
     """Train as told on the command line; the exit status, 2 for a mistake of the user."""
-    return common.run_script(parse, run, arguments)
+    return common.run_script(parse, run, arguments, common.epochs_kept)
 
 
 def parse(arguments=None):
@@ -58,7 +55,7 @@ def parse(arguments=None):
     size = {"default": 32, "help": "side of the images, in pixels; 32 by default"}
     common.add_training(parser, parser.add_argument_group("data").add_argument, size)
     _add_model(parser.add_argument_group("model").add_argument)
-    training_options.add_recipe(parser.add_argument_group("recipe").add_argument, vit_tf.Recipe())
+    training_options.add_recipe(parser.add_argument_group("recipe").add_argument)
     text = "write how representations form, recorded every K epochs"
     parser.add_argument("--record-formation", type=int, metavar="K", help=text)
     return parser.parse_args(arguments)
@@ -72,7 +69,8 @@ def _add_model(add):
 
 def make_model(options, image_shape, num_classes):
     """The model that the options ask for."""
-    kind, small, names = MODELS[options.model]
+    name, small, names = MODELS[options.model]
+    kind = getattr(vit_tf, name)
     every = {name for _, _, known in MODELS.values() for name in known}
     foreign = common.given(options, sorted(every - set(names)))
     if foreign:
@@ -93,6 +91,8 @@ def make_recorder(options, validation, data):
         validation: data set of validation images.
         data: arguments of `vit_tf.data.load`.
     """
+    from vit_tf.analysis.study.models import block_outputs
+
     known = vit_tf.data.describe(options.data, options.data_dir)
     few = min(SHOTS * known.num_classes, known.num_examples["train"] // 2)
     # Another data set of them: to read those of the training would change the order of its epochs.
@@ -104,7 +104,7 @@ def make_recorder(options, validation, data):
     )
     images = validation.unbatch().batch(FORMATION["batch_size"], drop_remainder=True)
     images = images.take(FORMATION["batches"])
-    return FormationRecorder(
+    return vit_tf.analysis.FormationRecorder(
         lambda model: vit_tf.submodel(model, *block_outputs(model.taps)),
         images,
         every=options.record_formation,
@@ -117,8 +117,10 @@ def draw_formation(result, path):
     """Draw what a recorder found into a file."""
     import matplotlib
 
+    from vit_tf.files import write_whole
+
     matplotlib.use("agg")
-    figure = plot_formation(result)[0].figure
+    figure = vit_tf.analysis.plot_formation(result)[0].figure
     write_whole(path, lambda partial: figure.savefig(partial, dpi=150))
 
 

@@ -24,21 +24,21 @@ MODEL = {
     ),
 }
 _NUMBER, _COUNT = {"type": float, "metavar": "X"}, {"type": int, "metavar": "N"}
-# The fields of a recipe: what they mean, and how they are read.
+# The fields of a `Recipe`: what they mean, their defaults, and how they are read.
 RECIPE = {
-    "epochs": ("passes over the training data", _COUNT),
-    "learning_rate": ("its peak", _NUMBER),
-    "warmup_epochs": ("epochs until the peak (None: a tenth of all)", _NUMBER),
-    "schedule": ("cosine, linear or staircase decay after the peak", {}),
-    "weight_decay": ("a kernel shrinks by this share times the learning rate", _NUMBER),
-    "label_smoothing": ("share of a label spread over all classes", _NUMBER),
-    "clip_norm": ("largest global norm of the gradients", _NUMBER),
-    "ema": ("momentum of an average of the weights, such as 0.999", _NUMBER),
-    "rand_augment": ("magnitude in [0, 1] of RandAugment", _NUMBER),
-    "mixup": ("alpha of MixUp, such as 0.2", _NUMBER),
-    "cutmix": ("alpha of CutMix, such as 1.0", _NUMBER),
-    "flip": ("mirror half of the images", {"action": "store_true", "default": None}),
-    "shift": ("largest random shift, in pixels", _COUNT),
+    "epochs": ("passes over the training data", 100, _COUNT),
+    "learning_rate": ("its peak", 1e-3, _NUMBER),
+    "warmup_epochs": ("epochs until the peak (None: a tenth of all)", None, _NUMBER),
+    "schedule": ("cosine, linear or staircase decay after the peak", "cosine", {}),
+    "weight_decay": ("a kernel shrinks by this share times the learning rate", 0.1, _NUMBER),
+    "label_smoothing": ("share of a label spread over all classes", 0.1, _NUMBER),
+    "clip_norm": ("largest global norm of the gradients", 1.0, _NUMBER),
+    "ema": ("momentum of an average of the weights, such as 0.999", None, _NUMBER),
+    "rand_augment": ("magnitude in [0, 1] of RandAugment", False, _NUMBER),
+    "mixup": ("alpha of MixUp, such as 0.2", 0.0, _NUMBER),
+    "cutmix": ("alpha of CutMix, such as 1.0", 0.0, _NUMBER),
+    "flip": ("mirror half of the images", False, {"action": "store_true", "default": None}),
+    "shift": ("largest random shift, in pixels", 0, _COUNT),
 }
 
 
@@ -50,11 +50,11 @@ def add_model(add, names=tuple(MODEL), only=None):
         add(_flag(name), help=of + text, **reading)
 
 
-def add_recipe(add, default, names=tuple(RECIPE)):
-    """Adds fields of a recipe, by name, with their defaults in the recipe `default`."""
+def add_recipe(add, names=tuple(RECIPE)):
+    """Adds fields of a recipe, by name."""
     for name in names:
-        text, reading = RECIPE[name]
-        add(_flag(name), help=f"{text}; {getattr(default, name)} by default", **reading)
+        text, default, reading = RECIPE[name]
+        add(_flag(name), help=f"{text}; {default} by default", **reading)
 
 
 def _flag(name):

@@ -15,6 +15,7 @@ from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine import stream
 from vit_tf.analysis.study.models import slug
 from vit_tf.preprocessing import Preprocessing
+from vit_tf.training.evaluation import top_k_accuracy
 
 
 def tiny_cnn(size=16):
@@ -69,7 +70,17 @@ def test_one_report_of_a_cnn_and_a_vit(files, images, tmp_path, monkeypatch):
     direct = analysis.cka(vit_tf.submodel(cnn, *found.layer_x.values), images)
     np.testing.assert_allclose(found.cka, direct.cka, atol=1e-5)
 
+    vit = vit_tf.load_model(files / "vit.keras")
+    shares = [f"{100 * top_k_accuracy(model, images, ks=(1,))[1]:.4g}" for model in (cnn, vit)]
+    table = page[page.index('id="models"') :]
+    head, row, other = (line.split("</tr>")[0] for line in table.split("<tr>")[1:4])
+    assert "test accuracy (%)" in head
+    for line, share in zip((row, other), shares, strict=True):
+        shown = re.findall(r">([\d.]+)</td>", line)[-1]
+        assert float(shown) == pytest.approx(float(share), abs=0.005)
+
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "results").glob("*.nc")}
+    assert tmp_path / "results" / "accuracy.vit.nc" in kept
     with monkeypatch.context() as patch:
         patch.setattr(stream, "_results", None)
         assert run(tmp_path, *arguments) == 0

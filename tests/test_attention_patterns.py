@@ -135,8 +135,9 @@ def test_the_plot_is_a_map_of_pairs_of_layers(rng):
     ax = plots.plot_attention_patterns(result, query="cls")
     (image,) = ax.get_images()
     np.testing.assert_array_equal(image.get_array(), result.repetition.sel(query="cls").T)
-    assert image.get_clim() == (0, 1) and image.origin == "lower"
-    assert image.colorbar.ax.get_ylabel() == "repetition, CLS"
+    values = result.repetition.sel(query="cls")
+    assert image.get_clim() == (values.min(), values.max()) and image.origin == "lower"
+    assert image.colorbar.ax.get_ylabel() == f"repetition, CLS\n{plots.style.SPANNED}"
     with pytest.raises(ValueError, match=r"Expected query among .*'spatial'.*query='gap'"):
         plots.plot_attention_patterns(result, query="gap")
     plt.close("all")

@@ -219,7 +219,7 @@ def test_plot_draws_each_map_and_frames_the_own_place(rng):
     for token, ax in enumerate(axes):
         (image,) = ax.get_images()
         np.testing.assert_array_equal(image.get_array(), result.values[1, token])
-        assert image.get_clim() == (0, 1)
+        assert image.get_clim() == (result.values[1].min(), result.values[1].max())
         frames = [patch.get_xy() for patch in ax.patches if isinstance(patch, Rectangle)]
         row, column = divmod(token - 1, 3)
         assert frames == ([] if token == 0 else [(column - 0.5, row - 0.5)])
@@ -248,14 +248,15 @@ def test_plot_spaces_tokens_evenly_where_there_are_many(rng):
     ]
 
 
-def test_plot_tells_of_missing_patches_and_values_out_of_range(rng):
+def test_plot_tells_of_missing_patches_and_shows_the_lowest_values(rng):
     result = made(rng)
     result[:, :, 0, 0] = np.nan
     result[1, 2, 1, 1] = -0.1
     axes = plots.plot_localization(result)
     (bar,) = [ax for ax in axes[0].figure.axes if ax.get_ylabel()]
     assert "grey: patch is constant" in bar.get_ylabel()
-    assert axes[-1].get_images()[0].colorbar.extend == "min"
+    image = axes[-1].get_images()[0]
+    assert image.get_clim()[0] == -0.1 and image.colorbar.extend == "neither"
 
 
 def test_plot_errors_and_given_axes(rng):

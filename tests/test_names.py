@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vit_tf.data import read_class_list
-from vit_tf.names import choose, file_error, listed, match, match_sites
+from vit_tf.names import choose, file_error, listed, match, match_sites, near_names
 
 NAMES = ["embedding", "block00/mlp/sum", "block01/mlp/sum", "logits"]
 
@@ -30,6 +30,18 @@ def test_choose_names_what_it_chose_from():
     assert choose("variant", "B/16", {"B/16": 1}) == 1
     with pytest.raises(ValueError, match=r"Expected variant .*B/16.*Received: 'B/15'"):
         choose("variant", "B/15", {"B/16": 1})
+
+
+def test_near_names_are_near():
+    variants = ["Ti/16", "S/16", "S/32", "B/8", "B/16", "L/16"]
+    assert near_names("B/17", variants) == near_names("b16", variants) == ["B/16"]
+    assert near_names("multi", ["mirrored", "multiworker"]) == ["multiworker"]
+    assert near_names("mirored", ["mirrored", "multiworker"]) == ["mirrored"]
+    assert near_names("gpu", ["tpu", "mirrored"]) == near_names("", variants) == []
+    blocks = [f"block{i:02d}/mlp/sum" for i in range(9)]
+    assert near_names("block03/mlp/sun", blocks)[0] == "block03/mlp/sum"
+    assert near_names("block03/mlp", blocks) == ["block03/mlp/sum"]
+    assert len(near_names("block99/mlp/sum", blocks)) == 5
 
 
 def test_ten_names_are_listed_and_the_others_counted():

@@ -4,6 +4,7 @@ import ast
 import warnings
 from pathlib import Path
 
+import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -869,7 +870,8 @@ def test_localization_of_layers_has_a_row_per_layer_and_a_column_per_token(rng):
         for token, ax in zip(tokens, row, strict=True):
             (image,) = ax.get_images()
             np.testing.assert_array_equal(image.get_array(), result.sel(layer=layer, token=token))
-            assert image.get_clim() == (0, 1)
+            drawn = result.sel(layer=names, token=tokens)
+            assert image.get_clim() == (drawn.min(), drawn.max())
             frames = [patch.get_xy() for patch in ax.patches if isinstance(patch, Rectangle)]
             at_row, at_column = divmod(token - 1, 8)
             assert frames == ([] if token == 0 else [(at_column - 0.5, at_row - 0.5)])
@@ -880,6 +882,35 @@ def test_localization_of_layers_has_a_row_per_layer_and_a_column_per_token(rng):
     np.testing.assert_allclose(boxes[0], boxes[1])
     assert (np.diff(boxes[0]) > 0).all()
     assert axes[1, 0].get_position().y1 < axes[0, 0].get_position().y0
+
+
+def test_a_frame_covers_nothing_of_its_patch(rng):
+    for token, layer in ((0, None), (27, ["block00/mlp/sum"]), (63, None)):
+        result = _localized(rng, 8, 0)
+        (ax,) = plots.plot_localization(result, layer=layer, tokens=[token]).ravel()
+        (image,), place = ax.get_images(), np.array(divmod(token, 8))[::-1]
+        canvas = ax.figure.canvas
+        canvas.draw()
+        pixels = np.asarray(canvas.buffer_rgba())
+        corners = ax.transData.transform([place - 0.5, place + 0.5])
+        (left, right), (bottom, top) = np.sort(corners, axis=0).T
+        rows = slice(int(len(pixels) - top) + 2, int(len(pixels) - bottom) - 1)
+        cell = pixels[rows, int(left) + 2 : int(right) - 1].reshape(-1, 4)
+        value = image.get_array()[tuple(place[::-1])]
+        assert len(cell) > 20
+        assert (abs(cell / 255 - image.cmap(image.norm(value))) < 0.03).all()
+        beside = pixels[rows, max(int(left) - 1, 0)]
+        accent = matplotlib.colors.to_rgba(plots.style.ACCENT)
+        assert (abs(beside / 255 - accent) < 0.2).all()
+
+
+def test_colours_that_span_the_values_say_so(rng):
+    result = _localized(rng, 8, 1) * 0.1
+    axes = plots.plot_localization(result)
+    assert plots.style.SPANNED in axes[0].figure.axes[-1].get_ylabel()
+    assert plots.style.span(np.array([np.nan, 0.2, 0.5])) == {"vmin": 0.2, "vmax": 0.5}
+    assert plots.style.span(np.array([0.2, 0.2])) == {"vmin": 0.2, "vmax": 1.2}
+    assert plots.style.span(np.array([np.nan])) == {"vmin": 0, "vmax": 1}
 
 
 def test_localization_of_chosen_tokens_and_of_few(rng):

@@ -98,6 +98,36 @@ def test_pictures_are_embedded_whole_with_alternative_text(tmp_path, png):
     assert "Compare with Figure 1 of" in page.text
 
 
+def test_a_picture_links_to_its_file_in_the_report_folder_only(tmp_path, png):
+    (tmp_path / "figures").mkdir()
+    inside = tmp_path / "figures" / "a b.png"
+    inside.write_bytes(png.read_bytes())
+    (tmp_path / "report").mkdir()
+    for path, links in (
+        (tmp_path / "report.html", ["figures/a%20b.png"]),
+        (tmp_path / "report" / "report.html", []),
+    ):
+        page = _write(path, [_figure(inside, results=())])
+        assert page.balanced
+        assert [a["href"] for a in page.all("a") if a["href"].endswith(".png")] == links
+
+
+def test_a_sentence_may_stand_in_the_place_of_a_picture(tmp_path, png):
+    said = _figure(None, name="said", caption="All heads are global.")
+    page = _write(tmp_path / "report.html", [said, _figure(png)])
+    assert page.balanced and len(page.all("img")) == 1
+    assert [attrs["id"] for attrs in page.all("figure")] == ["figure-said", "figure-cka"]
+    assert "All heads are global." in page.text
+
+
+def test_provenance_is_a_list_of_facts(tmp_path):
+    facts = {"command": "python study.py", "options": {"seed": 3, "names": ["A", "B"]}}
+    page = _write(tmp_path / "report.html", models=(), timings=(), provenance=facts)
+    assert "options seed 3 names A, B" in " ".join(page.text.split())
+    assert page.balanced and [attrs.get("class") for attrs in page.all("dl")] == [None, "facts"]
+    assert len(page.all("code")) == 1 and "{" not in page.text
+
+
 def test_page_is_well_formed_and_has_its_parts(tmp_path, png):
     page = _write(tmp_path / "report.html", [_figure(png)])
     assert page.balanced

@@ -257,7 +257,7 @@ def test_nothing_leaves_the_file_and_nothing_goes_wrong(browser, report):
 
 def test_picture_stays_for_print_and_where_the_script_is_another(browser, report):
     browser.open(report)
-    visible = "getComputedStyle(document.querySelector('#figure-cka > img')).display"
+    visible = "getComputedStyle(document.querySelector('#figure-cka > .picture')).display"
     drawn = "getComputedStyle(document.querySelector('#figure-cka .panels')).display"
     assert (browser.value(visible), browser.value(drawn)) == ("none", "flex")
     browser.call("Emulation.setEmulatedMedia", media="print")
@@ -272,6 +272,25 @@ def test_picture_stays_for_print_and_where_the_script_is_another(browser, report
     assert browser.value("window.stolen") is None
     assert browser.value(visible) == "block"
     assert re.search("Content Security Policy", browser.named("Log.entryAdded")[0]["entry"]["text"])
+
+
+def test_pictures_keep_their_size_on_a_small_screen_and_link_to_their_files(browser, tmp_path):
+    import matplotlib.pyplot as plt
+
+    (tmp_path / "figures").mkdir()
+    figure = plt.figure(figsize=(9, 3), dpi=100)
+    figure.savefig(tmp_path / "figures" / "wide one.png")
+    plt.close(figure)
+    one = Figure("wide", "Wide", "Read it.", "", "A.", tmp_path / "figures" / "wide one.png")
+    path = write_report(
+        tmp_path / "report.html", title="A", introduction="B", sections=[("S", "", [one])]
+    )
+    for width, shown in ((1280, 864), (390, 864), (700, 660)):
+        browser.open(path, width=width)
+        assert browser.value("document.querySelector('img').clientWidth") == shown
+        assert browser.value("document.documentElement.scrollWidth") <= width
+    link = browser.value("document.querySelector('.picture a').href")
+    assert link == (tmp_path / "figures" / "wide one.png").as_uri()
 
 
 @pytest.mark.parametrize("width", [390, 1280])

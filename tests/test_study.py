@@ -11,6 +11,7 @@ import xarray as xr
 
 import vit_tf
 from vit_tf.analysis.engine import stream
+from vit_tf.analysis.papers.figures import FIGURES, choose_figures
 
 
 def tiny_plans(options, num_classes):
@@ -54,8 +55,7 @@ def test_a_stopped_study_goes_on_and_a_finished_one_does_nothing(study, tmp_path
     with monkeypatch.context() as patch:
         trained = count_calls(patch, vit_tf.training, "train")
         count_calls(patch, stream, "_results", fail_at=5)
-        with pytest.raises(KeyboardInterrupt):
-            study.main(arguments(tmp_path))
+        assert study.main(arguments(tmp_path)) == 130
         assert len(trained) == 2
     kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "results").glob("*.nc")}
     assert kept and not list((tmp_path / "results").glob(".*"))
@@ -69,7 +69,11 @@ def test_a_stopped_study_goes_on_and_a_finished_one_does_nothing(study, tmp_path
         assert (tmp_path / "results" / name).stat().st_mtime_ns == time
     report = (tmp_path / "report.html").read_text()
     figures = sorted(path.stem for path in (tmp_path / "figures").glob("*.png"))
-    assert sorted(re.findall(r'id="figure-([\w-]+)"', report)) == figures
+    pages = re.findall(r'id="figure-([\w-]+)">(.*?)</figure>', report, re.DOTALL)
+    # One whose picture would say nothing has a sentence in its place.
+    assert sorted(name for name, page in pages if "<img" in page) == figures
+    said = {name: page for name, page in pages if "<img" not in page}
+    assert all("head-kinds" in name and " heads, of 2 lay" in page for name, page in said.items())
     for link in re.findall(r'href="(results/[^"]+)"', report):
         xr.load_dataset(tmp_path / link)
 
@@ -108,8 +112,16 @@ def test_only_the_models_of_the_chosen_figures_are_trained(study, tmp_path, monk
 def test_list_names_every_figure(study, capsys):
     assert study.main(["--list"]) == 0
     listed = capsys.readouterr().out
-    for entry in study.FIGURES:
+    for entry in FIGURES:
         assert ",".join(entry.numbers) in listed and entry.title in listed
+
+
+def test_an_error_names_each_figure_once():
+    with pytest.raises(ValueError, match=r"Received: 99$") as caught:
+        choose_figures(["1", "99"])
+    named = re.search(r"among (.*)\. Received", str(caught.value))[1].split(", ")
+    assert len(named) == len(set(named))
+    assert set(named) == {number for entry in FIGURES for number in entry.numbers}
 
 
 @pytest.fixture
@@ -128,7 +140,7 @@ def test_every_plan_is_another_and_every_figure_has_its_models(options):
     for index, plan in enumerate(plans):
         assert plan.of is None or names.index(plan.of) < index
         assert plan.start is None or names.index(plan.start.name) < index
-    needed = {role for entry in study_script.FIGURES for role in entry.roles}
+    needed = {role for entry in FIGURES for role in entry.roles}
     assert needed == {plan.role for plan in plans}
     assert sum(plan.role == "seed" for plan in plans) == 2 * (options.seeds - 1)
 

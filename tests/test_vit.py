@@ -233,3 +233,27 @@ def test_errors(arguments, message):
         vit_tf.ViT(**{"image_shape": (32, 32, 3), "hidden_dim": 12} | arguments)
     with pytest.raises(ValueError, match=r"Expected variant.*B/16.*Received: 'B/15'"):
         vit_tf.ViT.from_variant("B/15")
+
+
+def shown_shapes(model):
+    """dict from layer to the shape that the summary shows."""
+    lines = []
+    model.summary(print_fn=lines.append, line_length=120)
+    rows = [line.split("│")[1:3] for line in "\n".join(lines).splitlines() if "│" in line]
+    return {name.split()[0]: shape.strip() for name, shape in rows}
+
+
+def test_the_summary_shows_the_shapes_of_layers_and_leaves_no_trace():
+    sizes = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 16, "num_classes": 5}
+    vit = vit_tf.ViT(image_shape=(16, 16, 3), patch_size=8, **sizes)
+    layers = ("embedding", "block00", "block01", "norm")
+    expected = dict.fromkeys(layers, "(None, 5, 8)") | {"head": "(None, 5)"}
+    assert shown_shapes(vit) == expected
+    vit_tf.submodel(vit, "*")
+    nodes = [len(layer._inbound_nodes) for layer in vit.layers]
+    assert shown_shapes(vit) == expected
+    assert [len(layer._inbound_nodes) for layer in vit.layers] == nodes
+    bit = vit_tf.BiT(image_shape=(32, 32, 3), units=(1, 1), width_factor=0.5, num_classes=5)
+    shapes = shown_shapes(bit)
+    for layer, tap in (("root", "root"), ("stage2_unit01", "stage2/unit01/sum"), ("norm", "norm")):
+        assert shapes[layer] == str(tuple(vit_tf.submodel(bit, tap).output[tap].shape))

@@ -6,6 +6,8 @@ import re
 
 NAMED = 10
 SIMILAR = 0.6  # of two words, of which one may be a slip for the other
+# Least share of letters in common with a near match, and how far it may be behind the nearest.
+_NEAR, _BESIDE = 0.7, 0.1
 
 
 def listed(names, separator=", "):
@@ -43,12 +45,26 @@ def unknown_name(what, received, known, near=()):
         near: those to show as near matches; by default the most similar ones.
     """
     known = [str(name) for name in known]
-    near = near or difflib.get_close_matches(str(received), known, n=5, cutoff=0.5)
+    near = near or near_names(str(received), known)
     hint = "near matches" if near else "there are"
     return ValueError(
         f"Expected {what} to be a known name ({hint}: {listed(near or known)}). "
         f"Received: {received!r}"
     )
+
+
+def near_names(received, known):
+    """Names that begin as the one received, else those most like it, case aside; 5 at most."""
+    received = received.lower()
+    likeness = {
+        name: 1.0
+        if received and name.lower().startswith(received)
+        else difflib.SequenceMatcher(None, name.lower(), received).ratio()
+        for name in known
+    }
+    least = max(_NEAR, max(likeness.values(), default=0) - _BESIDE)
+    near = [name for name in known if likeness[name] >= least]
+    return sorted(near, key=likeness.get, reverse=True)[:5]
 
 
 def choose(what, received, known):

@@ -259,7 +259,7 @@ def _groups(dataset, size, min_batch, description):
     """Yields the number of a batch, and the list of it and the next ones, one for each replica."""
     count = dataset.cardinality().numpy()
     total = count if count >= 0 else None
-    batches = iter(tqdm(dataset, desc=description, total=total, delay=2, leave=False))
+    batches = iter(tqdm(dataset, desc=description, total=total, delay=2, disable=None, leave=False))
     start = 0
     while group := list(itertools.islice(batches, size)):
         for images, *_ in group:

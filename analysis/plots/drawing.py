@@ -1,5 +1,6 @@
 """Plots of several results in one figure, made of the plots of one."""
 
+import numpy as np
 import xarray as xr
 
 from .lines import plot_attention_distance
@@ -12,6 +13,30 @@ from .similarity import plot_counterparts
 def plot_localization_by_layer(result):
     """`plot_localization` of all layers."""
     return plot_localization(result, layer=list(result.layer.values))
+
+
+# What heads of each kind do, in a sentence.
+KINDS = {
+    "strict": "look at their own token",
+    "soft": "look at their own token and around it",
+    "axial": "look along a row or a column",
+    "offset": "look at a neighbour in one direction",
+    "global": "look everywhere in the image",
+    "none": "attend to no place",
+}
+
+
+def one_kind(results):
+    """The sentence for a model whose attention heads are all of one kind; None for others."""
+    (result,) = results.values()
+    kinds, directions = (np.unique(result[name]) for name in ("kind", "direction"))
+    if len(kinds) > 1 or len(directions) > 1:
+        return None
+    along = f" ({directions[0]})" if directions[0] else ""
+    return (
+        f"All {result['kind'].size} heads, of {result.sizes['layer']} layers, are of one kind, "
+        f"{kinds[0]}{along}: they {KINDS[kinds[0]]}."
+    )
 
 
 def plot_attention_distances(results):

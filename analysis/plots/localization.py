@@ -15,8 +15,9 @@ FRAMED = "framed: the token's own (row, column)"
 def plot_localization(result, axes=None, layer=None, tokens=None):
     """CKA of single tokens with every patch of the input image (Figures 9, 10, D.1 to D.3).
 
-    A frame marks each token's own place. The maps of one layer lie as their tokens do in the image,
-    prefix tokens in a row above; those of a list of layers, or of one, in a row per layer.
+    A frame around it marks each token's own place. The maps of one layer lie as their tokens do in
+    the image, prefix tokens in a row above; those of a list of layers, or of one, in a row per
+    layer.
 
     Args:
         result: DataArray of dims (layer, token, row, column) from `localization`, with the
@@ -29,7 +30,7 @@ def plot_localization(result, axes=None, layer=None, tokens=None):
 
     Returns:
         ndarray of the axes drawn on, of shape (tokens,), and (layers, tokens) for a list. Colours
-        are fixed to [0, 1]; values beyond saturate, and the colour bar is pointed.
+        are those of all maps and span their values: CKA of a token and a patch is often far from 1.
 
     Raises:
         ValueError: if the dims or coordinates differ, a layer or token is unknown, or there are too
@@ -48,12 +49,15 @@ def plot_localization(result, axes=None, layer=None, tokens=None):
         title = style.titled("Localization of tokens", result)
         axes = _panels_in_place(chosen, title) if one else _panels_by_layer(chosen, title)
     axes = style.expect_axes(axes, math.prod(shape), "token and layer")
+    span = style.span(chosen.values)
     for ax, (row, column) in zip(axes, np.ndindex(*shape), strict=True):
-        image = _draw_token(ax, chosen.isel(layer=row, token=column), titled=one or row == 0)
+        token = chosen.isel(layer=row, token=column)
+        image = _draw_token(ax, token, span, titled=one or row == 0)
         if not one and column == 0:
             ax.set_ylabel(wrap(style.layer_names(chosen)[row], 16), fontsize=8)
     gaps = " (grey: patch is constant)" if np.isnan(chosen.values).any() else ""
-    style.shared_colour_bar(axes, image, f"CKA of token and input patch{gaps}", chosen.values)
+    label = f"CKA of token and input patch{gaps}\n{style.SPANNED}"
+    style.shared_colour_bar(axes, image, label, chosen.values)
     return axes if one else axes.reshape(shape)
 
 
@@ -133,11 +137,9 @@ def _new_panels(result, rows, columns, heading, between):
     return axes
 
 
-def _draw_token(ax, values, titled):
+def _draw_token(ax, values, span, titled):
     """Draw the map of one token, with its own place framed; return the image."""
-    from matplotlib.patches import Rectangle
-
-    image = ax.imshow(values, cmap=style.colours("magma"), vmin=0, vmax=1, interpolation="nearest")
+    image = ax.imshow(values, cmap=style.colours("magma"), **span, interpolation="nearest")
     token, row, column = (values[name].item() for name in ("token", "token_row", "token_column"))
     between = "\n" if values.sizes["row"] > 1.5 * values.sizes["column"] else " "
     ax.set_xticks([])
@@ -146,8 +148,7 @@ def _draw_token(ax, values, titled):
     if titled:
         ax.set_title(f"token {token}{between}{place}", fontsize=8, pad=3)
     if not math.isnan(row):
-        frame = {"facecolor": "none", "edgecolor": style.ACCENT, "linewidth": 1.6}
-        ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, clip_on=False, **frame))
+        style.frame_cell(ax, row, column)
     return image
 
 

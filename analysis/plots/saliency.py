@@ -66,7 +66,7 @@ def plot_attention_patterns(result, ax=None, query="spatial"):
         query: `"cls"` or `"spatial"`.
 
     Returns:
-        The axes: a heatmap with depth rightwards and upwards; colours are fixed to [0, 1].
+        The axes: a heatmap with depth rightwards and upwards, whose colours span its values.
 
     Raises:
         ValueError: if `result` is no such Dataset, or has no such query.
@@ -78,14 +78,15 @@ def plot_attention_patterns(result, ax=None, query="spatial"):
     names, cut = shorten(style.layer_names(repetition))
     side = style.side(len(names)) if ax is None else None
     target = style.new_axes(side + 2, side + 1) if ax is None else ax
-    options = {"cmap": style.colours("magma"), "origin": "lower", "vmin": 0, "vmax": 1}
-    image = target.imshow(repetition.sel(query=query).values.T, **options)
+    values = repetition.sel(query=query).values.T
+    options = {"cmap": style.colours("magma"), "origin": "lower", **style.span(values)}
+    image = target.imshow(values, **options)
     for which in "xy":
         name_layers(target, which, names, np.arange(len(names)), side)
     target.set_title(style.titled("Repetition of attention patterns", result), fontsize=10)
     target.set(xlabel=layer_label(cut), ylabel=layer_label(cut))
     gaps = "\n(grey: a single head)" if np.isnan(image.get_array().filled(np.nan)).any() else ""
-    style.colour_bar(target, image, f"repetition, {QUERIES[query]}{gaps}")
+    style.colour_bar(target, image, f"repetition, {QUERIES[query]}{gaps}\n{style.SPANNED}")
     if ax is None:
         style.shrink_wrap(target, side, side)
     return target

@@ -126,6 +126,18 @@ def marker(index):
     return MARKERS[(index + index // 10) % len(MARKERS)]
 
 
+SPANNED = "colours span the values drawn"
+
+
+def span(values):
+    """The `vmin` and `vmax` of colours that span the finite values; 0 and 1 for none."""
+    finite = np.asarray(values)[np.isfinite(values)]
+    if not finite.size:
+        return {"vmin": 0.0, "vmax": 1.0}
+    low, high = float(finite.min()), float(finite.max())
+    return {"vmin": low, "vmax": high if high > low else low + 1}
+
+
 def colour_bar(ax, image, label):
     """A colour bar whose ends are pointed where values lie beyond them."""
     extend = _beyond(image.get_array(), image.norm)
@@ -141,6 +153,22 @@ def shared_colour_bar(axes, image, label, values):
     bar.set_label(label, fontsize=9)
     bar.ax.tick_params(labelsize=8)
     return bar
+
+
+def frame_cell(ax, row, column):
+    """A frame around a cell of an image that covers nothing of the cell; returns the patch."""
+    from matplotlib.patches import Rectangle
+    from matplotlib.path import Path
+
+    square, corner = Path.unit_rectangle().vertices, np.array([column, row]) - 0.5
+    inside, outside = square + corner, 3 * square[::-1] + corner - 1
+    frame = Rectangle(corner, 1, 1, facecolor="none", edgecolor=ACCENT, zorder=3)
+    frame.set_linewidth(3.2)  # of which the outer half is seen
+    ax.add_patch(frame)
+    frame.set_clip_box(None)  # the outer half of a cell at the edge lies outside the axes
+    around = Path.make_compound_path(Path(outside, closed=True), Path(inside, closed=True))
+    frame.set_clip_path(around, ax.transData)
+    return frame
 
 
 def _beyond(values, norm):

@@ -185,7 +185,9 @@ class _Bar(keras.callbacks.Callback):
 
     def __init__(self, epochs):
         super().__init__()
-        self.bar = tqdm(total=epochs, desc="linear probes: epochs", delay=2, leave=False)
+        self.bar = tqdm(
+            total=epochs, desc="linear probes: epochs", delay=2, disable=None, leave=False
+        )
 
     def on_epoch_end(self, epoch, logs=None):
         self.bar.update()

@@ -29,7 +29,8 @@ class ReportFigure:
         caption: one sentence on how to read it.
         paper: the figures of a paper it answers to, "Figures 1 and 2"; may be empty.
         alt: what the picture says, for those who cannot see it.
-        png: path of the PNG.
+        png: path of the PNG, which the picture links to where it lies in the report's folder; None
+            where the caption says all there is to see.
         results: links, relative to the report, to the netCDF files that it draws.
         interactive: what answers to the mouse in place of the picture, one dict for each panel,
             from the functions of `interactive`; the picture stays for print and without scripts.
@@ -41,7 +42,7 @@ class ReportFigure:
     caption: str
     paper: str
     alt: str
-    png: str | os.PathLike
+    png: str | os.PathLike | None
     results: tuple[str, ...] = ()
     interactive: tuple[dict, ...] = ()
     source: tuple[str, str] | None = None
@@ -86,7 +87,11 @@ def write_report(
     """
     path = Path(path)
     sections = [
-        {"heading": heading, "text": text, "figures": [_embed(figure) for figure in figures]}
+        {
+            "heading": heading,
+            "text": text,
+            "figures": [_embed(figure, path.parent) for figure in figures],
+        }
         for heading, text, figures in sections
     ]
     names = [figure["name"] for section in sections for figure in section["figures"]]
@@ -125,8 +130,8 @@ def _resource(name):
     return (files(__package__) / name).read_text("utf-8")
 
 
-def _embed(figure):
-    """The figure as the template wants it: its picture as text, with its size."""
+def _embed(figure, folder):
+    """The figure as the template wants it: its picture as text, with its size and a link to it."""
     if not figure.alt.strip():
         raise ValueError(f"Expected a text in alt of figure {figure.name!r}. Received: ''")
     if not re.fullmatch(r"[A-Za-z][\w.-]*", figure.name):
@@ -138,13 +143,18 @@ def _embed(figure):
         parts = urlsplit(link)
         if parts.scheme or parts.netloc or PurePosixPath(link).is_absolute():
             raise ValueError(f"Expected a link relative to the report. Received: {link!r}")
+    payload = json.dumps(list(figure.interactive), allow_nan=False).replace("<", "\\u003c")
+    shown = {**vars(figure), "payload": payload, "data": ""}
+    if figure.png is None:
+        return shown
     png = Path(figure.png).read_bytes()
     if png[:8] != PNG_SIGNATURE or len(png) < 24:
         raise ValueError(f"Expected a PNG. Received: {os.fspath(figure.png)!r}")
     width, height = _css_size(png)
     data = base64.b64encode(png).decode("ascii")
-    payload = json.dumps(list(figure.interactive), allow_nan=False).replace("<", "\\u003c")
-    return {**vars(figure), "data": data, "width": width, "height": height, "payload": payload}
+    file, folder = Path(figure.png).resolve(), folder.resolve()
+    link = file.relative_to(folder).as_posix() if file.is_relative_to(folder) else ""
+    return shown | {"data": data, "width": width, "height": height, "link": link}
 
 
 def _css_size(png):
@@ -221,8 +231,6 @@ def _shown(value):
 
 def _listed(value):
     """A value of the provenance as one line."""
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {item}" for key, item in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 

@@ -4,9 +4,11 @@ All answers are compared before anything is timed. In each turn the faster of tw
 is reported is the median of the ratios of the same turn, since the speed of a machine drifts.
 """
 
+import contextlib
 import importlib
 import multiprocessing
 import resource
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -94,8 +96,20 @@ def peak_memory():
 
 def apart(function, *arguments):
     """What a function returns in a new process, so that peaks of memory do not add up."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
+    with _deaf_children():
+        pool = multiprocessing.get_context("spawn").Pool(1)
+    with pool:
         return pool.apply(function, arguments)
+
+
+@contextlib.contextmanager
+def _deaf_children():
+    """Processes that are started here ignore Ctrl-C, as it is this one that ends them."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Contestant:
@@ -106,7 +120,8 @@ class Contestant:
         self.name = name
         self._connection, there = context.Pipe()
         self._process = context.Process(target=_work, args=(there, module, name))
-        self._process.start()
+        with _deaf_children():
+            self._process.start()
         there.close()
 
     def receive(self):
@@ -152,6 +167,7 @@ def hold(module, rounds=None, progress=lambda text: None):
         for name in contest.contestants:
             progress(f"{name} gets ready")
             contestant = Contestant(module, name)
+            started.append(contestant)
             try:
                 answers[name], first = contestant.receive()
             except RuntimeError as error:
@@ -160,9 +176,7 @@ def hold(module, rounds=None, progress=lambda text: None):
                 if name in contest.once:
                     runs[name] = [first] * rounds
             if name in absent or name in contest.once:
-                contestant.stop()
-            else:
-                started.append(contestant)
+                started.pop().stop()
         check_answers(contest, answers)
         for number in range(rounds):
             for contestant in started:

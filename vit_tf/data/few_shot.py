@@ -105,7 +105,7 @@ def _in_random_order(source, split, indices, least, seed):
     blocks = [part[i : i + BLOCK] for part in parts for i in range(0, len(part), BLOCK)]
     found, labels = [], []
     counts = np.zeros(len(source.class_names), int)
-    for block in tqdm(blocks, "Reading labels", delay=1, unit="block"):
+    for block in tqdm(blocks, "Reading labels", delay=1, disable=None, unit="block"):
         only = source.read(split, block).map(lambda item, label: label).batch(len(block))
         found.append(block)
         labels.append(only.get_single_element().numpy())

@@ -171,7 +171,7 @@ def _check(paths):
     """Decodes the images and throws them away; a `ValueError` lists those that cannot be."""
     with ThreadPoolExecutor() as pool:
         found = pool.map(_error, paths)
-        bar = tqdm(found, "Checking images", len(paths), delay=1, unit="image")
+        bar = tqdm(found, "Checking images", len(paths), delay=1, disable=None, unit="image")
         bad = [error for error in bar if error]
     if bad:
         raise ValueError(
@@ -248,7 +248,7 @@ def _undecodable(path, error):
 def _shared_size(paths):
     """The (height, width) of all images, in pixels, from the heads of their files."""
     first = None
-    for path in tqdm(paths, "Reading image sizes", delay=1, unit="image"):
+    for path in tqdm(paths, "Reading image sizes", delay=1, disable=None, unit="image"):
         size = _size(path)
         first = first or (size, path)
         if size != first[0]:

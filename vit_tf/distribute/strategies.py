@@ -45,7 +45,7 @@ def strategy(name="auto", workers=None, worker=None):
                 f"Expected workers and worker with strategy 'multiworker'. Received: {name!r}"
             )
         return cluster.make_strategy(workers, worker)
-    return choose("strategy", name, STRATEGIES)[0]()
+    return choose("strategy", name, STRATEGIES)()
 
 
 def steps_per_execution(strategy, steps, asked=None):
@@ -108,11 +108,11 @@ def _tpu():
     return tf.distribute.TPUStrategy(resolver)
 
 
-# How each strategy is made, and where it trains.
+# How each strategy is made.
 STRATEGIES = {
-    "auto": (_auto, "multiworker or mirrored where there are several workers or GPUs"),
-    "none": (tf.distribute.get_strategy, "one device"),
-    "mirrored": (lambda: _mirrored(_devices("GPU") or _devices("CPU")), "all GPUs of a machine"),
-    "multiworker": (cluster.make_strategy, "GPUs of several machines"),
-    "tpu": (_tpu, "a TPU"),
+    "auto": _auto,
+    "none": tf.distribute.get_strategy,
+    "mirrored": lambda: _mirrored(_devices("GPU") or _devices("CPU")),
+    "multiworker": cluster.make_strategy,
+    "tpu": _tpu,
 }

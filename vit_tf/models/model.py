@@ -1,5 +1,7 @@
 """What all models of this package share: their configuration, preprocessing and `call`."""
 
+from types import SimpleNamespace
+
 import keras
 
 from vit_tf.preprocessing import Preprocessing
@@ -114,6 +116,22 @@ class VisionModel(keras.Model):
         """dict from path inside the model to layer, of those that can be quantized."""
         layers = (x for x in self._flatten_layers() if isinstance(x, keras.layers.Dense))
         return {layer.path.partition("/")[2]: layer for layer in layers}
+
+    def summary(self, *args, **kwargs):
+        """Prints Keras' table of the layers, with the shape of what each hands on."""
+        before = {layer: len(layer._inbound_nodes) for layer in self.layers}
+        # Keras knows the shapes of layers that were called on symbols, and shows the latest call.
+        self.intermediates(keras.Input(self.image_shape))
+        try:
+            for layer in self.layers:
+                for node in layer._inbound_nodes[-1:]:
+                    # Of taps, which are in the order of their names, the last is such as "mlp/sum".
+                    last = SimpleNamespace(output_tensors=node.output_tensors[-1:])
+                    layer._inbound_nodes.append(last)
+            super().summary(*args, **kwargs)
+        finally:
+            for layer, count in before.items():
+                del layer._inbound_nodes[count:]
 
     def get_config(self):
         config = super().get_config() | self._config

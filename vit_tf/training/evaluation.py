@@ -32,7 +32,7 @@ def top_k_accuracy(model, dataset, ks=(1, 5)):
     if isinstance(dataset, tf.data.Dataset):
         require_images_of(model, dataset.element_spec[0])
     score = tf.function(lambda images: model(images), reduce_retracing=True)
-    batches = tqdm(dataset, "Evaluating", delay=2, leave=False)
+    batches = tqdm(dataset, "Evaluating", delay=2, disable=None, leave=False)
     ranks = [_ranks(score(images), labels) for images, labels in batches]
     if not ranks:
         raise ValueError("Expected at least one batch of images. Received none")

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import sys
 
 import keras
 import tensorflow as tf
@@ -160,7 +161,8 @@ def train(
         train, validation: batched `tf.data.Dataset` of (images, int labels), of finite length.
         directory: the run's folder; it is made.
         description: dict that tells this training data from other data, for the resume's check.
-        verbose: as for `keras.Model.fit`.
+        verbose: as for `keras.Model.fit`; `"auto"` is a line for each epoch where the standard
+            output is a file, in which a bar would leave all of its states.
         steps_per_execution: at most so many steps, a divisor of those between two validations, go
             in one call; None for up to 50 on a TPU and 1 elsewhere.
         callbacks: further Keras callbacks. At the end of an epoch they are called before its state
@@ -232,10 +234,16 @@ def _fit(model, recipe, train, validation, configuration, directory, verbose, ca
         epochs=rounds,
         initial_epoch=rounds_done,
         callbacks=callbacks,
-        verbose=verbose if is_chief() else 0,
+        verbose=_shown(verbose) if is_chief() else 0,
         shuffle=False,
     )
     return history
+
+
+def _shown(verbose):
+    """Keras' `verbose`: a bar only where it can be redrawn."""
+    redrawn = sys.stdout.isatty() or "ipykernel" in sys.modules
+    return 2 if verbose == "auto" and not redrawn else verbose
 
 
 def _weigh_shares(batches, replicas):

@@ -16,6 +16,7 @@ from ...plots import (
     plot_head_classes,
     plot_offsets,
 )
+from ...plots.drawing import one_kind
 from ...study.figure import Figure, each, together
 from ...study.judge import finding
 from ...study.measurement import statistic, task
@@ -216,6 +217,7 @@ FIGURE_18 = replace(
     FIGURE_3,
     measure=head_classes_of,
     draw=plot_head_classes,
+    instead=one_kind,
     name="head-kinds-{model}",
     title="Kinds of attention heads of {model}",
     caption="Each cell is a head, named by where it looks: at its own token (strict), around it "

@@ -86,7 +86,7 @@ def annotated_images(content, root, wanted):
     _require_known(content["annotations"], "category_id", label_of)
     encode = _encoder()
     found = {}
-    for annotation in tqdm(content["annotations"], "Reading annotations", delay=1):
+    for annotation in tqdm(content["annotations"], "Reading annotations", delay=1, disable=None):
         category, image = annotation["category_id"], annotation["image_id"]
         if category in kept and not annotation.get("iscrowd"):
             mask, area = encode(annotation, size_of[image])

@@ -1,0 +1,123 @@
+"""What every script does alike: help at once, one line when it is stopped, plain logs."""
+
+import dataclasses
+import importlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import common
+import pytest
+import training_options
+
+import vit_tf
+
+SCRIPTS = Path(common.__file__).parent
+# Each script, and arguments that it can parse.
+NAMES = {
+    "analyze": "model.keras --out {out}",
+    "compute": "{out}",
+    "endurance": "--out {out}",
+    "evaluate": "model.keras",
+    "export": "model.keras --list",
+    "finetune": "model.keras --out {out}",
+    "pretrain": "--out {out}",
+    "study": "--out {out}",
+    "train": "--out {out}",
+}
+TINY = "--image-size 16 --patch-size 8 --num-layers 1 --num-heads 1 --hidden-dim 16 --mlp-dim 16"
+
+
+@pytest.mark.parametrize("name", [*NAMES, "benchmark"])
+def test_help_is_there_without_tensorflow(name):
+    command = [sys.executable, "-X", "importtime", SCRIPTS / f"{name}.py", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "--help" in done.stdout
+    lines = done.stderr.splitlines()
+    assert all(line.startswith("import time:") for line in lines)
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+    slow = {"tensorflow", "keras", "absl", "xarray", "matplotlib", "scipy", "sklearn"}
+    assert not imported & slow
+
+
+def test_every_script_is_here():
+    doors = [path for path in SCRIPTS.glob("*.py") if "__main__" in path.read_text()]
+    assert {path.stem for path in doors} == {*NAMES, "benchmark"}
+
+
+def test_help_names_the_defaults_and_strategies_that_there_are():
+    for recipe, names in (
+        (vit_tf.Recipe(), training_options.RECIPE),
+        (vit_tf.Pretraining(), importlib.import_module("pretrain").RECIPE),
+    ):
+        shown = {name: training_options.RECIPE[name][1] for name in names}
+        there = {name: value for name, value in dataclasses.asdict(recipe).items() if name in names}
+        assert shown == there
+    assert list(common.STRATEGIES) == list(vit_tf.distribute.STRATEGIES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stopped_script_says_so_in_one_line(name, tmp_path, monkeypatch, capsys):
+    script = importlib.import_module(name)
+    arguments = NAMES[name].format(out=tmp_path / "out").split()
+    before = signal.getsignal(signal.SIGTERM)
+    for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+
+        def stopped(options, number=number):
+            os.kill(os.getpid(), number)
+            time.sleep(10)
+
+        monkeypatch.setattr(script, "run", stopped)
+        assert script.main(arguments) == status
+        error = capsys.readouterr().err
+        assert error == "stopped: nothing is saved; the same command starts again\n"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_what_is_kept_is_said(tmp_path):
+    options = importlib.import_module("study").parse(["--out", str(tmp_path)])
+    for name in ("models/a.json", "results/a.nc", "results/b.nc", "state/epoch-0009.npz"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    assert importlib.import_module("reporting").results_kept(options) == (
+        f"{tmp_path} holds 1 trained model and 2 results; the same command goes on from there"
+    )
+    (tmp_path / "state" / "epoch-0010.npz").write_text("")
+    expected = f"{tmp_path} holds the state after epoch 10; the same command goes on from there"
+    assert common.epochs_kept(options) == expected
+
+
+def test_a_training_is_stopped_and_its_log_can_be_read(tmp_path):
+    recipe = "--epochs 5000 --batch-size 500 --strategy none"
+    command = [sys.executable, SCRIPTS / "train.py", *TINY.split(), *recipe.split()]
+    log, done = tmp_path / "log", 0
+    for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        with open(log, "w") as file:
+            run = subprocess.Popen(
+                [*command, "--out", tmp_path / "run"],
+                stdout=file,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        deadline = time.monotonic() + 120
+        while "Epoch" not in log.read_text() or log.read_text().count("\n") < 9:
+            assert run.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        run.send_signal(number)
+        error = run.communicate(timeout=60)[1]
+        assert run.returncode == status and "Traceback" not in error
+        (line,) = [line for line in error.splitlines() if line.startswith("stopped: ")]
+        said = re.fullmatch(
+            rf"stopped: {re.escape(str(tmp_path / 'run'))} holds the state after epoch (\d+); "
+            "the same command goes on from there",
+            line,
+        )
+        assert int(said[1]) > done
+        text = log.read_text()
+        assert f"Epoch {done + 1}/5000" in text  # it went on after the last whole epoch
+        assert not set("\b\r\x1b") & set(text)
+        done = int(said[1])
