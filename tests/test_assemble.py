@@ -1,16 +1,24 @@
 """Pictures are drawn once, and again when what they are made of changes."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 import xarray as xr
 
+from vit_tf import TokenGrid
 from vit_tf.analysis.papers.chapters import STRUCTURE
 from vit_tf.analysis.papers.raghu import RAGHU
+from vit_tf.analysis.papers.walmer.section4_heads import FIGURE_18
+from vit_tf.analysis.plots.attention import KIND_COLOURS
+from vit_tf.analysis.plots.drawing import KINDS, one_kind
 from vit_tf.analysis.study import assemble
+from vit_tf.analysis.study.data import OPTIONAL, Data
 from vit_tf.analysis.study.figure import Figure, Selection, each
-from vit_tf.analysis.study.plan import Picture
+from vit_tf.analysis.study.models import StudyModel
+from vit_tf.analysis.study.plan import Picture, choose_figures, plan
 
 MODEL = SimpleNamespace(name="ViT", slug="vit", of=None)
 
@@ -61,3 +69,55 @@ def test_a_picture_is_drawn_again_when_the_code_that_draws_changes(draw, tmp_pat
         assert len(drawn) == count
     monkeypatch.undo()
     assemble.drawing_code.cache_clear()
+
+
+def heads(kinds, directions=""):
+    """Kinds of two heads in each of two layers, as `head_classes` gives them."""
+    dims, shape = ("layer", "head"), np.zeros((2, 2), int)
+    named = {"kind": np.array(kinds)[shape], "direction": np.array([directions])[shape]}
+    if len(kinds) > 1:
+        named["kind"][1, 1] = kinds[1]
+    return xr.Dataset({name: (dims, values) for name, values in named.items()}, attrs={"key": "a"})
+
+
+def test_heads_of_one_kind_are_a_sentence_and_others_a_picture(tmp_path):
+    assert one_kind({"ViT": heads(["global"])}) == (
+        "All 4 heads, of 2 layers, are of one kind, global: they look everywhere in the image."
+    )
+    assert "one kind, axial (row): they look along" in one_kind({"A": heads(["axial"], "row")})
+    assert one_kind({"ViT": heads(["global", "soft"])}) is None
+    assert set(KINDS) == set(KIND_COLOURS)
+
+    def draw(*kinds):
+        of = Selection((MODEL,), {"ViT": SimpleNamespace(name="head_classes.vit")}, alone=True)
+        figure = dataclasses.replace(FIGURE_18, name="kinds", caption="Read it.")
+        results = {"head_classes.vit": heads(kinds)}
+        ((_, made),) = assemble.draw([Picture(figure, of)], results, tmp_path)
+        return made, (tmp_path / "figures" / "kinds.png").exists()
+
+    made, there = draw("global", "soft")
+    assert there and made.png.stat().st_size and made.caption == "Read it."
+    made, there = draw("global")
+    assert not there and made.png is None and made.caption.startswith("All 4 heads")
+    assert made.results == ["results/head_classes.vit.nc"]
+
+
+def test_captions_speak_of_cls_only_where_a_model_has_it():
+    def model(name, prefix):
+        taps = ("embedding", "block00/attention/weights", "block00/mlp/sum", "norm")
+        role = "vit" if prefix else "gap"
+        return StudyModel(name, role, name, taps, TokenGrid(4, 4, prefix, 8), None)
+
+    with_cls, without = model("CLS", 1), model("GAP", 0)
+    data = Data(*["there"] * 4, 10, optional=dict.fromkeys(OPTIONAL, lambda: "there"))
+    names = {"ridge-probe-tokens", "ridge-probe-variants", "knn-top-1", "saliency", "retrieval"}
+    names |= {"linear-probe", "clusters"}
+
+    def captions(*models):
+        pictures, _ = plan(choose_figures(), models, data)
+        return {p.name: p.caption({}) for p in pictures if p.name in names}
+
+    assert captions(without).keys() == captions(with_cls, without).keys() == names
+    for caption in captions(without).values():
+        assert "CLS" not in caption and "class token" not in caption
+    assert all("CLS" in caption for caption in captions(with_cls, without).values())
