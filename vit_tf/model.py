@@ -1,5 +1,7 @@
 """What all models of this package share: their configuration, preprocessing and `call`."""
 
+from dataclasses import replace
+
 import keras
 
 from vit_tf.preprocessing import Preprocessing
@@ -47,6 +49,8 @@ class VisionModel(keras.Model):
     def preprocessing(self, value):
         default = Preprocessing.of(self.image_shape)
         value = default if value is None else Preprocessing.from_config(value)
+        if value.size is None:
+            value = replace(value, size=default.size)
         if value.size != default.size or len(value.mean) != len(default.mean):
             raise ValueError(
                 "Expected preprocessing to be of the size and the channels of "
