@@ -11,6 +11,7 @@ from typing import Any
 
 from . import drawing, measurements, needs, plots
 from .interactive import cka_heatmap, distance_lines
+from .token_words import ALL, CLS, EACH, SPATIAL
 
 
 @dataclass(frozen=True)
@@ -214,7 +215,7 @@ def probes_by_token(subjects):
             "Accuracy of linear probes on single tokens",
             "Each point is the mean accuracy of as many linear classifiers as the layer has "
             "places, each of them shown one token, without CLS; the band is their range.",
-            {subject.name: measurements.ridge_probe(subject, "each") for subject in chosen},
+            {subject.name: measurements.ridge_probe(subject, EACH) for subject in chosen},
             drawing.token_probes,
         )
     for subject in chosen:
@@ -223,12 +224,12 @@ def probes_by_token(subjects):
             f"Accuracy of linear probes on single tokens of {subject.name}, place by place",
             "Each cell is a linear classifier that is shown the token at that place alone: even "
             "panels are layers that have spread what they know over all tokens.",
-            {subject.name: measurements.ridge_probe(subject, "each")},
+            {subject.name: measurements.ridge_probe(subject, EACH)},
             drawing.alone(plots.plot_probe_map),
         )
 
 
-VARIANTS = {"first": "first token", "mean": "mean of all", "rest": "mean without the first"}
+VARIANTS = {CLS: "first token", ALL: "mean of all", SPATIAL: "mean without the first"}
 
 
 def probes_by_aggregation(subjects):
@@ -243,12 +244,20 @@ def probes_by_aggregation(subjects):
             "first token of the CLS model rises above the mean, the class token has gathered what "
             "the others hold.",
             {
-                f"{subject.name}: {words}": measurements.ridge_probe(subject, tokens)
+                f"{subject.name}: {words}": probe
                 for subject in chosen
-                for tokens, words in VARIANTS.items()
+                for words, probe in _aggregations(subject).items()
             },
             drawing.probe_variants,
         )
+
+
+def _aggregations(subject):
+    """Probes by what they are shown, in words; a model without CLS has a place for first token."""
+    if subject.grid.prefix:
+        return {words: measurements.ridge_probe(subject, of) for of, words in VARIANTS.items()}
+    probes = measurements.first_place_probe(subject), measurements.ridge_probe(subject, ALL)
+    return dict(zip((VARIANTS[CLS], VARIANTS[ALL]), probes, strict=True))
 
 
 def probes_by_depth(subjects):
