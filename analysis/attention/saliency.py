@@ -6,6 +6,7 @@ import xarray as xr
 
 from ..engine.results import mean_of, provenance, require_finite
 from ..engine.stream import Statistic, evaluate
+from ..engine.token_words import PARTS, SPATIAL
 from ..engine.tokens import on_grid
 from .attention import LEFT_OUT, attention_weights, num_attended, spatial_shares
 
@@ -106,7 +107,7 @@ def query_maps(weights, grid):
 
 def query_names(grid):
     """Names of the maps of `query_maps`."""
-    return ["cls", "spatial"] if grid.prefix else ["spatial"]
+    return list(PARTS) if grid.prefix else [SPATIAL]
 
 
 def patch_cover(masks, grid):

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from ..features import taps_of
+from .features import taps_of
 from .results import model_name
 
 PRIME = 2**31 - 1

@@ -1,6 +1,6 @@
 """Features computed from others, which are called once for all of them."""
 
-from ..features import taps_of
+from .features import taps_of
 from .results import model_name
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from ..engine.features import taps_of
 from ..engine.stream import as_dataset, collect
 from ..engine.tokens import as_tokens, require_grid
-from ..features import taps_of
 
 # Each image becomes four windows or more.
 BATCH_SIZE = 8

@@ -6,10 +6,10 @@ import xarray as xr
 
 from vit_tf.names import choose
 
+from ..engine.features import taps_of
 from ..engine.results import provenance, require_finite
 from ..engine.stream import collect
 from ..engine.tokens import require_grid
-from ..features import taps_of
 from .dense_features import token_map
 
 # All pixels of two images are held at once, for each pair and layer.

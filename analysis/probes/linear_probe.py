@@ -3,9 +3,12 @@
 import numpy as np
 import xarray as xr
 
+from ..engine.labels import require_labels
 from ..engine.pooling import pooled_statistic
-from ..engine.results import provenance, require_labels
+from ..engine.results import provenance
 from ..engine.stream import one_pass
+from ..engine.token_words import CLS, SPATIAL
+from ..engine.tokens import grid_of
 from .softmax_probes import fit_probes, probe_places, score
 
 
@@ -15,7 +18,7 @@ def linear_probe(
     test,
     num_classes,
     *,
-    tokens=("first", "rest"),
+    tokens=(CLS, SPATIAL),
     batch_norm=(False, True),
     epochs=20,
     batch_size=256,
@@ -43,9 +46,9 @@ def linear_probe(
         train, test: batched `tf.data.Dataset` of (images, labels), or pairs of arrays; labels are
             integers from 0 to `num_classes - 1`.
         num_classes: number of classes.
-        tokens: what is classified: the `"first"` token, which is a place of the grid where a model
-            has no CLS token, the `"mean"` of all, or that of the `"rest"` without the first, which
-            a layer of one vector does not have. One word or several.
+        tokens: what is classified: the `"cls"` token, or the mean of the `"spatial"` tokens or of
+            `"all"`; one word or several. The features' `token_grid` tells which are which; layers
+            of one vector, and models without a CLS token, want `"all"`.
         batch_norm: False, True or both. It takes the statistics of the batch while training, and
             those of all training images afterwards.
         epochs: passes over the training images.
@@ -125,7 +128,8 @@ def fit_linear_probe(
 
 def _pooled(features, data, tokens, num_classes, what):
     """The `Pooled` features of each choice of tokens, from one pass."""
-    requests = {choice: (pooled_statistic(choice), features) for choice in tokens}
+    grid = grid_of(features, None)
+    requests = {choice: (pooled_statistic(choice, grid), features) for choice in tokens}
     totals = one_pass(requests, data, f"linear probes: {what} images")
     pooled = [requests[name][0].finish(total) for name, total in totals.items()]
     require_labels(pooled[0].labels, num_classes, what)

@@ -12,11 +12,13 @@ import xarray as xr
 from vit_tf.files import write_whole
 from vit_tf.image_checks import check_dtype, check_values
 
+from ..engine.features import taps_of
+from ..engine.labels import require_labels
 from ..engine.pooling import pool
 from ..engine.replicas import this_worker
-from ..engine.results import model_name, require_finite, require_labels
+from ..engine.results import model_name, require_finite
 from ..engine.stream import as_dataset
-from ..features import taps_of
+from ..engine.token_words import ALL
 from ..probes.few_shot import classify, fit_classifier
 from .cka import layer_gram, unbiased
 from .formation_records import Kernels, Record, compare, load_records, row, save_record
@@ -101,9 +103,7 @@ class FormationRecorder(keras.callbacks.Callback):
             check_dtype(features, batch.dtype.name)
         check_values(features, self._images[0])
         self._kernels = _compiled(_kernel_step(features), self._images[0])
-        self._rows = _compiled(
-            lambda images: pool(taps_of(features, images), "mean"), self._images[0]
-        )
+        self._rows = _compiled(lambda images: pool(taps_of(features, images), ALL), self._images[0])
         if self._folder is not None and not self._records:
             self._records = load_records(self._folder / "formation-state")
             self._require_same_images()
@@ -192,7 +192,7 @@ class FormationRecorder(keras.callbacks.Callback):
         if self._probes:
             (_, labels), (_, wanted), num_classes = self._probes
             facts |= {"train_examples": len(labels), "test_examples": len(wanted)}
-            facts |= {"num_classes": num_classes, "l2": self._l2, "tokens": "mean"}
+            facts |= {"num_classes": num_classes, "l2": self._l2, "tokens": ALL}
         return facts
 
     def _digest(self):

@@ -6,10 +6,9 @@ import xarray as xr
 
 from ..engine.results import provenance
 from ..engine.stream import Statistic, evaluate
+from ..engine.token_words import PARTS
 from ..engine.tokens import as_tokens, require_grid
 from .cka import layer_gram, pairwise_hsic, similarity, unbiased, unscaled
-
-PARTS = ("cls", "spatial")
 
 
 def last_layer_cka(models, images):
@@ -58,6 +57,7 @@ def last_layer_statistic(models):
         hsic, squares = unscaled(totals["rows"]["hsic"], totals["rows"]["scales"])
         values = similarity(hsic, squares, [f"{part} of {name}" for name, part in parts])
         facts = provenance(next(iter(models.values())), totals["examples"], len(hsic))
+        facts["remainder"] = int(totals["remainder"])
         del facts["model"]  # there are many
         return _labelled(values, parts, list(models), facts | {"layers": list(layers.values())})
 
