@@ -21,19 +21,17 @@ def require_images(received, expected):
     raise ValueError(f"Expected images of shape {expected}. Received: shape {received}{hint}")
 
 
-def shape_of_images(model):
-    """The shape (example, height, width, channel) of a Keras model's images, None for any size.
+def require_images_of(model, images):
+    """Raises a `ValueError` unless images, or their `TensorSpec`, have the channels of a model's.
 
-    None where the model does not tell. Models of this package may take other sizes than their own.
+    Their size is left to the model, since a recipe may yet crop them.
     """
     if hasattr(model, "image_shape"):
-        return (None, None, None, model.image_shape[-1])
-    shape = getattr(model, "input_shape", None)
-    return shape if isinstance(shape, tuple) else None
-
-
-def require_images_of(model, images):
-    """Raises a `ValueError` unless images, or their `TensorSpec`, are such as a model takes."""
-    expected = shape_of_images(model)
-    if expected and images.shape.rank is not None:
-        require_images(images.shape, expected)
+        channels = model.image_shape[-1]
+    else:
+        shape = getattr(model, "input_shape", None)
+        if not isinstance(shape, tuple) or len(shape) != 4:
+            return
+        channels = shape[-1]
+    if images.shape.rank is not None:
+        require_images(images.shape, (None, None, None, channels))
