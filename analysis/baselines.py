@@ -38,11 +38,11 @@ class _Noise:
     def __init__(self, features, seed):
         self.name = f"{model_name(features)} as noise"
         self.token_grid = getattr(features, "token_grid", None)
-        self._features, self._seed = features, seed
+        self.features, self._seed = features, seed
 
     def __call__(self, images):
         images = tf.convert_to_tensor(images)
-        shapes = _shapes(self._features, images)
+        shapes = _shapes(self.features, images)
         size = 2 * int(np.prod(images.shape[1:]))
         factors = np.random.default_rng(self._seed).integers(1, PRIME, (size, 2))
 

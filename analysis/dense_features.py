@@ -105,7 +105,12 @@ def dense_features(features, images, grid=None):
     if grid.rows != grid.columns:
         raise ValueError(f"Expected a grid with as many rows as columns. Received: {grid}")
     data = as_dataset(images, BATCH_SIZE)
-    return collect(lambda batch: _dense_step(features, batch, grid), data, description="dense")
+    return collect(
+        lambda batch: _dense_step(features, batch, grid),
+        data,
+        description="dense",
+        checked=(features,),
+    )
 
 
 def token_maps(features, images, grid):
@@ -117,6 +122,7 @@ def token_maps(features, images, grid):
             for layer, values in taps_of(features, batch).items()
         },
         data,
+        checked=(features,),
     )
 
 

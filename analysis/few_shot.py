@@ -127,7 +127,9 @@ def _rows(features, data, description):
         taps = {layer: as_tokens(layer, x) for layer, x in taps_of(features, images).items()}
         return {k: tf.reduce_mean(tf.cast(x, tf.float64), axis=1) for k, x in taps.items()}, labels
 
-    taps, labels = collect(step, data, with_labels=True, description=description)
+    taps, labels = collect(
+        step, data, with_labels=True, description=description, checked=(features,)
+    )
     require_finite("few-shot accuracy", list(taps.values()), taps)
     return taps, labels
 

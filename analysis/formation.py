@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.image_checks import check_dtype, check_values
+
 from .cka import layer_gram, unbiased
 from .features import taps_of
 from .few_shot import classify, fit_classifier
@@ -95,6 +97,9 @@ class FormationRecorder(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         features = _features_of(self._features, self.model, self._images[0][:1])
         self._name, self._first = model_name(features), True
+        for batch in self._images:
+            check_dtype(features, batch.dtype.name)
+        check_values(features, self._images[0])
         self._kernels = _compiled(_kernel_step(features), self._images[0])
         self._rows = _compiled(
             lambda images: pool(taps_of(features, images), "mean"), self._images[0]

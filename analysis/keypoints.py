@@ -227,7 +227,13 @@ def keypoint_correspondence(
             for layer, values in taps_of(features, flat).items()
         }
 
-    found = collect(step, _batches(pairs, points, size), with_labels=True, description="keypoints")
+    found = collect(
+        step,
+        _batches(pairs, points, size),
+        with_labels=True,
+        description="keypoints",
+        checked=(features,),
+    )
     require_finite("correspondence", [part["sums"] for part in found.values()], list(found))
     distances = {
         layer: np.linalg.norm(part["places"] - points[:, 1], axis=-1)

@@ -59,7 +59,7 @@ def receptive_field(features, images, channels="sum", grid=None, seed=0):
         ordered = tf.stack([fields[tap] for tap in layers])
         return {"field": ordered, "examples": tf.shape(batch)[0], "batches": 1}
 
-    sums = accumulate(step, images, description="receptive fields")
+    sums = accumulate(step, images, description="receptive fields", checked=(features,))
     field = sums["field"] / sums["examples"]
     require_finite("receptive fields", field, layers)
     return xr.DataArray(

@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
+from vit_tf.image_checks import check_dtype, check_values
+
 from .derived import Calls
 from .replicas import rows_of_workers, sum_of_workers, this_worker
 
@@ -42,7 +44,7 @@ class Statistic:
     merge: Callable[..., Any] | None = None
 
 
-def one_pass(requests, images, description=None):
+def one_pass(requests, images, description=None, checked=()):
     """The totals of many statistics, of one model or several, from one pass over a data set.
 
     All steps are compiled once, in one graph with the forward passes, so that activations are
@@ -57,6 +59,8 @@ def one_pass(requests, images, description=None):
         images: array of shape (example, height, width, channel), batched `tf.data.Dataset` of
             images or of (images, labels), or a pair of arrays (images, labels).
         description: words beside the progress bar, which appears when the work takes long.
+        checked: further features, which the steps call themselves. The images are compared with
+            what these and those of the requests expect, see `vit_tf.image_checks`.
 
     Returns:
         dict from name to totals, as arrays. They are not finished, so that a statistic that raises
@@ -64,7 +68,8 @@ def one_pass(requests, images, description=None):
 
     Raises:
         ValueError: for data that is empty, unbatched, without the labels or with a batch smaller
-            than a statistic asks for; and what the steps raise.
+            than a statistic asks for; for integer images that the features do not declare and
+            values far beyond their range; and what the steps raise.
     """
     statistics = [statistic for statistic, *_ in requests.values()]
     with_labels = any(statistic.with_labels for statistic in statistics)
@@ -79,8 +84,9 @@ def one_pass(requests, images, description=None):
             for name, (statistic, *features) in requests.items()
         }
 
+    checked = [*checked, *(one for _, *features in requests.values() for one in features)]
     sums, rows, merged, numbers = None, [], {}, []
-    for number, result in _results(step, images, with_labels, description, min_batch):
+    for number, result in _results(step, images, with_labels, description, min_batch, checked):
         rows.append({name: part["rows"] for name, part in result.items() if "rows" in part})
         merged = _merge(requests, merged, result)
         numbers.append(number)
@@ -107,19 +113,19 @@ def one_pass(requests, images, description=None):
     }
 
 
-def evaluate(statistic, images, *features, description=None):
+def evaluate(statistic, images, *features, description=None, checked=()):
     """The result of one statistic; arguments and errors are those of `one_pass`."""
-    totals = one_pass({"": (statistic, *features)}, images, description)[""]
+    totals = one_pass({"": (statistic, *features)}, images, description, checked)[""]
     return statistic.finish(totals)
 
 
-def accumulate(step, images, *, with_labels=False, description=None):
+def accumulate(step, images, *, with_labels=False, description=None, checked=()):
     """Sums `step(images)` over the batches of a data set.
 
     Args:
         step: function of a batch of images (and of its labels, `with_labels`) that returns a
             structure of tensors, compiled as that of a `Statistic`.
-        images, description: as for `one_pass`.
+        images, description, checked: as for `one_pass`.
         with_labels: whether the step takes the labels as its second argument.
 
     Returns:
@@ -131,10 +137,10 @@ def accumulate(step, images, *, with_labels=False, description=None):
     statistic = Statistic(
         lambda *batch: {"sum": step(*batch)}, lambda totals: totals["sum"], with_labels=with_labels
     )
-    return evaluate(statistic, images, description=description)
+    return evaluate(statistic, images, description=description, checked=checked)
 
 
-def collect(step, images, *, with_labels=False, description=None, min_batch=1):
+def collect(step, images, *, with_labels=False, description=None, min_batch=1, checked=()):
     """Concatenates `step(images)` over the batches of a data set, in their order.
 
     For what really needs the rows. Arguments and errors are those of `accumulate`, and
@@ -149,7 +155,7 @@ def collect(step, images, *, with_labels=False, description=None, min_batch=1):
         min_batch=min_batch,
         with_labels=with_labels,
     )
-    return evaluate(statistic, images, description=description)
+    return evaluate(statistic, images, description=description, checked=checked)
 
 
 def _merge(requests, merged, result):
@@ -205,9 +211,11 @@ def first_batch(data):
     raise ValueError("Expected at least one batch of images. Received none")
 
 
-def _results(step, data, with_labels, description, min_batch=1):
+def _results(step, data, with_labels, description, min_batch, checked):
     """Yields the number and the result, as arrays, of each batch of this worker, in order."""
     dataset = _batches_of(data, with_labels)
+    for features in checked:
+        check_dtype(features, dataset.element_spec[0].dtype.name)
     strategy = tf.distribute.get_strategy()
     signature = list(dataset.element_spec)
     compiled = tf.function(step, input_signature=signature, autograph=False).get_concrete_function()
@@ -222,7 +230,10 @@ def _results(step, data, with_labels, description, min_batch=1):
     local = slice(place * replicas // workers, (place + 1) * replicas // workers)
     first, taken = None, 0
     for start, group in _groups(dataset, replicas, min_batch, description):
-        first = first or group[0]
+        if first is None:
+            first = group[0]
+            for features in checked:
+                check_values(features, first[0])
         if len(group) == replicas > 1:
             results = _of_replicas(strategy, every_replica(_spread(strategy, group)))
         else:

@@ -3,7 +3,9 @@
 A model is a .keras file of any Keras model (keras.applications, KerasHub, your own), a SavedModel
 folder whose outputs are its layers (as scripts/export.py writes), a checkpoint file or a public
 name. Every figure that applies to a model is drawn; the report says which do not, and why. All
-models are compared on the same images, of one size: in [-1, 1], unless a model tells otherwise.
+models are compared on the same images, of one size, with the values that each expects: as it tells,
+as its first layers or its name do, or as --range or --mean and --std say (where there are several
+models, of those that do not tell).
 
 Models of this package have named layers (taps) and know where their tokens lie. Of any other model
 about 40 layers, spread evenly through its depth, are read; --taps chooses them. A model of tokens,
@@ -30,6 +32,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 import common
+import image_values
 import reporting
 from own_modules import add_imports
 
@@ -57,6 +60,7 @@ def parse(arguments=None):
     add("--taps", nargs="+", metavar="PATTERN", help="layers of other models, as 'block*_out'")
     add("--patch-size", type=int, help="pixels of a patch, where a model does not tell its tokens")
     add("--prefix", type=int, help="its tokens without a place, as CLS (default: what is left)")
+    image_values.add_values(add)
     reporting.add_sampling(add)
     options = parser.parse_args(arguments)
     if not options.models and not options.list:
@@ -76,7 +80,7 @@ def open_models(options):
     """The models that were asked for, and the preprocessing of the images that all of them see."""
     import analyze_models
 
-    opened = analyze_models.open_all(options.models, options.names)
+    opened = analyze_models.open_all(options.models, options.names, options)
     if options.taps and not any(model.is_foreign for model in opened):
         raise ValueError(
             "Expected --taps only for models whose layers have no names of their own in this "
@@ -95,16 +99,25 @@ def make_subjects(opened, images, options):
     """The models: list of `Subject`, their rows in the report, and what is left out of them."""
     import analyze_subjects
 
-    subjects, rows, still = [], [], []
+    subjects, rows, constants, still = [], [], [], []
     for model in opened:
         few = images[: analyze_subjects.PROBES].numpy()
-        subject, constant = analyze_subjects.subject_of(model, few, options)
+        subject, constant, moves = analyze_subjects.subject_of(model, few, options)
         log.info("%s: %d layers are read", model.name, len(subject.taps))
+        log.info("%s: images: %s", model.name, image_values.values_of(*model.expects))
         subjects += [subject, *analyze_subjects.baselines_of(model, subject, options.seed)]
         rows.append(analyze_subjects.describe(model, subject))
         if constant:
-            still.append(f"{model.name}: {', '.join(constant)}.")
-    return subjects, rows, [("Layers that do not vary between images", still)] if still else []
+            constants.append(f"{model.name}: {', '.join(constant)}.")
+        if 0 < moves < image_values.STILL:
+            still.append(
+                STILL.format(model=model.name, values=image_values.values_of(*model.expects))
+            )
+    facts = {
+        "Models that hardly move": still,
+        "Layers that do not vary between images": constants,
+    }
+    return subjects, rows, [(what, sentences) for what, sentences in facts.items() if sentences]
 
 
 def add_accuracies(rows, opened, subjects, data, description, options):
@@ -210,6 +223,10 @@ def report(rows, drawn, missing, results, description, preprocessing, options):
     )
 
 
+STILL = (
+    "The last layers of {model} hardly differ between images, which it got with {values}. If it "
+    "expects other values, tell them by --range, or by --mean and --std."
+)
 INTRODUCTION = (
     "{models} {was} measured on {tested} test images of {data}, of {size} pixels. Linear probes "
     "are fitted on {shots} training images of each class, their penalty is chosen on as many "

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import common
+import image_values
 
 import vit_tf
 from vit_tf.analysis.subjects import slug
@@ -28,12 +29,14 @@ class Opened:
         source: what the user named.
         digest: of the content of its file or folder.
         model: a Keras model, or the features of a SavedModel.
+        expects: pair of the `Preprocessing` of its images and of where that is known from.
     """
 
     name: str
     source: str
     digest: str
     model: Any
+    expects: tuple
 
     @property
     def is_saved_model(self):
@@ -68,8 +71,10 @@ class Opened:
         return vit_tf.load_features(self.source, *patterns)
 
 
-def open_all(sources, names=()):
+def open_all(sources, names, options):
     """The models of files, folders and public names, each with a name of its own.
+
+    Where there are several, the options of `image_values` count for those that do not tell.
 
     Raises:
         ValueError: for what cannot be opened, is no model of RGB images, or other than one of the
@@ -84,7 +89,8 @@ def open_all(sources, names=()):
         name = distinct(names[index] if names else own_name(source), taken)
         taken.add(slug(name))
         model = open_any(source)  # which first says what is wrong with a path
-        model = Opened(name, source, digest(source), model)
+        expects = image_values.expected_images(options, model, overrule=len(sources) == 1)
+        model = Opened(name, source, digest(source), model, expects)
         shape = model.input_shape
         if len(shape) != 4 or shape[3] not in (3, None):
             raise ValueError(
@@ -173,6 +179,4 @@ def shared_images(opened, size):
 
     Models that expect other values have them made from these, see `Normalised`.
     """
-    told = [getattr(model.model, "preprocessing", None) for model in opened]
-    methods = [one.interpolation for one in told if one] or ["bilinear"]
-    return Preprocessing(size, interpolation=methods[0])
+    return Preprocessing(size, interpolation=opened[0].expects[0].interpolation)

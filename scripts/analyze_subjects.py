@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import reporting
 import xarray as xr
+from image_values import values_of, variation
 
 import vit_tf
 from vit_tf import TokenGrid
@@ -31,26 +32,32 @@ class Normalised:
         self._features = features
         mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
         self._scale, self._shift = np.float32(0.5 / std), np.float32((0.5 - mean) / std)
+        self._turned = preprocessing.channel_order == "bgr"
 
     def __call__(self, images):
+        images = images[..., ::-1] if self._turned else images
         return self._features(images * self._scale + self._shift)
 
 
 def subject_of(opened, images, options):
-    """The `Subject` of an opened model, and the names of its layers that do not vary.
+    """The `Subject` of an opened model, names of constant layers, and how far the others move.
 
     Args:
         opened: the `Opened`.
         images: array of a few of the images that are measured.
         options: of the command line: `taps`, `patch_size` and `prefix`.
+
+    Returns:
+        The subject, the names of the layers that do not vary between images, and the `variation` of
+        the last that does.
     """
     size = images.shape[1:3]
-    shapes, constant = chosen_shapes(opened, images, options)
+    shapes, constant, moves = chosen_shapes(opened, images, options)
     grid = grid_of(opened, shapes, size, options)
     subject = Subject(
         opened.name,
         "model",
-        fingerprint(opened.digest, list(shapes), grid and vars(grid)),
+        fingerprint(opened.digest, list(shapes), grid and vars(grid), *special_values(opened)),
         tuple(shapes),
         grid,
         partial(features_of, opened, grid),
@@ -58,7 +65,12 @@ def subject_of(opened, images, options):
         image_size=size,
         **embeddings_of(opened.model),
     )
-    return subject, constant
+    return subject, constant, moves
+
+
+def special_values(opened):
+    """What a result depends on where a model takes other values than [-1, 1]: list of facts."""
+    return [] if plain(opened) else [opened.expects[0].to_config()]
 
 
 def embeddings_of(model):
@@ -82,13 +94,16 @@ def features_of(opened, grid, *patterns):
     """The taps that fit the patterns, as a callable from images in [-1, 1] that knows the grid."""
     found = opened.features(*patterns)
     found.token_grid = grid
-    return found if plain(opened) else Normalised(found, opened.model.preprocessing)
+    if not plain(opened):
+        return Normalised(found, opened.expects[0])
+    found.preprocessing = opened.expects[0]
+    return found
 
 
 def plain(opened):
-    """Whether a model takes values in [-1, 1], as one does that does not tell."""
-    wanted = getattr(opened.model, "preprocessing", None)
-    return wanted is None or {*wanted.mean, *wanted.std} == {0.5}
+    """Whether a model takes values in [-1, 1]."""
+    wanted, _ = opened.expects
+    return {*wanted.mean, *wanted.std} == {0.5} and wanted.channel_order == "rgb"
 
 
 def chosen_shapes(opened, images, options):
@@ -96,7 +111,9 @@ def chosen_shapes(opened, images, options):
 
     Of a model whose layers have no names of ours, those that hold floating values for each example,
     and do not repeat the layer before: at most 40 of them, unless `--taps` chooses. Left out are
-    layers that do not vary between the images, as nothing can be compared with them.
+    layers that do not vary between the images, as nothing can be compared with them. Third comes
+    the `variation` of the last of the others that is not a
+    constant, as the logits of a head of zeros are.
     """
     patterns = options.taps if opened.is_foreign and options.taps else ["*"]
     values = {
@@ -113,13 +130,14 @@ def chosen_shapes(opened, images, options):
         )
     if opened.is_foreign and not options.taps:
         taps = spread(without_repeats({tap: values[tap] for tap in taps}), MOST_TAPS)
-    return {tap: values[tap].shape[1:] for tap in taps}, constant
+    moves = [variation(values[tap]) for tap in taps]
+    last = next((share for share in reversed(moves) if share), 0.0)
+    return {tap: values[tap].shape[1:] for tap in taps}, constant, last
 
 
 def is_constant(value):
     """Whether examples differ by no more than rounding, in an array of shape (example, ...)."""
-    centred = value - value.mean(axis=0, keepdims=True)
-    return np.sum(centred**2, dtype=np.float64) <= CONSTANT * np.sum(value**2, dtype=np.float64)
+    return variation(value) <= CONSTANT
 
 
 def without_repeats(values):
@@ -146,18 +164,29 @@ def grid_of(opened, shapes, size, options):
     placed = [shape for shape in held if len(shape) in (2, 3) and np.prod(shape[:-1]) > 1]
     if own is not None or not placed:
         return own
+    counts = [shape[0] for shape in placed if len(shape) == 2]
+    if options.patch_size and counts:
+        return _told_grid(opened, counts, size, options)
     last = placed[-1]
-    if len(last) == 3:
-        stride = size[0] // last[0]
-        tiles = (last[0] * stride, last[1] * stride) == tuple(size)
-        return TokenGrid(last[0], last[1], 0, stride) if tiles else None
-    if not options.patch_size:
+    if len(last) == 2:
         return None
+    stride = size[0] // last[0]
+    tiles = (last[0] * stride, last[1] * stride) == tuple(size)
+    return TokenGrid(last[0], last[1], 0, stride) if tiles else None
+
+
+def _told_grid(opened, counts, size, options):
+    """The grid of `--patch-size`, of the last layer that has tokens enough for it.
+
+    Later ones may hold what a pooling made of them: queries, or the values of attention heads.
+    """
     grid = TokenGrid.of_patches(size, options.patch_size)
-    prefix = last[0] - grid.num_spatial if options.prefix is None else options.prefix
-    if prefix < 0 or prefix + grid.num_spatial != last[0]:
+    enough = [count for count in counts if count >= grid.num_spatial]
+    count = (enough or counts)[-1]
+    prefix = count - grid.num_spatial if options.prefix is None else options.prefix
+    if prefix < 0 or prefix + grid.num_spatial != count:
         raise ValueError(
-            f"Expected --patch-size and --prefix that give the {last[0]} tokens of {opened.name}. "
+            f"Expected --patch-size and --prefix that give the {count} tokens of {opened.name}. "
             f"Received: {max(prefix, 0)} + {grid.rows} x {grid.columns}"
         )
     return TokenGrid.of_patches(size, options.patch_size, prefix)
@@ -196,5 +225,6 @@ def describe(opened, subject):
         "parameters": None if opened.is_saved_model else opened.model.count_params(),
         "layers read": len(subject.taps),
         "tokens or places": f"{prefix}{grid.rows} x {grid.columns}" if grid else "not known",
+        "images": values_of(*opened.expects),
         "file": opened.source,
     }

@@ -1,9 +1,9 @@
 """Evaluates a model: top-1 and top-5 accuracy, and few-shot accuracy of its features.
 
-Images are resized and normalised as the model expects; a model that does not tell gets values in
-[-1, 1] at its own size. Few-shot accuracy is that of least-squares classifiers on a few training
-images of each class (big_vision's protocol), fitted to the features of one layer; the strength of
-the penalty is the best on other training images, or given by --l2.
+Images are resized and normalised as the model expects, as far as it tells or its first layers or
+its name do; --range or --mean and --std tell otherwise. Few-shot accuracy is that of least-squares
+classifiers on a few training images of each class (big_vision's protocol), fitted to the features
+of one layer; the strength of the penalty is the best on other training images, or given by --l2.
 
 The data must have the classes of the model, by name where it saves their names, otherwise by
 number. With --allow-other-classes names that the model knows are matched, and others by position.
@@ -23,9 +23,12 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import common
+import image_values
 from own_modules import add_imports
 
 import vit_tf
+
+STILL_SCORES = "its scores hardly differ between images: does it expect other values? See --range"
 
 
 def main(arguments=None):
@@ -41,6 +44,7 @@ def parse(arguments=None):
     common.add_source(parser.add_argument)
     add = parser.add_argument
     common.add_strategy(add)
+    image_values.add_values(add)
     add("--split", default="test", help="test (default), validation or train")
     add("--image-size", type=int, help="side of the images, in pixels; by default the model's")
     add("--take", type=int, help="use only so many images of the split, such as 1000")
@@ -59,27 +63,22 @@ def parse(arguments=None):
     return parser.parse_args(arguments)
 
 
-def load_arguments(options, model):
+def load_arguments(options, preprocessing):
     """The arguments of `vit_tf.data.load` that give a model the images it expects."""
     shared = {"batch_size": options.batch_size, "data_dir": options.data_dir}
-    shared |= common.chosen_classes(options)
-    size, preprocessing = options.image_size, getattr(model, "preprocessing", None)
-    if preprocessing is not None:
-        return shared | {"image_size": size, "preprocessing": preprocessing}
-    own = tuple(model.input_shape[1:3])
-    return shared | {"image_size": size or (None if None in own else own)}
+    shared |= {"image_size": options.image_size, "preprocessing": preprocessing}
+    return shared | common.chosen_classes(options)
 
 
-def relabelled(options, model, known, test):
+def relabelled(options, model, num_scores, known, test):
     """The test data with the labels of the model's own classes."""
     import tensorflow as tf
 
     from vit_tf.evaluation import match_classes
 
     own = getattr(model, "class_names", None)
-    count = model(next(iter(test))[0][:1]).shape[-1]
     try:
-        numbers = match_classes(own, count, known.class_names, options.allow_other_classes)
+        numbers = match_classes(own, num_scores, known.class_names, options.allow_other_classes)
     except ValueError as error:
         raise ValueError(f"{error}; --allow-other-classes insists") from error
     return test.map(lambda images, labels: (images, tf.gather(numbers, labels)))
@@ -126,7 +125,11 @@ def few_shot_rows(options, model, test, num_classes, arguments):
 
 def table(result):
     """The numbers as lines of text."""
-    lines = [f"{result['model']} on {result['examples']} images of {result['data']}"]
+    lines = [
+        f"{result['model']} on {result['examples']} images of {result['data']}",
+        f"images: {result['images']}",
+        *result["warnings"],
+    ]
     for k, share in result["top"].items():
         lines.append(f"top-{k} accuracy {100 * share:8.2f} %")
     for row in result["few_shot"]:
@@ -153,16 +156,25 @@ def evaluate(options):
     from vit_tf.evaluation import top_k_accuracy
 
     model = common.open_model(options.model)
-    arguments = load_arguments(options, model)
+    preprocessing, why = image_values.expected_images(options, model)
+    arguments = load_arguments(options, preprocessing)
     known = common.describe_data(options)
     (test,) = vit_tf.data.load(
         options.data, splits=(options.split,), take=options.take, **arguments
     )
-    top = {} if options.no_head else top_k_accuracy(model, relabelled(options, model, known, test))
+    top, warnings = {}, []
+    if not options.no_head:
+        scores = model(next(iter(test))[0])
+        top = top_k_accuracy(model, relabelled(options, model, scores.shape[-1], known, test))
+        if len(scores) > 1 and 0 < image_values.variation(scores) < image_values.STILL:
+            warnings = [STILL_SCORES]
     result = {
         "model": options.model,
         "data": f"{options.data} ({options.split})",
         "examples": sum(len(labels) for _, labels in test),
+        "images": image_values.values_of(preprocessing, why),
+        "preprocessing": preprocessing.to_config(),
+        "warnings": warnings,
         "top": top,
         "few_shot": [],
         "options": vars(options),

@@ -7,6 +7,9 @@ with `vit_tf.load_features(folder)`, or with TensorFlow alone:
     serve = tf.saved_model.load(folder).signatures["serving_default"]
     taps = serve(images=images)  # dict from tap to tensor
 
+The folder keeps where tokens lie and which values images have, in features.json: as the model tells
+or its first layers do, or as --range or --mean and --std say.
+
 Examples:
     python scripts/export.py runs/digits/model.keras --taps pooled --out exported
     python scripts/export.py vit.keras --taps embedding 'block*/*/sum' pooled --out exported
@@ -21,6 +24,7 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import common
+import image_values
 import numpy as np
 from own_modules import add_imports
 
@@ -40,6 +44,7 @@ def parse(arguments=None):
     parser.add_argument("--taps", nargs="+", metavar="PATTERN", help="such as 'block*/mlp/sum'")
     parser.add_argument("--out", type=Path, help="folder of the SavedModel; it is made")
     parser.add_argument("--list", action="store_true", help="only print the names of all taps")
+    image_values.add_values(parser.add_argument)
     options = parser.parse_args(arguments)
     if not options.list and not (options.taps and options.out):
         raise ValueError("Expected --taps and --out, or --list. Received: neither")
@@ -85,8 +90,12 @@ def run(options):
         print("\n".join(vit_tf.submodel(model, "*").taps))
         return
     features = vit_tf.submodel(model, *options.taps)
+    preprocessing, why = image_values.expected_images(options, model)
+    if not why.startswith("assumed"):
+        features.preprocessing = preprocessing
     export(features, options.out)
     print(f"{len(features.taps)} taps, {options.out}")
+    print(f"images: {image_values.values_of(preprocessing, why)}")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ import sys
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import common
+import image_values
 from own_modules import add_imports
 
 import vit_tf
@@ -48,6 +49,7 @@ def parse(arguments=None):
         default="bilinear",
         help="how position embeddings are resampled: bilinear (default), bicubic or dino",
     )
+    image_values.add_values(parser.add_argument)
     _add_recipe(parser.add_argument_group("recipe").add_argument)
     return parser.parse_args(arguments)
 
@@ -137,6 +139,8 @@ def run(options):
             "Expected the model to be a ViT, BiT, CLIPViT, BEiT or Mixer of this package. "
             f"Received: {type(start).__name__} in {options.model!r}"
         )
+    given = image_values.given_values(options, start.preprocessing.size)
+    start.preprocessing = given or start.preprocessing
     if options.mixed_precision:
         start = in_bfloat16(start)
     recipe = make_recipe(options, start)

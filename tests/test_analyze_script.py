@@ -1,5 +1,6 @@
 """The analysis of any models, from files to a report, on models that are made in a moment."""
 
+import argparse
 import re
 
 import analyze
@@ -8,6 +9,7 @@ import analyze_subjects
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import xarray as xr
 
 import vit_tf
@@ -16,6 +18,7 @@ from vit_tf.analysis import stream
 from vit_tf.analysis.subjects import slug
 from vit_tf.evaluation import top_k_accuracy
 from vit_tf.preprocessing import Preprocessing
+from vit_tf.taps import FACTS
 
 
 def tiny_cnn(size=16):
@@ -38,6 +41,7 @@ def files(tmp_path_factory):
     vit.save(folder / "vit.keras")
     taps = vit_tf.submodel(vit, "block*/*/sum", "block*/attention/weights")
     taps.export(folder / "exported", verbose=False)
+    (folder / "exported" / FACTS).rename(folder / FACTS)  # as of a SavedModel made elsewhere
     return folder
 
 
@@ -87,6 +91,34 @@ def test_one_report_of_a_cnn_and_a_vit(files, images, tmp_path, monkeypatch):
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
+def test_a_model_that_rescales_gets_the_pixels_it_expects(files, images, tmp_path):
+    keras.utils.set_random_seed(0)
+    cnn = tiny_cnn()
+    for layer in cnn.layers:
+        if layer.weights:
+            layer.bias.assign(np.linspace(-0.1, 0.1, layer.bias.shape[0]))
+    pixels = keras.Input((16, 16, 3))
+    rescaled = keras.layers.Rescaling(1 / 255, name="rescaling")(pixels)
+    keras.Model(pixels, cnn(rescaled)).save(tmp_path / "pixels.keras")
+    arguments = (tmp_path / "pixels.keras", files / "vit.keras", "--figures", "1")
+    assert run(tmp_path / "found", *arguments) == 0
+    found = xr.load_dataset(tmp_path / "found" / "results" / "cka.pixels.nc")
+    model = vit_tf.submodel(vit_tf.load_model(tmp_path / "pixels.keras"), *found.layer_x.values)
+    direct = analysis.cka(model, images.map(lambda x, y: (x + 1) * 127.5))
+    np.testing.assert_allclose(found.cka, direct.cka, atol=1e-4)
+    page = (tmp_path / "found" / "report.html").read_text()
+    assert "values in [0, 255] (found from its first layers)" in page
+    assert "values in [-1, 1] (told by the model)" in page and "hardly differ" not in page
+
+    assert run(tmp_path / "told", *arguments[:1], "--figures", "1", "--range", "-1", "1") == 0
+    page = (tmp_path / "told" / "report.html").read_text()
+    assert (
+        "The last layers of pixels hardly differ between images, which it got with values" in page
+    )
+    told = xr.load_dataset(tmp_path / "told" / "results" / "cka.pixels.nc")
+    assert told.attrs["key"] != found.attrs["key"]
+
+
 def test_another_model_in_the_same_file_is_measured_anew(files, tmp_path):
     path = tmp_path / "cnn.keras"
     keys = []
@@ -106,6 +138,47 @@ def test_a_saved_model_is_read_on_the_grid_that_is_told(files, images, tmp_path)
     direct = analysis.attention_distance(features, images, TokenGrid(2, 2, 1, 8))
     np.testing.assert_allclose(found, direct, rtol=1e-5)
     assert "exported has no branches" in (tmp_path / "report.html").read_text()
+
+
+def test_a_saved_model_tells_its_grid_and_its_images_in_its_folder(images, tmp_path):
+    wanted = Preprocessing((16, 16), (0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
+    vit = vit_tf.ViT((16, 16, 3), 8, 1, 1, 8, 8, 10, preprocessing=wanted)
+    taps = vit_tf.submodel(vit, "block*/attention/weights", "block*/*/sum")
+    taps.export(tmp_path / "told", verbose=False)
+    again = vit_tf.load_features(tmp_path / "told")
+    assert again.token_grid == vit.token_grid and again.preprocessing == wanted
+    assert run(tmp_path / "out", tmp_path / "told", "--figures", "3") == 0
+    found = xr.load_dataarray(tmp_path / "out" / "results" / "attention_distance.told.nc")
+
+    direct = analysis.attention_distance(
+        vit_tf.submodel(vit, "*/weights"),
+        images.map(lambda x, y: tf.cast(((x + 1) / 2 - wanted.mean) / wanted.std, tf.float32)),
+        vit.token_grid,
+    )
+    np.testing.assert_allclose(found, direct, rtol=1e-4)
+    assert "(told in its folder)" in (tmp_path / "out" / "report.html").read_text()
+    (tmp_path / "told" / FACTS).write_text('{"token_grid": {"rows": 2}}')
+    with pytest.raises(ValueError, match="to hold a token_grid and a preprocessing"):
+        vit_tf.load_features(tmp_path / "told")
+
+
+def test_the_grid_of_tokens_is_found_before_what_pools_them():
+    shapes = {
+        "block_0": (16, 8),
+        "block_0/query": (16, 2, 4),
+        "block_1": (16, 8),
+        "head/value": (16, 2, 4),
+        "head/attention": (1, 8),
+        "probes": (3, 8),
+    }
+    opened = analyze_models.Opened("m", "m.keras", "", object(), (Preprocessing((32, 32)), ""))
+    options = argparse.Namespace(patch_size=8, prefix=None)
+    grid = analyze_subjects.grid_of(opened, shapes, (32, 32), options)
+    assert grid == TokenGrid(4, 4, 0, 8)
+    options.patch_size = 16
+    with_prefix = {"block_0": (5, 8), "head/value": (5, 2, 4), "head": (1, 8)}
+    grid = analyze_subjects.grid_of(opened, with_prefix, (32, 32), options)
+    assert grid == TokenGrid(2, 2, 1, 16)
 
 
 def test_mistakes_are_one_line(files, tmp_path, capsys):

@@ -101,6 +101,46 @@ def test_some_classes_are_matched_by_name_only_where_that_is_insisted_on(tmp_pat
     assert json.loads(out.read_text())["top"]["1"] == pytest.approx(expected)
 
 
+def least_squares_model():
+    """A linear classifier of digits as Keras users make them: pixels of [0, 255], rescaled."""
+    (train,) = data.load("digits", splits=("train",))
+    images, labels = (np.concatenate(x) for x in zip(*train.as_numpy_iterator(), strict=True))
+    rows = np.pad((images.reshape(len(images), -1) + 1) / 2, ((0, 0), (0, 1)), constant_values=1)
+    weights, *_ = np.linalg.lstsq(rows.astype(float), np.eye(10)[labels], rcond=None)
+    dense = keras.layers.Dense(10)
+    model = keras.Sequential(
+        [keras.Input((8, 8, 3)), keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), dense]
+    )
+    dense.set_weights([weights[:-1], weights[-1]])
+    return model
+
+
+def test_a_model_that_rescales_gets_the_pixels_it_expects(tmp_path, capsys):
+    model, path, out = least_squares_model(), tmp_path / "other.keras", tmp_path / "result.json"
+    model.save(path)
+    (test,) = data.load("digits", splits=("test",), batch_size=360)
+    images, labels = next(test.as_numpy_iterator())
+    pixels = np.round((images + 1) * 127.5)
+    expected = (model.predict(pixels, verbose=0).argmax(axis=1) == labels).mean()
+    assert expected > 0.9
+    assert evaluate.main([str(path), "--out", str(out)]) == 0
+    result = json.loads(out.read_text())
+    assert result["top"]["1"] == pytest.approx(expected) and result["warnings"] == []
+    text = capsys.readouterr().out
+    assert "images: values in [0, 255] (found from its first layers)\n" in text
+
+    assert evaluate.main([str(path), "--out", str(out), "--range", "-1", "1"]) == 0
+    assert json.loads(out.read_text())["top"]["1"] < 0.5
+    text = capsys.readouterr().out
+    assert "values in [-1, 1] (told by the options)" in text and "scores hardly differ" in text
+    same = ["--mean", "0", "0", "0", "--std", *["0.00392156862745098"] * 3]
+    assert evaluate.main([str(path), "--out", str(out), *same]) == 0
+    assert json.loads(out.read_text())["top"]["1"] == pytest.approx(expected)
+    for wrong in (same[:4], [*same, "--range", "0", "1"], ["--range", "1", "0"]):
+        assert evaluate.main([str(path), *wrong]) == 2
+        assert "Expected" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "options, message",
     [

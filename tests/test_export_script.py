@@ -49,6 +49,15 @@ def test_a_folder_that_answers_otherwise_is_not_kept(model, tmp_path, monkeypatc
     assert "'pooled' differs" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
+def test_the_folder_keeps_the_values_that_are_told(model, tmp_path, capsys):
+    line = [model[1], "--taps", "pooled", "--out", str(tmp_path / "out"), "--range", "0", "255"]
+    assert export.main(line) == 0
+    found = vit_tf.load_features(tmp_path / "out")
+    assert found.preprocessing == vit_tf.Preprocessing.from_range((8, 8), 0, 255)
+    assert found.token_grid == model[0].token_grid
+    assert "images: values in [0, 255] (told by the options)" in capsys.readouterr().out
+
+
 def test_taps_are_listed(model, capsys):
     assert export.main([model[1], "--list"]) == 0
     assert capsys.readouterr().out.split() == list(model[0].taps)

@@ -1,5 +1,6 @@
 """What all models of this package share: their configuration, preprocessing and `call`."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import keras
@@ -49,6 +50,8 @@ class VisionModel(keras.Model):
     def preprocessing(self, value):
         default = Preprocessing.of(self.image_shape)
         value = default if value is None else Preprocessing.from_config(value)
+        if value.size is None:
+            value = replace(value, size=default.size)
         if value.size != default.size or len(value.mean) != len(default.mean):
             raise ValueError(
                 "Expected preprocessing to be of the size and the channels of "

@@ -3,37 +3,48 @@
 from dataclasses import asdict, dataclass
 from numbers import Integral
 
+import numpy as np
+
 from vit_tf.names import choose
 
 INTERPOLATIONS = ("bilinear", "bicubic")
+ORDERS = ("rgb", "bgr")
 
 
 @dataclass(frozen=True)
 class Preprocessing:
     """How images become a model's input: resized, then `(image / 255 - mean) / std`.
 
+    It can be called: `Preprocessing.from_range((224, 224), 0, 1)(image)`.
+
     Args:
-        size: (height, width) in pixels.
+        size: (height, width) in pixels, or None for images of any size, which keep theirs.
         mean, std: what each channel is shifted and divided by, for values in [0, 1]; the default
             of 0.5 gives values in [-1, 1].
         interpolation: `"bilinear"` or `"bicubic"`, either antialiased as Pillow does.
+        channel_order: `"rgb"`, or `"bgr"` for a model that takes blue first; mean and std are in
+            that order.
 
     Raises:
         ValueError: for a value out of its range.
     """
 
-    size: tuple
+    size: tuple | None
     mean: tuple = (0.5, 0.5, 0.5)
     std: tuple = (0.5, 0.5, 0.5)
     interpolation: str = "bilinear"
+    channel_order: str = "rgb"
 
     def __post_init__(self):
         for name in ("size", "mean", "std"):  # lists, as JSON has them, and arrays
-            values = tuple(x.item() if hasattr(x, "item") else x for x in getattr(self, name))
+            values = getattr(self, name)
+            if values is not None or name != "size":
+                values = tuple(x.item() if hasattr(x, "item") else x for x in values)
             object.__setattr__(self, name, values)
-        if len(self.size) != 2 or not all(isinstance(n, Integral) and n > 0 for n in self.size):
+        size = (1, 1) if self.size is None else self.size
+        if len(size) != 2 or not all(isinstance(n, Integral) and n > 0 for n in size):
             raise ValueError(
-                "Expected size to be (height, width), two integers above 0. "
+                "Expected size to be (height, width), two integers above 0, or None. "
                 f"Received: size={self.size}"
             )
         if len(self.mean) != len(self.std) or not all(std > 0 for std in self.std):
@@ -42,6 +53,7 @@ class Preprocessing:
                 f"Received: mean={self.mean}, std={self.std}"
             )
         choose("interpolation", self.interpolation, dict.fromkeys(INTERPOLATIONS))
+        choose("channel_order", self.channel_order, dict.fromkeys(ORDERS))
 
     @classmethod
     def of(cls, image_shape):
@@ -50,10 +62,81 @@ class Preprocessing:
         return cls(size, (0.5,) * channels, (0.5,) * channels)
 
     @classmethod
+    def from_range(cls, size, low, high, **others):
+        """That of a model of RGB images whose black is `low` and whose white is `high`.
+
+        Args:
+            size: as for `Preprocessing`.
+            low, high: numbers, or one for each channel, such as 0 and 255.
+            **others: other fields of `Preprocessing`.
+
+        Raises:
+            ValueError: if `high` is not above `low`.
+        """
+        low, high = (np.broadcast_to(np.asarray(x, np.float64), (3,)) for x in (low, high))
+        if not (high > low).all():
+            raise ValueError(
+                f"Expected a range from a low to a high value. Received: {low} to {high}"
+            )
+        return cls(size, -low / (high - low), 1 / (high - low), **others)
+
+    @classmethod
     def from_config(cls, config):
         """The preprocessing of a dict that `to_config` returned, or the one that is given."""
         return config if isinstance(config, cls) else cls(**config)
 
     def to_config(self):
-        """A dict that JSON can hold."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        """A dict that JSON can hold; the order of channels is left out where it is RGB."""
+        fields = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        if self.channel_order == "rgb":
+            del fields["channel_order"]
+        return fields
+
+    @property
+    def value_range(self):
+        """The smallest and the largest value of each channel: two float64 arrays."""
+        mean, std = np.array(self.mean, np.float64), np.array(self.std, np.float64)
+        return -mean / std, (1 - mean) / std
+
+    def describe(self):
+        """What it makes of images, in words: `"8 x 8 pixels, values in [-1, 1]"`."""
+        size = "any size" if self.size is None else f"{self.size[0]} x {self.size[1]} pixels"
+        order = "" if self.channel_order == "rgb" else ", blue first"
+        return f"{size}, values in {interval(*self.value_range)}{order}"
+
+    def __call__(self, images):
+        """An image or a batch of images as the model expects it.
+
+        Args:
+            images: array of shape (height, width, channel) or (example, height, width, channel)
+                with values in [0, 255], of integers or of floats, of 1 channel or of the model's.
+
+        Returns:
+            float32 array of the same rank.
+
+        Raises:
+            ValueError: for another shape or values outside [0, 255].
+        """
+        # Only here, since TensorFlow is not needed to tell what a model expects.
+        from vit_tf.data.pipeline import resize_image, scale_values
+
+        images, channels = np.asarray(images), len(self.mean)
+        if images.ndim not in (3, 4) or images.shape[-1] not in (1, channels):
+            raise ValueError(
+                f"Expected images of shape ([example,] height, width, {channels}). "
+                f"Received: shape {images.shape}"
+            )
+        if images.size and not 0 <= images.min() <= images.max() <= 255:
+            raise ValueError(
+                "Expected images with values in [0, 255]. "
+                f"Received: values from {images.min()} to {images.max()}"
+            )
+        images = np.repeat(images, channels // images.shape[-1], axis=-1).astype(np.float32)
+        if self.size is not None:
+            images = np.asarray(resize_image(images, self.size, self.interpolation))
+        return np.asarray(scale_values(images, self))
+
+
+def interval(low, high):
+    """A range of values as text: `"[0, 255]"`, and of channels that differ the widest."""
+    return f"[{np.min(low):.4g}, {np.max(high):.4g}]"

@@ -16,7 +16,7 @@ def find_taps(model):
     Raises:
         ValueError: for a model that is not built or has several inputs.
     """
-    shape, dtype = _input_spec(model)
+    shape, dtype = input_spec(model)
     places = []
 
     def trace(images):
@@ -44,7 +44,7 @@ def symbolic_taps(model, taps):
         single = {name: outputs[0] for name, outputs in graph.items() if len(outputs) == 1}
         if type(model).__module__.startswith("keras.") and all(tap in single for tap in taps):
             return model.inputs[0], {tap: single[tap] for tap in taps}
-    shape, dtype = _input_spec(model)
+    shape, dtype = input_spec(model)
     places = find_taps(_cut(model, _ends(taps)))
     images = keras.Input(shape[1:], dtype=dtype, name="images")
     recorder = Recorder(model, {tap: places[tap] for tap in taps}, name="recorder")
@@ -176,7 +176,7 @@ def _graph_outputs(model, names):
     return graph
 
 
-def _input_spec(model):
+def input_spec(model):
     """Shape (with a free batch axis) and dtype of the images that a model was built for."""
     if getattr(model, "inputs", None):
         if len(model.inputs) != 1:

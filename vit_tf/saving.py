@@ -1,12 +1,16 @@
 """Opening saved models: Keras files and SavedModels, with one clear error for what is neither."""
 
+import json
 import os
 
 import keras
 import tensorflow as tf
 
+from vit_tf.image_checks import check_dtype
 from vit_tf.names import as_patterns, match
-from vit_tf.taps import TapModel, depth_order, submodel
+from vit_tf.preprocessing import Preprocessing
+from vit_tf.taps import FACTS, TapModel, depth_order, submodel
+from vit_tf.tokens import TokenGrid
 
 
 def load_model(path):
@@ -64,6 +68,9 @@ def load_features(path, *patterns):
 class SavedFeatures:
     """The taps of a SavedModel, called on images like a submodel.
 
+    `token_grid` and `preprocessing` are those of the submodel that wrote it, None where its folder
+    does not tell.
+
     Args:
         path: the SavedModel folder; its outputs are named by tap.
         patterns: shell patterns that choose among the outputs; none means all.
@@ -89,6 +96,7 @@ class SavedFeatures:
         self._input = next(iter(self._serve.structured_input_signature[1]))
         known = depth_order(self._serve.structured_outputs)
         self.taps = match(patterns, known) if patterns else tuple(known)
+        self.token_grid, self.preprocessing = _read_facts(os.path.join(path, FACTS))
 
     @property
     def input_shape(self):
@@ -100,5 +108,26 @@ class SavedFeatures:
         return None if shape.rank is None else tuple(shape)
 
     def __call__(self, images):
+        images = tf.convert_to_tensor(images)
+        check_dtype(self, images.dtype.name)
         outputs = self._serve(**{self._input: tf.cast(images, tf.float32)})
         return {tap: outputs[tap] for tap in self.taps}
+
+
+def _read_facts(path):
+    """The `TokenGrid` and the `Preprocessing` that a SavedModel's folder tells, None for neither.
+
+    Raises:
+        ValueError: for a file that does not hold them.
+    """
+    if not os.path.isfile(path):
+        return None, None
+    try:
+        with open(path, encoding="utf-8") as file:
+            facts = json.load(file)
+        grid, preprocessing = facts["token_grid"], facts["preprocessing"]
+        return grid and TokenGrid(**grid), preprocessing and Preprocessing(**preprocessing)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"Expected {path!r} to hold a token_grid and a preprocessing. Received: {error}"
+        ) from error

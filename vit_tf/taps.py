@@ -1,15 +1,21 @@
 """Taps: named intermediate outputs of our own models and of any other Keras model."""
 
+import json
+import os
 import re
 
 import keras
 
 from vit_tf import recorder
+from vit_tf.image_checks import check_dtype
+from vit_tf.input_range import find_preprocessing
 from vit_tf.names import as_patterns, match
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.segments import split
 from vit_tf.tokens import TokenGrid
 from vit_tf.transformer import TokenDense
+
+FACTS = "features.json"  # beside a SavedModel
 
 
 @keras.saving.register_keras_serializable("vit_tf")
@@ -39,15 +45,38 @@ class TapModel(keras.Model):
         """The model as a chain of `Segment`s, for gradients of many taps."""
         return split(self)
 
+    def call(self, images, training=None, mask=None):
+        """The taps of a batch of images.
+
+        Raises:
+            ValueError: for integer images, unless `check_dtype` finds them declared.
+        """
+        check_dtype(self, keras.backend.standardize_dtype(images.dtype))
+        return super().call(images, training=training, mask=mask)
+
+    def export(self, filepath, format="tf_saved_model", **kwargs):
+        """Exports as `keras.Model.export` does; a SavedModel's folder keeps the facts of images.
+
+        `features.json` holds the token grid and the preprocessing, for `vit_tf.load_features`.
+        """
+        super().export(filepath, format=format, **kwargs)
+        if format == "tf_saved_model":
+            with open(os.path.join(filepath, FACTS), "w", encoding="utf-8") as file:
+                json.dump(self.facts(), file, indent=1)
+
+    def facts(self):
+        """The token grid and the preprocessing as a dict that JSON can hold."""
+        grid = vars(self.token_grid) if self.token_grid else None
+        preprocessing = self.preprocessing and self.preprocessing.to_config()
+        return {"token_grid": grid, "preprocessing": preprocessing}
+
     def get_config(self):
         if any(isinstance(x, TokenDense) and x.quantization_mode for x in self._flatten_layers()):
             raise ValueError(
                 "Expected a submodel of a model that is not quantized to be saved or copied. "
                 f"Received: {self.name!r}, quantized; save the whole model, or `export` the taps"
             )
-        grid = vars(self.token_grid) if self.token_grid else None
-        preprocessing = self.preprocessing and self.preprocessing.to_config()
-        return super().get_config() | {"token_grid": grid, "preprocessing": preprocessing}
+        return super().get_config() | self.facts()
 
 
 def submodel(model, *patterns):
@@ -85,8 +114,8 @@ def submodel(model, *patterns):
 
 
 def _tap_model(model, images, outputs, name):
-    facts = {fact: getattr(model, fact, None) for fact in ("token_grid", "preprocessing")}
-    return TapModel(images, outputs, name=name, **facts)
+    grid, (preprocessing, _) = getattr(model, "token_grid", None), find_preprocessing(model)
+    return TapModel(images, outputs, name=name, token_grid=grid, preprocessing=preprocessing)
 
 
 _SITES = ("attention", "token_mixing", "mlp", "channel_mixing")

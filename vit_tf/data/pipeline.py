@@ -177,8 +177,8 @@ def make_batches(examples, batch_size, drop_remainder, preprocessing=None):
 
 
 def resize_image(image, size, method):
-    """An image of shape (height, width, channel) with values in [0, 255], in another size."""
-    if tuple(image.shape[:2]) == size:
+    """Images of shape (..., height, width, channel) with values in [0, 255], in another size."""
+    if tuple(image.shape[-3:-1]) == size:
         return image
     resized = tf.image.resize(image, size, method=method, antialias=True)
     # The weights add up to one only to rounding, and the bicubic ones overshoot.
@@ -201,8 +201,11 @@ def _normalizer(preprocessing):
 def scale_values(images, preprocessing=None):
     """Float32 images with values in [0, 255] as a model expects them, an array or a tensor.
 
-    `image / (255 std) - mean / std`, which is `image / 127.5 - 1` unless there is a preprocessing.
+    `image / (255 std) - mean / std`, which is `image / 127.5 - 1` unless there is a preprocessing,
+    of which the channels may be in another order.
     """
+    if preprocessing and preprocessing.channel_order == "bgr":
+        images = images[..., ::-1]
     mean, std = (preprocessing.mean, preprocessing.std) if preprocessing else (0.5, 0.5)
     mean, std = np.array(mean), np.array(std)
     return images / np.float32(255 * std) - np.float32(mean / std)
@@ -255,6 +258,8 @@ def _size_of(preprocessing, size):
             "Expected preprocessing to be a vit_tf.Preprocessing of 3 channels. "
             f"Received: preprocessing={preprocessing!r}"
         )
+    if preprocessing.size is None:
+        return size
     if size not in (None, preprocessing.size):
         raise ValueError(
             f"Expected image_size to be None or that of the preprocessing, {preprocessing.size}. "

@@ -1,0 +1,182 @@
+"""What models of other origin expect of their images, against what they were made to expect."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import vit_tf
+from vit_tf import Preprocessing, data
+from vit_tf.input_range import find_preprocessing
+
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def a_model(*first, name=None):
+    conv = layers.Conv2D(4, 3, name="conv")
+    return keras.Sequential([keras.Input((8, 8, 3)), *first, conv], name=name)
+
+
+def variances(std):
+    return [value**2 for value in std]
+
+
+@pytest.mark.parametrize(
+    "first, expected",
+    [
+        ([layers.Rescaling(1 / 255)], (0, 255)),
+        ([layers.Rescaling(1 / 127.5, offset=-1)], (0, 255)),
+        ([layers.RandomContrast(0.9), layers.Rescaling(1 / 255)], (0, 255)),
+        ([layers.Rescaling(2.0, offset=-1)], (0, 1)),
+        ([layers.Rescaling(255.0)], (0, 1)),
+        ([layers.Rescaling(0.5, offset=0.5)], (-1, 1)),
+        ([layers.Rescaling(127.5, offset=127.5)], (-1, 1)),
+        ([layers.Normalization(mean=IMAGENET[0], variance=variances(IMAGENET[1]))], (0, 1)),
+        ([layers.Normalization(mean=-0.1, variance=0.25)], (-1, 1)),
+        ([layers.Normalization(mean=[103.9, 116.8, 123.7], variance=[1.0] * 3)], (0, 255)),
+        (
+            [
+                layers.Rescaling(1 / 255),
+                layers.Normalization(mean=IMAGENET[0], variance=variances(IMAGENET[1])),
+            ],
+            (0, 255),
+        ),
+    ],
+)
+def test_first_layers_tell_the_range(first, expected):
+    found, why = find_preprocessing(a_model(*first))
+    assert why == "found from its first layers"
+    low, high = found.value_range
+    np.testing.assert_allclose(low, expected[0], atol=1e-9)
+    np.testing.assert_allclose(high, expected[1])
+    assert found.size == (8, 8)
+
+
+def test_models_without_such_layers_tell_nothing():
+    assert find_preprocessing(a_model()) == (None, "not told")
+    assert find_preprocessing(a_model(layers.Normalization(mean=0.0, variance=1.0)))[0] is None
+    unusual = find_preprocessing(a_model(layers.Rescaling(1 / 16)))
+    assert unusual == (None, "not told; its first layers rescale in an unusual way")
+    # After the first layer that learns, rescaling says nothing about images.
+    late = keras.Sequential(
+        [keras.Input((8, 8, 3)), layers.Conv2D(3, 1), layers.Rescaling(1 / 255), layers.Flatten()]
+    )
+    assert find_preprocessing(late) == (None, "not told")
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.rescale = layers.Conv2D(4, 3), layers.Rescaling(1 / 255)
+        self.build((None, 8, 8, 3))
+
+    def call(self, images):
+        return self.conv(self.rescale(images))
+
+
+def test_subclassed_and_nested_models_and_plain_arithmetic():
+    assert find_preprocessing(Subclassed())[0].value_range[1][0] == pytest.approx(255)
+    images = keras.Input((8, 8, 3))
+    nested = keras.Model(images, a_model(layers.Rescaling(1 / 255))(images))
+    assert find_preprocessing(nested)[0].value_range[1][0] == pytest.approx(255)
+    divided = keras.Model(images, layers.Conv2D(4, 3)(images / 127.5 - 1.0))
+    assert find_preprocessing(divided)[0].value_range[1][0] == pytest.approx(255)
+    bare = a_model(name="resnet50")
+    prepared = keras.applications.resnet.preprocess_input(images)
+    whole = keras.Model(images, bare(prepared))
+    assert find_preprocessing(whole)[0] == Preprocessing.from_range((8, 8), 0, 255)
+    inside, why = find_preprocessing(keras.Model(images, bare(images)))
+    assert inside.channel_order == "bgr" and why == "known of resnet50"
+
+
+@pytest.mark.parametrize(
+    "module, names",
+    [
+        ("resnet", ["resnet50", "resnet101", "resnet152"]),
+        ("vgg16", ["vgg16", "vgg19"]),
+        ("densenet", ["densenet121", "densenet201"]),
+        ("resnet_v2", ["resnet50v2", "resnet152v2"]),
+        ("mobilenet_v2", ["mobilenet_1.00_224", "mobilenetv2_0.50_96"]),
+        ("inception_v3", ["inception_v3", "inception_resnet_v2"]),
+        ("xception", ["xception", "nasnet_mobile", "NASNet"]),
+    ],
+)
+def test_families_of_keras_applications_get_what_their_preprocessors_make(module, names, rng):
+    images = rng.integers(0, 256, (2, 8, 8, 3))
+    prepare = getattr(keras.applications, module).preprocess_input
+    for name in names:
+        found, why = find_preprocessing(a_model(name=name))
+        assert why == f"known of {name}"
+        np.testing.assert_allclose(found(images), prepare(images.astype("float32")), atol=1e-5)
+
+
+def test_real_applications_are_found_by_name_and_by_their_first_layers(rng):
+    arguments = {"weights": None, "include_top": False, "input_shape": (32, 32, 3)}
+    model = keras.applications.MobileNetV2(**arguments)
+    images = rng.integers(0, 256, (2, 32, 32, 3))
+    prepare = keras.applications.mobilenet_v2.preprocess_input
+    found, _ = find_preprocessing(model)
+    np.testing.assert_allclose(found(images), prepare(images.astype("float32")), atol=1e-6)
+    model = keras.applications.MobileNetV3Small(**arguments)
+    assert find_preprocessing(model)[0] == Preprocessing.from_range((32, 32), 0, 255)
+    assert vit_tf.submodel(model, "conv").preprocessing.value_range[1][0] == pytest.approx(255)
+
+
+def test_keras_hub_tells_by_its_converter_or_by_its_family(rng):
+    keras_hub = pytest.importorskip("keras_hub")
+    backbone = keras_hub.models.ViTBackbone(
+        image_shape=(16, 16, 3),
+        patch_size=8,
+        num_layers=1,
+        num_heads=1,
+        hidden_dim=8,
+        mlp_dim=8,
+    )
+    images = rng.integers(0, 256, (2, 16, 16, 3))
+    found, why = find_preprocessing(backbone)
+    np.testing.assert_allclose(found(images), images / 127.5 - 1, atol=1e-6)
+    assert why == f"known of {backbone.name}"
+    converter = keras_hub.layers.ViTImageConverter(
+        image_size=(16, 16), scale=[0.01, 0.02, 0.03], offset=[-1.0, -2.0, 0.5]
+    )
+    preprocessor = keras_hub.models.ViTImageClassifierPreprocessor(converter)
+    task = keras_hub.models.ViTImageClassifier(backbone, 3, preprocessor=preprocessor)
+    found, why = find_preprocessing(task)
+    assert why == "told by its image converter"
+    np.testing.assert_allclose(found(images), np.asarray(converter(images)), atol=1e-5)
+
+
+def test_preprocessing_can_be_called_on_an_image_and_on_a_batch(rng):
+    chosen = Preprocessing((8, 6), *IMAGENET, "bicubic", "bgr")
+    images = rng.integers(0, 256, (3, 5, 9, 3)).astype("uint8")
+    batch = chosen(images)
+    for image, one in zip(images, batch, strict=True):
+        np.testing.assert_array_equal(chosen(image), one)
+    own = Preprocessing(None, *IMAGENET, channel_order="bgr")(images)
+    expected = (images[..., ::-1] / 255 - IMAGENET[0]) / IMAGENET[1]
+    np.testing.assert_allclose(own, expected, atol=1e-5)
+    grey = Preprocessing.from_range(None, 0, 1)(images[..., :1])
+    np.testing.assert_allclose(grey, np.repeat(images[..., :1] / 255, 3, -1), atol=1e-6)
+    for wrong, words in [
+        (images[0, 0], "shape"),
+        (images[..., :2], "shape"),
+        (images / 255 - 1, r"values in \[0, 255\]"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            chosen(wrong)
+    with pytest.raises(ValueError, match="low to a high"):
+        Preprocessing.from_range(None, 1, 0)
+
+
+def test_images_are_loaded_at_their_own_size_and_blue_first():
+    chosen = Preprocessing(None, (0.1, 0.2, 0.3), (0.5, 0.6, 0.7), channel_order="bgr")
+    (found,) = data.load("shapes", splits=("test",), take=4, preprocessing=chosen, image_size=16)
+    (plain,) = data.load("shapes", splits=("test",), take=4, image_size=16)
+    (images, _), (own, _) = (next(x.as_numpy_iterator()) for x in (found, plain))
+    expected = ((own[..., ::-1] + 1) / 2 - chosen.mean) / chosen.std
+    np.testing.assert_allclose(images, expected, atol=1e-5)
+    config = chosen.to_config()
+    assert config["channel_order"] == "bgr" and Preprocessing.from_config(config) == chosen
+    assert "channel_order" not in Preprocessing(None).to_config()
+    model = vit_tf.ViT((16, 16, 3), 8, 1, 1, 8, 8, 2, preprocessing=chosen)
+    assert model.preprocessing.size == (16, 16)
