@@ -24,7 +24,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import common
 import image_values
-import tensorflow as tf
 from own_modules import add_imports
 
 import vit_tf
@@ -73,6 +72,7 @@ def load_arguments(options, preprocessing):
 
 def relabelled(options, model, num_scores, known, test):
     """The test data with the labels of the model's own classes."""
+    import tensorflow as tf
 
     from vit_tf.training.evaluation import match_classes
 

@@ -1,0 +1,195 @@
+"""What a Keras model of other origin expects of its images, found out from the model itself."""
+
+import re
+from inspect import signature
+
+import keras
+import numpy as np
+
+from vit_tf.preprocessing import INTERPOLATIONS, Preprocessing
+from vit_tf.taps import recorder
+
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+HALF = (0.5,) * 3, (0.5,) * 3
+CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+# Blue first and centred, in levels of 255: the means of `imagenet_utils`, mode "caffe".
+CAFFE = tuple(level / 255 for level in (103.939, 116.779, 123.68)), (1 / 255,) * 3
+
+# Names that `keras.applications` gives its models, and what their `preprocess_input` makes.
+# MobileNetV3, EfficientNet and ConvNeXt rescale by themselves unless they are told not to.
+APPLICATIONS = {
+    r"resnet(50|101|152)|vgg(16|19)": (CAFFE, "bgr"),
+    r"densenet(121|169|201)|convnext_(tiny|small|base|large|xlarge)": (IMAGENET, "rgb"),
+    r"resnet(50|101|152)v2|mobilenet(v2)?_[\d.]+_\d+|MobileNetV3(Small|Large)|inception_v3|"
+    r"inception_resnet_v2|xception|NASNet|nasnet_(mobile|large)": (HALF, "rgb"),
+}
+# Classes of KerasHub's backbones, and how the images of their public weights are normalised.
+BACKBONES = {
+    r"ViT|SigLIP|Xception": HALF,
+    r"CLIP": CLIP,
+    r"DeiT|DINOV[23]|MiT|SwinTransformer": IMAGENET,
+    r"ResNet|DenseNet|VGG|CSPNet|EfficientNet|MobileNet|HGNetV2": IMAGENET,
+}
+
+# Ranges that images come in, the commonest first, and those that networks work in.
+COMING = ((0, 255), (0, 1), (-1, 1))
+WORKING = ((0, 1), (-1, 1), (-2, 2), (0, 255), (-127.5, 127.5))
+FAR = 1.0  # a factor of e in width, or half the width in place
+PLAIN = (keras.layers.Dropout, keras.layers.GaussianNoise, keras.layers.Identity)
+ARITHMETIC = ("Add", "Subtract", "Multiply", "Divide", "TrueDivide", "GetItem", "Stack", "Cast")
+
+
+def find_preprocessing(model):
+    """What a model expects of its images, as far as it can be found out.
+
+    In this order: what the model tells (`model.preprocessing`); the image converter of a KerasHub
+    task; layers such as `Rescaling` and `Normalization` that come first in the model, and plain
+    arithmetic; the families of `keras.applications` and KerasHub, by name.
+
+    Args:
+        model: a built Keras model of one input, the images.
+
+    Returns:
+        Pair of the `Preprocessing`, None where it cannot be told, and of the reason, in words.
+    """
+    told = getattr(model, "preprocessing", None)
+    if isinstance(told, Preprocessing):
+        return told, "told by the model"
+    size = input_size(model)
+    converter = getattr(getattr(model, "preprocessor", None), "image_converter", None)
+    if converter is not None:
+        return _of_converter(converter, size), "told by its image converter"
+    ends, inside = _run_first_layers(model)
+    if ends is None:
+        return None, "not told"
+    if not np.allclose(ends, [[0.0], [1.0]]):
+        found = _range_before(*ends)
+        if found is None:
+            return None, "not told; its first layers rescale in an unusual way"
+        return Preprocessing.from_range(size, *found), "found from its first layers"
+    for part in inside:
+        of_family = _of_family(part, size)
+        if of_family is not None:
+            return of_family, f"known of {part.name}"
+    return None, "not told"
+
+
+def input_size(model):
+    """(height, width) of a model's images, or None where it takes any."""
+    size = tuple(recorder.input_spec(model)[0][1:3])
+    return None if None in size or len(size) < 2 else size
+
+
+def _of_converter(converter, size):
+    """The `Preprocessing` of `image * scale + offset`, of KerasHub's `ImageConverter`."""
+    scale = np.broadcast_to(1.0 if converter.scale is None else converter.scale, (3,))
+    offset = np.broadcast_to(0.0 if converter.offset is None else converter.offset, (3,))
+    std = 1 / (255 * np.asarray(scale, np.float64))
+    known = converter.interpolation in INTERPOLATIONS
+    method = {"interpolation": converter.interpolation} if known else {}
+    return Preprocessing(size, -offset * std, std, **method)
+
+
+def _of_family(model, size):
+    """The `Preprocessing` of a family of models, or None."""
+    for names, (values, order) in APPLICATIONS.items():
+        if re.fullmatch(names, model.name):
+            return Preprocessing(size, *values, channel_order=order)
+    if type(model).__module__.startswith("keras_hub."):
+        for kinds, values in BACKBONES.items():
+            if re.fullmatch(f"({kinds})(Backbone|VisionEncoder)", type(model).__name__):
+                return Preprocessing(size, *values)
+    return None
+
+
+def _run_first_layers(model):
+    """What the first layers make of black and of white images, while they only rescale.
+
+    Returns:
+        Pair of the means over channels as an array of shape (2, channel), None where they are not
+        known, and a list of the models that the first other layer lies in, the innermost first.
+    """
+    shape, _ = recorder.input_spec(model)
+    if len(shape) != 4 or shape[3] is None:
+        return None, []
+    size = [32 if pixels is None else pixels for pixels in shape[1:3]]
+    images = np.stack([np.full((*size, shape[3]), value, "float32") for value in (0, 1)])
+    if _graph(model) is None:
+        values, inside = _run_layers(model, keras.ops.convert_to_tensor(images)), [model]
+    else:
+        values, inside = _run_graph(model, keras.ops.convert_to_tensor(images), [])
+    values = keras.ops.convert_to_numpy(values)
+    return values.astype(np.float64).mean(axis=(1, 2)), inside
+
+
+def _graph(model):
+    graph = getattr(model, "_functional", None) or model  # what a Sequential runs
+    return graph if hasattr(graph, "_nodes_by_depth") else None
+
+
+def _run_graph(model, images, around):
+    """The input of the first layer of a functional model that does more than rescale."""
+    graph, inside = _graph(model), [model, *around]
+    values = {id(graph.inputs[0]): images}
+    for depth in sorted(graph._nodes_by_depth, reverse=True):
+        for node in graph._nodes_by_depth[depth]:
+            if node.is_input:
+                continue
+            layer, first = node.operation, values.get(id(next(iter(node.input_tensors), None)))
+            if first is None:
+                continue  # a constant of the model's own
+            if isinstance(layer, keras.Model):
+                return _run_graph(layer, first, inside) if _graph(layer) else (first, inside)
+            if not _rescales(layer):
+                return first, inside
+            args, kwargs = node.arguments.fill_in(values)
+            values[id(node.outputs[0])] = result = layer(*args, **kwargs | _at_rest(layer))
+    return result, inside
+
+
+def _run_layers(model, values):
+    """The same of a subclassed model, whose layers are run in the order that it calls them in."""
+    layers = [layer for _, layer in recorder.named_layers(model)]
+    for position in dict.fromkeys(p for p, _, _ in recorder.find_taps(model).values()):
+        layer = layers[position]
+        if any(True for _ in layer._flatten_layers(include_self=False, recursive=False)):
+            continue  # its own layers were there before it
+        if not _rescales(layer):
+            return values
+        values = layer(values, **_at_rest(layer))
+    return values
+
+
+def _at_rest(layer):
+    """The arguments that keep a layer from augmenting images, which is the default of some."""
+    return {"training": False} if "training" in signature(layer.call).parameters else {}
+
+
+def _rescales(layer):
+    """Whether a layer or operation does no more to a batch of images than rescale or move it."""
+    kind = type(layer)
+    if kind.__module__.startswith("keras.src.ops."):
+        return kind.__name__ in ARITHMETIC
+    return ".layers.preprocessing." in kind.__module__ or isinstance(layer, PLAIN)
+
+
+def _range_before(black, white):
+    """The commonest range of images that first layers bring to one that networks work in.
+
+    Args:
+        black, white: what they make of 0 and of 1, arrays of shape (channel,).
+
+    Returns:
+        Pair (low, high), or None.
+    """
+    for low, high in COMING:
+        ends = [black + (white - black) * value for value in (low, high)]
+        center, half = (ends[0] + ends[1]) / 2, np.abs(ends[1] - ends[0]) / 2
+        if (half == 0).any():
+            return None
+        for start, end in WORKING:
+            width = (end - start) / 2
+            away = np.abs(np.log(half / width)) + np.abs(center - (start + end) / 2) / width
+            if away.mean() <= FAR:
+                return low, high
+    return None
