@@ -7,6 +7,7 @@ from vit_tf import TokenGrid
 
 from .attention import LEFT_OUT
 from .results import mean_of
+from .token_words import CLS, PARTS, SPATIAL, require_word
 
 NORMALIZERS = ("queries", "coverage")
 UNITS = ("pixels", "unit")
@@ -154,7 +155,7 @@ def _unit_distances(grid):
     return np.linalg.norm(places[:, None] - places[None], axis=-1)
 
 
-def attention_maps(mean, query="cls"):
+def attention_maps(mean, query=CLS):
     """Mean attention of a query, or of all queries with a place, on the grid of keys.
 
     Args:
@@ -173,7 +174,7 @@ def attention_maps(mean, query="cls"):
     """
     grid = grid_of_mean(mean)
     left_out = left_out_of(mean)
-    if isinstance(query, str) and query == "spatial":
+    if isinstance(query, str) and require_word(query, PARTS, "query") == SPATIAL:
         share, weights = _of_spatial_queries(mean, grid)
         summed = np.einsum("lhqk,lhq->lhk", share, weights)
         share = mean_of(summed, weights.sum(axis=-1)[..., None])
@@ -195,10 +196,11 @@ def attention_maps(mean, query="cls"):
 def _position(query, grid):
     """The position in the sequence of `"cls"` or of a number."""
     if isinstance(query, str):
-        if query == "cls" and grid.prefix:
+        if grid.prefix:
             return 0
-        names = "'cls' or 'spatial'" if grid.prefix else "'spatial' (there is no CLS token)"
-        raise ValueError(f"Expected query to be {names}. Received: query={query!r}")
+        raise ValueError(
+            f"Expected query to be 'spatial' (there is no CLS token). Received: query={query!r}"
+        )
     if query not in range(grid.num_tokens):
         raise ValueError(
             f"Expected query among 0 to {grid.num_tokens - 1}. Received: query={query}"

@@ -13,7 +13,8 @@ from .pooling import Pooled, pooled_statistic
 from .results import provenance, require_finite
 from .saliency import patch_cover
 from .stream import Statistic, evaluate
-from .tokens import as_tokens, on_grid
+from .token_words import CLS
+from .tokens import as_tokens, grid_of, on_grid
 
 STARTS = 10
 SCORES = {
@@ -23,7 +24,7 @@ SCORES = {
 }
 
 
-def clustering(features, images, num_clusters=None, tokens="first", seed=0, starts=STARTS):
+def clustering(features, images, num_clusters=None, tokens=CLS, seed=0, starts=STARTS):
     """Agreement of k-means clusters of each layer with the labels of the images.
 
         purity = sum over clusters of the size of its largest class / number of examples
@@ -38,8 +39,8 @@ def clustering(features, images, num_clusters=None, tokens="first", seed=0, star
             (example, row, column, channel) or (example, channel).
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         num_clusters: number of clusters; as many as there are labels if None.
-        tokens: what is clustered: the `"first"` token, the `"mean"` of all, or that of the `"rest"`
-            without the first.
+        tokens: what is clustered: the `"cls"` token, or the mean of the `"spatial"` tokens or of
+            `"all"`. The features' `token_grid` tells which are which.
         seed: of the first centres.
         starts: number of runs from different centres, of which the tightest counts.
 
@@ -54,9 +55,9 @@ def clustering(features, images, num_clusters=None, tokens="first", seed=0, star
     return evaluate(statistic, images, features, description="clustering")
 
 
-def clustering_statistic(features, num_clusters=None, tokens="first", seed=0, starts=STARTS):
+def clustering_statistic(features, num_clusters=None, tokens=CLS, seed=0, starts=STARTS):
     """The `Statistic` of `clustering`, which keeps the pooled rows."""
-    rows = pooled_statistic(tokens)
+    rows = pooled_statistic(tokens, grid_of(features, None))
 
     def finish(totals):
         return cluster_scores(features, rows.finish(totals), num_clusters, seed, starts)

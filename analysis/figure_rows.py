@@ -11,6 +11,7 @@ from typing import Any
 
 from . import drawing, measurements, needs, plots
 from .interactive import cka_heatmap, distance_lines
+from .token_words import ALL, CLS, EACH, SPATIAL
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,7 @@ def probes_by_token(subjects):
             "Each point is the mean accuracy of as many linear classifiers as the layer has "
             f"places, each of them shown one token{_without_prefix(chosen)}; the band is their "
             "range.",
-            {subject.name: measurements.ridge_probe(subject, "each") for subject in chosen},
+            {subject.name: measurements.ridge_probe(subject, EACH) for subject in chosen},
             drawing.token_probes,
         )
     for subject in chosen:
@@ -232,7 +233,7 @@ def probes_by_token(subjects):
             f"Accuracy of linear probes on single tokens of {subject.name}, place by place",
             "Each cell is a linear classifier that is shown the token at that place alone: even "
             "panels are layers that have spread what they know over all tokens.",
-            {subject.name: measurements.ridge_probe(subject, "each")},
+            {subject.name: measurements.ridge_probe(subject, EACH)},
             drawing.alone(plots.plot_probe_map),
         )
 
@@ -241,7 +242,7 @@ def _without_prefix(subjects):
     return ", without CLS" if any(s.grid and s.grid.prefix for s in subjects) else ""
 
 
-VARIANTS = {"first": "first token", "mean": "mean of all", "rest": "mean without the first"}
+VARIANTS = {CLS: "first token", ALL: "mean of all", SPATIAL: "mean without the first"}
 
 
 def probes_by_aggregation(subjects):
@@ -255,9 +256,9 @@ def probes_by_aggregation(subjects):
             "Colours are models and line styles what the linear classifier is shown"
             + _where_cls_is_ahead(chosen),
             {
-                f"{subject.name}: {words}": measurements.ridge_probe(subject, tokens)
+                f"{subject.name}: {words}": probe
                 for subject in chosen
-                for tokens, words in VARIANTS.items()
+                for words, probe in _aggregations(subject).items()
             },
             drawing.probe_variants,
         )
@@ -270,6 +271,14 @@ def _where_cls_is_ahead(subjects):
         ": where the first token of a model with CLS rises above the mean, the class token has "
         "gathered what the others hold."
     )
+
+
+def _aggregations(subject):
+    """Probes by what they are shown, in words; a model without CLS has a place for first token."""
+    if subject.grid.prefix:
+        return {words: measurements.ridge_probe(subject, of) for of, words in VARIANTS.items()}
+    probes = measurements.first_place_probe(subject), measurements.ridge_probe(subject, ALL)
+    return dict(zip((VARIANTS[CLS], VARIANTS[ALL]), probes, strict=True))
 
 
 def probes_by_depth(subjects):

@@ -18,6 +18,7 @@ from .replicas import this_worker
 from .results import model_name, require_finite, require_labels
 from .store import write_whole
 from .stream import as_dataset
+from .token_words import ALL
 
 L2 = 1024.0  # of the few-shot classifiers of big_vision, where it is not chosen
 EXPECTED = (
@@ -97,7 +98,7 @@ class FormationRecorder(keras.callbacks.Callback):
         self._name, self._first = model_name(features), True
         self._kernels = _compiled(_kernel_step(features), self._images[0])
         self._rows = _compiled(
-            lambda images: pool(taps_of(features, images), "mean"), self._images[0]
+            lambda images: pool(taps_of(features, images), ALL), self._images[0]
         )
         if self._folder is not None and not self._records:
             self._records = load_records(self._folder / "formation-state")
@@ -187,7 +188,7 @@ class FormationRecorder(keras.callbacks.Callback):
         if self._probes:
             (_, labels), (_, wanted), num_classes = self._probes
             facts |= {"train_examples": len(labels), "test_examples": len(wanted)}
-            facts |= {"num_classes": num_classes, "l2": self._l2, "tokens": "mean"}
+            facts |= {"num_classes": num_classes, "l2": self._l2, "tokens": ALL}
         return facts
 
     def _digest(self):

@@ -8,6 +8,8 @@ from .derived import select
 from .pooling import pool, pooled_statistic
 from .results import provenance, raise_labels, raise_without_directions, require_labels
 from .stream import Statistic, evaluate
+from .token_words import CLS
+from .tokens import grid_of
 
 TOPS = (1, 5)
 # What sums in float64 of equal similarities differ by.
@@ -20,7 +22,7 @@ def knn_accuracy(
     test,
     num_classes,
     k=(20,),
-    tokens="first",
+    tokens=CLS,
     temperature=0.07,
     without_votes=False,
 ):
@@ -40,8 +42,8 @@ def knn_accuracy(
             integers from 0 to `num_classes - 1`.
         num_classes: number of classes.
         k: numbers of neighbours.
-        tokens: what is compared: the `"first"` token, the `"mean"` of all, or that of the `"rest"`
-            without the first.
+        tokens: what is compared: the `"cls"` token, or the mean of the `"spatial"` tokens or of
+            `"all"`. The features' `token_grid` tells which are which.
         temperature: of the votes, above 0.
         without_votes: whether classes without votes fill up the 5 (below), in their order, where
             fewer have votes. In the code of DINO and behind the numbers of Walmer et al. 2023
@@ -58,7 +60,8 @@ def knn_accuracy(
             not finite, or a layer in which the choice of neighbours is tied for every test image.
     """
     _require_numbers(k, temperature)
-    tested = evaluate(pooled_statistic(tokens), test, features, description="k-NN: test images")
+    pooled = pooled_statistic(tokens, grid_of(features, None))
+    tested = evaluate(pooled, test, features, description="k-NN: test images")
     statistic = knn_statistic(features, tested, num_classes, k, temperature, without_votes)
     return evaluate(statistic, train, features, description="k-NN: training images")
 
@@ -75,13 +78,14 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, with
     _require_numbers(k, temperature)
     require_labels(tested.labels, num_classes, "test")
     most = max(k) + 1  # one more shows whether the last one is tied
+    grid = grid_of(features, None)
     kept = {layer: _directions(tf.constant(x)) for layer, x in tested.layers.items()}
     _require_directions({layer: bad.numpy() for layer, (_, bad) in kept.items()})
 
     def step(images, labels, taps):
         labels = tf.cast(labels, tf.int64)
         neighbours, without_direction = {}, {}
-        for layer, x in pool(select(taps, kept), tested.tokens).items():
+        for layer, x in pool(select(taps, kept), tested.tokens, grid).items():
             units, without_direction[layer] = _directions(x)
             similarity = tf.matmul(kept[layer][0], units, transpose_b=True)
             every = tf.broadcast_to(labels, tf.shape(similarity))

@@ -7,9 +7,8 @@ import xarray as xr
 from .cka import layer_gram, pairwise_hsic, similarity, unbiased, unscaled
 from .results import provenance
 from .stream import Statistic, evaluate
+from .token_words import PARTS
 from .tokens import as_tokens, require_grid
-
-PARTS = ("cls", "spatial")
 
 
 def last_layer_cka(models, images):

@@ -7,6 +7,8 @@ from .pooling import pooled_statistic
 from .results import provenance, require_labels
 from .softmax_probes import fit_probes, probe_places, score
 from .stream import one_pass
+from .token_words import CLS, SPATIAL
+from .tokens import grid_of
 
 
 def linear_probe(
@@ -15,7 +17,7 @@ def linear_probe(
     test,
     num_classes,
     *,
-    tokens=("first", "rest"),
+    tokens=(CLS, SPATIAL),
     batch_norm=(False, True),
     epochs=20,
     batch_size=256,
@@ -43,9 +45,9 @@ def linear_probe(
         train, test: batched `tf.data.Dataset` of (images, labels), or pairs of arrays; labels are
             integers from 0 to `num_classes - 1`.
         num_classes: number of classes.
-        tokens: what is classified: the `"first"` token, which is a place of the grid where a model
-            has no CLS token, the `"mean"` of all, or that of the `"rest"` without the first, which
-            a layer of one vector does not have. One word or several.
+        tokens: what is classified: the `"cls"` token, or the mean of the `"spatial"` tokens or of
+            `"all"`; one word or several. The features' `token_grid` tells which are which; layers
+            of one vector, and models without a CLS token, want `"all"`.
         batch_norm: False, True or both. It takes the statistics of the batch while training, and
             those of all training images afterwards.
         epochs: passes over the training images.
@@ -93,7 +95,8 @@ def linear_probe(
 
 def _pooled(features, data, tokens, num_classes, what):
     """The `Pooled` features of each choice of tokens, from one pass: dict."""
-    requests = {choice: (pooled_statistic(choice), features) for choice in tokens}
+    grid = grid_of(features, None)
+    requests = {choice: (pooled_statistic(choice, grid), features) for choice in tokens}
     totals = one_pass(requests, data, f"linear probes: {what} images")
     pooled = {name: requests[name][0].finish(total) for name, total in totals.items()}
     require_labels(pooled[tokens[0]].labels, num_classes, what)

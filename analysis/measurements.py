@@ -16,6 +16,7 @@ from .localization import localization_statistic
 from .measurement_kinds import Derived, Field, Forward, Probe, name_of, of_one
 from .skips import skip_statistic
 from .subjects import MOST_PANELS, representations, spread
+from .token_words import ALL, CLS, EACH, KEPT
 
 
 def cka(one, other=None):
@@ -94,15 +95,27 @@ def receptive_field(subject, path="sum"):
     return Field(name, (subject,), tuple(taps))
 
 
-def ridge_probe(subject, tokens="mean"):
+def ridge_probe(subject, tokens=ALL):
     """Accuracy of linear probes on each block's output; of single tokens where they have places."""
-    names = {"each": "ridge_probe_tokens"}
-    name = names.get(tokens, "ridge_probe" + _unless(tokens, "mean"))
+    name = {ALL: "ridge_probe", EACH: "ridge_probe_tokens"}.get(tokens)
+    name = name or f"ridge_probe_{KEPT[tokens]}"
     taps = subject.blocks
-    if tokens != "mean":
+    if tokens != ALL:
         taps = subject.on_grid(taps)
         taps = taps if subject.has_sums else spread(taps, MOST_PANELS)
     return Probe(name_of(name, subject), (subject,), tuple(taps), tokens)
+
+
+def first_place_probe(subject):
+    """Of the probes on single tokens that of the first one: of a model without CLS it has a place.
+
+    Raghu et al. 2021, figure F.3, where it stands beside the CLS token of other models.
+    """
+    return Derived(
+        name_of(f"ridge_probe_{KEPT[CLS]}", subject),
+        (ridge_probe(subject, EACH),),
+        lambda results: results[0].isel(token=0, drop=True),
+    )
 
 
 def data_scale(subject, shares):

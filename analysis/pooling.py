@@ -7,9 +7,8 @@ import tensorflow as tf
 
 from .results import require_finite
 from .stream import Statistic
-from .tokens import as_tokens
-
-POOLINGS = ("first", "mean", "rest")
+from .token_words import CLS, POOLED, require_word
+from .tokens import tokens_of
 
 
 @dataclass(frozen=True)
@@ -29,47 +28,39 @@ class Pooled:
     batches: int
 
 
-def pool(taps, tokens):
-    """The `"first"` token of each layer, the `"mean"` of all, or that of the `"rest"`.
+def pool(taps, tokens, grid=None):
+    """The CLS token of each layer, or the mean of its tokens with a place, or of all.
 
     Args:
         taps: dict from layer to tensor of shape (example, token, channel), (example, row, column,
             channel) or (example, channel).
-        tokens: one of these words; the `"rest"` are all but the first.
+        tokens: `"cls"`, `"spatial"` or `"all"`.
+        grid: `TokenGrid` of the sequences, which tells `"cls"` from `"spatial"`.
 
     Returns:
         dict from layer to float64 tensor of shape (example, channel).
 
     Raises:
-        ValueError: for other `tokens`, or taps of other shapes.
+        ValueError: for other `tokens`, and as `tokens_of`.
     """
-    require_pooling(tokens)
-    reduce = {
-        "first": lambda x: x[:, 0],
-        "mean": lambda x: tf.reduce_mean(x, axis=1),
-        "rest": lambda x: tf.reduce_mean(x[:, 1:], axis=1),
-    }[tokens]
-    return {layer: tf.cast(reduce(as_tokens(layer, x)), tf.float64) for layer, x in taps.items()}
+    require_word(tokens, POOLED)
+    chosen = {layer: tokens_of(layer, x, tokens, grid) for layer, x in taps.items()}
+    return {layer: tf.cast(tf.reduce_mean(x, axis=1), tf.float64) for layer, x in chosen.items()}
 
 
-def require_pooling(tokens):
-    """Raises a `ValueError` unless `tokens` is a way to pool."""
-    if tokens not in POOLINGS:
-        raise ValueError(f"Expected tokens to be one of {POOLINGS}. Received: tokens={tokens!r}")
-
-
-def pooled_statistic(tokens="first"):
+def pooled_statistic(tokens=CLS, grid=None):
     """The `Statistic` of images and labels that finishes with the `Pooled` features.
 
-    It keeps the rows: several analyses of one data set can share them.
+    It keeps the rows: several analyses of one data set can share them. Arguments are those of
+    `pool`.
 
     Raises:
         ValueError: for other `tokens`; at the end, for features that are not finite.
     """
-    require_pooling(tokens)
+    require_word(tokens, POOLED)
 
     def step(images, labels, taps):
-        return {"rows": {"x": pool(taps, tokens), "labels": labels}, "batches": 1}
+        return {"rows": {"x": pool(taps, tokens, grid), "labels": labels}, "batches": 1}
 
     def finish(totals):
         rows = totals["rows"]

@@ -9,6 +9,8 @@ from .knn import ROUNDING
 from .pooling import pool, pooled_statistic
 from .results import provenance, raise_without_directions
 from .stream import Statistic, evaluate
+from .token_words import CLS
+from .tokens import grid_of
 
 # Which images of a query count as found, and which as if they were not there (Radenovic et al.
 # 2018, section 3.3); all others count as wrong.
@@ -74,7 +76,7 @@ def precision_at(ranks, k):
     return float((np.asarray(ranks) < first).sum() / first)
 
 
-def retrieval(features, queries, database, truth, tokens="first", k=TOPS):
+def retrieval(features, queries, database, truth, tokens=CLS, k=TOPS):
     """How early images of the same thing come among those most similar to a query, in every layer.
 
     Mean average precision, and mean precision at k, of pooled features and cosine similarity, for
@@ -83,7 +85,7 @@ def retrieval(features, queries, database, truth, tokens="first", k=TOPS):
     float64: kept are the features of the queries, and of each image its similarity to each of them,
     of shape (layer, image, query), 2.8 MB a layer for 5,000 images and 70 queries. Of images as
     similar, the earlier one comes first. The numbers of Walmer et al. 2023 are of queries that are
-    not cropped, `vit_tf.data.load_revisited(..., crop_queries=False)`, and of the `"first"` token.
+    not cropped, `vit_tf.data.load_revisited(..., crop_queries=False)`, and of the `"cls"` token.
 
     Args:
         features: callable from images to `{layer: tensor}` of shape (example, token, channel),
@@ -92,8 +94,8 @@ def retrieval(features, queries, database, truth, tokens="first", k=TOPS):
         database: that, or of images alone.
         truth: list of a dict for each query, in their order, of `easy`, `hard` and `junk`, int
             arrays of positions in the data base, as `vit_tf.data.load_revisited` gives them.
-        tokens: what is compared: the `"first"` token, the `"mean"` of all, or that of the `"rest"`
-            without the first.
+        tokens: what is compared: the `"cls"` token, or the mean of the `"spatial"` tokens or of
+            `"all"`. The features' `token_grid` tells which are which.
         k: numbers of images at which precision is taken.
 
     Returns:
@@ -108,7 +110,8 @@ def retrieval(features, queries, database, truth, tokens="first", k=TOPS):
             are zero or not finite, or a layer in which every image is as similar to every query.
     """
     _require_numbers(k)
-    asked = evaluate(pooled_statistic(tokens), queries, features, description="queries")
+    pooled = pooled_statistic(tokens, grid_of(features, None))
+    asked = evaluate(pooled, queries, features, description="queries")
     statistic = retrieval_statistic(features, asked, truth, k)
     return evaluate(statistic, database, features, description="retrieval: data base")
 
@@ -126,10 +129,11 @@ def retrieval_statistic(features, asked, truth, k=TOPS):
         raise ValueError(
             f"Expected truth to have a dict for each of {count} queries. Received: {len(truth)}"
         )
+    grid = grid_of(features, None)
     kept = {layer: _directions(tf.constant(x)) for layer, x in asked.layers.items()}
 
     def step(images, taps):
-        pooled = pool(select(taps, kept), asked.tokens)
+        pooled = pool(select(taps, kept), asked.tokens, grid)
         similarity = {
             layer: tf.matmul(_directions(x), kept[layer], transpose_b=True)
             for layer, x in pooled.items()

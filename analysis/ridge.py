@@ -11,9 +11,9 @@ from .least_squares import moments, solve
 from .pooling import pool
 from .results import provenance, raise_labels, require_finite
 from .stream import Statistic, as_dataset, evaluate, first_batch
-from .tokens import as_tokens, grid_of
+from .token_words import ALL, EACH, PROBED, require_word
+from .tokens import grid_of, tokens_of
 
-TOKENS = ("mean", "first", "rest", "each")
 L2 = tuple(float(f"1e{power}") for power in range(-3, 4))
 
 # Rows of blocks that a symmetric product is cut into, to leave out those below the diagonal.
@@ -41,7 +41,7 @@ class Probe:
     places: dict
 
 
-def ridge_probe(features, train, test, num_classes, l2=L2, tokens="mean"):
+def ridge_probe(features, train, test, num_classes, l2=L2, tokens=ALL):
     """Test accuracy of a regularised least-squares classifier on every layer.
 
     Targets are 1 for the class and -1 elsewhere; the intercept is not penalised:
@@ -59,8 +59,8 @@ def ridge_probe(features, train, test, num_classes, l2=L2, tokens="mean"):
             integers from 0 to `num_classes - 1`.
         num_classes: number of classes.
         l2: strengths of the penalty, above 0.
-        tokens: what is probed: `"mean"` of all tokens, the `"first"`, the mean of the `"rest"`
-            without the first, or `"each"` token by itself.
+        tokens: what is probed: the `"cls"` token, the mean of the `"spatial"` tokens or of
+            `"all"`, or `"each"` token by itself. The features' `token_grid` tells which are which.
 
     Returns:
         DataArray accuracy of shape (layer, l2), and (layer, l2, token) for `"each"`, where layers
@@ -74,7 +74,7 @@ def ridge_probe(features, train, test, num_classes, l2=L2, tokens="mean"):
     return fit_ridge_probe(features, train, num_classes, l2, tokens)(test)
 
 
-def fit_ridge_probe(features, train, num_classes, l2=L2, tokens="mean"):
+def fit_ridge_probe(features, train, num_classes, l2=L2, tokens=ALL):
     """The probes of `ridge_probe`, fitted once to be scored on several data sets.
 
     Arguments and errors are those of `ridge_probe`.
@@ -88,7 +88,7 @@ def fit_ridge_probe(features, train, num_classes, l2=L2, tokens="mean"):
     return lambda data: evaluate(statistic, data, features, description="ridge probes: test")
 
 
-def probe_statistic(features, train, num_classes, l2=L2, tokens="mean"):
+def probe_statistic(features, train, num_classes, l2=L2, tokens=ALL):
     """The `Statistic` that fits the probes of `ridge_probe`.
 
     A layer with more channels than there are examples keeps its rows, the others only sums. Of
@@ -98,16 +98,15 @@ def probe_statistic(features, train, num_classes, l2=L2, tokens="mean"):
         `Statistic` of images and labels that finishes with a `Probe`. Other arguments and errors
         are those of `ridge_probe`.
     """
-    if tokens not in TOKENS:
-        raise ValueError(f"Expected tokens to be one of {TOKENS}. Received: tokens={tokens!r}")
+    require_word(tokens, PROBED)
     l2 = np.atleast_1d(np.asarray(l2, np.float64))
     if not l2.size or not (l2 > 0).all():
         raise ValueError(f"Expected every l2 to be above 0. Received: l2={l2.tolist()}")
-    limit = _most_examples(train)
+    limit, grid = _most_examples(train), grid_of(features, None)
 
     def step(images, labels, taps):
         targets = _targets(labels, num_classes)
-        layers = _probed(taps, tokens)
+        layers = _probed(taps, tokens, grid)
         kept = {layer: x for layer, x in layers.items() if (x.shape[2] or 0) > limit}
         return {
             "x": {layer: tf.reduce_sum(x, axis=0) for layer, x in layers.items()},
@@ -125,7 +124,7 @@ def probe_statistic(features, train, num_classes, l2=L2, tokens="mean"):
         # One layer at a time, as each is large for probes of many tokens.
         weights = {layer: solve(_moments(totals, layer), l2) for layer in layers}
         sizes = {len(x) for x in totals["x"].values()}
-        places = _places(sizes, grid_of(features, None))
+        places = _places(sizes, grid)
         return Probe(weights, l2, tokens, num_classes, int(totals["examples"]), places)
 
     return Statistic(step, finish, with_labels=True)
@@ -134,13 +133,14 @@ def probe_statistic(features, train, num_classes, l2=L2, tokens="mean"):
 def score_statistic(features, probe):
     """The `Statistic` of images and labels that finishes with the accuracy of a fitted `Probe`."""
     num_l2, num_classes = len(probe.l2), probe.num_classes
+    grid = grid_of(features, None)
     flat = {layer: _flattened(*weights) for layer, weights in probe.weights.items()}
 
     def step(images, labels, taps):
         labels = tf.cast(labels, tf.int64)
         inside = tf.logical_and(labels >= 0, labels < num_classes)
         correct = {}
-        for layer, x in _probed(select(taps, flat), probe.tokens).items():
+        for layer, x in _probed(select(taps, flat), probe.tokens, grid).items():
             weight, intercept = flat[layer]
             scores = tf.matmul(tf.transpose(x, (1, 0, 2)), weight)
             scores = tf.reshape(scores, (len(weight), -1, num_l2, num_classes))
@@ -175,11 +175,12 @@ def select_l2(validation, test):
     return chosen.assign_attrs(test.attrs | {"l2": "chosen on held-out images"})
 
 
-def _probed(taps, tokens):
+def _probed(taps, tokens, grid):
     """Taps reduced to the tokens that are probed, in float64 of shape (example, token, channel)."""
-    if tokens == "each":
-        return {layer: tf.cast(as_tokens(layer, x), tf.float64) for layer, x in taps.items()}
-    return {layer: x[:, None] for layer, x in pool(taps, tokens).items()}
+    if tokens != EACH:
+        return {layer: x[:, None] for layer, x in pool(taps, tokens, grid).items()}
+    every = {layer: tokens_of(layer, x, tokens, grid) for layer, x in taps.items()}
+    return {layer: tf.cast(x, tf.float64) for layer, x in every.items()}
 
 
 def _most_examples(data):
@@ -270,7 +271,7 @@ def _accuracy(totals, features, probe):
     accuracy = np.full((len(probe.weights), len(probe.l2), tokens), np.nan)
     for index, correct in enumerate(totals["correct"].values()):
         accuracy[index, :, : correct.shape[1]] = correct / examples
-    each = probe.tokens == "each"
+    each = probe.tokens == EACH
     result = xr.DataArray(
         accuracy,
         dims=("layer", "l2", "token"),

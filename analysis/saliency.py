@@ -7,6 +7,7 @@ import xarray as xr
 from .attention import LEFT_OUT, attention_weights, num_attended, spatial_shares
 from .results import mean_of, provenance, require_finite
 from .stream import Statistic, evaluate
+from .token_words import PARTS, SPATIAL
 from .tokens import on_grid
 
 # What float32 sums of shares differ by: a token at the bound is not kept because of rounding.
@@ -106,7 +107,7 @@ def query_maps(weights, grid):
 
 def query_names(grid):
     """Names of the maps of `query_maps`."""
-    return ["cls", "spatial"] if grid.prefix else ["spatial"]
+    return list(PARTS) if grid.prefix else [SPATIAL]
 
 
 def patch_cover(masks, grid):

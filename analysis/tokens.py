@@ -7,6 +7,8 @@ import tensorflow as tf
 from vit_tf import TokenGrid
 from vit_tf.tokens import as_grid, as_pair
 
+from .token_words import ALL, CLS, EACH, SPATIAL
+
 _NOT_TOKENS = ("weights", "heads")
 
 
@@ -33,6 +35,46 @@ def as_tokens(tap, values):
     static = 1 if rank == 2 else _product(values.shape[1:3])
     flat = tf.reshape(values, (shape[0], tokens, shape[-1]))
     return tf.ensure_shape(flat, (values.shape[0], static, values.shape[-1]))
+
+
+def tokens_of(tap, values, which, grid):
+    """The tokens of a tap that a word names, of shape (example, token, channel).
+
+    Args:
+        tap: its name.
+        values: as for `as_tokens`.
+        which: `"cls"`, the first of the tokens without a place; `"spatial"`, those that have one,
+            which in a map are all; `"all"` or `"each"`, whatever tokens there are.
+        grid: `TokenGrid` of the sequences, or None where it is not known, as for models of maps.
+
+    Raises:
+        ValueError: for a tap or a grid without such tokens, or a sequence that does not lie on the
+            grid.
+    """
+    tokens = as_tokens(tap, values)
+    if which in (ALL, EACH) or (which == SPATIAL and values.shape.rank == 4):
+        return tokens
+    received = f"tokens={which!r} at {tap!r} of shape {tuple(values.shape)}"
+    if values.shape.rank != 3:
+        known = "'all'" if values.shape.rank == 2 else "'spatial' or 'all'"
+        raise ValueError(
+            f"Expected tokens={known} for a layer of no sequence. Received: {received}"
+        )
+    if grid is None:
+        raise ValueError(
+            "Expected features with a token_grid, a vit_tf.TokenGrid, which tells the CLS token "
+            f"from those with a place. Received: {received}, token_grid=None"
+        )
+    if tokens.shape[1] not in (None, grid.num_tokens):
+        raise ValueError(f"Expected {grid.num_tokens} tokens, of {grid}. Received: {received}")
+    if which == SPATIAL:
+        return grid.spatial(tokens)
+    if not grid.prefix:
+        raise ValueError(
+            f"Expected tokens='spatial' or 'all' of a model without a CLS token. Received: "
+            f"tokens={CLS!r}, {grid}"
+        )
+    return grid.first(tokens)[:, None]
 
 
 def _product(sizes):

@@ -30,6 +30,8 @@ from .rollout import rollout_statistic
 from .saliency import saliency_statistic
 from .stream import evaluate
 from .subjects import MOST_PANELS, spread
+from .token_words import ALL, CLS, KEPT, PARTS
+from .tokens import grid_of
 
 
 def mean_attention(subject):
@@ -159,7 +161,7 @@ def retrieval(subject):
 
 def linear_probe(subject):
     """Accuracy of softmax classifiers trained by gradient descent on every layer."""
-    tokens = ("first", "rest") if subject.has_cls else ("mean",)
+    tokens = PARTS if subject.has_cls else (ALL,)
 
     def compute(data, _):
         features = subject.features(*_summarised(subject, tokens[0]))
@@ -171,7 +173,7 @@ def linear_probe(subject):
 def clustering(subject, tokens=None):
     """Agreement of clusters of images with their classes; `tokens` as for `pooling.pool`."""
     tokens = tokens or _summary(subject)
-    name = name_of(f"clustering_{tokens}", subject)
+    name = name_of(f"clustering_{KEPT[tokens]}", subject)
     return Task(
         name,
         (subject,),
@@ -183,20 +185,25 @@ def clustering(subject, tokens=None):
 
 def _summary(subject):
     """What stands for an image: the CLS token where there is one, else the mean of all."""
-    return "first" if subject.has_cls else "mean"
+    return CLS if subject.has_cls else ALL
 
 
 def _pooled(subject, tokens):
     """Pooled features of the test images, that others share."""
-    name = name_of(f"pooled_{tokens}", subject)
+    name = name_of(f"pooled_{KEPT[tokens]}", subject)
     taps = (tuple(_summarised(subject, tokens)),)
-    return Forward(name, (subject,), taps, lambda _: pooled_statistic(tokens), kept=False)
+
+    def statistic(features):
+        return pooled_statistic(tokens, grid_of(features, None))
+
+    return Forward(name, (subject,), taps, statistic, kept=False)
 
 
 def _summarised(subject, tokens):
     """The block outputs, without the embedding for CLS, which is there the same for all images."""
-    taps = subject.blocks if subject.has_sums else spread(subject.blocks, MOST_PANELS)
-    return [tap for tap in taps if "/" in tap] if tokens == "first" else taps
+    taps = subject.blocks if tokens == ALL else subject.on_grid(subject.blocks)
+    taps = taps if subject.has_sums else spread(taps, MOST_PANELS)
+    return [tap for tap in taps if "/" in tap] if tokens == CLS else taps
 
 
 def objects(subject):

@@ -183,7 +183,7 @@ def clusters(subjects):
         "Clusters of the mean spatial token and the classes, through the depth",
         "As the figure before, of models with a CLS token, of the mean over all others: a line "
         "above that of CLS is a layer whose tokens say more of the class than CLS does.",
-        partial(measurements.clustering, tokens="rest"),
+        partial(measurements.clustering, tokens="spatial"),
         plots.plot_clustering,
         ([subject for subject in chosen if subject.has_cls], baselines),
     )

@@ -92,7 +92,7 @@ def test_it_knows_nothing_of_the_images(rng, images, noise):
     def pixels(x):
         return {"pixels": x}
 
-    assert analysis.knn_accuracy(pixels, *data, 3, (5,), "mean")[0, 0, 0] > 0.9
+    assert analysis.knn_accuracy(pixels, *data, 3, (5,), "all")[0, 0, 0] > 0.9
 
 
 def test_unknown_shapes_are_refused(images):

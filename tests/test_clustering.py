@@ -49,12 +49,15 @@ def features(images):
     return {"tokens": images[..., 0], "squares": images[..., 0] ** 2}
 
 
+features.token_grid = TokenGrid(1, 2, 1, 8)
+
+
 @pytest.mark.parametrize(
     ("tokens", "pool"),
     [
-        ("first", lambda x: x[:, 0]),
-        ("mean", lambda x: x.mean(1)),
-        ("rest", lambda x: x[:, 1:].mean(1)),
+        ("cls", lambda x: x[:, 0]),
+        ("all", lambda x: x.mean(1)),
+        ("spatial", lambda x: x[:, 1:].mean(1)),
     ],
 )
 def test_scores_are_those_of_the_tables_of_classes_and_clusters(rng, tokens, pool):
@@ -74,7 +77,7 @@ def test_scores_are_those_of_the_tables_of_classes_and_clusters(rng, tokens, poo
 
 def test_classes_that_lie_apart_are_found_whole_and_again(rng):
     data = make(rng, 100, 0.01)
-    result = analysis.clustering(lambda x: {"x": x[..., 0]}, data, 5, "mean")
+    result = analysis.clustering(lambda x: {"x": x[..., 0]}, data, 5, "all")
     np.testing.assert_allclose([result[name] for name in ("purity", "nmi", "ari")], 1)
     data = make(rng, 100, 3.0)
     twice = [analysis.clustering(features, data, 7, seed=2) for _ in range(2)]
@@ -169,9 +172,9 @@ def test_errors(rng):
     with pytest.raises(ValueError, match="Expected tokens to be one of"):
         analysis.clustering(features, data, 3, "each")
     with pytest.raises(ValueError, match=r"at least 3 different .*Received: 1 at flat"):
-        analysis.clustering(lambda x: {"flat": 0 * x[..., 0]}, data, 3)
+        analysis.clustering(lambda x: {"flat": 0 * x[..., 0]}, data, 3, "all")
     with pytest.raises(ValueError, match=r"Expected finite activations.*bad"):
-        analysis.clustering(lambda x: {"bad": x[..., 0] * np.nan}, data, 3)
+        analysis.clustering(lambda x: {"bad": x[..., 0] * np.nan}, data, 3, "all")
     images, masks, labels = objects(rng)
     for wrong, message in [
         (masks[:, 0], r"masks of shape \(example, object, row, column\)"),

@@ -125,7 +125,7 @@ def statistics(vit, bit, data):
         "localization": (analysis.localization_statistic(sums), sums),
         "heads": (analysis.head_statistic(every, other), every, other),
         "probe": (probe(sums, data, 3, tokens="each"), sums),
-        "wide": (probe(other, data, 3, tokens="first"), other),
+        "wide": (probe(other, data, 3, tokens="all"), other),
     }
 
 
@@ -179,7 +179,7 @@ def test_one_pass_over_two_models_gives_what_each_analysis_gives_by_itself(rng):
     }.items():
         xr.testing.assert_allclose(results[name], result, rtol=1e-5, atol=1e-6)
         assert results[name].attrs.keys() == result.attrs.keys()
-    for name, features, tokens in [("probe", sums, "each"), ("wide", other, "first")]:
+    for name, features, tokens in [("probe", sums, "each"), ("wide", other, "all")]:
         score = analysis.fit_ridge_probe(features, data, 3, tokens=tokens)(data)
         statistic = analysis.score_statistic(features, results[name])
         totals = analysis.one_pass({"": (statistic, features)}, data)[""]

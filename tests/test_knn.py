@@ -5,14 +5,15 @@ import tensorflow as tf
 import xarray as xr
 from sklearn.neighbors import KNeighborsClassifier
 
-from vit_tf import analysis
+from vit_tf import TokenGrid, analysis
 from vit_tf.analysis import plots
 from vit_tf.distribute import strategy
 
+GRID = TokenGrid(1, 2, 1, 8)
 POOL = {
-    "first": lambda x: x[:, 0, :, 0],
-    "mean": lambda x: x[..., 0].mean(1),
-    "rest": lambda x: x[:, 1:, :, 0].mean(1),
+    "cls": lambda x: x[:, 0, :, 0],
+    "all": lambda x: x[..., 0].mean(1),
+    "spatial": lambda x: x[:, 1:, :, 0].mean(1),
 }
 
 
@@ -24,7 +25,10 @@ def make(rng, count, classes=7, channels=6):
 
 
 def features(images):
-    return {"tokens": images[..., 0], "map": tf.transpose(images**3, (0, 1, 3, 2))}
+    return {"tokens": images[..., 0], "cubes": images[..., 0] ** 3}
+
+
+features.token_grid = GRID
 
 
 def vectors(images):
@@ -65,7 +69,7 @@ def test_accuracies_equal_loops_over_all_images(rng, tokens):
     )
     assert result.dims == ("layer", "k", "top") and result.shape == (2, 3, 2)
     assert result.attrs["train_examples"] == 90 and result.attrs["examples"] == 50
-    for layer, of in (("tokens", lambda x: x), ("map", lambda x: x**3)):
+    for layer, of in (("tokens", lambda x: x), ("cubes", lambda x: x**3)):
         rows = [(POOL[tokens](of(x)).astype(float), y) for x, y in (train, test)]
         for k in (1, 5, 20):
             for top in (1, 5):
@@ -77,7 +81,7 @@ def test_accuracies_equal_loops_over_all_images(rng, tokens):
 @pytest.mark.parametrize("temperature", [0.07, 1.0])
 def test_accuracy_equals_scikit_learn(rng, temperature):
     train, test = make(rng, 150), make(rng, 200)
-    result = analysis.knn_accuracy(features, train, test, 7, (15,), "mean", temperature)
+    result = analysis.knn_accuracy(features, train, test, 7, (15,), "all", temperature)
     classifier = KNeighborsClassifier(
         15,
         weights=lambda distance: np.exp((1 - distance) / temperature),
@@ -85,19 +89,19 @@ def test_accuracy_equals_scikit_learn(rng, temperature):
         metric="cosine",
     )
     (x, y), (u, v) = (
-        (POOL["mean"](images).astype(float), labels) for images, labels in (train, test)
+        (POOL["all"](images).astype(float), labels) for images, labels in (train, test)
     )
     assert result.sel(layer="tokens", top=1).item() == classifier.fit(x, y).score(u, v)
 
 
 def test_neither_batches_nor_replicas_leave_a_trace(rng):
     train, test = make(rng, 100), make(rng, 40)
-    whole = analysis.knn_accuracy(features, train, test, 7, (3, 20), "mean")
+    whole = analysis.knn_accuracy(features, train, test, 7, (3, 20), "all")
     for size in (7, 64):
-        some = analysis.knn_accuracy(features, batches(train, size), test, 7, (3, 20), "mean")
+        some = analysis.knn_accuracy(features, batches(train, size), test, 7, (3, 20), "all")
         xr.testing.assert_identical(some, whole)
     with strategy("mirrored").scope():
-        spread = analysis.knn_accuracy(features, batches(train, 8), test, 7, (3, 20), "mean")
+        spread = analysis.knn_accuracy(features, batches(train, 8), test, 7, (3, 20), "all")
     xr.testing.assert_identical(spread, whole)
 
 
@@ -107,7 +111,7 @@ def test_the_temperature_weighs_near_against_many():
     test = as_images([[2.0, 0.0]]), np.array([0])
     # Two votes of cos(30) against one of cos(5): even where exp(difference / t) is 2, at t = 0.19.
     for temperature, right in ((0.17, 1), (0.21, 0)):
-        result = analysis.knn_accuracy(vectors, train, test, 3, (1, 3), "first", temperature)
+        result = analysis.knn_accuracy(vectors, train, test, 3, (1, 3), "all", temperature)
         np.testing.assert_array_equal(result.sel(k=3, layer="x"), [right, 1])
         np.testing.assert_array_equal(result.sel(k=1, layer="x"), [1, 1])
 
@@ -115,16 +119,16 @@ def test_the_temperature_weighs_near_against_many():
 def test_a_class_without_votes_is_no_hit():
     train = as_images(np.eye(4) + 0.1 * np.arange(4)[:, None]), np.arange(4)
     test = as_images(np.eye(4)), np.array([0, 1, 2, 0])
-    result = analysis.knn_accuracy(vectors, train, test, 4, (1,), "first")
+    result = analysis.knn_accuracy(vectors, train, test, 4, (1,), "all")
     np.testing.assert_array_equal(result[0, 0], [0.75, 0.75])
 
 
 def test_classes_without_votes_fill_the_top_on_demand(rng):
     train, test = make(rng, 90), make(rng, 50)
-    rows = [(POOL["mean"](x).astype(float), y) for x, y in (train, test)]
+    rows = [(POOL["all"](x).astype(float), y) for x, y in (train, test)]
     ks = (1, 3, 5, 20)
     found, strict = (
-        analysis.knn_accuracy(features, train, test, 7, ks, "mean", without_votes=flag)
+        analysis.knn_accuracy(features, train, test, 7, ks, "all", without_votes=flag)
         for flag in (True, False)
     )
     for k in ks:
@@ -144,7 +148,7 @@ def test_ties_go_to_the_earlier_image_and_the_lower_class_and_are_counted(size):
     east, north = [1.0, 0.0], [0.0, 2.0]
     train = as_images([east, east, north, [1.0, 5.0]]), np.array([2, 1, 0, 0])
     test = as_images([[3.0, 0.0], [0.0, 1.0]]), np.array([2, 0])
-    result = analysis.knn_accuracy(vectors, batches(train, size), test, 3, (1, 2), "first")
+    result = analysis.knn_accuracy(vectors, batches(train, size), test, 3, (1, 2), "all")
     np.testing.assert_array_equal(result[0, 0], [1, 1])
     np.testing.assert_array_equal(result[0, 1], [0.5, 1])  # class 1 before 2, of equal votes
     np.testing.assert_array_equal(result.tied, [[1, 0]])
@@ -158,15 +162,15 @@ def test_it_shares_a_pass_with_ridge_probes(rng):
         calls.append(None)
         return features(images)
 
-    tested = analysis.one_pass({"": (analysis.pooled_statistic("mean"), counted)}, test)[""]
-    tested = analysis.pooled_statistic("mean").finish(tested)
+    tested = analysis.one_pass({"": (analysis.pooled_statistic("all"), counted)}, test)[""]
+    tested = analysis.pooled_statistic("all").finish(tested)
     requests = {
         "knn": (analysis.knn_statistic(counted, tested, 7, (9,)), counted),
         "ridge": (analysis.probe_statistic(counted, train, 7, (1.0,)), counted),
     }
     totals = analysis.one_pass(requests, batches(train, 16))
     assert len(calls) == 2
-    alone = analysis.knn_accuracy(counted, train, test, 7, (9,), "mean")
+    alone = analysis.knn_accuracy(counted, train, test, 7, (9,), "all")
     xr.testing.assert_identical(requests["knn"][0].finish(totals["knn"]), alone)
     assert requests["ridge"][0].finish(totals["ridge"]).examples == 60
 
@@ -185,22 +189,31 @@ def test_errors(rng):
         ({"tokens": "each"}, r"Expected tokens to be one of"),
         ({"num_classes": 3}, r"0 to num_classes - 1 = 2. Received: test labels from 0 to"),
         ({"train": (train[0], train[1] + 7)}, r"Received: 20 training labels outside"),
-        ({"of": lambda x: {"zero": 0 * x[..., 0]}}, r"not zero.*Received others at zero"),
-        ({"of": lambda x: {"bad": x[..., 0] * np.nan}}, r"Expected finite activations.*bad"),
-        ({"of": lambda x: {"flat": 0 * x[..., 0] + 1.5}}, r"ties at the k-th .*: flat"),
+        (
+            {"of": lambda x: {"zero": 0 * x[..., 0]}, "tokens": "all"},
+            r"not zero.*Received others at zero",
+        ),
+        (
+            {"of": lambda x: {"bad": x[..., 0] * np.nan}, "tokens": "all"},
+            r"Expected finite activations.*bad",
+        ),
+        (
+            {"of": lambda x: {"flat": 0 * x[..., 0] + 1.5}, "tokens": "all"},
+            r"ties at the k-th .*: flat",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             knn(**wrong)
     broken = train[0].copy()
     broken[3] = 0
-    with pytest.raises(ValueError, match=r"not zero.*Received others at tokens, map"):
+    with pytest.raises(ValueError, match=r"not zero.*Received others at tokens, cubes"):
         knn(train=(broken, train[1]))
     assert knn(k=(20,)).sizes["k"] == 1  # all of them
 
 
 def test_the_plot_draws_each_k(rng):
     train, test = make(rng, 40), make(rng, 30)
-    result = analysis.knn_accuracy(features, train, test, 7, (1, 20), "mean")
+    result = analysis.knn_accuracy(features, train, test, 7, (1, 20), "all")
     ax = plots.plot_knn({"ViT": result}, top=5)
     for line, k in zip(ax.get_lines(), (1, 20), strict=True):
         np.testing.assert_array_equal(line.get_ydata(), result.sel(k=k, top=5))

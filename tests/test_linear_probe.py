@@ -9,7 +9,7 @@ import xarray as xr
 from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
 
-from vit_tf import analysis
+from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.pooling import pool
 from vit_tf.analysis.softmax_probes import fit_probes, probe_places, score, stacked
 from vit_tf.distribute import strategy
@@ -34,6 +34,9 @@ def tokens(images):
     return {"tokens": images[..., 0], "wide": images[..., :2, 0] ** 2}
 
 
+tokens.token_grid = TokenGrid(1, 4, 1, 8)
+
+
 def logits(model, x):
     """Logits (example, probe, class) without the shift that a softmax is blind to."""
     values = np.asarray(model(stacked(x)), float)
@@ -42,7 +45,7 @@ def logits(model, x):
 
 def test_probe_converges_to_the_logistic_regression_of_scikit_learn(rng):
     x, labels = rows(rng, spread=2.5)
-    x = {("a", "mean"): x + 0.5, ("b", "mean"): 100 * x[:, :3] ** 2}
+    x = {("a", "all"): x + 0.5, ("b", "all"): 100 * x[:, :3] ** 2}
     model = fit_probes(x, labels, 3, [False, True], **LONG)
     found = logits(model, x)
     for i, ((key, norm), loss) in enumerate(
@@ -61,19 +64,19 @@ def test_probe_converges_to_the_logistic_regression_of_scikit_learn(rng):
 def test_a_probe_trained_alone_has_the_same_weights(rng):
     x, labels = rows(rng, 100, 5)
     many = {
-        ("a", "first"): x,
-        ("b", "first"): 1e4 * rng.normal(size=(100, 3)),
-        ("c", "first"): x**3,
-        ("c", "rest"): np.tanh(x) + 7,
+        ("a", "cls"): x,
+        ("b", "cls"): 1e4 * rng.normal(size=(100, 3)),
+        ("c", "cls"): x**3,
+        ("c", "spatial"): np.tanh(x) + 7,
     }
     together = fit_probes(many, labels, 3, [False, True], **SHORT)
-    alone = fit_probes({("c", "first"): x**3}, labels, 3, [True], **SHORT)
-    place = [key for key, rows in many.items() if rows.shape[1] == 5].index(("c", "first"))
+    alone = fit_probes({("c", "cls"): x**3}, labels, 3, [True], **SHORT)
+    place = [key for key, rows in many.items() if rows.shape[1] == 5].index(("c", "cls"))
     whole, single = (m.get_layer("normalised_5") for m in (together, alone))
     assert np.abs(single.kernel).max() > 0.1
     np.testing.assert_allclose(whole.kernel[place], single.kernel[0], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(whole.bias[place], single.bias[0], rtol=1e-5, atol=1e-6)
-    alone = fit_probes({("b", "first"): many["b", "first"]}, labels, 3, [False], **SHORT)
+    alone = fit_probes({("b", "cls"): many["b", "cls"]}, labels, 3, [False], **SHORT)
     whole, single = (m.get_layer("plain_3") for m in (together, alone))
     np.testing.assert_allclose(whole.kernel[0], single.kernel[0], rtol=1e-5, atol=1e-6)
 
@@ -83,7 +86,7 @@ def test_steps_are_those_of_momentum_and_cosine_decay(rng, norm):
     x, labels = rows(rng, 24, 2)
     x[:, 1] *= 1e-3  # so small that the epsilon of the normalisation counts
     model = fit_probes(
-        {("a", "mean"): x}, labels, 3, [norm], epochs=5, batch_size=24, learning_rate=30.0, seed=1
+        {("a", "all"): x}, labels, 3, [norm], epochs=5, batch_size=24, learning_rate=30.0, seed=1
     )
     plain = x / np.sqrt((x**2).sum(axis=1).mean())
     z = (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-6) / np.sqrt(2) if norm else plain
@@ -99,7 +102,7 @@ def test_steps_are_those_of_momentum_and_cosine_decay(rng, norm):
     np.testing.assert_allclose(layer.kernel[0], weights[:2], atol=1e-5)
     np.testing.assert_allclose(layer.bias[0], weights[2], atol=1e-5)
     values = z @ weights
-    found = np.asarray(model(stacked({("a", "mean"): x})))[:, 0]
+    found = np.asarray(model(stacked({("a", "all"): x})))[:, 0]
     np.testing.assert_allclose(found, values, atol=3e-5)
 
 
@@ -108,16 +111,16 @@ def test_batch_norm_is_a_probe_on_standardised_features(rng):
     x = x * [1, 10, 100, 3] + [5, 0, -300, 0]
     norm = {"epochs": 6, "batch_size": 90, "learning_rate": 4.0, "seed": 0}
     standard = (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-6)
-    one = fit_probes({("a", "mean"): x}, labels, 3, [True], **norm)
-    other = fit_probes({("a", "mean"): standard}, labels, 3, [False], **norm)
-    expected = logits(other, {("a", "mean"): standard})
+    one = fit_probes({("a", "all"): x}, labels, 3, [True], **norm)
+    other = fit_probes({("a", "all"): standard}, labels, 3, [False], **norm)
+    expected = logits(other, {("a", "all"): standard})
     assert np.abs(expected).max() > 0.3
-    np.testing.assert_allclose(logits(one, {("a", "mean"): x}), expected, atol=1e-3)
+    np.testing.assert_allclose(logits(one, {("a", "all"): x}), expected, atol=1e-3)
 
 
 def test_batch_norm_has_the_statistics_of_all_examples_in_the_end(rng):
     x, labels = rows(rng, 90, 4)
-    model = fit_probes({("a", "mean"): 3 * x + 1}, labels, 3, [True], **SHORT)
+    model = fit_probes({("a", "all"): 3 * x + 1}, labels, 3, [True], **SHORT)
     (norm,) = (y for y in model.layers if isinstance(y, keras.layers.BatchNormalization))
     np.testing.assert_allclose(norm.moving_mean, (3 * x + 1).mean(0), rtol=1e-5)
     np.testing.assert_allclose(norm.moving_variance, (3 * x).var(0), rtol=1e-5)
@@ -130,27 +133,29 @@ def test_planted_features_are_found_where_they_are(rng):
     train, test = ((images[part], y[part]) for images, y in [data] for part in np.s_[:200, 200:])
     result = analysis.linear_probe(tokens, train, test, 4, batch_size=50)
     assert result.dims == ("layer", "tokens", "batch_norm")
-    np.testing.assert_array_equal(result.sel(layer="tokens", tokens="first"), 1)
-    assert (result.sel(tokens="rest") < 0.5).all()
+    np.testing.assert_array_equal(result.sel(layer="tokens", tokens="cls"), 1)
+    assert (result.sel(tokens="spatial") < 0.5).all()
     loss = result["training_loss"]
-    assert (loss.sel(layer="tokens", tokens="first") < 0.1).all()
-    assert (abs(loss.sel(tokens="rest") - np.log(4)) < 0.1).all()
+    assert (loss.sel(layer="tokens", tokens="cls") < 0.1).all()
+    assert (abs(loss.sel(tokens="spatial") - np.log(4)) < 0.1).all()
     assert result.attrs["train_examples"] == 200 and result.attrs["examples"] == 100
 
 
 def noise(rng, *counts):
     """Data sets of images of noise and of labels that say nothing."""
-    return [(as_images(rng.normal(size=(n, 3, 4))), rng.integers(0, 3, n)) for n in counts]
+    return [(as_images(rng.normal(size=(n, 5, 4))), rng.integers(0, 3, n)) for n in counts]
 
 
 def test_accuracy_is_that_of_the_trained_probes_on_the_test_images(rng, tmp_path):
     train, test = noise(rng, 80, 57)
     result = analysis.linear_probe(
-        tokens, train, test, 3, tokens="rest", epochs=3, batch_size=32, learning_rate=4.0
+        tokens, train, test, 3, tokens="spatial", epochs=3, batch_size=32, learning_rate=4.0
     )
     x, u = (
-        {(layer, "rest"): values.numpy() for layer, values in pool(tokens(images), "rest").items()}
-        for images in map(tf.constant, (train[0], test[0]))
+        {(layer, "spatial"): np.asarray(values) for layer, values in pooled.items()}
+        for pooled in (
+            pool(tokens(tf.constant(of[0])), "spatial", tokens.token_grid) for of in (train, test)
+        )
     )
     settings = {"epochs": 3, "batch_size": 32, "learning_rate": 4.0, "seed": 0}
     model = fit_probes(x, train[1], 3, [False, True], **settings)
@@ -187,7 +192,7 @@ def test_the_size_of_features_does_not_matter(rng):
             train,
             test,
             3,
-            tokens="first",
+            tokens="all",
             batch_norm=False,
         )["training_loss"].values
         for size in (1.0, 3e-4, 2e5)
@@ -207,8 +212,14 @@ def test_errors(rng):
         ({"batch_size": 0, "learning_rate": -1}, r"Expected batch_size, learning_rate above 0"),
         ({"train": (train[0], train[1] + 1)}, r"num_classes - 1 = 2. Received: training labels"),
         ({"test": (test[0], test[1] - 1)}, r"Received: test labels from -1 to 1"),
-        ({"of": lambda x: {"bad": x[..., 0] * np.nan}}, r"Expected finite activations.*bad"),
-        ({"of": lambda x: {"zero": 0 * x[..., 0]}}, r"zeros at zero, tokens='first'"),
+        (
+            {"of": lambda x: {"bad": x[..., 0] * np.nan}, "tokens": "all"},
+            r"Expected finite activations.*bad",
+        ),
+        (
+            {"of": lambda x: {"zero": 0 * x[..., 0]}, "tokens": "all"},
+            r"zeros at zero, tokens='all'",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             probe(**wrong)
@@ -218,14 +229,14 @@ def test_the_plot_draws_each_kind_of_probe(rng):
     train, test = noise(rng, 40, 30)
     result = analysis.linear_probe(tokens, train, test, 3, epochs=2)
     ax = analysis.plot_linear_probe({"ViT": result})
-    kinds = [(of, norm) for norm in (False, True) for of in ("first", "rest")]
+    kinds = [(of, norm) for norm in (False, True) for of in ("cls", "spatial")]
     for line, (of, norm) in zip(ax.get_lines(), kinds, strict=True):
         np.testing.assert_array_equal(line.get_ydata(), result.sel(tokens=of, batch_norm=norm))
     assert [text.get_text().replace("\n", " ") for text in ax.get_legend().get_texts()] == [
-        "ViT: first token",
-        "ViT: mean of the rest",
-        "ViT: first token, batch norm",
-        "ViT: mean of the rest, batch norm",
+        "ViT: CLS token",
+        "ViT: mean of the spatial tokens",
+        "ViT: CLS token, batch norm",
+        "ViT: mean of the spatial tokens, batch norm",
     ]
     assert ax.get_ylabel() == "test accuracy (%)"
     assert analysis.plot_linear_probe(result).get_title().endswith(result.attrs["model"])

@@ -193,7 +193,7 @@ def test_measurements_of_classes_objects_and_tasks_are_those_of_the_analyses(
     features = vit.features(*blocks)
     direct = analysis.knn_accuracy(features, data.gallery, data.test, 3)
     xr.testing.assert_equal(results["knn_accuracy.vit-cls"], direct)
-    spatial = analysis.clustering(features, data.test, 3, tokens="rest")
+    spatial = analysis.clustering(features, data.test, 3, tokens="spatial")
     np.testing.assert_allclose(
         results["clustering_rest.vit-cls"].sel(layer=blocks).purity, spatial.purity
     )
@@ -208,7 +208,7 @@ def test_measurements_of_classes_objects_and_tasks_are_those_of_the_analyses(
     xr.testing.assert_allclose(results["propagation.vit-cls"], followed)
     retrieved = analysis.retrieval(vit.features(*blocks), *data.landmarks)
     xr.testing.assert_allclose(results["retrieval.vit-cls"], retrieved)
-    assert list(results["linear_probe.vit-gap"].tokens.values) == ["mean"]
+    assert list(results["linear_probe.vit-gap"].tokens.values) == ["all"]
     found = analysis.keypoint_correspondence(features, data.pairs)
     xr.testing.assert_allclose(results["keypoints.vit-cls"], found)
 

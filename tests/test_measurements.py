@@ -52,7 +52,7 @@ def test_measurements_are_named_after_analysis_and_models(vit, bit):
     assert measurements.cka(vit, bit).name == "cka.vit-cls.bit"
     assert measurements.receptive_field(vit).name == "receptive_field.vit-cls"
     assert measurements.receptive_field(vit, "branch").name == "receptive_field_branch.vit-cls"
-    names = [measurements.ridge_probe(bit, tokens).name for tokens in ("mean", "first", "each")]
+    names = [measurements.ridge_probe(bit, tokens).name for tokens in ("all", "cls", "each")]
     assert names == ["ridge_probe.bit", "ridge_probe_first.bit", "ridge_probe_tokens.bit"]
     assert measurements.data_scale(vit, {0.1: bit}).name == "data_scale.vit-cls"
     assert measurements.data_scale(vit, {0.1: bit}).subjects == (bit, vit)

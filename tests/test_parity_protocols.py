@@ -128,7 +128,7 @@ def test_votes_are_ranked_as_by_torch(rng, torch):
         (y, test_labels),
         12,
         ks,
-        "mean",
+        "all",
         without_votes=True,
     )
     np.testing.assert_allclose(found.sel(layer="x"), expected, atol=1e-12)

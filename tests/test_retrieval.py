@@ -6,14 +6,14 @@ import pytest
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf import analysis
+from vit_tf import TokenGrid, analysis
 from vit_tf.analysis import plots
 from vit_tf.analysis.retrieval import positive_ranks, precision_at
 
 POOL = {
-    "first": lambda x: x[:, 0],
-    "mean": lambda x: x.mean(1),
-    "rest": lambda x: x[:, 1:].mean(1),
+    "cls": lambda x: x[:, 0],
+    "all": lambda x: x.mean(1),
+    "spatial": lambda x: x[:, 1:].mean(1),
 }
 SETS = {"easy": ["easy"], "medium": ["easy", "hard"], "hard": ["hard"]}
 
@@ -52,7 +52,10 @@ def test_ranks_without_junk_by_hand():
 
 
 def features(images):
-    return {"tokens": images[..., 0], "map": images[:, :, None, :, 0] ** 3}
+    return {"tokens": images[..., 0], "cubes": images[..., 0] ** 3}
+
+
+features.token_grid = TokenGrid(1, 2, 1, 8)
 
 
 def scores_by_loops(similarity, of, difficulty, tops):
@@ -99,7 +102,7 @@ def test_scores_are_those_of_loops_over_rankings(rng, tokens):
         features, numbered(asked, 3), numbered(database, 16), truth, tokens, (1, 3, 10)
     )
     assert result["precision"].dims == ("layer", "difficulty", "k")
-    for layer, of in (("tokens", lambda x: x), ("map", lambda x: x**3)):
+    for layer, of in (("tokens", lambda x: x), ("cubes", lambda x: x**3)):
         a, b = (POOL[tokens](of(x[..., 0].astype(float))) for x in (asked, database))
         cosines = b @ a.T / np.linalg.norm(b, axis=1)[:, None] / np.linalg.norm(a, axis=1)
         for difficulty in SETS:
@@ -153,7 +156,7 @@ def test_each_difficulty_has_its_junk():
     database = as_images(np.stack([np.cos(angles), np.sin(angles)], axis=1))
     truth = [{"easy": [2, 5], "hard": [1, 4], "junk": [0]}]
     queries = as_images([[2, 0]]), np.array([0])
-    result = analysis.retrieval(vectors, queries, database, truth).isel(layer=0)
+    result = analysis.retrieval(vectors, queries, database, truth, "all").isel(layer=0)
     # easy: + - +; medium: + + - + +; hard: + - +.
     short = (1 + 1 + 1 / 2 + 2 / 3) / 4
     long = (1 + 1 + 1 + 1 + 2 / 3 + 3 / 4 + 3 / 4 + 4 / 5) / 8
@@ -164,7 +167,7 @@ def test_each_difficulty_has_its_junk():
     twins = as_images([[1, 1]] * 50 + [[0, 1]])
     for positive, score in ((0, 1), (1, 1 / 4), (49, 1 / 100)):
         truth = [{"easy": [positive], "hard": [], "junk": []}]
-        result = analysis.retrieval(vectors, queries, twins, truth)
+        result = analysis.retrieval(vectors, queries, twins, truth, "all")
         np.testing.assert_allclose(result["score"], [[score, score, np.nan]])
         assert result["asked"].values.tolist() == [1, 1, 0]
 
@@ -186,12 +189,12 @@ def test_errors(rng):
     with pytest.raises(ValueError, match=r"query 0 with junk=None"):
         measure(features, queries, database, [{"easy": [], "hard": []}] * 7)
     zero = np.concatenate([database[:-1], 0 * database[:1]])
-    with pytest.raises(ValueError, match=r"finite and not zero.*tokens, map"):
+    with pytest.raises(ValueError, match=r"finite and not zero.*tokens, cubes"):
         measure(features, queries, zero, truth)
     with pytest.raises(ValueError, match=r"finite and not zero.*tokens"):
         measure(features, (0 * asked, np.arange(7)), database, truth)
     same = np.ones_like(database)
-    with pytest.raises(ValueError, match=r"not all as similar to a query.*tokens, map"):
+    with pytest.raises(ValueError, match=r"not all as similar to a query.*tokens, cubes"):
         measure(features, queries, same, truth)
 
 

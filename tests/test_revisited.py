@@ -257,7 +257,7 @@ def test_images_of_the_same_colour_are_retrieved(tmp_path):
     content = {"imlist": names, "qimlist": names[:2], "gnd": gnd}
     (tmp_path / "rparis6k/gnd_rparis6k.pkl").write_bytes(pickle.dumps(content))
     data = load_revisited(tmp_path, "rparis6k", image_size=4, batch_size=3)
-    result = analysis.retrieval(lambda x: {"pixels": x}, *data, "mean")
+    result = analysis.retrieval(lambda x: {"pixels": x}, *data, "all")
     np.testing.assert_allclose(result["score"], 1)
     np.testing.assert_allclose(result["precision"], 1)
     assert result.attrs["examples"] == 9 and result.attrs["queries"] == 2

@@ -7,7 +7,7 @@ import xarray as xr
 from sklearn.linear_model import Ridge
 
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.ridge import TOKENS
+from vit_tf.analysis.token_words import PROBED
 
 L2 = (0.01, 1.0, 100.0)
 
@@ -21,6 +21,13 @@ def make(rng, count, classes=4, channels=12):
 
 def features(images):
     return {"tokens": images[..., 0], "map": images}
+
+
+def sequences(images):
+    return {"tokens": images[..., 0]}
+
+
+sequences.token_grid = TokenGrid(1, 2, 1, 8)
 
 
 def expected_accuracy(train, test, l2, reduce):
@@ -55,16 +62,14 @@ def test_weights_equal_scikit_learn(rng, count):
 @pytest.mark.parametrize(
     ("tokens", "reduce"),
     [
-        ("mean", lambda x: x[..., 0].mean(1)),
-        ("first", lambda x: x[:, 0, :, 0]),
-        ("rest", lambda x: x[:, 1:, :, 0].mean(1)),
+        ("all", lambda x: x[..., 0].mean(1)),
+        ("cls", lambda x: x[:, 0, :, 0]),
+        ("spatial", lambda x: x[:, 1:, :, 0].mean(1)),
     ],
 )
 def test_accuracies_equal_scikit_learn(rng, count, tokens, reduce):
     train, test = make(rng, count), make(rng, 300)
-    probe = analysis.ridge_probe(
-        lambda x: {"tokens": x[..., 0]}, train, test, 4, l2=L2, tokens=tokens
-    )
+    probe = analysis.ridge_probe(sequences, train, test, 4, l2=L2, tokens=tokens)
     assert probe.dims == ("layer", "l2")
     expected = [expected_accuracy(train, test, l2, reduce) for l2 in L2]
     np.testing.assert_allclose(probe.sel(layer="tokens"), expected, atol=1 / 300 + 1e-9)
@@ -107,16 +112,17 @@ def test_all_tokens_in_one_pass_equal_their_own(rng, count):
 
     def counted(images):
         calls.append(None)
-        return features(images)
+        return sequences(images) | {"cubes": images[..., 0] ** 3}
 
-    modes = {tokens: analysis.probe_statistic(counted, train, 4, L2, tokens) for tokens in TOKENS}
+    counted.token_grid = sequences.token_grid
+    modes = {tokens: analysis.probe_statistic(counted, train, 4, L2, tokens) for tokens in PROBED}
     totals = analysis.one_pass({mode: (one, counted) for mode, one in modes.items()}, train)
     probes = {mode: one.finish(totals[mode]) for mode, one in modes.items()}
     assert len(calls) == 1
     scores = {mode: analysis.score_statistic(counted, probe) for mode, probe in probes.items()}
     totals = analysis.one_pass({mode: (one, counted) for mode, one in scores.items()}, test)
     assert len(calls) == 2
-    for mode in ("rest", "each"):
+    for mode in ("spatial", "each"):
         alone = analysis.ridge_probe(counted, train, test, 4, l2=L2, tokens=mode)
         xr.testing.assert_identical(scores[mode].finish(totals[mode]), alone)
 
@@ -170,7 +176,7 @@ def test_select_l2_for_each_token_of_layers_with_different_numbers():
 def test_errors(rng):
     data = make(rng, 20)
     for wrong, message in [
-        ({"tokens": "cls"}, "Expected tokens to be one of"),
+        ({"tokens": "first"}, "Expected tokens to be one of"),
         ({"l2": (0.0, 1.0)}, "Expected every l2 to be above 0"),
         ({"num_classes": 3}, r"0 to num_classes - 1 = 2\. Received: \d+ of 20 labels outside"),
     ]:

@@ -43,7 +43,7 @@ def scores(features, known, train, videos, pairs):
         "part purity": float(of_parts.purity.max()),
         "keypoints": float(pck.score.sel(average="point").max()),
         "propagation": float(analysis.label_propagation(features, videos).score.max()),
-        "k-NN": float(analysis.knn_accuracy(features, *near, tokens="rest").sel(top=1).max()),
+        "k-NN": float(analysis.knn_accuracy(features, *near, tokens="spatial").sel(top=1).max()),
     }
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ..token_words import CLS
 from . import style
 from .layers import FONT_SIZE, elide, layer_label, name_layers, shorten
 
@@ -79,7 +80,7 @@ def plot_attention_maps(result, axes=None, layers=None):
     result = style.expect_array(result, ("layer", "head", "row", "column"))
     result = style.select_layers(result, layers)
     title = style.titled("Mean attention of the query", result)
-    if result.attrs.get("query") == "cls":
+    if result.attrs.get("query") == CLS:
         title = style.titled("Mean attention of CLS", result)
     axes = _new_panels(result, axes, f"{title}\neach panel scaled to its own maximum")
     for ax, values in zip(axes.ravel(), result.values.reshape(-1, *result.shape[2:]), strict=True):

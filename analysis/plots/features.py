@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ..token_words import ALL, CLS, SPATIAL, current_words
 from . import style
 from .depth import draw_lines
 from .layers import FONT_SIZE
@@ -11,8 +12,8 @@ SCORES = {
     "nmi": "normalised mutual information",
     "ari": "adjusted Rand index",
 }
-TOKENS = {"first": "first token", "rest": "mean of the rest", "mean": "mean of all tokens"}
-PARTS = {"cls": "CLS token", "spatial": "spatial tokens"}
+TOKENS = {CLS: "CLS token", SPATIAL: "mean of the spatial tokens", ALL: "mean of all tokens"}
+PARTS = {CLS: "CLS token", SPATIAL: "spatial tokens"}
 PANEL = 3.0  # inches, of few models
 
 
@@ -73,7 +74,7 @@ def plot_linear_probe(results, ax=None, baselines=()):
     lines = {
         (label, (str(tokens), bool(norm))): accuracy.sel(tokens=tokens, batch_norm=norm)
         for label, result in models.items()
-        for accuracy in [style.expect_array(result, dims)]
+        for accuracy in [current_words(style.expect_array(result, dims))]
         for norm in accuracy["batch_norm"].values
         for tokens in accuracy["tokens"].values
     }

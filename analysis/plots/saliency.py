@@ -2,10 +2,11 @@
 
 import numpy as np
 
+from ..token_words import CLS, PARTS, SPATIAL, require_word
 from . import style
 from .layers import FONT_SIZE, depth_axis, layer_label, name_layers, name_places, shorten, wrap
 
-QUERIES = {"cls": "CLS", "spatial": "mean of the spatial tokens"}
+QUERIES = {CLS: "CLS", SPATIAL: "mean of the spatial tokens"}
 
 
 def plot_saliency_iou(results, ax=None, baselines=()):
@@ -56,7 +57,7 @@ def plot_saliency_iou(results, ax=None, baselines=()):
     return ax
 
 
-def plot_attention_patterns(result, ax=None, query="spatial"):
+def plot_attention_patterns(result, ax=None, query=SPATIAL):
     """How much the heads of two layers repeat one sparse pattern.
 
     Args:
@@ -99,8 +100,8 @@ def plot_rollout(result, axes=None, query=None, layers=None):
         result: DataArray of dims (layer, query, key) from `attention_rollout`, or (example, query,
             key) from `rollout_of_images`, with the attributes `rows`, `columns` and `prefix`.
         axes: array of at least as many Matplotlib axes as panels; new ones if None.
-        query: position of the query in the sequence. If None, the first token where there is a
-            prefix, else the mean of all.
+        query: `"cls"`; `"spatial"`, the mean over the queries that have a place; or the position
+            of one in the sequence. If None, `"cls"` where there is a prefix, else `"spatial"`.
         layers: names of the layers to draw; all if None.
 
     Returns:
@@ -138,9 +139,13 @@ def plot_rollout(result, axes=None, query=None, layers=None):
 
 def _of_query(result, query, prefix):
     """Rollout of the query, of shape (panel, key), and words for the query."""
-    if query is None and not prefix:
-        return result.values.mean(axis=1), "all tokens"
-    query = 0 if query is None else query
+    query = (CLS if prefix else SPATIAL) if query is None else query
+    if isinstance(query, str):
+        if require_word(query, PARTS, "query") == SPATIAL:
+            return result.values[:, prefix:].mean(axis=1), "the spatial tokens"
+        if not prefix:
+            raise ValueError("Expected query 'spatial' (there is no CLS token). Received: 'cls'")
+        query = 0
     if query not in range(result.sizes["query"]):
         count = result.sizes["query"]
         raise ValueError(f"Expected query among 0 to {count - 1}. Received: query={query}")

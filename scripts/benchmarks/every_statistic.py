@@ -34,7 +34,8 @@ def _everything(compared):
     weights, blocks = _ends("attention/weights"), _ends("mlp/sum")
     sides = _ends(*(f"{site}/{end}" for site in ("attention", "mlp") for end in ("skip", "branch")))
     features = vit_tf.submodel(model, *weights, *blocks, *sides, *compared)
-    data = _noted(tf, model.token_grid)
+    grid = model.token_grid
+    data = _noted(tf, grid)
     train = data.map(lambda batch, notes: (batch, notes["label"]))
     attending, at_blocks = analysis.choose(features, weights), analysis.choose(features, blocks)
     beside, of_all = analysis.choose(features, sides), analysis.choose(features, compared)
@@ -44,8 +45,8 @@ def _everything(compared):
         "patterns": (analysis.pattern_statistic(features), attending),
         "skips": (analysis.skip_statistic(features), beside),
         "saliency": (_reading(analysis.saliency_statistic(features), "mask"), attending),
-        "neighbours": (_reading(analysis.pooled_statistic("first"), "label"), at_blocks),
-        "clusters": (_reading(analysis.pooled_statistic("rest"), "label"), at_blocks),
+        "neighbours": (_reading(analysis.pooled_statistic("cls", grid), "label"), at_blocks),
+        "clusters": (_reading(analysis.pooled_statistic("spatial", grid), "label"), at_blocks),
         "probes": (
             _reading(analysis.probe_statistic(at_blocks, train, CLASSES), "label"),
             at_blocks,

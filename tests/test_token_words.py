@@ -1,0 +1,151 @@
+"""One vocabulary for tokens: what the words mean on grids, and what was said before."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import tensorflow as tf
+import xarray as xr
+
+from vit_tf import TokenGrid, analysis
+from vit_tf.analysis import plots
+from vit_tf.analysis.pooling import pool
+from vit_tf.analysis.token_words import CURRENT, KEPT, POOLED, current_words
+
+IMAGES = np.random.default_rng(2).normal(size=(24, 7, 5, 1)).astype("float32")
+LABELS = np.arange(24) % 3
+DATA = IMAGES, LABELS
+TRUTH = [{"easy": [0], "hard": [1], "junk": []}] * 24
+
+
+def sequences(grid):
+    """Features that know their grid, of sequences of 7 tokens."""
+
+    def features(images):
+        return {"tokens": images[..., 0]}
+
+    features.token_grid = grid
+    return features
+
+
+MEASURES = {
+    "k-NN": lambda of, tokens: analysis.knn_accuracy(of, DATA, DATA, 3, (5,), tokens),
+    "clustering": lambda of, tokens: analysis.clustering(of, DATA, 3, tokens, starts=1),
+    "retrieval": lambda of, tokens: analysis.retrieval(of, DATA, IMAGES, TRUTH, tokens),
+    "ridge probe": lambda of, tokens: analysis.ridge_probe(of, DATA, DATA, 3, 1.0, tokens),
+    "linear probe": lambda of, tokens: analysis.linear_probe(
+        of, DATA, DATA, 3, tokens=tokens, epochs=1
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("grid", "places"),
+    [
+        (TokenGrid(2, 3, 1, 8), range(1, 7)),
+        (TokenGrid(1, 2, 5, 8), range(5, 7)),  # CLS and 4 registers
+        (TokenGrid(1, 7, 0, 8), range(7)),
+    ],
+)
+def test_words_are_taken_from_the_grid(grid, places):
+    x = IMAGES[..., 0].astype(float)
+    taps = sequences(grid)(tf.constant(IMAGES))
+    expected = {"spatial": x[:, list(places)].mean(1), "all": x.mean(1)}
+    expected |= {"cls": x[:, 0]} if grid.prefix else {}
+    for word, rows in expected.items():
+        np.testing.assert_allclose(pool(taps, word, grid)["tokens"], rows, atol=1e-6)
+
+
+def test_of_a_map_all_places_are_spatial_and_none_is_cls():
+    maps = {"map": tf.constant(IMAGES)}
+    for grid in (None, TokenGrid(2, 3, 1, 8)):
+        for word in ("spatial", "all"):
+            np.testing.assert_allclose(
+                pool(maps, word, grid)["map"], IMAGES.mean((1, 2)), atol=1e-6
+            )
+        with pytest.raises(
+            ValueError, match=r"'spatial' or 'all' for a layer .*tokens='cls' at 'map'"
+        ):
+            pool(maps, "cls", grid)
+
+
+@pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
+def test_a_model_without_cls_has_no_cls_and_all_its_tokens_are_spatial(measure):
+    gap = sequences(TokenGrid(1, 7, 0, 8))
+    for spatial, every in zip(
+        _values(measure(gap, "spatial")), _values(measure(gap, "all")), strict=True
+    ):
+        np.testing.assert_array_equal(spatial, every)
+    with pytest.raises(ValueError, match=r"of a model without a CLS token. Received: tokens='cls'"):
+        measure(gap, "cls")
+
+
+def _values(result):
+    return [result[name].values for name in result] if isinstance(result, xr.Dataset) else [result]
+
+
+@pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
+def test_former_words_are_refused_with_the_new_ones_named(measure):
+    features = sequences(TokenGrid(2, 3, 1, 8))
+    for former, word in (("first", "cls"), ("rest", "spatial"), ("mean", "all")):
+        message = rf"one of \('cls', 'spatial', 'all'.*='{former}'; its name is '{word}'"
+        with pytest.raises(ValueError, match=message):
+            measure(features, former)
+    with pytest.raises(ValueError, match=r"one of \('cls', 'spatial', 'all'.*tokens='last'$"):
+        measure(features, "last")
+
+
+def test_words_that_need_a_grid_say_so():
+    unknown = sequences(None)
+    for word in ("cls", "spatial"):
+        with pytest.raises(ValueError, match=r"a token_grid, .*'tokens' of shape \(24, 7, 5\)"):
+            pool(unknown(tf.constant(IMAGES)), word)
+    assert pool(unknown(tf.constant(IMAGES)), "all")["tokens"].shape == (24, 5)
+    with pytest.raises(
+        ValueError, match=r"Expected 10 tokens, of TokenGrid.* at 'tokens' of shape"
+    ):
+        pool(unknown(tf.constant(IMAGES)), "spatial", TokenGrid(3, 3, 1, 8))
+    with pytest.raises(ValueError, match=r"tokens='all' for a layer .*'vector' of shape \(24, 7\)"):
+        pool({"vector": tf.constant(IMAGES[:, :, 0, 0])}, "cls", TokenGrid(2, 3, 1, 8))
+
+
+def test_queries_have_the_same_words():
+    grid = TokenGrid(1, 2, 1, 8)
+    weights = tf.fill((4, 2, 3, 3), 1 / 3)
+    mean = analysis.mean_attention(lambda x: {"a/weights": weights}, IMAGES[:4], grid)
+    for former in ("first", "rest", "all"):
+        with pytest.raises(ValueError, match=r"query to be one of \('cls', 'spatial'\)"):
+            analysis.attention_maps(mean, former)
+    rollout = xr.DataArray(
+        np.random.default_rng(0).uniform(size=(1, 3, 3)),
+        dims=("layer", "query", "key"),
+        coords={"layer": ["a"]},
+        attrs={"rows": 1, "columns": 2, "prefix": 1},
+    )
+    for query, row in (("cls", rollout[0, 0, 1:]), ("spatial", rollout[0, 1:, 1:].mean("query"))):
+        (ax,) = plots.plot_rollout(rollout, query=query)
+        np.testing.assert_allclose(ax.images[0].get_array()[0], row / row.max())
+    with pytest.raises(ValueError, match=r"query to be one of \('cls', 'spatial'\)"):
+        plots.plot_rollout(rollout, query="first")
+    plt.close("all")
+
+
+def test_results_kept_with_former_words_are_read_as_those_of_today():
+    assert CURRENT == {"first": "cls", "rest": "spatial", "mean": "all"} and set(KEPT) == set(
+        POOLED
+    )
+    words = ["cls", "spatial", "all"]
+    today = xr.DataArray(
+        np.random.default_rng(0).uniform(size=(2, 3, 2)),
+        dims=("layer", "tokens", "batch_norm"),
+        coords={"layer": ["a", "b"], "tokens": words, "batch_norm": [False, True]},
+        attrs={"tokens": "cls"},
+    )
+    kept = today.assign_coords(tokens=[KEPT[word] for word in words]).assign_attrs(tokens="first")
+    xr.testing.assert_identical(current_words(kept), today)
+    xr.testing.assert_identical(current_words(today), today)
+    drawn = []
+    for result in (kept, today):
+        ax = plots.plot_linear_probe(result)
+        drawn.append([(line.get_label(), line.get_ydata().tolist()) for line in ax.lines])
+    assert drawn[0] == drawn[1] and len(drawn[0]) == 6
+    plt.close("all")
