@@ -1,6 +1,7 @@
 """Centered kernel alignment of layers, streamed over minibatches."""
 
 import math
+import warnings
 from collections.abc import Mapping
 
 import numpy as np
@@ -8,10 +9,13 @@ import tensorflow as tf
 import xarray as xr
 
 from .features import of_arrays
-from .results import model_name, provenance, require_finite
+from .results import listed, model_name, provenance, require_finite
 from .stream import Statistic, evaluate
 
+LEAST_EXAMPLES = 4  # of a batch, for the unbiased HSIC
 PARTS = 4  # of the channels of a layer, for its kernel
+# Share of the squared size of a kernel that rounding leaves where one example a batch differs.
+NEGLIGIBLE = 1e-10
 
 
 def cka(features_x, images=None, features_y=None):
@@ -22,7 +26,9 @@ def cka(features_x, images=None, features_y=None):
     over the minibatches b, with the linear kernel and the unbiased HSIC (Kornblith et al. 2019,
     equation 4; Nguyen et al. 2020, equation 3; Song et al. 2012, equation 5). The unbiased
     estimator may be negative, or above 1 between different layers; it is not clamped. Batches
-    count alike whatever their size: drop a remainder that is much smaller than the rest.
+    count alike whatever their size: drop a remainder that is much smaller than the rest. One of
+    fewer than 4 examples, for which there is no HSIC, is left out, and so are layers in which at
+    most one example of each batch differs from the others, with a warning that names them.
 
     Args:
         features_x: callable from images to `{layer: tensor of shape (example, ...)}`; or, without
@@ -33,11 +39,13 @@ def cka(features_x, images=None, features_y=None):
 
     Returns:
         Dataset with `cka` and `stderr`, both of shape (layer_x, layer_y). The standard error is
-        the jackknife over batches, NaN when there is only one batch.
+        the jackknife over batches; of a single batch it is NaN, with a warning. In the attributes
+        `remainder` counts the examples of a last batch too small, and `constant_layers` names the
+        layers that were left out.
 
     Raises:
-        ValueError: for a batch of fewer than 4 examples, a constant layer or activations that
-            are not finite; the layer is named.
+        ValueError: for a batch of fewer than 4 examples that is not the last of several, a model
+            of constant layers only, or activations that are not finite; the layer is named.
     """
     features = (features_x,) if features_y is None else (features_x, features_y)
     if any(isinstance(of, Mapping) for of in features):
@@ -69,23 +77,40 @@ def cka_statistic(features_x, features_y=None):
 
     def finish(totals):
         scales = totals["rows"]["scales"]
-        layers_x, layers_y = list(scales["x"]), list(scales.get("y", scales["x"]))
         layers = [layer for of in scales.values() for layer in of]
-        x = slice(0, len(layers_x))
-        y = slice(len(layers) - len(layers_y), None)
+        of_y = len(scales.get("y", scales["x"]))
+        places = np.arange(len(scales["x"])), np.arange(len(layers) - of_y, len(layers))
         every = np.stack([scale for of in scales.values() for scale in of.values()], axis=1)
-        hsic, squares = unscaled(totals["rows"]["hsic"], every)
-        value, stderr = similarity(hsic, squares, layers)
+        hsic, _ = unscaled(totals["rows"]["hsic"], every)
+        require_finite("CKA", np.diagonal(hsic, axis1=1, axis2=2).T, layers)
+        varies = _varying(hsic, every)
+        constant = list(dict.fromkeys(np.array(layers)[~varies].tolist()))
+        if not all(varies[of].any() for of in places):
+            raise ValueError(
+                "Expected a layer that varies between examples, of each model. "
+                f"Received constant layers: {listed(constant)}"
+            )
+        if constant:
+            warnings.warn(
+                f"Layers that do not vary between examples are left out: {listed(constant)}",
+                stacklevel=2,
+            )
+        value, stderr = ratio_and_jackknife(hsic[:, varies][:, :, varies])
+        at = np.cumsum(varies) - 1
+        x, y = (at[of[varies[of]]] for of in places)
+        names = np.array(layers)[varies]
         return labelled_similarity(
-            value[x, y],
-            stderr[x, y],
-            {"layer_x": layers_x, "layer_y": layers_y},
+            value[np.ix_(x, y)],
+            stderr[np.ix_(x, y)],
+            {"layer_x": names[x].tolist(), "layer_y": names[y].tolist()},
             (features_x, features_x if features_y is None else features_y),
             totals["examples"],
             len(hsic),
+            remainder=int(totals["remainder"]),
+            constant_layers=constant,
         )
 
-    return Statistic(step, finish, min_batch=4)
+    return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
 
 
 def unscaled(hsic, scales):
@@ -122,7 +147,7 @@ def similarity(hsic, squares, layers):
     return ratio_and_jackknife(hsic)
 
 
-def labelled_similarity(value, stderr, coords, features, examples, batches):
+def labelled_similarity(value, stderr, coords, features, examples, batches, **facts):
     """Dataset of `cka` and `stderr`, whose dims are the `coords`, of a pair of features."""
     features_x, features_y = features
     dims = tuple(coords)
@@ -140,6 +165,7 @@ def labelled_similarity(value, stderr, coords, features, examples, batches):
             model_y=model_name(features_y),
             estimator="minibatch CKA, linear kernel, unbiased HSIC; jackknife over batches",
             units="1",
+            **facts,
         ),
     )
 
@@ -253,10 +279,29 @@ def ratio_and_jackknife(hsic):
     total = hsic.sum(axis=0)
     batches = len(hsic)
     if batches == 1:
+        warnings.warn(
+            "Standard errors of a single batch are NaN: cut the images into several, at least 8",
+            stacklevel=2,
+        )
         return ratio(total), np.full(total.shape, np.nan)
     left_out = np.stack([ratio(total - batch) for batch in hsic])
     spread = ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0)
     return ratio(total), np.sqrt((batches - 1) / batches * spread)
+
+
+def _varying(hsic, scales):
+    """Which layers differ in more than one example of a batch, beyond rounding: (layer,).
+
+    The unbiased HSIC takes out what a single example adds to its row and column of the kernel.
+
+    Args:
+        hsic: array of shape (batch, layer, layer), of kernels as they were.
+        scales: array of shape (batch, layer, 3) from `unbiased`.
+    """
+    size, own, raw = np.moveaxis(scales.astype(np.float64), -1, 0)
+    between = np.diagonal(hsic, axis1=1, axis2=2).sum(axis=0)
+    differs = own.sum(axis=0) > 1e-12 * raw.sum(axis=0)
+    return differs & (between > NEGLIGIBLE * (size**2).sum(axis=0))
 
 
 def _require_variation(squares, layers):

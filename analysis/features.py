@@ -1,5 +1,6 @@
 """Calling features: from a batch of images to named taps, or one line about what is wrong."""
 
+import warnings
 from collections.abc import Mapping
 
 import numpy as np
@@ -8,6 +9,8 @@ import tensorflow as tf
 from vit_tf.backend import require_tensorflow
 from vit_tf.image_shapes import require_images
 
+from .results import listed
+
 EXPECTED = "Expected features to be a callable from images to {tap: tensor}"
 HOW = ", such as vit_tf.submodel(model, 'block*')"
 
@@ -15,9 +18,12 @@ HOW = ", such as vit_tf.submodel(model, 'block*')"
 def taps_of(features, images):
     """The taps of features for a batch of images: dict from name to tensor.
 
+    Those without an example axis are left out, with a warning.
+
     Raises:
-        ValueError: for features that are no callable or return no dict of taps, images of another
-            shape than they take, or a backend of Keras other than TensorFlow.
+        ValueError: for features that are no callable or return no dict of taps with an example
+            axis, images of another shape than they take, or a backend of Keras other than
+            TensorFlow.
     """
     require_features(features, images)
     taps = features(images)
@@ -25,7 +31,35 @@ def taps_of(features, images):
         name = getattr(features, "name", None) or getattr(features, "__name__", repr(features))
         what = "a tensor" if tf.is_tensor(taps) else f"{type(taps).__name__}"
         raise ValueError(f"{EXPECTED}{HOW}. Received: {name!r}, which returns {what}")
-    return taps
+    kept = example_taps(taps, images)
+    if not kept:
+        raise ValueError(f"Expected taps with an example axis. Received: {listed(list(taps))}")
+    return kept
+
+
+def example_taps(taps, images):
+    """The taps that have an example axis; a warning names the others.
+
+    A position embedding, for one, has a single row however many images there are.
+
+    Args:
+        taps: dict from tap to tensor, of a call with these images.
+        images: tensor whose first axis is the example axis.
+
+    Returns:
+        The dict of those that have one.
+    """
+    sizes = {tap: tf.TensorShape(x.shape) for tap, x in taps.items()}
+    without = [tap for tap, shape in sizes.items() if not _has_examples(shape, images.shape[0])]
+    if not without:
+        return taps
+    warnings.warn(f"Taps without an example axis are left out: {listed(without)}", stacklevel=2)
+    return {tap: x for tap, x in taps.items() if tap not in without}
+
+
+def _has_examples(shape, examples):
+    """Whether the first axis may be the examples, of which the number may not be known yet."""
+    return shape.rank is None or (shape.rank > 0 and shape[0] in (None, examples))
 
 
 def require_features(features, images):

@@ -5,6 +5,7 @@ import tensorflow as tf
 import xarray as xr
 
 from .features import taps_of
+from .labels import require_labels
 from .results import provenance, require_finite
 from .stream import collect
 from .tokens import as_tokens
@@ -143,7 +144,10 @@ def _score(fitted, scored, num_classes, shots, l2):
     Returns:
         Dataset of a variable of dims (layer, shots, l2) for each name.
     """
-    _check_labels(num_classes, fitted[1], *(labels for _, labels in scored.values()))
+    words = {"accuracy": "test", "held_out": "held-out"}
+    require_labels(fitted[1], num_classes, "few-shot")
+    for name, (_, labels) in scored.items():
+        require_labels(labels, num_classes, words[name])
     chosen = [_first_of_each(fitted[1], count, num_classes) for count in shots]
     hits = {name: np.empty((len(fitted[0]), len(shots), len(l2))) for name in scored}
     for i, (layer, x) in enumerate(fitted[0].items()):
@@ -166,12 +170,3 @@ def _first_of_each(labels, count, num_classes):
             f"Received: {scarce} of one class"
         )
     return np.concatenate(members)
-
-
-def _check_labels(num_classes, *parts):
-    for labels in parts:
-        if labels.min() < 0 or labels.max() >= num_classes:
-            raise ValueError(
-                f"Expected integer labels from 0 to num_classes - 1 = {num_classes - 1}. "
-                f"Received: labels from {labels.min()} to {labels.max()}"
-            )

@@ -13,9 +13,10 @@ from .cka import layer_gram, unbiased
 from .features import taps_of
 from .few_shot import classify, fit_classifier
 from .formation_records import Kernels, Record, compare, load_records, row, save_record
+from .labels import require_labels
 from .pooling import pool
 from .replicas import this_worker
-from .results import model_name, require_finite, require_labels
+from .results import model_name, require_finite
 from .store import write_whole
 from .stream import as_dataset
 from .token_words import ALL
@@ -97,9 +98,7 @@ class FormationRecorder(keras.callbacks.Callback):
         features = _features_of(self._features, self.model, self._images[0][:1])
         self._name, self._first = model_name(features), True
         self._kernels = _compiled(_kernel_step(features), self._images[0])
-        self._rows = _compiled(
-            lambda images: pool(taps_of(features, images), ALL), self._images[0]
-        )
+        self._rows = _compiled(lambda images: pool(taps_of(features, images), ALL), self._images[0])
         if self._folder is not None and not self._records:
             self._records = load_records(self._folder / "formation-state")
             self._require_same_images()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from .features import require_features, taps_of
+from .features import example_taps, require_features, taps_of
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ def run_pieces(features, images, target):
         with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
             tape.watch(source)
             taps, end = segment(source)
+            taps = example_taps(taps, images)
             targets = {tap: target(tap, value) for tap, value in taps.items()}
         at_end = tuple(tap for tap, value in taps.items() if value is end)
         pieces.append(Piece(tape, source, end, targets, at_end))

@@ -102,6 +102,7 @@ def _statistic(features_vit, features_other, grid, block):
             (features_vit, features_other),
             totals["examples"],
             len(hsic),
+            remainder=int(totals["remainder"]),
         )
         of_subsets = (members @ distance).reshape(len(ORDERS), len(count)) / count
         words = {"long_name": "mean attention distance of the heads", "units": "pixels"}

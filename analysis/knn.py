@@ -5,8 +5,9 @@ import tensorflow as tf
 import xarray as xr
 
 from .derived import select
+from .labels import batch_labels, require_inside, require_labels
 from .pooling import pool, pooled_statistic
-from .results import provenance, raise_labels, raise_without_directions, require_labels
+from .results import provenance, raise_without_directions
 from .stream import Statistic, evaluate
 from .token_words import CLS
 from .tokens import grid_of
@@ -83,18 +84,17 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, with
     _require_directions({layer: bad.numpy() for layer, (_, bad) in kept.items()})
 
     def step(images, labels, taps):
-        labels = tf.cast(labels, tf.int64)
+        labels, outside = batch_labels(labels, num_classes, "training")
         neighbours, without_direction = {}, {}
         for layer, x in pool(select(taps, kept), tested.tokens, grid).items():
             units, without_direction[layer] = _directions(x)
             similarity = tf.matmul(kept[layer][0], units, transpose_b=True)
             every = tf.broadcast_to(labels, tf.shape(similarity))
             neighbours[layer] = nearest(similarity, every, most)
-        inside = tf.logical_and(labels >= 0, labels < num_classes)
         return {
             "merged": neighbours,
             "without_direction": without_direction,
-            "outside": tf.reduce_sum(tf.cast(tf.logical_not(inside), tf.int32)),
+            "outside": outside,
             "examples": tf.shape(images)[0],
         }
 
@@ -102,8 +102,7 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, with
         examples = int(totals["examples"])
         if max(k) > examples:
             raise ValueError(f"Expected k of at most {examples} training images. Received: k={k}")
-        if totals["outside"]:
-            raise_labels(num_classes, f"{int(totals['outside'])} training labels outside")
+        require_inside(totals["outside"], examples, num_classes, "training")
         _require_directions(totals["without_direction"])
         rules = num_classes, k, temperature, without_votes
         accuracy, tied = _scores(totals["merged"], tested.labels, *rules)

@@ -57,6 +57,7 @@ def last_layer_statistic(models):
         hsic, squares = unscaled(totals["rows"]["hsic"], totals["rows"]["scales"])
         values = similarity(hsic, squares, [f"{part} of {name}" for name, part in parts])
         facts = provenance(next(iter(models.values())), totals["examples"], len(hsic))
+        facts["remainder"] = int(totals["remainder"])
         del facts["model"]  # there are many
         return _labelled(values, parts, list(models), facts | {"layers": list(layers.values())})
 

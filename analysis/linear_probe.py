@@ -3,8 +3,9 @@
 import numpy as np
 import xarray as xr
 
+from .labels import require_labels
 from .pooling import pooled_statistic
-from .results import provenance, require_labels
+from .results import provenance
 from .softmax_probes import fit_probes, probe_places, score
 from .stream import one_pass
 from .token_words import CLS, SPATIAL

@@ -44,8 +44,8 @@ def localization(features, images, grid=None, tokens=None):
 
     Raises:
         ValueError: for taps that do not share one grid that tiles the images, unknown `tokens`, a
-            batch of fewer than 4 examples, a token that is constant (layer and token are named)
-            or values that are not finite.
+            batch, not the last, of fewer than 4 examples, a token that is constant (layer and token
+            are named) or values that are not finite.
     """
     statistic = localization_statistic(features, grid, tokens)
     return evaluate(statistic, images, features, description="localization")
@@ -72,6 +72,7 @@ def localization_statistic(features, grid=None, tokens=None):
             units="1",
             estimator="minibatch CKA, linear kernel, unbiased HSIC",
             constant_patches=constant_patches,
+            remainder=int(totals["remainder"]),
             **vars(seen["grid"]),
         )
         return _labelled(value, list(totals["hsic"]), seen["grid"], seen["tokens"], attributes)

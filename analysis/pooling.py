@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
+from .labels import require_vector
 from .results import require_finite
 from .stream import Statistic
 from .token_words import CLS, POOLED, require_word
@@ -55,11 +56,13 @@ def pooled_statistic(tokens=CLS, grid=None):
     `pool`.
 
     Raises:
-        ValueError: for other `tokens`; at the end, for features that are not finite.
+        ValueError: for other `tokens`, or labels that are not integers of shape (example,); at the
+            end, for features that are not finite.
     """
     require_word(tokens, POOLED)
 
     def step(images, labels, taps):
+        require_vector(labels)
         return {"rows": {"x": pool(taps, tokens, grid), "labels": labels}, "batches": 1}
 
     def finish(totals):

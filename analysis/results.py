@@ -26,6 +26,12 @@ def provenance(features, examples, batches, **parameters):
     return attributes
 
 
+def listed(names, most=10):
+    """Names in a line of text, at most so many of them."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 def model_name(features):
     """The name of a model or function, without the ending that a submodel adds."""
     name = getattr(features, "name", None) or getattr(features, "__name__", "features")
@@ -48,20 +54,6 @@ def mean_of(total, count):
     """`total / count` of arrays that broadcast, NaN where nothing was counted."""
     counted = np.asarray(count) > 0
     return np.where(counted, total / np.where(counted, count, 1), np.nan)
-
-
-def require_labels(labels, num_classes, what):
-    """Raises a `ValueError` unless the labels of `what` images are from 0 to `num_classes - 1`."""
-    if labels.min() < 0 or labels.max() >= num_classes:
-        raise_labels(num_classes, f"{what} labels from {labels.min()} to {labels.max()}")
-
-
-def raise_labels(num_classes, received):
-    """Raises a `ValueError` for labels outside the classes."""
-    raise ValueError(
-        f"Expected integer labels from 0 to num_classes - 1 = {num_classes - 1}. "
-        f"Received: {received}"
-    )
 
 
 def raise_without_directions(layers):

@@ -7,9 +7,10 @@ import tensorflow as tf
 import xarray as xr
 
 from .derived import select
+from .labels import batch_labels, require_inside
 from .least_squares import moments, solve
 from .pooling import pool
-from .results import provenance, raise_labels, require_finite
+from .results import provenance, require_finite
 from .stream import Statistic, as_dataset, evaluate, first_batch
 from .token_words import ALL, EACH, PROBED, require_word
 from .tokens import grid_of, tokens_of
@@ -105,7 +106,8 @@ def probe_statistic(features, train, num_classes, l2=L2, tokens=ALL):
     limit, grid = _most_examples(train), grid_of(features, None)
 
     def step(images, labels, taps):
-        targets = _targets(labels, num_classes)
+        labels, outside = batch_labels(labels, num_classes, "training")
+        targets = 2.0 * tf.one_hot(labels, num_classes, dtype=tf.float64) - 1.0
         layers = _probed(taps, tokens, grid)
         kept = {layer: x for layer, x in layers.items() if (x.shape[2] or 0) > limit}
         return {
@@ -114,11 +116,12 @@ def probe_statistic(features, train, num_classes, l2=L2, tokens=ALL):
                 layer: _products(x, targets) for layer, x in layers.items() if layer not in kept
             },
             "targets": tf.reduce_sum(targets, axis=0),
+            "outside": outside,
             "examples": tf.shape(images)[0],
         } | ({"rows": {"x": kept, "targets": targets}} if kept else {})
 
     def finish(totals):
-        _require_labels(totals["targets"].sum(), totals["examples"], num_classes)
+        require_inside(totals["outside"], totals["examples"], num_classes, "training")
         layers = list(totals["x"])
         require_finite("ridge probes", [_total(totals, layer) for layer in layers], layers)
         # One layer at a time, as each is large for probes of many tokens.
@@ -137,8 +140,7 @@ def score_statistic(features, probe):
     flat = {layer: _flattened(*weights) for layer, weights in probe.weights.items()}
 
     def step(images, labels, taps):
-        labels = tf.cast(labels, tf.int64)
-        inside = tf.logical_and(labels >= 0, labels < num_classes)
+        labels, outside = batch_labels(labels, num_classes, "test")
         correct = {}
         for layer, x in _probed(select(taps, flat), probe.tokens, grid).items():
             weight, intercept = flat[layer]
@@ -149,7 +151,7 @@ def score_statistic(features, probe):
             correct[layer] = tf.transpose(tf.reduce_sum(hit, axis=1))
         return {
             "correct": correct,
-            "inside": tf.reduce_sum(tf.cast(inside, tf.int32)),
+            "outside": outside,
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
@@ -188,18 +190,6 @@ def _most_examples(data):
     dataset = as_dataset(data)
     cardinality = int(dataset.cardinality())
     return cardinality * len(first_batch(data)) if cardinality >= 0 else np.inf
-
-
-def _targets(labels, num_classes):
-    """Targets in {-1, 1} of shape (example, class); -1 throughout for a label out of range."""
-    return 2.0 * tf.one_hot(tf.cast(labels, tf.int64), num_classes, dtype=tf.float64) - 1.0
-
-
-def _require_labels(target_sum, examples, num_classes):
-    """Each row of targets sums to 2 - num_classes, and to -num_classes for a bad label."""
-    outside = round(float(examples - (target_sum + num_classes * examples) / 2))
-    if outside:
-        raise_labels(num_classes, f"{outside} of {int(examples)} labels outside")
 
 
 def _products(x, targets):
@@ -265,8 +255,7 @@ def _flattened(weight, intercept):
 def _accuracy(totals, features, probe):
     """The result of `ridge_probe`, from what the steps of scoring add up to."""
     examples = totals["examples"]
-    target_sum = 2 * totals["inside"] - probe.num_classes * examples
-    _require_labels(target_sum, examples, probe.num_classes)
+    require_inside(totals["outside"], examples, probe.num_classes, "test")
     tokens = max(len(weight) for weight, _ in probe.weights.values())
     accuracy = np.full((len(probe.weights), len(probe.l2), tokens), np.nan)
     for index, correct in enumerate(totals["correct"].values()):

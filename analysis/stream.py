@@ -29,7 +29,8 @@ class Statistic:
             what lies under `"rows"`: that is concatenated along its first axis, in order; and
             under `"merged"`: of that `merge` makes one.
         finish: function of the totals, with the structure of the steps, to the result.
-        min_batch: number of examples that a batch must have.
+        min_batch: number of examples that a batch must have. The remainder of a data set, its last
+            batch, may have fewer: it is left out; `remainder` in the totals counts its examples.
         with_labels: whether the step takes the labels.
         merge: function of two structures of arrays from under `"merged"`, that of earlier batches
             first, to one of the same shapes. Several workers merge their own batches first.
@@ -63,8 +64,8 @@ def one_pass(requests, images, description=None):
         an error does not cost the others: call `statistic.finish(totals)`.
 
     Raises:
-        ValueError: for data that is empty, unbatched, without the labels or with a batch smaller
-            than a statistic asks for; and what the steps raise.
+        ValueError: for data that is empty, unbatched, without the labels or with a batch, not the
+            last of several, smaller than a statistic asks for; and what the steps raise.
     """
     statistics = [statistic for statistic, *_ in requests.values()]
     with_labels = any(statistic.with_labels for statistic in statistics)
@@ -80,7 +81,11 @@ def one_pass(requests, images, description=None):
         }
 
     sums, rows, merged, numbers = None, [], {}, []
-    for number, result in _results(step, images, with_labels, description, min_batch):
+    for number, size, result in _results(step, images, with_labels, description, min_batch):
+        result = {
+            name: _without_remainder(part, size, requests[name][0].min_batch)
+            for name, part in result.items()
+        }
         rows.append({name: part["rows"] for name, part in result.items() if "rows" in part})
         merged = _merge(requests, merged, result)
         numbers.append(number)
@@ -152,6 +157,18 @@ def collect(step, images, *, with_labels=False, description=None, min_batch=1):
     return evaluate(statistic, images, description=description)
 
 
+def _without_remainder(part, size, min_batch):
+    """What a batch of this size adds to a statistic: of one that is too small, its size alone."""
+    if min_batch <= 1:
+        return part
+    if size >= min_batch:
+        return part | {"remainder": 0}
+    sums = {key: values for key, values in part.items() if key not in ("rows", "merged")}
+    rows = {"rows": part["rows"]} if "rows" in part else {}
+    nothing = tf.nest.map_structure(np.zeros_like, sums)
+    return nothing | tf.nest.map_structure(lambda x: x[:0], rows) | {"remainder": size}
+
+
 def _merge(requests, merged, result):
     """What lies under `"merged"` in earlier results and in another one, as one for each name."""
     parts = {name: part["merged"] for name, part in result.items() if "merged" in part}
@@ -206,7 +223,7 @@ def first_batch(data):
 
 
 def _results(step, data, with_labels, description, min_batch=1):
-    """Yields the number and the result, as arrays, of each batch of this worker, in order."""
+    """Yields number, size and result, as arrays, of each batch of this worker, in order."""
     dataset = _batches_of(data, with_labels)
     strategy = tf.distribute.get_strategy()
     signature = list(dataset.element_spec)
@@ -227,13 +244,14 @@ def _results(step, data, with_labels, description, min_batch=1):
             results = _of_replicas(strategy, every_replica(_spread(strategy, group)))
         else:
             results = (tf.nest.map_structure(np.asarray, compiled(*b)) for b in group[local])
-        for number, result in zip(range(start, start + len(group))[local], results, strict=True):
+        mine = enumerate(group[local], start + local.start)
+        for (number, (batch, *_)), result in zip(mine, results, strict=True):
             taken += 1
-            yield number, result
+            yield number, batch.shape[0], result
     if first is None:
         raise ValueError("Expected at least one batch of images. Received none")
     if not taken:
-        yield NOT_MINE, tf.nest.map_structure(np.asarray, compiled(*first))
+        yield NOT_MINE, first[0].shape[0], tf.nest.map_structure(np.asarray, compiled(*first))
 
 
 def _batches_of(data, with_labels):
@@ -260,10 +278,11 @@ def _groups(dataset, size, min_batch, description):
     count = dataset.cardinality().numpy()
     total = count if count >= 0 else None
     batches = iter(tqdm(dataset, desc=description, total=total, delay=2, disable=None, leave=False))
-    start = 0
+    start, before = 0, None
     while group := list(itertools.islice(batches, size)):
         for images, *_ in group:
-            _check_size(images, min_batch)
+            _check_size(before, images.shape[0], min_batch)
+            before = images.shape[0]
         yield start, group
         start += len(group)
 
@@ -285,9 +304,11 @@ def _spread(strategy, group):
     return tf.nest.pack_sequence_as(group[0], values)
 
 
-def _check_size(images, min_batch):
-    if images.shape[0] < min_batch:
+def _check_size(before, size, min_batch):
+    """Raises a `ValueError` for a batch that is too small: the first, or the one before another."""
+    small = size if before is None else before
+    if small < min_batch:
         raise ValueError(
-            f"Expected batches of at least {min_batch} examples. Received one of "
-            f"{images.shape[0]}; drop the remainder or choose another batch size"
+            f"Expected batches of at least {min_batch} examples, save for the last. "
+            f"Received one of {small}"
         )

@@ -99,8 +99,13 @@ def _of_union(features):
 
 def norm_cka(subject):
     """Similarity of what the sites read, the normalised tokens."""
-    chosen = dict.fromkeys(("layer_x", "layer_y"), norm_taps(subject))
-    return _derived("norm_cka", cka(subject), lambda result: result.sel(chosen))
+
+    def choose(result):
+        """Of the layers that vary, those after a norm."""
+        chosen = [tap for tap in norm_taps(subject) if tap in result["layer_x"].values]
+        return result.sel(layer_x=chosen, layer_y=chosen)
+
+    return _derived("norm_cka", cka(subject), choose)
 
 
 def norm_taps(subject):

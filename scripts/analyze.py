@@ -30,6 +30,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 import common
+import numpy as np
 import reporting
 from own_modules import add_imports
 
@@ -177,14 +178,16 @@ def measure_and_report(entries, options):
 
 
 def undefined(results):
-    """The layers that are grey in heatmaps: list as of `left_out`, empty if there are none."""
+    """The layers without a similarity to others: list as of `left_out`, empty if there are none."""
     found = []
     for name, result in results.items():
         if name.startswith("cka.") and result is not None and "." not in name[4:]:
             grey = result["layer_x"].values[result["cka"].isnull().all("layer_y").values]
-            if len(grey):
-                found.append(f"{result.attrs['model']}: {', '.join(grey)}.")
-    return [("Layers whose similarity is not a number (grey in heatmaps)", found)] if found else []
+            constant = np.atleast_1d(result.attrs.get("constant_layers", "none")).tolist()
+            layers = [*grey, *(layer for layer in constant if layer != "none")]
+            if layers:
+                found.append(f"{result.attrs['model']}: {', '.join(layers)}.")
+    return [("Layers without a similarity, as they do not vary", found)] if found else []
 
 
 def report(rows, drawn, missing, results, description, preprocessing, options):

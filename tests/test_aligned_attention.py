@@ -151,7 +151,7 @@ def test_errors(random_mean):
         analysis.aligned_attention(mean.spatial)
     with pytest.raises(ValueError, match=r"among 0 to 12. Received: query=13"):
         analysis.attention_maps(mean, 13)
-    with pytest.raises(ValueError, match=r"'cls' or 'spatial'. Received: query='gap'"):
+    with pytest.raises(ValueError, match=r"one of \('cls', 'spatial'\). Received: query='gap'"):
         analysis.attention_maps(mean, "gap")
     no_cls = mean_of(np.eye(12), TokenGrid(3, 4, 0, 8))
     with pytest.raises(ValueError, match=r"no CLS token.* Received: query='cls'"):

@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,6 +11,7 @@ from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.cka import ratio_and_jackknife
 from vit_tf.analysis.heads import head_similarity
 from vit_tf.analysis.localization import localization
+from vit_tf.distribute import strategy
 
 
 def hsic_oracle(x, y):
@@ -144,10 +147,11 @@ def test_saves_as_netcdf_and_comes_back_equal(rng, tmp_path):
 
 def test_errors_name_the_layer(rng):
     x, _ = correlated(rng, 32)
-    with pytest.raises(ValueError, match=r"at least 4 examples\. Received one of 3"):
-        analysis.cka(lookup(x=x), indices(19, 16))
-    with pytest.raises(ValueError, match="Received a constant layer: block00"):
-        analysis.cka(lookup(x=x, block00=np.full((32, 3), 0.1, "float32")), indices(32, 16))
+    with pytest.raises(ValueError, match=r"at least 4 examples, save for .*\. Received one of 3"):
+        analysis.cka(lookup(x=x), indices(3, 16))
+    with pytest.raises(ValueError, match=r"of each model\. Received constant layers: block00$"):
+        flat = lookup(block00=np.full((32, 3), 0.1, "float32"))
+        analysis.cka(lookup(x=x), indices(32, 16), flat)
     broken = x.copy()
     broken[5, 0, 0] = np.nan
     with pytest.raises(ValueError, match=r"Expected finite activations.*at broken"):
@@ -202,11 +206,97 @@ def test_scale_leaves_no_trace_in_heads_and_places(rng):
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e-15, 1e15])
-def test_constant_layer_of_any_size_is_named(rng, value):
-    x, _ = correlated(rng, 32)
+def test_constant_layers_of_any_size_are_left_out_and_named(rng, value):
+    x, y = correlated(rng, 32)
     flat = np.full((32, 3), value, "float32")
-    with pytest.raises(ValueError, match=r"Received a constant layer: flat$"):
-        analysis.cka(lookup(x=x, flat=flat), indices(32, 16))
+    lonely = np.zeros((32, 3), "float32")
+    lonely[[3, 20]] = 1.0  # one example of each batch
+    with pytest.warns(UserWarning, match=r"are left out: flat, lonely$"):
+        result = analysis.cka(lookup(flat=flat, x=x, lonely=lonely, y=y), indices(32, 16))
+    assert result.layer_x.values.tolist() == result.layer_y.values.tolist() == ["x", "y"]
+    xr.testing.assert_equal(result, analysis.cka(lookup(x=x, y=y), indices(32, 16)))
+    assert result.attrs["constant_layers"] == ["flat", "lonely"]
+    with pytest.warns(UserWarning, match=r"are left out: flat$"):
+        two = analysis.cka(lookup(x=x, y=y), indices(32, 16), lookup(flat=flat, y=y))
+    assert two.cka.shape == (2, 1) and two.layer_y.item() == "y"
+    np.testing.assert_allclose(two.cka[:, 0], result.cka[:, 1], atol=1e-6)
+    assert np.isfinite(result.cka).all() and np.isfinite(result.stderr).all()
+
+
+@pytest.mark.parametrize("replicas", ["none", "mirrored"])
+@pytest.mark.parametrize("remainder", [1, 2, 3, 4])
+def test_a_remainder_too_small_is_left_out_and_counted(rng, remainder, replicas):
+    x, y = correlated(rng, 48 + remainder)
+    left_out = remainder if remainder < 4 else 0
+    with strategy(replicas).scope():
+        result = analysis.cka(lookup(x=x, y=y), indices(48 + remainder, 16))
+    count = 48 + remainder - left_out
+    assert result.attrs["remainder"] == left_out and result.attrs["examples"] == count
+    assert result.attrs["batch_size"] == (16 if left_out else 13)
+    if left_out:
+        whole = analysis.cka(lookup(x=x[:48], y=y[:48]), indices(48, 16))
+        np.testing.assert_allclose(result.cka, whole.cka, atol=1e-6)
+        np.testing.assert_allclose(result.stderr, whole.stderr, atol=1e-6)
+    else:
+        assert result.cka[0, 1].item() == pytest.approx(cka_oracle(x, y, 16), abs=1e-4)
+    assert np.isfinite(result.cka).all()
+
+
+def test_129_images_in_batches_of_128_work_in_a_pass_with_others(rng):
+    images = rng.normal(size=(129, 2, 2, 1)).astype("float32")
+
+    def features(images):
+        return {"tanh": tf.tanh(images), "square": images**2}
+
+    result = analysis.cka(features, images)
+    assert result.attrs["remainder"] == 1 and result.attrs["examples"] == 128
+    requests = {
+        "cka": (analysis.cka_statistic(features), features),
+        "labels": (analysis.pooled_statistic("all"), features),
+    }
+    totals = analysis.one_pass(requests, (images, np.arange(129)))
+    pooled = requests["labels"][0].finish(totals["labels"])
+    np.testing.assert_array_equal(pooled.labels, np.arange(129))  # others have all images
+    np.testing.assert_array_equal(requests["cka"][0].finish(totals["cka"]).cka, result.cka)
+
+
+def test_a_small_batch_before_another_is_an_error(rng):
+    x, _ = correlated(rng, 32)
+    data = indices(16, 16).concatenate(indices(3, 16)).concatenate(indices(16, 16))
+    with pytest.raises(ValueError, match=r"at least 4 examples, save for .* Received one of 3"):
+        analysis.cka(lookup(x=x), data)
+
+
+def test_a_single_batch_has_no_standard_error_and_says_so(rng):
+    x, y = correlated(rng, 32)
+    with pytest.warns(UserWarning, match=r"Standard errors of a single batch are NaN.* at least 8"):
+        result = analysis.cka(lookup(x=x, y=y), indices(32, 32))
+    assert result.stderr.isnull().all() and result.cka.notnull().all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        analysis.cka(lookup(x=x, y=y), indices(32, 16))
+
+
+def test_taps_without_an_example_axis_are_left_out_and_named(rng):
+    x, y = correlated(rng, 32)
+    inner = lookup(x=x, y=y)
+
+    def features(images):
+        extra = {"position": tf.ones((1, 3, 5)), "table": tf.ones((7, 3)), "scale": tf.ones(())}
+        return extra | inner(images)
+
+    expected = analysis.cka(inner, indices(32, 16))
+    for data in (indices(32, 16), indices(32, 16).unbatch().batch(16, drop_remainder=True)):
+        with pytest.warns(UserWarning, match=r"example axis are left out: position, table, scale$"):
+            xr.testing.assert_allclose(analysis.cka(features, data), expected, atol=1e-6)
+    with (
+        pytest.raises(ValueError, match=r"taps with an example axis\. Received: table$"),
+        pytest.warns(UserWarning, match="left out: table$"),
+    ):
+        analysis.cka(lambda images: {"table": tf.ones((7, 3))}, indices(32, 16))
+    noise = analysis.gaussian_like(features)
+    with pytest.warns(UserWarning, match=r"example axis are left out: position, table, scale$"):
+        assert list(noise(tf.zeros((4, 1, 1, 1)))) == ["x", "y"]
 
 
 def test_activations_at_hand_are_compared_as_features_are(rng):

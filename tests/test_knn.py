@@ -188,7 +188,7 @@ def test_errors(rng):
         ({"temperature": 0.0}, r"temperature above 0"),
         ({"tokens": "each"}, r"Expected tokens to be one of"),
         ({"num_classes": 3}, r"0 to num_classes - 1 = 2. Received: test labels from 0 to"),
-        ({"train": (train[0], train[1] + 7)}, r"Received: 20 training labels outside"),
+        ({"train": (train[0], train[1] + 7)}, r"Received: 20 of 20 training labels outside"),
         (
             {"of": lambda x: {"zero": 0 * x[..., 0]}, "tokens": "all"},
             r"not zero.*Received others at zero",

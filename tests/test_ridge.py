@@ -178,13 +178,16 @@ def test_errors(rng):
     for wrong, message in [
         ({"tokens": "first"}, "Expected tokens to be one of"),
         ({"l2": (0.0, 1.0)}, "Expected every l2 to be above 0"),
-        ({"num_classes": 3}, r"0 to num_classes - 1 = 2\. Received: \d+ of 20 labels outside"),
+        (
+            {"num_classes": 3},
+            r"0 to num_classes - 1 = 2\. Received: \d+ of 20 training labels outside",
+        ),
     ]:
         arguments = {"num_classes": 4} | wrong
         with pytest.raises(ValueError, match=message):
             analysis.ridge_probe(features, data, data, **arguments)
     train = data[0], np.minimum(data[1], 2)
-    with pytest.raises(ValueError, match=r"labels outside"):
+    with pytest.raises(ValueError, match=r"test labels outside"):
         analysis.ridge_probe(features, train, (data[0], data[1] + 1), 3)
     with pytest.raises(ValueError, match=r"Expected finite activations.*tokens"):
         analysis.ridge_probe(lambda x: {"tokens": x[..., 0] * np.nan}, data, data, 4)

@@ -171,8 +171,15 @@ def test_an_error_in_one_result_leaves_the_others(images):
 
 def test_one_pass_asks_for_the_largest_batch_and_for_labels(images):
     large = Statistic(total, dict, min_batch=6)
-    with pytest.raises(ValueError, match=r"at least 6 examples\. Received one of 5"):
-        one_pass({"any": (TOTAL, Counted()), "large": (large, Counted())}, batched(images))
+    # The remainder of 5 is in the totals of those alone that can take it.
+    totals = one_pass({"any": (TOTAL, Counted()), "large": (large, Counted())}, batched(images))
+    assert totals["large"]["remainder"] == 5 and "remainder" not in totals["any"]
+    for name, count in (("any", 37), ("large", 32)):
+        assert totals[name]["examples"] == count
+        np.testing.assert_allclose(totals[name]["sum"]["0/map"], images[:count].sum(0), atol=1e-4)
+        np.testing.assert_array_equal(totals[name]["rows"]["0/map"], images[:count, 0])
+    with pytest.raises(ValueError, match=r"at least 6 examples, save for .*\. Received one of 5"):
+        one_pass({"large": (large, Counted())}, batched(images, 5))
     labels = Statistic(lambda x, y: {"sum": tf.reduce_sum(y)}, dict, with_labels=True)
     with pytest.raises(ValueError, match=r"Expected batches of \(images, labels\)"):
         one_pass({"any": (TOTAL, Counted()), "labels": (labels,)}, batched(images))
