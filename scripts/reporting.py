@@ -18,7 +18,9 @@ import vit_tf
 from vit_tf.locks import only_process
 
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other than the digits
-EVALUATION_BATCH = 120
+EVALUATION_BATCH = 120  # at most
+FEWEST_BATCHES = 8  # for standard errors, which are taken over batches
+SMALLEST_BATCH = 8  # where there would be fewer otherwise: similarities of small ones are noisy
 FIELD_IMAGES = 32
 GALLERY = 2_000  # training images that neighbours are looked for among, at most
 
@@ -96,8 +98,7 @@ def read_data(options, description, entries, **images):
     source = {"seed": options.seed, "data_dir": options.data_dir, **classes, **images}
     load = partial(vit_tf.data.load, options.data, **source)
     tested = options.sizes.get("test", EVALUATION_BATCH)
-    batches = math.ceil(tested / EVALUATION_BATCH)
-    size = math.ceil(tested / batches)  # batches alike, so that none is too small
+    size = batch_size_of(tested)
     (test,) = load(splits=("test",), batch_size=size, take=tested)
     (few,) = load(splits=("test",), batch_size=FIELD_IMAGES, take=min(FIELD_IMAGES, tested))
     train, held_out = vit_tf.data.few_shot(
@@ -124,6 +125,17 @@ def read_data(options, description, entries, **images):
         **fields,
         optional_facts={"gallery": {"gallery": known}, **facts},
     )
+
+
+def batch_size_of(examples):
+    """The size of batches of so many examples: nearly alike, and at least 8 where these allow."""
+    from vit_tf.analysis.cka import LEAST_EXAMPLES
+
+    asked = min(FEWEST_BATCHES, max(1, examples // SMALLEST_BATCH))
+    batches = max(asked, math.ceil(examples / EVALUATION_BATCH))
+    size = math.ceil(examples / batches)
+    large = examples // size + (examples % size >= LEAST_EXAMPLES)
+    return size if large >= batches else examples // batches
 
 
 def baselines(subject, fresh=None):

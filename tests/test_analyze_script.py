@@ -8,6 +8,7 @@ import analyze_subjects
 import keras
 import numpy as np
 import pytest
+import reporting
 import xarray as xr
 
 import vit_tf
@@ -48,7 +49,8 @@ def run(out, *arguments):
 
 @pytest.fixture(scope="module")
 def images():
-    (test,) = vit_tf.data.load("digits", image_size=16, splits=("test",), take=60, batch_size=60)
+    size = reporting.batch_size_of(60)
+    (test,) = vit_tf.data.load("digits", image_size=16, splits=("test",), take=60, batch_size=size)
     return test
 
 
@@ -160,6 +162,18 @@ def test_constant_layers_are_those_with_nothing_but_rounding(rng):
     assert not analyze_subjects.is_constant(1 + 1e-2 * noise)
 
 
+def test_there_are_at_least_eight_batches_where_the_images_allow():
+    for examples in range(1, 3000):
+        size = reporting.batch_size_of(examples)
+        whole = [size] * (examples // size) + [examples % size] * (examples % size > 0)
+        large = [count for count in whole if count >= 4]  # as a smaller one has no CKA
+        assert 1 <= size <= 120
+        assert len(large) >= min(8, max(examples // 8, 1)) or examples < 4, examples
+    # Large data keep the batches, and so the results, that they had.
+    assert [reporting.batch_size_of(n) for n in (2000, 1000, 960)] == [118, 112, 120]
+    assert [reporting.batch_size_of(n) for n in (360, 100, 64, 32, 4)] == [45, 13, 8, 8, 4]
+
+
 def test_layers_without_a_similarity_are_named():
     values = np.array([[1, np.nan, 0.5], [np.nan, np.nan, np.nan], [0.5, np.nan, 1]])
     coords = {"layer_x": ["a", "b", "c"], "layer_y": ["a", "b", "c"]}
@@ -167,6 +181,9 @@ def test_layers_without_a_similarity_are_named():
     ((_, sentences),) = analyze.undefined({"cka.cnn": result, "cka.vit": None})
     assert sentences == ["CNN: b."]
     assert analyze.undefined({"cka.cnn": result.fillna(0)}) == []
+    for names, there in (("none", []), ("d", ["CNN: d."]), (["d", "e"], ["CNN: d, e."])):
+        found = analyze.undefined({"cka.cnn": result.fillna(0).assign_attrs(constant_layers=names)})
+        assert [sentence for _, sentences in found for sentence in sentences] == there
 
 
 def test_digest_tells_content_and_not_place(tmp_path):
