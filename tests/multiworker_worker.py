@@ -20,6 +20,7 @@ from keras.src.backend.tensorflow import trainer
 
 import vit_tf
 from vit_tf import analysis
+from vit_tf.analysis.engine import stream
 from vit_tf.distribute import cluster
 from vit_tf.distribute.strategies import strategy
 from vit_tf.training import checkpointing
@@ -108,7 +109,7 @@ def measure(count):
     images, labels = (array[: 8 * count] for array in make_data(1))
     data = tf.data.Dataset.from_tensor_slices((images, labels)).batch(8)
     features = vit_tf.submodel(make_vit(), "block00/*/sum")
-    tested = analysis.stream.evaluate(analysis.pooled_statistic(), data, features)
+    tested = stream.evaluate(analysis.pooled_statistic(), data, features)
     requests = {
         "knn": (analysis.knn_statistic(features, tested, 3, (5,)), features),
         "cka": (analysis.cka_statistic(features), features),
@@ -117,7 +118,7 @@ def measure(count):
     }
     totals = tf.nest.flatten(analysis.one_pass(requests, data))
     field = analysis.receptive_field(vit_tf.submodel(make_vit(), "*/sum"), data)
-    rows = analysis.stream.collect(lambda batch: {"x": batch[: tf.shape(batch)[0] - 1]}, images)
+    rows = stream.collect(lambda batch: {"x": batch[: tf.shape(batch)[0] - 1]}, images)
     return [*totals, field.values, rows["x"]]
 
 

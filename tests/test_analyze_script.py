@@ -1,20 +1,21 @@
 """The analysis of any models, from files to a report, on models that are made in a moment."""
 
-import argparse
+import dataclasses
 import re
 
 import analyze
 import analyze_models
-import analyze_subjects
 import keras
 import numpy as np
 import pytest
+import reporting
 import tensorflow as tf
 import xarray as xr
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine import stream
+from vit_tf.analysis.study import assemble, opening
 from vit_tf.analysis.study.models import slug
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.taps.submodels import FACTS
@@ -52,7 +53,8 @@ def run(out, *arguments):
 
 @pytest.fixture(scope="module")
 def images():
-    (test,) = vit_tf.data.load("digits", image_size=16, splits=("test",), take=60, batch_size=60)
+    size = reporting.batch_size_of(60)
+    (test,) = vit_tf.data.load("digits", image_size=16, splits=("test",), take=60, batch_size=size)
     return test
 
 
@@ -65,7 +67,7 @@ def test_one_report_of_a_cnn_and_a_vit(files, images, tmp_path, monkeypatch):
     reasons = re.findall(r"<dd>(.*?)</dd>", page[page.index('id="not-shown"') :])
     assert reasons[:2] == [
         "cnn has no attention weights.",
-        "It needs models without the skips of a block, as the study trains them.",
+        "It needs models trained without the skips of a block, as the study trains them.",
     ]
 
     cnn = vit_tf.load_model(files / "cnn.keras")
@@ -171,14 +173,23 @@ def test_the_grid_of_tokens_is_found_before_what_pools_them():
         "head/attention": (1, 8),
         "probes": (3, 8),
     }
-    opened = analyze_models.Opened("m", "m.keras", "", object(), (Preprocessing((32, 32)), ""))
-    options = argparse.Namespace(patch_size=8, prefix=None)
-    grid = analyze_subjects.grid_of(opened, shapes, (32, 32), options)
-    assert grid == TokenGrid(4, 4, 0, 8)
-    options.patch_size = 16
+    opened = opening.Opened("m", object(), Preprocessing((32, 32)), patch_size=8)
+    assert opening.grid_of(opened, shapes, (32, 32)) == TokenGrid(4, 4, 0, 8)
+    opened = dataclasses.replace(opened, patch_size=16)
     with_prefix = {"block_0": (5, 8), "head/value": (5, 2, 4), "head": (1, 8)}
-    grid = analyze_subjects.grid_of(opened, with_prefix, (32, 32), options)
-    assert grid == TokenGrid(2, 2, 1, 16)
+    assert opening.grid_of(opened, with_prefix, (32, 32)) == TokenGrid(2, 2, 1, 16)
+
+
+def test_there_are_at_least_eight_batches_where_the_images_allow():
+    for examples in range(1, 3000):
+        size = reporting.batch_size_of(examples)
+        whole = [size] * (examples // size) + [examples % size] * (examples % size > 0)
+        large = [count for count in whole if count >= 4]  # as a smaller one has no CKA
+        assert 1 <= size <= 120
+        assert len(large) >= min(8, max(examples // 8, 1)) or examples < 4, examples
+    # Large data keep the batches, and so the results, that they had.
+    assert [reporting.batch_size_of(n) for n in (2000, 1000, 960)] == [118, 112, 120]
+    assert [reporting.batch_size_of(n) for n in (360, 100, 64, 32, 4)] == [45, 13, 8, 8, 4]
 
 
 def test_mistakes_are_one_line(files, tmp_path, capsys):
@@ -186,7 +197,7 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
     tiny_cnn(None).save(tmp_path / "any.keras")
     cnn, vit, saved = files / "cnn.keras", files / "vit.keras", files / "exported"
     for arguments, message in [
-        ([cnn, "--figures", "99"], "Expected figures among 1, B.1, "),
+        ([cnn, "--figures", "99"], "Received: 99"),
         ([], "Expected at least one MODEL"),
         ([tmp_path / "none.keras"], "no such file"),
         ([tmp_path], "Expected path to be a SavedModel folder"),
@@ -195,13 +206,14 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
         ([tmp_path / "any.keras"], "Expected --image-size"),
         ([vit, "--taps", "block*"], "Expected --taps only for models"),
         ([cnn, "--taps", "conf*"], "near matches: conv"),
-        ([cnn, vit, "--names", "one"], "Expected --names to name each of the 2 models"),
+        ([cnn, vit, "--names", "one"], "Expected --names to tell of each of the 2 models"),
         ([saved, "--patch-size", "4"], "the 5 tokens of exported. Received: 0 + 4 x 4"),
         ([saved, "--patch-size", "8", "--prefix", "2"], "Received: 2 + 2 x 2"),
         ([saved, "--prefix", "1"], "Expected --patch-size with --prefix"),
         ([vit, "--patch-size", "8"], "Expected --patch-size only with a model that"),
         ([saved, "--figures", "8"], "Expected a figure that applies to these models"),
         ([cnn, "--patch-size", "0"], "Expected --patch-size to be at least 1"),
+        ([cnn, "--parts", "cnn"], "Expected --parts among vit, gap, resnet, mixer, -"),
     ]:
         assert run(tmp_path / "out", *arguments) == 2, arguments
         error = capsys.readouterr().err.strip().splitlines()[-1]
@@ -223,23 +235,27 @@ def test_models_of_one_name_are_told_apart():
 def test_layers_that_repeat_the_one_before_are_left_out():
     one, other = np.ones((3, 2)), np.zeros((3, 2))
     values = {"a/dense": one, "a/dropout": one, "a": one, "b": other, "c/d": one, "e/f": one}
-    assert analyze_subjects.without_repeats(values) == ["a", "b", "c/d"]
+    assert opening.without_repeats(values) == ["a", "b", "c/d"]
 
 
 def test_constant_layers_are_those_with_nothing_but_rounding(rng):
     noise = rng.normal(size=(3, 20)).astype("float32")
-    assert analyze_subjects.is_constant(np.zeros((3, 5), np.float32))
-    assert analyze_subjects.is_constant(1 + 1e-5 * noise)
-    assert not analyze_subjects.is_constant(1 + 1e-2 * noise)
+    assert opening.variation(np.zeros((3, 5), np.float32)) == 0
+    assert opening.variation(1 + 1e-5 * noise) <= opening.CONSTANT
+    assert opening.variation(1 + 1e-2 * noise) > opening.CONSTANT
 
 
 def test_layers_without_a_similarity_are_named():
     values = np.array([[1, np.nan, 0.5], [np.nan, np.nan, np.nan], [0.5, np.nan, 1]])
     coords = {"layer_x": ["a", "b", "c"], "layer_y": ["a", "b", "c"]}
     result = xr.Dataset({"cka": (("layer_x", "layer_y"), values)}, coords, {"model": "CNN"})
-    ((_, sentences),) = analyze.undefined({"cka.cnn": result, "cka.vit": None})
+    ((_, sentences),) = assemble.undefined({"cka.cnn": result, "cka.vit": None})
     assert sentences == ["CNN: b."]
-    assert analyze.undefined({"cka.cnn": result.fillna(0)}) == []
+    assert assemble.undefined({"cka.cnn": result.fillna(0)}) == []
+    for names, there in (("none", []), ("d", ["CNN: d."]), (["d", "e"], ["CNN: d, e."])):
+        known = result.fillna(0).assign_attrs(constant_layers=names)
+        found = assemble.undefined({"cka.cnn": known})
+        assert [sentence for _, sentences in found for sentence in sentences] == there
 
 
 def test_digest_tells_content_and_not_place(tmp_path):
@@ -263,5 +279,5 @@ def test_models_that_want_other_values_get_them_from_the_shared_images(rng):
         def __call__(self, images):
             seen.append(images)
 
-    analyze_subjects.Normalised(Features(), wanted)(2 * pixels - 1)
+    opening.Normalised(Features(), wanted)(2 * pixels - 1)
     np.testing.assert_allclose(seen[0], (pixels - wanted.mean) / wanted.std, atol=1e-6)

@@ -15,6 +15,7 @@ import xarray as xr
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.probes.few_shot import few_shot
+from vit_tf.analysis.similarity import formation
 from vit_tf.distribute.strategies import strategy
 from vit_tf.training import checkpointing
 
@@ -207,7 +208,7 @@ def killed(monkeypatch, owner, name, call):
         (checkpointing, "save_state", 1),  # epoch 1 is recorded, its weights are lost
         (checkpointing, "save_state", 4),
         (checkpointing, "write_log", 2),  # the weights of epoch 2 are kept
-        (analysis.formation, "write_whole", 4),  # epoch 3 is recorded, `formation.nc` is older
+        (formation, "write_whole", 4),  # epoch 3 is recorded, `formation.nc` is older
     ],
 )
 def test_a_killed_run_goes_on_where_it_was(undisturbed, tmp_path, monkeypatch, owner, name, call):

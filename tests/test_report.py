@@ -8,11 +8,13 @@ from html.parser import HTMLParser
 
 import pytest
 
-from vit_tf.analysis.papers.papers import RAGHU, WALMER
-from vit_tf.analysis.report.page import Figure, write_report
-from vit_tf.analysis.study.claims import Claim
+from vit_tf.analysis.papers import raghu, walmer
+from vit_tf.analysis.report.page import ReportFigure, write_report
+from vit_tf.analysis.study.judge import Claim
 
 VOID = {"meta", "link", "img", "br", "hr"}
+
+RAGHU, WALMER = raghu.RAGHU.source, walmer.WALMER.source
 
 
 class _Page(HTMLParser):
@@ -62,8 +64,9 @@ def _figure(png, name="cka", **changes):
         "paper": "Figure 1",
         "alt": "A heatmap.",
         "results": ("results/cka run.nc",),
+        "source": RAGHU,
     }
-    return Figure(name, png=png, **fields | changes)
+    return ReportFigure(name, png=png, **fields | changes)
 
 
 def _write(path, figures=(), **changes):
@@ -268,6 +271,7 @@ def _claim(**changes):
         "verdict": "holds",
         "explanation": "Mean CKA. Interval: bootstrap over layers.",
         "results": ("cka.vit", "cka.b t"),
+        "source": RAGHU,
     }
     return Claim(**fields | changes)
 

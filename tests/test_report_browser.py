@@ -14,7 +14,7 @@ import xarray as xr
 
 from vit_tf.analysis import plots
 from vit_tf.analysis.plots import interactive
-from vit_tf.analysis.report.page import Figure, write_report
+from vit_tf.analysis.report.page import ReportFigure, write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
@@ -162,7 +162,9 @@ def report(tmp_path):
         drawn.savefig(png)
         plt.close(drawn)
         figures.append(
-            Figure(name, f"Title of {name}", "Read it.", "", "A plot.", png, interactive=(payload,))
+            ReportFigure(
+                name, f"Title of {name}", "Read it.", "", "A plot.", png, interactive=(payload,)
+            )
         )
     path = tmp_path / "report.html"
     return write_report(path, title="A", introduction="B", sections=[("S", "", figures)])
@@ -281,7 +283,7 @@ def test_pictures_keep_their_size_on_a_small_screen_and_link_to_their_files(brow
     figure = plt.figure(figsize=(9, 3), dpi=100)
     figure.savefig(tmp_path / "figures" / "wide one.png")
     plt.close(figure)
-    one = Figure("wide", "Wide", "Read it.", "", "A.", tmp_path / "figures" / "wide one.png")
+    one = ReportFigure("wide", "Wide", "Read it.", "", "A.", tmp_path / "figures" / "wide one.png")
     path = write_report(
         tmp_path / "report.html", title="A", introduction="B", sections=[("S", "", [one])]
     )

@@ -11,7 +11,8 @@ import xarray as xr
 
 import vit_tf
 from vit_tf.analysis.engine import stream
-from vit_tf.analysis.papers.figures import FIGURES, choose_figures
+from vit_tf.analysis.study.plan import all_figures, choose_figures
+from vit_tf.training import recipes
 
 
 def tiny_plans(options, num_classes):
@@ -53,7 +54,7 @@ def count_calls(monkeypatch, owner, name, fail_at=None):
 
 def test_a_stopped_study_goes_on_and_a_finished_one_does_nothing(study, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        trained = count_calls(patch, vit_tf.training, "train")
+        trained = count_calls(patch, recipes, "train")
         count_calls(patch, stream, "_results", fail_at=5)
         assert study.main(arguments(tmp_path)) == 130
         assert len(trained) == 2
@@ -62,7 +63,7 @@ def test_a_stopped_study_goes_on_and_a_finished_one_does_nothing(study, tmp_path
     assert not (tmp_path / "report.html").exists()
 
     with monkeypatch.context() as patch:
-        trained = count_calls(patch, vit_tf.training, "train")
+        trained = count_calls(patch, recipes, "train")
         assert study.main(arguments(tmp_path)) == 0
         assert not trained
     for name, time in kept.items():
@@ -103,7 +104,7 @@ def test_mistakes_are_one_line(study, tmp_path, capsys):
 
 
 def test_only_the_models_of_the_chosen_figures_are_trained(study, tmp_path, monkeypatch):
-    trained = count_calls(monkeypatch, vit_tf.training, "train")
+    trained = count_calls(monkeypatch, recipes, "train")
     assert study.main([*arguments(tmp_path), "--figures", "8,12"]) == 0
     assert len(trained) == 1
     assert not list((tmp_path / "results").glob("*bit*"))
@@ -112,8 +113,8 @@ def test_only_the_models_of_the_chosen_figures_are_trained(study, tmp_path, monk
 def test_list_names_every_figure(study, capsys):
     assert study.main(["--list"]) == 0
     listed = capsys.readouterr().out
-    for entry in FIGURES:
-        assert ",".join(entry.numbers) in listed and entry.title in listed
+    for figure in all_figures():
+        assert ",".join(figure.choices) in listed and figure.shows in listed
 
 
 def test_an_error_names_each_figure_once():
@@ -121,7 +122,7 @@ def test_an_error_names_each_figure_once():
         choose_figures(["1", "99"])
     named = re.search(r"among (.*)\. Received", str(caught.value))[1].split(", ")
     assert len(named) == len(set(named))
-    assert set(named) == {number for entry in FIGURES for number in entry.numbers}
+    assert set(named) == {number for figure in all_figures() for number in figure.choices}
 
 
 @pytest.fixture
@@ -140,7 +141,7 @@ def test_every_plan_is_another_and_every_figure_has_its_models(options):
     for index, plan in enumerate(plans):
         assert plan.of is None or names.index(plan.of) < index
         assert plan.start is None or names.index(plan.start.name) < index
-    needed = {role for entry in FIGURES for role in entry.roles}
+    needed = {role for figure in all_figures() for role in figure.models.all_roles}
     assert needed == {plan.role for plan in plans}
     assert sum(plan.role == "seed" for plan in plans) == 2 * (options.seeds - 1)
 

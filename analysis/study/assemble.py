@@ -91,7 +91,7 @@ def write_figures(
     if strict and problems:
         raise ValueError("; ".join(f"{name}: {why}" for name, why in problems.items()))
     pictures, failed = without_failures(pictures, results, problems)
-    left_out = [*left_out, *failed, *notes, *_undefined(results)]
+    left_out = [*left_out, *failed, *notes, *undefined(results)]
     for what, reasons in left_out:
         log.info("not shown: %s. %s", what, " ".join(reasons))
     if not pictures:
@@ -274,7 +274,7 @@ def _timings(results):
     return [{"step": step, "seconds": seconds} for step, seconds in passes.items()]
 
 
-def _undefined(results):
+def undefined(results):
     """The layers without a similarity to others: list as of `Report.left_out`."""
     found = []
     for name, result in results.items():

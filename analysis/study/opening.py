@@ -141,7 +141,7 @@ def study_model(opened, images):
     size = images.shape[1:3]
     values, constant = _values_of_taps(opened, images)
     shapes = {tap: value.shape[1:] for tap, value in values.items()}
-    grid = _grid_of(opened, shapes, size)
+    grid = grid_of(opened, shapes, size)
     plain = [] if _is_plain(opened) else [opened.expects.to_config()]
     names = ("patch_kernel", "position_embedding")
     first_layer = {n: partial(getattr, opened.model, n) for n in names if _has(opened.model, n)}
@@ -244,7 +244,7 @@ def _values_of_taps(opened, images):
             f"Received: {opened.source or opened.name} with none"
         )
     if opened.is_foreign and not opened.taps:
-        taps = spread(_without_repeats({tap: values[tap] for tap in taps}), MOST_TAPS)
+        taps = spread(without_repeats({tap: values[tap] for tap in taps}), MOST_TAPS)
     return {tap: values[tap] for tap in taps}, constant
 
 
@@ -255,7 +255,7 @@ def variation(values):
     return np.sum((values - values.mean(axis=0, keepdims=True)) ** 2) / total if total else 0.0
 
 
-def _without_repeats(values):
+def without_repeats(values):
     """Names of the layers that differ from the one before, as a dropout does not when it is off.
 
     Of layers alike it is the outermost, such as `"block_1/mlp"` of `"block_1/mlp/dense_2"`.
@@ -269,7 +269,7 @@ def _without_repeats(values):
     return kept
 
 
-def _grid_of(opened, shapes, size):
+def grid_of(opened, shapes, size):
     """Where the tokens or places of a model lie, or None where that is not known.
 
     As the model tells; else of its patch size for its last tokens, or that of its last maps.

@@ -1,6 +1,5 @@
 """Which figures there are, which pictures they make of models and data, and why not others."""
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -97,9 +96,9 @@ def choose_figures(numbers=(), figures=None):
     known = list(dict.fromkeys(number for figure in figures for number in figure.choices))
     unknown = [number for number in numbers if number not in known]
     if unknown:
-        near = [name for one in unknown for name in difflib.get_close_matches(one, known)]
-        among = f"such as {', '.join(near)}" if near else f"among {', '.join(known)}"
-        raise ValueError(f"Expected figures {among}. Received: {', '.join(unknown)}")
+        raise ValueError(
+            f"Expected figures among {', '.join(known)}. Received: {', '.join(unknown)}"
+        )
     return [f for f in figures if not numbers or set(numbers) & set(f.choices)]
 
 
