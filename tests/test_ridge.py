@@ -7,7 +7,7 @@ import xarray as xr
 from sklearn.linear_model import Ridge
 
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.engine.token_words import PROBED
+from vit_tf.analysis.engine.results import PROBED
 
 L2 = (0.01, 1.0, 100.0)
 

@@ -9,7 +9,7 @@ import xarray as xr
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis import plots
 from vit_tf.analysis.engine.pooling import pool
-from vit_tf.analysis.engine.token_words import CURRENT, KEPT, POOLED, current_words
+from vit_tf.analysis.engine.results import CURRENT, KEPT, POOLED, current_words
 
 IMAGES = np.random.default_rng(2).normal(size=(24, 7, 5, 1)).astype("float32")
 LABELS = np.arange(24) % 3

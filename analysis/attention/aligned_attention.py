@@ -5,8 +5,7 @@ import xarray as xr
 
 from vit_tf import TokenGrid
 
-from ..engine.results import mean_of
-from ..engine.token_words import CLS, PARTS, SPATIAL, require_word
+from ..engine.results import CLS, PARTS, SPATIAL, mean_of, require_word
 from .attention import LEFT_OUT
 
 NORMALIZERS = ("queries", "coverage")

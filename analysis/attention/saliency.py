@@ -4,9 +4,8 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.results import mean_of, provenance, require_finite
+from ..engine.results import PARTS, SPATIAL, mean_of, provenance, require_finite
 from ..engine.stream import Statistic, evaluate
-from ..engine.token_words import PARTS, SPATIAL
 from ..engine.tokens import on_grid
 from .attention import LEFT_OUT, attention_weights, num_attended, spatial_shares
 

@@ -1,14 +1,12 @@
-"""One vector for each image from the tokens of a layer, and the rows of a whole data set."""
+"""One vector for each image from the tokens of a layer, and the labels that go with them."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
-from .labels import require_vector
-from .results import require_finite
+from .results import CLS, POOLED, require_finite, require_word
 from .stream import Statistic
-from .token_words import CLS, POOLED, require_word
 from .tokens import tokens_of
 
 
@@ -71,3 +69,54 @@ def pooled_statistic(tokens=CLS, grid=None):
         return Pooled(rows["x"], rows["labels"], tokens, int(totals["batches"]))
 
     return Statistic(step, finish, with_labels=True)
+
+
+def batch_labels(labels, num_classes, what):
+    """The labels of a batch, and how many of them are no classes, for `require_inside`.
+
+    Args:
+        labels: integer tensor of shape (example,).
+        num_classes: number of classes.
+        what: of which images, in a word.
+
+    Returns:
+        int64 tensor of shape (example,), and an int32 scalar.
+
+    Raises:
+        ValueError: as `require_vector`.
+    """
+    require_vector(labels, num_classes, what)
+    labels = tf.cast(labels, tf.int64)
+    inside = tf.logical_and(labels >= 0, labels < num_classes)
+    return labels, tf.reduce_sum(tf.cast(tf.logical_not(inside), tf.int32))
+
+
+def require_inside(outside, examples, num_classes, what):
+    """Raises a `ValueError` if any of the labels of so many examples are `outside` the classes."""
+    if outside:
+        _refuse(num_classes, f"{int(outside)} of {int(examples)} {what} labels outside")
+
+
+def require_labels(labels, num_classes, what):
+    """Raises a `ValueError` unless an array holds labels of `what` images, all of them classes."""
+    require_vector(labels, num_classes, what)
+    if len(labels) and (labels.min() < 0 or labels.max() >= num_classes):
+        _refuse(num_classes, f"{what} labels from {labels.min()} to {labels.max()}")
+
+
+def require_vector(labels, num_classes=None, what="the"):
+    """Raises a `ValueError` unless labels, a tensor or an array, are integers of shape (example,).
+
+    Args:
+        labels: what was given; classes in one-hot form, or of shape (example, 1), are refused.
+        num_classes: number of classes, or None where any integers do.
+        what: of which images, in a word.
+    """
+    kind = tf.as_dtype(labels.dtype)
+    if len(labels.shape) != 1 or not kind.is_integer:
+        _refuse(num_classes, f"{what} labels of shape {tuple(labels.shape)} and type {kind.name}")
+
+
+def _refuse(num_classes, received):
+    classes = "" if num_classes is None else f" from 0 to num_classes - 1 = {num_classes - 1}"
+    raise ValueError(f"Expected integer labels of shape (example,){classes}. Received: {received}")

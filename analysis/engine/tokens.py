@@ -7,7 +7,7 @@ import tensorflow as tf
 from vit_tf import TokenGrid
 from vit_tf.tokens import as_grid, as_pair
 
-from .token_words import ALL, CLS, EACH, SPATIAL
+from .results import ALL, CLS, EACH, SPATIAL
 
 _NOT_TOKENS = ("weights", "heads")
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..engine.token_words import CLS
+from ..engine.results import CLS
 from . import style
 from .layers import FONT_SIZE, elide, layer_label, name_layers, shorten
 
@@ -250,3 +250,27 @@ def _kind_legend(ax, kind):
         if k != "none" or k in kind
     ]
     ax.legend(handles=handles, title="heads", **style.BESIDE)
+
+
+# What heads of each kind do, in a sentence.
+KINDS = {
+    "strict": "look at their own token",
+    "soft": "look at their own token and around it",
+    "axial": "look along a row or a column",
+    "offset": "look at a neighbour in one direction",
+    "global": "look everywhere in the image",
+    "none": "attend to no place",
+}
+
+
+def one_kind(results):
+    """The sentence for a model whose attention heads are all of one kind; None for others."""
+    (result,) = results.values()
+    kinds, directions = (np.unique(result[name]) for name in ("kind", "direction"))
+    if len(kinds) > 1 or len(directions) > 1:
+        return None
+    along = f" ({directions[0]})" if directions[0] else ""
+    return (
+        f"All {result['kind'].size} heads, of {result.sizes['layer']} layers, are of one kind, "
+        f"{kinds[0]}{along}: they {KINDS[kinds[0]]}."
+    )

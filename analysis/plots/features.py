@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from ..engine.token_words import ALL, CLS, SPATIAL, current_words
+from ..engine.results import ALL, CLS, SPATIAL, current_words
 from . import style
-from .depth import draw_lines
-from .layers import FONT_SIZE
+from .layers import FONT_SIZE, draw_lines
 
 SCORES = {
     "purity": "cluster purity",

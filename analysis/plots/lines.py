@@ -179,3 +179,26 @@ def _scale_skip(ax, variable):
         style.plain_log(ax.yaxis)
     else:
         ax.set_ylim(-1.05, 1.05)
+
+
+def plot_attention_distances(results):
+    """A panel for each model, at most three a row, on one scale."""
+    import matplotlib.pyplot as plt
+
+    columns = min(3, len(results))
+    rows = -(-len(results) // columns)
+    size = (3.8 * columns + 1.8, 3.6 * rows + 0.6)
+    figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    figure.suptitle("Mean attention distance")
+    drawn = axes.ravel()[: len(results)]
+    for ax in axes.ravel()[len(results) :]:
+        ax.remove()
+    for ax, (name, result) in zip(drawn, results.items(), strict=True):
+        plot_attention_distance(result, ax=ax).set_title(name, fontsize=10)
+    top = max(ax.get_ylim()[1] for ax in drawn)
+    layers = {tuple(result.layer.values) for result in results.values()}
+    for ax in drawn:
+        ax.set_ylim(0, top)
+        if len(layers) == 1 and ax is not axes[0, -1] and ax.get_legend():
+            ax.get_legend().remove()
+    return drawn

@@ -211,3 +211,8 @@ def _legends(ax, heading):
     for order, options in _order_styles("0.4").items():
         ax.plot([], [], color="0.4", label=f"most {order} heads first", **options)
     style.legend(ax, title=heading)
+
+
+def plot_localization_by_layer(result):
+    """`plot_localization` of all layers."""
+    return plot_localization(result, layer=list(result.layer.values))

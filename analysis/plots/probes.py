@@ -238,3 +238,41 @@ def _expect_on_grid(result):
             f"Expected layers of {prefix} + {rows} x {columns} tokens. Received numbers: {off}"
         )
     return result
+
+
+def plot_token_probes(results):
+    """A line for each model, and the range of its tokens that have a place."""
+    ax = None
+    for name, result in results.items():
+        spatial = result.isel(token=slice(int(result.attrs["prefix"]), None))
+        ax = plot_ridge_probe(spatial, ax=ax, label=name)
+    return ax
+
+
+def plot_summary_probes(results):
+    """Lines for each model and summary of its tokens, at the layers that have them all."""
+    shared = {}
+    for label, result in results.items():
+        layers = shared.setdefault(label.partition(": ")[0], list(result.layer.values))
+        layers[:] = [layer for layer in layers if layer in result.layer.values]
+    chosen = {
+        label: result.sel(layer=shared[label.partition(": ")[0]])
+        for label, result in results.items()
+    }
+    return plot_probe_variants(chosen)
+
+
+def plot_probes(results):
+    """One line for each model, with bars where there are several trainings of it.
+
+    Args:
+        results: dict from label to accuracy of dims (layer,); further trainings of a model are
+            labelled "MODEL: seed 1".
+    """
+    trainings, ax = {}, None
+    for label, result in results.items():
+        trainings.setdefault(label.partition(": seed ")[0], []).append(result)
+    for model, seeds in trainings.items():
+        result = xr.concat(seeds, dim="seed", combine_attrs="drop_conflicts")
+        ax = plot_ridge_probe(result, ax=ax, label=model)
+    return ax

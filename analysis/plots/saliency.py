@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..engine.token_words import CLS, PARTS, SPATIAL, require_word
+from ..engine.results import CLS, PARTS, SPATIAL, require_word
 from . import style
 from .layers import FONT_SIZE, depth_axis, layer_label, name_layers, name_places, shorten, wrap
 

@@ -280,3 +280,13 @@ def _counterpart_title(results):
     others = {_models(result)[1] for result in results}
     title = "Similarity of layers to their own counterparts"
     return "\nin ".join(filter(None, [title, others.pop() if len(others) == 1 else ""]))
+
+
+def plot_data_scale(results):
+    """A line for each share of the training images."""
+    (result,) = results.values()
+    lines = {
+        f"{100 * share:g} % of the data": result.sel(fraction=share)
+        for share in result.fraction.values
+    }
+    return plot_counterparts(lines)

@@ -11,9 +11,8 @@ from vit_tf.tokens import as_grid
 
 from ..attention.saliency import patch_cover
 from ..engine.pooling import Pooled, pooled_statistic
-from ..engine.results import provenance, require_finite
+from ..engine.results import CLS, provenance, require_finite
 from ..engine.stream import Statistic, evaluate
-from ..engine.token_words import CLS
 from ..engine.tokens import as_tokens, grid_of, on_grid
 
 STARTS = 10

@@ -5,7 +5,7 @@ import tensorflow as tf
 import xarray as xr
 
 from ..engine.features import taps_of
-from ..engine.labels import require_labels
+from ..engine.pooling import require_labels
 from ..engine.results import provenance, require_finite
 from ..engine.stream import collect
 from ..engine.tokens import as_tokens

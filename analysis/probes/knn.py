@@ -5,11 +5,9 @@ import tensorflow as tf
 import xarray as xr
 
 from ..engine.derived import select
-from ..engine.labels import batch_labels, require_inside, require_labels
-from ..engine.pooling import pool, pooled_statistic
-from ..engine.results import provenance, raise_without_directions
+from ..engine.pooling import batch_labels, pool, pooled_statistic, require_inside, require_labels
+from ..engine.results import CLS, provenance, raise_without_directions
 from ..engine.stream import Statistic, evaluate
-from ..engine.token_words import CLS
 from ..engine.tokens import grid_of
 
 TOPS = (1, 5)

@@ -3,11 +3,9 @@
 import numpy as np
 import xarray as xr
 
-from ..engine.labels import require_labels
-from ..engine.pooling import pooled_statistic
-from ..engine.results import provenance
+from ..engine.pooling import pooled_statistic, require_labels
+from ..engine.results import CLS, SPATIAL, provenance
 from ..engine.stream import one_pass
-from ..engine.token_words import CLS, SPATIAL
 from ..engine.tokens import grid_of
 from .softmax_probes import fit_probes, probe_places, score
 

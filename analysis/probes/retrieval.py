@@ -6,9 +6,8 @@ import xarray as xr
 
 from ..engine.derived import select
 from ..engine.pooling import pool, pooled_statistic
-from ..engine.results import provenance, raise_without_directions
+from ..engine.results import CLS, provenance, raise_without_directions
 from ..engine.stream import Statistic, evaluate
-from ..engine.token_words import CLS
 from ..engine.tokens import grid_of
 from .knn import ROUNDING
 

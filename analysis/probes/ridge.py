@@ -7,11 +7,9 @@ import tensorflow as tf
 import xarray as xr
 
 from ..engine.derived import select
-from ..engine.labels import batch_labels, require_inside
-from ..engine.pooling import pool
-from ..engine.results import provenance, require_finite
+from ..engine.pooling import batch_labels, pool, require_inside
+from ..engine.results import ALL, EACH, PROBED, provenance, require_finite, require_word
 from ..engine.stream import Statistic, as_dataset, evaluate, first_batch
-from ..engine.token_words import ALL, EACH, PROBED, require_word
 from ..engine.tokens import grid_of, tokens_of
 from .least_squares import moments, solve
 

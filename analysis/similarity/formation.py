@@ -13,12 +13,10 @@ from vit_tf.files import write_whole
 from vit_tf.image_checks import check_dtype, check_values
 
 from ..engine.features import taps_of
-from ..engine.labels import require_labels
-from ..engine.pooling import pool
+from ..engine.pooling import pool, require_labels
 from ..engine.replicas import this_worker
-from ..engine.results import model_name, require_finite
+from ..engine.results import ALL, model_name, require_finite
 from ..engine.stream import as_dataset
-from ..engine.token_words import ALL
 from ..probes.few_shot import classify, fit_classifier
 from .cka import layer_gram, unbiased
 from .formation_records import Kernels, Record, compare, load_records, row, save_record

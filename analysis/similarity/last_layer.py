@@ -4,9 +4,8 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.results import provenance
+from ..engine.results import PARTS, provenance
 from ..engine.stream import Statistic, evaluate
-from ..engine.token_words import PARTS
 from ..engine.tokens import as_tokens, require_grid
 from .cka import layer_gram, pairwise_hsic, similarity, unbiased, unscaled
 

@@ -11,7 +11,7 @@ from vit_tf.names import match
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.tokens import TokenGrid
 
-from ..engine.baselines import gaussian_like
+from ..engine.derived import gaussian_like
 from ..engine.store import fingerprint
 from .models import StudyModel, representations, spread
 

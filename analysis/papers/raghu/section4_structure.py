@@ -6,8 +6,8 @@ import numpy as np
 
 from ...engine.estimates import Sample, bootstrap, difference, lower, upper
 from ...engine.results import expect_variable
-from ...plots import plot_cka, plot_matches
 from ...plots.interactive import cka_heatmap
+from ...plots.similarity import plot_cka, plot_matches
 from ...similarity.cka import cka_statistic
 from ...similarity.counterparts import own_matches
 from ...study.figure import Figure, each, pairs

@@ -8,8 +8,10 @@ from ...attention.attention import attention_statistic
 from ...engine.estimates import bootstrap, lower, rank_correlation
 from ...engine.results import expect_array, expect_variable, layer_names
 from ...flow.receptive_field import receptive_field
-from ...plots import plot_attention_distances, plot_head_similarity, plot_receptive_field
+from ...plots.flow import plot_receptive_field
 from ...plots.interactive import distance_lines
+from ...plots.lines import plot_attention_distances
+from ...plots.localization import plot_head_similarity
 from ...similarity.heads import head_statistic
 from ...study.figure import Figure, each, pairs, together
 from ...study.judge import finding

@@ -7,7 +7,9 @@ import numpy as np
 from ...engine.estimates import Sample, bootstrap, difference, lower, normal, upper
 from ...engine.results import expect_variable, layer_names
 from ...flow.skips import skip_statistic
-from ...plots import plot_cka_beside, plot_skip_ratio, plot_skip_ratio_lines
+from ...plots.flow import plot_skip_ratio
+from ...plots.lines import plot_skip_ratio_lines
+from ...plots.similarity import plot_cka_beside
 from ...study.figure import Figure, each, group, playing, together, variants
 from ...study.judge import finding
 from ...study.measurement import statistic

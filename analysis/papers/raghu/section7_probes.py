@@ -5,11 +5,11 @@ from functools import partial
 
 import numpy as np
 
+from ...engine.derived import match_maps
 from ...engine.estimates import Sample, difference
-from ...engine.matching import match_maps
 from ...engine.results import expect_array, layer_names
 from ...engine.stream import first_batch
-from ...plots import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes
+from ...plots.probes import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes
 from ...probes.ridge import L2, probe_statistic, score_statistic, select_l2
 from ...study.figure import Figure, each, together
 from ...study.judge import finding

@@ -8,7 +8,7 @@ import xarray as xr
 
 from ...engine.estimates import Sample, difference, lower, upper
 from ...engine.results import expect_variable
-from ...plots import plot_counterparts, plot_data_scale
+from ...plots.similarity import plot_counterparts, plot_data_scale
 from ...similarity.cka import cka_statistic
 from ...similarity.counterparts import counterparts
 from ...study.figure import Figure, group, playing, variants

@@ -4,8 +4,9 @@ import numpy as np
 
 from ...engine.estimates import Sample, difference, lower, upper
 from ...engine.results import expect_variable, layer_names
-from ...plots import plot_cka, plot_last_layer_cka
+from ...plots.features import plot_last_layer_cka
 from ...plots.interactive import cka_heatmap
+from ...plots.similarity import plot_cka
 from ...similarity.last_layer import last_layer_statistic
 from ...similarity.residual import residual_statistic
 from ...study.figure import Figure, each, group

@@ -10,13 +10,8 @@ from ...attention.head_classes import head_classes
 from ...attention.mean_attention import mean_attention_statistic
 from ...engine.estimates import bootstrap, lower, upper
 from ...engine.results import expect_array, expect_variable
-from ...plots import (
-    plot_aligned_attention,
-    plot_distance_by_depth,
-    plot_head_classes,
-    plot_offsets,
-)
-from ...plots.drawing import one_kind
+from ...plots.attention import one_kind, plot_aligned_attention, plot_head_classes, plot_offsets
+from ...plots.lines import plot_distance_by_depth
 from ...study.figure import Figure, each, together
 from ...study.judge import finding
 from ...study.measurement import statistic, task

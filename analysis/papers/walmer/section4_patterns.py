@@ -8,7 +8,8 @@ from ...attention.aligned_attention import attention_maps
 from ...attention.attention_patterns import pattern_statistic
 from ...engine.estimates import bootstrap, lower, upper
 from ...engine.results import expect_array, expect_variable
-from ...plots import plot_attention_maps, plot_attention_patterns
+from ...plots.attention import plot_attention_maps
+from ...plots.saliency import plot_attention_patterns
 from ...study.figure import Figure, each
 from ...study.judge import finding
 from ...study.measurement import statistic, task

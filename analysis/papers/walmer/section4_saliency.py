@@ -7,7 +7,7 @@ import tensorflow as tf
 from ...attention.saliency import saliency_statistic
 from ...engine.estimates import bootstrap, lower, upper
 from ...engine.results import expect_variable
-from ...plots import plot_saliency_iou
+from ...plots.saliency import plot_saliency_iou
 from ...study.figure import Figure, together
 from ...study.judge import finding
 from ...study.measurement import statistic

@@ -9,7 +9,7 @@ from ...engine.estimates import Sample, bootstrap, difference, lower, rank_corre
 from ...engine.pooling import pooled_statistic
 from ...engine.results import expect_variable, layer_names
 from ...engine.tokens import grid_of
-from ...plots import plot_clustering
+from ...plots.features import plot_clustering
 from ...probes.clustering import cluster_scores, object_statistic
 from ...study.figure import Figure, together
 from ...study.judge import finding

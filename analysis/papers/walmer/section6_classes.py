@@ -6,7 +6,7 @@ import numpy as np
 
 from ...engine.estimates import normal
 from ...engine.results import expect_array
-from ...plots import plot_knn, plot_linear_probe, plot_retrieval
+from ...plots.features import plot_knn, plot_linear_probe, plot_retrieval
 from ...probes.knn import knn_statistic
 from ...probes.linear_probe import fit_linear_probe
 from ...probes.retrieval import retrieval

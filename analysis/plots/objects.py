@@ -1,7 +1,7 @@
-"""What tokens are good for, through the depth: following objects and finding keypoints."""
+"""Objects followed through videos, and keypoints found again, layer by layer."""
 
 from . import style
-from .depth import draw_lines
+from .layers import draw_lines
 
 
 def plot_propagation(results, ax=None, baselines=()):

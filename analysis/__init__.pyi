@@ -1,0 +1,285 @@
+# The public names: read by `lazy_loader` in `__init__.py`, and by editors.
+from .attention.aligned_attention import (
+    aligned_attention as aligned_attention,
+)
+from .attention.aligned_attention import (
+    attention_maps as attention_maps,
+)
+from .attention.aligned_attention import (
+    attention_offset as attention_offset,
+)
+from .attention.aligned_attention import (
+    mean_distance as mean_distance,
+)
+from .attention.attention import (
+    attention_distance as attention_distance,
+)
+from .attention.attention import (
+    attention_statistic as attention_statistic,
+)
+from .attention.attention_patterns import (
+    attention_patterns as attention_patterns,
+)
+from .attention.attention_patterns import (
+    mean_patterns as mean_patterns,
+)
+from .attention.attention_patterns import (
+    pattern_statistic as pattern_statistic,
+)
+from .attention.head_classes import head_classes as head_classes
+from .attention.mean_attention import (
+    mean_attention as mean_attention,
+)
+from .attention.mean_attention import (
+    mean_attention_statistic as mean_attention_statistic,
+)
+from .attention.rollout import (
+    attention_rollout as attention_rollout,
+)
+from .attention.rollout import (
+    rollout_of_images as rollout_of_images,
+)
+from .attention.rollout import (
+    rollout_statistic as rollout_statistic,
+)
+from .attention.saliency import (
+    attention_saliency as attention_saliency,
+)
+from .attention.saliency import (
+    saliency_statistic as saliency_statistic,
+)
+from .engine.derived import (
+    choose as choose,
+)
+from .engine.derived import (
+    gaussian_like as gaussian_like,
+)
+from .engine.derived import (
+    match_maps as match_maps,
+)
+from .engine.pooling import Pooled as Pooled
+from .engine.pooling import pooled_statistic as pooled_statistic
+from .engine.stream import (
+    Statistic as Statistic,
+)
+from .engine.stream import (
+    accumulate as accumulate,
+)
+from .engine.stream import (
+    collect as collect,
+)
+from .engine.stream import (
+    one_pass as one_pass,
+)
+from .flow.embeddings import (
+    patch_filters as patch_filters,
+)
+from .flow.embeddings import (
+    position_similarity as position_similarity,
+)
+from .flow.receptive_field import receptive_field as receptive_field
+from .flow.skips import skip_ratio as skip_ratio
+from .flow.skips import skip_statistic as skip_statistic
+from .objects.dense_features import dense_features as dense_features
+from .objects.dense_features import dense_size as dense_size
+from .objects.keypoints import (
+    correct_keypoints as correct_keypoints,
+)
+from .objects.keypoints import (
+    keypoint_correspondence as keypoint_correspondence,
+)
+from .objects.propagation import (
+    follow_masks as follow_masks,
+)
+from .objects.propagation import (
+    label_propagation as label_propagation,
+)
+from .objects.propagation import (
+    propagate as propagate,
+)
+from .objects.propagation import (
+    propagate_masks as propagate_masks,
+)
+from .objects.video_scores import (
+    boundary_accuracy as boundary_accuracy,
+)
+from .objects.video_scores import (
+    region_similarity as region_similarity,
+)
+from .objects.video_scores import (
+    write_masks as write_masks,
+)
+from .plots.attention import (
+    plot_aligned_attention as plot_aligned_attention,
+)
+from .plots.attention import (
+    plot_attention_maps as plot_attention_maps,
+)
+from .plots.attention import (
+    plot_head_classes as plot_head_classes,
+)
+from .plots.attention import (
+    plot_offsets as plot_offsets,
+)
+from .plots.features import (
+    plot_clustering as plot_clustering,
+)
+from .plots.features import (
+    plot_knn as plot_knn,
+)
+from .plots.features import (
+    plot_last_layer_cka as plot_last_layer_cka,
+)
+from .plots.features import (
+    plot_linear_probe as plot_linear_probe,
+)
+from .plots.features import (
+    plot_retrieval as plot_retrieval,
+)
+from .plots.flow import (
+    plot_patch_filters as plot_patch_filters,
+)
+from .plots.flow import (
+    plot_position_similarity as plot_position_similarity,
+)
+from .plots.flow import (
+    plot_receptive_field as plot_receptive_field,
+)
+from .plots.flow import (
+    plot_skip_ratio as plot_skip_ratio,
+)
+from .plots.interactive import cka_heatmap as cka_heatmap
+from .plots.interactive import distance_lines as distance_lines
+from .plots.lines import (
+    plot_attention_distance as plot_attention_distance,
+)
+from .plots.lines import (
+    plot_distance_by_depth as plot_distance_by_depth,
+)
+from .plots.lines import (
+    plot_skip_ratio_lines as plot_skip_ratio_lines,
+)
+from .plots.localization import (
+    plot_head_similarity as plot_head_similarity,
+)
+from .plots.localization import (
+    plot_localization as plot_localization,
+)
+from .plots.objects import plot_keypoints as plot_keypoints
+from .plots.objects import plot_propagation as plot_propagation
+from .plots.probes import (
+    plot_probe_map as plot_probe_map,
+)
+from .plots.probes import (
+    plot_probe_variants as plot_probe_variants,
+)
+from .plots.probes import (
+    plot_ridge_probe as plot_ridge_probe,
+)
+from .plots.saliency import (
+    plot_attention_patterns as plot_attention_patterns,
+)
+from .plots.saliency import (
+    plot_rollout as plot_rollout,
+)
+from .plots.saliency import (
+    plot_saliency_iou as plot_saliency_iou,
+)
+from .plots.similarity import (
+    plot_cka as plot_cka,
+)
+from .plots.similarity import (
+    plot_cka_beside as plot_cka_beside,
+)
+from .plots.similarity import (
+    plot_counterparts as plot_counterparts,
+)
+from .plots.similarity import (
+    plot_matches as plot_matches,
+)
+from .plots.training import plot_compute as plot_compute
+from .plots.training import plot_formation as plot_formation
+from .probes.clustering import (
+    cluster_scores as cluster_scores,
+)
+from .probes.clustering import (
+    clustering as clustering,
+)
+from .probes.clustering import (
+    clustering_statistic as clustering_statistic,
+)
+from .probes.clustering import (
+    masked_features as masked_features,
+)
+from .probes.clustering import (
+    object_clustering as object_clustering,
+)
+from .probes.clustering import (
+    object_statistic as object_statistic,
+)
+from .probes.knn import knn_accuracy as knn_accuracy
+from .probes.knn import knn_statistic as knn_statistic
+from .probes.linear_probe import linear_probe as linear_probe
+from .probes.retrieval import (
+    average_precision as average_precision,
+)
+from .probes.retrieval import (
+    retrieval as retrieval,
+)
+from .probes.retrieval import (
+    retrieval_statistic as retrieval_statistic,
+)
+from .probes.ridge import (
+    fit_ridge_probe as fit_ridge_probe,
+)
+from .probes.ridge import (
+    probe_statistic as probe_statistic,
+)
+from .probes.ridge import (
+    ridge_probe as ridge_probe,
+)
+from .probes.ridge import (
+    score_statistic as score_statistic,
+)
+from .probes.ridge import (
+    select_l2 as select_l2,
+)
+from .report.page import ReportFigure as ReportFigure
+from .report.page import write_report as write_report
+from .similarity.cka import cka as cka
+from .similarity.cka import cka_statistic as cka_statistic
+from .similarity.counterparts import counterparts as counterparts
+from .similarity.counterparts import own_matches as own_matches
+from .similarity.formation import FormationRecorder as FormationRecorder
+from .similarity.heads import head_similarity as head_similarity
+from .similarity.heads import head_statistic as head_statistic
+from .similarity.last_layer import (
+    last_layer_cka as last_layer_cka,
+)
+from .similarity.last_layer import (
+    last_layer_statistic as last_layer_statistic,
+)
+from .similarity.localization import (
+    localization as localization,
+)
+from .similarity.localization import (
+    localization_statistic as localization_statistic,
+)
+from .similarity.residual import (
+    depth_cka as depth_cka,
+)
+from .similarity.residual import (
+    depth_statistic as depth_statistic,
+)
+from .similarity.residual import (
+    residual_cka as residual_cka,
+)
+from .similarity.residual import (
+    residual_statistic as residual_statistic,
+)
+from .study.assemble import Report as Report
+from .study.assemble import make_report as make_report
+from .study.figure import Figure as Figure
+from .study.judge import Claim as Claim
+from .study.judge import Finding as Finding
+from .study.judge import scorecard as scorecard
