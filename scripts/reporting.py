@@ -14,7 +14,6 @@ import annotations
 import common
 
 import vit_tf
-from vit_tf.analysis.similarity.cka import LEAST_EXAMPLES
 from vit_tf.training.locks import only_process
 
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other than the digits
@@ -152,6 +151,7 @@ def read_data(options, description, **images):
 
 def batch_size_of(examples):
     """The size of batches of so many examples: nearly alike, and at least 8 where these allow."""
+    from vit_tf.analysis.similarity.cka import LEAST_EXAMPLES
 
     asked = min(FEWEST_BATCHES, max(1, examples // SMALLEST_BATCH))
     batches = max(asked, math.ceil(examples / EVALUATION_BATCH))

@@ -7,7 +7,7 @@ from scipy import stats
 
 from vit_tf.analysis.engine import estimates
 from vit_tf.analysis.papers.raghu import RAGHU
-from vit_tf.analysis.papers.raghu.section5_locality import extent
+from vit_tf.analysis.papers.raghu.section5_receptive_fields import extent
 from vit_tf.analysis.papers.raghu.section6_skips import skips_partition as without_skips
 from vit_tf.analysis.study.judge import VERDICTS, as_dataset, scorecard, verdict
 from vit_tf.analysis.study.models import representations

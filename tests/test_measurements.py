@@ -7,9 +7,9 @@ import pytest
 import vit_tf
 from vit_tf.analysis.engine.stream import evaluate
 from vit_tf.analysis.papers.raghu.section4_structure import cka_of, cka_of_two
-from vit_tf.analysis.papers.raghu.section5_locality import (
+from vit_tf.analysis.papers.raghu.section5_locality import head_similarity_of
+from vit_tf.analysis.papers.raghu.section5_receptive_fields import (
     branch_field_of,
-    head_similarity_of,
     receptive_field_of,
 )
 from vit_tf.analysis.papers.raghu.section7_localization import (

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from vit_tf import Preprocessing, TokenGrid, analysis
-from vit_tf.analysis.objects.keypoints import square_image, square_layout
+from vit_tf.analysis.objects.squares import square_image, square_layout
 from vit_tf.data import load_spair
 
 

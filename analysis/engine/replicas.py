@@ -49,3 +49,27 @@ def rows_of_workers(strategy, rows, numbers):
         tf.nest.pack_sequence_as(rows[0], [leaf[number] for leaf in leaves])
         for number in range(len(order))
     ]
+
+
+def of_replicas(strategy, result):
+    """Yields the structure of arrays of each replica of this worker."""
+    leaves = [strategy.experimental_local_results(leaf) for leaf in tf.nest.flatten(result)]
+    for values in zip(*leaves, strict=True):
+        yield tf.nest.pack_sequence_as(result, [np.asarray(value) for value in values])
+
+
+def as_tensors(step):
+    """The step with its plain numbers as tensors: of those a strategy keeps no copy a replica."""
+    return lambda *batch: tf.nest.map_structure(tf.convert_to_tensor, step(*batch))
+
+
+def spread(strategy, group):
+    """One batch for each replica: a tuple of per-replica values from a list of tuples."""
+    leaves = zip(*map(tf.nest.flatten, group), strict=True)
+    values = [
+        strategy.experimental_distribute_values_from_function(
+            lambda context, leaf=leaf: leaf[context.replica_id_in_sync_group]
+        )
+        for leaf in leaves
+    ]
+    return tf.nest.pack_sequence_as(group[0], values)

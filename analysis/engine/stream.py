@@ -12,7 +12,14 @@ from tqdm.auto import tqdm
 from vit_tf.image_checks import check_dtype, check_values
 
 from .derived import Calls
-from .replicas import rows_of_workers, sum_of_workers, this_worker
+from .replicas import (
+    as_tensors,
+    of_replicas,
+    rows_of_workers,
+    spread,
+    sum_of_workers,
+    this_worker,
+)
 
 BATCH_SIZE = 128
 # The number of a batch that a worker without one of its own takes, to learn what there is to sum.
@@ -126,19 +133,12 @@ def evaluate(statistic, images, *features, description=None, checked=()):
 
 
 def accumulate(step, images, *, with_labels=False, description=None, checked=()):
-    """Sums `step(images)` over the batches of a data set.
+    """Sums `step(images)` over the batches of a data set, as a structure of float64 arrays.
 
     Args:
         step: function of a batch of images (and of its labels, `with_labels`) that returns a
             structure of tensors, compiled as that of a `Statistic`.
-        images, description, checked: as for `one_pass`.
-        with_labels: whether the step takes the labels as its second argument.
-
-    Returns:
-        The structure, with float64 arrays.
-
-    Raises:
-        ValueError: as `one_pass`.
+        images, description, checked: as for `one_pass`, whose errors it raises.
     """
     statistic = Statistic(
         lambda *batch: {"sum": step(*batch)}, lambda totals: totals["sum"], with_labels=with_labels
@@ -151,9 +151,6 @@ def collect(step, images, *, with_labels=False, description=None, min_batch=1, c
 
     For what really needs the rows. Arguments and errors are those of `accumulate`, and
     `min_batch`, the number of examples that a batch must have.
-
-    Returns:
-        The structure, with arrays whose first axis is the concatenation.
     """
     statistic = Statistic(
         lambda *batch: {"rows": step(*batch)},
@@ -238,7 +235,7 @@ def _results(step, data, with_labels, description, min_batch, checked):
     signature = list(dataset.element_spec)
     compiled = tf.function(step, input_signature=signature, autograph=False).get_concrete_function()
     every_replica = tf.function(
-        lambda batches: strategy.run(_tensors(step), batches),
+        lambda batches: strategy.run(as_tensors(step), batches),
         reduce_retracing=True,
         autograph=False,
     )
@@ -253,7 +250,7 @@ def _results(step, data, with_labels, description, min_batch, checked):
             for features in checked:
                 check_values(features, first[0])
         if len(group) == replicas > 1:
-            results = _of_replicas(strategy, every_replica(_spread(strategy, group)))
+            results = of_replicas(strategy, every_replica(spread(strategy, group)))
         else:
             results = (tf.nest.map_structure(np.asarray, compiled(*b)) for b in group[local])
         mine = enumerate(group[local], start + local.start)
@@ -278,13 +275,6 @@ def _batches_of(data, with_labels):
     return dataset.map(lambda images: (images,))
 
 
-def _of_replicas(strategy, result):
-    """Yields the structure of arrays of each replica of this worker."""
-    leaves = [strategy.experimental_local_results(leaf) for leaf in tf.nest.flatten(result)]
-    for values in zip(*leaves, strict=True):
-        yield tf.nest.pack_sequence_as(result, [np.asarray(value) for value in values])
-
-
 def _groups(dataset, size, min_batch, description):
     """Yields the number of a batch, and the list of it and the next ones, one for each replica."""
     count = dataset.cardinality().numpy()
@@ -297,23 +287,6 @@ def _groups(dataset, size, min_batch, description):
             before = images.shape[0]
         yield start, group
         start += len(group)
-
-
-def _tensors(step):
-    """The step with its plain numbers as tensors: of those a strategy keeps no copy a replica."""
-    return lambda *batch: tf.nest.map_structure(tf.convert_to_tensor, step(*batch))
-
-
-def _spread(strategy, group):
-    """One batch for each replica: a tuple of per-replica values from a list of tuples."""
-    leaves = zip(*map(tf.nest.flatten, group), strict=True)
-    values = [
-        strategy.experimental_distribute_values_from_function(
-            lambda context, leaf=leaf: leaf[context.replica_id_in_sync_group]
-        )
-        for leaf in leaves
-    ]
-    return tf.nest.pack_sequence_as(group[0], values)
 
 
 def _check_size(before, size, min_batch):

@@ -18,8 +18,8 @@ from ..engine.replicas import this_worker
 from ..engine.results import ALL, model_name, require_finite
 from ..engine.stream import as_dataset
 from ..probes.few_shot import classify, fit_classifier
-from .cka import layer_gram, unbiased
 from .formation_records import Kernels, Record, compare, load_records, row, save_record
+from .kernels import layer_gram, unbiased
 
 L2 = 1024.0  # of the few-shot classifiers of big_vision, where it is not chosen
 EXPECTED = (

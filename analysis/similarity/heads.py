@@ -8,15 +8,8 @@ from ..engine.derived import select
 from ..engine.results import mean_of, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import on_grid
-from .cka import (
-    labelled_similarity,
-    layer_gram,
-    pairwise_hsic,
-    similarity,
-    unbiased,
-    unbiased_kernels,
-    unscaled,
-)
+from .cka import labelled_similarity, similarity, unscaled
+from .kernels import layer_gram, pairwise_hsic, unbiased, unbiased_kernels
 
 ORDERS = ("local", "global")
 

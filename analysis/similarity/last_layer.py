@@ -7,7 +7,8 @@ import xarray as xr
 from ..engine.results import PARTS, provenance
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import as_tokens, require_grid
-from .cka import layer_gram, pairwise_hsic, similarity, unbiased, unscaled
+from .cka import similarity, unscaled
+from .kernels import layer_gram, pairwise_hsic, unbiased
 
 
 def last_layer_cka(models, images):

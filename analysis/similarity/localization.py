@@ -10,7 +10,7 @@ from vit_tf.tokens import as_grid
 from ..engine.results import provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import as_tokens, grid_of
-from .cka import pairwise_hsic, unbiased_kernels
+from .kernels import pairwise_hsic, unbiased_kernels
 
 # Share of the squared sum of squares: rounding leaves 1e-14, d equal dimensions 1 / d.
 NEGLIGIBLE = 1e-10

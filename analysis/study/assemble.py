@@ -161,10 +161,7 @@ def make_report(
         seed: of the random baselines.
 
     Returns:
-        The `Report`, which a notebook shows.
-
-    Raises:
-        ValueError: for models or images of other kinds, or if no figure applies.
+        The `Report`, which a notebook shows; a `ValueError` if no figure applies.
     """
     data = make_data(images, train, num_classes, optional or {})
     probes = next(iter(data.few))

@@ -14,10 +14,8 @@ class Paper:
     """A paper whose figures and findings are repeated.
 
     Attributes:
-        name: authors and year, "Raghu et al. (2021)".
-        address: where it is to be read.
-        prefix: what the numbers of its figures begin with, as `--figures` takes them: "W." of
-            "W.3". Those of tables go on with a "T".
+        name, address: authors and year, "Raghu et al. (2021)"; where it is to be read.
+        prefix: what the numbers of its figures begin with for `--figures`: "W." of "W.3".
         rank: papers of a lower rank come first in lists and chapters.
     """
 
@@ -238,24 +236,18 @@ def _split(selector, models, measure):
 
 
 def _together(selector, models, measure):
-    chosen, measurements, reasons = [], {}, []
-    for model in selector.of(models):
-        measured, lacking = _measured(measure, model)
-        if measured is not None:
-            chosen.append(model)
-            trained = model.of if model.role == "seed" else model
-            measurements |= _labelled(measured, trained.name)
-        if lacking and model.role == "model":
-            reasons.append(lacking)
-    if not chosen:
+    found, reasons = _each(selector, models, measure)
+    if not found:
         return [], reasons
-    beside = {}
-    for model in playing(models, *selector.baselines):
-        if model.of in chosen:
-            measured, _ = _measured(measure, model)
-            beside |= {} if measured is None else _labelled(measured, model.name)
-    found = Selection(tuple(chosen), measurements | beside, baselines=tuple(beside))
-    return [found], reasons
+    chosen = tuple(model for selection in found for model in selection.models)
+    measurements, beside = {}, {}
+    for model in (*chosen, *playing(models, *selector.baselines)):
+        if model in chosen:
+            trained = model.of if model.role == "seed" else model
+            measurements |= _labelled(measure(model), trained.name)
+        elif model.of in chosen and (measured := _measured(measure, model)[0]) is not None:
+            beside |= _labelled(measured, model.name)
+    return [Selection(chosen, measurements | beside, baselines=tuple(beside))], reasons
 
 
 def _pairs(selector, models, measure):

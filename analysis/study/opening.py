@@ -53,7 +53,7 @@ class Opened:
 
     @property
     def is_keras(self):
-        """Whether it is a Keras model, which has layers to choose from and weights."""
+        """Whether it is a Keras model."""
         return hasattr(self.model, "count_params")
 
     @property
@@ -144,7 +144,8 @@ def study_model(opened, images):
     grid = grid_of(opened, shapes, size)
     plain = [] if _is_plain(opened) else [opened.expects.to_config()]
     names = ("patch_kernel", "position_embedding")
-    first_layer = {n: partial(getattr, opened.model, n) for n in names if _has(opened.model, n)}
+    there = [name for name in names if getattr(opened.model, name, None) is not None]
+    first_layer = {name: partial(getattr, opened.model, name) for name in there}
     model = StudyModel(
         opened.name,
         "model",
@@ -159,10 +160,6 @@ def study_model(opened, images):
         **first_layer,
     )
     return model, constant, variation(list(values.values())[-1])
-
-
-def _has(model, name):
-    return getattr(model, name, None) is not None
 
 
 def baselines_of(model, fresh=None):
@@ -251,8 +248,7 @@ def _values_of_taps(opened, images):
 def variation(values):
     """Share of the squares of an array of shape (example, ...) that is left around the mean."""
     values = np.asarray(values, np.float64)
-    total = np.sum(values**2)
-    return np.sum((values - values.mean(axis=0, keepdims=True)) ** 2) / total if total else 0.0
+    return np.sum((values - values.mean(axis=0)) ** 2) / (np.sum(values**2) or 1)
 
 
 def without_repeats(values):

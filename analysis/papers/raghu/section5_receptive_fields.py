@@ -1,0 +1,186 @@
+"""Raghu et al. 2021, section 5 and appendix C: which pixels move the centre of a layer?"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from ...engine.estimates import bootstrap, lower
+from ...engine.results import expect_array, layer_names
+from ...flow.receptive_field import receptive_field
+from ...plots.flow import plot_receptive_field
+from ...study.figure import Figure, each
+from ...study.judge import finding
+from ...study.measurement import DATA, task
+from ...study.models import MOST_PANELS, spread
+from ..chapters import LOCALITY
+from . import RAGHU
+
+# Sampled for each receptive field: all of a wide layer's channels cost a gradient each.
+CHANNELS = 16
+
+
+def field_taps(model, path):
+    """The taps with a place after each sum, or before it, of each `"branch"`.
+
+    Of a model whose blocks are not known, some layers through its depth.
+    """
+    if path == "sum" and not model.has_sums:
+        return spread(model.with_places(model.blocks), MOST_PANELS)
+    return model.with_places([tap for tap in model.taps if tap.endswith(f"/{path}")])
+
+
+def fields_of(model):
+    """Effective receptive fields of all of these taps, which others are parts of."""
+    taps = dict.fromkeys([*field_taps(model, "sum"), *field_taps(model, "branch")])
+
+    def make(data):
+        features = model.features(*taps)
+        return receptive_field(features, data.few, channels=CHANNELS, grid=model.grid)
+
+    return task("receptive_fields", model, make, reads="few", inputs=(DATA,), kept=False)
+
+
+def receptive_field_of(model):
+    """Effective receptive fields after each sum."""
+    taps = field_taps(model, "sum") or model.lacks("maps, and no tokens whose grid is known")
+    return _part(model, "receptive_field", taps)
+
+
+def branch_field_of(model):
+    """Effective receptive fields before each sum."""
+    taps = field_taps(model, "branch") or model.lacks(
+        "branches with a place that are known apart from their skips"
+    )
+    return _part(model, "receptive_field_branch", taps)
+
+
+def _part(model, analysis, taps):
+    return task(
+        analysis, model, lambda fields: fields.sel(layer=list(taps)), inputs=(fields_of(model),)
+    )
+
+
+@finding(
+    "receptive_field.{vit} receptive_field.{resnet}",
+    section="5",
+    figure="6",
+    unit="difference in extent",
+    above=0.0,
+)
+def early_fields(vit, resnet):
+    """Early receptive fields are larger in the ViT than in the ResNet.
+
+    Extent of the receptive fields of the lower half, ViT minus ResNet, in units of an even
+    field.
+
+    The extent is the standard deviation of a pixel's place, weighted by the field, in units of
+    that of a field that covers the image evenly. Against 0 (section 5, figure 6).
+
+    Args:
+        vit, resnet: receptive fields after the sums, of dims (layer, row, column).
+    """
+    fields = [lower(extent(field)) for field in (vit, resnet)]
+    return bootstrap(lambda x, y: x.mean() - y.mean(), *fields, over="layers")
+
+
+@finding(
+    "receptive_field_branch.{vit} receptive_field.{vit} attention_distance.{vit}",
+    section="5 and C",
+    figure="C.4",
+    unit="difference in share",
+    below=0.0,
+)
+def branch_fields(branch, total, distance):
+    """Before the sum with the skip, attention depends less on its own patch than after it.
+
+    Share of the own patch in the receptive field, attention branch minus sum.
+
+    Of the centre patch. Against 0: the branch depends as much on its own patch as what it is added
+    to (appendix C, C.4).
+
+    Args:
+        branch, total: receptive fields of dims (layer, row, column), of taps
+            "site/attention/branch" and "site/attention/sum".
+        distance: attention distance of the model, with the side of a patch in its attribute
+            `stride`.
+    """
+    patch = int(distance.attrs["stride"])
+    shares = [_centre_shares(field, patch) for field in (branch, total)]
+    sites = [site for site in shares[0] if site in shares[1]]
+    if not sites:
+        raise ValueError(
+            "Expected fields of attention branches and of their sums. "
+            f"Received: {layer_names(branch)[:3]} and {layer_names(total)[:3]}"
+        )
+    gaps = np.array([shares[0][site] - shares[1][site] for site in sites])
+    return bootstrap(np.mean, gaps, over="attention sublayers")
+
+
+def extent(field):
+    """Standard deviation of place in each field, in units of that of an even field."""
+    fields = expect_array(field, ("layer", "row", "column")).values
+    weights = fields / fields.sum(axis=(1, 2), keepdims=True)
+    variance, even = 0.0, 0.0
+    for axis in (1, 2):
+        place = np.arange(fields.shape[axis])
+        margin = weights.sum(axis=3 - axis)
+        offset = place - (margin @ place)[:, None]
+        variance = variance + (margin * offset**2).sum(axis=1)
+        even += place.var()
+    return np.sqrt(variance / even)
+
+
+def _centre_shares(field, patch):
+    """Share of the centre patch in each field of an attention sublayer: dict from site to it."""
+    fields = expect_array(field, ("layer", "row", "column"))
+    row, column = (size // patch // 2 * patch for size in fields.shape[1:])
+    centre = fields.values[:, row : row + patch, column : column + patch].sum(axis=(1, 2))
+    shares = centre / fields.values.sum(axis=(1, 2))
+    sites = [name.rpartition("/")[0] for name in layer_names(fields)]
+    named = zip(sites, shares, strict=True)
+    return {site: share for site, share in named if site.endswith("attention")}
+
+
+def fields_title(model):
+    """The title of `FIGURE_6`, which is of layers where sums are not known."""
+    known = " after the sums" if model.has_sums else ""
+    return f"Effective receptive fields of {{model}}{known}"
+
+
+def fields_caption(models, results):
+    """The caption of `FIGURE_6`."""
+    sums = all(layer.endswith("/sum") for r in results.values() for layer in layer_names(r))
+    known = ", after its skip and branch are summed" if sums else ""
+    return (
+        f"Bright pixels are those that move the centre of the layer most{known}: fields that "
+        "fill the panel are global."
+    )
+
+
+FIGURE_6 = Figure(
+    paper=RAGHU,
+    numbers="6 C.1 C.2 C.3",
+    chapter=LOCALITY,
+    shows="effective receptive fields after the sums",
+    models=each("vit", "gap", "resnet"),
+    measure=receptive_field_of,
+    draw=plot_receptive_field,
+    name="receptive-field-{model}",
+    title=fields_title,
+    caption=fields_caption,
+    findings=[early_fields],
+)
+
+
+FIGURE_C4 = replace(
+    FIGURE_6,
+    numbers="C.4",
+    shows="effective receptive fields before the sums",
+    measure=branch_field_of,
+    name="receptive-field-branch-{model}",
+    title="Effective receptive fields of {model} before the sums",
+    caption="Bright pixels are those that move the centre of the layer most, before its branch is "
+    "added to its skip: where the own patch is no longer the brightest, it was the skip that kept "
+    "it so.",
+    findings=[branch_fields],
+)
