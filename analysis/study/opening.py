@@ -34,10 +34,8 @@ class Opened:
             nothing is known: what is measured on it is never read from an earlier run.
         source: where it is from, as tables show it.
         taps: patterns of the layers that are read of a model whose layers have no names of ours.
-        patch_size, prefix: of its tokens in pixels, and how many have no place, where it does not
-            tell.
-        part: the part of `ROLES` that it plays in the scorecard, where the user says.
-        accuracy: pair of test accuracy in [0, 1] and number of test images, where known.
+        patch_size, prefix: of tokens: pixels, and how many have no place, where it does not tell.
+        part, accuracy: as `told` and `accuracy` of a `StudyModel`.
     """
 
     name: str
