@@ -9,7 +9,7 @@ one size, with the values that each expects: as it tells, as its first layers or
 
 Models of this package have named layers (taps) and know where their tokens lie. Of any other model
 about 40 layers, spread evenly through its depth, are read; --taps chooses them. A model of tokens,
-such as a ViT, needs --patch-size for all that concerns places in the image, and --parts for the
+such as a ViT, needs --patch-size for all that concerns places in the image, and --roles for the
 findings, where its layers do not tell what it is.
 
 The report, its figures (PNG) and the results (netCDF) lie in the output folder. A run that was
@@ -51,8 +51,8 @@ def parse(arguments=None):
     add = parser.add_argument
     add("models", nargs="*", metavar="MODEL", help="file, folder or public name of a model")
     add("--names", nargs="+", default=(), help="of the models in the report (default: the files')")
-    parts = "part of each in the findings: vit, gap, resnet, mixer or - (default: what it is)"
-    add("--parts", nargs="+", default=(), metavar="PART", help=parts)
+    roles = "part of each in the findings: vit, gap, resnet, mixer or - (default: what it is)"
+    add("--roles", nargs="+", default=(), metavar="ROLE", help=roles)
     add_imports(add)
     common.add_source(add)
     reporting.add_figures(add)

@@ -44,21 +44,21 @@ def open_all(options):
             the models.
     """
     sources = options.models
-    for flag, values in (("--names", options.names), ("--parts", options.parts)):
+    for flag, values in (("--names", options.names), ("--roles", options.roles)):
         if values and len(values) != len(sources):
             raise ValueError(
                 f"Expected {flag} to tell of each of the {len(sources)} models. "
                 f"Received: {len(values)}"
             )
-    if unknown := set(options.parts) - set(PARTS):
-        raise ValueError(f"Expected --parts among {', '.join(PARTS)}. Received: {sorted(unknown)}")
+    if unknown := set(options.roles) - set(PARTS):
+        raise ValueError(f"Expected --roles among {', '.join(PARTS)}. Received: {sorted(unknown)}")
     taken, opened, origins = set(), [], []
     for index, source in enumerate(sources):
         name = distinct(options.names[index] if options.names else own_name(source), taken)
         taken.add(slug(name))
         model = open_any(source)  # which first says what is wrong with a path
         expects, why = image_values.expected_images(options, model, overrule=len(sources) == 1)
-        part = options.parts[index] if options.parts else None
+        part = options.roles[index] if options.roles else None
         told = (tuple(options.taps or ()), options.patch_size, options.prefix)
         part = part if part in ROLES else None
         one = Opened(name, model, expects, digest(source), source, *told, part)

@@ -213,7 +213,7 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
         ([vit, "--patch-size", "8"], "Expected --patch-size only with a model that"),
         ([saved, "--figures", "8"], "Expected a figure that applies to these models"),
         ([cnn, "--patch-size", "0"], "Expected --patch-size to be at least 1"),
-        ([cnn, "--parts", "cnn"], "Expected --parts among vit, gap, resnet, mixer, -"),
+        ([cnn, "--roles", "cnn"], "Expected --roles among vit, gap, resnet, mixer, -"),
     ]:
         assert run(tmp_path / "out", *arguments) == 2, arguments
         error = capsys.readouterr().err.strip().splitlines()[-1]

@@ -18,6 +18,7 @@ from vit_tf.analysis.probes.few_shot import few_shot
 from vit_tf.analysis.similarity import formation
 from vit_tf.distribute.strategies import strategy
 from vit_tf.training import checkpointing
+from vit_tf.training.objectives import SoftmaxCrossEntropy
 
 IMAGES = np.random.default_rng(1).normal(size=(24, 8, 8, 1)).astype("float32")
 LABELS = np.arange(24) % 3
@@ -58,7 +59,7 @@ def recorder(folder=None, features=taps_of, **options):
 
 
 def fit(model, callbacks, rate=0.05, epochs=2, **options):
-    model.compile(keras.optimizers.SGD(rate), vit_tf.objectives.SoftmaxCrossEntropy())
+    model.compile(keras.optimizers.SGD(rate), SoftmaxCrossEntropy())
     quiet = {"verbose": 0, "shuffle": False}
     model.fit(data().batch(8), epochs=epochs, callbacks=callbacks, **quiet, **options)
     return model

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import vit_tf
 from vit_tf import analysis
+from vit_tf.models.transformer import PatchDense
 
 
 def models():
@@ -78,7 +79,7 @@ def test_a_layer_called_twice_and_a_skip_around_everything(rng):
 
 
 def test_patches_by_a_product_are_those_of_a_convolution(rng):
-    ours = vit_tf.transformer.PatchDense(5, (2, 3), name="patches")
+    ours = PatchDense(5, (2, 3), name="patches")
     theirs = keras.layers.Conv2D(5, (2, 3), strides=(2, 3))
     images = tf.constant(rng.normal(size=(2, 6, 9, 4)), tf.float32)
     for layer in (ours, theirs):
