@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from vit_tf.files import write_whole
 
@@ -103,7 +104,7 @@ def write_figures(
     drawn = draw(pictures, results, folder)
     claims = judge(figures, models, results)
     if claims:
-        write_whole(folder / "results" / "scorecard.nc", as_dataset(claims).to_netcdf)
+        _keep_scorecard(folder / "results" / "scorecard.nc", as_dataset(claims))
     for claim in claims:
         log.info("%-13s %s", claim.verdict, claim.statement)
     path = write_report(
@@ -254,6 +255,12 @@ def _report_figure(picture, caption, chosen, path):
         results=[f"results/{one.name}.nc" for one in picture.of.measurements.values()],
         interactive=picture.interactive(chosen),
     )
+
+
+def _keep_scorecard(path, scorecard):
+    """Writes the scorecard, unless the one that is there is the same."""
+    if not path.exists() or not xr.load_dataset(path).identical(scorecard):
+        write_whole(path, scorecard.to_netcdf)
 
 
 def _sections(drawn):

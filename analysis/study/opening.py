@@ -134,7 +134,7 @@ def study_model(opened, images):
 
     Returns:
         The `StudyModel`, the names of the layers that do not vary between images and are left out,
-        and the `variation` of the last that does.
+        and the `variation` of the last of the others that is not a constant.
     """
     size = images.shape[1:3]
     values, constant = _values_of_taps(opened, images)
@@ -157,7 +157,8 @@ def study_model(opened, images):
         told=opened.part,
         **first_layer,
     )
-    return model, constant, variation(list(values.values())[-1])
+    moves = [variation(value) for value in values.values()]  # none where a head is still zero
+    return model, constant, next((share for share in reversed(moves) if share), 0.0)
 
 
 def baselines_of(model, fresh=None):
