@@ -12,8 +12,7 @@ import xarray as xr
 
 import vit_tf
 from vit_tf.analysis.engine.store import fingerprint, keep, load
-from vit_tf.analysis.study.assemble import describe_model
-from vit_tf.analysis.study.models import ROLES, slug
+from vit_tf.analysis.study.models import ROLES, describe_model, slug
 from vit_tf.analysis.study.opening import (
     PROBES,
     STILL,

@@ -36,6 +36,7 @@ def test_near_names_are_near():
     variants = ["Ti/16", "S/16", "S/32", "B/8", "B/16", "L/16"]
     assert near_names("B/17", variants) == near_names("b16", variants) == ["B/16"]
     assert near_names("multi", ["mirrored", "multiworker"]) == ["multiworker"]
+    assert near_names("dgo", ["animal", "cat", "dog"]) == ["dog"]
     assert near_names("mirored", ["mirrored", "multiworker"]) == ["mirrored"]
     assert near_names("gpu", ["tpu", "mirrored"]) == near_names("", variants) == []
     blocks = [f"block{i:02d}/mlp/sum" for i in range(9)]

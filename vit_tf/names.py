@@ -54,14 +54,18 @@ def unknown_name(what, received, known, near=()):
 
 
 def near_names(received, known):
-    """Names that begin as the one received, else those most like it, case aside; 5 at most."""
+    """Names that begin as the one received, or have its letters, else those most like it.
+
+    Case aside; 5 at most.
+    """
     received = received.lower()
-    likeness = {
-        name: 1.0
-        if received and name.lower().startswith(received)
-        else difflib.SequenceMatcher(None, name.lower(), received).ratio()
-        for name in known
-    }
+
+    def alike(name):
+        if received and (name.startswith(received) or sorted(name) == sorted(received)):
+            return 1.0
+        return difflib.SequenceMatcher(None, name, received).ratio()
+
+    likeness = {name: alike(name.lower()) for name in known}
     least = max(_NEAR, max(likeness.values(), default=0) - _BESIDE)
     near = [name for name in known if likeness[name] >= least]
     return sorted(near, key=likeness.get, reverse=True)[:5]

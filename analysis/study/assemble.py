@@ -21,6 +21,7 @@ from ..report.page import ReportFigure, write_report
 from .data import make_data
 from .judge import as_dataset, judge
 from .measure import attempt
+from .models import describe_model
 from .opening import (
     PROBES,
     STILL,
@@ -289,17 +290,3 @@ def undefined(results):
             if layers:
                 found.append(f"{result.attrs['model']}: {', '.join(layers)}.")
     return [("Layers without a similarity, as they do not vary", found)] if found else []
-
-
-def describe_model(opened, model):
-    """The row of a model in the report's table."""
-    grid = model.grid
-    prefix = f"{grid.prefix} + " if grid and grid.prefix else ""
-    kind = type(opened.model).__name__ if opened.is_keras else "features"
-    return {
-        "model": opened.name,
-        "kind": "SavedModel" if kind == "features" and opened.source else kind,
-        "parameters": opened.model.count_params() if opened.is_keras else None,
-        "layers read": len(model.taps),
-        "tokens or places": f"{prefix}{grid.rows} x {grid.columns}" if grid else "not known",
-    }

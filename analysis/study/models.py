@@ -212,3 +212,17 @@ def block_outputs(taps):
         if what == "sum":
             ends[re.sub(r"/(attention|mlp|token_mixing|channel_mixing)$", "", site)] = tap
     return [tap for tap in taps if tap in ends.values() or tap in ("embedding", "root")]
+
+
+def describe_model(opened, model):
+    """The row of a model in the report's table."""
+    grid = model.grid
+    prefix = f"{grid.prefix} + " if grid and grid.prefix else ""
+    kind = type(opened.model).__name__ if opened.is_keras else "features"
+    return {
+        "model": opened.name,
+        "kind": "SavedModel" if kind == "features" and opened.source else kind,
+        "parameters": opened.model.count_params() if opened.is_keras else None,
+        "layers read": len(model.taps),
+        "tokens or places": f"{prefix}{grid.rows} x {grid.columns}" if grid else "not known",
+    }

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+import vit_tf
 from vit_tf.names import match
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.tokens import TokenGrid
@@ -76,15 +77,13 @@ class Opened:
 
     def features(self, *patterns):
         """The taps that fit the patterns, as a callable from images."""
-        import vit_tf
-
-        if self.is_keras:
-            return vit_tf.submodel(self.model, *patterns)
-        return _Matching(self.model, patterns)
+        if not self.is_keras:
+            return _Matching(self.model, patterns)
+        return vit_tf.submodel(self.model, *patterns)
 
 
 class _Matching:
-    """The taps of a function that fit patterns, once it is seen which it has."""
+    """The taps of a function that fit patterns."""
 
     def __init__(self, features, patterns):
         self.name = getattr(features, "name", getattr(features, "__name__", "features"))
@@ -97,7 +96,7 @@ class _Matching:
 
 
 def expected(model):
-    """The `Preprocessing` of the images that a model takes; of one that does not tell, [-1, 1]."""
+    """The `Preprocessing` of a model's images; of one that does not tell values in [-1, 1]."""
     from vit_tf.models.input_range import find_preprocessing, input_size
 
     if hasattr(model, "count_params"):
@@ -193,8 +192,6 @@ def opened_baselines(opened, model, seed):
     """The random baselines of an opened model; of one without weights noise alone."""
 
     def fresh():
-        import vit_tf
-
         copy = replace(opened, model=vit_tf.fresh_copy(opened.model, seed))
         return partial(_features_of, copy, model.grid)
 
