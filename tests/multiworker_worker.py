@@ -109,7 +109,8 @@ def measure(count):
     images, labels = (array[: 8 * count] for array in make_data(1))
     data = tf.data.Dataset.from_tensor_slices((images, labels)).batch(8)
     features = vit_tf.submodel(make_vit(), "block00/*/sum")
-    tested = stream.evaluate(analysis.pooled_statistic(), data, features)
+    pooled = analysis.pooled_statistic("cls", features.token_grid)
+    tested = stream.evaluate(pooled, data, features)
     requests = {
         "knn": (analysis.knn_statistic(features, tested, 3, (5,)), features),
         "cka": (analysis.cka_statistic(features), features),
