@@ -46,7 +46,7 @@ def pixels(rng, low=0, high=255):
         (analysis.localization, "map"),
         (
             lambda features, images: analysis.knn_accuracy(
-                features, (images, np.arange(8) % 2), (images, np.arange(8) % 2), 2
+                features, (images, np.arange(8) % 2), (images, np.arange(8) % 2), 2, tokens="all"
             ),
             "flat",
         ),

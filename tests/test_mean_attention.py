@@ -34,6 +34,7 @@ def test_means_of_known_weights(rng):
         chosen = tf.reshape(numbers, (-1,))
         return {f"block{i:02d}/attention/weights": tf.gather(table[i], chosen) for i in range(2)}
 
+    features.integer_images = True  # numbers of images
     result = analysis.mean_attention(features, data, GRID)
     raw, spatial = oracle(weights, prefix=1)
     np.testing.assert_allclose(result["raw"], raw, atol=1e-6)
