@@ -61,9 +61,12 @@ def test_help_names_the_defaults_and_strategies_that_there_are():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_stopped_script_says_so_in_one_line(name, tmp_path, monkeypatch, capsys):
+def test_a_stopped_script_says_so_in_one_line(name, tmp_path, monkeypatch, capsys, request):
     script = importlib.import_module(name)
     arguments = NAMES[name].format(out=tmp_path / "out").split()
+    # What a shell starts in the background ignores Ctrl-C.
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, ignored))
     before = signal.getsignal(signal.SIGTERM)
     for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
 
