@@ -85,7 +85,7 @@ def test_a_stopped_study_goes_on_and_a_finished_one_does_nothing(study, tmp_path
         assert study.main(arguments(tmp_path)) == 0
         assert not measured
     changed = {path.name for path, time in made.items() if path.stat().st_mtime_ns != time}
-    assert changed == {f"{figures[0]}.png", "keys.json", "report.html", "scorecard.nc"}
+    assert changed == {f"{figures[0]}.png", "keys.json", "report.html"}
 
 
 def test_mistakes_are_one_line(study, tmp_path, capsys):
