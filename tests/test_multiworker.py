@@ -107,7 +107,7 @@ def test_only_the_chief_writes(pair, found):
 @pytest.mark.parametrize("name", ["reduce_per_replica", "_maybe_symbolic_build"])
 def test_stock_keras_still_fails(found, name):
     works = [bool(one[f"stock {name}"]) for one in found[0]]
-    assert works == [False, False], f"Keras' own {name} works: vit_tf/distribute/multiworker.py can go"
+    assert works == [False, False], f"Keras' own {name} works: distribute/multiworker.py can go"
 
 
 def test_more_steps_in_one_call_are_refused(found):
