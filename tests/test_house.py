@@ -1,6 +1,7 @@
 """The structure of the package, computed from its files and imports."""
 
 import ast
+import configparser
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -85,3 +86,12 @@ def test_models_and_training_know_nothing_of_analysis():
 def test_plots_load_no_tensorflow():
     code = "import sys, vit_tf.analysis.plots; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_every_folder_of_the_package_is_installed():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    named = set(config["options"]["packages"].split())
+    folders = {path.parent.relative_to(ROOT).parts for path in SOURCES}
+    there = {(*([] if parts[0] == "vit_tf" else ["vit_tf"]), *parts) for parts in folders}
+    assert named == {".".join(parts) for parts in there}
