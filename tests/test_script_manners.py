@@ -32,6 +32,14 @@ NAMES = {
 TINY = "--image-size 16 --patch-size 8 --num-layers 1 --num-heads 1 --hidden-dim 16 --mlp-dim 16"
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """Ctrl-C works, here and in what is started: a shell lets its background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("name", [*NAMES, "benchmark"])
 def test_help_is_there_without_tensorflow(name):
     command = [sys.executable, "-X", "importtime", SCRIPTS / f"{name}.py", "--help"]
@@ -61,12 +69,9 @@ def test_help_names_the_defaults_and_strategies_that_there_are():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_stopped_script_says_so_in_one_line(name, tmp_path, monkeypatch, capsys, request):
+def test_a_stopped_script_says_so_in_one_line(name, tmp_path, monkeypatch, capsys):
     script = importlib.import_module(name)
     arguments = NAMES[name].format(out=tmp_path / "out").split()
-    # What a shell starts in the background ignores Ctrl-C.
-    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
-    request.addfinalizer(lambda: signal.signal(signal.SIGINT, ignored))
     before = signal.getsignal(signal.SIGTERM)
     for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
 
