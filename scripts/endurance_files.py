@@ -16,7 +16,8 @@ import h5py
 import numpy as np
 from PIL import Image
 
-TEMPORARY = (".writing-", ".partial-")
+from vit_tf.files import PARTIAL
+
 CREATED, A_FOLDER = 0x100, 0x40000000  # IN_CREATE, IN_ISDIR
 
 
@@ -48,7 +49,7 @@ class Watch:
             data = data[16 + length :]
             if mask & A_FOLDER:
                 names += self._add(self._folders[folder] / name)
-            elif name.startswith(TEMPORARY):
+            elif name.startswith(PARTIAL):
                 names.append(name)
         return names
 
@@ -59,7 +60,7 @@ class Watch:
             return []
         self._folders[number] = folder
         inside = sorted(folder.iterdir())
-        names = [path.name for path in inside if path.name.startswith(TEMPORARY)]
+        names = [path.name for path in inside if path.name.startswith(PARTIAL)]
         return names + [name for path in inside if path.is_dir() for name in self._add(path)]
 
 
@@ -121,7 +122,7 @@ def compare(folder, reference, tolerance=0.0):
     """
     found, expected = finished(folder), finished(reference)
     problems = [f"{name} is only in one folder" for name in sorted(set(found) ^ set(expected))]
-    left = [p.name for p in Path(folder).rglob(".*") if p.name.startswith(TEMPORARY)]
+    left = [p.name for p in Path(folder).rglob(".*") if p.name.startswith(PARTIAL)]
     problems += [f"{name} is left over" for name in left]
     both = sorted(set(found) & set(expected))
     pairs = {name: (read(found[name]), read(expected[name])) for name in both}

@@ -29,6 +29,7 @@ import numpy as np
 from own_modules import add_imports
 
 import vit_tf
+from vit_tf.files import PARTIAL
 
 
 def main(arguments=None):
@@ -59,7 +60,7 @@ def export(features, folder):
     """
     if folder.exists():
         raise ValueError(f"Expected --out to be a folder that is not there yet. Received: {folder}")
-    partial = folder.with_name(f".writing-{folder.name}")
+    partial = folder.with_name(f"{PARTIAL}{folder.name}")
     shutil.rmtree(partial, ignore_errors=True)
     try:
         features.export(partial, verbose=False)

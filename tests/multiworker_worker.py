@@ -182,6 +182,7 @@ def main(folder, place, addresses):
 
 
 if __name__ == "__main__":
+    cluster.HEARTBEAT = 10  # seconds, so that a worker that dies is missed soon
     signal.alarm(900)  # a worker whose test was killed ends by itself
     try:
         main(Path(sys.argv[1]), *sys.argv[2:])

@@ -110,10 +110,10 @@ def test_harness_sees_what_is_damaged_or_differs(undisturbed, tmp_path):
     for events in (copy / "tensorboard" / "train").iterdir():
         events.unlink()
     assert any(line.startswith("tensorboard is") for line in files.compare(copy, undisturbed, 9)[2])
-    (copy / ".writing-best.keras").touch()
+    (copy / ".partial-best.keras").touch()
     (copy / "log.csv").unlink()
     text = " ".join(files.compare(copy, undisturbed)[2])
-    assert ".writing-best.keras is left over" in text and "log.csv is only in one" in text
+    assert ".partial-best.keras is left over" in text and "log.csv is only in one" in text
     for name in ("model.keras", "state/epoch-0004.npz", "result.json"):
         whole = (copy / name).read_bytes()
         (copy / name).write_bytes(whole[: len(whole) // 2])

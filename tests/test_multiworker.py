@@ -118,7 +118,7 @@ def test_more_steps_in_one_call_are_refused(found):
 def test_a_worker_that_dies_ends_the_other(pair, found):
     folder, workers = pair
     os.kill(workers[1].pid, signal.SIGKILL)
-    assert workers[0].wait(timeout=60) == 1
+    assert workers[0].wait(timeout=120) == 1
     log = (folder / "0.log").read_text()
     assert "lost: Another worker stopped" in log and "goes on from its last saved state" in log
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from vit_tf import BiT, ViT, load_model
 from vit_tf.distribute.strategies import strategy
+from vit_tf.files import PARTIAL
 from vit_tf.training.finetuning import FineTuning
 from vit_tf.training.recipes import Recipe, WarmupDecay, checkpointing, train
 
@@ -188,7 +189,7 @@ def test_resumed_run_is_the_undisturbed_one(undisturbed, tmp_path, monkeypatch, 
         kill_at(context, method, call)
         run(tmp_path)
     (tmp_path / "state").mkdir(exist_ok=True)
-    (tmp_path / "state" / ".writing-epoch-0009.npz").write_bytes(b"half")
+    (tmp_path / "state" / f"{PARTIAL}epoch-0009.npz").write_bytes(b"half")
     resumed, again = run(tmp_path)
     for w, v in zip(resumed.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_allclose(w, v, atol=1e-6)

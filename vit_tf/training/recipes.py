@@ -19,7 +19,7 @@ from vit_tf.training.locks import only_process
 from vit_tf.training.objectives import SoftmaxCrossEntropy, Top1Accuracy
 from vit_tf.training.optimizers import DECAYS, AdamW, WarmupDecay
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("vit_tf.training")
 
 
 @dataclasses.dataclass(frozen=True)
