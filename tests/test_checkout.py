@@ -7,13 +7,12 @@ import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 import vit_tf
 
-ROOT = Path(__file__).parents[1]
 # Those that start other scripts only, in processes of their own, read no package.
 DOORS = [
     path.name

@@ -5,11 +5,10 @@ import configparser
 import subprocess
 import sys
 from graphlib import TopologicalSorter
-from pathlib import Path
 
 import pytest
+from paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 ANALYSIS = ROOT / "analysis"
 SOURCES = [path for folder in ("analysis", "vit_tf") for path in (ROOT / folder).rglob("*.py")]
 

@@ -3,12 +3,11 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from paths import ROOT
 
-README = Path(__file__).resolve().parents[1] / "README.md"
-ROOT = README.parent
+README = ROOT / "README.md"
 
 USE = """
 import numpy as np, sys

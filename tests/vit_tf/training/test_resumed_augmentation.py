@@ -5,14 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from paths import HELPERS
 from resume_worker import ALONE, RECIPES, run
-from test_training import kill_at
+from training_runs import kill_at
 
-WORKER = Path(__file__).parent / "resume_worker.py"
+WORKER = HELPERS / "resume_worker.py"
 
 
 def equal(found, expected):

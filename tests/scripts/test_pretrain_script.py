@@ -7,7 +7,7 @@ import numpy as np
 import pretrain
 import pytest
 from oracles import weights_of
-from test_training import kill_at, read_log
+from training_runs import kill_at, read_log
 
 from vit_tf import MaskedPatchPrediction, ViT, data, load_model
 

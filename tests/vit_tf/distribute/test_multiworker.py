@@ -8,17 +8,17 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import multiworker_worker
 import numpy as np
 import pytest
 import tensorflow as tf
+from paths import HELPERS
 
 from vit_tf import distribute
 from vit_tf.distribute import cluster
 
-WORKER = Path(__file__).with_name("multiworker_worker.py")
+WORKER = HELPERS / "multiworker_worker.py"
 LIMIT = 300
 
 

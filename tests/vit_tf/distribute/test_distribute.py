@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 from unittest import mock
 
 import keras
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import xarray as xr
+from paths import HELPERS
 
 import vit_tf
 from vit_tf import analysis
@@ -220,8 +220,8 @@ with strategy("mirrored").scope():
 
 
 def test_analyses_on_four_replicas_give_what_they_give_on_one_device(tmp_path):
-    tests, path = Path(__file__).parent, tmp_path / "four.npz"
-    subprocess.run([sys.executable, "-c", FOUR, path], cwd=tests, check=True, timeout=300)
+    path = tmp_path / "four.npz"
+    subprocess.run([sys.executable, "-c", FOUR, path], cwd=HELPERS, check=True, timeout=300)
     with np.load(path) as four:
         alone = multiworker_worker.measure(6)
         assert len(four.files) == len(alone) > 5

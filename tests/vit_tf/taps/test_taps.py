@@ -1,12 +1,12 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from paths import ROOT
 
 import vit_tf
 from vit_tf.taps.submodels import depth_order
@@ -248,7 +248,7 @@ def test_recording_in_a_compiled_function(rng):
 
 
 def test_the_patterns_of_the_readme_fit_what_it_says():
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    readme = (ROOT / "README.md").read_text()
     ours = re.search(r'"([^"]*)" fits every model of this package', readme)[1]
     theirs = re.search(r'"([^"]*)" the ResNets of keras.applications', readme)[1]
     assert f'features = vit_tf.submodel(model, "{ours}")' in readme

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_training import kill_at, make_data, make_model, read_log
+from training_runs import kill_at, make_data, make_model, read_log
 
 from vit_tf import FineTuning, Recipe, data, train
 from vit_tf.training.optimizers import SGD, WarmupDecay

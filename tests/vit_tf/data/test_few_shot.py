@@ -2,17 +2,17 @@
 
 import dataclasses
 import importlib
-from pathlib import Path
 
 import numpy as np
 import pytest
+from paths import SHARED
 from PIL import Image
 
 from vit_tf import data
 from vit_tf.data.digits import open_digits
 from vit_tf.data.few_shot import class_rank
 
-TFDS = Path(__file__).parents[1].parent / "shared" / "tfds"
+TFDS = SHARED / "tfds"
 needs_fashion = pytest.mark.skipif(
     not (TFDS / "fashion_mnist").is_dir(), reason=f"no Fashion-MNIST in {TFDS}"
 )

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 from oracles import weights_of
-from test_training import kill_at, read_log
+from training_runs import kill_at, read_log
 
 import vit_tf
 from vit_tf import data, load_model

@@ -3,7 +3,6 @@
 import csv
 import importlib.util
 import shutil
-from pathlib import Path
 
 import keras
 import matplotlib.pyplot as plt
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import xarray as xr
+from paths import SCRIPTS
 
 import vit_tf
 from vit_tf import analysis
@@ -245,7 +245,7 @@ def test_replicas_leave_no_trace():
 
 
 def test_the_script_records_and_trains_as_without_a_recorder(tmp_path):
-    path = Path(__file__).parents[1] / "scripts" / "train.py"
+    path = SCRIPTS / "train.py"
     spec = importlib.util.spec_from_file_location("formation_script", path)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)

@@ -8,6 +8,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from image_folders import arrays, counts, flat_folder, write
+from paths import SHARED
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -15,24 +17,14 @@ from vit_tf import data
 from vit_tf.data import source
 from vit_tf.data.rand_augment import make_rand_augment
 
-TFDS = Path(__file__).parents[1].parent / "shared" / "tfds"
+TFDS = SHARED / "tfds"
 needs_fashion = pytest.mark.skipif(
     not (TFDS / "fashion_mnist").is_dir(), reason=f"no Fashion-MNIST in {TFDS}"
 )
 
 
-def arrays(dataset):
-    """All images and labels of a batched data set."""
-    images, labels = zip(*dataset.as_numpy_iterator(), strict=True)
-    return np.concatenate(images), np.concatenate(labels)
-
-
 def hashes(dataset):
     return [image.tobytes() for image in arrays(dataset)[0]]
-
-
-def counts(dataset):
-    return np.bincount(arrays(dataset)[1]).tolist()
 
 
 # Digits
@@ -263,20 +255,6 @@ def test_importing_the_package_is_light():
 
 
 # Folders
-
-
-def write(path, array, mode=None, **settings):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image = Image.fromarray(np.asarray(array, np.uint8))
-    (image.convert(mode) if mode else image).save(path, **settings)
-    return path
-
-
-def flat_folder(root, rng, sizes=(20, 10), shape=(6, 5, 3)):
-    for name, size in zip(("ape", "bee", "cat"), sizes, strict=False):
-        for number in range(size):
-            write(root / name / f"{number:02}.png", rng.integers(0, 256, shape))
-    return root
 
 
 def pixels(path, **settings):

@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+from paths import SCRIPTS
 
 from vit_tf import data, load_model
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "train.py"
+SCRIPT = SCRIPTS / "train.py"
 TINY = "--image-size 16 --patch-size 8 --num-layers 1 --num-heads 1 --hidden-dim 16 --mlp-dim 16"
 EPOCHS = 25
 

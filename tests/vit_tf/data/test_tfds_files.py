@@ -8,8 +8,8 @@ import pytest
 import requests
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from image_folders import arrays
 from PIL import Image
-from test_data import arrays
 
 from vit_tf import data
 from vit_tf.data.tfds import decode_image

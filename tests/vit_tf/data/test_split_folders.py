@@ -1,7 +1,7 @@
 """Folders of images whose splits are folders: their names, and the classes that they hold."""
 
 import pytest
-from test_data import counts, flat_folder, write
+from image_folders import counts, flat_folder, write
 
 from vit_tf import data
 

@@ -1,6 +1,5 @@
 """Recipes against formulas; killed and resumed runs against undisturbed ones."""
 
-import csv
 import dataclasses
 import json
 import os
@@ -9,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from training_runs import kill_at, make_data, make_model, read_log
 
 from vit_tf import BiT, ViT, load_model
 from vit_tf.distribute.strategies import strategy
@@ -19,34 +19,10 @@ from vit_tf.training.recipes import Recipe, WarmupDecay, checkpointing, train
 RECIPE = Recipe(epochs=5, learning_rate=0.01, warmup_epochs=1.5, ema=0.6, shift=1)
 
 
-def make_model(units=8):
-    """A small classifier with every kind of state: weights, dropout's seed, normalisation."""
-    keras.utils.set_random_seed(3)
-    layers = [keras.layers.Flatten(), keras.layers.Dense(units, "gelu")]
-    layers += [keras.layers.LayerNormalization(), keras.layers.Dropout(0.2), keras.layers.Dense(3)]
-    return keras.Sequential([keras.Input((4, 4, 1)), *layers])
-
-
-def make_data(batch_size=8):
-    """Seeded batches of 40 training and 20 validation examples of three classes."""
-    # TensorFlow mixes the seed of a shuffle with the global one.
-    keras.utils.set_random_seed(3)
-    rng = np.random.default_rng(0)
-    labels = rng.integers(3, size=60).astype("int32")
-    images = np.tanh(labels[:, None, None, None] - 1 + rng.normal(size=(60, 4, 4, 1)))
-    data = tf.data.Dataset.from_tensor_slices((images.astype("float32"), labels))
-    return data.take(40).shuffle(40, seed=5).batch(batch_size), data.skip(40).batch(10)
-
-
 def run(directory, recipe=RECIPE, model=None, data=None, **kwargs):
     """Train in a folder; the model and the history."""
     model = model or make_model()
     return model, train(model, recipe, *(data or make_data()), directory, verbose=0, **kwargs)
-
-
-def read_log(directory):
-    with open(directory / "log.csv") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.fixture(scope="module")
@@ -163,20 +139,6 @@ def test_returned_weights_are_the_average_over_steps():
     trainable = [v.numpy() for v in model.trainable_variables]
     for a, w in zip(average, trainable, strict=True):
         np.testing.assert_allclose(w, a, atol=1e-5)
-
-
-def kill_at(monkeypatch, method, call):
-    """Let a method of `Checkpoint` or a function of its module raise at its n-th call."""
-    owner = checkpointing.Checkpoint if hasattr(checkpointing.Checkpoint, method) else checkpointing
-    real, calls = getattr(owner, method), []
-
-    def dies(*args, **kwargs):
-        calls.append(args)
-        if len(calls) == call:
-            raise KeyboardInterrupt
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(owner, method, dies)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import keras
 import numpy as np
 import pytest
 import xarray as xr
+from coco_files import box, note, write
+from davis_files import write_list, write_video
 from PIL import Image
-from test_coco import box, note, write
-from test_davis import write_list, write_video
-from test_spair import write_image, write_pairs
+from spair_files import write_image, write_pairs
 
 import vit_tf
 

@@ -1,0 +1,28 @@
+"""Folders of small images, and the images and labels of a data set."""
+
+import numpy as np
+from PIL import Image
+
+
+def arrays(dataset):
+    """All images and labels of a batched data set."""
+    images, labels = zip(*dataset.as_numpy_iterator(), strict=True)
+    return np.concatenate(images), np.concatenate(labels)
+
+
+def counts(dataset):
+    return np.bincount(arrays(dataset)[1]).tolist()
+
+
+def write(path, array, mode=None, **settings):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = Image.fromarray(np.asarray(array, np.uint8))
+    (image.convert(mode) if mode else image).save(path, **settings)
+    return path
+
+
+def flat_folder(root, rng, sizes=(20, 10), shape=(6, 5, 3)):
+    for name, size in zip(("ape", "bee", "cat"), sizes, strict=False):
+        for number in range(size):
+            write(root / name / f"{number:02}.png", rng.integers(0, 256, shape))
+    return root

@@ -1,0 +1,47 @@
+"""A small model and small data to train, the log of a run, and runs that are killed."""
+
+import csv
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from vit_tf.training.recipes import checkpointing
+
+
+def make_model(units=8):
+    """A small classifier with every kind of state: weights, dropout's seed, normalisation."""
+    keras.utils.set_random_seed(3)
+    layers = [keras.layers.Flatten(), keras.layers.Dense(units, "gelu")]
+    layers += [keras.layers.LayerNormalization(), keras.layers.Dropout(0.2), keras.layers.Dense(3)]
+    return keras.Sequential([keras.Input((4, 4, 1)), *layers])
+
+
+def make_data(batch_size=8):
+    """Seeded batches of 40 training and 20 validation examples of three classes."""
+    # TensorFlow mixes the seed of a shuffle with the global one.
+    keras.utils.set_random_seed(3)
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=60).astype("int32")
+    images = np.tanh(labels[:, None, None, None] - 1 + rng.normal(size=(60, 4, 4, 1)))
+    data = tf.data.Dataset.from_tensor_slices((images.astype("float32"), labels))
+    return data.take(40).shuffle(40, seed=5).batch(batch_size), data.skip(40).batch(10)
+
+
+def read_log(directory):
+    with open(directory / "log.csv") as file:
+        return list(csv.DictReader(file))
+
+
+def kill_at(monkeypatch, method, call):
+    """Let a method of `Checkpoint` or a function of its module raise at its n-th call."""
+    owner = checkpointing.Checkpoint if hasattr(checkpointing.Checkpoint, method) else checkpointing
+    real, calls = getattr(owner, method), []
+
+    def dies(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(owner, method, dies)
