@@ -96,6 +96,7 @@ def analyze(figures, options):
     import analyze_models
 
     from vit_tf.analysis.study.assemble import write_figures
+    from vit_tf.names import joined
 
     description = common.describe_data(options)
     with reporting.strategy_in(options.out, options.strategy):
@@ -113,9 +114,9 @@ def analyze(figures, options):
             data,
             options.out,
             notes=notes,
-            title=f"What is inside {_listed(names)}",
+            title=f"What is inside {joined(names)}",
             introduction=INTRODUCTION.format(
-                models=_listed(names),
+                models=joined(names),
                 was="was" if len(names) == 1 else "were",
                 tested=options.sizes["test"],
                 data=description.name,
@@ -133,10 +134,6 @@ INTRODUCTION = (
     "others. Nothing was trained here: what a figure shows is what the models brought with them. "
     "What does not apply to a model is listed, with the reason, after the figures."
 )
-
-
-def _listed(names):
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 if __name__ == "__main__":

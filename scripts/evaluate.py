@@ -153,6 +153,7 @@ def run(options):
 
 def evaluate(options):
     """The numbers that the options ask for, as a dict."""
+    from vit_tf.analysis.study.opening import STILL, variation
     from vit_tf.training.evaluation import top_k_accuracy
 
     model = common.open_model(options.model)
@@ -166,7 +167,7 @@ def evaluate(options):
     if not options.no_head:
         scores = model(next(iter(test))[0])
         top = top_k_accuracy(model, relabelled(options, model, scores.shape[-1], known, test))
-        if len(scores) > 1 and 0 < image_values.variation(scores) < image_values.STILL:
+        if len(scores) > 1 and 0 < variation(scores) < STILL:
             warnings = [STILL_SCORES]
     result = {
         "model": options.model,

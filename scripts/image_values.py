@@ -1,10 +1,6 @@
 """Which images a model expects: as told on the command line, or as found out."""
 
-import numpy as np
-
 from vit_tf.preprocessing import Preprocessing, interval
-
-STILL = 1e-3  # share of squares around the mean, in scores or layers that hardly move
 
 
 def add_values(add):
@@ -70,10 +66,3 @@ def values_of(preprocessing, why):
     """Which values images have and where that is known from, as text."""
     order = "" if preprocessing.channel_order == "rgb" else ", blue first"
     return f"values in {interval(*preprocessing.value_range)}{order} ({why})"
-
-
-def variation(values):
-    """Share of the squares of an array of shape (example, ...) that is left around the mean."""
-    values = np.asarray(values, np.float64)
-    total = np.sum(values**2)
-    return np.sum((values - values.mean(axis=0, keepdims=True)) ** 2) / total if total else 0.0

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import math
 import os
 import platform
 import sys
@@ -17,10 +16,6 @@ import vit_tf
 from vit_tf.training.locks import only_process
 
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other than the digits
-EVALUATION_BATCH = 120  # at most
-FEWEST_BATCHES = 8  # for standard errors, which are taken over batches
-SMALLEST_BATCH = 8  # where there would be fewer otherwise: similarities of small ones are noisy
-FIELD_IMAGES = 32
 GALLERY = 2_000  # training images that neighbours are looked for among, at most
 
 
@@ -117,24 +112,24 @@ def read_data(options, description, **images):
         description: the `vit_tf.data.Description` of the data.
         **images: what tells `vit_tf.data.load` the size of the images.
     """
-    from vit_tf.analysis.study.data import Data
+    from vit_tf.analysis.study.data import FIELD_IMAGES, MOST_IN_BATCH, Data, batch_size_of
 
     classes = common.chosen_classes(options)
     source = {"seed": options.seed, "data_dir": options.data_dir, **classes, **images}
     load = partial(vit_tf.data.load, options.data, **source)
-    tested = options.sizes.get("test", EVALUATION_BATCH)
+    tested = options.sizes.get("test", MOST_IN_BATCH)
     size = batch_size_of(tested)
     (test,) = load(splits=("test",), batch_size=size, take=tested)
     (few,) = load(splits=("test",), batch_size=FIELD_IMAGES, take=min(FIELD_IMAGES, tested))
     train, held_out = vit_tf.data.few_shot(
         options.data,
         options.shots,
-        batch_size=EVALUATION_BATCH,
+        batch_size=MOST_IN_BATCH,
         held_out=options.shots,
         **source,
     )
     known = min(description.num_examples["train"], GALLERY)
-    (gallery,) = load(splits=("train",), batch_size=EVALUATION_BATCH, take=known)
+    (gallery,) = load(splits=("train",), batch_size=MOST_IN_BATCH, take=known)
     pixels = tuple(few.element_spec[0].shape[1:3])
     annotated, facts = annotations.read_annotations(options, pixels, images.get("preprocessing"))
     return Data(
@@ -149,26 +144,16 @@ def read_data(options, description, **images):
     )
 
 
-def batch_size_of(examples):
-    """The size of batches of so many examples: nearly alike, and at least 8 where these allow."""
-    from vit_tf.analysis.similarity.cka import LEAST_EXAMPLES
-
-    asked = min(FEWEST_BATCHES, max(1, examples // SMALLEST_BATCH))
-    batches = max(asked, math.ceil(examples / EVALUATION_BATCH))
-    size = math.ceil(examples / batches)
-    large = examples // size + (examples % size >= LEAST_EXAMPLES)
-    return size if large >= batches else examples // batches
-
-
 def provenance(script, options, description):
     """What it takes to repeat a report."""
-    packages = ("vit_tf", "tensorflow", "keras", "numpy", "xarray", "matplotlib")
+    packages = ("tensorflow", "keras", "numpy", "xarray", "matplotlib")
     return {
         "command": " ".join(["python", f"scripts/{script}", *sys.argv[1:]]),
         "data": {"name": options.data, "classes": description.num_classes}
         | {f"{split} images": count for split, count in description.num_examples.items()},
         "options": _chosen(options),
-        "versions": {"python": platform.python_version()} | {p: version(p) for p in packages},
+        "versions": {"python": platform.python_version(), "vit_tf": vit_tf.__version__}
+        | {p: version(p) for p in packages},
         "processor": f"{platform.machine()}, {os.cpu_count()} cores",
         "date": date.today().isoformat(),
     }

@@ -20,6 +20,12 @@ def listed(names, separator=", "):
     return f"{shown}{' and' if separator == ', ' else f'{separator}and'} {more} more"
 
 
+def joined(names):
+    """All of some names as words: `"A, B and C"`."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def file_error(error, path):
     """What an exception says of a file, as words that leave out the path beside which they stand.
 

@@ -6,6 +6,7 @@ import numpy as np
 
 DRAWS = 2000
 Z = 1.96  # 95 % of a normal distribution lie within as many standard deviations
+LEAST_EXAMPLES = 4  # of a batch, for the unbiased HSIC
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.features import of_arrays
 from ..engine.results import listed, model_name, provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from .kernels import layer_gram, pairwise_hsic, ratio_and_jackknife, unbiased
 
-LEAST_EXAMPLES = 4  # of a batch, for the unbiased HSIC
 # Share of the squared size of a kernel that rounding leaves where one example a batch differs.
 NEGLIGIBLE = 1e-10
 

@@ -5,7 +5,6 @@ import logging
 from dataclasses import dataclass, field
 from functools import cache, partial
 from html import escape
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,16 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+import vit_tf
 from vit_tf.files import write_whole
+from vit_tf.names import joined
 
 from .. import plots
 from ..engine.store import fingerprint
 from ..report.page import ReportFigure, write_report
 from .data import make_data
 from .judge import as_dataset, judge
-from .measure import attempt
+from .measure import attempt, measure
 from .models import describe_model
 from .opening import (
     PROBES,
@@ -89,9 +90,10 @@ def write_figures(
     folder = Path(folder)
     pictures, left_out = plan(figures, models, data)
     wanted = [one for picture in pictures for one in picture.of.measurements.values()]
-    results, problems = attempt(wanted, data, folder / "results")
-    if strict and problems:
-        raise ValueError("; ".join(f"{name}: {why}" for name, why in problems.items()))
+    if strict:
+        results, problems = measure(wanted, data, folder / "results"), {}
+    else:
+        results, problems = attempt(wanted, data, folder / "results")
     pictures, failed = without_failures(pictures, results, problems)
     left_out = [*left_out, *failed, *notes, *undefined(results)]
     for what, reasons in left_out:
@@ -187,7 +189,7 @@ def make_report(
         data,
         folder,
         notes=notes,
-        title=title or f"What is inside {' and '.join(models)}",
+        title=title or f"What is inside {joined(models)}",
         introduction=introduction,
         models_table=rows,
     )
@@ -234,7 +236,7 @@ def drawing_code():
     """Facts that change with the code that draws, so that old pictures are drawn again."""
     sources = files(plots).iterdir()
     texts = {path.name: path.read_text("utf-8") for path in sources if path.name.endswith(".py")}
-    return [version("vit_tf"), fingerprint(texts)]
+    return [vit_tf.__version__, fingerprint(texts)]
 
 
 def _save(figure, path):

@@ -1,5 +1,6 @@
 """The images that the measurements of a study read."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.stream import as_dataset
 
 # What a figure may need besides labelled test images, in words.
@@ -74,7 +76,23 @@ class Data:
 
 FIELD_IMAGES = 32
 MOST_IN_BATCH = 120
-BATCHES = 8  # of the test images at least, where there are enough: for standard errors
+FEWEST_BATCHES = 8  # for standard errors, which are taken over batches
+SMALLEST_BATCH = 8  # where there would be fewer otherwise: similarities of small ones are noisy
+
+
+def batch_size_of(examples, fewest=FEWEST_BATCHES, smallest=SMALLEST_BATCH):
+    """The size of batches of so many examples: at most 120, nearly alike, and not too few.
+
+    Args:
+        examples: how many there are.
+        fewest: number of batches at least, where they have `smallest` examples each.
+        smallest: examples of a batch that is small enough.
+    """
+    asked = min(fewest, max(1, examples // smallest))
+    batches = max(asked, math.ceil(examples / MOST_IN_BATCH))
+    size = math.ceil(examples / batches)
+    large = examples // size + (examples % size >= LEAST_EXAMPLES)
+    return size if large >= batches else examples // batches
 
 
 def make_data(images, train, num_classes, optional):
@@ -86,7 +104,7 @@ def make_data(images, train, num_classes, optional):
     Raises:
         ValueError: for labels that are no integers, or labelled images of a single batch.
     """
-    test = _batched(images, BATCHES)
+    test = _batched(images)
     few = test.unbatch().take(FIELD_IMAGES).batch(FIELD_IMAGES)
     optional = {
         name: made if callable(made) else lambda made=made: made for name, made in optional.items()
@@ -94,7 +112,7 @@ def make_data(images, train, num_classes, optional):
     facts = {"test": _told(images)}
     if train is None:
         return Data(test, few, facts=facts, optional=optional)
-    labelled = _batched(train, 2)
+    labelled = _batched(train, fewest=2, smallest=1)
     if not isinstance(labelled.element_spec, tuple) or labelled.cardinality() == 1:
         raise ValueError(
             "Expected train to be at least two batches of (images, labels). "
@@ -113,13 +131,12 @@ def make_data(images, train, num_classes, optional):
     )
 
 
-def _batched(images, least):
-    """Batches, of arrays at least so many where they have as many times 4 examples."""
+def _batched(images, **sizes):
+    """Batches of a data set as they are, of arrays as `batch_size_of` has them."""
     leaves = images if isinstance(images, tuple) else (images,)
     if not all(isinstance(leaf, np.ndarray) for leaf in leaves):
         return as_dataset(images)
-    count = len(leaves[0])
-    return as_dataset(images, batch_size=max(4, min(MOST_IN_BATCH, -(-count // least))))
+    return as_dataset(images, batch_size=batch_size_of(len(leaves[0]), **sizes))
 
 
 def _told(images):

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import combinations, permutations, product
 from typing import Any
 
+from vit_tf.names import joined
+
 from .measurement import Measurement
 from .models import ROLES, Lacking, StudyModel
 
@@ -108,8 +110,7 @@ class Figure:
         own = [number for number in self.numbers.split() if not number.islower()]
         tables = [number[1:] for number in own if number.startswith("T")]
         figures = [number for number in own if not number.startswith("T")]
-        both = _listed("Figure", figures), _listed("Table", tables)
-        return " and ".join(filter(None, both))
+        return " and ".join(filter(None, [_listed("Figure", figures), _listed("Table", tables)]))
 
     def select(self, models):
         """The pictures of these models: pair of a list of `Selection`, and of sentences why not."""
@@ -117,11 +118,7 @@ class Figure:
 
 
 def _listed(word, numbers):
-    if not numbers:
-        return ""
-    *first, last = numbers
-    plural = "s" if first else ""
-    return f"{word}{plural} {' and '.join(filter(None, [', '.join(first), last]))}"
+    return f"{word}{'s' if len(numbers) > 1 else ''} {joined(numbers)}" if numbers else ""
 
 
 @dataclass(frozen=True)
@@ -239,14 +236,15 @@ def _together(selector, models, measure):
     found, reasons = _each(selector, models, measure)
     if not found:
         return [], reasons
-    chosen = tuple(model for selection in found for model in selection.models)
+    chosen = tuple(selection.models[0] for selection in found)
     measurements, beside = {}, {}
-    for model in (*chosen, *playing(models, *selector.baselines)):
-        if model in chosen:
-            trained = model.of if model.role == "seed" else model
-            measurements |= _labelled(measure(model), trained.name)
-        elif model.of in chosen and (measured := _measured(measure, model)[0]) is not None:
-            beside |= _labelled(measured, model.name)
+    for model, selection in zip(chosen, found, strict=True):
+        trained = model.of if model.role == "seed" else model
+        measurements |= _labelled(selection, trained.name)
+    for model in playing(models, *selector.baselines):
+        measured = _measured(measure, model)[0] if model.of in chosen else None
+        if measured is not None:
+            beside |= _labelled(_selection((model,), measured, ""), model.name)
     return [Selection(chosen, measurements | beside, baselines=tuple(beside))], reasons
 
 
@@ -293,8 +291,8 @@ def _selection(models, measured, label):
     return Selection(models, {label: measured}, alone=True)
 
 
-def _labelled(measured, name):
+def _labelled(selection, name):
     """The measurements of a model by label: its name, with their own labels if they are several."""
-    if not isinstance(measured, dict):
-        return {name: measured}
-    return {f"{name}: {label}": one for label, one in measured.items()}
+    if selection.alone:
+        return dict.fromkeys([name], *selection.measurements.values())
+    return {f"{name}: {label}": one for label, one in selection.measurements.items()}

@@ -9,7 +9,8 @@ import logging
 import time
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
+
+import vit_tf
 
 from ..engine.derived import choose
 from ..engine.results import name_models
@@ -100,7 +101,7 @@ def attempt(wanted, data, folder):
 def _key(measurement, data):
     models = [model.key for model in measurement.all_models]
     facts = data.facts | data.optional_facts.get(measurement.data, {})
-    return fingerprint(measurement.name, version("vit_tf"), models, facts)
+    return fingerprint(measurement.name, vit_tf.__version__, models, facts)
 
 
 def _missing(table, results):

@@ -84,9 +84,7 @@ class OwnPasses(Measurement):
     make: Callable[..., Any]
 
 
-def statistic(
-    analysis, models, taps, make, *, reads="test", inputs=(), kept=True, view=None, name=None
-):
+def statistic(analysis, models, taps, make, *, reads="test", inputs=(), kept=True, view=None):
     """A measurement that rides in a pass with others.
 
     Args:
@@ -94,12 +92,11 @@ def statistic(
         models: a `StudyModel`, or a tuple of several.
         taps: names of the taps that are looked at; of several models a list for each.
         make, inputs, reads, kept, view: as the attributes of `SharedPass`.
-        name: of the result, where it is another.
     """
     if isinstance(models, StudyModel):
         models, taps = (models,), (taps,)
     return SharedPass(
-        name or name_of(analysis, *models),
+        name_of(analysis, *models),
         tuple(models),
         tuple(inputs),
         reads,

@@ -8,7 +8,6 @@ import analyze_models
 import keras
 import numpy as np
 import pytest
-import reporting
 import tensorflow as tf
 import xarray as xr
 
@@ -16,6 +15,7 @@ import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine import stream
 from vit_tf.analysis.study import assemble, opening
+from vit_tf.analysis.study.data import batch_size_of
 from vit_tf.analysis.study.models import slug
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.taps.submodels import FACTS
@@ -53,7 +53,7 @@ def run(out, *arguments):
 
 @pytest.fixture(scope="module")
 def images():
-    size = reporting.batch_size_of(60)
+    size = batch_size_of(60)
     (test,) = vit_tf.data.load("digits", image_size=16, splits=("test",), take=60, batch_size=size)
     return test
 
@@ -182,14 +182,14 @@ def test_the_grid_of_tokens_is_found_before_what_pools_them():
 
 def test_there_are_at_least_eight_batches_where_the_images_allow():
     for examples in range(1, 3000):
-        size = reporting.batch_size_of(examples)
+        size = batch_size_of(examples)
         whole = [size] * (examples // size) + [examples % size] * (examples % size > 0)
         large = [count for count in whole if count >= 4]  # as a smaller one has no CKA
         assert 1 <= size <= 120
         assert len(large) >= min(8, max(examples // 8, 1)) or examples < 4, examples
     # Large data keep the batches, and so the results, that they had.
-    assert [reporting.batch_size_of(n) for n in (2000, 1000, 960)] == [118, 112, 120]
-    assert [reporting.batch_size_of(n) for n in (360, 100, 64, 32, 4)] == [45, 13, 8, 8, 4]
+    assert [batch_size_of(n) for n in (2000, 1000, 960)] == [118, 112, 120]
+    assert [batch_size_of(n) for n in (360, 100, 64, 32, 4)] == [45, 13, 8, 8, 4]
 
 
 def test_mistakes_are_one_line(files, tmp_path, capsys):

@@ -6,18 +6,7 @@ import os
 import tensorflow as tf
 
 from vit_tf.distribute import cluster
-from vit_tf.distribute.cluster import is_chief, wait_for_workers
 from vit_tf.names import choose
-
-__all__ = [
-    "STRATEGIES",
-    "full_batches",
-    "is_chief",
-    "is_tpu",
-    "steps_per_execution",
-    "strategy",
-    "wait_for_workers",
-]
 
 # Steps that a TPU takes between two answers to its host, at most.
 TPU_STEPS = 50

@@ -7,7 +7,7 @@ import xarray as xr
 
 from ...engine.estimates import Sample, bootstrap, difference, lower, rank_correlation
 from ...engine.pooling import pooled_statistic
-from ...engine.results import expect_variable, layer_names
+from ...engine.results import KEPT, expect_variable, layer_names
 from ...engine.tokens import grid_of
 from ...plots.features import plot_clustering
 from ...probes.clustering import cluster_scores, object_statistic
@@ -17,9 +17,6 @@ from ...study.measurement import statistic, task
 from ...study.models import BASELINES, MOST_PANELS, spread
 from ..chapters import CLASSES, OBJECTS
 from . import WALMER
-
-# The names of kept results.
-POOLED = {"cls": "first", "all": "mean", "spatial": "rest"}
 
 
 def summary(model):
@@ -50,7 +47,7 @@ def clustering_of(model, tokens=None):
     """Agreement of clusters of images with their classes."""
     tokens = tokens or summary(model)
     return task(
-        f"clustering_{POOLED[tokens]}",
+        f"clustering_{KEPT[tokens]}",
         model,
         lambda pooled: cluster_scores(model, pooled),
         reads="test",

@@ -1,0 +1,26 @@
+# The public names: read by `lazy_loader` in `__init__.py`, and by editors.
+from . import analysis as analysis
+from . import data as data
+from . import distribute as distribute
+from .checkpoints.loading import load_pretrained as load_pretrained
+from .checkpoints.names import list_pretrained as list_pretrained
+from .models.beit import BEiT as BEiT
+from .models.bit import BiT as BiT
+from .models.clip import CLIPViT as CLIPViT
+from .models.fresh import fresh_copy as fresh_copy
+from .models.mixer import Mixer as Mixer
+from .models.resolution import at_resolution as at_resolution
+from .models.vit import ViT as ViT
+from .preprocessing import Preprocessing as Preprocessing
+from .taps.flops import count_flops as count_flops
+from .taps.saving import load_features as load_features
+from .taps.saving import load_model as load_model
+from .taps.submodels import submodel as submodel
+from .tokens import TokenGrid as TokenGrid
+from .training.finetuning import FineTuning as FineTuning
+from .training.masked_patches import MaskedPatchPrediction as MaskedPatchPrediction
+from .training.pretraining import Pretraining as Pretraining
+from .training.recipes import Recipe as Recipe
+from .training.recipes import train as train
+
+__version__: str
