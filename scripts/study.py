@@ -1,14 +1,16 @@
 """Trains vision models, measures what they have learned and writes a report.
 
-Vision Transformers (with a CLS token, with average pooling, without the skips of a block, on
-fractions of the data, from other first weights, before and after fine-tuning), a BiT ResNet and an
-MLP-Mixer of like size are trained on one data set, as far as the figures asked for need them and
-unless they were before; every analysis runs on the test images. The report, its figures (PNG), the
-results (netCDF) and the models (.keras) lie in the output folder. A run that was stopped goes on
-where it was; one with nothing changed does no work.
+Three models of like size, Vision Transformers with a CLS token and with average pooling and a BiT
+ResNet, are trained on one data set and measured on its test images. --full trains all models that
+the papers' figures are about: an MLP-Mixer too, and ViTs without the skips of a block, on fractions
+of the data, from other first weights, before and after fine-tuning; --figures trains those that the
+chosen figures need. The report, its figures (PNG), the results (netCDF) and the models (.keras) lie
+in the output folder. A run that was stopped goes on where it was; one with nothing changed does no
+work.
 
 Examples:
     python scripts/study.py
+    python scripts/study.py --full
     python scripts/study.py --list
     python scripts/study.py --figures 1,7,9
     python scripts/study.py --data fashion_mnist --data-dir ~/tensorflow_datasets
@@ -32,29 +34,8 @@ log = logging.getLogger("vit_tf.study")
 # What suits a data set on two CPU cores; each field is a flag too.
 DIGITS = {"epochs": 20, "bit_epochs": 10, "shift": 2}
 OTHERS = {"epochs": 9, "bit_epochs": 3, "shift": 0}
-
-
-def train_models(figures, options, num_classes):
-    """The models that the figures need, trained: list of `StudyModel`, and rows about them."""
-    import study_models
-
-    from vit_tf.analysis.study.opening import baselines_of
-
-    plans = study_models.needed(study_models.make_plans(options, num_classes), figures)
-    models, rows = {}, []
-    for number, plan in enumerate(plans, start=1):
-        log.info("[model %d/%d] %s", number, len(plans), plan.name)
-        found = study_models.trained(plan, options)
-        log.info("%s: %s %% of the test images", plan.name, found["row"]["test accuracy (%)"])
-        models[plan.name] = study_models.under_study(plan, found, models.get(plan.of), options)
-        rows.append(found["row"])
-    baselines = [
-        baseline
-        for model in models.values()
-        if model.role == "vit"
-        for baseline in baselines_of(model, study_models.untrained(model, options))
-    ]
-    return [*models.values(), *baselines], rows
+# The parts of the models that are trained unless more are asked for.
+QUICK = ("vit", "gap", "resnet")
 
 
 INTRODUCTION = (
@@ -73,6 +54,7 @@ def parse(arguments):
     add = parser.add_argument
     common.add_source(add)
     reporting.add_figures(add)
+    add("--full", action="store_true", help="train all models of the papers' figures")
     add("--out", type=Path, help="output folder (default: study_DATA)")
     add("--image-size", type=int, default=32, help="pixels, a multiple of 8 (default: 32)")
     add("--take", type=int, help="training images (default: all, of large data 24,000)")
@@ -113,19 +95,29 @@ def run(options):
 
 def make_study(figures, options):
     """Train what these figures need, measure, draw and write the report."""
+    import study_models
+    from progress import Progress
+
     from vit_tf.analysis.study.assemble import write_figures
 
     description = common.describe_data(options)
     options.sizes = reporting.subset_sizes(options, description)
+    plans = study_models.needed(study_models.make_plans(options, description.num_classes), figures)
+    if not options.full and not options.figures:
+        plans = [plan for plan in plans if plan.role in QUICK]
+    progress = Progress(study_models.expected_seconds(plans, options))
+    log.info(study_models.outline(plans, options, progress.seconds))
     data = reporting.read_data(options, description, image_size=options.image_size)
-    with reporting.strategy_in(options.out, options.strategy):
-        models, rows = train_models(figures, options, description.num_classes)
+    with reporting.strategy_in(options.out, options.strategy), progress.shown():
+        models, rows = study_models.train_all(plans, options, progress)
         return write_figures(
             figures,
             models,
             data,
             options.out,
             strict=True,
+            elsewhere=f'"python scripts/study.py --data {options.data} --full" measures it.',
+            progress=progress,
             title=f"What {len(rows)} vision models learned from {description.name}",
             introduction=INTRODUCTION.format(options=options, description=description),
             models_table=rows,

@@ -16,6 +16,8 @@ import vit_tf
 from vit_tf import TokenGrid
 from vit_tf.analysis.engine.store import fingerprint
 from vit_tf.analysis.study.models import StudyModel, slug
+from vit_tf.analysis.study.opening import baselines_of
+from vit_tf.names import joined
 from vit_tf.training import checkpointing
 
 log = logging.getLogger("vit_tf.study")
@@ -127,6 +129,54 @@ def needed(plans, figures):
     return [plan for plan in plans if plan in chosen or plan.name in origins]
 
 
+# On two CPU cores: to trace and compile a training, for 1,000 images of 32 pixels in an epoch of a
+# transformer and of the ResNet, and for each model that is measured and for its pictures.
+COMPILING, MEASURING, DRAWING = 12, 25, 8
+PER_THOUSAND = {vit_tf.BiT: 5.0}
+OF_OTHERS = 1.6
+
+
+def expected_seconds(plans, options):
+    """How long each training, the measurements and the pictures may take on two cores: dict."""
+    pixels = (options.image_size / 32) ** 2
+    stages = {}
+    for plan in plans:
+        images = plan.fraction**0.5 * options.sizes["train"] * (1 if plan.half is None else 0.5)
+        each = PER_THOUSAND.get(plan.model, OF_OTHERS) * pixels
+        stages[plan.name] = COMPILING + plan.recipe.epochs * images / 1000 * each
+    return stages | {"measuring": MEASURING * len(plans), "drawing": DRAWING * len(plans)}
+
+
+def outline(plans, options, seconds):
+    """What a study will do and how long it may take, as a sentence."""
+    names = joined([plan.name for plan in plans])
+    sizes = options.sizes
+    return (
+        f"{names} {'are' if len(plans) > 1 else 'is'} trained on {sizes['train']} images and "
+        f"measured on {sizes['test']}, unless they were before: about "
+        f"{max(1, round(seconds / 60))} minutes on two cores. Results: {options.out}"
+    )
+
+
+def train_all(plans, options, progress):
+    """The models of these plans, trained: list of `StudyModel`, and rows about them."""
+    models, rows = {}, []
+    for number, plan in enumerate(plans, start=1):
+        log.info("[model %d/%d] %s", number, len(plans), plan.name)
+        progress(plan.name, 0, 1, f"training of {plan.name}")
+        found = trained(plan, options, [progress.callback(plan.name)])
+        log.info("%s: %s %% of the test images", plan.name, found["row"]["test accuracy (%)"])
+        models[plan.name] = under_study(plan, found, models.get(plan.of), options)
+        rows.append(found["row"])
+    baselines = [
+        baseline
+        for model in models.values()
+        if model.role == "vit"
+        for baseline in baselines_of(model, untrained(model, options))
+    ]
+    return [*models.values(), *baselines], rows
+
+
 def under_study(plan, found, origin, options):
     """A trained model of the study as a `StudyModel`, which is loaded when it is first needed.
 
@@ -193,7 +243,7 @@ def model_path(plan, options):
     return options.out / "models" / f"{plan.slug}.keras"
 
 
-def trained(plan, options):
+def trained(plan, options, callbacks=()):
     """Facts about the trained model of a plan, which is made now unless it was before.
 
     Returns:
@@ -206,7 +256,7 @@ def trained(plan, options):
         facts = json.loads(note.read_text())
         if facts["key"] == key:
             return facts | {"grid": facts["grid"] and TokenGrid(**facts["grid"])}
-    row, model = _train(plan, options, key)
+    row, model = _train(plan, options, key, callbacks)
     note.unlink(missing_ok=True)  # lest a run that stops here leave it beside another model
     checkpointing.save_model(model, path)
     grid = model.token_grid and dataclasses.asdict(model.token_grid)
@@ -215,7 +265,7 @@ def trained(plan, options):
     return {"key": key, "row": row, "taps": model.taps, "grid": model.token_grid}
 
 
-def _train(plan, options, key):
+def _train(plan, options, key, callbacks):
     """The model of a plan, trained, and its line in the report's table."""
     start = time.perf_counter()
     keras.utils.set_random_seed(options.seed + plan.seed)
@@ -226,7 +276,9 @@ def _train(plan, options, key):
         if plan.start is not None:
             _copy_body(vit_tf.load_model(model_path(plan.start, options)), model)
         directory = options.out / "training" / f"{plan.slug}-{key}"
-        vit_tf.train(model, plan.recipe, train, validation, directory)
+        vit_tf.train(
+            model, plan.recipe, train, validation, directory, verbose=0, callbacks=callbacks
+        )
         accuracy = model.evaluate(test, verbose=0, return_dict=True)["accuracy"]
     row = {
         "model": plan.name,

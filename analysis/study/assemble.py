@@ -1,24 +1,20 @@
 """A report of models: what applies is planned, measured, drawn, judged and written."""
 
-import json
 import logging
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-import vit_tf
 from vit_tf.files import write_whole
 from vit_tf.names import joined
 
-from .. import plots
-from ..engine.store import fingerprint
-from ..report.page import ReportFigure, write_report
+from ..report.drawing import draw
+from ..report.page import write_report
 from .data import make_data
 from .judge import as_dataset, judge
 from .measure import attempt, measure
@@ -61,7 +57,18 @@ class Report:
 
 
 def write_figures(
-    figures, models, data, folder, *, strict=False, notes=(), models_table=(), timings=(), **page
+    figures,
+    models,
+    data,
+    folder,
+    *,
+    strict=False,
+    elsewhere="",
+    progress=None,
+    notes=(),
+    models_table=(),
+    timings=(),
+    **page,
 ):
     """The report of these models: every figure that applies, with the scorecard.
 
@@ -74,6 +81,9 @@ def write_figures(
         data: the `Data` that the measurements read.
         folder: path of the report's folder.
         strict: whether a measurement that fails is an error; else the report says so.
+        elsewhere: sentence on how figures and findings of models that are not here are had.
+        progress: function that is called before each step with `"measuring"` or `"drawing"`, how
+            many steps of that are done, of how many, and what is next, in words; or None.
         notes: further entries of what is not shown, as `Report.left_out`.
         models_table: rows about the models, as `models` of `write_report`.
         timings: rows that come before those of the passes.
@@ -88,12 +98,13 @@ def write_figures(
     from vit_tf.distribute import is_chief
 
     folder = Path(folder)
-    pictures, left_out = plan(figures, models, data)
+    pictures, left_out = plan(figures, models, data, elsewhere)
+    measuring = partial(progress, "measuring") if progress else None
     wanted = [one for picture in pictures for one in picture.of.measurements.values()]
     if strict:
-        results, problems = measure(wanted, data, folder / "results"), {}
+        results, problems = measure(wanted, data, folder / "results", measuring), {}
     else:
-        results, problems = attempt(wanted, data, folder / "results")
+        results, problems = attempt(wanted, data, folder / "results", measuring)
     pictures, failed = without_failures(pictures, results, problems)
     left_out = [*left_out, *failed, *notes, *undefined(results)]
     for what, reasons in left_out:
@@ -104,8 +115,8 @@ def write_figures(
     if not is_chief():
         return None
     results = {name: result for name, result in results.items() if result is not None}
-    drawn = draw(pictures, results, folder)
-    claims = judge(figures, models, results)
+    drawn = draw(pictures, results, folder, partial(progress, "drawing") if progress else None)
+    claims = judge(figures, models, results, elsewhere)
     if claims:
         _keep_scorecard(folder / "results" / "scorecard.nc", as_dataset(claims))
     for claim in claims:
@@ -192,71 +203,6 @@ def make_report(
         title=title or f"What is inside {joined(models)}",
         introduction=introduction,
         models_table=rows,
-    )
-
-
-def draw(pictures, results, folder):
-    """Every picture as a PNG in `folder / "figures"`; none is drawn twice.
-
-    Where a sentence says all there is to see, it stands in the picture's place.
-
-    Args:
-        pictures: list of `Picture` from `plan.plan`.
-        results: dict from result name to result, as `measure` returns it.
-        folder: path of the report's folder, which holds `results` too.
-
-    Returns:
-        List of (chapter, `ReportFigure`).
-    """
-    manifest = folder / "figures" / "keys.json"
-    keys = json.loads(manifest.read_text()) if manifest.exists() else {}
-    drawn = []
-    for picture in pictures:
-        chosen = {label: results[one.name] for label, one in picture.of.measurements.items()}
-        caption = picture.caption(chosen)
-        path = folder / "figures" / f"{picture.name}.png"
-        instead = picture.figure.instead
-        if instead and (sentence := instead(chosen)):
-            path.unlink(missing_ok=True)
-            drawn.append((picture.figure.chapter, _report_figure(picture, sentence, chosen, None)))
-            continue
-        made_of = {label: result.attrs["key"] for label, result in chosen.items()}
-        key = fingerprint(made_of, picture.title, caption, drawing_code())
-        if keys.get(picture.name) != key or not path.exists():
-            log.info("drawing %s", picture.name)
-            _save(picture.draw(chosen), path)
-            keys[picture.name] = key
-            write_whole(manifest, lambda partial: partial.write_text(json.dumps(keys, indent=1)))
-        drawn.append((picture.figure.chapter, _report_figure(picture, caption, chosen, path)))
-    return drawn
-
-
-@cache
-def drawing_code():
-    """Facts that change with the code that draws, so that old pictures are drawn again."""
-    sources = files(plots).iterdir()
-    texts = {path.name: path.read_text("utf-8") for path in sources if path.name.endswith(".py")}
-    return [vit_tf.__version__, fingerprint(texts)]
-
-
-def _save(figure, path):
-    import matplotlib.pyplot as plt
-
-    write_whole(path, partial(figure.savefig, dpi=150))
-    plt.close(figure)
-
-
-def _report_figure(picture, caption, chosen, path):
-    return ReportFigure(
-        name=picture.name,
-        title=picture.title,
-        caption=caption,
-        paper=picture.figure.reference,
-        source=picture.figure.paper.source,
-        alt=f"{picture.title}. {caption}",
-        png=path,
-        results=[f"results/{one.name}.nc" for one in picture.of.measurements.values()],
-        interactive=picture.interactive(chosen),
     )
 
 

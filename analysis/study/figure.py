@@ -98,10 +98,8 @@ class Figure:
     @property
     def choices(self):
         """The numbers that choose it, `("W.3", "W.14")`."""
-        own = [
-            number if number.islower() else f"{self.paper.prefix}{number}"
-            for number in self.numbers.split()
-        ]
+        prefix = self.paper.prefix
+        own = [n if n.islower() else f"{prefix}{n}" for n in self.numbers.split()]
         return (*own, *self.also.split())
 
     @property
@@ -160,6 +158,11 @@ class Selector:
     def _words(self):
         trained = [role for role in self.all_roles if role not in ("vit", "gap", "resnet")]
         return " and ".join(ROLES[role] for role in trained)
+
+    def lacking(self, models):
+        """Models of the parts that none of these plays, in words: "a ViT and a ResNet"."""
+        roles = [role for role in self.all_roles if not playing(models, role)]
+        return joined(dict.fromkeys(ROLES[role] for role in roles) or ["other models"])
 
     def of(self, models):
         """The models that play one of the roles, and those without a part."""
@@ -293,6 +296,5 @@ def _selection(models, measured, label):
 
 def _labelled(selection, name):
     """The measurements of a model by label: its name, with their own labels if they are several."""
-    if selection.alone:
-        return dict.fromkeys([name], *selection.measurements.values())
-    return {f"{name}: {label}": one for label, one in selection.measurements.items()}
+    labels = [name if selection.alone else f"{name}: {label}" for label in selection.measurements]
+    return dict(zip(labels, selection.measurements.values(), strict=True))

@@ -169,7 +169,7 @@ def scorecard(
     ]
 
 
-def judge(figures, models, results):
+def judge(figures, models, results, elsewhere=""):
     """The findings that these figures bear on, as far as these models and results decide them.
 
     A finding is measured on every set of models that can play its parts (`StudyModel.part`).
@@ -178,6 +178,7 @@ def judge(figures, models, results):
         figures: list of `Figure`.
         models: list of `StudyModel`.
         results: dict from result name to labelled result.
+        elsewhere: sentence on how findings about models that are not here are measured.
 
     Returns:
         List of `Claim`, as `scorecard` returns it.
@@ -192,7 +193,8 @@ def judge(figures, models, results):
                 block = players["without"].detail if "without" in players else None
                 names = tuple(model.name for model in players.values()) if len(casts) > 1 else ()
                 found = _findable(results, accuracy, block)
-                claims.append(_claim(figure, finding, cast | {"block": block}, found, names))
+                cast |= {"block": block}
+                claims.append(_claim(figure, finding, cast, found, names, elsewhere))
     return claims
 
 
@@ -252,7 +254,7 @@ def _from_the_middle(model, variant):
     return abs(blocks.index(variant.detail) - len(blocks) // 2)
 
 
-def _claim(figure, finding, cast, found, models=()):
+def _claim(figure, finding, cast, found, models=(), elsewhere=""):
     """A finding, measured if its models and results are there."""
     value = low = high = np.nan
     used = ()
@@ -264,6 +266,8 @@ def _claim(figure, finding, cast, found, models=()):
         estimate = finding.statistic(*(found[name] for name in names))
     except ValueError as error:
         result, text = "not measured", str(error)
+        if elsewhere and not all(cast.get(role) for role in _roles(finding)):
+            text = f"{text} {elsewhere}"
     else:
         value, low, high = estimate.value, estimate.low, estimate.high
         result = verdict(low, high, finding.line, finding.direction)

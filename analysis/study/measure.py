@@ -32,7 +32,7 @@ WORDS = {
 }
 
 
-def measure(wanted, data, folder):
+def measure(wanted, data, folder, progress=None):
     """Every measurement wanted, kept in a folder so that none is made twice.
 
     Arguments and the dict are those of `attempt`.
@@ -40,7 +40,7 @@ def measure(wanted, data, folder):
     Raises:
         ValueError: at the end, naming the measurements that failed and why.
     """
-    results, problems = attempt(wanted, data, folder)
+    results, problems = attempt(wanted, data, folder, progress)
     failed = {}
     for name, reason in problems.items():
         failed.setdefault(reason, []).append(name)
@@ -49,7 +49,7 @@ def measure(wanted, data, folder):
     return results
 
 
-def attempt(wanted, data, folder):
+def attempt(wanted, data, folder, progress=None):
     """Every measurement wanted that can be made, kept in a folder so that none is made twice.
 
     What one pass measures is saved as soon as the pass is over. A measurement that fails does not
@@ -59,6 +59,8 @@ def attempt(wanted, data, folder):
         wanted: list of measurements, made by `statistic` and `task`.
         data: the `Data`.
         folder: path of the folder of netCDF files.
+        progress: function that is called before each pass with its number from 0 on, how many
+            there are, and what it measures, in words; or None.
 
     Returns:
         Pair of a dict from result name to result, those that others are made of included and None
@@ -76,6 +78,8 @@ def attempt(wanted, data, folder):
     schedule = _schedule(missing)
     for number, together in enumerate(schedule, start=1):
         place = f"[{number}/{len(schedule)}]"
+        if progress:
+            progress(number - 1, len(schedule), together.title)
         log.info("%s %s: %d results", place, together.title, len(together.measurements))
         start = time.perf_counter()
         finishes = _make(together.measurements, data, results, problems)

@@ -102,8 +102,13 @@ def choose_figures(numbers=(), figures=None):
     return [f for f in figures if not numbers or set(numbers) & set(f.choices)]
 
 
-def plan(figures, models, data):
+def plan(figures, models, data, elsewhere=""):
     """What is drawn of these models and of this `Data`, and what is not.
+
+    Args:
+        figures, models, data: lists of `Figure` and of `StudyModel`, and the `Data`.
+        elsewhere: sentence on how figures of models that are not here are had; without it they are
+            left out in silence.
 
     Returns:
         Pair of a list of `Picture`, and of a list of (what a figure is, list of sentences on why it
@@ -112,6 +117,8 @@ def plan(figures, models, data):
     pictures, left_out = [], []
     for figure in figures:
         selections, reasons = figure.select(models)
+        if elsewhere and not selections and not reasons:
+            reasons = [f"It takes {figure.models.lacking(models)}. {elsewhere}"]
         needed = [_reads(selection) for selection in selections]
         absent = [data.lacks(reads) for reads in needed]
         pictures += [

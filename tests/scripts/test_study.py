@@ -8,10 +8,14 @@ import pytest
 import study as study_script
 import study_models
 import xarray as xr
+from progress import Progress
 
 import vit_tf
 from vit_tf.analysis.engine import stream
+from vit_tf.analysis.study.data import Data
+from vit_tf.analysis.study.judge import judge
 from vit_tf.analysis.study.plan import all_figures, choose_figures
+from vit_tf.analysis.study.plan import plan as plan_pictures
 from vit_tf.training import recipes
 
 
@@ -108,6 +112,50 @@ def test_only_the_models_of_the_chosen_figures_are_trained(study, tmp_path, monk
     assert study.main([*arguments(tmp_path), "--figures", "8,12"]) == 0
     assert len(trained) == 1
     assert not list((tmp_path / "results").glob("*bit*"))
+
+
+@pytest.mark.parametrize(
+    "flags, names",
+    [
+        ([], ["ViT-CLS", "ViT-GAP", "BiT"]),
+        (
+            ["--figures", "8"],
+            ["ViT-CLS", *(f"ViT-CLS without skips in block{i:02}" for i in (1, 3, 5))],
+        ),
+        (["--full"], None),
+    ],
+)
+def test_three_models_are_trained_unless_more_are_asked_for(tmp_path, monkeypatch, flags, names):
+    seen = []
+
+    def stop(plans, options, progress):
+        seen.extend(plan.name for plan in plans)
+        assert progress.seconds > 0 and len(progress._stages) == len(plans) + 2
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(study_models, "train_all", stop)
+    assert study_script.main(["--out", str(tmp_path), *flags]) == 130
+    every = [plan.name for plan in study_models.make_plans(study_script.parse([]), 10)]
+    assert seen == (names or every)
+
+
+def test_what_takes_other_models_says_how_it_is_measured():
+    figures = choose_figures(["8"])
+    (entry,) = plan_pictures(figures, [], Data(None, None), "Run that.")[1]
+    lacking = "a ViT with a CLS token and models trained without the skips of a block"
+    assert entry[1] == [f"It takes {lacking}. Run that."]
+    for claim in judge(figures, [], {}, "Run that."):
+        assert claim.verdict == "not measured" and claim.explanation.endswith("Run that.")
+    assert plan_pictures(figures, [], Data(None, None))[1] == []
+
+
+def test_the_bar_counts_stages_by_their_length(capsys):
+    progress = Progress({"training": 30.0, "measuring": 10.0})
+    with progress.shown():
+        progress("training", 1, 2)
+        assert progress.done == 15
+        progress("measuring", 1, 4, "CKA")
+        assert progress.done == 32.5 and progress.seconds == 40
 
 
 def test_list_names_every_figure(study, capsys):

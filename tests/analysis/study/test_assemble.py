@@ -13,7 +13,7 @@ from vit_tf.analysis.papers.chapters import STRUCTURE
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.walmer.section4_heads import FIGURE_18
 from vit_tf.analysis.plots.attention import KIND_COLOURS, KINDS, one_kind
-from vit_tf.analysis.study import assemble
+from vit_tf.analysis.report import drawing
 from vit_tf.analysis.study.data import OPTIONAL, Data
 from vit_tf.analysis.study.figure import Figure, Selection, each
 from vit_tf.analysis.study.models import StudyModel
@@ -38,7 +38,7 @@ def draw(tmp_path):
         of = Selection((MODEL,), {"ViT": SimpleNamespace(name="cka.vit")}, alone=True)
         picture = Picture(figures, of)
         result = xr.DataArray(0.0, attrs={"key": key})
-        ((chapter, made),) = assemble.draw([picture], {"cka.vit": result}, tmp_path)
+        ((chapter, made),) = drawing.draw([picture], {"cka.vit": result}, tmp_path)
         assert chapter is STRUCTURE and made.results == ["results/cka.vit.nc"]
         assert made.png.stat().st_size and made.alt == f"{title}. Read it."
 
@@ -60,14 +60,14 @@ def test_a_picture_is_drawn_again_when_the_code_that_draws_changes(draw, tmp_pat
     run()
     package = tmp_path / "package"
     package.mkdir()
-    monkeypatch.setattr(assemble, "files", lambda _: package)
+    monkeypatch.setattr(drawing, "files", lambda _: package)
     for width, count in ((1, 2), (1, 2), (2, 3)):
         (package / "lines.py").write_text(f"width = {width}")
-        assemble.drawing_code.cache_clear()
+        drawing.drawing_code.cache_clear()
         run()
         assert len(drawn) == count
     monkeypatch.undo()
-    assemble.drawing_code.cache_clear()
+    drawing.drawing_code.cache_clear()
 
 
 def heads(kinds, directions=""):
@@ -91,7 +91,7 @@ def test_heads_of_one_kind_are_a_sentence_and_others_a_picture(tmp_path):
         of = Selection((MODEL,), {"ViT": SimpleNamespace(name="head_classes.vit")}, alone=True)
         figure = dataclasses.replace(FIGURE_18, name="kinds", caption="Read it.")
         results = {"head_classes.vit": heads(kinds)}
-        ((_, made),) = assemble.draw([Picture(figure, of)], results, tmp_path)
+        ((_, made),) = drawing.draw([Picture(figure, of)], results, tmp_path)
         return made, (tmp_path / "figures" / "kinds.png").exists()
 
     made, there = draw("global", "soft")

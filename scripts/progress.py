@@ -1,0 +1,54 @@
+"""One progress bar over work of several stages, with the time that is left."""
+
+import contextlib
+from itertools import accumulate
+
+from tqdm.auto import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+
+class Progress:
+    """A bar on the standard error, where that is a terminal; lines of the log stand above it.
+
+    Called with a stage, how much of it is done, of how much, and what is being done, in words.
+
+    Args:
+        stages: dict from the name of a stage to the seconds that it may take. Only their ratios
+            matter once the first stages are over.
+    """
+
+    def __init__(self, stages):
+        ends = list(accumulate(stages.values()))
+        self._stages = stages
+        self._starts = dict(zip(stages, [0.0, *ends], strict=False))
+        self.seconds, self.done = ends[-1] if ends else 0.0, 0.0
+
+    @contextlib.contextmanager
+    def shown(self):
+        """Shows the bar while the work is going on."""
+        shape = "{percentage:3.0f} %|{bar}| {elapsed} gone, about {remaining} left: {desc}"
+        self._bar = tqdm(total=self.seconds, bar_format=shape, disable=None, leave=False)
+        with self._bar, logging_redirect_tqdm():
+            yield
+
+    def __call__(self, stage, done, of, words=""):
+        if words:
+            self._bar.set_description_str(words, refresh=False)
+        before, self.done = self.done, self._starts[stage] + self._stages[stage] * done / of
+        self._bar.update(self.done - before)
+
+    def callback(self, stage):
+        """A Keras callback that tells of the steps of a training."""
+        import keras
+
+        epochs = {"done": 0}
+
+        def tell(batch, logs=None):
+            steps, rounds = callback.params["steps"], callback.params["epochs"]
+            self(stage, epochs["done"] * steps + batch + 1, rounds * steps)
+
+        callback = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs=None: epochs.update(done=epoch),
+        )
+        callback.on_train_batch_end = tell
+        return callback
