@@ -53,6 +53,7 @@ def write_report(
     *,
     title,
     introduction,
+    differences=(),
     scorecard=(),
     models=(),
     sections=(),
@@ -69,7 +70,8 @@ def write_report(
         path: where to write the HTML.
         title: heading of the page.
         introduction: text under the heading.
-        scorecard: list of `Claim`, shown first, a table for each paper; each links to
+        differences: list of `differences.Comparison`, shown first.
+        scorecard: list of `Claim`, a table for each paper; each links to
             `results/NAME.nc` for the results that it names.
         models: list of dicts, the rows of a table, from column name to text or number.
         sections: list of (heading, text, list of `ReportFigure`).
@@ -105,6 +107,9 @@ def write_report(
         style=_resource("report.css"),
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        differences=[_compared(one) for one in differences],
+        compared=sum(bool(one.sentences) for one in differences),
+        differing=sum(one.differs > 0 for one in differences),
         papers=_by_paper(scorecard),
         models=_table(models),
         sections=sections,
@@ -170,6 +175,20 @@ def _css_size(png):
     return tuple(round(n / per * 96 / 0.0254) for n, per in zip(size, per_metre, strict=True))
 
 
+def _compared(row):
+    """A `Comparison` as the template wants it: its numbers as text."""
+    values = [
+        (name, _brief(one.value), _interval(one.low, one.high), one.how) for name, one in row.values
+    ]
+    return {**vars(row), "values": values}
+
+
+def _interval(low, high):
+    """An interval as text, which is empty where none is known."""
+    unknown = math.isnan(low) or math.isnan(high)
+    return "" if unknown else f"{_brief(low)} to {_brief(high)}"
+
+
 def _by_paper(claims):
     """The claims of each paper as the template wants them, with how many have which verdict."""
     papers = dict.fromkeys(claim.source for claim in claims)
@@ -184,15 +203,14 @@ def _by_paper(claims):
 
 def _judged(claim):
     """A claim as the template wants it: its numbers as text, its interval as a drawing."""
-    unknown = math.isnan(claim.low) or math.isnan(claim.high)
-    interval = "" if unknown else f"{_brief(claim.low)} to {_brief(claim.high)}"
+    interval = _interval(claim.low, claim.high)
     return {
         **vars(claim),
         "key": claim.verdict.replace(" ", "-"),
         "reported": f"{claim.direction} {_brief(claim.threshold)}",
         "measured": "\N{EN DASH}" if math.isnan(claim.value) else _brief(claim.value),
         "interval": interval,
-        "strip": None if unknown else _strip(claim),
+        "strip": _strip(claim) if interval else None,
         "links": [(name, f"results/{name}.nc") for name in claim.results],
     }
 

@@ -13,6 +13,7 @@ import xarray as xr
 from vit_tf.files import write_whole
 from vit_tf.names import joined
 
+from ..report.differences import compare
 from ..report.drawing import draw
 from ..report.page import write_report
 from .data import make_data
@@ -123,6 +124,7 @@ def write_figures(
         log.info("%-13s %s", claim.verdict, claim.statement)
     path = write_report(
         folder / "report.html",
+        differences=compare(pictures, models, results),
         scorecard=claims,
         sections=_sections(drawn),
         not_shown=left_out,

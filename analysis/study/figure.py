@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations, permutations, product
 from typing import Any
 
@@ -76,6 +77,7 @@ class Figure:
         instead: function of such a dict to the sentence that takes the picture's place, or to None
             where there is something to see.
         findings: the list of `judge.Finding`.
+        quantities: the list of `Quantity` by which models are compared.
         also: numbers of other papers that choose it too, with their prefix.
         interactive: function of a result that returns what answers to the mouse, or None.
     """
@@ -91,6 +93,7 @@ class Figure:
     title: str
     caption: str | Callable
     findings: Sequence = ()
+    quantities: Sequence = ()
     also: str = ""
     interactive: Callable | None = None
     instead: Callable | None = None
@@ -189,7 +192,8 @@ def pairs(roles, others, *, ordered=False, anyone=True):
 
     Of models without a part all pairs; both ways round where `ordered`.
     """
-    return Selector(roles, _ordered_pairs if ordered else _pairs, anyone, others=others)
+    arranged = permutations if ordered else combinations
+    return Selector(roles, partial(_pairs, arranged=arranged), anyone, others=others)
 
 
 def group(*roles, anyone=True, needing=None):
@@ -251,15 +255,7 @@ def _together(selector, models, measure):
     return [Selection(chosen, measurements | beside, baselines=tuple(beside))], reasons
 
 
-def _pairs(selector, models, measure):
-    return _of_pairs(selector, models, measure, combinations)
-
-
-def _ordered_pairs(selector, models, measure):
-    return _of_pairs(selector, models, measure, permutations)
-
-
-def _of_pairs(selector, models, measure, arranged):
+def _pairs(selector, models, measure, arranged):
     found, reasons = [], []
     anyones = playing(models, "model") if selector.anyone is True else []
     first, second = playing(models, *selector.roles), playing(models, *selector.others)

@@ -4,6 +4,7 @@ A `statistic` rides in a pass over the data that it shares with others; a `task`
 own, or only makes something of other results. Both may be fed by the results of others.
 """
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -130,3 +131,40 @@ def with_inputs(measurements):
         if one.name not in table:
             table |= with_inputs(one.before) | {one.name: one}
     return table
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number by which a report compares its models; made of a function by `quantity`.
+
+    Attributes:
+        label: what it is, in words.
+        explanation: how it is made.
+        result: name of the result, with `{model}`, and `{other}` for one of two models.
+        unit: what the number is, in a few words.
+        statistic: function of the result to an `Estimate`.
+    """
+
+    label: str
+    explanation: str
+    result: str
+    unit: str
+    statistic: Callable[[Any], Any]
+
+    @property
+    def of_pairs(self):
+        """Whether it is a number about two models."""
+        return "{other}" in self.result
+
+
+def quantity(result, *, unit):
+    """Makes a `Quantity` of a function of a result.
+
+    The first paragraph of its docstring is the label, the second the explanation.
+    """
+
+    def make(statistic):
+        text = [" ".join(part.split()) for part in inspect.getdoc(statistic).split("\n\n")]
+        return Quantity(*text[:2], result, unit, statistic)
+
+    return make

@@ -220,7 +220,7 @@ def test_fine_tuning_starts_from_the_trained_body_with_a_new_head(options, monke
     before, after = study_models.make_plans(options, 10)[-2:]
     study_models.trained(dataclasses.replace(before, recipe=vit_tf.Recipe(epochs=1)), options)
     source = vit_tf.load_model(study_models.model_path(before, options))
-    monkeypatch.setattr(vit_tf, "train", lambda model, recipe, *data: recipe.compile(model, 1))
+    monkeypatch.setattr(vit_tf, "train", lambda model, recipe, *_, **__: recipe.compile(model, 1))
     study_models.trained(after, options)
     tuned = vit_tf.load_model(study_models.model_path(after, options))
     for old, new in zip(source.weights, tuned.weights, strict=True):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...engine.estimates import Sample, bootstrap, difference, lower, upper
+from ...engine.estimates import Sample, bootstrap, difference, lower, normal, upper
 from ...engine.results import expect_variable
 from ...plots.interactive import cka_heatmap
 from ...plots.similarity import plot_cka, plot_matches
@@ -12,7 +12,7 @@ from ...similarity.cka import cka_statistic
 from ...similarity.counterparts import own_matches
 from ...study.figure import Figure, each, pairs
 from ...study.judge import finding
-from ...study.measurement import statistic
+from ...study.measurement import quantity, statistic
 from ...study.models import representations
 from ..chapters import STRUCTURE
 from . import RAGHU
@@ -73,6 +73,42 @@ def early_correspondence(cross):
     return bootstrap(lambda x: 2 * x.mean(), lower(depth), over="ResNet layers")
 
 
+@quantity("cka.{model}", unit="CKA")
+def halves_alike(result):
+    """Likeness of lower and upper layers.
+
+    Mean CKA between the layers of the lower half of a model and those of its upper half: 1 where
+    all represent images alike.
+    """
+    halves = between_halves(*cka_values(result))
+    how = "at most the mean of the single values' own"
+    if not halves.known:
+        return bootstrap(np.mean, halves.values, over="layers")
+    return normal(halves.values.mean(), halves.stderr.mean(), how)
+
+
+@quantity("cka.{model}.{other}", unit="CKA")
+def last_layers_alike(result):
+    """Likeness of the last layers of two models.
+
+    CKA between the last layer of one and the last of the other, their scores apart: 1 where both
+    represent images alike up to a rotation and a scale.
+    """
+    cka, stderr = (values[-1, -1] for values in cka_values(result))
+    return normal(cka, stderr, "jackknife over batches")
+
+
+@quantity("cka.{model}.{other}", unit="CKA")
+def best_matches(result):
+    """Likeness of the layers of two models where they are most alike.
+
+    Mean over the layers of the first model of the CKA with the layer of the second that is most
+    like each.
+    """
+    cka = cka_values(result)[0]
+    return bootstrap(np.mean, cka.max(axis=1), over="layers")
+
+
 def cka_values(result):
     """CKA and its standard errors, NaN where unknown, of shape (layer_x, layer_y)."""
     dims = ("layer_x", "layer_y")
@@ -127,6 +163,7 @@ FIGURE_1 = Figure(
     title="Similarity of the layers of {model}",
     caption=ONE_MODEL,
     findings=[uniform_structure],
+    quantities=[halves_alike],
 )
 
 FIGURE_2 = Figure(
@@ -142,6 +179,7 @@ FIGURE_2 = Figure(
     title="Similarity of {model} and {other}",
     caption=TWO_MODELS,
     findings=[early_correspondence],
+    quantities=[last_layers_alike, best_matches],
 )
 
 FIGURE_H1 = replace(
@@ -150,6 +188,7 @@ FIGURE_H1 = replace(
     shows="similarity of an MLP-Mixer's layers",
     models=each("mixer", anyone="Figure 1 shows it for every model."),
     findings=(),
+    quantities=(),
 )
 
 FIGURE_H2 = replace(
@@ -158,6 +197,7 @@ FIGURE_H2 = replace(
     shows="similarity of an MLP-Mixer's layers and those of others",
     models=pairs(("mixer",), ("vit", "resnet"), anyone="Figure 2 shows it for every model."),
     findings=(),
+    quantities=(),
 )
 
 SANITY = Figure(

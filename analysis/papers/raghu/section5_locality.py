@@ -11,7 +11,7 @@ from ...plots.localization import plot_head_similarity
 from ...similarity.heads import head_statistic
 from ...study.figure import Figure, pairs, together
 from ...study.judge import finding
-from ...study.measurement import statistic
+from ...study.measurement import quantity, statistic
 from ..chapters import LOCALITY
 from . import RAGHU
 
@@ -71,6 +71,24 @@ def last_block_global(distance):
     return bootstrap(np.min, relative_distance(distance)[-1], over="heads")
 
 
+@quantity("attention_distance.{model}", unit="of even attention")
+def early_reach(distance):
+    """Reach of attention in the first block.
+
+    Mean over the heads of the distance that they look at, in units of a head that attends evenly.
+    """
+    return bootstrap(np.mean, relative_distance(distance)[0], over="heads")
+
+
+@quantity("attention_distance.{model}", unit="of even attention")
+def last_reach(distance):
+    """Reach of attention in the last block.
+
+    As in the first.
+    """
+    return bootstrap(np.mean, relative_distance(distance)[-1], over="heads")
+
+
 @finding(
     "head_similarity.{vit}.{resnet}", section="5", figure="5", unit="rank correlation", below=0.0
 )
@@ -123,6 +141,7 @@ FIGURE_3 = Figure(
     "attends on average: a low left end is a local head, and a flat line is a layer whose "
     "heads all look equally far.",
     findings=[first_block_mixes, last_block_global],
+    quantities=[early_reach, last_reach],
 )
 
 FIGURE_5 = Figure(

@@ -10,7 +10,7 @@ from ...flow.receptive_field import receptive_field
 from ...plots.flow import plot_receptive_field
 from ...study.figure import Figure, each
 from ...study.judge import finding
-from ...study.measurement import DATA, task
+from ...study.measurement import DATA, quantity, task
 from ...study.models import MOST_PANELS, spread
 from ..chapters import LOCALITY
 from . import RAGHU
@@ -116,6 +116,16 @@ def branch_fields(branch, total, distance):
     return bootstrap(np.mean, gaps, over="attention sublayers")
 
 
+@quantity("receptive_field.{model}", unit="of an even field")
+def early_extent(field):
+    """Reach of receptive fields in the lower half.
+
+    Standard deviation of a pixel's place, weighted by the effective receptive field of the centre,
+    mean over the lower layers: 1 for a field that covers the image evenly.
+    """
+    return bootstrap(np.mean, lower(extent(field)), over="layers")
+
+
 def extent(field):
     """Standard deviation of place in each field, in units of that of an even field."""
     fields = expect_array(field, ("layer", "row", "column")).values
@@ -169,6 +179,7 @@ FIGURE_6 = Figure(
     title=fields_title,
     caption=fields_caption,
     findings=[early_fields],
+    quantities=[early_extent],
 )
 
 
@@ -183,4 +194,5 @@ FIGURE_C4 = replace(
     "added to its skip: where the own patch is no longer the brightest, it was the skip that kept "
     "it so.",
     findings=[branch_fields],
+    quantities=(),
 )

@@ -12,7 +12,7 @@ from ...plots.lines import plot_skip_ratio_lines
 from ...plots.similarity import plot_cka_beside
 from ...study.figure import Figure, each, group, playing, together, variants
 from ...study.judge import finding
-from ...study.measurement import statistic
+from ...study.measurement import quantity, statistic
 from ..chapters import SKIPS
 from . import RAGHU
 from .section4_structure import cka_of, cka_values
@@ -162,6 +162,17 @@ def skips_cost_accuracy(intact, without):
     return normal(intact[0] - without[0], np.sqrt(variance), how)
 
 
+@quantity("skip_ratio.{model}", unit="ratio")
+def skips_over_branches(ratios):
+    """Weight of the skips.
+
+    Norm of the skip over that of its branch, geometric mean over the layers of the mean over
+    tokens: above 1 what comes in goes on.
+    """
+    ratio = expect_variable(ratios, "norm_ratio", ("layer", "token")).values
+    return bootstrap(_exp_mean, np.log(np.nanmean(ratio, axis=1)), over="layers")
+
+
 def _exp_mean(logs):
     return np.exp(logs.mean())
 
@@ -196,6 +207,7 @@ FIGURE_7_RIGHT = replace(
     caption="The higher a line, the more of that token's representation is handed on by the skip; "
     "the grey line is where skip and branch are equally long.",
     findings=[skip_influence],
+    quantities=[skips_over_branches],
 )
 
 FIGURE_E2 = replace(
@@ -208,6 +220,7 @@ FIGURE_E2 = replace(
     caption="At 1 the branch adds to what the skip carries, at 0 it writes something new beside "
     "it, and below 0 it takes something away.",
     findings=(),
+    quantities=(),
 )
 
 FIGURE_8 = Figure(

@@ -6,14 +6,14 @@ from functools import partial
 import numpy as np
 
 from ...engine.derived import match_maps
-from ...engine.estimates import Sample, difference
+from ...engine.estimates import DRAWS, Estimate, Sample, difference, normal
 from ...engine.results import expect_array, layer_names
 from ...engine.stream import first_batch
 from ...plots.probes import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes
 from ...probes.ridge import L2, probe_statistic, score_statistic, select_l2
 from ...study.figure import Figure, each, together
 from ...study.judge import finding
-from ...study.measurement import DATA, statistic, task
+from ...study.measurement import DATA, quantity, statistic, task
 from ...study.models import MOST_PANELS, spread
 from ..chapters import PROBES
 from . import RAGHU
@@ -173,6 +173,38 @@ def _better_tokens(one, other):
     return difference(*samples, over="tokens")
 
 
+@quantity("ridge_probe.{model}", unit="share of depth")
+def readable_from(accuracy):
+    """Depth from which the class can be read.
+
+    The first layer whose linear probe is right nine times for ten of the best layer's, as a share
+    of the depth: 0 the first layer, 1 the last. Interval: the same with accuracies drawn from
+    their binomial distribution, layer by layer.
+    """
+    values = expect_array(accuracy, ("layer",)).values
+    examples = int(accuracy.attrs["examples"])
+    draws = np.random.default_rng(0).binomial(examples, values, (DRAWS, len(values))) / examples
+    depths = [_first_layer(row) / max(len(row) - 1, 1) for row in (values, *draws)]
+    low, high = np.percentile(depths[1:], [2.5, 97.5])
+    return Estimate(depths[0], float(low), float(high), "binomial draws of each layer's accuracy")
+
+
+@quantity("ridge_probe.{model}", unit="accuracy")
+def best_probe(accuracy):
+    """Accuracy of the best layer's linear probe.
+
+    On the mean over all tokens or places of the layer.
+    """
+    best = float(expect_array(accuracy, ("layer",)).values.max())
+    stderr = np.sqrt(best * (1 - best) / accuracy.attrs["examples"])
+    return normal(best, stderr, "binomial")
+
+
+def _first_layer(accuracies):
+    """The first of the layers with nine tenths of the best accuracy."""
+    return int(np.argmax(accuracies >= 0.9 * accuracies.max()))
+
+
 def tokens_caption(models, results):
     """The caption of `FIGURE_11_LEFT`."""
     cls = ", without CLS" if _any_prefix(models) else ""
@@ -264,4 +296,5 @@ FIGURE_13 = Figure(
     name="ridge-probe",
     title="Accuracy of linear probes through the depth",
     caption=depth_caption,
+    quantities=[readable_from, best_probe],
 )

@@ -1,0 +1,126 @@
+"""What is said of the difference of two models, against cases whose truth is known."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from vit_tf.analysis.engine.estimates import Estimate, normal
+from vit_tf.analysis.papers.raghu.section4_structure import best_matches, halves_alike
+from vit_tf.analysis.papers.raghu.section5_locality import early_reach
+from vit_tf.analysis.papers.raghu.section5_receptive_fields import early_extent
+from vit_tf.analysis.papers.raghu.section6_skips import skips_over_branches
+from vit_tf.analysis.papers.raghu.section7_probes import best_probe, readable_from
+from vit_tf.analysis.report.differences import compare, minus
+from vit_tf.analysis.report.page import write_report
+from vit_tf.analysis.study.measurement import quantity
+
+
+def test_difference_of_normal_intervals_is_that_of_independent_values():
+    gap = minus(normal(0.7, 0.03, ""), normal(0.5, 0.04, ""))
+    assert gap.value == pytest.approx(0.2)
+    assert gap.low == pytest.approx(0.2 - 1.96 * 0.05) and gap.high == pytest.approx(0.298)
+    skewed = minus(Estimate(5.0, 4.0, 9.0, ""), Estimate(1.0, 0.0, 1.0, ""))
+    assert (skewed.low, skewed.high) == pytest.approx((3.0, 4 + np.hypot(4, 1)))
+
+
+@quantity("size.{model}", unit="pixels")
+def size(result):
+    """Size of a thing.
+
+    As it was told.
+    """
+    return Estimate(*result.values, "told")
+
+
+def model(name, role="model", of=None, accuracy=None):
+    return SimpleNamespace(name=name, slug=name.lower(), role=role, of=of, accuracy=accuracy)
+
+
+def made(quantities, models, **results):
+    figure = SimpleNamespace(quantities=quantities)
+    pictures = [SimpleNamespace(figure=figure, name=name) for name in ("first", "second")]
+    return compare(
+        pictures, models, {k.replace("_", "."): xr.DataArray(v) for k, v in results.items()}
+    )
+
+
+def test_only_what_the_intervals_allow_is_said():
+    models = [model("A", accuracy=(0.9, 400)), model("B", accuracy=(0.8, 400)), model("C")]
+    results = {"size_a": [3.0, 2.9, 3.1], "size_b": [3.2, 3.1, 3.3], "size_c": [4.0, 3.0, 5.0]}
+    accuracy, row = made([size], models, **results)
+    # 0.1 +- 1.96 sqrt(0.9 * 0.1 / 400 + 0.8 * 0.2 / 400)
+    assert accuracy.sentences == ("A is higher than B by 0.10 (0.05 to 0.15).",)
+    assert (accuracy.differs, accuracy.link) == (1, "models")
+    assert row.link == "figure-first" and row.label == "Size of a thing" and row.differs == 1
+    assert row.sentences == (
+        "B is higher than A by 0.20 (0.06 to 0.34).",
+        "A and C: no difference can be told (-1.00, from -2.00 to +0.00).",
+        "B and C: no difference can be told (-0.80, from -1.80 to +0.20).",
+    )
+
+
+def test_variants_are_left_out_and_one_model_stands_beside_its_untrained_copy():
+    one = model("A")
+    others = [model("A, fresh", "fresh", one), model("A, noise", "noise", one)]
+    fresh, noise = others
+    fresh.slug, noise.slug = "fresh", "noise"
+    results = {"size_a": [3.0, 2.9, 3.1], "size_fresh": [1.0, 0.9, 1.1], "size_noise": [0, 0, 0]}
+    (row,) = made([size], [one, *others], **results)
+    assert [name for name, _ in row.values] == ["A", "A, fresh"]
+    (alone,) = made([size], [model("B"), *others], size_b=[1.0, 0.9, 1.1])
+    assert alone.sentences == () and not alone.differs
+
+
+def test_unknown_interval_says_nothing():
+    nothing = [1.0, np.nan, np.nan]
+    (row,) = made([size], [model("A"), model("B")], size_a=nothing, size_b=[2.0, 1.9, 2.1])
+    assert row.sentences == ("A and B: no interval is known, so nothing can be said.",)
+    assert not row.differs
+
+
+def test_of_many_models_the_extremes_are_compared():
+    results = {f"size_{name}": [i, i - 0.1, i + 0.1] for i, name in enumerate("abcde", 1)}
+    (row,) = made([size], [model(name.upper()) for name in "CADBE"], **results)
+    assert row.sentences == ("E is higher than A by 4.00 (3.86 to 4.14).",)
+
+
+def cka(values, stderr=None):
+    data = {"cka": (("layer_x", "layer_y"), np.array(values, float))}
+    if stderr is not None:
+        data["stderr"] = (("layer_x", "layer_y"), np.full_like(data["cka"][1], stderr))
+    names = [f"l{i}" for i in range(len(values))]
+    return xr.Dataset(data, coords={"layer_x": names, "layer_y": names})
+
+
+def test_quantities_of_results_whose_truth_is_known():
+    # Lower half {0, 1}, upper {2, 3}: their mean is that of the four corner cells.
+    blocks = np.kron(np.eye(2), np.ones((2, 2))) + np.kron(1 - np.eye(2), np.full((2, 2), 0.25))
+    found = halves_alike.statistic(cka(blocks, 0.1))
+    assert found.value == 0.25 and found.high == pytest.approx(0.25 + 0.196)
+    cross = np.array([[0.1, 0.9], [0.3, 0.2]])
+    assert best_matches.statistic(cka(cross)).value == pytest.approx(0.6)
+    grid = {"rows": 1, "columns": 2, "stride": 4}
+    # Two places 4 pixels apart: even attention looks 2 pixels far on average.
+    distance = xr.DataArray([[0.0, 1.0], [2.0, 2.0]], dims=("layer", "head"), attrs=grid)
+    assert early_reach.statistic(distance).value == pytest.approx(0.25)
+    even = xr.DataArray(np.ones((2, 6, 6)), dims=("layer", "row", "column"))
+    assert early_extent.statistic(even).value == pytest.approx(1.0)
+    ratios = xr.Dataset({"norm_ratio": (("layer", "token"), [[1.0, 3.0], [8.0, 8.0]])})
+    assert skips_over_branches.statistic(ratios).value == pytest.approx(4.0)
+    accuracy = xr.DataArray([0.1, 0.5, 0.85, 0.9], dims="layer", attrs={"examples": 10**6})
+    depth = readable_from.statistic(accuracy)
+    assert depth.value == depth.low == depth.high == pytest.approx(2 / 3)
+    assert best_probe.statistic(accuracy).value == 0.9
+    few = readable_from.statistic(accuracy.assign_attrs(examples=40))
+    assert few.low < few.high
+
+
+def test_page_begins_with_what_differs(tmp_path):
+    rows = made([size], [model("A"), model("B")], size_a=[3, 2.9, 3.1], size_b=[3.5, 3.4, 3.6])
+    path = write_report(tmp_path / "r.html", title="T", introduction="I", differences=rows)
+    page = path.read_text()
+    assert "Of 1 number that" in page and "1 differs beyond" in page
+    assert "B is higher than A by 0.50 (0.36 to 0.64)." in page and "2.9 to 3.1" in page
+    assert page.index('id="differences"') > page.index('href="#differences"')
