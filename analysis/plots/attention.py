@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..engine.results import CLS
+from ..engine.results import CLS, expect_array, expect_variable, layer_names, select_layers
 from . import style
 from .layers import FONT_SIZE, elide, layer_label, name_layers, shorten
 
@@ -49,7 +49,7 @@ def plot_aligned_attention(result, axes=None, layers=None):
         ValueError: if the dims differ, a layer is unknown, or there are too few axes.
     """
     dims = ("layer", "head", "row_offset", "column_offset")
-    result = style.select_layers(style.expect_array(result, dims), layers)
+    result = select_layers(expect_array(result, dims), layers)
     title = style.titled("Attention by offset from the query", result)
     scaled = "each panel scaled to its own maximum; red lines cross at the query"
     axes = _new_panels(result, axes, f"{title}\n{scaled}")
@@ -77,8 +77,8 @@ def plot_attention_maps(result, axes=None, layers=None):
     Raises:
         ValueError: if the dims differ, a layer is unknown, or there are too few axes.
     """
-    result = style.expect_array(result, ("layer", "head", "row", "column"))
-    result = style.select_layers(result, layers)
+    result = expect_array(result, ("layer", "head", "row", "column"))
+    result = select_layers(result, layers)
     title = style.titled("Mean attention of the query", result)
     if result.attrs.get("query") == CLS:
         title = style.titled("Mean attention of CLS", result)
@@ -94,7 +94,7 @@ def plot_attention_maps(result, axes=None, layers=None):
 def _new_panels(result, axes, heading):
     """Axes of shape (layers, heads) with their names, new ones if None are given."""
     shape = result.shape[:2]
-    names, cut = shorten(style.layer_names(result))
+    names, cut = shorten(layer_names(result))
     if axes is None:
         axes = _panels(shape, result.shape[2] / result.shape[3], heading)
         axes[0].figure.supylabel(layer_label(cut), fontsize=9)
@@ -176,10 +176,10 @@ def plot_offsets(result, ax=None, layers=None):
         ValueError: if `result` is no such Dataset, or a layer is unknown.
     """
     offsets = [
-        style.select_layers(style.expect_variable(result, name, ("layer", "head")), layers)
+        select_layers(expect_variable(result, name, ("layer", "head")), layers)
         for name in ("column_offset", "row_offset")
     ]
-    names, cut = shorten(style.layer_names(offsets[0]))
+    names, cut = shorten(layer_names(offsets[0]))
     ax = style.new_axes(6.4, 4.6) if ax is None else ax
     for line in (ax.axhline, ax.axvline):
         line(0, color="0.6", linewidth=0.8, zorder=1)
@@ -213,14 +213,14 @@ def plot_head_classes(result, ax=None, layers=None):
     from matplotlib.colors import ListedColormap
 
     kind, direction = (
-        style.select_layers(style.expect_variable(result, name, ("layer", "head")), layers).values.T
+        select_layers(expect_variable(result, name, ("layer", "head")), layers).values.T
         for name in ("kind", "direction")
     )
     known = list(KIND_COLOURS)
     unknown = sorted(set(kind.ravel().tolist()) - set(known))
     if unknown:
         raise ValueError(f"Expected kinds among {known}. Received: {unknown}")
-    names, cut = shorten(style.layer_names(result) if layers is None else list(layers))
+    names, cut = shorten(layer_names(result) if layers is None else list(layers))
     width = style.side(len(names)) if ax is None else None
     target = style.new_axes(width + 2.6, 0.3 * len(kind) + 1.4) if ax is None else ax
     codes = np.vectorize(known.index, otypes=[int])(kind)

@@ -2,7 +2,16 @@
 
 import numpy as np
 
-from ..engine.results import ALL, CLS, SPATIAL, current_words
+from ..engine.results import (
+    ALL,
+    CLS,
+    SPATIAL,
+    current_words,
+    expect_array,
+    expect_results,
+    expect_variable,
+    layer_names,
+)
 from . import style
 from .layers import FONT_SIZE, draw_lines
 
@@ -33,9 +42,9 @@ def plot_knn(results, ax=None, top=1, baselines=()):
     Raises:
         ValueError: if there is no result, one has other dims, or `top` is not in one.
     """
-    models = style.expect_results(results if isinstance(results, dict) else {"": results})
+    models = expect_results(results if isinstance(results, dict) else {"": results})
     accuracies = {
-        label: _of_top(style.expect_array(result, ("layer", "k", "top")), top)
+        label: _of_top(expect_array(result, ("layer", "k", "top")), top)
         for label, result in models.items()
     }
     lines = {
@@ -68,12 +77,12 @@ def plot_linear_probe(results, ax=None, baselines=()):
     Raises:
         ValueError: if there is no result, or one has other dims.
     """
-    models = style.expect_results(results if isinstance(results, dict) else {"": results})
+    models = expect_results(results if isinstance(results, dict) else {"": results})
     dims = ("layer", "tokens", "batch_norm")
     lines = {
         (label, (str(tokens), bool(norm))): accuracy.sel(tokens=tokens, batch_norm=norm)
         for label, result in models.items()
-        for accuracy in [current_words(style.expect_array(result, dims))]
+        for accuracy in [current_words(expect_array(result, dims))]
         for norm in accuracy["batch_norm"].values
         for tokens in accuracy["tokens"].values
     }
@@ -103,9 +112,9 @@ def plot_retrieval(results, ax=None, baselines=()):
     Raises:
         ValueError: if there is no result, or one is no such Dataset.
     """
-    models = style.expect_results(results if isinstance(results, dict) else {"": results})
+    models = expect_results(results if isinstance(results, dict) else {"": results})
     scores = {
-        label: style.expect_variable(result, "score", ("layer", "difficulty"))
+        label: expect_variable(result, "score", ("layer", "difficulty"))
         for label, result in models.items()
     }
     lines = {
@@ -141,9 +150,9 @@ def plot_clustering(results, ax=None, score="purity", baselines=()):
     """
     if score not in SCORES:
         raise ValueError(f"Expected score in {list(SCORES)}. Received: score={score!r}")
-    models = style.expect_results(results if isinstance(results, dict) else {"": results})
+    models = expect_results(results if isinstance(results, dict) else {"": results})
     lines = {
-        (label, score): style.expect_variable(result, score, ("layer",))
+        (label, score): expect_variable(result, score, ("layer",))
         for label, result in models.items()
     }
     ax = draw_lines(lines, [score], [SCORES[score]], ax, baselines)
@@ -168,10 +177,10 @@ def plot_last_layer_cka(result, axes=None):
     Raises:
         ValueError: if `result` is no such Dataset, or there are too few axes.
     """
-    cka = style.expect_variable(result, "cka", ("model_x", "model_y", "part"))
+    cka = expect_variable(result, "cka", ("model_x", "model_y", "part"))
     least = min(2, cka.sizes["model_x"])
     cka = cka.isel(part=cka.notnull().any("model_y").sum("model_x").values >= least)
-    parts, names = style.layer_names(cka, "part"), style.layer_names(cka, "model_x")
+    parts, names = layer_names(cka, "part"), layer_names(cka, "model_x")
     axes = _new_matrices(len(parts), len(names)) if axes is None else axes
     axes = style.expect_axes(axes, len(parts), "part")
     for ax, part in zip(axes, parts, strict=True):

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from ..engine.results import expect_array, expect_variable, layer_names, select_layers
 from . import style
 from .layers import FONT_SIZE, layer_label, name_layers, name_places, shorten, wrap
 
@@ -25,14 +26,14 @@ def plot_receptive_field(result, axes=None, layers=None):
     Raises:
         ValueError: if the dims differ, a layer is unknown, or there are too few axes.
     """
-    result = style.expect_array(result, ("layer", "row", "column"))
-    result = style.select_layers(result, layers)
+    result = expect_array(result, ("layer", "row", "column"))
+    result = select_layers(result, layers)
     count = result.sizes["layer"]
     if axes is None:
         title = style.titled("Effective receptive fields", result)
         axes = style.new_panels(count, f"{title}\neach panel scaled to its own maximum")
     axes = style.expect_axes(axes, count, "layer")
-    for ax, name, field in zip(axes, style.layer_names(result), result.values, strict=True):
+    for ax, name, field in zip(axes, layer_names(result), result.values, strict=True):
         image = _draw_field(ax, name, field)
     bar = axes[0].figure.colorbar(image, ax=list(axes), aspect=25, pad=0.015)
     bar.set_label("|gradient| / panel maximum (√ scale)", fontsize=8)
@@ -72,9 +73,9 @@ def plot_skip_ratio(result, ax=None, variable="norm_ratio", tokens=16):
         ValueError: if `result` is no such Dataset, or `variable` is another.
     """
     variable = style.expect_skip_variable(variable)
-    values = style.expect_variable(result, variable, ("layer", "token"))
+    values = expect_variable(result, variable, ("layer", "token"))
     shown = values.isel(token=slice(tokens)).values.T
-    names, cut = shorten(style.layer_names(values))
+    names, cut = shorten(layer_names(values))
     width = style.side(len(names)) if ax is None else None
     target = style.new_axes(width + 2.4, 4.4) if ax is None else ax
     options = {"cmap": style.colours("PuOr"), "interpolation": "nearest", "aspect": "auto"}
@@ -129,7 +130,7 @@ def plot_patch_filters(result, axes=None):
     Raises:
         ValueError: if the dims or the number of channels differ, or there are too few axes.
     """
-    result = style.expect_array(result, ("component", "row", "column", "channel"))
+    result = expect_array(result, ("component", "row", "column", "channel"))
     channels, count = result.sizes["channel"], result.sizes["component"]
     if channels not in (1, 3) or "explained_variance" not in result.coords:
         raise ValueError(
@@ -166,7 +167,7 @@ def plot_position_similarity(result, ax=None):
     Raises:
         ValueError: if the dims differ.
     """
-    result = style.expect_array(result, ("row", "column", "other_row", "other_column"))
+    result = expect_array(result, ("row", "column", "other_row", "other_column"))
     rows, columns = result.sizes["row"], result.sizes["column"]
     gap = max(1, round(max(rows, columns) / 8))
     tiles = np.pad(result.values, ((0, 0), (0, 0), (0, gap), (0, gap)), constant_values=np.nan)

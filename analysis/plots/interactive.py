@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ..engine.results import expect_array, expect_variable, layer_names
 from . import style
 from .layers import layer_label, shorten
 
@@ -17,13 +18,13 @@ def cka_heatmap(result):
         y, None where there is no value; `low`, `high` and `colours`, the fixed colour scale from
         its low to its high end; and the labels.
     """
-    cka = style.expect_variable(result, "cka", ("layer_x", "layer_y"))
+    cka = expect_variable(result, "cka", ("layer_x", "layer_y"))
     errors = result["stderr"].transpose(*cka.dims).values.T if "stderr" in result else None
     models = [result.attrs.get(f"model_{which}", "") for which in "xy"]
     return {
         "kind": "heatmap",
-        "x": style.layer_names(cka, "layer_x"),
-        "y": style.layer_names(cka, "layer_y"),
+        "x": layer_names(cka, "layer_x"),
+        "y": layer_names(cka, "layer_y"),
         "x_label": layer_label("", models[0]),
         "y_label": layer_label("", models[1]),
         "value_label": "CKA",
@@ -45,8 +46,8 @@ def distance_lines(result):
         dict of `kind` "lines", `series` (a `name`, `short` name and `colour`, `values` in order
         and a label for each), the `title` and the labels.
     """
-    distance = style.expect_array(result, ("layer", "head"))
-    names = style.layer_names(distance)
+    distance = expect_array(result, ("layer", "head"))
+    names = layer_names(distance)
     short, _ = shorten(names)
     heads = [str(head) for head in distance["head"].values]
     series = []

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 
+from ..engine.results import layer_names
 from . import style
 
 FONT_SIZE = 7.5
@@ -199,7 +200,7 @@ def draw_lines(lines, kinds, words, ax=None, baselines=()):
         The axes. Layers are named if all lines share them; otherwise depth is normalised to [0, 1].
     """
     ax = style.new_axes(8, 4.2) if ax is None else ax
-    depths = depth_axis(ax, [style.layer_names(line) for line in lines.values()])
+    depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
     colours = style.line_colours([label for label, _ in lines], baselines)
     for depth, ((label, kind), line) in zip(depths, lines.items(), strict=True):
         order = kinds.index(kind)

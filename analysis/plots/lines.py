@@ -4,6 +4,13 @@ import re
 
 import numpy as np
 
+from ..engine.results import (
+    expect_array,
+    expect_results,
+    expect_variable,
+    layer_names,
+    select_layers,
+)
 from . import style
 from .layers import depth_axis, layer_label, shorten
 
@@ -24,9 +31,9 @@ def plot_attention_distance(result, ax=None, layers=None):
     Raises:
         ValueError: if the dims differ, or a layer is unknown.
     """
-    result = style.expect_array(result, ("layer", "head"))
-    result = style.select_layers(result, layers)
-    names, cut = shorten(style.layer_names(result))
+    result = expect_array(result, ("layer", "head"))
+    result = select_layers(result, layers)
+    names, cut = shorten(layer_names(result))
     colours = style.depth_colours(len(names))
     ranks = np.arange(1, result.sizes["head"] + 1)
     ax = style.new_axes(7, 4.2) if ax is None else ax
@@ -62,15 +69,13 @@ def plot_distance_by_depth(results, ax=None):
     Raises:
         ValueError: if there is no result, one has other dims, or their units differ.
     """
-    models = style.expect_results(results if isinstance(results, dict) else {"": results})
-    distances = {
-        label: style.expect_array(result, ("layer", "head")) for label, result in models.items()
-    }
+    models = expect_results(results if isinstance(results, dict) else {"": results})
+    distances = {label: expect_array(result, ("layer", "head")) for label, result in models.items()}
     units = {str(result.attrs.get("units", "")) for result in distances.values()}
     if len(units) > 1:
         raise ValueError(f"Expected distances of one unit. Received: {sorted(units)}")
     ax = style.new_axes(8, 4.2) if ax is None else ax
-    depths = depth_axis(ax, [style.layer_names(result) for result in distances.values()])
+    depths = depth_axis(ax, [layer_names(result) for result in distances.values()])
     colours = style.line_colours(distances)
     for depth, (label, result) in zip(depths, distances.items(), strict=True):
         many, colour = np.repeat(depth, result.sizes["head"]), colours[label]
@@ -117,13 +122,13 @@ def plot_skip_ratio_lines(results, ax=None, variable="norm_ratio"):
             is another.
     """
     variable = style.expect_skip_variable(variable)
-    models = style.expect_results(results if isinstance(results, dict) else {"": results})
+    models = expect_results(results if isinstance(results, dict) else {"": results})
     lines = {
         f"{label}: {kind}" if label else kind: line
         for label, result in models.items()
         for kind, line in _token_means(result, variable)
     }
-    layers = [style.layer_names(line) for line in lines.values()]
+    layers = [layer_names(line) for line in lines.values()]
     ax = style.new_axes(8.5, 4.4) if ax is None else ax
     ax.axhline(1 if variable == "norm_ratio" else 0, color="0.55", linewidth=0.9, zorder=1)
     colours = style.distinct_colours(len(lines))
@@ -143,7 +148,7 @@ def plot_skip_ratio_lines(results, ax=None, variable="norm_ratio"):
 
 def _token_means(result, variable):
     """List of (kind of token, mean over its tokens of dims (layer,)), NaN left out."""
-    values = style.expect_variable(result, variable, ("layer", "token"))
+    values = expect_variable(result, variable, ("layer", "token"))
     if "prefix" not in result.attrs:
         raise ValueError(f"Expected the attribute 'prefix'. Received: {sorted(result.attrs)}")
     prefix = int(result.attrs["prefix"])

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from ..engine.results import expect_array, expect_variable, layer_names, select_layers
 from . import style
 from .layers import layer_label, shorten, wrap
 
@@ -36,13 +37,13 @@ def plot_localization(result, axes=None, layer=None, tokens=None):
         ValueError: if the dims or coordinates differ, a layer or token is unknown, or there are too
             few axes.
     """
-    result = style.expect_array(result, ("layer", "token", "row", "column"))
+    result = expect_array(result, ("layer", "token", "row", "column"))
     missing = {"token_row", "token_column"} - set(result.coords)
     if missing:
         raise ValueError(f"Expected the coordinates {sorted(missing)}. Received: no such")
     one = layer is None or isinstance(layer, str)
-    names = [style.layer_names(result)[-1] if layer is None else layer] if one else layer
-    chosen = style.select_layers(result, names)
+    names = [layer_names(result)[-1] if layer is None else layer] if one else layer
+    chosen = select_layers(result, names)
     chosen = _spaced(chosen, one) if tokens is None else _named(chosen, tokens)
     shape = chosen.shape[:2]
     if axes is None:
@@ -54,7 +55,7 @@ def plot_localization(result, axes=None, layer=None, tokens=None):
         token = chosen.isel(layer=row, token=column)
         image = _draw_token(ax, token, span, titled=one or row == 0)
         if not one and column == 0:
-            ax.set_ylabel(wrap(style.layer_names(chosen)[row], 16), fontsize=8)
+            ax.set_ylabel(wrap(layer_names(chosen)[row], 16), fontsize=8)
     gaps = " (grey: patch is constant)" if np.isnan(chosen.values).any() else ""
     label = f"CKA of token and input patch{gaps}\n{style.SPANNED}"
     style.shared_colour_bar(axes, image, label, chosen.values)
@@ -112,7 +113,7 @@ def _cells(result):
 def _panels_in_place(result, title):
     """Axes of a new figure, one per token, laid out like the grid."""
     row, column = _cells(result)
-    heading = f"{title}\n{style.layer_names(result)[0]}; {FRAMED}"
+    heading = f"{title}\n{layer_names(result)[0]}; {FRAMED}"
     axes = _new_panels(result, row.max() + 1, column.max() + 1, heading, 0.3)
     used = axes[row, column]
     for ax in set(axes.ravel()) - set(used):
@@ -170,12 +171,12 @@ def plot_head_similarity(result, ax=None, layers=None):
         ValueError: if `result` is no such Dataset, or a layer is unknown.
     """
     dims = ("order", "subset", "layer")
-    cka = style.select_layers(style.expect_variable(result, "cka", dims), layers)
-    distance = style.expect_variable(result, "distance", dims[:2])
+    cka = select_layers(expect_variable(result, "cka", dims), layers)
+    distance = expect_variable(result, "distance", dims[:2])
     error = None
     if "stderr" in result:
-        error = style.select_layers(style.expect_variable(result, "stderr", dims), layers)
-    names, cut = shorten(style.layer_names(cka))
+        error = select_layers(expect_variable(result, "stderr", dims), layers)
+    names, cut = shorten(layer_names(cka))
     ax = style.new_axes(7.5, 4.4) if ax is None else ax
     for index, colour in enumerate(style.depth_colours(len(names))):
         lines = cka.isel(layer=index)

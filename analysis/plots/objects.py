@@ -1,5 +1,6 @@
 """Objects followed through videos, and keypoints found again, layer by layer."""
 
+from ..engine.results import expect_results, expect_variable
 from . import style
 from .layers import draw_lines
 
@@ -20,9 +21,9 @@ def plot_propagation(results, ax=None, baselines=()):
     Raises:
         ValueError: if there is no result, or one is no such Dataset.
     """
-    models = style.expect_results(results if isinstance(results, dict) else {"": results})
+    models = expect_results(results if isinstance(results, dict) else {"": results})
     lines = {
-        (label, "score"): style.expect_variable(result, "score", ("layer",))
+        (label, "score"): expect_variable(result, "score", ("layer",))
         for label, result in models.items()
     }
     ax = draw_lines(lines, ["score"], ["J and F"], ax, baselines)
@@ -52,11 +53,11 @@ def plot_keypoints(results, ax=None, threshold=0.1, average="image", baselines=(
         ValueError: if there is no result, one is no such Dataset, or has no such threshold or
             average, or if some thresholds are of the image and others of the box.
     """
-    models = style.expect_results(results if isinstance(results, dict) else {"": results})
+    models = expect_results(results if isinstance(results, dict) else {"": results})
     wanted = {"threshold": threshold, "average": average}
     lines = {
         (label, "pck"): _chosen(
-            style.expect_variable(result, "score", ("average", "layer", "threshold")), wanted
+            expect_variable(result, "score", ("average", "layer", "threshold")), wanted
         )
         for label, result in models.items()
     }

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import xarray as xr
 
+from ..engine.results import expect_array, expect_results, layer_names, select_layers
 from . import style
 from .layers import (
     NORMALISED,
@@ -43,11 +44,11 @@ def plot_ridge_probe(result, ax=None, label=None):
     """
     if isinstance(result, xr.DataArray) and "l2" in result.coords and "l2" not in result.dims:
         result = result.reset_coords("l2", drop=True).expand_dims(l2=[0.0])
-    result = style.expect_array(result, ("layer", "l2"), optional=("token", "seed"))
+    result = expect_array(result, ("layer", "l2"), optional=("token", "seed"))
     label = result.attrs.get("model", "") if label is None else label
     ax = style.new_axes(8.5, 4.4) if ax is None else ax
     order = _lines_before(ax)
-    names = style.layer_names(result)
+    names = layer_names(result)
     depth = np.linspace(0, 1, len(names))
     _name_depth(ax, names, depth, overlay=order > 0)
     options = {"color": f"C{order}", "marker": style.marker(order)}
@@ -141,13 +142,13 @@ def plot_probe_variants(results, ax=None):
         ValueError: if there is no result, or the dims of one differ.
     """
     lines = {
-        label: style.expect_array(result, ("layer",), optional=("seed",))
-        for label, result in style.expect_results(results).items()
+        label: expect_array(result, ("layer",), optional=("seed",))
+        for label, result in expect_results(results).items()
     }
     models, variants = ({label.partition(": ")[i]: None for label in lines} for i in (0, 2))
     models, variants = list(models), list(variants)
     ax = style.new_axes(8.5, 4.4) if ax is None else ax
-    depths = depth_axis(ax, [style.layer_names(line) for line in lines.values()])
+    depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
     colours = dict(zip(models, style.distinct_colours(len(models)), strict=True))
     for depth, (label, line) in zip(depths, lines.items(), strict=True):
         model, _, variant = label.partition(": ")
@@ -179,12 +180,12 @@ def plot_probe_map(result, axes=None, layers=None):
         ValueError: if the dims differ, an attribute is missing, a layer is unknown or not on the
             grid, or there are too few axes.
     """
-    result = style.expect_array(result, ("layer", "token"))
+    result = expect_array(result, ("layer", "token"))
     prefix, shape = _grid(result)
-    chosen = style.select_layers(result, _spaced_on_grid(result) if layers is None else layers)
+    chosen = select_layers(result, _spaced_on_grid(result) if layers is None else layers)
     percent = 100 * _expect_on_grid(chosen)
     maps = percent.values[:, prefix : prefix + shape[0] * shape[1]].reshape(-1, *shape)
-    names = style.layer_names(chosen)
+    names = layer_names(chosen)
     if axes is None:
         title = style.titled("Linear probes on single tokens", result)
         axes = style.new_panels(len(names), title, shape[0] / shape[1])
@@ -212,7 +213,7 @@ def _off_grid(result):
     """Numbers of tokens of the layers that have others than those of the grid, by name."""
     prefix, (rows, columns) = _grid(result)
     expected = prefix + rows * columns
-    known = zip(style.layer_names(result), result.notnull().values, strict=True)
+    known = zip(layer_names(result), result.notnull().values, strict=True)
     return {
         name: int(tokens.sum())
         for name, tokens in known
@@ -223,7 +224,7 @@ def _off_grid(result):
 def _spaced_on_grid(result):
     """Names of at most 8 layers on the grid, evenly spaced, the first and last among them."""
     off = _off_grid(result)
-    names = style.layer_names(result)
+    names = layer_names(result)
     names = [name for name in names if name not in off] or names
     places = np.linspace(0, len(names) - 1, min(len(names), MOST_MAPS))
     return [names[place] for place in places.round().astype(int)]

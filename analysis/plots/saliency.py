@@ -2,7 +2,17 @@
 
 import numpy as np
 
-from ..engine.results import CLS, PARTS, SPATIAL, require_word
+from ..engine.results import (
+    CLS,
+    PARTS,
+    SPATIAL,
+    expect_array,
+    expect_results,
+    expect_variable,
+    layer_names,
+    require_word,
+    select_layers,
+)
 from . import style
 from .layers import FONT_SIZE, depth_axis, layer_label, name_layers, name_places, shorten, wrap
 
@@ -25,9 +35,9 @@ def plot_saliency_iou(results, ax=None, baselines=()):
     Raises:
         ValueError: if there is no result, or one is no such Dataset.
     """
-    models = style.expect_results(results if isinstance(results, dict) else {"": results})
+    models = expect_results(results if isinstance(results, dict) else {"": results})
     ious = {
-        label: style.expect_variable(result, "iou", ("query", "layer", "head"))
+        label: expect_variable(result, "iou", ("query", "layer", "head"))
         for label, result in models.items()
     }
     lines = {
@@ -36,7 +46,7 @@ def plot_saliency_iou(results, ax=None, baselines=()):
         for query in iou["query"].values
     }
     ax = style.new_axes(8, 4.2) if ax is None else ax
-    depths = depth_axis(ax, [style.layer_names(line) for line in lines.values()])
+    depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
     names = {
         pair: ": ".join(filter(None, [pair[0], QUERIES.get(pair[1], pair[1])])) for pair in lines
     }
@@ -72,11 +82,11 @@ def plot_attention_patterns(result, ax=None, query=SPATIAL):
     Raises:
         ValueError: if `result` is no such Dataset, or has no such query.
     """
-    repetition = style.expect_variable(result, "repetition", ("query", "layer", "layer_other"))
+    repetition = expect_variable(result, "repetition", ("query", "layer", "layer_other"))
     known = [str(name) for name in repetition["query"].values]
     if query not in known:
         raise ValueError(f"Expected query among {known}. Received: query={query!r}")
-    names, cut = shorten(style.layer_names(repetition))
+    names, cut = shorten(layer_names(repetition))
     side = style.side(len(names)) if ax is None else None
     target = style.new_axes(side + 2, side + 1) if ax is None else ax
     values = repetition.sel(query=query).values.T
@@ -112,11 +122,11 @@ def plot_rollout(result, axes=None, query=None, layers=None):
             too few axes.
     """
     first = "example" if "example" in getattr(result, "dims", ()) else "layer"
-    result = style.expect_array(result, (first, "query", "key"))
+    result = expect_array(result, (first, "query", "key"))
     missing = {"rows", "columns", "prefix"} - set(result.attrs)
     if missing:
         raise ValueError(f"Expected the attributes {sorted(missing)}. Received: no such")
-    result = style.select_layers(result, layers) if first == "layer" else result
+    result = select_layers(result, layers) if first == "layer" else result
     prefix, shape = int(result.attrs["prefix"]), (result.attrs["rows"], result.attrs["columns"])
     values, of = _of_query(result, query, prefix)
     maps = values[:, prefix:].reshape(-1, *map(int, shape))
@@ -125,7 +135,7 @@ def plot_rollout(result, axes=None, query=None, layers=None):
         title = f"{title}\neach panel scaled to its own maximum"
         axes = style.new_panels(len(maps), title, maps.shape[1] / maps.shape[2])
     axes = style.expect_axes(axes, len(maps), first)
-    names = style.layer_names(result, first)
+    names = layer_names(result, first)
     names = shorten(names)[0] if first == "layer" else [f"example {name}" for name in names]
     for ax, name, panel in zip(axes, names, maps, strict=True):
         image = ax.imshow(panel / (panel.max() or 1.0), cmap=style.colours("magma"), vmin=0, vmax=1)

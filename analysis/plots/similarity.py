@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from ..engine.results import expect_results, expect_variable, layer_names
 from . import style
 from .layers import depth_axis, layer_label, name_layers, shorten
 
@@ -28,12 +29,12 @@ def plot_cka(result, ax=None):
     Raises:
         ValueError: if `result` is no such Dataset.
     """
-    cka = style.expect_variable(result, "cka", DIMS)
+    cka = expect_variable(result, "cka", DIMS)
     sides = [style.side(count) if ax is None else None for count in cka.shape]
     target = style.new_axes(sides[0] + 2.6, sides[1] + 1.4) if ax is None else ax
     image = _draw_heatmap(target, cka)
     models = _models(result)
-    layers = [style.layer_names(cka, dim) for dim in DIMS]
+    layers = [layer_names(cka, dim) for dim in DIMS]
     if layers[0] == layers[1] and models[0] == models[1]:
         target.set_aspect("equal")
     for which, names, model, inches in zip("xy", layers, models, sides, strict=True):
@@ -99,8 +100,8 @@ def plot_cka_beside(results):
         ValueError: if there is no result, or one is no such Dataset.
     """
     maps = {
-        label: style.expect_variable(result, "cka", DIMS)
-        for label, result in style.expect_results(results).items()
+        label: expect_variable(result, "cka", DIMS)
+        for label, result in expect_results(results).items()
     }
     axes = _new_grid(len(maps))
     for ax, (label, cka) in zip(axes, maps.items(), strict=True):
@@ -141,7 +142,7 @@ def _name_panels(axes, sides):
 
 def _sides(result):
     """What names each side of a heatmap: (layers, model), no model where it is beside itself."""
-    layers = [tuple(style.layer_names(result, dim)) for dim in DIMS]
+    layers = [tuple(layer_names(result, dim)) for dim in DIMS]
     models = _models(result)
     if models[0] == models[1]:
         models = ["", ""]
@@ -177,8 +178,8 @@ def plot_matches(result, ax=None):
     Raises:
         ValueError: if `result` is no such Dataset, or the layers of both sides differ.
     """
-    cka = style.expect_variable(result, "cka", DIMS)
-    names, other = (style.layer_names(cka, dim) for dim in DIMS)
+    cka = expect_variable(result, "cka", DIMS)
+    names, other = (layer_names(cka, dim) for dim in DIMS)
     if names != other:
         differing = sorted(set(names) ^ set(other)) or "another order"
         raise ValueError(f"Expected the same layers along both dims. Received: {differing}")
@@ -246,17 +247,17 @@ def plot_counterparts(results, ax=None):
         ValueError: if there is no result, or one is no such Dataset.
     """
     lines = {
-        label: style.expect_variable(result, "cka", ("layer",))
-        for label, result in style.expect_results(results).items()
+        label: expect_variable(result, "cka", ("layer",))
+        for label, result in expect_results(results).items()
     }
     ax = style.new_axes(8.5, 4.4) if ax is None else ax
-    depths = depth_axis(ax, [style.layer_names(line) for line in lines.values()])
+    depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
     colours = style.depth_colours(len(lines))
     for index, (label, line) in enumerate(lines.items()):
         options = {"color": colours[index], "marker": style.marker(index), "label": label}
         ax.plot(depths[index], line.values, markersize=4.5, clip_on=False, **options)
         if "stderr" in results[label]:
-            error = style.expect_variable(results[label], "stderr", ("layer",)).values
+            error = expect_variable(results[label], "stderr", ("layer",)).values
             _draw_band(ax, depths[index], line.values, 1.96 * error, colours[index])
     low = min(line.min().item() for line in lines.values())
     high = max(line.max().item() for line in lines.values())

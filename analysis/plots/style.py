@@ -4,12 +4,6 @@ import math
 
 import numpy as np
 
-from ..engine.results import expect_array as expect_array
-from ..engine.results import expect_results as expect_results
-from ..engine.results import expect_variable as expect_variable
-from ..engine.results import layer_names as layer_names
-from ..engine.results import select_layers as select_layers
-
 SKIP_LABELS = {
     "norm_ratio": "norm of skip / norm of branch",
     "cosine": "cosine of skip and branch",

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ..engine.results import expect_variable, layer_names
 from . import style
 from .layers import FONT_SIZE, layer_label, name_layers, shorten
 
@@ -30,18 +31,18 @@ def plot_formation(result, axes=None):
         ValueError: if `result` is no such Dataset, or there are too few axes.
     """
     names = [name for name in PANELS if name != "accuracy" or name in result]
-    values = [style.expect_variable(result, name, ("epoch", "layer")) for name in names]
+    values = [expect_variable(result, name, ("epoch", "layer")) for name in names]
     axes = _new_axes(len(names), result) if axes is None else axes
     axes = style.expect_axes(axes, len(names), "quantity")
     for ax, name, of in zip(axes, names, values, strict=True):
         _draw(ax, of, *PANELS[name], limits=(None, None) if name == "accuracy" else (0, 1))
-    axes[0].set_ylabel(layer_label(shorten(style.layer_names(result))[1]))
+    axes[0].set_ylabel(layer_label(shorten(layer_names(result))[1]))
     return axes
 
 
 def _draw(ax, values, title, colours, label, limits):
     """One heatmap, with its colour bar."""
-    epochs, layers = values["epoch"].values, style.layer_names(values)
+    epochs, layers = values["epoch"].values, layer_names(values)
     low, high = limits
     image = ax.pcolormesh(
         _edges(epochs),
@@ -111,8 +112,8 @@ def plot_compute(table, ax=None):
     Raises:
         ValueError: if `table` is no such Dataset, no run has an accuracy, or one took no compute.
     """
-    accuracy = style.expect_variable(table, "test_accuracy", ("run",))
-    flops = style.expect_variable(table, "training_flops", ("run",))
+    accuracy = expect_variable(table, "test_accuracy", ("run",))
+    flops = expect_variable(table, "training_flops", ("run",))
     known = np.isfinite(accuracy.values)
     if "family" not in table.coords or not known.any() or (flops.values[known] <= 0).any():
         raise ValueError(
