@@ -108,23 +108,16 @@ def _new_panels(result, axes, heading):
 
 def _panel_bar(axes, image):
     """One colour bar of all panels, each scaled to its own maximum."""
-    bar = axes[0, 0].figure.colorbar(
-        image, ax=list(axes.ravel()), aspect=max(30, 10 * len(axes)), pad=0.02
-    )
-    bar.set_label("attention / panel maximum", fontsize=8)
-    bar.ax.tick_params(labelsize=8)
+    aspect = max(30, 10 * len(axes))
+    style.panel_bar(axes.ravel(), image, "attention / panel maximum", aspect, pad=0.02)
 
 
 def _panels(shape, tall, heading):
     """Axes of a new figure, a row per layer and a column per head, flat."""
-    import matplotlib.pyplot as plt
-
     rows, columns = shape
     width = max(0.55, 1.1 / max(tall, 1))
     size = (max(4.6, columns * width + 1.6), max(2.6, rows * width * tall + 1.2))
-    figure, axes = plt.subplots(rows, columns, figsize=size, layout="compressed", squeeze=False)
-    figure.suptitle(heading, fontsize=10)
-    return axes.ravel()
+    return style.new_grid(rows, columns, size, heading, fontsize=10).ravel()
 
 
 def _half_reach(result, dim):

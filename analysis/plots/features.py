@@ -7,8 +7,6 @@ from ..engine.results import (
     CLS,
     SPATIAL,
     current_words,
-    expect_array,
-    expect_results,
     expect_variable,
     layer_names,
 )
@@ -42,22 +40,17 @@ def plot_knn(results, ax=None, top=1, baselines=()):
     Raises:
         ValueError: if there is no result, one has other dims, or `top` is not in one.
     """
-    models = expect_results(results if isinstance(results, dict) else {"": results})
-    accuracies = {
-        label: _of_top(expect_array(result, ("layer", "k", "top")), top)
-        for label, result in models.items()
-    }
+    accuracies = style.labelled(results, ("layer", "k", "top"))
     lines = {
-        (label, int(k)): accuracy.sel(k=k)
+        (label, int(k)): _of_top(accuracy, top).sel(k=k)
         for label, accuracy in accuracies.items()
         for k in accuracy["k"].values
     }
-    numbers = sorted({k for _, k in lines})
-    ax = draw_lines(lines, numbers, [f"k = {k}" for k in numbers], ax, baselines)
-    title = f"k-nearest neighbours, top {top}"
-    ax.set_title(title if models is results else style.titled(title, results))
+    kinds = {k: f"k = {k}" for k in sorted({k for _, k in lines})}
+    ax = draw_lines(lines, kinds, ax, baselines)
+    ax.set_title(style.titled(f"k-nearest neighbours, top {top}", results))
     ax.set(ylabel="test accuracy (%)")
-    ax.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}")
+    style.percent(ax.yaxis)
     return ax
 
 
@@ -77,22 +70,18 @@ def plot_linear_probe(results, ax=None, baselines=()):
     Raises:
         ValueError: if there is no result, or one has other dims.
     """
-    models = expect_results(results if isinstance(results, dict) else {"": results})
-    dims = ("layer", "tokens", "batch_norm")
+    accuracies = style.labelled(results, ("layer", "tokens", "batch_norm"))
     lines = {
         (label, (str(tokens), bool(norm))): accuracy.sel(tokens=tokens, batch_norm=norm)
-        for label, result in models.items()
-        for accuracy in [current_words(expect_array(result, dims))]
+        for label, accuracy in zip(accuracies, map(current_words, accuracies.values()), strict=True)
         for norm in accuracy["batch_norm"].values
         for tokens in accuracy["tokens"].values
     }
-    kinds = list(dict.fromkeys(kind for _, kind in lines))
-    words = [TOKENS[tokens] + (", batch norm" if norm else "") for tokens, norm in kinds]
-    ax = draw_lines(lines, kinds, words, ax, baselines)
-    title = "Linear probes by gradient descent"
-    ax.set_title(title if models is results else style.titled(title, results))
+    kinds = {(of, norm): TOKENS[of] + (", batch norm" if norm else "") for _, (of, norm) in lines}
+    ax = draw_lines(lines, kinds, ax, baselines)
+    ax.set_title(style.titled("Linear probes by gradient descent", results))
     ax.set(ylabel="test accuracy (%)")
-    ax.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}")
+    style.percent(ax.yaxis)
     return ax
 
 
@@ -112,22 +101,17 @@ def plot_retrieval(results, ax=None, baselines=()):
     Raises:
         ValueError: if there is no result, or one is no such Dataset.
     """
-    models = expect_results(results if isinstance(results, dict) else {"": results})
-    scores = {
-        label: expect_variable(result, "score", ("layer", "difficulty"))
-        for label, result in models.items()
-    }
     lines = {
         (label, str(difficulty)): score.sel(difficulty=difficulty)
-        for label, score in scores.items()
+        for label, score in style.labelled(results, ("layer", "difficulty"), "score").items()
         for difficulty in score["difficulty"].values
     }
-    kinds = list(dict.fromkeys(difficulty for _, difficulty in lines))
-    ax = draw_lines(lines, kinds, kinds, ax, baselines)
-    title = f"Retrieval, {kinds[0]}" if len(kinds) == 1 else "Retrieval"
-    ax.set_title(title if models is results else style.titled(title, results))
+    kinds = {difficulty: difficulty for _, difficulty in lines}
+    ax = draw_lines(lines, kinds, ax, baselines)
+    title = ", ".join(["Retrieval", *kinds]) if len(kinds) == 1 else "Retrieval"
+    ax.set_title(style.titled(title, results))
     ax.set(ylabel="mean average precision (%)")
-    ax.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}")
+    style.percent(ax.yaxis)
     return ax
 
 
@@ -150,15 +134,12 @@ def plot_clustering(results, ax=None, score="purity", baselines=()):
     """
     if score not in SCORES:
         raise ValueError(f"Expected score in {list(SCORES)}. Received: score={score!r}")
-    models = expect_results(results if isinstance(results, dict) else {"": results})
-    lines = {
-        (label, score): expect_variable(result, score, ("layer",))
-        for label, result in models.items()
-    }
-    ax = draw_lines(lines, [score], [SCORES[score]], ax, baselines)
-    counts = {int(result.attrs["clusters"]) for result in models.values()}
+    scores = style.labelled(results, ("layer",), score)
+    lines = {(label, score): values for label, values in scores.items()}
+    ax = draw_lines(lines, {score: SCORES[score]}, ax, baselines)
+    counts = {int(result.attrs["clusters"]) for result in style.by_label(results).values()}
     title = f"Agreement of {counts.pop()} clusters with labels" if len(counts) == 1 else "Clusters"
-    ax.set_title(title if models is results else style.titled(title, results))
+    ax.set_title(style.titled(title, results))
     ax.set(ylabel=SCORES[score])
     return ax
 
@@ -209,8 +190,6 @@ def _of_top(accuracy, top):
 
 def _new_matrices(parts, models):
     """Axes of a new figure with room for a square of so many models each."""
-    import matplotlib.pyplot as plt
-
     side = max(PANEL, 0.42 * models + 0.6)
     size = (parts * side + 1.6, side + 1.2)
-    return plt.subplots(1, parts, figsize=size, layout="constrained", squeeze=False)[1].ravel()
+    return style.new_grid(1, parts, size, layout="constrained").ravel()

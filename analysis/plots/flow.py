@@ -35,10 +35,8 @@ def plot_receptive_field(result, axes=None, layers=None):
     axes = style.expect_axes(axes, count, "layer")
     for ax, name, field in zip(axes, layer_names(result), result.values, strict=True):
         image = _draw_field(ax, name, field)
-    bar = axes[0].figure.colorbar(image, ax=list(axes), aspect=25, pad=0.015)
-    bar.set_label("|gradient| / panel maximum (√ scale)", fontsize=8)
+    bar = style.panel_bar(axes, image, "|gradient| / panel maximum (√ scale)")
     bar.set_ticks([0, 0.01, 0.05, 0.1, 0.25, 0.5, 1])
-    bar.ax.tick_params(labelsize=8)
     bar.ax.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     return axes
 

@@ -186,13 +186,13 @@ def wrap(name, width=22):
     return f"{elide(name[:cut])}\n{elide(name[cut:])}"
 
 
-def draw_lines(lines, kinds, words, ax=None, baselines=()):
+def draw_lines(lines, kinds, ax=None, baselines=()):
     """Draw lines through the depth: a colour per label, a style per kind, and a legend.
 
     Args:
         lines: dict from (label, kind) to a DataArray of dims (layer,).
-        kinds: all kinds, in the order of their styles.
-        words: for each kind; shown where there are several, or where labels are empty.
+        kinds: dict from kind, in the order of their styles, to its name in the legend, which is
+            shown where there are several kinds, or where labels are empty.
         ax: Matplotlib axes; new ones if None.
         baselines: labels that are drawn in grey.
 
@@ -203,8 +203,8 @@ def draw_lines(lines, kinds, words, ax=None, baselines=()):
     depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
     colours = style.line_colours([label for label, _ in lines], baselines)
     for depth, ((label, kind), line) in zip(depths, lines.items(), strict=True):
-        order = kinds.index(kind)
-        name = ": ".join(filter(None, [label, words[order] if len(kinds) > 1 or not label else ""]))
+        order = list(kinds).index(kind)
+        name = ": ".join(filter(None, [label, kinds[kind] if len(kinds) > 1 or not label else ""]))
         look = {"linestyle": style.LINE_STYLES[order % len(style.LINE_STYLES)], "label": name}
         look |= {"color": colours[label], "marker": style.marker(order), "markersize": 4.5}
         if label in baselines:

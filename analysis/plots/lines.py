@@ -6,7 +6,6 @@ import numpy as np
 
 from ..engine.results import (
     expect_array,
-    expect_results,
     expect_variable,
     layer_names,
     select_layers,
@@ -69,8 +68,7 @@ def plot_distance_by_depth(results, ax=None):
     Raises:
         ValueError: if there is no result, one has other dims, or their units differ.
     """
-    models = expect_results(results if isinstance(results, dict) else {"": results})
-    distances = {label: expect_array(result, ("layer", "head")) for label, result in models.items()}
+    distances = style.labelled(results, ("layer", "head"))
     units = {str(result.attrs.get("units", "")) for result in distances.values()}
     if len(units) > 1:
         raise ValueError(f"Expected distances of one unit. Received: {sorted(units)}")
@@ -82,8 +80,7 @@ def plot_distance_by_depth(results, ax=None):
         ax.scatter(many, result.values.ravel(), s=14, color=colour, alpha=0.5, linewidth=0)
         mean = result.values.mean(axis=1)
         ax.plot(depth, mean, color=colour, label=label or "mean of the heads")
-    title = "Attention distance by depth (points: heads)"
-    ax.set_title(title if models is results else style.titled(title, results))
+    ax.set_title(style.titled("Attention distance by depth (points: heads)", results))
     ax.set(ylabel=f"mean distance ({units.pop() or 'no unit'})")
     ax.set_ylim(0, 1.06 * max(result.values.max() for result in distances.values()))
     style.tidy(ax)
@@ -122,10 +119,9 @@ def plot_skip_ratio_lines(results, ax=None, variable="norm_ratio"):
             is another.
     """
     variable = style.expect_skip_variable(variable)
-    models = expect_results(results if isinstance(results, dict) else {"": results})
     lines = {
         f"{label}: {kind}" if label else kind: line
-        for label, result in models.items()
+        for label, result in style.by_label(results).items()
         for kind, line in _token_means(result, variable)
     }
     layers = [layer_names(line) for line in lines.values()]
@@ -137,8 +133,7 @@ def plot_skip_ratio_lines(results, ax=None, variable="norm_ratio"):
         layers, depths, colours, lines.items(), strict=True
     ):
         _plot_sites(ax, depth, line.values, names, label, colour)
-    title = "Skip against branch, means over tokens"
-    ax.set_title(title if models is results else style.titled(title, results))
+    ax.set_title(style.titled("Skip against branch, means over tokens", results))
     ax.set(ylabel=style.SKIP_LABELS[variable])
     _scale_skip(ax, variable)
     style.tidy(ax)
@@ -188,16 +183,11 @@ def _scale_skip(ax, variable):
 
 def plot_attention_distances(results):
     """A panel for each model, at most three a row, on one scale."""
-    import matplotlib.pyplot as plt
-
     columns = min(3, len(results))
     rows = -(-len(results) // columns)
     size = (3.8 * columns + 1.8, 3.6 * rows + 0.6)
-    figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
-    figure.suptitle("Mean attention distance")
-    drawn = axes.ravel()[: len(results)]
-    for ax in axes.ravel()[len(results) :]:
-        ax.remove()
+    axes = style.new_grid(rows, columns, size, "Mean attention distance", "constrained", 12)
+    drawn = style.leading(axes, len(results))
     for ax, (name, result) in zip(drawn, results.items(), strict=True):
         plot_attention_distance(result, ax=ax).set_title(name, fontsize=10)
     top = max(ax.get_ylim()[1] for ax in drawn)

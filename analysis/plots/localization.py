@@ -128,14 +128,10 @@ def _panels_by_layer(result, title):
 
 def _new_panels(result, rows, columns, heading, between):
     """Axes of shape (rows, columns), each as oblong as the maps, with inches `between` rows."""
-    import matplotlib.pyplot as plt
-
     tall = result.sizes["row"] / result.sizes["column"]
     width = max(0.6, 1.35 / max(tall, 1))
     size = (max(4.4, columns * width + 1.3), max(2.4, rows * (width * tall + between) + 0.8))
-    figure, axes = plt.subplots(rows, columns, figsize=size, layout="compressed", squeeze=False)
-    figure.suptitle(heading, fontsize=11)
-    return axes
+    return style.new_grid(rows, columns, size, heading)
 
 
 def _draw_token(ax, values, span, titled):

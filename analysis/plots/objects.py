@@ -1,6 +1,5 @@
 """Objects followed through videos, and keypoints found again, layer by layer."""
 
-from ..engine.results import expect_results, expect_variable
 from . import style
 from .layers import draw_lines
 
@@ -21,14 +20,10 @@ def plot_propagation(results, ax=None, baselines=()):
     Raises:
         ValueError: if there is no result, or one is no such Dataset.
     """
-    models = expect_results(results if isinstance(results, dict) else {"": results})
-    lines = {
-        (label, "score"): expect_variable(result, "score", ("layer",))
-        for label, result in models.items()
-    }
-    ax = draw_lines(lines, ["score"], ["J and F"], ax, baselines)
-    title = "Propagation of masks through videos"
-    ax.set_title(title if models is results else style.titled(title, results))
+    scores = style.labelled(results, ("layer",), "score")
+    lines = {(label, "score"): score for label, score in scores.items()}
+    ax = draw_lines(lines, {"score": "J and F"}, ax, baselines)
+    ax.set_title(style.titled("Propagation of masks through videos", results))
     ax.set(ylabel="mean of J and F")
     return ax
 
@@ -53,26 +48,20 @@ def plot_keypoints(results, ax=None, threshold=0.1, average="image", baselines=(
         ValueError: if there is no result, one is no such Dataset, or has no such threshold or
             average, or if some thresholds are of the image and others of the box.
     """
-    models = expect_results(results if isinstance(results, dict) else {"": results})
+    scores = style.labelled(results, ("average", "layer", "threshold"), "score")
     wanted = {"threshold": threshold, "average": average}
-    lines = {
-        (label, "pck"): _chosen(
-            expect_variable(result, "score", ("average", "layer", "threshold")), wanted
-        )
-        for label, result in models.items()
-    }
-    sides = {result.attrs.get("threshold", "image") for result in models.values()}
+    lines = {(label, "pck"): _chosen(score, wanted) for label, score in scores.items()}
+    sides = {result.attrs.get("threshold", "image") for result in style.by_label(results).values()}
     if len(sides) > 1:
         raise ValueError(
             "Expected results with thresholds of one kind. Received: thresholds of the "
             f"{' and of the '.join(sorted(sides))}"
         )
-    ax = draw_lines(lines, ["pck"], ["PCK"], ax, baselines)
-    title = "Keypoints found in another image"
-    ax.set_title(title if models is results else style.titled(title, results))
+    ax = draw_lines(lines, {"pck": "PCK"}, ax, baselines)
+    ax.set_title(style.titled("Keypoints found in another image", results))
     of_box = " of the object's box" if sides == {"box"} else ""
     ax.set(ylabel=f"PCK@{threshold:g}{of_box} (%)")
-    ax.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}")
+    style.percent(ax.yaxis)
     return ax
 
 

@@ -98,7 +98,7 @@ def _finish_accuracies(ax):
     from matplotlib.collections import PolyCollection
 
     ax.set_ylabel("test accuracy (%)")
-    ax.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}")
+    style.percent(ax.yaxis)
     style.tidy(ax)
     drawn = {}
     if any(isinstance(artist, PolyCollection) for artist in ax.collections):

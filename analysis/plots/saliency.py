@@ -7,7 +7,6 @@ from ..engine.results import (
     PARTS,
     SPATIAL,
     expect_array,
-    expect_results,
     expect_variable,
     layer_names,
     require_word,
@@ -35,14 +34,9 @@ def plot_saliency_iou(results, ax=None, baselines=()):
     Raises:
         ValueError: if there is no result, or one is no such Dataset.
     """
-    models = expect_results(results if isinstance(results, dict) else {"": results})
-    ious = {
-        label: expect_variable(result, "iou", ("query", "layer", "head"))
-        for label, result in models.items()
-    }
     lines = {
         (label, str(query)): iou.sel(query=query)
-        for label, iou in ious.items()
+        for label, iou in style.labelled(results, ("query", "layer", "head"), "iou").items()
         for query in iou["query"].values
     }
     ax = style.new_axes(8, 4.2) if ax is None else ax
@@ -58,8 +52,7 @@ def plot_saliency_iou(results, ax=None, baselines=()):
         ax.scatter(many, line.values.ravel(), s=12, color=colour, alpha=0.45, linewidth=0)
         best = np.fmax.reduce(line.values, axis=1)  # NaN only where no head has an overlap
         ax.plot(depth, best, marker="o", markersize=4.5, color=colour, label=name)
-    title = "Attention on the object, best head (points: all heads)"
-    ax.set_title(title if models is results else style.titled(title, results))
+    ax.set_title(style.titled("Attention on the object, best head (points: all heads)", results))
     ax.set(ylabel="IoU of attention and mask")
     ax.set_ylim(bottom=0)
     style.tidy(ax)
@@ -141,9 +134,7 @@ def plot_rollout(result, axes=None, query=None, layers=None):
         image = ax.imshow(panel / (panel.max() or 1.0), cmap=style.colours("magma"), vmin=0, vmax=1)
         ax.set_title(wrap(name), fontsize=FONT_SIZE)
         name_places(ax, panel.shape, "token")
-    bar = axes[0].figure.colorbar(image, ax=list(axes), aspect=25, pad=0.015)
-    bar.set_label("share / panel maximum", fontsize=8)
-    bar.ax.tick_params(labelsize=8)
+    style.panel_bar(axes, image, "share / panel maximum")
     return axes
 
 

@@ -99,10 +99,7 @@ def plot_cka_beside(results):
     Raises:
         ValueError: if there is no result, or one is no such Dataset.
     """
-    maps = {
-        label: expect_variable(result, "cka", DIMS)
-        for label, result in expect_results(results).items()
-    }
+    maps = style.labelled(expect_results(results), DIMS, "cka")
     axes = _new_grid(len(maps))
     for ax, (label, cka) in zip(axes, maps.items(), strict=True):
         image = _draw_heatmap(ax, cka)
@@ -151,16 +148,11 @@ def _sides(result):
 
 def _new_grid(count):
     """`count` axes of a new figure, in rows of at most 4 and as equal as may be."""
-    import matplotlib.pyplot as plt
-
     rows = math.ceil(count / MOST_COLUMNS)
     columns = math.ceil(count / rows)
     size = (columns * (PANEL + 1.5) + 1.5, rows * (PANEL + 1.5) + 0.5)
-    figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
-    figure.suptitle("Similarity of layers", fontsize=11)
-    for ax in axes.ravel()[count:]:
-        ax.remove()
-    return axes.ravel()[:count]
+    axes = style.new_grid(rows, columns, size, "Similarity of layers", "constrained")
+    return style.leading(axes, count)
 
 
 def plot_matches(result, ax=None):
@@ -246,10 +238,7 @@ def plot_counterparts(results, ax=None):
     Raises:
         ValueError: if there is no result, or one is no such Dataset.
     """
-    lines = {
-        label: expect_variable(result, "cka", ("layer",))
-        for label, result in expect_results(results).items()
-    }
+    lines = style.labelled(expect_results(results), ("layer",), "cka")
     ax = style.new_axes(8.5, 4.4) if ax is None else ax
     depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
     colours = style.depth_colours(len(lines))

@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 
+from ..engine.results import expect_array, expect_results, expect_variable
+
 SKIP_LABELS = {
     "norm_ratio": "norm of skip / norm of branch",
     "cosine": "cosine of skip and branch",
@@ -21,10 +23,36 @@ def expect_skip_variable(variable):
     return variable
 
 
-def titled(text, result):
-    """The title of a plot, with the model's name where the result has one."""
-    model = result.attrs.get("model", "")
+def by_label(results):
+    """A dict from label to result, of one result under the label ""."""
+    return expect_results(results if isinstance(results, dict) else {"": results})
+
+
+def labelled(results, dims, variable=None):
+    """The arrays to draw, of one result or several: dict from label to DataArray.
+
+    Args:
+        results: as for `by_label`.
+        dims: dims that each array must have.
+        variable: name of the array in each result, a Dataset; None if results are DataArrays.
+    """
+    return {
+        label: expect_array(result, dims)
+        if variable is None
+        else expect_variable(result, variable, dims)
+        for label, result in by_label(results).items()
+    }
+
+
+def titled(text, results):
+    """The title of a plot, with the model's name if one result is drawn, and it has one."""
+    model = "" if isinstance(results, dict) else results.attrs.get("model", "")
     return f"{text}: {model}" if model else text
+
+
+def percent(axis):
+    """Write the shares along an axis in percent."""
+    axis.set_major_formatter(lambda share, _: f"{100 * share:g}")
 
 
 def new_axes(width, height):
@@ -34,18 +62,30 @@ def new_axes(width, height):
     return plt.subplots(figsize=(width, height), layout="constrained")[1]
 
 
-def new_panels(count, title, tall=1):
-    """`count` axes of a new figure, row by row, `tall` times as high as wide."""
+def new_grid(rows, columns, size, title=None, layout="compressed", fontsize=11):
+    """Axes of shape (rows, columns) of a new figure of a size in inches, under a title."""
     import matplotlib.pyplot as plt
 
+    figure, axes = plt.subplots(rows, columns, figsize=size, layout=layout, squeeze=False)
+    if title is not None:
+        figure.suptitle(title, fontsize=fontsize)
+    return axes
+
+
+def leading(axes, count):
+    """The first `count` axes of a grid, row by row; the others are removed."""
+    axes = axes.ravel()
+    for ax in axes[count:]:
+        ax.remove()
+    return axes[:count]
+
+
+def new_panels(count, title, tall=1):
+    """`count` axes of a new figure, row by row, `tall` times as high as wide."""
     columns = min(count, max(3, min(7, math.ceil(math.sqrt(1.6 * count)))))
     rows = math.ceil(count / columns)
     size = (max(4.2, 1.6 * columns + 1.2), max(2.6, (1.6 * tall + 0.15) * rows + 0.7))
-    figure, axes = plt.subplots(rows, columns, figsize=size, layout="compressed", squeeze=False)
-    figure.suptitle(title, fontsize=11)
-    for ax in axes.ravel()[count:]:
-        ax.remove()
-    return axes.ravel()[:count]
+    return leading(new_grid(rows, columns, size, title), count)
 
 
 def expect_axes(axes, count, what):
@@ -145,6 +185,14 @@ def shared_colour_bar(axes, image, label, values):
     extend = _beyond(values, image.norm)
     bar = axes[0].figure.colorbar(image, ax=list(axes), extend=extend, aspect=30, pad=0.02)
     bar.set_label(label, fontsize=9)
+    bar.ax.tick_params(labelsize=8)
+    return bar
+
+
+def panel_bar(axes, image, label, aspect=25, pad=0.015):
+    """One colour bar of all panels, each of which is scaled to its own maximum."""
+    bar = axes[0].figure.colorbar(image, ax=list(axes), aspect=aspect, pad=pad)
+    bar.set_label(label, fontsize=8)
     bar.ax.tick_params(labelsize=8)
     return bar
 

@@ -61,7 +61,7 @@ def _draw(ax, values, title, colours, label, limits):
     ax.label_outer()
     bar = style.colour_bar(ax, image, label)
     if limits == (None, None):
-        bar.ax.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}")
+        style.percent(bar.ax.yaxis)
 
 
 def _edges(epochs):
@@ -75,12 +75,9 @@ def _edges(epochs):
 
 def _new_axes(count, result):
     """Axes in a row, under the name of the model."""
-    import matplotlib.pyplot as plt
-
     size = (WIDTH * count + 0.8, 0.8 * style.side(result.sizes["layer"]) + 0.9)
-    figure, axes = plt.subplots(1, count, figsize=size, layout="constrained", squeeze=False)
-    figure.suptitle(style.titled("How representations form", result), fontsize=11)
-    return axes.ravel()
+    title = style.titled("How representations form", result)
+    return style.new_grid(1, count, size, title, "constrained").ravel()
 
 
 UNITS = {1e18: "exa", 1e15: "peta", 1e12: "tera", 1e9: "giga", 1e6: "mega", 1e3: "kilo", 1: ""}
