@@ -6,6 +6,8 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.names import listed
+
 from ..engine.results import provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import on_grid
@@ -139,7 +141,7 @@ def _changes(taps):
         raise ValueError(
             "Expected 'skip' and 'sum' of every site beside its attention 'weights': rollout takes "
             "half of each token from a skip, and says nothing of a model without skips. Received "
-            f"no {', '.join(missing[:5])}{', ...' if missing[5:] else ''}"
+            f"no {listed(missing)}"
         )
     changes = {}
     for before, after in itertools.pairwise(sites):
@@ -173,7 +175,7 @@ def _require_unchanged(changes, examples):
         raise ValueError(
             "Expected the sum of each site to be the skip of the next: rollout says nothing where "
             "sums are normalised (post-norm), or a site in between is not among the taps. Received "
-            f"a difference between {'; '.join(changed[:3])}{'; ...' if changed[3:] else ''}"
+            f"a difference between {listed(changed, '; ')}"
         )
 
 

@@ -5,6 +5,8 @@ import math
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.names import listed
+
 from .features import taps_of
 from .results import model_name
 from .tokens import require_grid
@@ -59,8 +61,7 @@ def select(taps, names):
     """
     for name in names:
         if name not in taps:
-            there = ", ".join(list(taps)[:8]) + (", ..." if len(taps) > 8 else "")
-            raise ValueError(f"Expected a tap {name!r}. Received: {there}")
+            raise ValueError(f"Expected a tap {name!r}. Received: {listed(taps)}")
     return {name: taps[name] for name in names}
 
 
@@ -234,7 +235,6 @@ def _shapes(features, images):
     unknown = [tap for tap, shape in shapes.items() if None in shape]
     if unknown:
         raise ValueError(
-            "Expected taps of known shapes, to fill them with noise. "
-            f"Received: {', '.join(unknown[:5])}"
+            f"Expected taps of known shapes, to fill them with noise. Received: {listed(unknown)}"
         )
     return shapes

@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from vit_tf.backend import require_tensorflow
 from vit_tf.image_shapes import require_images
-
-from .results import listed
+from vit_tf.names import listed
 
 EXPECTED = "Expected features to be a callable from images to {tap: tensor}"
 HOW = ", such as vit_tf.submodel(model, 'block*')"
@@ -33,7 +32,7 @@ def taps_of(features, images):
         raise ValueError(f"{EXPECTED}{HOW}. Received: {name!r}, which returns {what}")
     kept = example_taps(taps, images)
     if not kept:
-        raise ValueError(f"Expected taps with an example axis. Received: {listed(list(taps))}")
+        raise ValueError(f"Expected taps with an example axis. Received: {listed(taps)}")
     return kept
 
 

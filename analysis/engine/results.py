@@ -5,6 +5,8 @@ import math
 import numpy as np
 import xarray as xr
 
+from vit_tf.names import listed
+
 
 def provenance(features, examples, batches, **parameters):
     """Attributes of a result, in forms that netCDF can hold.
@@ -27,12 +29,6 @@ def provenance(features, examples, batches, **parameters):
     return attributes
 
 
-def listed(names, most=10):
-    """Names in a line of text, at most so many of them."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
-
-
 def model_name(features):
     """The name of a model or function, without the ending that a submodel adds."""
     name = getattr(features, "name", None) or getattr(features, "__name__", "features")
@@ -47,7 +43,7 @@ def require_finite(what, values, layers):
     if bad:
         raise ValueError(
             f"Expected finite activations to compute {what}. "
-            f"Received NaN or infinity at {', '.join(bad[:5])}{', ...' if bad[5:] else ''}"
+            f"Received NaN or infinity at {listed(bad)}"
         )
 
 
@@ -62,7 +58,7 @@ def raise_without_directions(layers):
     if layers:
         raise ValueError(
             "Expected features that are finite and not zero, to compare their directions. "
-            f"Received others at {', '.join(layers[:5])}"
+            f"Received others at {listed(layers)}"
         )
 
 

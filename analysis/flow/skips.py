@@ -4,6 +4,8 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.names import listed
+
 from ..engine.results import mean_of, provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import as_tokens, grid_of, on_grid, raise_contradiction
@@ -103,8 +105,7 @@ def _pairs(taps):
     }
     if not pairs:
         raise ValueError(
-            "Expected taps 'site/skip' with their 'site/branch'. "
-            f"Received: {', '.join(list(taps)[:8])}"
+            f"Expected taps 'site/skip' with their 'site/branch'. Received: {listed(taps)}"
         )
     return pairs
 

@@ -4,6 +4,8 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.names import listed
+
 from ..engine.derived import select
 from ..engine.pooling import batch_labels, pool, pooled_statistic, require_inside, require_labels
 from ..engine.results import CLS, provenance, raise_without_directions
@@ -229,5 +231,5 @@ def _require_choice(tied, layers, examples):
     if bad:
         raise ValueError(
             "Expected training images at different distances. Received ties at the k-th neighbour "
-            f"of every test image: {', '.join(bad[:5])}"
+            f"of every test image: {listed(bad)}"
         )

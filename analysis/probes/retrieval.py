@@ -4,6 +4,8 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.names import listed
+
 from ..engine.derived import select
 from ..engine.pooling import pool, pooled_statistic
 from ..engine.results import CLS, provenance, raise_without_directions
@@ -234,6 +236,6 @@ def _require_ranking(similarity):
     tied = [layer for layer, x in similarity.items() if (np.ptp(x, axis=0) <= ROUNDING).all()]
     if tied:
         raise ValueError(
-            "Expected images that are not all as similar to a query. Received ties of all at "
-            f"{', '.join(tied[:5])}"
+            "Expected images that are not all as similar to a query. "
+            f"Received ties of all at {listed(tied)}"
         )

@@ -7,9 +7,11 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.names import listed
+
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.features import of_arrays
-from ..engine.results import listed, model_name, provenance, require_finite
+from ..engine.results import model_name, provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from .kernels import layer_gram, pairwise_hsic, ratio_and_jackknife, unbiased
 
@@ -192,5 +194,5 @@ def _require_variation(squares, layers):
     if constant:
         raise ValueError(
             "Expected every layer to vary between examples. "
-            f"Received a constant layer: {', '.join(constant[:5])}"
+            f"Received a constant layer: {listed(constant)}"
         )

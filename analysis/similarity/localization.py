@@ -5,6 +5,7 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf import TokenGrid
+from vit_tf.names import listed
 from vit_tf.tokens import as_grid
 
 from ..engine.results import provenance, require_finite
@@ -163,7 +164,7 @@ def _require_variation(constant, layers, tokens):
     if named:
         raise ValueError(
             "Expected every token to vary between examples. "
-            f"Received a constant token: {', '.join(named[:5])}{', ...' if named[5:] else ''}"
+            f"Received a constant token: {listed(named)}"
         )
 
 

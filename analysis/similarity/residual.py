@@ -1,5 +1,7 @@
 """CKA through the depth of what a block reads, and of what passes beside it and through it."""
 
+from vit_tf.names import listed
+
 from ..engine.stream import Statistic, evaluate
 from .cka import cka_statistic
 
@@ -69,5 +71,5 @@ def _ending(taps, name):
     """The taps of this name, at any place; of none a `ValueError`."""
     chosen = {tap: x for tap, x in taps.items() if f"/{tap}".endswith(f"/{name}")}
     if not chosen:
-        raise ValueError(f"Expected taps named {name!r}. Received: {', '.join(list(taps)[:8])}")
+        raise ValueError(f"Expected taps named {name!r}. Received: {listed(taps)}")
     return chosen
