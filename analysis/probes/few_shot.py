@@ -9,6 +9,7 @@ from ..engine.pooling import require_labels
 from ..engine.results import provenance, require_finite
 from ..engine.stream import collect
 from ..engine.tokens import as_tokens
+from .least_squares import ridge_weights
 
 BIAS = 100.0
 L2 = tuple(2.0**power for power in range(-10, 21))
@@ -88,9 +89,6 @@ def select_few_shot(result):
 def fit_classifier(x, labels, num_classes, l2):
     """The whitening and the weights of `few_shot`, for every `l2`.
 
-        N >= D:  x' x = Q diag(s) Q',  W = Q diag(1 / (s + l2)) Q' x' y
-        N < D:   x x' = Q diag(s) Q',  W = x' Q diag(1 / (s + l2)) Q' y
-
     Args:
         x: array of shape (example, channel).
         labels: int array of shape (example,).
@@ -103,13 +101,10 @@ def fit_classifier(x, labels, num_classes, l2):
     x = _whitened(x, mean, scale)
     y = 2.0 * np.eye(num_classes)[labels] - 1.0
     if len(x) >= x.shape[1]:
-        values, left = np.linalg.eigh(x.T @ x)
-        right = left.T @ (x.T @ y)
+        terms = {"xx": (x.T @ x)[None], "xy": (x.T @ y)[None]}
     else:
-        values, vectors = np.linalg.eigh(x @ x.T)
-        left, right = x.T @ vectors, vectors.T @ y
-    shrunk = right / (np.maximum(values, 0.0)[:, None] + np.asarray(l2)[:, None, None])
-    return mean, scale, left @ shrunk
+        terms = {"rows": x[None], "targets": y}
+    return mean, scale, ridge_weights(np.asarray(l2), **terms)[0]
 
 
 def classify(x, mean, scale, weights):

@@ -35,30 +35,44 @@ def moments(examples, x, targets, products=None, rows=None):
 
 
 def solve(moments, l2):
-    """Weights and intercepts of one layer for every `l2`.
-
-        primal: Xc' Xc = Q diag(s) Q',  W = Q diag(1 / (s + l2)) Q' Xc' Yc
-        dual:   Xc Xc' = Q diag(s) Q',  W = Xc' Q diag(1 / (s + l2)) Q' Yc
+    """Weights and intercepts of one layer for every `l2`, from what `moments` returns.
 
     Returns:
         Two arrays of shape (token, l2, channel, class) and (token, l2, class).
     """
-    rows = moments.get("rows")
+    terms = {name: values for name, values in moments.items() if name not in ("mean", "target")}
+    weights = ridge_weights(l2, **terms)
+    means = moments["mean"][:, None, None, :] @ weights
+    return weights, moments["target"] - means[:, :, 0]
+
+
+def ridge_weights(l2, *, xx=None, xy=None, rows=None, targets=None):
+    """Weights of regularised least squares without an intercept, for every `l2`.
+
+        primal: X' X = Q diag(s) Q',  W = Q diag(1 / (s + l2)) Q' X' Y
+        dual:   X X' = Q diag(s) Q',  W = X' Q diag(1 / (s + l2)) Q' Y
+
+    Args:
+        l2: strengths of the penalty, array of shape (l2,).
+        xx, xy: X' X of shape (token, channel, channel) and X' Y of shape (token, channel, class).
+        rows, targets: in their place, X of shape (token, example, channel) and Y of shape
+            (example, class).
+
+    Returns:
+        Array of shape (token, l2, channel, class).
+    """
     if rows is None:
-        values, vectors = _eigh(moments["xx"])
-        right = np.swapaxes(vectors, 1, 2) @ moments["xy"]
+        values, vectors = _eigh(xx)
+        right = np.swapaxes(vectors, 1, 2) @ xy
         left = vectors
     else:
         values, vectors = _eigh(rows @ np.swapaxes(rows, 1, 2))
-        right = np.swapaxes(vectors, 1, 2) @ moments["targets"]
+        right = np.swapaxes(vectors, 1, 2) @ targets
         left = np.swapaxes(rows, 1, 2) @ vectors
     shrunk = right[:, :, None] / (np.maximum(values, 0.0)[:, :, None, None] + l2[:, None])
     # One product for all strengths, (token, channel, l2 class), is faster than one for each.
     weights = left @ shrunk.reshape(*right.shape[:2], -1)
-    weights = np.moveaxis(weights.reshape(*weights.shape[:2], len(l2), -1), 2, 1)
-    mean = moments["mean"][:, None, None, :]
-    intercept = moments["target"] - (mean @ weights)[:, :, 0]
-    return weights, intercept
+    return np.moveaxis(weights.reshape(*weights.shape[:2], len(l2), -1), 2, 1)
 
 
 def _eigh(matrices):
