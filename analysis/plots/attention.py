@@ -39,14 +39,9 @@ def plot_aligned_attention(result, axes=None, layers=None):
     Args:
         result: DataArray of dims (layer, head, row_offset, column_offset), with offsets in pixels
             as coordinates, from `aligned_attention`.
-        axes: array of at least as many Matplotlib axes as maps drawn; new ones if None.
-        layers: names of the layers to draw; all if None.
 
     Returns:
         ndarray of shape (layers, heads) of the axes drawn on.
-
-    Raises:
-        ValueError: if the dims differ, a layer is unknown, or there are too few axes.
     """
     dims = ("layer", "head", "row_offset", "column_offset")
     result = select_layers(expect_array(result, dims), layers)
@@ -68,14 +63,9 @@ def plot_attention_maps(result, axes=None, layers=None):
 
     Args:
         result: DataArray of dims (layer, head, row, column) from `attention_maps`.
-        axes: array of at least as many Matplotlib axes as maps drawn; new ones if None.
-        layers: names of the layers to draw; all if None.
 
     Returns:
         ndarray of shape (layers, heads) of the axes drawn on.
-
-    Raises:
-        ValueError: if the dims differ, a layer is unknown, or there are too few axes.
     """
     result = expect_array(result, ("layer", "head", "row", "column"))
     result = select_layers(result, layers)
@@ -158,15 +148,10 @@ def plot_offsets(result, ax=None, layers=None):
     Args:
         result: Dataset with `row_offset` and `column_offset` of dims (layer, head), in pixels, from
             `attention_offset`.
-        ax: Matplotlib axes; new ones if None.
-        layers: names of the layers to draw; all if None.
 
     Returns:
         The axes: a point per head, right and down as in the image, a colour per layer; lines cross
         at the query.
-
-    Raises:
-        ValueError: if `result` is no such Dataset, or a layer is unknown.
     """
     offsets = [
         select_layers(expect_variable(result, name, ("layer", "head")), layers)
@@ -194,14 +179,9 @@ def plot_head_classes(result, ax=None, layers=None):
 
     Args:
         result: Dataset with `kind` and `direction` of dims (layer, head) from `head_classes`.
-        ax: Matplotlib axes; new ones if None.
-        layers: names of the layers to draw; all if None.
 
     Returns:
         The axes: layers left to right, heads downwards, a colour per kind.
-
-    Raises:
-        ValueError: if `result` is no such Dataset, it has another kind, or a layer is unknown.
     """
     from matplotlib.colors import ListedColormap
 

@@ -1,4 +1,4 @@
-"""What features are good for: votes of neighbours, linear probes, clusters, and last layers."""
+"""Evaluations of features: k-NN, linear probes, retrieval, clustering, and CKA of last layers."""
 
 import numpy as np
 
@@ -27,18 +27,11 @@ def plot_knn(results, ax=None, top=1, baselines=()):
     """Accuracy of a vote among neighbours through the depth (Figures 9 and 28 of Walmer et al.).
 
     Args:
-        results: DataArray of dims (layer, k, top) from `knn_accuracy`, or a dict from label to such
-            DataArrays.
-        ax: Matplotlib axes; new ones if None.
+        results: DataArray of dims (layer, k, top) from `knn_accuracy`.
         top: 1 or 5, which accuracy.
-        baselines: labels of results that are drawn in grey.
 
     Returns:
-        The axes: a colour per result, a line style per k. Layers are named if all results share
-        them; otherwise depth is normalised to [0, 1].
-
-    Raises:
-        ValueError: if there is no result, one has other dims, or `top` is not in one.
+        The axes: a colour per result, a line style per k.
     """
     accuracies = style.labelled(results, ("layer", "k", "top"))
     lines = {
@@ -58,17 +51,10 @@ def plot_linear_probe(results, ax=None, baselines=()):
     """Accuracy of probes by gradient descent through the depth (Table 6 of Walmer et al.).
 
     Args:
-        results: DataArray of dims (layer, tokens, batch_norm) from `linear_probe`, or a dict from
-            label to such DataArrays.
-        ax: Matplotlib axes; new ones if None.
-        baselines: labels of results that are drawn in grey.
+        results: DataArray of dims (layer, tokens, batch_norm) from `linear_probe`.
 
     Returns:
         The axes: a colour per result, a line style per choice of tokens and batch normalisation.
-        Layers are named if all results share them; otherwise depth is normalised to [0, 1].
-
-    Raises:
-        ValueError: if there is no result, or one has other dims.
     """
     accuracies = style.labelled(results, ("layer", "tokens", "batch_norm"))
     lines = {
@@ -89,17 +75,10 @@ def plot_retrieval(results, ax=None, baselines=()):
     """Mean average precision of retrieval through the depth (Figures 9 and 29 of Walmer et al.).
 
     Args:
-        results: Dataset with `score` of dims (layer, difficulty) from `retrieval`, or a dict from
-            label to such Datasets.
-        ax: Matplotlib axes; new ones if None.
-        baselines: labels of results that are drawn in grey.
+        results: Dataset with `score` of dims (layer, difficulty) from `retrieval`.
 
     Returns:
-        The axes: a colour per result, a line style per difficulty. Layers are named if all results
-        share them; otherwise depth is normalised to [0, 1].
-
-    Raises:
-        ValueError: if there is no result, or one is no such Dataset.
+        The axes: a colour per result, a line style per difficulty.
     """
     lines = {
         (label, str(difficulty)): score.sel(difficulty=difficulty)
@@ -119,18 +98,11 @@ def plot_clustering(results, ax=None, score="purity", baselines=()):
     """Agreement of clusters with labels through the depth (Figures 7, 8 and 24 to 27 of Walmer).
 
     Args:
-        results: Dataset with `purity`, `nmi` and `ari` of dims (layer,) from `clustering`, or a
-            dict from label to such Datasets.
-        ax: Matplotlib axes; new ones if None.
+        results: Dataset with `purity`, `nmi` and `ari` of dims (layer,) from `clustering`.
         score: one of these three.
-        baselines: labels of results that are drawn in grey.
 
     Returns:
-        The axes: a line per result. Layers are named if all results share them; otherwise depth is
-        normalised to [0, 1].
-
-    Raises:
-        ValueError: if there is no result, one is no such Dataset, or `score` is another.
+        The axes: a line per result.
     """
     if score not in SCORES:
         raise ValueError(f"Expected score in {list(SCORES)}. Received: score={score!r}")
@@ -149,14 +121,10 @@ def plot_last_layer_cka(result, axes=None):
 
     Args:
         result: Dataset with `cka` of dims (model_x, model_y, part) from `last_layer_cka`.
-        axes: array of at least as many Matplotlib axes as parts; new ones if None.
 
     Returns:
         ndarray of shape (part,) of the axes: heatmaps with the numbers written on them, colours
         fixed to [0, 1]. A part that no two models have is left out; one that a model lacks is grey.
-
-    Raises:
-        ValueError: if `result` is no such Dataset, or there are too few axes.
     """
     cka = expect_variable(result, "cka", ("model_x", "model_y", "part"))
     least = min(2, cka.sizes["model_x"])

@@ -17,14 +17,9 @@ def plot_receptive_field(result, axes=None, layers=None):
 
     Args:
         result: DataArray of dims (layer, row, column), absolute gradients at each pixel.
-        axes: array of at least as many Matplotlib axes as layers; new ones if None.
-        layers: names of the layers to draw; all if None.
 
     Returns:
         ndarray of shape (layers,) of the axes drawn on, in the order of the layers.
-
-    Raises:
-        ValueError: if the dims differ, a layer is unknown, or there are too few axes.
     """
     result = expect_array(result, ("layer", "row", "column"))
     result = select_layers(result, layers)
@@ -59,16 +54,12 @@ def plot_skip_ratio(result, ax=None, variable="norm_ratio", tokens=16):
     Args:
         result: Dataset with `norm_ratio` and `cosine` of dims (layer, token), NaN where a layer has
             fewer tokens (drawn grey). The attribute `prefix` tells how many tokens lead the grid.
-        ax: Matplotlib axes; new ones if None.
         variable: "norm_ratio", ||skip|| / ||branch|| in log colours centred on 1, or "cosine", of
             skip and branch in [-1, 1].
         tokens: how many of the first tokens to draw.
 
     Returns:
         The axes: layers left to right, tokens downwards.
-
-    Raises:
-        ValueError: if `result` is no such Dataset, or `variable` is another.
     """
     variable = style.expect_skip_variable(variable)
     values = expect_variable(result, variable, ("layer", "token"))
@@ -119,14 +110,13 @@ def plot_patch_filters(result, axes=None):
     Args:
         result: DataArray of dims (component, row, column, channel) from `patch_filters`, of one
             channel (drawn grey) or three (red, green, blue).
-        axes: array of at least as many Matplotlib axes as components; new ones if None.
 
     Returns:
-        ndarray of shape (components,) of the axes, each entitled with the share of the variance
+        ndarray of shape (components,) of the axes, each titled with the share of the variance
         that the component explains. Every tile is scaled to its own range, darkest to brightest.
 
     Raises:
-        ValueError: if the dims or the number of channels differ, or there are too few axes.
+        ValueError: for another number of channels.
     """
     result = expect_array(result, ("component", "row", "column", "channel"))
     channels, count = result.sizes["channel"], result.sizes["component"]
@@ -156,14 +146,10 @@ def plot_position_similarity(result, ax=None):
     Args:
         result: DataArray of dims (row, column, other_row, other_column) from
             `position_similarity`.
-        ax: Matplotlib axes; new ones if None.
 
     Returns:
         The axes: at the place of each patch a map of its similarity to the patches of all places.
         Colours are fixed to [-1, 1].
-
-    Raises:
-        ValueError: if the dims differ.
     """
     result = expect_array(result, ("row", "column", "other_row", "other_column"))
     rows, columns = result.sizes["row"], result.sizes["column"]

@@ -21,14 +21,9 @@ def plot_attention_distance(result, ax=None, layers=None):
 
     Args:
         result: DataArray of dims (layer, head), in pixels or the `units` in its attributes.
-        ax: Matplotlib axes; new ones if None.
-        layers: names of the layers to draw; all if None.
 
     Returns:
         The axes: rank of a head within its layer against its mean distance.
-
-    Raises:
-        ValueError: if the dims differ, or a layer is unknown.
     """
     result = expect_array(result, ("layer", "head"))
     result = select_layers(result, layers)
@@ -57,16 +52,13 @@ def plot_distance_by_depth(results, ax=None):
     Also the right panel of figure 7 of Dosovitskiy et al. 2020.
 
     Args:
-        results: DataArray of dims (layer, head) from `mean_distance` or `attention_distance`, or a
-            dict from label to such DataArrays of one unit.
-        ax: Matplotlib axes; new ones if None.
+        results: DataArray of dims (layer, head) from `mean_distance` or `attention_distance`.
 
     Returns:
-        The axes: a point per head, a line through the means of the layers. Layers are named if all
-        results share them; otherwise depth is normalised to [0, 1].
+        The axes: a point per head, a line through the means of the layers.
 
     Raises:
-        ValueError: if there is no result, one has other dims, or their units differ.
+        ValueError: if the units of the distances differ.
     """
     distances = style.labelled(results, ("layer", "head"))
     units = {str(result.attrs.get("units", "")) for result in distances.values()}
@@ -105,18 +97,11 @@ def plot_skip_ratio_lines(results, ax=None, variable="norm_ratio"):
 
     Args:
         results: Dataset with `norm_ratio` and `cosine` of dims (layer, token) and the attribute
-            `prefix`, the number of tokens that lead the grid (0: ResNets, GAP), or a dict from
-            label to such Datasets.
-        ax: Matplotlib axes; new ones if None.
+            `prefix`, the number of tokens that lead the grid (0: ResNets, GAP).
         variable: "norm_ratio", ||skip|| / ||branch||, or "cosine", of skip and branch.
 
     Returns:
         The axes. Colours tell models and kinds of token apart, line styles the sites of a block.
-        Layers are named if all results share them; otherwise depth is normalised to [0, 1].
-
-    Raises:
-        ValueError: if there is no result, one is no such Dataset or has no `prefix`, or `variable`
-            is another.
     """
     variable = style.expect_skip_variable(variable)
     lines = {
@@ -155,7 +140,7 @@ def _token_means(result, variable):
 
 
 def _plot_sites(ax, depth, values, names, label, colour):
-    """One line per site of a block ("attention", "mlp"), lest a line zigzag between them."""
+    """One line per site of a block ("attention", "mlp"); one line would zigzag."""
     last = [name.rpartition("/")[2] for name in shorten(names)[0]]
     sites = np.array(["" if re.search(r"\d", name) else name for name in last])
     for order, site in enumerate(dict.fromkeys(sites)):

@@ -23,7 +23,6 @@ def plot_localization(result, axes=None, layer=None, tokens=None):
     Args:
         result: DataArray of dims (layer, token, row, column) from `localization`, with the
             coordinates `token_row` and `token_column`; NaN (constant patches) is drawn grey.
-        axes: array of at least as many Matplotlib axes as maps drawn; new ones if None.
         layer: name of the layer to draw, the last if None; or a list of names, in order.
         tokens: the tokens to draw, by their coordinate. If None, of one layer all 16 tokens or
             fewer, else up to 4 x 4 with a place, evenly spaced; of a list of layers all 6 or fewer,
@@ -32,10 +31,6 @@ def plot_localization(result, axes=None, layer=None, tokens=None):
     Returns:
         ndarray of the axes drawn on, of shape (tokens,), and (layers, tokens) for a list. Colours
         are those of all maps and span their values: CKA of a token and a patch is often far from 1.
-
-    Raises:
-        ValueError: if the dims or coordinates differ, a layer or token is unknown, or there are too
-            few axes.
     """
     result = expect_array(result, ("layer", "token", "row", "column"))
     missing = {"token_row", "token_column"} - set(result.coords)
@@ -155,16 +150,11 @@ def plot_head_similarity(result, ax=None, layers=None):
     Args:
         result: Dataset from `head_similarity` with `cka`(order, subset, layer), `distance`(order,
             subset) in pixels and, where known, the standard error `stderr`, drawn as a band.
-        ax: Matplotlib axes; new ones if None.
-        layers: names of the other model's layers to draw; all if None.
 
     Returns:
         The axes: mean attention distance of a subset against CKA, a colour per layer; filled
         markers and solid lines for subsets of the most local heads, hollow and dashed for the most
         global. Both orders meet where all heads are in.
-
-    Raises:
-        ValueError: if `result` is no such Dataset, or a layer is unknown.
     """
     dims = ("order", "subset", "layer")
     cka = select_layers(expect_variable(result, "cka", dims), layers)

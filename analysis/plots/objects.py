@@ -8,17 +8,10 @@ def plot_propagation(results, ax=None, baselines=()):
     """How well objects are followed, by layer (Figures 10 and 30 of Walmer et al. 2023).
 
     Args:
-        results: Dataset with `score` of dims (layer,) from `label_propagation`, or a dict from
-            label to such Datasets.
-        ax: Matplotlib axes; new ones if None.
-        baselines: labels of results that are drawn in grey.
+        results: Dataset with `score` of dims (layer,) from `label_propagation`.
 
     Returns:
-        The axes: a line per result. Layers are named if all results share them; otherwise depth is
-        normalised to [0, 1].
-
-    Raises:
-        ValueError: if there is no result, or one is no such Dataset.
+        The axes: a line per result.
     """
     scores = style.labelled(results, ("layer",), "score")
     lines = {(label, "score"): score for label, score in scores.items()}
@@ -33,20 +26,16 @@ def plot_keypoints(results, ax=None, threshold=0.1, average="image", baselines=(
 
     Args:
         results: Dataset with `score` of dims (average, layer, threshold) from
-            `keypoint_correspondence`, or a dict from label to such Datasets.
-        ax: Matplotlib axes; new ones if None.
+            `keypoint_correspondence`.
         threshold: largest distance of a keypoint that is found, in longer sides of the image or of
             the object's box, as the results are.
         average: `"image"` or `"point"`, what is averaged within a category.
-        baselines: labels of results that are drawn in grey.
 
     Returns:
-        The axes: a line per result. Layers are named if all results share them; otherwise depth is
-        normalised to [0, 1].
+        The axes: a line per result.
 
     Raises:
-        ValueError: if there is no result, one is no such Dataset, or has no such threshold or
-            average, or if some thresholds are of the image and others of the box.
+        ValueError: if some thresholds are of the image and others of the box.
     """
     scores = style.labelled(results, ("average", "layer", "threshold"), "score")
     wanted = {"threshold": threshold, "average": average}

@@ -33,14 +33,10 @@ def plot_ridge_probe(result, ax=None, label=None):
             coordinate of a scalar or of each layer. With tokens, the line is their mean and the
             band their range; with seeds, the line is their mean, and the error bars, of two seeds
             or more, their standard deviation (of n - 1 degrees of freedom).
-        ax: Matplotlib axes; new ones if None.
         label: name of the model in the legend; the attribute `model` if None.
 
     Returns:
         The axes: depth normalised to [0, 1]; layers are named while all models drawn share them.
-
-    Raises:
-        ValueError: if the dims differ.
     """
     if isinstance(result, xr.DataArray) and "l2" in result.coords and "l2" not in result.dims:
         result = result.reset_coords("l2", drop=True).expand_dims(l2=[0.0])
@@ -131,15 +127,10 @@ def plot_probe_variants(results, ax=None):
     Args:
         results: dict from label, "model: variant", such as "ViT-CLS: first token", to DataArray
             of dims (layer[, seed]), accuracies in [0, 1].
-        ax: Matplotlib axes; new ones if None.
 
     Returns:
         The axes: a colour per model, a line style and marker per variant, the same in all models.
-        Means over seeds with error bars as in `plot_ridge_probe`. Layers are named if all results
-        share them; otherwise depth is normalised to [0, 1].
-
-    Raises:
-        ValueError: if there is no result, or the dims of one differ.
+        Means over seeds with error bars as in `plot_ridge_probe`.
     """
     lines = {
         label: expect_array(result, ("layer",), optional=("seed",))
@@ -168,7 +159,6 @@ def plot_probe_map(result, axes=None, layers=None):
         result: DataArray of dims (layer, token), accuracies in [0, 1]. The attributes `prefix`,
             `rows` and `columns` tell the grid of the tokens: those after the prefix lie row by
             row. Layers with other tokens hold NaN beyond their last, and cannot be drawn.
-        axes: array of at least as many Matplotlib axes as layers drawn; new ones if None.
         layers: names of the layers to draw; if None, at most 8 of those on the grid, evenly
             spaced through the depth.
 
@@ -177,8 +167,7 @@ def plot_probe_map(result, axes=None, layers=None):
         bar tells; titles tell the accuracy of the CLS token, where there is one.
 
     Raises:
-        ValueError: if the dims differ, an attribute is missing, a layer is unknown or not on the
-            grid, or there are too few axes.
+        ValueError: if a layer is not on the grid.
     """
     result = expect_array(result, ("layer", "token"))
     prefix, shape = _grid(result)

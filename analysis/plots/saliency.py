@@ -22,17 +22,10 @@ def plot_saliency_iou(results, ax=None, baselines=()):
     """Overlap of attention with objects through the depth (Figures 5 and 16 of Walmer et al. 2023).
 
     Args:
-        results: Dataset with `iou` of dims (query, layer, head) from `attention_saliency`, or a
-            dict from label to such Datasets.
-        ax: Matplotlib axes; new ones if None.
-        baselines: labels of results that are drawn in grey.
+        results: Dataset with `iou` of dims (query, layer, head) from `attention_saliency`.
 
     Returns:
-        The axes: lines through the best head of each layer, over the points of all heads. Layers
-        are named if all results share them; otherwise depth is normalised to [0, 1].
-
-    Raises:
-        ValueError: if there is no result, or one is no such Dataset.
+        The axes: lines through the best head of each layer, over the points of all heads.
     """
     lines = {
         (label, str(query)): iou.sel(query=query)
@@ -66,14 +59,10 @@ def plot_attention_patterns(result, ax=None, query=SPATIAL):
     Args:
         result: Dataset with `repetition` of dims (query, layer, layer_other) from
             `attention_patterns`.
-        ax: Matplotlib axes; new ones if None.
         query: `"cls"` or `"spatial"`.
 
     Returns:
         The axes: a heatmap with depth rightwards and upwards, whose colours span its values.
-
-    Raises:
-        ValueError: if `result` is no such Dataset, or has no such query.
     """
     repetition = expect_variable(result, "repetition", ("query", "layer", "layer_other"))
     known = [str(name) for name in repetition["query"].values]
@@ -102,17 +91,11 @@ def plot_rollout(result, axes=None, query=None, layers=None):
     Args:
         result: DataArray of dims (layer, query, key) from `attention_rollout`, or (example, query,
             key) from `rollout_of_images`, with the attributes `rows`, `columns` and `prefix`.
-        axes: array of at least as many Matplotlib axes as panels; new ones if None.
         query: `"cls"`; `"spatial"`, the mean over the queries that have a place; or the position
             of one in the sequence. If None, `"cls"` where there is a prefix, else `"spatial"`.
-        layers: names of the layers to draw; all if None.
 
     Returns:
         ndarray of shape (panels,) of the axes drawn on. Every panel is scaled to its own maximum.
-
-    Raises:
-        ValueError: if the dims or attributes differ, a layer or the query is unknown, or there are
-            too few axes.
     """
     first = "example" if "example" in getattr(result, "dims", ()) else "layer"
     result = expect_array(result, (first, "query", "key"))

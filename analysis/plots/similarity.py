@@ -20,14 +20,10 @@ def plot_cka(result, ax=None):
     Args:
         result: Dataset with `cka` and, where known, its standard error `stderr`, both of dims
             (layer_x, layer_y). The attributes `model_x` and `model_y` name the models.
-        ax: Matplotlib axes; new ones if None.
 
     Returns:
         The axes: `layer_x` left to right, `layer_y` bottom up, colours fixed to [0, 1]. Values
-        beyond (the estimator is unbiased, not bounded) saturate, and the colour bar is pointed.
-
-    Raises:
-        ValueError: if `result` is no such Dataset.
+        beyond (the estimator is unbiased, not bounded) saturate, and the colour bar has arrows.
     """
     cka = expect_variable(result, "cka", DIMS)
     sides = [style.side(count) if ax is None else None for count in cka.shape]
@@ -95,9 +91,6 @@ def plot_cka_beside(results):
         ndarray of shape (results,) of the axes of a new figure, at most 4 in a row, with one
         colour bar fixed to [0, 1]. Layers are named at the outer panels where all results share
         them, otherwise at every panel; models only where a result compares two.
-
-    Raises:
-        ValueError: if there is no result, or one is no such Dataset.
     """
     maps = style.labelled(expect_results(results), DIMS, "cka")
     axes = _new_grid(len(maps))
@@ -160,7 +153,6 @@ def plot_matches(result, ax=None):
 
     Args:
         result: Dataset as for `plot_cka`, of two trainings of one architecture.
-        ax: Matplotlib axes; new ones if None.
 
     Returns:
         The axes: the heatmap, and in every column (`layer_x`) a mark at the `layer_y` of the
@@ -168,7 +160,7 @@ def plot_matches(result, ax=None):
         cross.
 
     Raises:
-        ValueError: if `result` is no such Dataset, or the layers of both sides differ.
+        ValueError: if the layers of the two models differ.
     """
     cka = expect_variable(result, "cka", DIMS)
     names, other = (layer_names(cka, dim) for dim in DIMS)
@@ -228,15 +220,10 @@ def plot_counterparts(results, ax=None):
         results: dict from label to Dataset with `cka` and, where known, its standard error
             `stderr`, of dims (layer,); in order where the labels have one, such as growing shares
             of the training images.
-        ax: Matplotlib axes; new ones if None.
 
     Returns:
         The axes: a line per result, from dark to bright, with a band of 1.96 standard errors to
-        either side. Layers are named if all results share them; otherwise depth is normalised to
-        [0, 1]. CKA runs from 0 to 1, and further only where values do.
-
-    Raises:
-        ValueError: if there is no result, or one is no such Dataset.
+        either side. CKA runs from 0 to 1, and further only where values do.
     """
     lines = style.labelled(expect_results(results), ("layer",), "cka")
     ax = style.new_axes(8.5, 4.4) if ax is None else ax

@@ -1,4 +1,4 @@
-"""What all plots share: checks of the result, new axes, colours, colour bars and legends."""
+"""What all plots share: arrays to draw, new axes, colours, colour bars and legends."""
 
 import math
 
@@ -97,7 +97,7 @@ def expect_axes(axes, count, what):
 
 
 def shrink_wrap(ax, width, height):
-    """Size a new figure so that its axes get this many inches, whatever their labels take."""
+    """Size a new figure so that its axes have this size in inches without their labels."""
     figure = ax.figure
     figure.draw_without_rendering()
     whole = figure.get_tightbbox()
@@ -122,7 +122,7 @@ def fit_panels(axes, inches):
 
 
 def side(layers):
-    """Length in inches of an axis that has to name so many layers."""
+    """Length in inches of an axis with the names of so many layers."""
     return float(np.clip(0.16 * layers, 3.2, 6))
 
 
@@ -145,7 +145,7 @@ def distinct_colours(count):
 
 
 def line_colours(labels, baselines=()):
-    """Colours of lines: dict from label to one that tells it from others, grey for baselines."""
+    """Distinct colours of lines, grey for baselines: dict from label to colour."""
     labels = list(dict.fromkeys(labels))
     own = [label for label in labels if label not in baselines]
     grey = [label for label in labels if label in baselines]
@@ -156,7 +156,7 @@ def line_colours(labels, baselines=()):
 
 
 def marker(index):
-    """Marker of the line of this number; past ten they differ anew from the ten line colours."""
+    """Marker of the line of this number; pairs of marker and colour do not repeat after ten."""
     return MARKERS[(index + index // 10) % len(MARKERS)]
 
 
@@ -173,7 +173,7 @@ def span(values):
 
 
 def colour_bar(ax, image, label):
-    """A colour bar whose ends are pointed where values lie beyond them."""
+    """A colour bar with an arrow at each end that values lie beyond."""
     extend = _beyond(image.get_array(), image.norm)
     return ax.figure.colorbar(
         image, ax=ax, label=label, extend=extend, fraction=0.046, pad=0.03, aspect=30
@@ -181,7 +181,7 @@ def colour_bar(ax, image, label):
 
 
 def shared_colour_bar(axes, image, label, values):
-    """One colour bar of all panels, whose ends are pointed where any of the values lie beyond."""
+    """One colour bar of all panels, with an arrow at each end that any of the values lie beyond."""
     extend = _beyond(values, image.norm)
     bar = axes[0].figure.colorbar(image, ax=list(axes), extend=extend, aspect=30, pad=0.02)
     bar.set_label(label, fontsize=9)
@@ -214,7 +214,7 @@ def frame_cell(ax, row, column):
 
 
 def _beyond(values, norm):
-    """Which ends of the colours values lie beyond, in Matplotlib's words."""
+    """The ends of the colour scale that values lie beyond, as Matplotlib's `extend`."""
     low, high = bool((values < norm.vmin).any()), bool((values > norm.vmax).any())
     return {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}[low, high]
 
@@ -232,7 +232,7 @@ def plain_log(axis):
 
 
 def tidy(ax):
-    """Leave of a line plot's frame what its values need."""
+    """Remove the top and right spines of a line plot and add a light grid."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis="y", color="0.9", linewidth=0.8)
     ax.set_axisbelow(True)

@@ -16,19 +16,15 @@ WIDTH = 3.4  # inches of a panel
 
 
 def plot_formation(result, axes=None):
-    """Layers against epochs: how far from the start they are, how much they move, what they tell.
+    """Layers against epochs: CKA with the start and with the last record, and accuracy.
 
     Args:
         result: Dataset of dims (epoch, layer) from `FormationRecorder.result`.
-        axes: array of at least as many Matplotlib axes as quantities; new ones if None.
 
     Returns:
         ndarray of shape (quantity,) of the axes, a heatmap each: `cka_to_start`, `cka_to_previous`,
         colours fixed to [0, 1], and `accuracy` where there is one, colours from the lowest to the
         highest. Layers run upwards, and each record fills the place around its epoch.
-
-    Raises:
-        ValueError: if `result` is no such Dataset, or there are too few axes.
     """
     names = [name for name in PANELS if name != "accuracy" or name in result]
     values = [expect_variable(result, name, ("epoch", "layer")) for name in names]
@@ -65,7 +61,7 @@ def _draw(ax, values, title, colours, label, limits):
 
 
 def _edges(epochs):
-    """Between neighbouring epochs, and as far beyond the first and last."""
+    """Edges of the cells of each epoch: halfway to its neighbours."""
     epochs = np.asarray(epochs, float)
     if len(epochs) == 1:
         return np.array([epochs[0] - 0.5, epochs[0] + 0.5])
@@ -101,13 +97,12 @@ def plot_compute(table, ax=None):
         table: Dataset with `training_flops`, in floating-point operations, and `test_accuracy`, a
             share, both of dims (run,), with the coordinates `run`, names, and `family` (run).
             Runs without an accuracy (NaN) are left out.
-        ax: Matplotlib axes; new ones if None.
 
     Returns:
         The axes: a named point per run, coloured by family; compute on a logarithmic axis.
 
     Raises:
-        ValueError: if `table` is no such Dataset, no run has an accuracy, or one took no compute.
+        ValueError: if no run has an accuracy, or one has no compute.
     """
     accuracy = expect_variable(table, "test_accuracy", ("run",))
     flops = expect_variable(table, "training_flops", ("run",))
