@@ -5,7 +5,7 @@ import xarray as xr
 
 from vit_tf import TokenGrid
 
-from ..engine.results import CLS, PARTS, SPATIAL, mean_of, require_word
+from ..engine.results import CLS, PARTS, SPATIAL, mean_of, require_word, variable
 from .attention import LEFT_OUT
 
 NORMALIZERS = ("queries", "coverage")
@@ -96,7 +96,7 @@ def attention_offset(aligned):
         "peak_column": (peak[dims[1]], "offset of the peak, to the right"),
     }
     variables = {
-        name: (("layer", "head"), value.values, {"long_name": words, "units": "pixels"})
+        name: variable(("layer", "head"), value.values, words, "pixels")
         for name, (value, words) in values.items()
     }
     attrs = {name: aligned.attrs[name] for name in aligned.attrs if name not in _OF_VALUES}

@@ -26,8 +26,7 @@ def attention_distance(features, images, grid=None):
         features: callable from images to a dict of attention weights of shape (example, head,
             query, key). Where some names end in `"weights"`, as in the tap grammar, the others
             are left out.
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
+        images, grid: as in `vit_tf.analysis`.
 
     Returns:
         DataArray of shape (layer, head), in pixels, with the coordinate `left_out` of this shape,
@@ -158,7 +157,7 @@ def spatial_shares(weights, grid):
 
     What is below the smallest normal float32 counts as none: devices that flush such numbers to
     zero and others agree, and the reciprocal is finite. Weights that are NaN, or zero for all keys,
-    are no attention: their shares are NaN, and are found.
+    are no attention: their shares are NaN, for which results raise an error.
 
     Args:
         weights: tensor of shape (..., key) over all tokens.

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.results import mean_of, provenance, require_finite
+from ..engine.results import mean_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import on_grid
 from .aligned_attention import attention_maps, grid_of_mean
@@ -167,11 +167,7 @@ def _labelled(terms, examples, queries, layers, attrs):
     }
     last = {"repetition": "layer_other", "similarity": "layer_other", "peak": "head"}
     variables = {
-        name: (
-            (*dims, last[name]),
-            mean_of(terms[name], counts[name]),
-            {"long_name": text, "units": "1"},
-        )
+        name: variable((*dims, last[name]), mean_of(terms[name], counts[name]), text)
         for name, text in words.items()
     }
     left_out = (examples - terms["seen"]).astype(int)

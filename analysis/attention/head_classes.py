@@ -8,7 +8,7 @@ from .aligned_attention import aligned_attention, grid_of_mean
 KINDS = ("strict", "soft", "axial", "offset", "global")
 # The eighths of a circle, from the right, clockwise as rows go down.
 DIRECTIONS = ("right", "down-right", "down", "down-left", "left", "up-left", "up", "up-right")
-# What sums of shares, which were float32 once, differ by.
+# Largest rounding error of sums of shares that were computed in float32.
 ROUNDING = 1e-6
 
 
@@ -84,7 +84,7 @@ def head_classes(mean, strict=0.75, local=0.5, offset=0.85, elongation=2.0):
 
 
 def offset_statistics(share):
-    """What distributions of offsets have for shares, medians and mean distances, in tokens.
+    """Shares, medians and mean distances, in tokens, of distributions of offsets.
 
     Args:
         share: array of shape (..., 2 rows - 1, 2 columns - 1) that sums to 1 over the offsets.

@@ -1,10 +1,10 @@
-"""Mean attention maps: what every other view of a model's attention can be computed from."""
+"""Mean attention maps, from which aligned maps, offsets and distances are computed."""
 
 import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.results import mean_of, provenance, require_finite
+from ..engine.results import mean_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import on_grid
 from .attention import LEFT_OUT, attention_weights, num_attended, summed_spatial
@@ -25,8 +25,7 @@ def mean_attention(features, images, grid=None):
         features: callable from images to a dict of attention weights of shape (example, head,
             query, key). Where some names end in `"weights"`, as in the tap grammar, the others
             are left out.
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
+        images, grid: as in `vit_tf.analysis`.
 
     Returns:
         Dataset of `raw` of shape (layer, head, query, key) over all tokens and `spatial` of shape
@@ -74,15 +73,9 @@ def _means(totals, features, grid):
     tokens = np.arange(grid.num_tokens)
     return xr.Dataset(
         {
-            "raw": (
-                (*dims, "key"),
-                raw / totals["examples"],
-                {"long_name": "mean attention", "units": "1"},
-            ),
-            "spatial": (
-                (*dims, "spatial_key"),
-                spatial,
-                {"long_name": "mean attention over the spatial keys", "units": "1"},
+            "raw": variable((*dims, "key"), raw / totals["examples"], "mean attention"),
+            "spatial": variable(
+                (*dims, "spatial_key"), spatial, "mean attention over the spatial keys"
             ),
             "left_out": (dims, left_out.astype(int), LEFT_OUT),
         },

@@ -1,4 +1,4 @@
-"""Attention rollout: from which places of the image the tokens of a layer come."""
+"""Attention rollout: attention of each layer to the input, through the layers before it."""
 
 import itertools
 
@@ -23,24 +23,23 @@ def attention_rollout(features, images, grid=None):
         R_l = A_l R_(l-1),  A_l = (mean over heads of a_l) / 2 + I / 2,  R_0 = I
 
     so that R_l(q, k) is the share of token k of the embedding in token q after layer l (Abnar and
-    Zuidema 2020, https://arxiv.org/abs/2005.00928, section 3). The halves stand for skips that pass
-    tokens on as they are, next to branches of like weight; values and MLPs are left out of account.
+    Zuidema 2020, https://arxiv.org/abs/2005.00928, section 3). The halves stand for skips and
+    branches of equal weight; values and MLPs are ignored.
     Attention to prefix tokens counts like any other, so that no query has to be left out.
 
     Args:
         features: callable from images to taps, with `"block*/attention/weights"` of shape (example,
             head, query, key), and `"block*/*/skip"` and `"block*/*/sum"` of all sites of these
             blocks, which show that the skips are there.
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
+        images, grid: as in `vit_tf.analysis`.
 
     Returns:
         DataArray of shape (layer, query, key) over all tokens, prefix included; sums to 1 over the
         keys.
 
     Raises:
-        ValueError: where rollout says nothing: for a site without its skip, or one whose sum does
-            not go on as it is, as in post-norm models; and as `mean_attention`.
+        ValueError: for a site without its skip, or one whose sum is not the next skip, as in
+            post-norm models, for which rollout is not defined; and as `mean_attention`.
     """
     statistic = rollout_statistic(features, grid)
     return evaluate(statistic, images, features, description="attention rollout")

@@ -1,15 +1,15 @@
-"""Saliency of attention: whether what is attended to is the object in the image."""
+"""Saliency of attention: overlap of the most attended tokens with a mask of the object."""
 
 import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.results import PARTS, SPATIAL, mean_of, provenance, require_finite
+from ..engine.results import PARTS, SPATIAL, mean_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import on_grid
 from .attention import LEFT_OUT, attention_weights, num_attended, spatial_shares
 
-# What float32 sums of shares differ by: a token at the bound is not kept because of rounding.
+# Largest rounding error of float32 sums of shares: it must not decide about a token at the bound.
 ROUNDING = 1e-6
 
 
@@ -179,11 +179,11 @@ def _labelled(totals, features, grid, mass):
     known = ~np.isnan(iou).all(axis=-1)
     best = np.where(known, ranked.max(axis=-1), np.nan), np.where(known, ranked.argmax(axis=-1), -1)
     dims = ("query", "layer")
-    words = {"long_name": "mean IoU of attention and mask", "units": "1"}
+    words = "mean IoU of attention and mask"
     return xr.Dataset(
         {
-            "iou": ((*dims, "head"), iou, words),
-            "best_iou": (dims, best[0], words),
+            "iou": variable((*dims, "head"), iou, words),
+            "best_iou": variable(dims, best[0], words),
             "best_head": (dims, best[1], {"long_name": "head of the largest IoU"}),
             "left_out": ((*dims, "head"), (totals["counted"] - seen).astype(int), LEFT_OUT),
         },

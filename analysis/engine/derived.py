@@ -1,4 +1,4 @@
-"""Features made of others, which are called once for all of them."""
+"""Features computed from other features, whose forward pass they share."""
 
 import math
 
@@ -15,7 +15,7 @@ from .tokens import require_grid
 class Derived:
     """Features computed from the taps of other features.
 
-    `one_pass` calls those others once, whatever is derived from them.
+    `one_pass` calls the other features once, however many are derived from them.
 
     Args:
         features: callable from images to `{tap: tensor}`.
@@ -36,7 +36,7 @@ class Derived:
 def choose(features, names):
     """Some of the taps of `features`, in the order of `names`.
 
-    Statistics in one pass that look at different taps of one model share its forward pass so.
+    Statistics of different taps of one model can thus share its forward pass.
 
     Args:
         features: callable from images to `{tap: tensor}`.
@@ -57,7 +57,7 @@ def select(taps, names):
     """The entries of a dict of taps that are named, in the order of the names.
 
     Raises:
-        ValueError: for a name that is not there; those that are, are listed.
+        ValueError: for a name that is not among the taps.
     """
     for name in names:
         if name not in taps:
@@ -87,8 +87,8 @@ class Calls:
 def match_maps(features, channels, grid=None):
     """Features whose maps have the last stage's rows and columns and about its channels.
 
-    Each map is split into patches that are flattened, lest early layers with few channels be at
-    a disadvantage, then average-pooled (Raghu et al. 2021, appendix A, "linear probes"):
+    Each map is split into patches that are flattened, so that early layers with few channels are
+    not at a disadvantage, then average-pooled (Raghu et al. 2021, appendix A, "linear probes"):
 
         out[r, c, (i, j, k)] = mean over u, v of map[(r a + u) p + i, (c b + v) p + j, k]
 
@@ -135,10 +135,7 @@ def _match_map(values, rows, columns, channels):
 
 
 def _patch_side(height, width, depth, channels):
-    """Side of the square patches that tile height x width places; of equally near ones the smaller.
-
-    Square, as a patch twice as wide as high would see farther sideways.
-    """
+    """Side of square patches that tile height x width places; of equally near ones the smaller."""
     common = math.gcd(height, width)
     sides = [side for side in range(1, common + 1) if common % side == 0]
     return min(sides, key=lambda side: abs(side * side * depth - channels))
@@ -166,8 +163,7 @@ def gaussian_like(features, seed=0):
     initialised model in its place.
 
     Args:
-        features: callable from images to `{tap: tensor}`. It is never run: it is only traced, to
-            learn the shapes.
+        features: callable from images to `{tap: tensor}`, which is traced for the shapes, not run.
         seed: of the noise.
 
     Returns:
@@ -193,7 +189,7 @@ class _Noise:
         size = 2 * int(np.prod(images.shape[1:]))
         factors = np.random.default_rng(self._seed).integers(1, PRIME, (size, 2))
 
-        def of_one(image):
+        def noise(image):
             key = content_key(image, factors)
             return {
                 tap: tf.random.stateless_normal(
@@ -203,11 +199,11 @@ class _Noise:
             }
 
         spec = {tap: tf.TensorSpec(shape, tf.float32) for tap, shape in shapes.items()}
-        return tf.map_fn(of_one, images, fn_output_signature=spec)
+        return tf.map_fn(noise, images, fn_output_signature=spec)
 
 
 def content_key(image, factors):
-    """A key of an image's values, which two images share by chance once in 2^62 draws of `factors`.
+    """A hash of an image's values; two images collide in one of 2^62 draws of `factors`.
 
         key = sum over the 16-bit halves of the values of half * factor, modulo a prime
 

@@ -1,11 +1,11 @@
-"""Numbers with an interval that says how far they can be trusted."""
+"""Estimates: numbers with their 95 % intervals."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 DRAWS = 2000
-Z = 1.96  # 95 % of a normal distribution lie within as many standard deviations
+Z = 1.96  # standard deviations on either side that hold 95 % of a normal distribution
 LEAST_EXAMPLES = 4  # of a batch, for the unbiased HSIC
 
 
@@ -52,7 +52,7 @@ def normal(value, stderr, how):
 def student(values, over):
     """Mean of independent values, with Student's interval: `mean +- t stderr`.
 
-    For few units, of which a bootstrap is too narrow: that of 8 says 95 % and means some 88 %.
+    For few units, for which a bootstrap is too narrow: of 8 units, it covers about 88 %, not 95 %.
 
     Args:
         values: array of shape (unit,).

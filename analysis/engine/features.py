@@ -83,7 +83,7 @@ def _described(features):
 
 
 def of_arrays(*activations):
-    """Activations at hand as one data set, and as features that take their part of it.
+    """Given activations as one data set, and features that return their columns of it.
 
     Each row of the data set holds all activations of one example, flattened.
 

@@ -72,12 +72,12 @@ def pooled_statistic(tokens=CLS, grid=None):
 
 
 def batch_labels(labels, num_classes, what):
-    """The labels of a batch, and how many of them are no classes, for `require_inside`.
+    """The labels of a batch, and how many are outside the classes, for `require_inside`.
 
     Args:
         labels: integer tensor of shape (example,).
         num_classes: number of classes.
-        what: of which images, in a word.
+        what: of which images, for the error, such as "test".
 
     Returns:
         int64 tensor of shape (example,), and an int32 scalar.
@@ -110,7 +110,7 @@ def require_vector(labels, num_classes=None, what="the"):
     Args:
         labels: what was given; classes in one-hot form, or of shape (example, 1), are refused.
         num_classes: number of classes, or None where any integers do.
-        what: of which images, in a word.
+        what: of which images, for the error, such as "test".
     """
     kind = tf.as_dtype(labels.dtype)
     if len(labels.shape) != 1 or not kind.is_integer:

@@ -1,4 +1,4 @@
-"""Several machines in one analysis: which batches are this one's, and the sums of all."""
+"""Several workers in one analysis: which batches belong to this one, and totals of all."""
 
 import numpy as np
 import tensorflow as tf
@@ -59,7 +59,7 @@ def of_replicas(strategy, result):
 
 
 def as_tensors(step):
-    """The step with its plain numbers as tensors: of those a strategy keeps no copy a replica."""
+    """The step with numbers as tensors: a strategy keeps a copy per replica of tensors only."""
     return lambda *batch: tf.nest.map_structure(tf.convert_to_tensor, step(*batch))
 
 

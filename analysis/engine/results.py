@@ -1,4 +1,4 @@
-"""Labelled results: what each carries, the words of their coordinates, and checks of them."""
+"""Labelled results: their attributes, the words of their coordinates, and checks of them."""
 
 import math
 
@@ -27,6 +27,11 @@ def provenance(features, examples, batches, **parameters):
             value = list(value) if value else "none"
         attributes[name] = str(value) if value is None or isinstance(value, bool) else value
     return attributes
+
+
+def variable(dims, values, long_name, units="1"):
+    """A variable of a Dataset, with what its values are and their units."""
+    return dims, values, {"long_name": long_name, "units": units}
 
 
 def model_name(features):
@@ -63,7 +68,7 @@ def raise_without_directions(layers):
 
 
 def name_models(result, models):
-    """Notes the names of the models that a result is of, as titles and tables show them."""
+    """A result with the names of its models in its attributes, for titles and tables."""
     names = {"model": models[0].name, "model_x": models[0].name, "model_y": models[-1].name}
     return result.assign_attrs(names)
 
@@ -126,7 +131,7 @@ CLS, SPATIAL, ALL, EACH = "cls", "spatial", "all", "each"
 PARTS = (CLS, SPATIAL)  # of a sequence, and whose attention is looked at
 POOLED = (CLS, SPATIAL, ALL)  # what one vector for each image is made of
 PROBED = (*POOLED, EACH)
-# The same in names of kept results, and in results that were kept with other words.
+# The same in names of saved results, and in results that were saved with other words.
 KEPT = {CLS: "first", SPATIAL: "rest", ALL: "mean"}
 CURRENT = {kept: word for word, kept in KEPT.items()}
 
@@ -140,7 +145,7 @@ def require_word(word, known, name="tokens"):
         name: of the argument, for the error.
 
     Raises:
-        ValueError: for other words; it tells what a word of earlier results is called.
+        ValueError: for other words; it names the current word in place of an earlier one.
     """
     if isinstance(word, str) and word in known:
         return word
@@ -150,7 +155,7 @@ def require_word(word, known, name="tokens"):
 
 
 def current_words(result):
-    """A result with today's words for tokens, whichever it was kept with.
+    """A result with the current words for tokens, also if it was saved with earlier ones.
 
     Args:
         result: DataArray or Dataset, whose dim `tokens` or attribute `tokens` holds words, if any.

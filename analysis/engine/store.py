@@ -1,4 +1,4 @@
-"""Results kept on disk under a key, so that no work is done twice."""
+"""Results saved on disk under a key, so that no work is done twice."""
 
 import hashlib
 import json

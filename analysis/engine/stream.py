@@ -1,4 +1,4 @@
-"""The one engine of every analysis: compiled statistics, reduced over batches in one pass."""
+"""The engine of every analysis: compiled statistics, reduced over batches in one pass."""
 
 import itertools
 from collections.abc import Callable
@@ -22,21 +22,21 @@ from .replicas import (
 )
 
 BATCH_SIZE = 128
-# The number of a batch that a worker without one of its own takes, to learn what there is to sum.
+# Number of the batch that a worker without batches computes for the structure of the totals only.
 NOT_MINE = -1
 
 
 @dataclass(frozen=True)
 class Statistic:
-    """What an analysis takes from each batch, and what it makes of the totals.
+    """What an analysis computes from each batch, and from the totals.
 
     Attributes:
         step: function `step(images, *taps)`, or `step(images, labels, *taps)` where `with_labels`,
             of one batch and of a dict `{tap: tensor}` for each model that is looked at. It
             returns a dict of structures of tensors, made of TensorFlow operations: decorate with
-            `tf.function` what needs AutoGraph. Over batches they are summed as float64, save for
-            what lies under `"rows"`: that is concatenated along its first axis, in order; and
-            under `"merged"`: of that `merge` makes one.
+            `tf.function` what needs AutoGraph. Over batches they are summed as float64, except
+            that entries under `"rows"` are concatenated along their first axis, in order, and
+            those under `"merged"` are combined by `merge`.
         finish: function of the totals, with the structure of the steps, to the result.
         min_batch: number of examples that a batch must have. The remainder of a data set, its last
             batch, may have fewer: it is left out; `remainder` in the totals counts its examples.
@@ -66,7 +66,7 @@ def one_pass(requests, images, description=None, checked=()):
             each that the statistic looks at.
         images: array of shape (example, height, width, channel), batched `tf.data.Dataset` of
             images or of (images, labels), or a pair of arrays (images, labels).
-        description: words beside the progress bar, which appears when the work takes long.
+        description: of the progress bar, which appears after two seconds.
         checked: further features, which the steps call themselves. The images are compared with
             what these and those of the requests expect, see `vit_tf.image_checks`.
 
@@ -149,7 +149,7 @@ def accumulate(step, images, *, with_labels=False, description=None, checked=())
 def collect(step, images, *, with_labels=False, description=None, min_batch=1, checked=()):
     """Concatenates `step(images)` over the batches of a data set, in their order.
 
-    For what really needs the rows. Arguments and errors are those of `accumulate`, and
+    For analyses that need the rows. Arguments and errors are those of `accumulate`, and
     `min_batch`, the number of examples that a batch must have.
     """
     statistic = Statistic(
@@ -162,7 +162,7 @@ def collect(step, images, *, with_labels=False, description=None, min_batch=1, c
 
 
 def _without_remainder(part, size, min_batch):
-    """What a batch of this size adds to a statistic: of one that is too small, its size alone."""
+    """What a batch of this size adds to the totals: if it is too small, only its size."""
     if min_batch <= 1:
         return part
     if size >= min_batch:
@@ -174,7 +174,7 @@ def _without_remainder(part, size, min_batch):
 
 
 def _merge(requests, merged, result):
-    """What lies under `"merged"` in earlier results and in another one, as one for each name."""
+    """The entries under `"merged"` of earlier results combined with those of another one."""
     parts = {name: part["merged"] for name, part in result.items() if "merged" in part}
     return {
         name: requests[name][0].merge(merged[name], part) if name in merged else part
@@ -204,7 +204,7 @@ def as_dataset(data, batch_size=BATCH_SIZE):
             )
         count = leaves[0].shape[0]
         size = min(batch_size, count) or 1
-        # Batches that are known to be alike make a graph of static shapes, which runs faster.
+        # A batch size that is known makes a graph of static shapes, which runs faster.
         data = tf.data.Dataset.from_tensor_slices(data).batch(
             size, drop_remainder=count % size == 0
         )

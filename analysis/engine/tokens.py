@@ -113,12 +113,12 @@ def raise_contradiction(own, grid):
 
 
 def _of_another_map(given, own):
-    """Whether a grid may be that of maps, which tell their own, at another depth of the model."""
+    """Whether a grid may be that of maps at another depth of the model."""
     return isinstance(given, TokenGrid) and not given.prefix and given.num_spatial != own.num_tokens
 
 
 def require_grid(features, grid):
-    """As `grid_of`, for what needs all of a grid ahead.
+    """As `grid_of`, where the whole grid must be known in advance.
 
     Raises:
         ValueError: if there is none, or only a pair (rows, columns).

@@ -1,4 +1,4 @@
-"""Gradients of many layers with respect to the images, taken down a model together."""
+"""Gradients of many layers with respect to the images, propagated back together."""
 
 from dataclasses import dataclass
 
@@ -10,15 +10,14 @@ from ..engine.features import example_taps, require_features, taps_of
 
 @dataclass(frozen=True)
 class Piece:
-    """A segment of a model, run on what came out of the one before.
+    """A segment of a model, run on the output of the one before.
 
     Attributes:
-        tape: what it did.
-        source: the tensor that came in, of the first piece the images.
-        end: the tensor that goes on, or None.
-        targets: dict from tap to the tensor whose gradient is asked for, of shape (example,
-            channel).
-        at_end: the taps that are what goes on.
+        tape: the recorded operations.
+        source: its input, of the first piece the images.
+        end: its output, or None.
+        targets: dict from tap to the tensor that is differentiated, of shape (example, channel).
+        at_end: the taps that are its output.
     """
 
     tape: tf.GradientTape
@@ -29,7 +28,7 @@ class Piece:
 
     @property
     def taps(self):
-        """All its taps, those that are what goes on first."""
+        """All its taps, those that are its output first."""
         return [*self.at_end, *(tap for tap in self.targets if tap not in self.at_end)]
 
     def gradient(self, target, source, upstream, tap):
@@ -69,9 +68,9 @@ def run_pieces(features, images, target):
 def absolute_gradients(pieces, channels, seed):
     """Mean over channels of absolute gradients: dict from tap to tensor of shape (row, column).
 
-    They are summed over examples and image channels. All go down the pieces together, one
-    channel of each tap at a time, so that a piece's gradient is traced once and what it computed
-    on the way up serves all of them.
+    They are summed over examples and image channels. All are propagated through the pieces
+    together, one channel of each tap at a time, so that a piece's gradient is traced once and its
+    forward pass is shared.
 
     Args:
         pieces: those of `run_pieces`.
@@ -88,7 +87,7 @@ def absolute_gradients(pieces, channels, seed):
     def add(index, total):
         weights = {tap: tf.constant(w)[index] for tap, w in padded.items()}
         some = None if counts.min() == rounds else needed[index]
-        return index + 1, total + _one_of_each(pieces, weights, some)
+        return index + 1, total + _weighted_gradients(pieces, weights, some)
 
     images = pieces[0].source
     shape = tf.TensorShape([len(names), *images.shape[1:3]])
@@ -104,7 +103,7 @@ def absolute_gradients(pieces, channels, seed):
 
 
 def _weights(width, channels, seed):
-    """Which gradients to take of a layer: the weights of its channels in each, (row, channel)."""
+    """Weights of a layer's channels in each gradient that is taken: (gradient, channel)."""
     if channels == "sum":
         return np.ones((1, width), np.float32)
     every = np.eye(width, dtype=np.float32)
@@ -113,7 +112,7 @@ def _weights(width, channels, seed):
     return every[np.random.default_rng(seed).permutation(width)[:channels]]
 
 
-def _one_of_each(pieces, weights, needed):
+def _weighted_gradients(pieces, weights, needed):
     """Absolute gradients of one weighting of each tap's channels: shape (tap, row, column).
 
     `needed` tells which taps have one, as a bool tensor of shape (tap,); None stands for all.
@@ -132,7 +131,7 @@ def _one_of_each(pieces, weights, needed):
         below = []
         if stack:
             down = tf.concat(stack, axis=0)
-            below.append(_handed_down(piece, down, names[0], needed, reduce))
+            below.append(_propagated(piece, down, names[0], needed, reduce))
         for tap in piece.taps[len(piece.at_end) :]:
             with tf.control_dependencies(below[-1:]):  # all at once would fill the memory
                 target = piece.targets[tap]
@@ -143,8 +142,8 @@ def _one_of_each(pieces, weights, needed):
     return tf.concat(stack, axis=0)
 
 
-def _handed_down(piece, stack, tap, needed, reduce):
-    """What a stack of gradients at the end of a piece becomes at its source, each one reduced."""
+def _propagated(piece, stack, tap, needed, reduce):
+    """Gradients at the source of a piece from a stack of them at its end, each reduced."""
 
     def gradient(upstream):
         return piece.gradient(piece.end, piece.source, upstream, tap)

@@ -1,4 +1,4 @@
-"""Effective receptive fields: which pixels move the centre of a layer."""
+"""Effective receptive fields: gradients of the centre of each layer."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Skip ratios: what passes through the skips, and what through the branches."""
+"""Skip ratios: norms and cosines of skips and branches."""
 
 import numpy as np
 import tensorflow as tf
@@ -6,7 +6,7 @@ import xarray as xr
 
 from vit_tf.names import listed
 
-from ..engine.results import mean_of, provenance, require_finite
+from ..engine.results import mean_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import as_tokens, grid_of, on_grid, raise_contradiction
 
@@ -80,8 +80,8 @@ def _means(totals, features, grid):
     dims = ("layer", "token")
     return xr.Dataset(
         {
-            "norm_ratio": (dims, padded[0], {"long_name": "|skip| / |branch|", "units": "1"}),
-            "cosine": (dims, padded[1], {"long_name": "cosine of skip and branch", "units": "1"}),
+            "norm_ratio": variable(dims, padded[0], "|skip| / |branch|"),
+            "cosine": variable(dims, padded[1], "cosine of skip and branch"),
         },
         coords={"layer": sites, "token": np.arange(tokens)},
         attrs=provenance(
@@ -114,7 +114,9 @@ def _summed_ratios(site, skip, branch):
     """Ratio, cosine and number of examples that have them, summed: shape (3, token)."""
     skip, branch = as_tokens(f"{site}/skip", skip), as_tokens(f"{site}/branch", branch)
     skip_norm, branch_norm = tf.norm(skip, axis=-1), tf.norm(branch, axis=-1)
-    defined = tf.logical_and(skip_norm != 0.0, branch_norm != 0.0)  # NaN stays in, and is found
+    defined = tf.logical_and(
+        skip_norm != 0.0, branch_norm != 0.0
+    )  # NaN counts, and raises an error
     product = tf.where(defined, skip_norm * branch_norm, 1.0)
     cosine = tf.reduce_sum(skip * branch, axis=-1) / product
     ratio = tf.where(defined, skip_norm / tf.where(defined, branch_norm, 1.0), 0.0)

@@ -1,4 +1,4 @@
-"""Correspondence of keypoints: is what looks most like a point the same point of another object?"""
+"""Correspondence of keypoints: is the most similar pixel of another image the same keypoint?"""
 
 import numpy as np
 import tensorflow as tf
@@ -7,7 +7,7 @@ import xarray as xr
 from vit_tf.names import choose
 
 from ..engine.features import taps_of
-from ..engine.results import provenance, require_finite
+from ..engine.results import provenance, require_finite, variable
 from ..engine.stream import collect
 from ..engine.tokens import require_grid
 from .dense_features import token_map
@@ -247,15 +247,11 @@ def _labelled(distances, categories, thresholds, boxes, notes):
         for place, share in enumerate(thresholds):
             shares = correct_keypoints(found, categories, share * unit, rule, boxes)
             pck[:, layer, :, place] = np.transpose([shares[name] for name in names])
-    words = {"long_name": "percentage of correct keypoints, as a share", "units": "1"}
+    words = "percentage of correct keypoints, as a share", "mean over categories of the PCK"
     return xr.Dataset(
         {
-            "pck": (("average", "layer", "category", "threshold"), pck, words),
-            "score": (
-                ("average", "layer", "threshold"),
-                pck.mean(axis=2),
-                words | {"long_name": "mean over categories of the PCK"},
-            ),
+            "pck": variable(("average", "layer", "category", "threshold"), pck, words[0]),
+            "score": variable(("average", "layer", "threshold"), pck.mean(axis=2), words[1]),
         },
         coords={
             "average": list(AVERAGES),

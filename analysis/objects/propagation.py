@@ -1,16 +1,16 @@
-"""Propagation of labels through a video: do features find the same things again, frame by frame?"""
+"""Propagation of labels through a video by the similarity of features."""
 
 import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.results import provenance, require_finite
+from ..engine.results import provenance, require_finite, variable
 from ..engine.tokens import require_grid
 from .dense_features import dense_features, token_maps
 from .video_scores import boundary_accuracy, region_similarity
 
 VOID = 255
-# Share of a label's largest value: what float32 rounding makes of a constant one.
+# Largest spread of a constant label by rounding in float32, as a share of its value.
 ROUNDING = 1e-6
 
 
@@ -226,16 +226,11 @@ def _labelled(scores, video_of, notes):
     """The result of `label_propagation`, from J and F of each layer and video."""
     region, boundary = np.stack([np.concatenate(s, axis=1) for s in scores.values()], axis=1)
     dims = ("layer", "object")
-    words = {
-        "region": {"long_name": "region similarity J", "units": "1"},
-        "boundary": {"long_name": "boundary accuracy F", "units": "1"},
-        "score": {"long_name": "mean of J and F", "units": "1"},
-    }
     return xr.Dataset(
         {
-            "region": (dims, region, words["region"]),
-            "boundary": (dims, boundary, words["boundary"]),
-            "score": ("layer", (region + boundary).mean(axis=1) / 2, words["score"]),
+            "region": variable(dims, region, "region similarity J"),
+            "boundary": variable(dims, boundary, "boundary accuracy F"),
+            "score": variable("layer", (region + boundary).mean(axis=1) / 2, "mean of J and F"),
         },
         coords={"layer": list(scores), "video": ("object", video_of)},
         attrs=notes,

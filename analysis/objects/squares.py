@@ -1,4 +1,4 @@
-"""Images, points and boxes in squares: pairs of any size become batches."""
+"""Images, points and boxes in squares of one size, for batches of pairs."""
 
 import numpy as np
 import tensorflow as tf

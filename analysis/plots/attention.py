@@ -1,4 +1,4 @@
-"""What attention heads look at, from where they are: aligned maps, offsets and kinds of heads."""
+"""Attention of heads by the offset from the query: aligned maps, offsets and kinds of heads."""
 
 import numpy as np
 

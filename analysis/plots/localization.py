@@ -1,4 +1,4 @@
-"""Where tokens come from: their similarity to image patches, and that of heads to another model."""
+"""Similarity of tokens to image patches, and of heads to layers of another model."""
 
 import math
 
@@ -66,7 +66,7 @@ def _named(result, tokens):
 
 
 def _spaced(result, in_place):
-    """The tokens to draw: all of a few, else some that are spread over the grid."""
+    """The tokens to draw: all if they are few, otherwise some spread over the grid."""
     if result.sizes["token"] <= (MOST_PANELS**2 if in_place else MOST_BY_LAYER):
         return result
     places = np.stack([result["token_row"].values, result["token_column"].values])

@@ -24,7 +24,7 @@ MOST_MAPS = 8
 def plot_ridge_probe(result, ax=None, label=None):
     """Test accuracy of linear probes against depth (Figures 11, 13, F.1 and F.2).
 
-    One line per `l2`, none chosen: to choose on the test set would flatter the probe. Pass
+    One line per `l2`, none chosen: choosing on the test set would bias the accuracy. Pass
     `result.sel(l2=...)`, chosen elsewhere, to draw it alone. Calling again on the same axes adds
     another model in another colour.
 

@@ -1,4 +1,4 @@
-"""What attention finds in the image: overlap with objects, repeated patterns, and rollout."""
+"""Attention and the image: overlap with objects, repeated patterns, and rollout."""
 
 import numpy as np
 

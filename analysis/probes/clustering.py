@@ -1,4 +1,4 @@
-"""Clustering: whether the groups that features fall into are classes, objects or parts."""
+"""Clustering: agreement of k-means clusters of features with classes, objects or parts."""
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +11,7 @@ from vit_tf.tokens import as_grid
 
 from ..attention.saliency import patch_cover
 from ..engine.pooling import Pooled, pooled_statistic
-from ..engine.results import CLS, provenance, require_finite
+from ..engine.results import CLS, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import as_tokens, grid_of, on_grid
 
@@ -30,16 +30,13 @@ def clustering(features, images, num_clusters=None, tokens=CLS, seed=0, starts=S
 
     the mutual information over the mean of both entropies, and the Rand index adjusted for chance
     (Walmer et al. 2023, sections 5.2 and D.5, figures 7, 24 and 25). Purity grows with the number
-    of clusters, and is that of the largest class for no information: compare with a baseline.
+    of clusters, and without information is the share of the largest class: compare with a baseline.
     Walmer et al. 2023 take 50 clusters of as many classes, which is the default here.
 
     Args:
-        features: callable from images to `{layer: tensor}` of shape (example, token, channel),
-            (example, row, column, channel) or (example, channel).
+        features, tokens: as in `vit_tf.analysis`.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         num_clusters: number of clusters; as many as there are labels if None.
-        tokens: what is clustered: the `"cls"` token, or the mean of the `"spatial"` tokens or of
-            `"all"`. The features' `token_grid` tells which are which.
         seed: of the first centres.
         starts: number of runs from different centres, of which the tightest counts.
 
@@ -163,7 +160,7 @@ def masked_features(tokens, masks, grid):
 
 
 def cluster_scores(features, pooled, num_clusters=None, seed=0, starts=STARTS):
-    """The result of `clustering` of features that were pooled before; `Pooled` as the second."""
+    """The result of `clustering`, from `Pooled` features."""
     scores = {name: [] for name in SCORES}
     num_classes = len(np.unique(pooled.labels))
     num_clusters = num_clusters or num_classes
@@ -174,9 +171,8 @@ def cluster_scores(features, pooled, num_clusters=None, seed=0, starts=STARTS):
         scores["purity"].append(purity(pooled.labels, clusters))
         scores["nmi"].append(normalized_mutual_info_score(pooled.labels, clusters))
         scores["ari"].append(adjusted_rand_score(pooled.labels, clusters))
-    attributes = {name: {"long_name": words, "units": "1"} for name, words in SCORES.items()}
     return xr.Dataset(
-        {name: ("layer", values, attributes[name]) for name, values in scores.items()},
+        {name: variable("layer", values, SCORES[name]) for name, values in scores.items()},
         coords={"layer": list(pooled.layers)},
         attrs=provenance(
             features,

@@ -51,11 +51,11 @@ def few_shot(features, draws, test, num_classes, shots=SHOTS, l2=L2):
         raise ValueError(f"Expected every l2 to be above 0. Received: l2={list(l2)}")
     tested = _rows(features, test, "few-shot: test images")
     drawn = []
-    for few, others in draws:
-        fitted = _rows(features, few, "few-shot: draws")
+    for drawn_images, held_out in draws:
+        fitted = _rows(features, drawn_images, "few-shot: draws")
         scored = {"accuracy": tested}
-        if others is not None:
-            scored["held_out"] = _rows(features, others, "few-shot: held-out images")
+        if held_out is not None:
+            scored["held_out"] = _rows(features, held_out, "few-shot: held-out images")
         drawn.append(_score(fitted, scored, num_classes, shots, l2))
     coords = {"layer": list(tested[0]), "draw": np.arange(len(drawn))}
     result = xr.concat(drawn, "draw").transpose("layer", "draw", "shots", "l2")

@@ -1,4 +1,4 @@
-"""k-NN classification: whether the training images nearest to an image are of its class."""
+"""k-NN classification by a vote of the nearest training images."""
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +13,7 @@ from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import grid_of
 
 TOPS = (1, 5)
-# What sums in float64 of equal similarities differ by.
+# Largest difference of equal similarities by rounding in float64.
 ROUNDING = 1e-12
 
 
@@ -37,14 +37,8 @@ def knn_accuracy(
     training images the earlier ones count, and of classes with equal votes the lower ones.
 
     Args:
-        features: callable from images to `{layer: tensor}` of shape (example, token, channel),
-            (example, row, column, channel) or (example, channel).
-        train, test: batched `tf.data.Dataset` of (images, labels), or pairs of arrays; labels are
-            integers from 0 to `num_classes - 1`.
-        num_classes: number of classes.
+        features, train, test, num_classes, tokens: as in `vit_tf.analysis`.
         k: numbers of neighbours.
-        tokens: what is compared: the `"cls"` token, or the mean of the `"spatial"` tokens or of
-            `"all"`. The features' `token_grid` tells which are which.
         temperature: of the votes, above 0.
         without_votes: whether classes without votes fill up the 5 (below), in their order, where
             fewer have votes. In the code of DINO and behind the numbers of Walmer et al. 2023
@@ -70,7 +64,7 @@ def knn_accuracy(
 def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, without_votes=False):
     """The `Statistic` of training images and labels that finishes as `knn_accuracy`.
 
-    To find the nearest of a batch costs little more for a larger batch, and so less altogether.
+    Larger batches of training images are faster.
 
     Args:
         tested: the `Pooled` features of the test images, from a pass with `pooled_statistic`.

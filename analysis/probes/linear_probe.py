@@ -1,4 +1,4 @@
-"""Linear probes by gradient descent: what a softmax classifier reads from each layer."""
+"""Linear probes by gradient descent: softmax classifiers of every layer."""
 
 import numpy as np
 import xarray as xr
@@ -39,18 +39,14 @@ def linear_probe(
     images are kept, of shape (example, channel) for each layer and choice of tokens.
 
     Args:
-        features: callable from images to `{layer: tensor}` of shape (example, token, channel),
-            (example, row, column, channel) or (example, channel).
-        train, test: batched `tf.data.Dataset` of (images, labels), or pairs of arrays; labels are
-            integers from 0 to `num_classes - 1`.
-        num_classes: number of classes.
+        features, train, test, num_classes: as in `vit_tf.analysis`.
         tokens: what is classified: the `"cls"` token, or the mean of the `"spatial"` tokens or of
             `"all"`; one word or several. The features' `token_grid` tells which are which; layers
             of one vector, and models without a CLS token, want `"all"`.
         batch_norm: False, True or both. It takes the statistics of the batch while training, and
             those of all training images afterwards.
         epochs: passes over the training images.
-        batch_size: examples of a step; those left over in an epoch wait for another.
+        batch_size: examples of a step; the remainder of each epoch is left out.
         learning_rate: the first one of a batch of 256; it is proportional to the batch.
         seed: of the order of the examples.
 
@@ -85,10 +81,10 @@ def fit_linear_probe(
     learning_rate=2.0,
     seed=0,
 ):
-    """`linear_probe` of pooled features that are there already.
+    """`linear_probe` of features that were pooled before.
 
     Args:
-        features: the callable that they are of; its name is noted.
+        features: the callable that was pooled; its name is noted.
         fitted, tested: list of `Pooled`, one for each choice of tokens, of the training and of the
             test images.
         layers: names of those that are probed; by default those of the first.

@@ -1,4 +1,4 @@
-"""Retrieval: whether the images that are nearest to a query show the same thing."""
+"""Retrieval: mean average precision of images ranked by similarity to a query."""
 
 import numpy as np
 import tensorflow as tf
@@ -8,13 +8,13 @@ from vit_tf.names import listed
 
 from ..engine.derived import select
 from ..engine.pooling import pool, pooled_statistic
-from ..engine.results import CLS, provenance, raise_without_directions
+from ..engine.results import CLS, provenance, raise_without_directions, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import grid_of
 from .knn import ROUNDING
 
-# Which images of a query count as found, and which as if they were not there (Radenovic et al.
-# 2018, section 3.3); all others count as wrong.
+# Which images of a query are positive, and which are ignored (Radenovic et al. 2018, section 3.3);
+# all others are negative.
 DIFFICULTIES = {
     "easy": (("easy",), ("junk", "hard")),
     "medium": (("easy", "hard"), ("junk",)),
@@ -78,25 +78,22 @@ def precision_at(ranks, k):
 
 
 def retrieval(features, queries, database, truth, tokens=CLS, k=TOPS):
-    """How early images of the same thing come among those most similar to a query, in every layer.
+    """Precision of ranking images by their similarity to a query, in every layer.
 
     Mean average precision, and mean precision at k, of pooled features and cosine similarity, for
     the three difficulties of revisited Oxford and Paris (Radenovic et al. 2018; Walmer et al. 2023,
-    section 6.1, figures 9 and 29). One pass over the queries and one over the data base, exact, in
+    section 6.1, figures 9 and 29). One pass over the queries and one over the database, exact, in
     float64: kept are the features of the queries, and of each image its similarity to each of them,
     of shape (layer, image, query), 2.8 MB a layer for 5,000 images and 70 queries. Of images as
     similar, the earlier one comes first. The numbers of Walmer et al. 2023 are of queries that are
     not cropped, `vit_tf.data.load_revisited(..., crop_queries=False)`, and of the `"cls"` token.
 
     Args:
-        features: callable from images to `{layer: tensor}` of shape (example, token, channel),
-            (example, row, column, channel) or (example, channel).
+        features, tokens: as in `vit_tf.analysis`.
         queries: batched `tf.data.Dataset` of (images, numbers), or a pair of arrays.
         database: that, or of images alone.
         truth: list of a dict for each query, in their order, of `easy`, `hard` and `junk`, int
-            arrays of positions in the data base, as `vit_tf.data.load_revisited` gives them.
-        tokens: what is compared: the `"cls"` token, or the mean of the `"spatial"` tokens or of
-            `"all"`. The features' `token_grid` tells which are which.
+            arrays of positions in the database, as `vit_tf.data.load_revisited` gives them.
         k: numbers of images at which precision is taken.
 
     Returns:
@@ -114,11 +111,11 @@ def retrieval(features, queries, database, truth, tokens=CLS, k=TOPS):
     pooled = pooled_statistic(tokens, grid_of(features, None))
     asked = evaluate(pooled, queries, features, description="queries")
     statistic = retrieval_statistic(features, asked, truth, k)
-    return evaluate(statistic, database, features, description="retrieval: data base")
+    return evaluate(statistic, database, features, description="retrieval: database")
 
 
 def retrieval_statistic(features, asked, truth, k=TOPS):
-    """The `Statistic` of images of a data base that finishes as `retrieval`.
+    """The `Statistic` of images of a database that finishes as `retrieval`.
 
     Args:
         asked: the `Pooled` features of the queries, from a pass with `pooled_statistic`.
@@ -190,16 +187,14 @@ def _labelled(scores, layers, k, notes):
     # Means over the queries that have positive images; 0 / 0 where none has.
     means = np.nansum(scores, axis=-1) / np.where(asked > 0, asked, np.nan)
     dims = ("layer", "difficulty")
-    words = {
-        "score": {"long_name": "mean average precision", "units": "1"},
-        "precision": {"long_name": "mean precision at k", "units": "1"},
-        "average_precision": {"long_name": "average precision of a query", "units": "1"},
-    }
+    each = "average precision of a query"
     return xr.Dataset(
         {
-            "score": (dims, means[:, 0], words["score"]),
-            "precision": ((*dims, "k"), np.moveaxis(means[:, 1:], 1, 2), words["precision"]),
-            "average_precision": ((*dims, "query"), scores[:, 0], words["average_precision"]),
+            "score": variable(dims, means[:, 0], "mean average precision"),
+            "precision": variable(
+                (*dims, "k"), np.moveaxis(means[:, 1:], 1, 2), "mean precision at k"
+            ),
+            "average_precision": variable((*dims, "query"), scores[:, 0], each),
         },
         coords={
             "layer": layers,
@@ -217,14 +212,14 @@ def _require_numbers(k):
 
 
 def _require_places(truth, examples):
-    """Raises a `ValueError` unless `truth` has positions in a data base of so many images."""
+    """Raises a `ValueError` unless `truth` has positions in a database of so many images."""
     for query, of in enumerate(truth):
         for what in ("easy", "hard", "junk"):
             places = np.asarray(of.get(what, ()))
             if what not in of or (places < 0).any() or (places >= examples).any():
                 raise ValueError(
-                    "Expected truth to have easy, hard and junk of each query, positions in a data "
-                    f"base of {examples} images. Received: query {query} with "
+                    "Expected truth to have easy, hard and junk of each query, positions in a "
+                    f"database of {examples} images. Received: query {query} with "
                     f"{what}={places.tolist() if what in of else None}"
                 )
 

@@ -1,4 +1,4 @@
-"""Ridge probes: how well a linear map from a layer tells the classes apart."""
+"""Ridge probes: accuracy of regularised least-squares classifiers of every layer."""
 
 from dataclasses import dataclass
 
@@ -52,11 +52,7 @@ def ridge_probe(features, train, test, num_classes, l2=L2, tokens=ALL):
     channels. Solved in float64. Choose `l2` on held-out training images, not on the test set.
 
     Args:
-        features: callable from images to `{layer: tensor}` of shape (example, token, channel),
-            (example, row, column, channel) or (example, channel).
-        train, test: batched `tf.data.Dataset` of (images, labels), or pairs of arrays; labels are
-            integers from 0 to `num_classes - 1`.
-        num_classes: number of classes.
+        features, train, test, num_classes: as in `vit_tf.analysis`.
         l2: strengths of the penalty, above 0.
         tokens: what is probed: the `"cls"` token, the mean of the `"spatial"` tokens or of
             `"all"`, or `"each"` token by itself. The features' `token_grid` tells which are which.

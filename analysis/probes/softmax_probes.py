@@ -46,7 +46,7 @@ def fit_probes(x, labels, num_classes, batch_norm, *, epochs, batch_size, learni
 
 
 def stacked(x):
-    """Features of like numbers of channels side by side: dict, from these numbers as words.
+    """Features stacked by their number of channels: dict from that number, as a string.
 
     Args:
         x: dict from key to array of shape (example, channel).
@@ -104,7 +104,7 @@ class Probes(keras.layers.Layer):
 
 
 def _make_model(x, num_classes, batch_norm):
-    """A model of probes that have learned nothing, which knows the statistics of the features."""
+    """A model of untrained probes, with the statistics of the features."""
     inputs, logits = {}, []
     for name, keys in _groups(x).items():
         channels = int(name)
@@ -123,7 +123,7 @@ def _make_model(x, num_classes, batch_norm):
 
 def _normalised(rows, x):
     """Symbolic rows (example, key, channel) after batch normalisation, given all examples."""
-    # At a momentum of 1 the layer keeps the statistics of all examples, which are known.
+    # A momentum of 1 keeps the statistics of all examples, which are assigned below.
     layer = keras.layers.BatchNormalization(
         momentum=1.0, epsilon=EPSILON, center=False, scale=False, dtype="float32"
     )
@@ -145,7 +145,7 @@ def _scale(key, x):
 
 
 def _groups(x):
-    """Keys of the features of each number of channels: dict from the number as a word."""
+    """Keys of the features of each number of channels: dict from the number, as a string."""
     groups = {}
     for key, rows in x.items():
         groups.setdefault(str(rows.shape[1]), []).append(key)

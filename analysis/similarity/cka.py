@@ -11,10 +11,11 @@ from vit_tf.names import listed
 
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.features import of_arrays
-from ..engine.results import model_name, provenance, require_finite
+from ..engine.results import model_name, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from .kernels import layer_gram, pairwise_hsic, ratio_and_jackknife, unbiased
 
+ESTIMATOR = "minibatch CKA, linear kernel, unbiased HSIC; jackknife over batches"
 # Share of the squared size of a kernel that rounding leaves where one example a batch differs.
 NEGLIGIBLE = 1e-10
 
@@ -151,24 +152,20 @@ def similarity(hsic, squares, layers):
 def labelled_similarity(value, stderr, coords, features, examples, batches, **facts):
     """Dataset of `cka` and `stderr`, whose dims are the `coords`, of a pair of features."""
     features_x, features_y = features
+    names = {"model_x": model_name(features_x), "model_y": model_name(features_y)}
+    facts = names | {"estimator": ESTIMATOR, "units": "1"} | facts
+    attributes = provenance(features_x, examples, batches, **facts)
+    return with_errors(value, stderr, coords).assign_attrs(attributes)
+
+
+def with_errors(value, stderr, coords):
+    """Dataset of `cka` and `stderr`, whose dims are the `coords`."""
     dims = tuple(coords)
-    return xr.Dataset(
-        {
-            "cka": (dims, value, {"long_name": "CKA", "units": "1"}),
-            "stderr": (dims, stderr, {"long_name": "standard error of CKA", "units": "1"}),
-        },
-        coords=coords,
-        attrs=provenance(
-            features_x,
-            examples,
-            batches,
-            model_x=model_name(features_x),
-            model_y=model_name(features_y),
-            estimator="minibatch CKA, linear kernel, unbiased HSIC; jackknife over batches",
-            units="1",
-            **facts,
-        ),
-    )
+    variables = {
+        "cka": variable(dims, value, "CKA"),
+        "stderr": variable(dims, stderr, "standard error of CKA"),
+    }
+    return xr.Dataset(variables, coords)
 
 
 def _varying(hsic, scales):

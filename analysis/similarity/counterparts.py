@@ -1,4 +1,4 @@
-"""Layers beside the layers of the same name in another model: what training alone changes."""
+"""CKA of layers with the layers of the same name in another model."""
 
 import numpy as np
 import xarray as xr

@@ -1,4 +1,4 @@
-"""How representations form: a callback for `fit` that compares layers with what they were."""
+"""How representations form: a callback for `fit` that compares layers with earlier epochs."""
 
 import hashlib
 from collections.abc import Mapping
@@ -12,12 +12,14 @@ import xarray as xr
 from vit_tf.files import write_whole
 from vit_tf.image_checks import check_dtype, check_values
 
+from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.features import taps_of
 from ..engine.pooling import pool, require_labels
 from ..engine.replicas import this_worker
 from ..engine.results import ALL, model_name, require_finite
 from ..engine.stream import as_dataset
 from ..probes.few_shot import classify, fit_classifier
+from .cka import ESTIMATOR
 from .formation_records import Kernels, Record, compare, load_records, row, save_record
 from .kernels import layer_gram, unbiased
 
@@ -29,7 +31,7 @@ EXPECTED = (
 
 
 class FormationRecorder(keras.callbacks.Callback):
-    """Records, while a model is trained, how far each layer has come and what it tells apart.
+    """Records, while a model is trained, how its layers change and how well they classify.
 
     At the start and after every `every` epochs: CKA of each layer to itself at the start and at the
     record before, on the same images (as `cka` of two models), and the accuracy of a ridge
@@ -37,7 +39,7 @@ class FormationRecorder(keras.callbacks.Callback):
     kernels of the images, not weights: a record costs one forward pass, which is compiled once for
     each `fit`. Where an optimizer averages the weights, the weights themselves are measured.
 
-    With a folder, a run that was killed goes on where it was. The records of the last two epochs
+    With a folder, a run that was killed resumes. The records of the last two epochs
     lie in `formation-state/`: put the callback before the one that saves the weights, and the
     weights may be those of an epoch before the last record. Of several workers the first writes.
 
@@ -73,10 +75,9 @@ class FormationRecorder(keras.callbacks.Callback):
         self._folder = None if folder is None else Path(folder)
         self._images = _batches(images)
         self._sizes = np.array([len(batch) for batch in self._images])
-        if min(self._sizes, default=0) < 4:
-            raise ValueError(
-                f"Expected batches of at least 4 images. Received: {self._sizes.tolist()}"
-            )
+        if min(self._sizes, default=0) < LEAST_EXAMPLES:
+            wanted = f"Expected batches of at least {LEAST_EXAMPLES} images"
+            raise ValueError(f"{wanted}. Received: {self._sizes.tolist()}")
         self._probes = probes and _read_probes(*probes)
         self._records = {}  # of the last two epochs
 
@@ -167,12 +168,12 @@ class FormationRecorder(keras.callbacks.Callback):
 
     def _accuracy(self):
         """Accuracy of a ridge classifier on each layer: array of shape (layer,)."""
-        (few, labels), (others, wanted), num_classes = self._probes
-        few, others = self._pooled(few), self._pooled(others)
+        (train, labels), (test, wanted), num_classes = self._probes
+        train, test = self._pooled(train), self._pooled(test)
         classifiers = {
-            layer: fit_classifier(x, labels, num_classes, [self._l2]) for layer, x in few.items()
+            layer: fit_classifier(x, labels, num_classes, [self._l2]) for layer, x in train.items()
         }
-        guesses = {layer: classify(others[layer], *of)[0] for layer, of in classifiers.items()}
+        guesses = {layer: classify(test[layer], *of)[0] for layer, of in classifiers.items()}
         return np.array([(guess == wanted).mean() for guess in guesses.values()])
 
     def _pooled(self, batches):
@@ -186,7 +187,7 @@ class FormationRecorder(keras.callbacks.Callback):
         """Attributes of the result."""
         facts = {"model": self._name, "examples": int(self._sizes.sum()), "units": "1"}
         facts |= {"batch_size": int(self._sizes.max()), "images": self._digest()}
-        facts["estimator"] = "minibatch CKA, linear kernel, unbiased HSIC; jackknife over batches"
+        facts["estimator"] = ESTIMATOR
         if self._probes:
             (_, labels), (_, wanted), num_classes = self._probes
             facts |= {"train_examples": len(labels), "test_examples": len(wanted)}

@@ -8,6 +8,7 @@ import xarray as xr
 
 from vit_tf.files import write_whole
 
+from ..engine.results import variable
 from .cka import similarity
 
 STATE = re.compile(r"epoch-(\d+)\.nc")
@@ -88,7 +89,7 @@ def row(epoch, layers, to_start, to_previous, accuracy):
         values["accuracy"] = ("test accuracy of a ridge classifier", accuracy)
     return xr.Dataset(
         {
-            name: (("epoch", "layer"), value[None], {"long_name": long, "units": "1"})
+            name: variable(("epoch", "layer"), value[None], long)
             for name, (long, value) in values.items()
         },
         {"epoch": [epoch], "layer": layers},

@@ -1,11 +1,12 @@
-"""Heads by their reach: what local and global attention heads share with another model."""
+"""CKA of local and global attention heads with the layers of another model."""
 
 import numpy as np
 import tensorflow as tf
 
 from ..attention.attention import LEFT_OUT, attention_weights, num_attended, summed_distance
 from ..engine.derived import select
-from ..engine.results import mean_of, require_finite
+from ..engine.estimates import LEAST_EXAMPLES
+from ..engine.results import mean_of, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import on_grid
 from .cka import labelled_similarity, similarity, unscaled
@@ -98,13 +99,13 @@ def _statistic(features_vit, features_other, grid, block):
             remainder=int(totals["remainder"]),
         )
         of_subsets = (members @ distance).reshape(len(ORDERS), len(count)) / count
-        words = {"long_name": "mean attention distance of the heads", "units": "pixels"}
-        result["distance"] = (("order", "subset"), of_subsets, words)
+        words = "mean attention distance of the heads", "pixels"
+        result["distance"] = variable(("order", "subset"), of_subsets, *words)
         missing = (members @ left_out).astype(int).reshape(of_subsets.shape)
         result["left_out"] = (("order", "subset"), missing, LEFT_OUT)
         return result.assign_attrs(block=block)
 
-    return Statistic(step, finish, min_batch=4)
+    return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
 
 
 def _distance(totals, grid, tap):

@@ -1,13 +1,13 @@
-"""Last layers of many models beside each other: CKA of their CLS and of their spatial tokens."""
+"""CKA of the last layers of many models, by part of the sequence."""
 
 import numpy as np
 import tensorflow as tf
-import xarray as xr
 
+from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.results import PARTS, provenance
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import as_tokens, require_grid
-from .cka import similarity, unscaled
+from .cka import ESTIMATOR, similarity, unscaled, with_errors
 from .kernels import layer_gram, pairwise_hsic, unbiased
 
 
@@ -61,7 +61,7 @@ def last_layer_statistic(models):
         del facts["model"]  # there are many
         return _labelled(values, parts, list(models), facts | {"layers": list(layers.values())})
 
-    return Statistic(step, finish, min_batch=4)
+    return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
 
 
 def _parts(tap, values, grid):
@@ -87,13 +87,5 @@ def _labelled(values, parts, names, attributes):
             rows, models = (np.array(numbers) for numbers in zip(*found, strict=True))
             chosen = np.stack(values)[:, rows[:, None], rows]
             whole[:, models[:, None], models, index] = chosen
-    dims = ("model_x", "model_y", "part")
-    return xr.Dataset(
-        {
-            "cka": (dims, whole[0], {"long_name": "CKA", "units": "1"}),
-            "stderr": (dims, whole[1], {"long_name": "standard error of CKA", "units": "1"}),
-        },
-        coords={"model_x": names, "model_y": names, "part": list(PARTS)},
-        attrs=attributes
-        | {"estimator": "minibatch CKA, linear kernel, unbiased HSIC; jackknife over batches"},
-    )
+    coords = {"model_x": names, "model_y": names, "part": list(PARTS)}
+    return with_errors(*whole, coords).assign_attrs(attributes | {"estimator": ESTIMATOR})

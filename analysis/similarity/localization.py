@@ -8,6 +8,7 @@ from vit_tf import TokenGrid
 from vit_tf.names import listed
 from vit_tf.tokens import as_grid
 
+from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.results import provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import as_tokens, grid_of
@@ -78,7 +79,7 @@ def localization_statistic(features, grid=None, tokens=None):
         )
         return _labelled(value, list(totals["hsic"]), seen["grid"], seen["tokens"], attributes)
 
-    return Statistic(step, finish, min_batch=4)
+    return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
 
 
 def input_patches(images, grid):

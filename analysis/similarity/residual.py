@@ -1,4 +1,4 @@
-"""CKA through the depth of what a block reads, and of what passes beside it and through it."""
+"""CKA of the normalised inputs of blocks, and of their skips and branches."""
 
 from vit_tf.names import listed
 
@@ -68,7 +68,7 @@ def residual_statistic(features, site="attention"):
 
 
 def _ending(taps, name):
-    """The taps of this name, at any place; of none a `ValueError`."""
+    """The taps of this name in any block, or a `ValueError` if there are none."""
     chosen = {tap: x for tap, x in taps.items() if f"/{tap}".endswith(f"/{name}")}
     if not chosen:
         raise ValueError(f"Expected taps named {name!r}. Received: {listed(taps)}")
