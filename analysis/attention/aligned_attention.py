@@ -250,6 +250,13 @@ def grid_of_mean(mean):
     return TokenGrid(*(int(mean.attrs[name]) for name in fields))
 
 
+def require_tokens(grid):
+    """The grid, if it has more than one token with a place; else raises a `ValueError`."""
+    if grid.num_spatial == 1:
+        raise ValueError(f"Expected a grid of more than one token. Received: {grid}")
+    return grid
+
+
 _OF_VALUES = ("long_name", "units")
 
 

@@ -7,7 +7,7 @@ import xarray as xr
 from ..engine.results import mean_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import on_grid
-from .aligned_attention import attention_maps, grid_of_mean
+from .aligned_attention import attention_maps, grid_of_mean, require_tokens
 from .attention import LEFT_OUT, attention_weights, num_attended
 from .saliency import has_places, query_maps, query_names
 
@@ -57,7 +57,7 @@ def pattern_statistic(features, grid=None):
 
 
 def _statistic(features, grid):
-    _require_tokens(grid)
+    require_tokens(grid)
 
     def step(images, taps):
         weights = attention_weights(taps, grid)
@@ -97,7 +97,7 @@ def mean_patterns(mean):
     Raises:
         ValueError: for a grid of one token, or a `mean` that is not of `mean_attention`.
     """
-    grid = _require_tokens(grid_of_mean(mean))
+    grid = require_tokens(grid_of_mean(mean))
     names = query_names(grid)
     maps = [attention_maps(mean, name).values.reshape(*_heads(mean), -1) for name in names]
     maps = tf.constant(np.nan_to_num(np.stack(maps)))
@@ -148,12 +148,6 @@ def _pairs_of_layers(heads):
 
 def _heads(mean):
     return mean.sizes["layer"], mean.sizes["head"]
-
-
-def _require_tokens(grid):
-    if grid.num_spatial == 1:
-        raise ValueError(f"Expected a grid of more than one token. Received: {grid}")
-    return grid
 
 
 def _labelled(terms, examples, queries, layers, attrs):

@@ -3,7 +3,7 @@
 import numpy as np
 import xarray as xr
 
-from .aligned_attention import aligned_attention, grid_of_mean
+from .aligned_attention import aligned_attention, grid_of_mean, require_tokens
 
 KINDS = ("strict", "soft", "axial", "offset", "global")
 # The eighths of a circle, from the right, clockwise as rows go down.
@@ -62,9 +62,7 @@ def head_classes(mean, strict=0.75, local=0.5, offset=0.85, elongation=2.0):
     bounds = {"strict": strict, "local": local, "offset": offset, "elongation": elongation}
     if min(bounds.values()) <= 0:
         raise ValueError(f"Expected positive bounds. Received: {bounds}")
-    grid = grid_of_mean(mean)
-    if grid.num_spatial == 1:
-        raise ValueError(f"Expected a grid of more than one token. Received: {grid}")
+    grid = require_tokens(grid_of_mean(mean))
     aligned = aligned_attention(mean)
     numbers = offset_statistics(aligned.values)
     uniform = offset_statistics(_uniform_offsets(grid))

@@ -70,14 +70,12 @@ def _statistic(features, grid, mass):
             for layer, weights in attention_weights(taps, grid).items()
         }
         sums = {layer: _summed_iou(maps, covered, mass) for layer, maps in queries.items()}
-        shares = tf.cast(masks, tf.float32)
-        beyond = tf.logical_not((shares >= 0) & (shares <= 1))
         return {
             "iou": {layer: summed[0] for layer, summed in sums.items()},
             "seen": {layer: summed[1] for layer, summed in sums.items()},
             "attention": {layer: tf.reduce_sum(maps, (1, 3)) for layer, maps in queries.items()},
             "counted": tf.reduce_sum(tf.cast(counted, tf.int32)),
-            "beyond": tf.reduce_sum(tf.cast(beyond, tf.int32)),
+            "beyond": num_beyond(masks),
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
@@ -132,6 +130,18 @@ def patch_cover(masks, grid):
     return tf.reshape(masks, (-1, grid.num_spatial))
 
 
+def num_beyond(masks):
+    """The number of values of masks outside [0, 1], for `require_shares`: int32 scalar."""
+    shares = tf.cast(masks, tf.float32)
+    return tf.reduce_sum(tf.cast(tf.logical_not((shares >= 0) & (shares <= 1)), tf.int32))
+
+
+def require_shares(beyond):
+    """Raises a `ValueError` if masks had values `beyond` [0, 1]."""
+    if beyond:
+        raise ValueError("Expected masks with values in [0, 1]. Received: values beyond")
+
+
 def most_attended(maps, mass):
     """Which tokens hold `mass` of a map, as few as do: ones and zeros of its shape (..., token)."""
     order = tf.argsort(maps, direction="DESCENDING", stable=True)
@@ -169,8 +179,7 @@ def _labelled(totals, features, grid, mass):
     """The result of `attention_saliency`, from what the steps add up to."""
     layers = list(totals["iou"])
     require_finite("saliency", list(totals["attention"].values()), layers)
-    if totals["beyond"]:
-        raise ValueError("Expected masks with values in [0, 1]. Received: values beyond")
+    require_shares(totals["beyond"])
     if not totals["counted"]:
         raise ValueError("Expected a mask that is not empty. Received: empty masks only")
     iou, seen = (np.stack(list(totals[name].values()), axis=1) for name in ("iou", "seen"))

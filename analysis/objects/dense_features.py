@@ -101,9 +101,7 @@ def dense_features(features, images, grid=None):
         ValueError: without a grid, for one that is not square, images whose size is not known
             ahead, and layers without the grid's tokens.
     """
-    grid = require_grid(features, grid)
-    if grid.rows != grid.columns:
-        raise ValueError(f"Expected a grid with as many rows as columns. Received: {grid}")
+    grid = require_square(features, grid)
     data = as_dataset(images, BATCH_SIZE)
     return collect(
         lambda batch: _dense_step(features, batch, grid),
@@ -111,6 +109,14 @@ def dense_features(features, images, grid=None):
         description="dense",
         checked=(features,),
     )
+
+
+def require_square(features, grid):
+    """As `require_grid`, of a grid with as many rows as columns, or raises a `ValueError`."""
+    grid = require_grid(features, grid)
+    if grid.rows != grid.columns:
+        raise ValueError(f"Expected a grid with as many rows as columns. Received: {grid}")
+    return grid
 
 
 def token_maps(features, images, grid):

@@ -9,8 +9,7 @@ from vit_tf.names import choose
 from ..engine.features import taps_of
 from ..engine.results import provenance, require_finite, variable
 from ..engine.stream import collect
-from ..engine.tokens import require_grid
-from .dense_features import token_map
+from .dense_features import require_square, token_map
 from .squares import square_boxes, square_image, square_pairs
 
 # All pixels of two images are held at once, for each pair and layer.
@@ -173,9 +172,7 @@ def keypoint_correspondence(
     """
     choose("threshold", threshold, dict.fromkeys(THRESHOLDS))
     choose("similarity", similarity, SIMILARITIES)
-    grid = require_grid(features, grid)
-    if grid.rows != grid.columns:
-        raise ValueError(f"Expected a grid with as many rows as columns. Received: {grid}")
+    grid = require_square(features, grid)
     size = grid.rows * grid.stride
     pairs = list(pairs)
     points = square_pairs(pairs, size)

@@ -35,7 +35,7 @@ def plot_knn(results, ax=None, top=1, baselines=()):
     """
     accuracies = style.labelled(results, ("layer", "k", "top"))
     lines = {
-        (label, int(k)): _of_top(accuracy, top).sel(k=k)
+        (label, int(k)): style.chosen(accuracy, top=top).sel(k=k)
         for label, accuracy in accuracies.items()
         for k in accuracy["k"].values
     }
@@ -147,13 +147,6 @@ def plot_last_layer_cka(result, axes=None):
     # A model's similarity to itself is 1 but for rounding.
     style.shared_colour_bar(axes, image, "CKA of last layers", cka.values.round(6))
     return axes
-
-
-def _of_top(accuracy, top):
-    if top not in accuracy["top"].values:
-        known = accuracy["top"].values.tolist()
-        raise ValueError(f"Expected top among {known}. Received: top={top}")
-    return accuracy.sel(top=top)
 
 
 def _new_matrices(parts, models):

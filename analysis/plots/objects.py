@@ -38,8 +38,10 @@ def plot_keypoints(results, ax=None, threshold=0.1, average="image", baselines=(
         ValueError: if some thresholds are of the image and others of the box.
     """
     scores = style.labelled(results, ("average", "layer", "threshold"), "score")
-    wanted = {"threshold": threshold, "average": average}
-    lines = {(label, "pck"): _chosen(score, wanted) for label, score in scores.items()}
+    lines = {
+        (label, "pck"): style.chosen(score, threshold=threshold, average=average)
+        for label, score in scores.items()
+    }
     sides = {result.attrs.get("threshold", "image") for result in style.by_label(results).values()}
     if len(sides) > 1:
         raise ValueError(
@@ -52,12 +54,3 @@ def plot_keypoints(results, ax=None, threshold=0.1, average="image", baselines=(
     ax.set(ylabel=f"PCK@{threshold:g}{of_box} (%)")
     style.percent(ax.yaxis)
     return ax
-
-
-def _chosen(score, wanted):
-    for dim, value in wanted.items():
-        known = score[dim].values.tolist()
-        if value not in known:
-            raise ValueError(f"Expected {dim} among {known}. Received: {dim}={value!r}")
-        score = score.sel({dim: value})
-    return score

@@ -170,7 +170,7 @@ def plot_probe_map(result, axes=None, layers=None):
         ValueError: if a layer is not on the grid.
     """
     result = expect_array(result, ("layer", "token"))
-    prefix, shape = _grid(result)
+    prefix, shape = style.layout(result)
     chosen = select_layers(result, _spaced_on_grid(result) if layers is None else layers)
     percent = 100 * _expect_on_grid(chosen)
     maps = percent.values[:, prefix : prefix + shape[0] * shape[1]].reshape(-1, *shape)
@@ -189,18 +189,9 @@ def plot_probe_map(result, axes=None, layers=None):
     return axes
 
 
-def _grid(result):
-    """The number of prefix tokens, and the grid's (rows, columns)."""
-    missing = [name for name in ("prefix", "rows", "columns") if name not in result.attrs]
-    if missing:
-        raise ValueError(f"Expected the attributes {missing}. Received: {sorted(result.attrs)}")
-    prefix, rows, columns = (int(result.attrs[name]) for name in ("prefix", "rows", "columns"))
-    return prefix, (rows, columns)
-
-
 def _off_grid(result):
     """Numbers of tokens of the layers that have others than those of the grid, by name."""
-    prefix, (rows, columns) = _grid(result)
+    prefix, (rows, columns) = style.layout(result)
     expected = prefix + rows * columns
     known = zip(layer_names(result), result.notnull().values, strict=True)
     return {
@@ -223,7 +214,7 @@ def _expect_on_grid(result):
     """Return the result if its layers have the grid's tokens, or raise a `ValueError`."""
     off = _off_grid(result)
     if off:
-        prefix, (rows, columns) = _grid(result)
+        prefix, (rows, columns) = style.layout(result)
         raise ValueError(
             f"Expected layers of {prefix} + {rows} x {columns} tokens. Received numbers: {off}"
         )

@@ -65,13 +65,10 @@ def plot_attention_patterns(result, ax=None, query=SPATIAL):
         The axes: a heatmap with depth rightwards and upwards, whose colours span its values.
     """
     repetition = expect_variable(result, "repetition", ("query", "layer", "layer_other"))
-    known = [str(name) for name in repetition["query"].values]
-    if query not in known:
-        raise ValueError(f"Expected query among {known}. Received: query={query!r}")
+    values = style.chosen(repetition, query=query).values.T
     names, cut = shorten(layer_names(repetition))
     side = style.side(len(names)) if ax is None else None
     target = style.new_axes(side + 2, side + 1) if ax is None else ax
-    values = repetition.sel(query=query).values.T
     options = {"cmap": style.colours("magma"), "origin": "lower", **style.span(values)}
     image = target.imshow(values, **options)
     for which in "xy":
@@ -99,13 +96,10 @@ def plot_rollout(result, axes=None, query=None, layers=None):
     """
     first = "example" if "example" in getattr(result, "dims", ()) else "layer"
     result = expect_array(result, (first, "query", "key"))
-    missing = {"rows", "columns", "prefix"} - set(result.attrs)
-    if missing:
-        raise ValueError(f"Expected the attributes {sorted(missing)}. Received: no such")
+    prefix, shape = style.layout(result)
     result = select_layers(result, layers) if first == "layer" else result
-    prefix, shape = int(result.attrs["prefix"]), (result.attrs["rows"], result.attrs["columns"])
     values, of = _of_query(result, query, prefix)
-    maps = values[:, prefix:].reshape(-1, *map(int, shape))
+    maps = values[:, prefix:].reshape(-1, *shape)
     if axes is None:
         title = style.titled(f"Attention rollout of {of}", result)
         title = f"{title}\neach panel scaled to its own maximum"

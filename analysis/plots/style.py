@@ -44,6 +44,25 @@ def labelled(results, dims, variable=None):
     }
 
 
+def chosen(values, **wanted):
+    """The part of a DataArray at these values of its coordinates; a `ValueError` if it has none."""
+    for dim, value in wanted.items():
+        known = values[dim].values.tolist()
+        if value not in known:
+            raise ValueError(f"Expected {dim} among {known}. Received: {dim}={value!r}")
+        values = values.sel({dim: value})
+    return values
+
+
+def layout(result):
+    """The number of prefix tokens and the grid's (rows, columns), from the attributes."""
+    missing = [name for name in ("prefix", "rows", "columns") if name not in result.attrs]
+    if missing:
+        raise ValueError(f"Expected the attributes {missing}. Received: {sorted(result.attrs)}")
+    prefix, rows, columns = (int(result.attrs[name]) for name in ("prefix", "rows", "columns"))
+    return prefix, (rows, columns)
+
+
 def titled(text, results):
     """The title of a plot, with the model's name if one result is drawn, and it has one."""
     model = "" if isinstance(results, dict) else results.attrs.get("model", "")

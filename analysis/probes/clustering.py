@@ -9,7 +9,7 @@ from sklearn.metrics.cluster import contingency_matrix
 
 from vit_tf.tokens import as_grid
 
-from ..attention.saliency import patch_cover
+from ..attention.saliency import num_beyond, patch_cover, require_shares
 from ..engine.pooling import Pooled, pooled_statistic
 from ..engine.results import CLS, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
@@ -104,22 +104,20 @@ def object_statistic(features, num_clusters=None, grid=None, seed=0, starts=STAR
 def _object_statistic(features, num_clusters, grid, seed, starts):
     def step(images, masks, labels, taps):
         means = {tap: masked_features(as_tokens(tap, x), masks, grid) for tap, x in taps.items()}
-        shares = tf.cast(masks, tf.float32)
-        beyond = tf.logical_not((shares >= 0) & (shares <= 1))
-        labelled, seen = labels >= 0, tf.reduce_any(shares > 0, axis=(2, 3))
+        covered = tf.cast(masks, tf.float32) > 0
+        labelled, seen = labels >= 0, tf.reduce_any(covered, axis=(2, 3))
         counted = tf.logical_and(labelled, seen)
         means = {tap: tf.cast(tf.boolean_mask(x, counted), tf.float64) for tap, x in means.items()}
         return {
             "rows": {"x": means, "labels": tf.boolean_mask(labels, counted)},
             "left_out": tf.reduce_sum(tf.cast(tf.logical_and(labelled, ~seen), tf.int32)),
-            "beyond": tf.reduce_sum(tf.cast(beyond, tf.int32)),
+            "beyond": num_beyond(masks),
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
 
     def finish(totals):
-        if totals["beyond"]:
-            raise ValueError("Expected masks with values in [0, 1]. Received: values beyond")
+        require_shares(totals["beyond"])
         x, labels = totals["rows"]["x"], totals["rows"]["labels"]
         require_finite("features of objects", list(x.values()), x)
         pooled = Pooled(x, labels, "under masks", int(totals["batches"]))

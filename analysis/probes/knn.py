@@ -74,14 +74,14 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, with
     require_labels(tested.labels, num_classes, "test")
     most = max(k) + 1  # one more shows whether the last one is tied
     grid = grid_of(features, None)
-    kept = {layer: _directions(tf.constant(x)) for layer, x in tested.layers.items()}
+    kept = {layer: directions(tf.constant(x)) for layer, x in tested.layers.items()}
     _require_directions({layer: bad.numpy() for layer, (_, bad) in kept.items()})
 
     def step(images, labels, taps):
         labels, outside = batch_labels(labels, num_classes, "training")
         neighbours, without_direction = {}, {}
         for layer, x in pool(select(taps, kept), tested.tokens, grid).items():
-            units, without_direction[layer] = _directions(x)
+            units, without_direction[layer] = directions(x)
             similarity = tf.matmul(kept[layer][0], units, transpose_b=True)
             every = tf.broadcast_to(labels, tf.shape(similarity))
             neighbours[layer] = nearest(similarity, every, most)
@@ -148,8 +148,8 @@ def _merge(earlier, later):
     return tf.nest.map_structure(np.asarray, merged)
 
 
-def _directions(x):
-    """Rows of x (example, channel) at length 1, and the number of those that have no direction."""
+def directions(x):
+    """Rows of x (example, channel) at length 1, NaN for zeros, and the number without direction."""
     length = tf.norm(x, axis=-1, keepdims=True)
     good = tf.logical_and(length > 0, tf.math.is_finite(length))
     return x / length, tf.reduce_sum(tf.cast(tf.logical_not(good), tf.int32))

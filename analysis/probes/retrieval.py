@@ -11,7 +11,7 @@ from ..engine.pooling import pool, pooled_statistic
 from ..engine.results import CLS, provenance, raise_without_directions, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import grid_of
-from .knn import ROUNDING
+from .knn import ROUNDING, directions
 
 # Which images of a query are positive, and which are ignored (Radenovic et al. 2018, section 3.3);
 # all others are negative.
@@ -128,12 +128,12 @@ def retrieval_statistic(features, asked, truth, k=TOPS):
             f"Expected truth to have a dict for each of {count} queries. Received: {len(truth)}"
         )
     grid = grid_of(features, None)
-    kept = {layer: _directions(tf.constant(x)) for layer, x in asked.layers.items()}
+    kept = {layer: directions(tf.constant(x))[0] for layer, x in asked.layers.items()}
 
     def step(images, taps):
         pooled = pool(select(taps, kept), asked.tokens, grid)
         similarity = {
-            layer: tf.matmul(_directions(x), kept[layer], transpose_b=True)
+            layer: tf.matmul(directions(x)[0], kept[layer], transpose_b=True)
             for layer, x in pooled.items()
         }
         return {"rows": similarity, "batches": 1}
@@ -155,11 +155,6 @@ def retrieval_statistic(features, asked, truth, k=TOPS):
         return _labelled(scores, list(similarity), k, notes)
 
     return Statistic(step, finish)
-
-
-def _directions(x):
-    """Rows of x (example, channel) at length 1; NaN for a row of zeros."""
-    return x / tf.norm(x, axis=-1, keepdims=True)
 
 
 def _scores(similarity, truth, k):
