@@ -11,7 +11,7 @@ from .aligned_attention import attention_maps, grid_of_mean, require_tokens
 from .attention import LEFT_OUT, attention_weights, num_attended
 from .saliency import has_places, query_maps, query_names
 
-# Distance to the uniform map that float32 rounding may make: such a map has no pattern.
+# Largest distance to the uniform map by rounding in float32: such a map has no pattern.
 FLAT = 1e-5
 
 
@@ -26,11 +26,11 @@ def attention_patterns(features, images, grid=None):
 
     averaged over pairs of different heads of two layers, then over examples. A head whose query
     attends to prefix tokens only, to the precision of float32, has no map of that example and is
-    left out; `left_out` counts these. Repetition is near 1
-    where all heads attend to the same few tokens, and near 0 where they are diffuse, or differ. The
-    few tokens differ between images, so that a mean map does not show them (Walmer et al. 2023,
-    section 4.1, appendix C.1, figures 2, 11 to 13, 17; the formulas are this package's). One small
-    object that all heads attend to repeats as well: compare with `attention_saliency`.
+    left out; `left_out` counts these. Repetition is near 1 where all heads attend to the same few
+    tokens, and near 0 where they are diffuse, or differ. The few tokens differ between images, so
+    that a mean map does not show them (Walmer et al. 2023, section 4.1, appendix C.1, figures 2, 11
+    to 13, 17; the formulas are this package's). One small object that all heads attend to repeats
+    as well: compare with `attention_saliency`.
 
     Args:
         features: callable from images to a dict of attention weights, as for `mean_attention`.

@@ -6,7 +6,7 @@ import xarray as xr
 from .aligned_attention import aligned_attention, grid_of_mean, require_tokens
 
 KINDS = ("strict", "soft", "axial", "offset", "global")
-# The eighths of a circle, from the right, clockwise as rows go down.
+# Clockwise from the right, in eighths of a circle; rows go down.
 DIRECTIONS = ("right", "down-right", "down", "down-left", "left", "up-left", "up", "up-right")
 # Largest rounding error of sums of shares that were computed in float32.
 ROUNDING = 1e-6

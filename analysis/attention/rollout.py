@@ -168,7 +168,7 @@ def _is(tap, *whats):
 
 
 def _require_unchanged(changes, examples):
-    """Raises a `ValueError` that names the sites between which tokens do not stay as they are."""
+    """Raises a `ValueError` that names the pairs of sites between which tokens change."""
     changed = [pair for pair, total in changes.items() if total / examples > UNCHANGED]
     if changed:
         raise ValueError(

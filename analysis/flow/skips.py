@@ -114,9 +114,8 @@ def _summed_ratios(site, skip, branch):
     """Ratio, cosine and number of examples that have them, summed: shape (3, token)."""
     skip, branch = as_tokens(f"{site}/skip", skip), as_tokens(f"{site}/branch", branch)
     skip_norm, branch_norm = tf.norm(skip, axis=-1), tf.norm(branch, axis=-1)
-    defined = tf.logical_and(
-        skip_norm != 0.0, branch_norm != 0.0
-    )  # NaN counts, and raises an error
+    # NaN differs from 0: it counts, and raises an error.
+    defined = tf.logical_and(skip_norm != 0.0, branch_norm != 0.0)
     product = tf.where(defined, skip_norm * branch_norm, 1.0)
     cosine = tf.reduce_sum(skip * branch, axis=-1) / product
     ratio = tf.where(defined, skip_norm / tf.where(defined, branch_norm, 1.0), 0.0)

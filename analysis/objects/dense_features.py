@@ -120,7 +120,7 @@ def require_square(features, grid):
 
 
 def token_maps(features, images, grid):
-    """Tokens of images at the size that the model takes; arguments and result as of those."""
+    """As `dense_features`, of images at the size that the model takes."""
     data = as_dataset(images, BATCH_SIZE)
     return collect(
         lambda batch: {
@@ -169,7 +169,7 @@ def token_map(layer, values, grid):
 
 
 def _fill(maps, windows):
-    """One map of shape (example, row, column, channel) of the new parts of those of windows."""
+    """The map of an image from the maps of its windows: (example, row, column, channel)."""
     parts = zip(maps, windows, strict=True)
     rows = [
         tf.concat([part[:, w.filled_rows :, w.filled_columns :] for part, w in row], axis=2)

@@ -214,7 +214,7 @@ def plot_head_classes(result, ax=None, layers=None):
 
 
 def _kind_legend(ax, kind):
-    """A patch for each kind, with how many heads are of it; `"none"` only where there is one."""
+    """A legend of the kinds with their numbers of heads; `"none"` only if there are any."""
     from matplotlib.patches import Patch
 
     handles = [

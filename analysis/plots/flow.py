@@ -85,7 +85,7 @@ def plot_skip_ratio(result, ax=None, variable="norm_ratio", tokens=16):
 
 
 def _skip_norm(variable, values):
-    """Colours whose middle means that neither path wins: a ratio of 1, a cosine of 0."""
+    """Colours centred on a ratio of 1, or on a cosine of 0."""
     from matplotlib.colors import LogNorm, Normalize
 
     if variable == "cosine":
@@ -176,6 +176,6 @@ def plot_position_similarity(result, ax=None):
 
 
 def _number(axis, count, step, size):
-    """Numbers the maps along an axis from 1, at their middles, as many as there is room for."""
+    """Numbers the maps along an axis from 1, at their centres, at most 16 of them."""
     places = np.arange(0, count, -(-count // 16))
     axis.set_ticks(places * step + (size - 1) / 2, labels=[str(place + 1) for place in places])

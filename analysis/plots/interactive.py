@@ -1,4 +1,4 @@
-"""What a figure of the report shows under the cursor: labelled values, ready for JSON."""
+"""Data of the interactive figures of a report: labelled values, ready for JSON."""
 
 import numpy as np
 

@@ -149,7 +149,7 @@ def name_places(ax, shape, unit):
 
 
 def _guess_inches(ax, which):
-    """What the layout will leave of an axis."""
+    """The length of an axis that the layout will probably leave."""
     sides = {"x": ax.bbox.width, "y": ax.bbox.height}
     side = sides[which] if ax.get_aspect() == "auto" else min(sides.values())
     return LEFT_BY_LAYOUT * side / ax.figure.dpi
@@ -173,7 +173,7 @@ def _fits_flat(labels, points):
 
 
 def elide(name, width=LONGEST):
-    """The end of a layer name that is too long, which tells it from its neighbours."""
+    """The end of a layer name that is too long: the part that differs from its neighbours."""
     return name if len(name) <= width else f"…{name[1 - width :]}"
 
 

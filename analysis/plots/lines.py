@@ -140,7 +140,7 @@ def _token_means(result, variable):
 
 
 def _plot_sites(ax, depth, values, names, label, colour):
-    """One line per site of a block ("attention", "mlp"); one line would zigzag."""
+    """One line per site of a block ("attention", "mlp"): a single line would zigzag."""
     last = [name.rpartition("/")[2] for name in shorten(names)[0]]
     sites = np.array(["" if re.search(r"\d", name) else name for name in last])
     for order, site in enumerate(dict.fromkeys(sites)):

@@ -60,7 +60,7 @@ def plot_ridge_probe(result, ax=None, label=None):
 
 
 def _lines_before(ax):
-    """How many looks the lines of the axes have, the caps of error bars not counted."""
+    """Number of combinations of colour and marker of the lines of the axes, without error bars."""
     lines = [line for line in ax.get_lines() if line.get_marker() in style.MARKERS]
     return len({(line.get_color(), line.get_marker()) for line in lines})
 
@@ -90,7 +90,7 @@ def _deviation(line):
 
 
 def _finish_accuracies(ax):
-    """Name the y axis in percent, and say in the legend what bands and error bars are."""
+    """Label the y axis in percent, and explain bands and error bars in the legend."""
     from matplotlib.collections import PolyCollection
 
     ax.set_ylabel("test accuracy (%)")
@@ -190,7 +190,7 @@ def plot_probe_map(result, axes=None, layers=None):
 
 
 def _off_grid(result):
-    """Numbers of tokens of the layers that have others than those of the grid, by name."""
+    """Layers whose tokens are not those of the grid: dict from name to number of tokens."""
     prefix, (rows, columns) = style.layout(result)
     expected = prefix + rows * columns
     known = zip(layer_names(result), result.notnull().values, strict=True)
@@ -222,7 +222,7 @@ def _expect_on_grid(result):
 
 
 def plot_token_probes(results):
-    """A line for each model, and the range of its tokens that have a place."""
+    """A line for each model, and the range of its spatial tokens."""
     ax = None
     for name, result in results.items():
         spatial = result.isel(token=slice(int(result.attrs["prefix"]), None))

@@ -75,7 +75,7 @@ def _entitle(ax, text, models, **options):
 
 
 def _error_bound(results):
-    """What the label of a colour bar says of the standard errors, where they are known."""
+    """The standard errors in the label of a colour bar, where they are known."""
     errors = [result["stderr"].max().item() for result in results if "stderr" in result]
     known = [error for error in errors if not math.isnan(error)]
     return f" (standard error at most {max(known):.1g})" if known else ""

@@ -24,7 +24,7 @@ def expect_skip_variable(variable):
 
 
 def by_label(results):
-    """A dict from label to result, of one result under the label ""."""
+    """The results as a dict from label to result; the label of a single result is ""."""
     return expect_results(results if isinstance(results, dict) else {"": results})
 
 
@@ -64,7 +64,7 @@ def layout(result):
 
 
 def titled(text, results):
-    """The title of a plot, with the model's name if one result is drawn, and it has one."""
+    """The title of a plot; of a single result with the model's name, if it is known."""
     model = "" if isinstance(results, dict) else results.attrs.get("model", "")
     return f"{text}: {model}" if model else text
 
@@ -217,7 +217,7 @@ def panel_bar(axes, image, label, aspect=25, pad=0.015):
 
 
 def frame_cell(ax, row, column):
-    """A frame around a cell of an image that covers nothing of the cell; returns the patch."""
+    """Draw a frame around a cell of an image, outside of the cell; return the patch."""
     from matplotlib.patches import Rectangle
     from matplotlib.path import Path
 
@@ -239,7 +239,7 @@ def _beyond(values, norm):
 
 
 def plain_log(axis):
-    """Ticks at 1, 2 and 5 of each decade, written out; closer where there is less than one."""
+    """Ticks at 1, 2 and 5 of each decade as plain numbers; more within a single decade."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     low, high = axis.get_view_interval()

@@ -77,7 +77,7 @@ def _new_axes(count, result):
 
 
 UNITS = {1e18: "exa", 1e15: "peta", 1e12: "tera", 1e9: "giga", 1e6: "mega", 1e3: "kilo", 1: ""}
-# Where the name of a point may stand, in points away from it: where it meets no other name.
+# Places of a label beside its point, in points: the first one that overlaps no other is taken.
 PLACES = (
     ((7, 0), "left", "center"),
     ((0, 7), "center", "bottom"),

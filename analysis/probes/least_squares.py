@@ -76,7 +76,7 @@ def ridge_weights(l2, *, xx=None, xy=None, rows=None, targets=None):
 
 
 def _eigh(matrices):
-    """`numpy.linalg.eigh` of a stack, one matrix to a core: LAPACK makes little use of several."""
+    """`numpy.linalg.eigh` of a stack, one matrix to a core: LAPACK uses several cores badly."""
     if len(matrices) == 1:
         return np.linalg.eigh(matrices)
     with threadpool_limits(1), ThreadPoolExecutor(os.cpu_count()) as pool:

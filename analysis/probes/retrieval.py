@@ -220,7 +220,7 @@ def _require_places(truth, examples):
 
 
 def _require_ranking(similarity):
-    """Raises a `ValueError` that names layers whose similarities (image, query) rank nothing."""
+    """Raises a `ValueError` that names layers whose similarities are NaN, or all tied."""
     bad = [layer for layer, values in similarity.items() if not np.isfinite(values).all()]
     raise_without_directions(bad)
     tied = [layer for layer, x in similarity.items() if (np.ptp(x, axis=0) <= ROUNDING).all()]

@@ -15,7 +15,7 @@ from .least_squares import moments, solve
 
 L2 = tuple(float(f"1e{power}") for power in range(-3, 4))
 
-# Rows of blocks that a symmetric product is cut into, to leave out those below the diagonal.
+# Rows of blocks of a symmetric product, of which those below the diagonal are left out.
 BLOCKS = 4
 
 

@@ -16,7 +16,7 @@ from ..engine.stream import Statistic, evaluate
 from .kernels import layer_gram, pairwise_hsic, ratio_and_jackknife, unbiased
 
 ESTIMATOR = "minibatch CKA, linear kernel, unbiased HSIC; jackknife over batches"
-# Share of the squared size of a kernel that rounding leaves where one example a batch differs.
+# Largest HSIC by rounding, as a share of the squared size of a kernel, if one example differs.
 NEGLIGIBLE = 1e-10
 
 

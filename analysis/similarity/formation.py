@@ -23,7 +23,7 @@ from .cka import ESTIMATOR
 from .formation_records import Kernels, Record, compare, load_records, row, save_record
 from .kernels import layer_gram, unbiased
 
-L2 = 1024.0  # of the few-shot classifiers of big_vision, where it is not chosen
+L2 = 1024.0  # big_vision's default for its few-shot classifiers
 EXPECTED = (
     "Expected features to be a callable from images to {layer: tensor} of the model being trained, "
     "such as vit_tf.submodel(model, 'block*'), or a function of the model to one"
@@ -117,7 +117,7 @@ class FormationRecorder(keras.callbacks.Callback):
             self._record(epoch + 1)
 
     def on_train_end(self, logs=None):
-        if self._is_writer() and self._records:  # a run that was whole may lack this file
+        if self._is_writer() and self._records:  # a finished run may lack this file
             write_whole(self._folder / "formation.nc", self.result.to_netcdf)
 
     def _go_on(self, epoch):
