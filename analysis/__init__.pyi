@@ -26,6 +26,8 @@ from .attention.attention_patterns import (
 from .attention.attention_patterns import (
     pattern_statistic as pattern_statistic,
 )
+from .attention.attention_rows import attention_rows as attention_rows
+from .attention.gradient_attention import gradient_attention as gradient_attention
 from .attention.head_classes import head_classes as head_classes
 from .attention.mean_attention import (
     mean_attention as mean_attention,
@@ -77,7 +79,12 @@ from .flow.embeddings import (
 from .flow.embeddings import (
     position_similarity as position_similarity,
 )
+from .flow.grad_cam import grad_cam as grad_cam
+from .flow.input_gradients import input_gradients as input_gradients
+from .flow.logit_lens import logit_lens as logit_lens
+from .flow.place_fields import place_fields as place_fields
 from .flow.receptive_field import receptive_field as receptive_field
+from .flow.skips import path_norms as path_norms
 from .flow.skips import skip_ratio as skip_ratio
 from .flow.skips import skip_statistic as skip_statistic
 from .objects.dense_features import dense_features as dense_features
@@ -265,6 +272,7 @@ from .similarity.localization import (
 from .similarity.localization import (
     localization_statistic as localization_statistic,
 )
+from .similarity.localization import token_similarity as token_similarity
 from .similarity.residual import (
     depth_cka as depth_cka,
 )
@@ -279,6 +287,8 @@ from .similarity.residual import (
 )
 from .study.assemble import Report as Report
 from .study.assemble import make_report as make_report
+from .study.explorer.explore import Exploration as Exploration
+from .study.explorer.explore import explore as explore
 from .study.figure import Figure as Figure
 from .study.judge import Claim as Claim
 from .study.judge import Finding as Finding

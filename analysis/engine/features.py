@@ -82,6 +82,68 @@ def _described(features):
     return repr(features)
 
 
+def class_gradients(features, images, classes, scores, sources):
+    """Gradients of the scores of classes, each class of each image by itself.
+
+    The images are repeated, so that one backward pass serves all classes, and no gradient flows
+    from one image or class to another.
+
+    Args:
+        features: callable from images to taps that are computed from each other.
+        images: tensor of shape (example, height, width, channel).
+        classes: positions of classes among the scores.
+        scores: the tap that holds these, of shape (example, class).
+        sources: function of the repeated images and of their taps to a dict from name to tensor,
+            the gradients with respect to which are asked for.
+
+    Returns:
+        dict from name to a pair of the tensor and its gradient, of shape (example, class, ...).
+
+    Raises:
+        ValueError: for classes or scores that are not there, and for a tensor that the scores do
+            not depend on, as far as TensorFlow can tell; it is named.
+    """
+    count = len(classes)
+    repeated = tf.repeat(tf.cast(images, tf.float32), count, axis=0)
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(repeated)
+        taps = taps_of(features, repeated)
+        own = tf.one_hot(classes, require_scores(taps, scores, classes))
+        target = tf.reduce_sum(
+            tf.cast(taps[scores], tf.float32) * tf.tile(own, (tf.shape(images)[0], 1))
+        )
+    found = sources(repeated, taps)
+    gradients = dict(zip(found, tape.gradient(target, list(found.values())), strict=True))
+    if missing := [name for name, gradient in gradients.items() if gradient is None]:
+        raise ValueError(
+            f"Expected features that compute {scores!r} from the taps whose gradients are taken, "
+            f"such as a submodel; a SavedModel hides how. Received: {listed(missing)}"
+        )
+
+    def apart(x):
+        return tf.reshape(x, tf.concat([[-1, count], tf.shape(x)[1:]], axis=0))
+
+    return {name: (apart(found[name]), apart(gradients[name])) for name in found}
+
+
+def require_scores(taps, scores, classes):
+    """The number of classes of a tap of scores; a `ValueError` if one of `classes` is not there."""
+    shape = tuple(taps[scores].shape) if scores in taps else ()
+    if len(shape) != 2:
+        raise ValueError(
+            "Expected scores to be a tap of shape (example, class). "
+            f"Received: scores={scores!r} of shape {shape}, taps {listed(list(taps))}"
+        )
+    classes = list(classes)
+    if not classes or not all(
+        isinstance(one, int | np.integer) and 0 <= one < shape[1] for one in classes
+    ):
+        raise ValueError(
+            f"Expected classes to be integers from 0 to {shape[1] - 1}. Received: {classes}"
+        )
+    return shape[1]
+
+
 def of_arrays(*activations):
     """Given activations as one data set, and features that return their columns of it.
 

@@ -39,6 +39,55 @@ def skip_ratio(features, images, grid=None):
     return evaluate(statistic, images, features, description="skip ratios")
 
 
+def path_norms(features, images):
+    """Norms of skip and branch of every token of every sum, of each image.
+
+    What `skip_ratio` takes the mean ratio of, for a few images to look at.
+
+    Args:
+        features, images: as for `skip_ratio`.
+
+    Returns:
+        Dataset with `skip` and `branch` of shape (example, layer, token), Euclidean norms over the
+        channels; a layer is a site such as `"block00/mlp"`. Tokens that a layer does not have are
+        NaN.
+
+    Raises:
+        ValueError: as `skip_ratio`.
+    """
+
+    def step(images, taps):
+        return {
+            "rows": {
+                site: tf.stack([tf.norm(as_tokens(site, x), axis=-1) for x in pair], axis=1)
+                for site, pair in _pairs(taps).items()
+            }
+        }
+
+    def finish(totals):
+        sites, norms = list(totals["rows"]), list(totals["rows"].values())
+        require_finite("norms of skips and branches", norms, sites)
+        examples, tokens = len(norms[0]), max(norm.shape[-1] for norm in norms)
+        both = np.full((2, examples, len(sites), tokens), np.nan)
+        for index, norm in enumerate(norms):
+            both[:, :, index, : norm.shape[-1]] = np.moveaxis(norm, 1, 0)
+        dims, words = ("example", "layer", "token"), {"units": "activation"}
+        return xr.Dataset(
+            {
+                "skip": (dims, both[0], {"long_name": "|skip|"} | words),
+                "branch": (dims, both[1], {"long_name": "|branch|"} | words),
+            },
+            coords={
+                "example": np.arange(examples),
+                "layer": sites,
+                "token": np.arange(tokens),
+            },
+            attrs=provenance(features, examples, 1, estimator="each image by itself"),
+        )
+
+    return evaluate(Statistic(step, finish), images, features, description="norms")
+
+
 def skip_statistic(features, grid=None):
     """The `Statistic` of `skip_ratio`."""
     known, own = grid_of(features, grid), grid_of(features, None)

@@ -32,7 +32,7 @@ def cka_heatmap(result):
         "errors": None if errors is None else _numbers(errors),
         "low": 0,
         "high": 1,
-        "colours": _hex(style.colours("magma")(np.arange(256))),
+        "colours": colour_map(),
     }
 
 
@@ -71,6 +71,11 @@ def distance_lines(result):
         "value_label": "pixels",
         "series": series,
     }
+
+
+def colour_map(name="magma"):
+    """The 256 colours of a map, from its low to its high end, as "#rrggbb"."""
+    return _hex(style.colours(name)(np.arange(256)))
 
 
 def _numbers(values):

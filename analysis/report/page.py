@@ -9,6 +9,7 @@ import re
 import struct
 from collections import Counter
 from dataclasses import dataclass
+from html import escape
 from importlib.resources import files
 from numbers import Integral, Real
 from pathlib import Path, PurePosixPath
@@ -100,11 +101,11 @@ def write_report(
     if len(set(names)) < len(names):
         raise ValueError(f"Expected figures of different names. Received: {names}")
     live = any(figure["interactive"] for section in sections for figure in section["figures"])
-    script = _resource("report.js") if live else ""
-    page = _template().render(
+    script = resource("report.js") if live else ""
+    page = make_template("report.html").render(
         title=title,
         introduction=introduction,
-        style=_resource("report.css"),
+        style=resource("report.css"),
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         differences=[_compared(one) for one in differences],
@@ -121,17 +122,28 @@ def write_report(
     return path
 
 
-def _template():
+def in_frame(path):
+    """A page as HTML that a notebook shows, with a link to it."""
+    page, link = escape(Path(path).read_text("utf-8"), quote=True), escape(str(path), quote=True)
+    return (
+        f'<iframe srcdoc="{page}" width="100%" height="800" style="border: 0"></iframe>'
+        f'<p><a href="{link}">{link}</a></p>'
+    )
+
+
+def make_template(name):
+    """The Jinja template of a file of this folder."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(shown=_shown, listed=_listed, paragraphs=_paragraphs)
-    return environment.from_string(_resource("report.html"))
+    return environment.from_string(resource(name))
 
 
-def _resource(name):
+def resource(name):
+    """The text of a file of this folder."""
     return (files(__package__) / name).read_text("utf-8")
 
 

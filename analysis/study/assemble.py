@@ -3,7 +3,6 @@
 import logging
 from dataclasses import dataclass, field
 from functools import partial
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from vit_tf.names import joined
 
 from ..report.differences import compare
 from ..report.drawing import draw
-from ..report.page import write_report
+from ..report.page import in_frame, write_report
 from .data import make_data
 from .judge import as_dataset, judge
 from .measure import attempt, measure
@@ -50,11 +49,7 @@ class Report:
     left_out: list = field(repr=False)
 
     def _repr_html_(self):
-        page = escape(self.path.read_text("utf-8"), quote=True)
-        return (
-            f'<iframe srcdoc="{page}" width="100%" height="800" style="border: 0"></iframe>'
-            f'<p><a href="{escape(str(self.path), quote=True)}">{escape(str(self.path))}</a></p>'
-        )
+        return in_frame(self.path)
 
 
 def write_figures(

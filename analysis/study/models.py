@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 MOST_PANELS = 8  # of a model whose blocks are not known, where each layer is a panel of its own
 
 
@@ -194,6 +196,20 @@ def spread(items, most):
     if len(items) <= most:
         return list(items)
     return [items[round(index * (len(items) - 1) / (most - 1))] for index in range(most)]
+
+
+def without_repeats(values):
+    """Names of the layers that differ from the one before, as a dropout does not when it is off.
+
+    Of layers alike it is the outermost, such as `"block_1/mlp"` of `"block_1/mlp/dense_2"`.
+    """
+    kept = []
+    for tap, value in values.items():
+        if kept and np.array_equal(values[kept[-1]], value):
+            kept[-1] = min(kept[-1], tap, key=lambda name: name.count("/"))
+        else:
+            kept.append(tap)
+    return kept
 
 
 def representations(taps):

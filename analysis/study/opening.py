@@ -14,7 +14,7 @@ from vit_tf.tokens import TokenGrid
 
 from ..engine.derived import gaussian_like
 from ..engine.store import fingerprint
-from .models import StudyModel, representations, spread
+from .models import StudyModel, representations, spread, without_repeats
 
 MOST_TAPS = 40  # of a model whose layers were not chosen
 PROBES = 3  # images to read the shapes of taps on, not one, as an axis that broadcasts has
@@ -118,10 +118,20 @@ class Normalised:
         mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
         self._scale, self._shift = np.float32(0.5 / std), np.float32((0.5 - mean) / std)
         self._turned = preprocessing.channel_order == "bgr"
+        if hasattr(features, "segments"):
+            self.segments = self._segments
 
     def __call__(self, images):
+        return self._features(self._prepared(images))
+
+    def _segments(self):
+        """Those of the features, of which the first takes images in [-1, 1]."""
+        first, *others = self._features.segments()
+        return [lambda images: first(self._prepared(images)), *others]
+
+    def _prepared(self, images):
         images = images[..., ::-1] if self._turned else images
-        return self._features(images * self._scale + self._shift)
+        return images * self._scale + self._shift
 
 
 def study_model(opened, images):
@@ -245,20 +255,6 @@ def variation(values):
     """Share of the squares of an array of shape (example, ...) that is left around the mean."""
     values = np.asarray(values, np.float64)
     return np.sum((values - values.mean(axis=0)) ** 2) / (np.sum(values**2) or 1)
-
-
-def without_repeats(values):
-    """Names of the layers that differ from the one before, as a dropout does not when it is off.
-
-    Of layers alike it is the outermost, such as `"block_1/mlp"` of `"block_1/mlp/dense_2"`.
-    """
-    kept = []
-    for tap, value in values.items():
-        if kept and np.array_equal(values[kept[-1]], value):
-            kept[-1] = min(kept[-1], tap, key=lambda name: name.count("/"))
-        else:
-            kept.append(tap)
-    return kept
 
 
 def grid_of(opened, shapes, size):

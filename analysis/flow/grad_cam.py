@@ -1,0 +1,87 @@
+"""Grad-CAM: where in its maps a network finds a class."""
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from ..engine.features import class_gradients
+from ..engine.results import listed, provenance, require_finite
+from ..engine.stream import collect
+
+
+def grad_cam(features, images, classes, scores="logits"):
+    """Class activation of every map, weighted by gradients, enlarged to the image.
+
+        cam_c(place) = max(0, sum_k w_k A_k(place)),  w_k = mean over places of d y_c / d A_k
+
+    with channel k of a layer's map A and the score y_c of class c (Selvaraju et al. 2017,
+    https://arxiv.org/abs/1610.02391, equations 1 and 2), enlarged bilinearly.
+
+    Args:
+        features: callable from images to taps with gradients: maps of shape (example, row, column,
+            channel), and the scores, as of `vit_tf.submodel(bit, "stage*/unit*/sum", "logits")`.
+        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        classes: positions of the classes among the scores.
+        scores: the tap that holds them, of shape (example, class).
+
+    Returns:
+        DataArray of shape (example, class, layer, row, column), one value per pixel, of no unit
+        that layers share: compare the places of one layer.
+
+    Raises:
+        ValueError: for classes, scores or maps that are not there, a map that the scores do not
+            depend on, as far as TensorFlow can tell, or values that are not finite.
+    """
+    layers = []
+
+    def step(batch):
+        def maps(_, taps):
+            held = {tap: x for tap, x in taps.items() if tap != scores}
+            other = [tap for tap, x in held.items() if x.shape.rank != 4]
+            if other or not held:
+                raise ValueError(
+                    "Expected maps of shape (example, row, column, channel). "
+                    f"Received: {listed(other) if other else 'none'}"
+                )
+            return held
+
+        pairs = class_gradients(features, batch, classes, scores, maps)
+        layers[:] = pairs
+        return tf.stack([_enlarged(class_map(*pair), batch) for pair in pairs.values()], axis=2)
+
+    rows = collect(step, images, description="Grad-CAM", checked=(features,))
+    require_finite("Grad-CAM", np.moveaxis(rows, 2, 0), layers)
+    return xr.DataArray(
+        rows,
+        dims=("example", "class", "layer", "row", "column"),
+        coords={
+            "example": np.arange(len(rows)),
+            "class": [int(one) for one in classes],
+            "layer": list(layers),
+            "row": np.arange(rows.shape[-2]),
+            "column": np.arange(rows.shape[-1]),
+        },
+        name="grad_cam",
+        attrs=provenance(
+            features,
+            len(rows),
+            1,
+            long_name="Grad-CAM",
+            units="score",
+            estimator="positive sum of channels, weighted by their mean gradient",
+            scores=scores,
+        ),
+    )
+
+
+def class_map(maps, gradients):
+    """Grad-CAM of maps and their gradients, of shape (..., row, column, channel): (..., row, column)."""
+    maps, gradients = tf.cast(maps, tf.float32), tf.cast(gradients, tf.float32)
+    weights = tf.reduce_mean(gradients, axis=(-3, -2), keepdims=True)
+    return tf.nn.relu(tf.reduce_sum(weights * maps, axis=-1))
+
+
+def _enlarged(maps, images):
+    """Maps of shape (example, class, row, column), at the size of the images."""
+    places = tf.transpose(maps, (0, 2, 3, 1))
+    return tf.transpose(tf.image.resize(places, images.shape[1:3]), (0, 3, 1, 2))

@@ -1,0 +1,91 @@
+"""Input gradients with SmoothGrad: which pixels a class's score depends on."""
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from ..engine.features import class_gradients
+from ..engine.results import provenance, require_finite
+from ..engine.stream import collect
+
+
+def input_gradients(features, images, classes, samples=25, noise=0.1, seed=0, scores="logits"):
+    """Gradient of the scores of classes with respect to the pixels, averaged over noisy images.
+
+        gradient = mean over n samples of d y_c / d x at x + e,  e ~ N(0, sigma^2)
+
+    with sigma = `noise` (max x - min x) of each image (Smilkov et al. 2017, "SmoothGrad",
+    https://arxiv.org/abs/1706.03825, section 2). `noise=0` with `samples=1` is the plain gradient
+    (Simonyan et al. 2013, https://arxiv.org/abs/1312.6034, section 3).
+
+    Args:
+        features: callable from images to taps with gradients, the scores among them.
+        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        classes: positions of the classes among the scores.
+        samples: number of noisy images, at least 1; images of a batch get the same noise before
+            it is scaled.
+        noise: standard deviation of the noise as a share of an image's range of values.
+        seed: of the noise.
+        scores: the tap that holds them, of shape (example, class).
+
+    Returns:
+        DataArray of shape (example, class, row, column, channel), score per unit of the image.
+
+    Raises:
+        ValueError: for classes or scores that are not there, no samples, negative noise, or
+            gradients that are not finite.
+    """
+    if not (isinstance(samples, int) and samples >= 1 and noise >= 0):
+        raise ValueError(
+            "Expected samples to be an integer of at least 1 and noise at least 0. "
+            f"Received: samples={samples!r}, noise={noise!r}"
+        )
+
+    def step(batch):
+        batch = tf.cast(batch, tf.float32)
+        axes = (1, 2, 3)
+        spread = tf.reduce_max(batch, axes, True) - tf.reduce_min(batch, axes, True)
+        sigma = tf.cast(noise, tf.float32) * spread
+
+        def add(index, total):
+            drawn = tf.random.stateless_normal(batch.shape[1:], (seed, index))
+            pairs = class_gradients(
+                features, batch + sigma * drawn, classes, scores, lambda x, _: {"images": x}
+            )
+            return index + 1, total + pairs["images"][1]
+
+        shape = tf.concat([tf.shape(batch)[:1], [len(classes)], tf.shape(batch)[1:]], axis=0)
+        start = tf.ensure_shape(tf.zeros(shape), (None, len(classes), *batch.shape[1:]))
+        _, total = tf.while_loop(
+            lambda index, _: index < samples, add, (0, start), parallel_iterations=1
+        )
+        return total / samples
+
+    rows = collect(step, images, description="input gradients", checked=(features,))
+    classes = [int(one) for one in classes]
+    require_finite("input gradients", np.moveaxis(rows, 1, 0), map(str, classes))
+    return xr.DataArray(
+        rows,
+        dims=("example", "class", "row", "column", "channel"),
+        coords={
+            "class": classes,
+            **{
+                dim: np.arange(rows.shape[axis])
+                for axis, dim in enumerate(("example", None, "row", "column", "channel"))
+                if dim
+            },
+        },
+        name="input_gradients",
+        attrs=provenance(
+            features,
+            len(rows),
+            1,
+            long_name="gradient of the score",
+            units="score per unit of the image",
+            estimator="mean over noisy images" if noise else "plain gradient",
+            samples=samples,
+            noise=noise,
+            seed=seed,
+            scores=scores,
+        ),
+    )

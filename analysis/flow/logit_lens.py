@@ -1,0 +1,98 @@
+"""Logit lens: which classes each layer's tokens are already read as, by the model's own head."""
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from ..engine.features import require_features, require_scores
+from ..engine.results import listed, provenance, require_finite
+from ..engine.stream import collect
+
+
+def logit_lens(features, images, scores="logits"):
+    """The scores that the end of a model makes of every layer, as if it were the last.
+
+        scores(layer) = head(pooling(final norm(layer)))
+
+    whatever lies between the last of the layers and the scores (nostalgebraist 2020, "interpreting
+    GPT: the logit lens"; of ViTs Vilas et al. 2023, https://arxiv.org/abs/2310.18969).
+    It reads a layer in the basis of the last one: a layer that it cannot read may still hold the
+    class in another basis, which a probe tells.
+
+    Args:
+        features: a submodel of layers of equally many channels and of the scores, such as
+            `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`: what comes after the last layer must
+            need that layer only.
+        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        scores: the tap that holds the scores, of shape (example, class).
+
+    Returns:
+        DataArray of shape (example, layer, class), in the units of the scores. That of the last
+        layer is the model's own.
+
+    Raises:
+        ValueError: for features that are no chain of layers, layers of more or fewer channels than
+            the last, or scores that are not there.
+    """
+    layers = []
+
+    def step(batch):
+        require_features(features, batch)
+        taps, head = _split(features, tf.cast(batch, tf.float32), scores)
+        require_scores(taps, scores, [0])
+        held = {tap: x for tap, x in taps.items() if tap != scores}
+        last = list(held)[-1]
+        if unlike := [t for t, x in held.items() if x.shape[-1] != held[last].shape[-1]]:
+            raise ValueError(
+                f"Expected layers of {held[last].shape[-1]} channels, as {last!r} has. "
+                f"Received: {listed(unlike)}"
+            )
+        layers[:] = held
+        return tf.stack([tf.cast(head(x), tf.float32) for x in held.values()], axis=1)
+
+    rows = collect(step, images, description="logit lens", checked=(features,))
+    require_finite("the logit lens", np.moveaxis(rows, 1, 0), layers)
+    return xr.DataArray(
+        rows,
+        dims=("example", "layer", "class"),
+        coords={
+            "example": np.arange(len(rows)),
+            "layer": list(layers),
+            "class": np.arange(rows.shape[-1]),
+        },
+        name="logit_lens",
+        attrs=provenance(
+            features,
+            len(rows),
+            1,
+            long_name="score by the model's own head",
+            units="score",
+            estimator="what follows the last layer, applied to each",
+            scores=scores,
+        ),
+    )
+
+
+def _split(features, images, scores):
+    """All taps of images, and the function from the last layer before the scores to these.
+
+    Raises:
+        ValueError: unless the last layer is all that the scores are made of.
+    """
+    *before, last = features.segments() if hasattr(features, "segments") else [None]
+    taps, x = {}, images
+    for segment in before:
+        found, x = segment(x)
+        taps |= found
+    ends = [tap for tap, value in found.items() if value is x] if before else []
+    if not ends:
+        raise ValueError(
+            "Expected a submodel whose scores are made of its last layer alone. Received: "
+            f"{getattr(features, 'name', 'features')!r}, which cannot be cut there"
+        )
+    found, _ = last(x)
+    if list(found) != [scores]:
+        raise ValueError(
+            f"Expected {scores!r} to be all that follows the last layer. Received: {listed(found)}"
+        )
+    return taps | found, lambda layer: last(layer)[0][scores]

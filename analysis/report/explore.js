@@ -1,0 +1,449 @@
+"use strict";
+// Lays what a model makes of a patch over its picture. Asks for nothing.
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const { grid, layers, colours } = data;
+  const state = { example: 0, other: data.examples.length > 1 ? 1 : 0, cls: false, place: 0, layer: 0, head: 0, similar: 0, class: 0, kept: 0.6 };
+  const find = (selector) => document.querySelector(selector);
+  const range = (count) => Array.from({ length: count }, (_, index) => index);
+  const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
+
+  function shown(value) {
+    if (!Number.isFinite(value)) return "none";
+    const size = Math.abs(value);
+    const text = size && (size < 1e-3 || size >= 1e5) ? value.toExponential(2) : String(Number(value.toPrecision(3)));
+    return text.replaceAll("-", "\u2212");
+  }
+  const percent = (share) => `${shown(100 * share)} %`;
+
+  function element(tag, className, parent, text) {
+    const node = document.createElement(tag);
+    if (className) node.className = className;
+    if (text !== undefined) node.textContent = text;
+    parent?.append(node);
+    return node;
+  }
+
+  // ---- numbers -------------------------------------------------------------------------------
+
+  const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const floats = (text) => new Float32Array(bytes(text).buffer);
+
+  // Packed arrays by their first indices: `values(2, 0)` is the rest at [2][0], as numbers.
+  function open(packed) {
+    const raw = bytes(packed.data);
+    const levels = packed.bits === 8 ? raw : new (packed.bits === 16 ? Uint16Array : Float32Array)(raw.buffer);
+    const [low, step] = packed.bits === 32 ? [] : [floats(packed.low), floats(packed.step)];
+    const place = (axes, indices) => axes.reduce((at, size, axis) => at * size + (indices[axis] ?? 0), 0);
+    return (...indices) => {
+      const size = packed.shape.slice(indices.length).reduce((a, b) => a * b, 1);
+      const start = place(packed.shape, indices);
+      const part = levels.subarray(start, start + size);
+      if (packed.bits === 32) return Float64Array.from(part);
+      const scale = place(packed.shape.slice(0, packed.leading), indices);
+      return Float64Array.from(part, (level) => low[scale] + step[scale] * level);
+    };
+  }
+
+  const examples = data.examples.map((one) => {
+    const arrays = Object.entries(one).filter(([, value]) => value?.data);
+    return { ...one, ...Object.fromEntries(arrays.map(([name, packed]) => [name, open(packed)])) };
+  });
+  const example = () => examples[state.example];
+  const cells = grid ? grid.rows * grid.columns : 0;
+  const query = () => (state.cls ? 0 : grid.prefix + state.place);
+  const row = () => Math.floor(state.place / grid.columns);
+  const column = () => state.place % grid.columns;
+  const heads = data.heads ?? 0;
+
+  // Attention of a query over the patches, of a head or of the mean over all.
+  function attention(layer, head, of = query()) {
+    const chosen = head === heads ? range(heads) : [head];
+    const rows = chosen.map((one) => example().attention(layer, one, of));
+    return range(rows[0].length).map((key) => rows.reduce((sum, one) => sum + one[key], 0) / rows.length);
+  }
+  function mean(read, head) {
+    const found = head === heads ? range(heads).map(read) : [read(head)];
+    return found.reduce((sum, one) => sum + one, 0) / found.length;
+  }
+  const patches = (tokens) => tokens.slice(grid.prefix);
+  const biggest = (values, except = -1) => values.reduce((most, value, index) => (index === except ? most : Math.max(most, value)), -Infinity);
+  const smallest = (values, except = -1) => -biggest(Array.from(values, (value) => -value), except);
+
+  // The fewest patches that hold a share of the attention: true where one of them is.
+  function keptBy(shares, mass) {
+    const order = range(shares.length).sort((a, b) => shares[b] - shares[a] || a - b);
+    const kept = new Array(shares.length).fill(false);
+    let before = 0;
+    for (const patch of order) {
+      kept[patch] = before < mass - 1e-6;
+      before += shares[patch];
+    }
+    return kept;
+  }
+
+  // ---- pictures ------------------------------------------------------------------------------
+
+  const paintable = colours.map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)));
+
+  function stack(parent, tag = "div") {
+    const box = element(tag, "stack", parent);
+    box.style.aspectRatio = `${data.size[1]} / ${data.size[0]}`;
+    const canvas = element("canvas", "", box);
+    const mark = element("div", "mark", box);
+    mark.hidden = true;
+    return { box, canvas, mark };
+  }
+
+  // One pixel of the canvas for each value, which the page enlarges.
+  function draw(canvas, values, [rows, columns], colourOf) {
+    canvas.width = columns;
+    canvas.height = rows;
+    const context = canvas.getContext("2d");
+    const image = context.createImageData(columns, rows);
+    range(rows * columns).forEach((index) => image.data.set(colourOf(values[index], index), 4 * index));
+    context.putImageData(image, 0, 0);
+  }
+
+  function scaled(low, high, curve = (share) => share) {
+    return (value) => {
+      const share = high > low ? clamp((value - low) / (high - low), 0, 1) : 0;
+      return [...paintable[Math.round(curve(share) * (paintable.length - 1))], 255];
+    };
+  }
+  const kept = (is) => (is ? [0, 0, 0, 0] : [0, 0, 0, 215]);
+
+  function place(mark, index, [rows, columns]) {
+    mark.hidden = index < 0;
+    if (index < 0) return;
+    Object.assign(mark.style, {
+      left: `${(100 * (index % columns)) / columns}%`, top: `${(100 * Math.floor(index / columns)) / rows}%`,
+      width: `${100 / columns}%`, height: `${100 / rows}%`,
+    });
+  }
+
+  function scale(parent) {
+    const box = element("div", "scale", parent);
+    const low = element("span", "", box);
+    const ramp = element("span", "ramp", box);
+    ramp.style.background = `linear-gradient(to right, ${colours.filter((_, index) => index % 15 === 0).join(",")})`;
+    const high = element("span", "", box);
+    return (from, to, unit) => {
+      low.textContent = shown(from);
+      high.textContent = `${shown(to)} ${unit}`;
+    };
+  }
+
+  const mains = {};
+  for (const holder of document.querySelectorAll("[data-map]")) {
+    const one = { ...stack(holder), name: holder.dataset.map };
+    one.scale = one.name === "picture" ? () => {} : scale(holder);
+    mains[one.name] = one;
+    if (grid && one.name !== "correspondence") follow(one);
+    else if (one.name === "correspondence") one.box.setAttribute("role", "img");
+  }
+
+  function follow(one) {
+    const { box } = one;
+    box.tabIndex = 0;
+    box.setAttribute("role", "application");
+    box.setAttribute("aria-roledescription", "picture of patches");
+    box.setAttribute("aria-label", "Arrow keys move from patch to patch");
+    box.setAttribute("aria-describedby", "status");
+    const point = (event) => {
+      const { left, top, width, height } = box.getBoundingClientRect();
+      const at = (share, count) => clamp(Math.floor(share * count), 0, count - 1);
+      const patch = at((event.clientY - top) / height, grid.rows) * grid.columns + at((event.clientX - left) / width, grid.columns);
+      if (patch !== state.place || state.cls) look(patch);
+    };
+    box.addEventListener("pointermove", point);
+    box.addEventListener("pointerdown", point);
+    box.addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      const to = [clamp(row() + step[0], 0, grid.rows - 1), clamp(column() + step[1], 0, grid.columns - 1)];
+      look(to[0] * grid.columns + to[1]);
+    });
+  }
+
+  function look(patch) {
+    state.place = patch;
+    setCls(false);
+    paintPlace();
+  }
+
+  function setCls(cls) {
+    state.cls = cls;
+    find("#cls")?.setAttribute("aria-pressed", String(cls));
+  }
+
+  // Small pictures of one kind, made anew when their number changes.
+  function multiples(name, names, paint, choose) {
+    const holder = find(`[data-multiples="${name}"]`);
+    if (holder.childElementCount !== names.length) {
+      holder.replaceChildren();
+      holder.made = names.map((_, index) => {
+        const figure = element("figure", "", holder);
+        const frame = choose ? element("button", "", figure) : figure;
+        if (choose) {
+          frame.type = "button";
+          frame.addEventListener("click", () => choose(index));
+        }
+        return { frame, ...stack(frame, "span"), caption: element(choose ? "span" : "figcaption", "name", frame) };
+      });
+    }
+    names.forEach((text, index) => {
+      const one = holder.made[index];
+      one.caption.textContent = text;
+      paint(one, index);
+    });
+  }
+
+  const short = (name) => name.replace(/\/attention\/weights$|\/mlp\/sum$|\/sum$/, "");
+  const ofGrid = () => [grid.rows, grid.columns];
+  const marked = () => (state.cls ? -1 : state.place);
+
+  function paintMap(one, values, unit, except = -1, from = 0) {
+    const [low, high] = [from ?? smallest(values, except), biggest(values, except)];
+    draw(one.canvas, values, ofGrid(), scaled(low, high));
+    place(one.mark, marked(), ofGrid());
+    one.scale?.(low, high, unit);
+  }
+
+  // ---- what follows the patch ----------------------------------------------------------------
+
+  function facts(list, entries) {
+    list.replaceChildren();
+    for (const [name, value] of entries) {
+      element("dt", "", list, name);
+      element("dd", "", list, value);
+    }
+  }
+
+  function paintAttention() {
+    const { layer, head } = state;
+    const all = attention(layer, head);
+    paintMap(mains.attention, patches(all), "of the attention");
+    const far = mean((one) => example().distance(layer, one, query())[0], head);
+    const [prefix, itself, others] = range(3).map((part) => mean((one) => example().mass(layer, one, query())[part], head));
+    facts(find("#attention-facts"), [
+      ["query", state.cls ? "CLS" : `patch in row ${row()}, column ${column()}`],
+      ["distance", Number.isFinite(far) ? `${shown(far)} pixels` : "none: it has no place, or looks at no patch"],
+      ...(grid.prefix ? [[state.cls ? "to other prefix tokens" : "to CLS", percent(prefix)]] : []),
+      ["to itself", percent(itself)],
+      ["to others", percent(others)],
+    ]);
+    multiples("heads", range(heads).map((one) => `head ${one}`), (one, index) => {
+      paintMap(one, patches(attention(layer, index)), "");
+      one.frame.setAttribute("aria-pressed", String(index === head));
+    }, (index) => chooseHead(index));
+    multiples("layers", layers.attention.map(short), (one, index) => {
+      paintMap(one, patches(attention(index, head)), "");
+      one.frame.setAttribute("aria-pressed", String(index === layer));
+    }, (index) => chooseLayer(index));
+  }
+
+  function paintSimilarity() {
+    const within = example().similarity(state.similar, state.place, state.example);
+    paintMap(mains.similarity, within, "cosine", state.place, null);
+    place(mains.similarity.mark, state.place, ofGrid());
+    const there = mains.correspondence;
+    if (!there) return;
+    const across = example().similarity(state.similar, state.place, state.other);
+    const best = across.indexOf(biggest(across));
+    paintMap(there, across, "cosine", -1, null);
+    place(there.mark, best, ofGrid());
+    there.mark.classList.add("ring");
+    there.box.setAttribute("aria-label",
+      `Most similar in ${examples[state.other].name}: row ${Math.floor(best / grid.columns)}, column ${best % grid.columns}, cosine ${shown(across[best])}`);
+  }
+
+  function paintFields() {
+    const [rows, columns] = data.field_grid;
+    const at = Math.floor((row() * rows) / grid.rows) * columns + Math.floor((column() * columns) / grid.columns);
+    multiples("fields", layers.maps, (one, index) => {
+      const values = example().fields(index, at);
+      draw(one.canvas, values, data.field_size, scaled(0, biggest(values), Math.sqrt));
+      place(one.mark, at, data.field_grid);
+    });
+  }
+
+  function paintPlace() {
+    const words = [];
+    if (grid) words.push(state.cls ? "CLS" : `row ${row()}, column ${column()}`);
+    if (mains.picture && grid) place(mains.picture.mark, state.place, ofGrid());
+    if (mains.attention) {
+      paintAttention();
+      words.push(...[...find("#attention-facts").querySelectorAll("dd")].slice(1, 2).map((node) => `distance ${node.textContent}`));
+    }
+    if (mains.rollout) {
+      const tokens = example().rollout(query());
+      paintMap(mains.rollout, patches(tokens), "of its content", marked());
+    }
+    if (mains.similarity) paintSimilarity();
+    if (data.field_grid) paintFields();
+    if (find('[data-chart="norms"]')) paintNorms();
+    find("#status").textContent = words.join("; ");
+  }
+
+  // ---- what follows the image, the layer and the class ------------------------------------------
+
+  function paintMass() {
+    find("#kept-value").textContent = `${Math.round(100 * state.kept)} %`;
+    multiples("mass", range(heads).map((one) => `head ${one}`), (one, index) => {
+      const queries = grid.prefix ? [0] : range(cells);
+      const rows = queries.map((of) => patches(attention(state.layer, index, of)));
+      const sums = range(cells).map((key) => rows.reduce((sum, values) => sum + values[key], 0));
+      const total = sums.reduce((a, b) => a + b, 0);
+      const held = keptBy(sums.map((value) => (total ? value / total : 0)), state.kept);
+      draw(one.canvas, held, ofGrid(), kept);
+      one.caption.textContent = `head ${index}: ${held.filter(Boolean).length} of ${cells}`;
+    });
+  }
+
+  function paintEvidence() {
+    const kinds = [];
+    const one = example();
+    if (one.relevance) kinds.push(["gradient-weighted attention", one.relevance(state.class), ofGrid(), false]);
+    if (one.gradients) kinds.push(["input gradient, SmoothGrad", one.gradients(state.class), data.gradient_size, false]);
+    if (one.cam) layers.maps.forEach((name, index) => kinds.push([`Grad-CAM of ${name}`, one.cam(state.class, index), data.cam_size, true]));
+    multiples("evidence", kinds.map(([name]) => name), (figure, index) => {
+      const [name, values, size, smooth] = kinds[index];
+      const most = biggest(values);
+      draw(figure.canvas, values, size, scaled(0, most));
+      figure.canvas.classList.toggle("smooth", smooth);
+      figure.caption.textContent = most > 0 ? `${name}; brightest ${shown(most)}` : `${name}: nothing speaks for this class`;
+    });
+  }
+
+  // Lines through the depth: series of {name, values, second, faint}.
+  function lines(holder, names, series, unit) {
+    const [width, height, left, bottom] = [640, 240, 56, 26];
+    const make = (tag, attributes, parent, text) => {
+      const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+      for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+      if (text !== undefined) node.textContent = text;
+      parent.append(node);
+      return node;
+    };
+    holder.replaceChildren();
+    const high = Math.max(...series.flatMap((line) => line.values.filter(Number.isFinite)), 0) || 1;
+    const x = (index) => left + ((width - left - 12) * index) / Math.max(1, names.length - 1);
+    const y = (value) => height - bottom - ((height - bottom - 16) * value) / high;
+    const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": series.map((line) =>
+      `${line.name}: ${names.map((name, index) => `${name} ${shown(line.values[index])}`).join(", ")}`).join(". ") }, holder);
+    for (const share of [0, 0.5, 1]) {
+      make("path", { class: "axis", d: `M${left} ${y(share * high)}H${width - 12}` }, svg);
+      make("text", { x: left - 8, y: y(share * high) + 4, "text-anchor": "end" }, svg, shown(share * high));
+    }
+    make("text", { x: left, y: 10 }, svg, unit);
+    const every = Math.ceil(names.length / 8);
+    names.forEach((name, index) => index % every === 0 && make("text", { x: x(index), y: height - 8,
+      "text-anchor": index === 0 ? "start" : index > names.length - 2 ? "end" : "middle" }, svg, name.split("/").slice(0, 2).join("/")));
+    const key = element("ul", "key", holder);
+    for (const { name, values, second, faint } of series) {
+      const look = [second ? "b" : "", faint ? "faint" : ""].join(" ");
+      const points = values.flatMap((value, index) => (Number.isFinite(value) ? [`${x(index)},${y(value)}`] : []));
+      make("polyline", { class: look, points: points.join(" ") }, svg);
+      const item = element("li", "", key);
+      make("polyline", { class: look, points: "0,5 30,5" }, make("svg", { viewBox: "0 0 30 10", "aria-hidden": "true" }, item));
+      item.append(name);
+    }
+  }
+
+  function paintLens() {
+    const { lens, top } = example();
+    const values = layers.lens.map((_, index) => lens(index)[state.class]);
+    const name = `probability of ${data.classes[state.class]}`;
+    lines(find('[data-chart="lens"]'), layers.lens.map(short), [{ name, values }], "probability");
+    find("#lens-table tbody").replaceChildren();
+    top.forEach((best, index) => {
+      const line = element("tr", "", find("#lens-table tbody"));
+      element("th", "", line, layers.lens[index]).scope = "row";
+      for (const [what, share] of best) element("td", "", line, `${what}, ${percent(share)}`);
+    });
+  }
+
+  function paintNorms() {
+    const { skip, branch } = example();
+    const whole = data.norm_tokens === (grid ? grid.prefix + cells : -1); // else one number a layer
+    const average = (tokens) => (whole ? patches([...tokens]).reduce((a, b) => a + b, 0) / cells : tokens[0]);
+    const series = [
+      { name: "skip, mean of all places", values: layers.norms.map((_, index) => average(skip(index))) },
+      { name: "branch, mean of all places", values: layers.norms.map((_, index) => average(branch(index))), second: true },
+    ];
+    if (whole) {
+      const of = state.cls ? "CLS" : "this patch";
+      series.push(
+        { name: `skip, ${of}`, values: layers.norms.map((_, index) => skip(index)[query()]), faint: true },
+        { name: `branch, ${of}`, values: layers.norms.map((_, index) => branch(index)[query()]), second: true, faint: true },
+      );
+    }
+    lines(find('[data-chart="norms"]'), layers.norms, series, "Euclidean norm");
+  }
+
+  function paintAll() {
+    document.body.style.setProperty("--picture", `url(${example().picture})`);
+    mains.correspondence?.box.style.setProperty("--picture", `url(${examples[state.other].picture})`);
+    paintPlace();
+    if (mains.attention) paintMass();
+    if (find('[data-multiples="evidence"]')) paintEvidence();
+    if (find('[data-chart="lens"]')) paintLens();
+  }
+
+  // ---- choices -------------------------------------------------------------------------------
+
+  function options(selector, names, chosen, change) {
+    const select = find(selector);
+    if (!select) return;
+    names.forEach((name, index) => (element("option", "", select, name).value = index));
+    select.value = chosen;
+    select.addEventListener("change", () => change(Number(select.value)));
+  }
+  function chooseLayer(index) {
+    state.layer = index;
+    find("#layer").value = index;
+    paintPlace();
+    paintMass();
+  }
+  function chooseHead(index) {
+    state.head = index;
+    find("#head").value = index;
+    paintPlace();
+  }
+  const names = examples.map((one) => one.name);
+  if (grid) state.place = Math.floor(grid.rows / 2) * grid.columns + Math.floor(grid.columns / 2);
+  if (layers.attention) state.layer = layers.attention.length - 1;
+  if (layers.similarity) state.similar = layers.similarity.length - 1;
+  options("#example", names, 0, (index) => {
+    state.example = index;
+    paintAll();
+  });
+  options("#other", names, state.other, (index) => {
+    state.other = index;
+    paintAll();
+  });
+  options("#class", data.classes ?? [], 0, (index) => {
+    state.class = index;
+    paintAll();
+  });
+  options("#layer", layers.attention ?? [], state.layer, chooseLayer);
+  options("#head", [...range(heads).map((one) => `head ${one}`), "mean over heads"], 0, chooseHead);
+  options("#similarity-layer", layers.similarity ?? [], state.similar, (index) => {
+    state.similar = index;
+    paintPlace();
+  });
+  find("#cls")?.addEventListener("click", () => {
+    setCls(!state.cls);
+    paintPlace();
+  });
+  find("#kept")?.addEventListener("input", (event) => {
+    state.kept = Number(event.target.value) / 100;
+    paintMass();
+  });
+  find("#opacity").addEventListener("input", (event) =>
+    document.documentElement.style.setProperty("--opacity", event.target.value / 100));
+  find("form.bar").addEventListener("submit", (event) => event.preventDefault());
+  paintAll();
+})();

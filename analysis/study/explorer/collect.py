@@ -1,0 +1,196 @@
+"""What is measured of single images: each result that a model has the taps for, or the reason."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import xarray as xr
+
+from ...attention.attention_rows import attention_rows
+from ...attention.gradient_attention import gradient_attention
+from ...attention.rollout import rollout_of_images
+from ...engine.results import provenance
+from ...engine.stream import collect
+from ...flow.grad_cam import grad_cam
+from ...flow.input_gradients import input_gradients
+from ...flow.logit_lens import logit_lens
+from ...flow.place_fields import place_fields
+from ...flow.skips import path_norms
+from ...similarity.localization import token_similarity
+from ..models import spread
+
+MOST_LAYERS = 13  # whose tokens are compared
+MOST_CELLS = 64  # whose receptive fields are taken
+MOST_WEIGHTS = 6_000_000  # attention weights of an image on the page
+TOP = 5  # classes that are explained, of the highest scores
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model and the images that it is looked at with.
+
+    Attributes:
+        model: the `StudyModel`.
+        images: float32 array of shape (example, height, width, channel), values in [-1, 1].
+        classes: positions of the classes to explain; those of the highest scores if None.
+        samples, noise, seed: of SmoothGrad.
+        foreign: whether its layers have no names of the tap grammar.
+    """
+
+    model: object
+    images: np.ndarray = field(repr=False)
+    classes: tuple | None = None
+    samples: int = 25
+    noise: float = 0.1
+    seed: int = 0
+    foreign: bool = False
+
+    @property
+    def scores_tap(self):
+        """The tap that holds the scores of classes; a `Lacking` where there is none."""
+        tap = self.model.taps[-1]
+        known = len(self.model.shapes[tap]) == 1 and self.model.shapes[tap][0] > 1
+        if not known or not (self.foreign or tap == "logits"):
+            self.model.lacks("scores of classes, as a last layer of one number for each class")
+        return tap
+
+    @cached_property
+    def scores(self):
+        """Scores of the images: DataArray of shape (example, class)."""
+        tap = self.scores_tap
+        features = self.model.features(tap)
+        rows = collect(lambda images: features(images)[tap], self.images, checked=(features,))
+        return xr.DataArray(
+            rows,
+            {"example": np.arange(len(rows)), "class": np.arange(rows.shape[1])},
+            ("example", "class"),
+            name="scores",
+            attrs=provenance(features, len(rows), 1, long_name="score", units="score", tap=tap),
+        )
+
+    @cached_property
+    def chosen(self):
+        """Positions of the classes to explain: those told, or those of the highest scores."""
+        if self.classes is not None:
+            return [int(one) for one in self.classes]
+        best = np.argsort(-self.scores.values, axis=1, kind="stable")[:, :TOP]
+        return [int(one) for one in dict.fromkeys(best.T.ravel())][:TOP]
+
+    @property
+    def maps(self):
+        """The last map of each size, in depth order: taps; a `Lacking` where there are none."""
+        model = self.model
+        if not model.has_maps:
+            model.lacks("maps through its depth, as convolutions make them")
+        held = [tap for tap in model.blocks if model.is_map(tap)]
+        last = {model.shapes[tap][:2]: tap for tap in held}
+        return list(last.values())
+
+
+def attention(subject):
+    """Attention of every query, of at most so many layers as a page can hold."""
+    model = subject.model
+    if not model.weights:
+        model.lacks("layer that holds attention weights, which its code keeps to itself")
+    grid = model.require_grid()
+    each = model.shapes[model.weights[0]][0] * grid.num_tokens**2
+    taps = spread(model.weights, max(1, MOST_WEIGHTS // each))
+    return attention_rows(model.features(*taps), subject.images, grid)
+
+
+def rollout(subject):
+    """Attention followed through all layers."""
+    model = subject.model
+    weights = model.weights or model.lacks("attention weights")
+    model.require_grid()
+    blocks = tuple(tap.split("/")[0] + "/" for tap in weights)
+    ends = ("/weights", "/skip", "/branch", "/sum")
+    taps = [tap for tap in model.taps if tap.startswith(blocks) and tap.endswith(ends)]
+    return rollout_of_images(model.features(*taps), subject.images, model.grid)
+
+
+def relevance(subject):
+    """Gradient-weighted attention of each class that is explained."""
+    model, scores = subject.model, subject.scores_tap
+    weights = model.weights or model.lacks("attention weights")
+    features = model.features(*weights, scores)
+    grid = model.require_grid()
+    return gradient_attention(features, subject.images, subject.chosen, grid, scores)
+
+
+def gradients(subject):
+    """Input gradients of each class that is explained, with SmoothGrad."""
+    model, scores = subject.model, subject.scores_tap
+    options = subject.samples, subject.noise, subject.seed, scores
+    return input_gradients(model.features(scores), subject.images, subject.chosen, *options)
+
+
+def similarity(subject):
+    """Cosine similarity of tokens, within each image and between them."""
+    model = subject.model
+    taps = spread(model.require_placed(), MOST_LAYERS)
+    return token_similarity(model.features(*taps), subject.images, model.grid)
+
+
+def lens(subject):
+    """Scores that the model's own head makes of each block."""
+    model, scores = subject.model, subject.scores_tap
+    blocks = [tap for tap in model.blocks if tap != scores]
+    width = model.shapes[blocks[-1]][-1] if blocks else model.lacks("blocks that are known")
+    alike = [tap for tap in blocks if model.shapes[tap][-1] == width]
+    alike = [tap for tap in alike if len(model.shapes[tap]) == len(model.shapes[blocks[-1]])]
+    return logit_lens(model.features(*alike, scores), subject.images, scores)
+
+
+def norms(subject):
+    """Norms of skip and branch at each sum."""
+    model = subject.model
+    taps = [tap for tap in model.taps if tap.endswith(("/skip", "/branch"))]
+    taps = taps or model.lacks("skips and branches that are known")
+    return path_norms(model.features(*taps), subject.images)
+
+
+def fields(subject):
+    """Effective receptive field of each place of the last map, in each stage."""
+    taps = subject.maps
+    rows, columns = subject.model.shapes[taps[-1]][:2]
+    while rows * columns > MOST_CELLS:
+        rows, columns = -(-rows // 2), -(-columns // 2)
+    return place_fields(subject.model.features(*taps), subject.images, rows, columns)
+
+
+def cam(subject):
+    """Grad-CAM of each class that is explained, in each stage."""
+    scores = subject.scores_tap
+    features = subject.model.features(*subject.maps, scores)
+    return grad_cam(features, subject.images, subject.chosen, scores)
+
+
+MEASURES = {
+    "scores": ("the scores of classes", lambda subject: subject.scores),
+    "attention": ("the attention of patches", attention),
+    "rollout": ("attention rollout", rollout),
+    "gradient_attention": ("gradient-weighted attention", relevance),
+    "input_gradients": ("input gradients", gradients),
+    "similarity": ("the similarity of patches", similarity),
+    "logit_lens": ("the classes that each layer is read as", lens),
+    "norms": ("norms of skips and branches", norms),
+    "fields": ("receptive fields", fields),
+    "grad_cam": ("Grad-CAM", cam),
+}
+
+
+def collect_results(subject):
+    """Every result that the model has the taps for.
+
+    Returns:
+        Pair of a dict from a key of `MEASURES` to the result, and a list of (what is not shown,
+        list of sentences on why).
+    """
+    results, left_out = {}, []
+    for name, (what, measure) in MEASURES.items():
+        try:
+            results[name] = measure(subject)
+        except ValueError as reason:
+            left_out.append((what[0].upper() + what[1:], [str(reason)]))
+    return results, left_out

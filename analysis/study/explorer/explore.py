@@ -1,0 +1,211 @@
+"""Exploring single images: opened, measured, and written as one page."""
+
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vit_tf.preprocessing import Preprocessing
+
+from ...report.explore_page import write_explore_page
+from ...report.page import in_frame
+from ..models import describe_model
+from ..opening import PROBES, Opened, expected, study_model
+from .collect import Subject, collect_results
+from .payload import ROUNDING, make_payload
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """A page that was written; a notebook shows it in a frame.
+
+    Attributes:
+        path: of the page.
+        results: dict from result name to labelled result.
+        left_out: list of (what is not shown, list of sentences on why).
+    """
+
+    path: Path
+    results: dict[str, Any] = field(repr=False)
+    left_out: list = field(repr=False)
+
+    def _repr_html_(self):
+        return in_frame(self.path)
+
+
+def explore(
+    model,
+    images,
+    path="explore.html",
+    *,
+    name=None,
+    preprocessing=None,
+    image_size=None,
+    taps=(),
+    patch_size=None,
+    prefix=None,
+    classes=None,
+    samples=25,
+    noise=0.1,
+    seed=0,
+):
+    """A page on what a model makes of single images, patch by patch, and all that it shows.
+
+    Attention of each query, rollout, gradient-weighted attention, input gradients, Grad-CAM,
+    similarity and correspondence of patches, the classes and norms through the depth, receptive
+    fields: whatever the model has the layers for. The rest is listed with the reason.
+
+    Example:
+        analysis.explore(vit, ["cat.jpg", "dog.jpg"], "cat.html")
+
+    Args:
+        model: a built Keras model of one input, the images, or a callable from images to
+            `{tap: tensor}`.
+        images: path of an image file, or list of paths and of arrays of shape (height, width,
+            channel) with values in [0, 255]. They are resized to what the model takes.
+        path: of the page, an HTML file.
+        name: of the model; by default its own.
+        preprocessing: the `vit_tf.Preprocessing` that the model expects, where it does not tell.
+        image_size: pixels, for a model that takes images of any size.
+        taps, patch_size, prefix: of models whose layers or tokens are not known, as for
+            `make_report`.
+        classes: positions of the classes to explain; by default those of the five highest scores.
+        samples, noise, seed: of `input_gradients`.
+
+    Returns:
+        The `Exploration`: the page's path and the results as xarray objects.
+
+    Raises:
+        ValueError: for images that cannot be read, no size, classes that the model does not have,
+            or a model of which nothing can be shown.
+    """
+    opened, subject, names = open_subject(
+        model,
+        images,
+        name=name,
+        preprocessing=preprocessing,
+        image_size=image_size,
+        told={"taps": tuple(taps), "patch_size": patch_size, "prefix": prefix},
+        options={"classes": classes, "samples": samples, "noise": noise, "seed": seed},
+    )
+    results, left_out = collect_results(subject)
+    if not results:
+        reasons = " ".join(reason for _, reasons in left_out for reason in reasons)
+        raise ValueError(f"Expected a model of which something can be shown. Received: {reasons}")
+    return write_exploration(path, opened, subject, names, results, left_out)
+
+
+def open_subject(model, images, *, name, preprocessing, image_size, told, options):
+    """The `Opened` model, it and its images as a `Subject`, and the names of the images."""
+    expects = preprocessing or expected(model)
+    own = name or getattr(model, "name", None) or getattr(model, "__name__", "model")
+    opened = Opened(own, model, expects, **told)
+    size = expects.size or (image_size and (image_size, image_size))
+    if size is None:
+        raise ValueError("Expected image_size, as the model takes images of any. Received: None")
+    if image_size and tuple(size) != (image_size, image_size):
+        raise ValueError(
+            f"Expected images of {size[0]} x {size[1]} pixels, as {own} takes. "
+            f"Received: image_size={image_size}"
+        )
+    pictures, names = read_images(images)
+    resize = Preprocessing(tuple(size), interpolation=expects.interpolation)
+    batch = np.stack([resize(picture) for picture in pictures])
+    under_study, _ = study_model(opened, _probes(batch))[:2]
+    subject = Subject(under_study, batch, foreign=opened.is_foreign, **options)
+    if subject.classes is not None:
+        _check_classes(subject)
+    return opened, subject, names
+
+
+def write_exploration(path, opened, subject, names, results, left_out):
+    """Write the page of results; the `Exploration`."""
+    classes = getattr(opened.model, "class_names", None)
+    pictures = np.rint((subject.images + 1) * 127.5).clip(0, 255).astype(np.uint8)
+    payload = make_payload(subject, results, pictures, names, classes)
+    row = describe_model(opened, subject.model)
+    listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    written = write_explore_page(
+        path,
+        title=f"What {opened.name} makes of {listed}",
+        introduction="Choose a place in the picture; every panel shows what the model makes of it.",
+        payload=payload,
+        shown=_shown(subject, results),
+        size="{} x {}".format(*pictures.shape[1:3]),
+        left_out=left_out,
+        facts={key: value for key, value in row.items() if value is not None}
+        | {
+            "images": listed,
+            "expects": opened.expects.describe(),
+            "versions": [f"{p} {version(p)}" for p in ("vit_tf", "tensorflow", "keras")],
+        },
+    )
+    return Exploration(written, results, left_out)
+
+
+def _shown(subject, results):
+    """What there is to show: which panels the page has, and words in their texts."""
+    grid, has = subject.model.grid, results.keys()
+    tokens = bool(subject.model.has_tokens)
+    return {
+        "several": len(subject.images) > 1,
+        "attention": "attention" in has,
+        "rollout": "rollout" in has,
+        "relevance": "gradient_attention" in has,
+        "gradients": "input_gradients" in has,
+        "cam": "grad_cam" in has,
+        "evidence": bool(has & {"gradient_attention", "input_gradients", "grad_cam"}),
+        "similarity": "similarity" in has,
+        "fields": "fields" in has,
+        "lens": "logit_lens" in has,
+        "norms": "norms" in has,
+        "picture": "attention" not in has,
+        "classes": "scores" in has,
+        "prefix": bool(grid and grid.prefix),
+        "grid": f"{grid.rows} x {grid.columns}" if grid else "",
+        "cell": "patch" if tokens else "place",
+        "cells": "patches" if tokens else "places",
+        "samples": subject.samples,
+        "rounding": ROUNDING,
+    }
+
+
+def read_images(images):
+    """Images as uint8 or float arrays with values in [0, 255], and their names.
+
+    Args:
+        images: as for `explore`.
+    """
+    from vit_tf.data.folder import decode_file
+
+    single = isinstance(images, str | Path) or (hasattr(images, "ndim") and images.ndim == 3)
+    images = [images] if single else list(images)
+    if not images:
+        raise ValueError("Expected at least one image. Received: none")
+    read, names = [], []
+    for number, image in enumerate(images, start=1):
+        is_path = isinstance(image, str | Path)
+        if is_path and not Path(image).is_file():
+            raise ValueError(f"Expected an image file. Received: {str(image)!r}, no such file")
+        read.append(decode_file(image) if is_path else np.asarray(image))
+        names.append(Path(image).name if is_path else f"image {number}")
+    return read, names
+
+
+def _probes(batch):
+    """A few different images, on which the shapes of taps are read."""
+    turned = [batch, batch[:, ::-1], -batch]
+    return np.concatenate(turned)[: max(PROBES, len(batch))] if len(batch) < PROBES else batch
+
+
+def _check_classes(subject):
+    """Raises a `ValueError` for classes that are not there."""
+    (count,) = subject.model.shapes[subject.scores_tap]
+    chosen = list(subject.classes)
+    wrong = [c for c in chosen if not isinstance(c, int | np.integer) or not 0 <= c < count]
+    if wrong or not chosen:
+        raise ValueError(
+            f"Expected classes to be integers from 0 to {count - 1}. Received: {chosen}"
+        )

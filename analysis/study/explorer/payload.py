@@ -1,0 +1,176 @@
+"""What the page of single images draws: the results, rounded, as a dict that JSON can hold."""
+
+import base64
+import io
+
+import numpy as np
+
+from ...plots.interactive import colour_map
+from .quantise import pack
+
+MOST_PIXELS = 112  # a side of a map of pixels on the page
+BEST = 3  # classes that a layer is read as
+ROUNDING = (
+    "Attention is kept in 255 steps, from 0 to the largest of each row; distance and mass to six "
+    "digits and to 1/65,535. All numbers are in the results that come with the page."
+)
+
+
+def make_payload(subject, results, pictures, names, class_names):
+    """What the script of the page draws.
+
+    Args:
+        subject: the `Subject`.
+        results: dict from a key of `collect.MEASURES` to the result.
+        pictures: uint8 array of shape (example, height, width, 3), the images as the model gets
+            them.
+        names: of the images.
+        class_names: names of all classes, or None.
+
+    Returns:
+        dict of `examples`, one dict of packed arrays for each, and of what they share.
+    """
+    grid = subject.model.grid
+    chosen = subject.chosen if "scores" in results else []
+    shared = {
+        "grid": None if grid is None else {**vars(grid)},
+        "size": list(pictures.shape[1:3]),
+        "colours": colour_map(),
+        "classes": [class_name(class_names, one) for one in chosen],
+        "layers": {
+            name: [str(layer) for layer in results[of]["layer"].values]
+            for name, of in LAYERS.items()
+            if of in results
+        },
+        "examples": [
+            {"name": name, "picture": _as_png(picture)}
+            for name, picture in zip(names, pictures, strict=True)
+        ],
+    }
+    for name, pack_one in PACKERS.items():
+        if name in results:
+            of_all, of_each = pack_one(results[name], subject, class_names)
+            shared |= of_all
+            for example, arrays in zip(shared["examples"], of_each, strict=True):
+                example |= arrays
+    return shared
+
+
+def class_name(names, position):
+    """What a class is called."""
+    return names[position] if names else f"class {position}"
+
+
+def _attention(result, subject, _):
+    weights = result["attention"].values
+    each = [
+        {
+            "attention": pack(weights[index], 8, 3, low=0),
+            "distance": pack(result["distance"].values[index], 32),
+            "mass": pack(result["mass"].values[index], 16),
+        }
+        for index in range(len(weights))
+    ]
+    return {"heads": weights.shape[2]}, each
+
+
+def _rollout(result, *_):
+    return {}, [{"rollout": pack(one, 8, 1)} for one in result.values]
+
+
+def _relevance(result, subject, _):
+    grid = subject.model.grid
+    read = result.values[:, :, 0] if grid.prefix else result.values.mean(axis=2)
+    return {}, [{"relevance": pack(one, 32)} for one in read[..., grid.prefix :]]
+
+
+def _gradients(result, *_):
+    sizes = shrunk(np.abs(result.values).sum(axis=-1))
+    shared = {"gradient_size": list(sizes.shape[-2:])}
+    return shared, [{"gradients": pack(one, 8, 1)} for one in sizes]
+
+
+def _similarity(result, *_):
+    by_example = result.transpose("example", "layer", "token", "other_example", "other_token")
+    return {}, [{"similarity": pack(one, 8, 3)} for one in by_example.values]
+
+
+def _lens(result, subject, class_names):
+    shares = probabilities(result.values)
+    each = []
+    for one in shares:
+        best = np.argsort(-one, axis=-1, kind="stable")[:, :BEST]
+        top = [
+            [(class_name(class_names, int(c)), float(f"{layer[c]:.4g}")) for c in order]
+            for layer, order in zip(one, best, strict=True)
+        ]
+        each.append({"lens": pack(one[:, subject.chosen], 32), "top": top})
+    return {}, each
+
+
+def _norms(result, subject, _):
+    both = [result[name].values for name in ("skip", "branch")]
+    grid = subject.model.grid
+    if grid is None or np.isnan(both[0]).any() or both[0].shape[-1] != grid.num_tokens:
+        both = [np.nanmean(x, axis=-1, keepdims=True) for x in both]
+    each = [{"skip": pack(s, 32), "branch": pack(b, 32)} for s, b in zip(*both, strict=True)]
+    return {"norm_tokens": both[0].shape[-1]}, each
+
+
+def _fields(result, *_):
+    fields = shrunk(result.values, MOST_PIXELS // (1 if result.sizes["place"] < 10 else 2))
+    grid = [result.attrs["rows"], result.attrs["columns"]]
+    shared = {"field_grid": grid, "field_size": list(fields.shape[-2:])}
+    return shared, [{"fields": pack(one, 8, 2)} for one in fields]
+
+
+def _cam(result, *_):
+    maps = shrunk(result.values)
+    return {"cam_size": list(maps.shape[-2:])}, [{"cam": pack(one, 8, 2)} for one in maps]
+
+
+PACKERS = {
+    "attention": _attention,
+    "rollout": _rollout,
+    "gradient_attention": _relevance,
+    "input_gradients": _gradients,
+    "similarity": _similarity,
+    "logit_lens": _lens,
+    "norms": _norms,
+    "fields": _fields,
+    "grad_cam": _cam,
+}
+LAYERS = {
+    "attention": "attention",
+    "similarity": "similarity",
+    "lens": "logit_lens",
+    "norms": "norms",
+    "maps": "fields",
+}
+
+
+def probabilities(scores):
+    """Scores of shape (..., class) as probabilities, by a softmax unless they are such already."""
+    scores = np.asarray(scores, np.float64)
+    if (scores >= 0).all() and np.allclose(scores.sum(axis=-1), 1, atol=1e-4):
+        return scores
+    exponents = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return exponents / exponents.sum(axis=-1, keepdims=True)
+
+
+def shrunk(maps, most=MOST_PIXELS):
+    """Maps of shape (..., row, column) with at most so many pixels a side, means of squares."""
+    *lead, height, width = maps.shape
+    side = -(-max(height, width) // most)
+    rows, columns = -(-height // side), -(-width // side)
+    spare = [(0, 0)] * len(lead) + [(0, rows * side - height), (0, columns * side - width)]
+    padded = np.pad(maps, spare, mode="edge")
+    return padded.reshape(*lead, rows, side, columns, side).mean(axis=(-3, -1))
+
+
+def _as_png(picture):
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
