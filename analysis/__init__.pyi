@@ -87,6 +87,7 @@ from .flow.receptive_field import receptive_field as receptive_field
 from .flow.skips import path_norms as path_norms
 from .flow.skips import skip_ratio as skip_ratio
 from .flow.skips import skip_statistic as skip_statistic
+from .objects.correspondence import token_similarity as token_similarity
 from .objects.dense_features import dense_features as dense_features
 from .objects.dense_features import dense_size as dense_size
 from .objects.keypoints import (
@@ -272,7 +273,6 @@ from .similarity.localization import (
 from .similarity.localization import (
     localization_statistic as localization_statistic,
 )
-from .similarity.localization import token_similarity as token_similarity
 from .similarity.residual import (
     depth_cka as depth_cka,
 )

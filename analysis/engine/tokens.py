@@ -157,3 +157,42 @@ def on_grid(features, grid, make, num_tokens):
 
     like = make(as_grid(found))
     return replace(like, step=step, finish=lambda totals: made[0].finish(totals))
+
+
+def shared_grid(taps, known, given, image_shape):
+    """The one `TokenGrid` on which all taps lie and that tiles the images.
+
+    Args:
+        taps: dict from layer to tensor.
+        known: what `grid_of` says.
+        given: whether it was given, so that maps have to lie on it too.
+        image_shape: shape of a batch of images.
+    """
+    size = height, width = tuple(image_shape[1:3])
+    found = {tap: _grid_of_tap(tap, values, known, size) for tap, values in taps.items()}
+    shared = next(iter(found.values()))
+    if given:
+        found["grid"] = as_grid(known, shared.num_tokens, size)
+    if len(set(found.values())) > 1:
+        raise ValueError(f"Expected taps on one grid. Received: {found}")
+    if (shared.rows * shared.stride, shared.columns * shared.stride) != (height, width):
+        raise ValueError(
+            f"Expected square patches that tile the images. Received: {shared} for images of "
+            f"{height} x {width} pixels"
+        )
+    return shared
+
+
+def _grid_of_tap(tap, values, known, size):
+    """The grid of one tap: a map's own, or what is known of that of tokens."""
+    if values.shape.rank == 4:
+        rows, columns = values.shape[1:3]
+        return TokenGrid(rows, columns, 0, max(1, (size[0] or 0) // rows))
+    fits = known is not None and values.shape.rank == 3
+    grid = as_grid(known, values.shape[1], size) if fits else known
+    if not fits or values.shape[1] != grid.num_tokens:
+        raise ValueError(
+            f"Expected maps, or tokens of shape (example, token, channel) on a grid ({grid}). "
+            f"Received: {tap!r} of shape {tuple(values.shape)}"
+        )
+    return grid

@@ -75,7 +75,7 @@ def grad_cam(features, images, classes, scores="logits"):
 
 
 def class_map(maps, gradients):
-    """Grad-CAM of maps and their gradients, of shape (..., row, column, channel): (..., row, column)."""
+    """Grad-CAM, of shape (..., row, column), of maps and gradients with channels at the end."""
     maps, gradients = tf.cast(maps, tf.float32), tf.cast(gradients, tf.float32)
     weights = tf.reduce_mean(gradients, axis=(-3, -2), keepdims=True)
     return tf.nn.relu(tf.reduce_sum(weights * maps, axis=-1))

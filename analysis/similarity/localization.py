@@ -1,17 +1,15 @@
-"""Localization: which part of the image, and which other tokens, a token still resembles."""
+"""Localization: which part of the image a token still resembles."""
 
 import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf import TokenGrid
 from vit_tf.names import listed
-from vit_tf.tokens import as_grid
 
 from ..engine.estimates import LEAST_EXAMPLES
-from ..engine.results import provenance, raise_without_directions, require_finite
+from ..engine.results import provenance, require_finite
 from ..engine.stream import Statistic, evaluate
-from ..engine.tokens import as_tokens, grid_of
+from ..engine.tokens import as_tokens, grid_of, shared_grid
 from .kernels import pairwise_hsic, unbiased_kernels
 
 # Share of the squared sum of squares: rounding leaves 1e-14, d equal dimensions 1 / d.
@@ -59,7 +57,7 @@ def localization_statistic(features, grid=None, tokens=None):
     seen = {}  # the grid and the tokens on it show in the shapes of the taps
 
     def step(images, taps):
-        shared = _shared_grid(taps, known, grid is not None, images.shape)
+        shared = shared_grid(taps, known, grid is not None, images.shape)
         chosen = _positions(tokens, shared)
         seen.update(grid=shared, tokens=chosen)
         return _batch_terms(taps, input_patches(images, shared), chosen)
@@ -80,65 +78,6 @@ def localization_statistic(features, grid=None, tokens=None):
         return _labelled(value, list(totals["hsic"]), seen["grid"], seen["tokens"], attributes)
 
     return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
-
-
-def token_similarity(features, images, grid=None):
-    """Cosine similarity of every token that has a place to every other, of all pairs of images.
-
-        cosine(t, u) = <x_t, x_u> / (|x_t| |x_u|)
-
-    over the channels of a layer, within an image and from one to another, where the most similar
-    token is what corresponds. For a few images to look at.
-
-    Args:
-        features: callable from images to `{layer: tensor}`, as for `localization`.
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own,
-            and that of the maps.
-
-    Returns:
-        DataArray of shape (layer, example, token, other_example, other_token); tokens are counted
-        without the prefix, row by row.
-
-    Raises:
-        ValueError: for taps that do not share one grid that tiles the images, or tokens that are
-            zero or not finite; the layer is named.
-    """
-    known, seen = grid_of(features, grid), []
-
-    def step(images, taps):
-        seen[:] = [_shared_grid(taps, known, grid is not None, images.shape)]
-        tokens = {tap: as_tokens(tap, x)[:, seen[0].prefix :] for tap, x in taps.items()}
-        return {"rows": {tap: x / tf.norm(x, axis=-1, keepdims=True) for tap, x in tokens.items()}}
-
-    def finish(totals):
-        layers = list(totals["rows"])
-        raise_without_directions([t for t, x in totals["rows"].items() if not np.isfinite(x).all()])
-        cosines = [np.einsum("atc,buc->atbu", x, x) for x in totals["rows"].values()]
-        places, examples = np.arange(seen[0].num_spatial), np.arange(len(cosines[0]))
-        return xr.DataArray(
-            np.stack(cosines),
-            dims=("layer", "example", "token", "other_example", "other_token"),
-            coords={
-                "layer": layers,
-                "example": examples,
-                "token": places,
-                "other_example": examples,
-                "other_token": places,
-            },
-            name="token_similarity",
-            attrs=provenance(
-                features,
-                len(examples),
-                1,
-                long_name="cosine similarity",
-                units="1",
-                estimator="cosine of single tokens",
-                **vars(seen[0]),
-            ),
-        )
-
-    return evaluate(Statistic(step, finish), images, features, description="token similarity")
 
 
 def input_patches(images, grid):
@@ -226,45 +165,6 @@ def _require_variation(constant, layers, tokens):
             "Expected every token to vary between examples. "
             f"Received a constant token: {listed(named)}"
         )
-
-
-def _shared_grid(taps, known, given, image_shape):
-    """The one `TokenGrid` on which all taps lie and that tiles the images.
-
-    Args:
-        taps: dict from layer to tensor.
-        known: what `grid_of` says.
-        given: whether it was given, so that maps have to lie on it too.
-        image_shape: shape of a batch of images.
-    """
-    size = height, width = tuple(image_shape[1:3])
-    found = {tap: _grid_of_tap(tap, values, known, size) for tap, values in taps.items()}
-    shared = next(iter(found.values()))
-    if given:
-        found["grid"] = as_grid(known, shared.num_tokens, size)
-    if len(set(found.values())) > 1:
-        raise ValueError(f"Expected taps on one grid. Received: {found}")
-    if (shared.rows * shared.stride, shared.columns * shared.stride) != (height, width):
-        raise ValueError(
-            f"Expected square patches that tile the images. Received: {shared} for images of "
-            f"{height} x {width} pixels"
-        )
-    return shared
-
-
-def _grid_of_tap(tap, values, known, size):
-    """The grid of one tap: a map's own, or what is known of that of tokens."""
-    if values.shape.rank == 4:
-        rows, columns = values.shape[1:3]
-        return TokenGrid(rows, columns, 0, max(1, (size[0] or 0) // rows))
-    fits = known is not None and values.shape.rank == 3
-    grid = as_grid(known, values.shape[1], size) if fits else known
-    if not fits or values.shape[1] != grid.num_tokens:
-        raise ValueError(
-            f"Expected maps, or tokens of shape (example, token, channel) on a grid ({grid}). "
-            f"Received: {tap!r} of shape {tuple(values.shape)}"
-        )
-    return grid
 
 
 def _positions(tokens, grid):

@@ -16,7 +16,7 @@ from ...flow.input_gradients import input_gradients
 from ...flow.logit_lens import logit_lens
 from ...flow.place_fields import place_fields
 from ...flow.skips import path_norms
-from ...similarity.localization import token_similarity
+from ...objects.correspondence import token_similarity
 from ..models import spread
 
 MOST_LAYERS = 13  # whose tokens are compared

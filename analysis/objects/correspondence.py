@@ -1,0 +1,68 @@
+"""Correspondence: which places of an image, or of another one, a place resembles most."""
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from ..engine.results import provenance, raise_without_directions
+from ..engine.stream import Statistic, evaluate
+from ..engine.tokens import as_tokens, grid_of, shared_grid
+
+
+def token_similarity(features, images, grid=None):
+    """Cosine similarity of every token that has a place to every other, of all pairs of images.
+
+        cosine(t, u) = <x_t, x_u> / (|x_t| |x_u|)
+
+    over the channels of a layer, within an image and from one to another, where the most similar
+    token is what corresponds. For a few images to look at.
+
+    Args:
+        features: callable from images to `{layer: tensor}`, as for `localization`.
+        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own,
+            and that of the maps.
+
+    Returns:
+        DataArray of shape (layer, example, token, other_example, other_token); tokens are counted
+        without the prefix, row by row.
+
+    Raises:
+        ValueError: for taps that do not share one grid that tiles the images, or tokens that are
+            zero or not finite; the layer is named.
+    """
+    known, seen = grid_of(features, grid), []
+
+    def step(images, taps):
+        seen[:] = [shared_grid(taps, known, grid is not None, images.shape)]
+        tokens = {tap: as_tokens(tap, x)[:, seen[0].prefix :] for tap, x in taps.items()}
+        return {"rows": {tap: x / tf.norm(x, axis=-1, keepdims=True) for tap, x in tokens.items()}}
+
+    def finish(totals):
+        layers = list(totals["rows"])
+        raise_without_directions([t for t, x in totals["rows"].items() if not np.isfinite(x).all()])
+        cosines = [np.einsum("atc,buc->atbu", x, x) for x in totals["rows"].values()]
+        places, examples = np.arange(seen[0].num_spatial), np.arange(len(cosines[0]))
+        return xr.DataArray(
+            np.stack(cosines),
+            dims=("layer", "example", "token", "other_example", "other_token"),
+            coords={
+                "layer": layers,
+                "example": examples,
+                "token": places,
+                "other_example": examples,
+                "other_token": places,
+            },
+            name="token_similarity",
+            attrs=provenance(
+                features,
+                len(examples),
+                1,
+                long_name="cosine similarity",
+                units="1",
+                estimator="cosine of single tokens",
+                **vars(seen[0]),
+            ),
+        )
+
+    return evaluate(Statistic(step, finish), images, features, description="token similarity")
