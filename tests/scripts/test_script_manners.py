@@ -23,6 +23,7 @@ NAMES = {
     "compute": "{out}",
     "endurance": "--out {out}",
     "evaluate": "model.keras",
+    "explore": "model.keras {image}",
     "export": "model.keras --list",
     "finetune": "model.keras --out {out}",
     "pretrain": "--out {out}",

@@ -1,0 +1,131 @@
+"""Shows what a vision model makes of single images, on one page that answers to mouse and keys.
+
+Choose a patch of the picture, and the page shows where each head looks from there, which patches of
+this image and of the next are represented alike, what CLS looks at, what speaks for a class, and
+what each layer is read as. The page is one HTML file that needs no network. What the model has no
+layers for is left out, and the page says why.
+
+A model is a .keras file of any Keras model (keras.applications, KerasHub, your own), a SavedModel
+folder whose outputs are its layers, a checkpoint file or a public name. An image is a file, and is
+resized to what the model takes.
+
+Examples:
+    python scripts/explore.py vit.keras cat.jpg --out cat.html
+    python scripts/explore.py ViT-B_16.npz cat.jpg dog.jpg --explain tabby 207
+    python scripts/explore.py hub_vit.keras cat.jpg --patch-size 16
+    python scripts/explore.py resnet.keras cat.jpg --image-size 224 --range 0 255 --results numbers/
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import common
+import image_values
+from own_modules import add_imports
+
+
+def main(arguments=None):
+    """Explore as told on the command line; the exit status, 2 for a mistake of the user."""
+    return common.run_script(parse, run, arguments)
+
+
+def parse(arguments=None):
+    """The options of the command line."""
+    parser = common.make_parser(__doc__)
+    parser.add_argument("model", metavar="MODEL", help="file, folder or public name of a model")
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image file")
+    add = parser.add_argument_group("page").add_argument
+    add("--out", type=Path, default=Path("explore.html"), help="the page (default: explore.html)")
+    add("--results", type=Path, metavar="FOLDER", help="write the numbers there too, as netCDF")
+    add("--names", nargs=1, metavar="NAME", help="of the model on the page (default: its file's)")
+    add("--explain", nargs="+", metavar="CLASS", help="names or numbers (default: the best five)")
+    model = parser.add_argument_group("model").add_argument
+    add_imports(model)
+    model("--image-size", type=int, help="pixels, where the model takes images of any size")
+    model("--taps", nargs="+", metavar="PATTERN", help="layers of other models, as 'block*_out'")
+    model("--patch-size", type=int, help="pixels of a patch, where it does not tell its tokens")
+    model("--prefix", type=int, help="its tokens without a place, as CLS (default: what is left)")
+    image_values.add_values(model)
+    add = parser.add_argument_group("SmoothGrad").add_argument
+    add("--samples", type=int, default=25, help="noisy copies of each image (default: 25)")
+    add("--noise", type=float, default=0.1, help="as a share of its range (default: 0.1)")
+    add("--seed", type=int, default=0, help="of the noise (default: 0)")
+    options = parser.parse_args(arguments)
+    _check(options)
+    return options
+
+
+def _check(options):
+    """Raises a `ValueError` for values that no model has use for."""
+    if options.prefix is not None and not options.patch_size:
+        raise ValueError(f"Expected --patch-size with --prefix. Received: {options.prefix} alone")
+    for name, least in (("image_size", 1), ("patch_size", 1), ("prefix", 0), ("samples", 1)):
+        value = getattr(options, name)
+        if value is not None and value < least:
+            flag = f"--{name.replace('_', '-')}"
+            raise ValueError(f"Expected {flag} to be at least {least}. Received: {value}")
+    if options.noise < 0:
+        raise ValueError(f"Expected --noise to be at least 0. Received: {options.noise}")
+    for image in options.images:
+        if not os.path.isfile(image):
+            raise ValueError(f"Expected IMAGE to be an image file. Received: {image!r}, no file")
+    if options.out.is_dir() or not options.out.absolute().parent.is_dir():
+        raise ValueError(
+            f"Expected --out to be a file in a folder that is there. Received: {options.out}"
+        )
+
+
+def run(options):
+    """Open, measure, write the page."""
+    import analyze_models
+
+    from vit_tf import analysis
+
+    start = time.perf_counter()
+    model = analyze_models.open_any(options.model)
+    expects, why = image_values.expected_images(options, model)
+    made = analysis.explore(
+        model,
+        options.images,
+        options.out,
+        name=options.names[0] if options.names else analyze_models.own_name(options.model),
+        preprocessing=expects,
+        image_size=options.image_size,
+        taps=options.taps or (),
+        patch_size=options.patch_size,
+        prefix=options.prefix,
+        classes=explained(options.explain, getattr(model, "class_names", None)),
+        samples=options.samples,
+        noise=options.noise,
+        seed=options.seed,
+    )
+    for what, reasons in made.left_out:
+        print(f"not shown: {what}. {' '.join(reasons)}")
+    if options.results:
+        options.results.mkdir(parents=True, exist_ok=True)
+        for name, result in made.results.items():
+            result.to_netcdf(options.results / f"{name}.nc")
+    print(f"images: {image_values.values_of(expects, why)}")
+    size, seconds = made.path.stat().st_size / 1e6, time.perf_counter() - start
+    print(f"{made.path}, {size:.1f} MB, after {seconds:.0f} seconds")
+
+
+def explained(asked, names):
+    """The positions of the classes that are asked for by name or number; None for none asked."""
+    if not asked:
+        return None
+    known = {name: position for position, name in enumerate(names or ())}
+    unknown = [one for one in asked if one not in known and not one.isdecimal()]
+    if unknown:
+        there = f"one of {', '.join(list(known)[:8])}, ..., or a number" if known else "a number"
+        raise ValueError(f"Expected --explain to be {there}. Received: {', '.join(unknown)}")
+    return [known[one] if one in known else int(one) for one in asked]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
