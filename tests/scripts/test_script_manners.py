@@ -23,7 +23,7 @@ NAMES = {
     "compute": "{out}",
     "endurance": "--out {out}",
     "evaluate": "model.keras",
-    "explore": "model.keras {image}",
+    "explore": f"model.keras {__file__} --out {{out}}",
     "export": "model.keras --list",
     "finetune": "model.keras --out {out}",
     "pretrain": "--out {out}",
