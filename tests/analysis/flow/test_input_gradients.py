@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from oracles import randomize
+
+import vit_tf
+from vit_tf import analysis
+
+
+def small_vit():
+    vit = vit_tf.ViT((8, 12, 3), 4, 2, 2, 8, 16, 5)
+    randomize(vit)
+    return vit
+
+
+def test_smoothgrad_is_that_of_autograd_in_torch_on_the_same_noise(rng):
+    torch = pytest.importorskip("torch")
+    from torch_vit import torch_vit
+
+    vit, images = small_vit(), rng.uniform(-1, 1, size=(2, 8, 12, 3)).astype("float32")
+    features = vit_tf.submodel(vit, "logits")
+    result = analysis.input_gradients(features, images, [4, 1], samples=3, noise=0.2, seed=7)
+    for example, image in enumerate(images):
+        expected = np.zeros((2, *image.shape))
+        for sample in range(3):
+            drawn = tf.random.stateless_normal(image.shape, (7, sample)).numpy()
+            noisy = image + 0.2 * (image.max() - image.min()) * drawn
+            x = torch.tensor(noisy[None].astype(float), requires_grad=True)
+            logits, _ = torch_vit(vit, x)
+            for place, one in enumerate((4, 1)):
+                (gradient,) = torch.autograd.grad(logits[0, one], x, retain_graph=True)
+                expected[place] += gradient[0].numpy() / 3
+        np.testing.assert_allclose(result[example], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_gradient_of_a_linear_score_is_its_kernel_whatever_the_noise(rng):
+    kernel = rng.normal(size=(4, 6, 3, 2)).astype("float32")
+
+    def features(images):
+        return {"scores": tf.einsum("erck,rckn->en", images, kernel)}
+
+    images = rng.uniform(-1, 1, size=(3, 4, 6, 3)).astype("float32")
+    for options in ({"samples": 1, "noise": 0}, {"samples": 4, "noise": 3.0}):
+        result = analysis.input_gradients(features, images, [1, 0], scores="scores", **options)
+        expected = np.broadcast_to(np.moveaxis(kernel, -1, 0)[::-1], (3, 2, 4, 6, 3))
+        np.testing.assert_allclose(result, expected, rtol=1e-5)
+
+
+def test_averaging_over_noise_smooths_a_kink():
+    """d|x| / dx at 0 is a mean of signs, near 0, where the plain gradient beside it is 1."""
+
+    def features(images):
+        return {"logits": tf.reduce_sum(tf.abs(images), (1, 2, 3))[:, None]}
+
+    image = np.full((1, 16, 16, 1), 1e-3, "float32")
+    image[0, 0, 0] = 1.0  # which tells the range
+    plain = analysis.input_gradients(features, image, [0], samples=1, noise=0)
+    smooth = analysis.input_gradients(features, image, [0], samples=64, noise=0.5)
+    np.testing.assert_array_equal(plain, 1)
+    assert abs(smooth.values[0, 0, 1:].mean()) < 0.05
+    assert smooth.values[0, 0, 0, 0, 0] > 0.9
+
+
+@pytest.mark.parametrize("options", [{"samples": 0}, {"samples": 2.5}, {"noise": -1}])
+def test_impossible_samples(options):
+    with pytest.raises(ValueError, match="Expected samples to be"):
+        analysis.input_gradients(lambda images: {}, np.zeros((1, 2, 2, 1)), [0], **options)
