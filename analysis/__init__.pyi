@@ -156,6 +156,15 @@ from .plots.flow import (
 from .plots.flow import (
     plot_skip_ratio as plot_skip_ratio,
 )
+from .plots.images.evidence import plot_grad_cam as plot_grad_cam
+from .plots.images.evidence import plot_input_gradients as plot_input_gradients
+from .plots.images.evidence import plot_logit_lens as plot_logit_lens
+from .plots.images.evidence import plot_path_norms as plot_path_norms
+from .plots.images.evidence import plot_place_fields as plot_place_fields
+from .plots.images.overlay import plot_overlay as plot_overlay
+from .plots.images.tokens import plot_attention_rows as plot_attention_rows
+from .plots.images.tokens import plot_gradient_attention as plot_gradient_attention
+from .plots.images.tokens import plot_token_similarity as plot_token_similarity
 from .plots.interactive import cka_heatmap as cka_heatmap
 from .plots.interactive import distance_lines as distance_lines
 from .plots.lines import (

@@ -52,7 +52,7 @@ def parse(arguments=None):
     model("--prefix", type=int, help="its tokens without a place, as CLS (default: what is left)")
     image_values.add_values(model)
     add = parser.add_argument_group("SmoothGrad").add_argument
-    add("--samples", type=int, default=25, help="noisy copies of each image (default: 25)")
+    add("--samples", type=int, default=10, help="noisy copies of each image (default: 10)")
     add("--noise", type=float, default=0.1, help="as a share of its range (default: 0.1)")
     add("--seed", type=int, default=0, help="of the noise (default: 0)")
     options = parser.parse_args(arguments)

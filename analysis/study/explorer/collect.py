@@ -40,7 +40,7 @@ class Subject:
     model: object
     images: np.ndarray = field(repr=False)
     classes: tuple | None = None
-    samples: int = 25
+    samples: int = 10
     noise: float = 0.1
     seed: int = 0
     foreign: bool = False

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from vit_tf.names import joined
 from vit_tf.preprocessing import Preprocessing
 
 from ...report.explore_page import write_explore_page
@@ -47,7 +48,7 @@ def explore(
     patch_size=None,
     prefix=None,
     classes=None,
-    samples=25,
+    samples=10,
     noise=0.1,
     seed=0,
 ):
@@ -126,7 +127,7 @@ def write_exploration(path, opened, subject, names, results, left_out):
     pictures = np.rint((subject.images + 1) * 127.5).clip(0, 255).astype(np.uint8)
     payload = make_payload(subject, results, pictures, names, classes)
     row = describe_model(opened, subject.model)
-    listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    listed = joined(names)
     written = write_explore_page(
         path,
         title=f"What {opened.name} makes of {listed}",

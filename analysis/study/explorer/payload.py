@@ -75,7 +75,7 @@ def _attention(result, subject, _):
 
 
 def _rollout(result, *_):
-    return {}, [{"rollout": pack(one, 8, 1)} for one in result.values]
+    return {}, [{"rollout": pack(one, 16, 1)} for one in result.values]
 
 
 def _relevance(result, subject, _):

@@ -1,0 +1,1 @@
+"""Draw what was measured of single images, over the images themselves."""

@@ -1,0 +1,274 @@
+"""The page of single images in headless Chromium: what it shows are the numbers of the results."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from browser import CHROMIUM, Browser, place
+from oracles import randomize
+
+import vit_tf
+from vit_tf import analysis
+from vit_tf.analysis.attention.saliency import most_attended
+from vit_tf.analysis.plots.interactive import colour_map
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
+
+LEVEL = 1 / 255  # of a colour; numbers on the page are rounded to as many steps again
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
+
+
+def random_images(count):
+    """Images with large parts, as arrays of levels."""
+    coarse = np.random.default_rng(1).integers(0, 256, (count, 4, 6, 3))
+    return list(coarse.repeat(8, axis=1).repeat(8, axis=2).astype("uint8"))
+
+
+@pytest.fixture(scope="module")
+def vit_page(tmp_path_factory):
+    """The `Exploration` of two images, whose grid is oblong."""
+    vit = vit_tf.ViT((32, 48, 3), 8, 2, 3, 12, 16, 6, class_names=list("abcdef"))
+    randomize(vit)
+    path = tmp_path_factory.mktemp("vit") / "page.html"
+    return analysis.explore(vit, random_images(2), path, samples=2)
+
+
+@pytest.fixture(scope="module")
+def bit_page(tmp_path_factory):
+    bit = vit_tf.BiT((32, 48, 3), units=(1, 1), num_classes=3, stem="small", width_factor=0.5)
+    randomize(bit)
+    path = tmp_path_factory.mktemp("bit") / "page.html"
+    return analysis.explore(bit, random_images(1), path, samples=1)
+
+
+def shares(browser, selector):
+    """What the colours of a canvas stand for, from 0 to 1: array (row, column)."""
+    size, pixels = browser.value(
+        f"(() => {{ const canvas = document.querySelector({json.dumps(selector)});"
+        "const {width, height} = canvas;"
+        "const all = canvas.getContext('2d').getImageData(0, 0, width, height).data;"
+        "return [[height, width], Array.from(all)] })()"
+    )
+    pixels = np.reshape(pixels, (*size, 4))
+    assert (pixels[..., 3] == 255).all()
+    colours = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in colour_map()])
+    distance = np.abs(pixels[..., None, :3] - colours).sum(axis=-1)
+    assert (distance.min(axis=-1) == 0).all()
+    return distance.argmin(axis=-1) * LEVEL
+
+
+def point(browser, selector, cell, rows=4, columns=6):
+    """Moves the mouse to the middle of a cell of a picture."""
+    left, top, width, height = place(browser, selector)
+    x, y = cell % columns + 0.5, cell // columns + 0.5
+    browser.mouse(left + x * width / columns, top + y * height / rows)
+
+
+def choose(browser, selector, index):
+    browser.value(
+        f"(() => {{ const select = document.querySelector('{selector}'); select.value = {index};"
+        "select.dispatchEvent(new Event('change')) })()"
+    )
+
+
+def facts(browser):
+    texts = browser.value(
+        "[...document.querySelectorAll('#attention-facts > *')].map((node) => node.textContent)"
+    )
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+def number(text):
+    """The number that a text begins with."""
+    return float(text.split()[0].replace("\N{MINUS SIGN}", "-"))
+
+
+MAIN = "[data-map=attention] > .stack"
+
+
+def assert_row(browser, result, example, layer, head, query):
+    """The picture, its scale and the facts are those of a row of the result."""
+    own = result.isel(example=example, layer=layer, query=query)
+    own = own.mean("head") if head is None else own.isel(head=head)
+    row = own.attention.values[1:]
+    found = shares(browser, f"{MAIN} canvas").ravel()
+    np.testing.assert_allclose(found, row / row.max(), atol=1.5 * LEVEL)
+    told = facts(browser)
+    if query:
+        assert number(told["distance"]) == pytest.approx(float(own.distance), rel=6e-3)
+    mass = own.mass.values
+    words = ["to CLS" if query else "to other prefix tokens", "to itself", "to others"]
+    for word, share in zip(words, mass, strict=True):
+        assert number(told[word]) / 100 == pytest.approx(share, rel=6e-3, abs=2e-5)
+
+
+def test_hovering_shows_the_attention_of_the_patch_in_the_results(browser, vit_page):
+    browser.open(vit_page.path)
+    attention = vit_page.results["attention"]
+    for cell in (0, 7, 23):
+        point(browser, MAIN, cell)
+        assert_row(browser, attention, 0, 1, 0, 1 + cell)
+    choose(browser, "#layer", 0)
+    choose(browser, "#head", 2)
+    assert_row(browser, attention, 0, 0, 2, 24)
+    choose(browser, "#example", 1)
+    assert_row(browser, attention, 1, 0, 2, 24)
+    choose(browser, "#head", 3)
+    point(browser, MAIN, 9)
+    assert_row(browser, attention, 1, 0, None, 10)
+    choose(browser, "#head", 1)
+    browser.value("document.querySelector('#cls').click()")
+    assert facts(browser)["query"] == "CLS"
+    assert facts(browser)["distance"].startswith("none")
+    assert_row(browser, attention, 1, 0, 1, 0)
+
+
+def test_small_pictures_show_all_heads_and_layers_and_are_chosen(browser, vit_page):
+    browser.open(vit_page.path)
+    point(browser, MAIN, 4)
+    attention = vit_page.results["attention"].attention.values[0, :, :, 5, 1:]
+    for name, rows in (("heads", attention[1]), ("layers", attention[:, 0])):
+        for index, row in enumerate(rows):
+            canvas = f"[data-multiples={name}] > figure:nth-child({index + 1}) canvas"
+            found = shares(browser, canvas).ravel()
+            np.testing.assert_allclose(found, row / row.max(), atol=1.5 * LEVEL)
+    browser.value("document.querySelectorAll('[data-multiples=heads] button')[2].click()")
+    browser.value("document.querySelectorAll('[data-multiples=layers] button')[0].click()")
+    assert_row(browser, vit_page.results["attention"], 0, 0, 2, 5)
+    assert browser.value("[document.querySelector('#layer').value, head.value].join()") == "0,2"
+
+
+def test_keys_and_fingers_move_the_patch(browser, vit_page):
+    browser.open(vit_page.path, width=390)
+    browser.value(f"document.querySelector('{MAIN}').focus()")
+    status = "document.querySelector('#status').textContent.split(';')[0]"
+    assert browser.value(status) == "row 2, column 3"
+    for name in ("ArrowUp", "ArrowLeft", "ArrowLeft", "ArrowUp", "ArrowUp"):
+        browser.key(name)
+    assert browser.value(status) == "row 0, column 1"
+    left, top, width, height = place(browser, MAIN)
+    touch = {"x": left + 0.99 * width, "y": top + 0.99 * height}
+    browser.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[touch])
+    browser.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+    assert browser.value(status) == "row 3, column 5"
+    assert_row(browser, vit_page.results["attention"], 0, 1, 0, 24)
+
+
+def test_kept_mass_is_that_of_the_saliency(browser, vit_page):
+    browser.open(vit_page.path)
+    cls = vit_page.results["attention"].attention.values[0, 1, :, 0, 1:]
+    maps = (cls / cls.sum(axis=-1, keepdims=True)).astype("float32")
+    for mass in (0.6, 0.3, 1.0):
+        browser.value(
+            f"kept.value = {100 * mass}; kept.dispatchEvent(new Event('input'))",
+        )
+        expected = most_attended(tf.constant(maps), mass).numpy()
+        for head in range(3):
+            figure = f"[data-multiples=mass] > figure:nth-child({head + 1})"
+            alpha = browser.value(
+                f"Array.from(document.querySelector('{figure} canvas').getContext('2d')"
+                ".getImageData(0, 0, 6, 4).data).filter((_, index) => index % 4 === 3)"
+            )
+            assert (np.equal(alpha, 0) == expected[head]).mean() >= 23 / 24  # a tie of rounding
+            caption = browser.value(f"document.querySelector('{figure} figcaption').textContent")
+            assert abs(number(caption.split(": ")[1]) - expected[head].sum()) <= 1
+
+
+def test_similarity_and_what_corresponds_in_the_other_image(browser, vit_page):
+    browser.open(vit_page.path)
+    point(browser, "[data-map=similarity] > .stack", 8)
+    result = vit_page.results["similarity"]
+    for layer in (2, 0):
+        choose(browser, "#similarity-layer", layer)
+        within = result.values[layer, 0, 8, 0]
+        others = np.delete(within, 8)
+        expected = (within - others.min()) / (others.max() - others.min())
+        found = shares(browser, "[data-map=similarity] canvas").ravel()
+        np.testing.assert_allclose(found, expected.clip(0, 1), atol=2.5 * LEVEL)
+        across = result.values[layer, 0, 8, 1]
+        label = browser.value(
+            "document.querySelector('[data-map=correspondence] .stack').getAttribute('aria-label')"
+        )
+        best = int(across.argmax())
+        if np.sort(across)[-2] < across.max() - 0.01:
+            assert f"row {best // 6}, column {best % 6}, cosine" in label
+        assert number(label.split("cosine ")[1]) == pytest.approx(across.max(), abs=6e-3)
+
+
+def test_rollout_and_what_speaks_for_a_class(browser, vit_page):
+    browser.open(vit_page.path)
+    point(browser, "[data-map=rollout] > .stack", 3)
+    row = vit_page.results["rollout"].values[0, 4, 1:]
+    found = shares(browser, "[data-map=rollout] canvas").ravel()
+    most = np.delete(row, 3).max()
+    np.testing.assert_allclose(found, (row / most).clip(0, 1), atol=2.5 * LEVEL)
+    relevance = vit_page.results["gradient_attention"]
+    gradients = np.abs(vit_page.results["input_gradients"]).sum("channel")
+    names = browser.value("[...document.querySelectorAll('#class option')].map((o) => o.text)")
+    assert names == ["abcdef"[position] for position in relevance["class"].values]
+    for index in (0, 2):
+        choose(browser, "#class", index)
+        for number_, values in ((1, relevance[0, index, 0, 1:]), (2, gradients[0, index])):
+            canvas = f"[data-multiples=evidence] > figure:nth-child({number_}) canvas"
+            found = shares(browser, canvas)
+            expected = (values / values.max()).values.reshape(found.shape)
+            np.testing.assert_allclose(found, expected.clip(0), atol=1.5 * LEVEL)
+
+
+def test_the_table_of_layers_holds_the_classes_that_they_are_read_as(browser, vit_page):
+    browser.open(vit_page.path)
+    scores = vit_page.results["logit_lens"].values[0].astype(float)
+    shares_ = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
+    rows = browser.value(
+        "[...document.querySelectorAll('#lens-table tbody tr')].map((row) =>"
+        "[...row.children].map((cell) => cell.textContent))"
+    )
+    assert [row[0] for row in rows] == list(vit_page.results["logit_lens"].layer.values)
+    for row, of_layer in zip(rows, shares_, strict=True):
+        best = np.argsort(-of_layer)[:3]
+        assert [cell.split(", ")[0] for cell in row[1:]] == ["abcdef"[c] for c in best]
+        for cell, one in zip(row[1:], best, strict=True):
+            share = number(cell.split(", ")[1]) / 100
+            assert share == pytest.approx(of_layer[one], rel=6e-3)
+
+
+def test_places_of_a_resnet_show_their_receptive_fields(browser, bit_page):
+    browser.open(bit_page.path)
+    fields, cam = bit_page.results["fields"], bit_page.results["grad_cam"]
+    rows, columns = fields.attrs["rows"], fields.attrs["columns"]
+    for cell in (0, rows * columns - 1):
+        point(browser, "[data-map=picture] > .stack", cell, rows, columns)
+        for index, field in enumerate(fields.values[0, :, cell]):
+            canvas = f"[data-multiples=fields] > figure:nth-child({index + 1}) canvas"
+            expected = np.sqrt(field / field.max())
+            found = shares(browser, canvas)
+            rounded = np.sqrt(0.5 * LEVEL)  # of the smallest, whose root is taken
+            np.testing.assert_allclose(found, expected, atol=rounded + LEVEL)
+    for index, maps in enumerate(cam.values[0, 0]):
+        found = shares(browser, f"[data-multiples=evidence] > figure:nth-child({index + 2}) canvas")
+        np.testing.assert_allclose(found, maps / (maps.max() or 1), atol=1.5 * LEVEL)
+    left_out = browser.value("document.querySelector('#left-out').textContent")
+    assert "The attention of patches" in left_out and "has no layer that holds" in left_out
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_page_fits_its_window_asks_for_nothing_and_nothing_goes_wrong(
+    browser, vit_page, bit_page, width
+):
+    for page in (vit_page, bit_page):
+        browser.open(page.path, width=width)
+        assert browser.value("document.documentElement.scrollWidth") <= width
+        browser.mouse(200, 300)
+        asked = [one["request"]["url"] for one in browser.named("Network.requestWillBeSent")]
+        assert asked[0] == page.path.as_uri()
+        assert all(url.startswith(("data:image/png;base64,", "data:,")) for url in asked[1:])
+        assert not browser.named("Runtime.consoleAPICalled")
+        assert not browser.named("Runtime.exceptionThrown")
+        assert not browser.named("Log.entryAdded")
