@@ -4,11 +4,9 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.features import taps_of
-from ..engine.results import listed, provenance, require_finite
+from ..engine.results import provenance, require_finite
 from ..engine.stream import collect
-
-AT_ONCE = 8  # places of a batch
+from .gradients import absolute_gradients, run_pieces
 
 
 def place_fields(features, images, rows, columns):
@@ -35,24 +33,21 @@ def place_fields(features, images, rows, columns):
     if not (rows >= 1 and columns >= 1):
         raise ValueError(f"Expected a grid of cells. Received: {rows} x {columns}")
     layers, count = [], rows * columns
-    width = min(AT_ONCE, count)
-    places = np.resize(np.arange(count), -(-count // width) * width).reshape(-1, width)
 
     def step(batch):
         batch = tf.cast(batch, tf.float32)
 
-        def of_image(image):
-            fields = tf.map_fn(
-                lambda cells: _fields(features, image, cells, (rows, columns), layers),
-                tf.constant(places),
-                fn_output_signature=tf.float32,
-                parallel_iterations=1,
-            )
-            shape = tf.shape(fields)  # (chunk, layer, place, row, column)
-            fields = tf.transpose(fields, (1, 0, 2, 3, 4))
-            return tf.reshape(fields, (shape[1], -1, shape[3], shape[4]))[:, :count]
+        def of_cell(number):
+            image = batch[number // count][None]
+            pieces = run_pieces(features, image, at_cell((rows, columns), number % count))
+            fields = absolute_gradients(pieces, "sum", seed=0)
+            layers[:] = [tap for tap in getattr(features, "taps", fields) if tap in fields]
+            return tf.stack([fields[tap] for tap in layers])
 
-        return tf.map_fn(of_image, batch, parallel_iterations=1)
+        numbers = tf.range(tf.shape(batch)[0] * count)
+        found = tf.map_fn(of_cell, numbers, fn_output_signature=tf.float32, parallel_iterations=1)
+        shape = (-1, count, len(layers), *batch.shape[1:3])  # (example, place, layer, row, column)
+        return tf.transpose(tf.reshape(found, shape), (0, 2, 1, 3, 4))
 
     fields = collect(step, images, description="receptive fields", checked=(features,))
     require_finite("receptive fields", np.moveaxis(fields, 1, 0), layers)
@@ -80,32 +75,23 @@ def place_fields(features, images, rows, columns):
     )
 
 
-def _fields(features, image, cells, grid, layers):
-    """Fields of some cells of one image: (layer, cell, row, column). Names the layers."""
-    images = tf.repeat(image[None], cells.shape[0], axis=0)
-    with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
-        tape.watch(images)
-        taps = taps_of(features, images)
-        other = [tap for tap, x in taps.items() if x.shape.rank != 4]
-        if other:
+def at_cell(grid, cell):
+    """The function of a map's name and value to its activations under the middle of a cell.
+
+    Args:
+        grid: (rows, columns) of cells laid over the map.
+        cell: number of the cell, row by row, as a tensor.
+    """
+
+    def target(tap, maps):
+        if maps.shape.rank != 4:
             raise ValueError(
-                f"Expected maps of shape (example, row, column, channel). Received: {listed(other)}"
+                "Expected maps of shape (example, row, column, channel). "
+                f"Received: {tap!r} of shape {tuple(maps.shape)}"
             )
-        targets = {tap: tf.reduce_sum(_at(x, cells, grid)) for tap, x in taps.items()}
-    layers[:] = targets
-    found = []
-    for tap, target in targets.items():
-        gradient = tape.gradient(target, images)
-        if gradient is None:
-            raise ValueError(f"Expected every layer to depend on the images. Received: {tap!r}")
-        found.append(tf.reduce_sum(tf.abs(gradient), axis=-1))
-    return tf.stack(found)
+        place = cell // grid[1], cell % grid[1]
+        ends = zip(place, maps.shape[1:3], grid, strict=True)
+        row, column = ((2 * at + 1) * length // (2 * cuts) for at, length, cuts in ends)
+        return tf.gather(tf.gather(maps, row, axis=1), column, axis=1)
 
-
-def _at(maps, cells, grid):
-    """Activations under the middle of each cell, one an example: (example, channel)."""
-    ends = []
-    for index, (length, cuts) in enumerate(zip(maps.shape[1:3], grid, strict=True)):
-        cell = cells // grid[1] if index == 0 else cells % grid[1]
-        ends.append((2 * cell + 1) * length // (2 * cuts))
-    return tf.gather_nd(maps, tf.stack(ends, axis=-1), batch_dims=1)
+    return target

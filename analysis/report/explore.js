@@ -319,7 +319,7 @@
 
   // Lines through the depth: series of {name, values, second, faint}.
   function lines(holder, names, series, unit) {
-    const [width, height, left, bottom] = [640, 240, 56, 26];
+    const [width, height, left, bottom] = [Math.max(280, holder.clientWidth), 230, 56, 26];
     const make = (tag, attributes, parent, text) => {
       const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
       for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
@@ -338,9 +338,15 @@
       make("text", { x: left - 8, y: y(share * high) + 4, "text-anchor": "end" }, svg, shown(share * high));
     }
     make("text", { x: left, y: 10 }, svg, unit);
-    const every = Math.ceil(names.length / 8);
-    names.forEach((name, index) => index % every === 0 && make("text", { x: x(index), y: height - 8,
-      "text-anchor": index === 0 ? "start" : index > names.length - 2 ? "end" : "middle" }, svg, name.split("/").slice(0, 2).join("/")));
+    const firsts = names.map((name) => name.split("/")[0]);
+    let free = left - 1; // where the last label ends
+    firsts.forEach((name, index) => {
+      const room = 7.2 * name.length;
+      const start = clamp(x(index) - room / 2, left, width - room);
+      if (start < free || (index && firsts[index - 1] === name)) return;
+      make("text", { x: start, y: height - 8 }, svg, name);
+      free = start + room + 8;
+    });
     const key = element("ul", "key", holder);
     for (const { name, values, second, faint } of series) {
       const look = [second ? "b" : "", faint ? "faint" : ""].join(" ");
@@ -444,6 +450,12 @@
   });
   find("#opacity").addEventListener("input", (event) =>
     document.documentElement.style.setProperty("--opacity", event.target.value / 100));
+  let seen = window.innerWidth;
+  window.addEventListener("resize", () => {
+    if (window.innerWidth === seen) return; // phones call it for a bar that comes and goes
+    seen = window.innerWidth;
+    paintAll();
+  });
   find("form.bar").addEventListener("submit", (event) => event.preventDefault());
   paintAll();
 })();

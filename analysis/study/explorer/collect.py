@@ -91,7 +91,8 @@ def attention(subject):
     """Attention of every query, of at most so many layers as a page can hold."""
     model = subject.model
     if not model.weights:
-        model.lacks("layer that holds attention weights, which its code keeps to itself")
+        hidden = ": a layer that has any keeps them to itself" if model.has_tokens else ""
+        model.lacks(f"attention weights among its layers{hidden}")
     grid = model.require_grid()
     each = model.shapes[model.weights[0]][0] * grid.num_tokens**2
     taps = spread(model.weights, max(1, MOST_WEIGHTS // each))

@@ -46,7 +46,7 @@ def test_each_image_has_a_field_of_its_own(rng):
 def test_what_has_no_places_is_told():
     vit = vit_tf.ViT((8, 8, 3), 4, 1, 2, 8, 16, 5)
     images = np.zeros((1, 8, 8, 3), "float32")
-    with pytest.raises(ValueError, match="Received: embedding"):
+    with pytest.raises(ValueError, match="Received: 'embedding' of shape"):
         analysis.place_fields(vit_tf.submodel(vit, "embedding"), images, 2, 2)
     with pytest.raises(ValueError, match="Received: 0 x 2"):
         analysis.place_fields(vit_tf.submodel(vit, "embedding"), images, 0, 2)

@@ -50,7 +50,7 @@ def test_overlay_lies_over_all_of_the_image():
     [(IMAGE[..., 0], np.ones((2, 2))), (IMAGE * 2.0, np.ones((2, 2))), (IMAGE, np.ones(4))],
 )
 def test_what_is_no_image_or_no_map(image, values):
-    with pytest.raises(ValueError, match="Expected an? (image|map)"):
+    with pytest.raises(ValueError, match=r"Expected an? (image|map)"):
         analysis.plot_overlay(image, values)
 
 
