@@ -35,11 +35,7 @@ def input_gradients(features, images, classes, samples=25, noise=0.1, seed=0, sc
         ValueError: for classes or scores that are not there, no samples, negative noise, or
             gradients that are not finite.
     """
-    if not (isinstance(samples, int) and samples >= 1 and noise >= 0):
-        raise ValueError(
-            "Expected samples to be an integer of at least 1 and noise at least 0. "
-            f"Received: samples={samples!r}, noise={noise!r}"
-        )
+    require_samples(samples, noise)
 
     def step(batch):
         batch = tf.cast(batch, tf.float32)
@@ -89,3 +85,12 @@ def input_gradients(features, images, classes, samples=25, noise=0.1, seed=0, sc
             scores=scores,
         ),
     )
+
+
+def require_samples(samples, noise):
+    """Raises a `ValueError` for other than one noisy image or more, and for negative noise."""
+    if not (isinstance(samples, int) and samples >= 1 and noise >= 0):
+        raise ValueError(
+            "Expected samples to be an integer of at least 1 and noise at least 0. "
+            f"Received: samples={samples!r}, noise={noise!r}"
+        )

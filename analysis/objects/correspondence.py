@@ -1,10 +1,9 @@
 """Correspondence: which places of an image, or of another one, a place resembles most."""
 
 import numpy as np
-import tensorflow as tf
 import xarray as xr
 
-from ..engine.results import provenance, raise_without_directions
+from ..engine.results import provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import as_tokens, grid_of, shared_grid
 
@@ -25,23 +24,24 @@ def token_similarity(features, images, grid=None):
 
     Returns:
         DataArray of shape (layer, example, token, other_example, other_token); tokens are counted
-        without the prefix, row by row.
+        without the prefix, row by row. A token that is zero, as behind a ReLU that is off, has no
+        direction: its cosines are NaN.
 
     Raises:
         ValueError: for taps that do not share one grid that tiles the images, or tokens that are
-            zero or not finite; the layer is named.
+            not finite; the layer is named.
     """
     known, seen = grid_of(features, grid), []
 
     def step(images, taps):
         seen[:] = [shared_grid(taps, known, grid is not None, images.shape)]
         tokens = {tap: as_tokens(tap, x)[:, seen[0].prefix :] for tap, x in taps.items()}
-        return {"rows": {tap: x / tf.norm(x, axis=-1, keepdims=True) for tap, x in tokens.items()}}
+        return {"rows": tokens}
 
     def finish(totals):
         layers = list(totals["rows"])
-        raise_without_directions([t for t, x in totals["rows"].items() if not np.isfinite(x).all()])
-        cosines = [np.einsum("atc,buc->atbu", x, x) for x in totals["rows"].values()]
+        require_finite("the similarity of tokens", list(totals["rows"].values()), layers)
+        cosines = [_cosines(x.astype(np.float64)) for x in totals["rows"].values()]
         places, examples = np.arange(seen[0].num_spatial), np.arange(len(cosines[0]))
         return xr.DataArray(
             np.stack(cosines),
@@ -66,3 +66,10 @@ def token_similarity(features, images, grid=None):
         )
 
     return evaluate(Statistic(step, finish), images, features, description="token similarity")
+
+
+def _cosines(tokens):
+    """Cosines of tokens (example, token, channel): (example, token, example, token)."""
+    norms = np.linalg.norm(tokens, axis=-1, keepdims=True)
+    directions = np.where(norms > 0, tokens / np.where(norms > 0, norms, 1), np.nan)
+    return np.einsum("atc,buc->atbu", directions, directions, optimize=True)

@@ -130,7 +130,11 @@ def similarity(subject):
     """Cosine similarity of tokens, within each image and between them."""
     model = subject.model
     taps = spread(model.require_placed(), MOST_LAYERS)
-    return token_similarity(model.features(*taps), subject.images, model.grid)
+    result = token_similarity(model.features(*taps), subject.images, model.grid)
+    known = result.notnull().all([dim for dim in result.dims if dim != "layer"]).values
+    if not known.any():
+        model.lacks("layer on the grid whose places all have a direction: some hold only zeros")
+    return result.isel(layer=known)
 
 
 def lens(subject):

@@ -10,6 +10,7 @@ import numpy as np
 from vit_tf.names import joined
 from vit_tf.preprocessing import Preprocessing
 
+from ...flow.input_gradients import require_samples
 from ...report.explore_page import write_explore_page
 from ...report.page import in_frame
 from ..models import describe_model
@@ -100,6 +101,7 @@ def explore(
 
 def open_subject(model, images, *, name, preprocessing, image_size, told, options):
     """The `Opened` model, it and its images as a `Subject`, and the names of the images."""
+    require_samples(options["samples"], options["noise"])
     expects = preprocessing or expected(model)
     own = name or getattr(model, "name", None) or getattr(model, "__name__", "model")
     opened = Opened(own, model, expects, **told)

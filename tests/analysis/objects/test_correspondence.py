@@ -36,9 +36,23 @@ def test_a_shifted_image_corresponds_to_its_shift(rng):
     np.testing.assert_allclose(result.values[0, 0, np.arange(8), 1, best], 1, atol=1e-6)
 
 
-def test_tokens_of_zeros_are_named(rng):
-    def features(images):
-        return {"zeros": 0 * images}
+def test_tokens_of_zeros_have_no_direction():
+    images = np.zeros((1, 4, 4, 2), "float32")
+    images[0, 1] = 3
 
-    with pytest.raises(ValueError, match="at zeros"):
+    def features(batch):
+        return {"pixels": batch}
+
+    result = analysis.token_similarity(features, images, TokenGrid(4, 4, 0, 1)).values[0, 0, :, 0]
+    known = np.zeros(16, bool)
+    known[4:8] = True
+    np.testing.assert_array_equal(np.isfinite(result), known[:, None] & known)
+    np.testing.assert_allclose(result[np.ix_(known, known)], 1)
+
+
+def test_tokens_that_are_not_finite_are_named():
+    def features(images):
+        return {"worse": images * np.inf}
+
+    with pytest.raises(ValueError, match="NaN or infinity at worse"):
         analysis.token_similarity(features, np.ones((1, 4, 4, 3), "float32"))

@@ -1,0 +1,167 @@
+"""The page of single images, from a model to numbers on a page."""
+
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+from oracles import randomize
+
+import vit_tf
+from vit_tf import analysis
+from vit_tf.analysis.study.explorer.payload import probabilities, shrunk
+from vit_tf.analysis.study.explorer.quantise import pack, unpack
+
+
+def image(height=20, width=30, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3)).astype("uint8")
+
+
+def payload_of(page):
+    """What the script of a page draws."""
+    text = page.path.read_text("utf-8")
+    return json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
+
+
+def reasons(page):
+    return {what: " ".join(why) for what, why in page.left_out}
+
+
+@pytest.mark.parametrize(("bits", "levels"), [(8, 255), (16, 65_535)])
+def test_packed_values_are_off_by_half_a_step_at_most(rng, bits, levels):
+    values = rng.normal(size=(3, 4, 50)) * 10.0 ** rng.integers(-6, 6, size=(3, 4, 1))
+    packed = pack(values, bits, leading=2)
+    step = np.ptp(values, axis=-1, keepdims=True) / levels
+    off = np.abs(unpack(packed) - values)
+    assert (off <= (0.5 + 1e-2) * step + 1e-6 * np.abs(values).max(axis=-1, keepdims=True)).all()
+    positive = np.abs(values)
+    zero = pack(positive, bits, leading=2, low=0)
+    biggest = positive.max(axis=-1, keepdims=True)
+    assert (np.abs(unpack(zero) - positive) <= 0.51 * biggest / levels).all()
+
+
+def test_what_packing_keeps_and_refuses(rng):
+    floats = np.array([[np.nan, 1.5], [np.inf, -2.25]])
+    np.testing.assert_array_equal(unpack(pack(floats, 32)), floats)
+    np.testing.assert_array_equal(unpack(pack(np.full((2, 3), 7.0), 8, 1)), 7)
+    with pytest.raises(ValueError, match="Expected finite values"):
+        pack(floats)
+    with pytest.raises(ValueError, match="Expected values of at least 0"):
+        pack([-1.0, 1.0], low=0)
+
+
+def test_scores_become_probabilities_unless_they_are(rng):
+    scores = 300 * rng.normal(size=(2, 3, 5))
+    expected = np.exp(scores - scores.max(-1, keepdims=True))
+    expected /= expected.sum(-1, keepdims=True)
+    np.testing.assert_allclose(probabilities(scores), expected)
+    np.testing.assert_array_equal(probabilities(expected), expected)
+
+
+def test_maps_shrink_to_means_of_squares():
+    maps = np.arange(2 * 5 * 6.0).reshape(2, 5, 6)
+    found = shrunk(maps, most=3)
+    assert found.shape == (2, 3, 3)
+    np.testing.assert_array_equal(found[1, 0, 2], maps[1, :2, 4:].mean())
+    np.testing.assert_array_equal(found[0, 2, 0], maps[0, 4, :2].mean())  # the edge repeats
+
+
+def test_a_model_that_expects_pixels_is_shown_what_it_expects(tmp_path):
+    """Images are resized; a model of [0, 255] gives what one of [-1, 1] does of the same image."""
+    vit = vit_tf.ViT((16, 24, 3), 8, 1, 2, 8, 8, 3)
+    randomize(vit)
+    plain = analysis.explore(vit, image(), tmp_path / "plain.html", samples=1, noise=0)
+    expects = vit_tf.Preprocessing.from_range((16, 24), 0, 255)
+    scaled = vit_tf.fresh_copy(vit)
+    scaled.set_weights(vit.get_weights())
+    scaled.preprocessing = expects
+    kernel = scaled.embedding.patches.kernel
+    scaled.embedding.patches.bias.assign_sub(keras.ops.sum(kernel, axis=(0, 1, 2)))
+    kernel.assign(kernel / 127.5)
+    shown = analysis.explore(scaled, [image()], tmp_path / "scaled.html", samples=1, noise=0)
+    assert list(plain.results) == list(shown.results)
+    for name in ("attention", "logit_lens", "input_gradients", "rollout"):
+        one, other = (page.results[name] for page in (plain, shown))
+        for variable in ["attention", "distance"] if name == "attention" else [...]:
+            values = [x[variable] if variable is not ... else x for x in (one, other)]
+            np.testing.assert_allclose(*values, rtol=2e-3, atol=1e-4)
+    picture = vit_tf.Preprocessing((16, 24))(image())
+    np.testing.assert_allclose(plain.results["scores"], vit(picture[None]), rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def cnn_page(tmp_path_factory):
+    keras.utils.set_random_seed(0)
+    x = images = keras.Input((16, 24, 3))
+    for number, width in enumerate((4, 6), start=1):
+        x = keras.layers.Conv2D(width, 3, strides=2, padding="same", name=f"conv{number}")(x)
+        x = keras.layers.ReLU(name=f"relu{number}")(x)
+    x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
+    x = keras.layers.Dense(3, activation="softmax", name="classes")(x)
+    path = tmp_path_factory.mktemp("cnn") / "page.html"
+    return analysis.explore(keras.Model(images, x), image(), path, samples=1, classes=[2, 0])
+
+
+def test_a_network_of_another_origin_shows_its_maps(cnn_page):
+    results = cnn_page.results
+    assert set(results) >= {"scores", "input_gradients", "similarity", "fields", "grad_cam"}
+    assert results["grad_cam"]["class"].values.tolist() == [2, 0]
+    assert results["fields"].sizes["place"] == 4 * 6
+    assert "has no attention weights" in reasons(cnn_page)["The attention of patches"]
+    data = payload_of(cnn_page)
+    assert data["classes"] == ["class 2", "class 0"]
+    assert data["grid"] == {"rows": 4, "columns": 6, "prefix": 0, "stride": 4}
+    cam = unpack(data["examples"][0]["cam"])
+    np.testing.assert_allclose(cam, results["grad_cam"].values[0], atol=cam.max() / 500)
+
+
+def test_a_notebook_shows_the_page(cnn_page):
+    shown = cnn_page._repr_html_()
+    assert shown.startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
+    assert str(cnn_page.path) in shown
+
+
+def test_a_keras_hub_vit_shows_what_its_layers_tell(tmp_path):
+    keras_hub = pytest.importorskip("keras_hub")
+    sizes = {"patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 8}
+    model = keras_hub.models.ViTBackbone(image_shape=(16, 24, 3), **sizes)
+    page = analysis.explore(model, [image(), image(seed=1)], tmp_path / "a.html", patch_size=8)
+    result = page.results["similarity"]
+    assert result.sizes["token"] == 6 and result.attrs["prefix"] == 1
+    last = model(vit_tf.Preprocessing((16, 24))(image())[None]).numpy().astype(float)[0, 1:]
+    last /= np.linalg.norm(last, axis=-1, keepdims=True)
+    np.testing.assert_allclose(result.values[-1, 0, :, 0], last @ last.T, atol=1e-4)
+    assert "a layer that has any keeps them to itself" in reasons(page)["The attention of patches"]
+    assert "no scores of classes" in reasons(page)["Input gradients"]
+    assert "Patches like this one" in page.path.read_text("utf-8")
+
+
+def test_attention_of_many_tokens_is_that_of_some_layers(tmp_path, monkeypatch):
+    from vit_tf.analysis.study.explorer import collect
+
+    vit = vit_tf.ViT((16, 16, 3), 8, 3, 2, 8, 8, 3)
+    monkeypatch.setattr(collect, "MOST_WEIGHTS", 2 * 2 * 25)
+    only = {name: collect.MEASURES[name] for name in ("attention",)}
+    monkeypatch.setattr(collect, "MEASURES", only)
+    page = analysis.explore(vit, image(), tmp_path / "page.html")
+    layers = page.results["attention"].layer.values.tolist()
+    assert layers == ["block00/attention/weights", "block02/attention/weights"]
+
+
+def test_mistakes(tmp_path):
+    vit = vit_tf.ViT((16, 16, 3), 8, 1, 2, 8, 8, 3)
+    for images, words in (
+        ([], "at least one image"),
+        ("none.jpg", "'none.jpg', no such file"),
+        (np.zeros((4, 4, 5)), r"Expected images of shape"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            analysis.explore(vit, images, tmp_path / "page.html")
+    with pytest.raises(ValueError, match=r"from 0 to 2. Received: \[3\]"):
+        analysis.explore(vit, image(), tmp_path / "page.html", classes=[3])
+    with pytest.raises(ValueError, match="Expected images of 16 x 16 pixels"):
+        analysis.explore(vit, image(), tmp_path / "page.html", image_size=32)
+    with pytest.raises(ValueError, match="Expected samples"):
+        analysis.explore(vit, image(), tmp_path / "page.html", samples=0)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,59 @@
+"""The page of single images from the command line."""
+
+import explore
+import numpy as np
+import pytest
+import xarray as xr
+from oracles import randomize
+from PIL import Image
+
+import vit_tf
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Folder of a model and a photograph."""
+    folder = tmp_path_factory.mktemp("files")
+    vit = vit_tf.ViT((16, 16, 3), 8, 1, 2, 8, 8, 3, class_names=["ant", "bee", "cat"])
+    randomize(vit)
+    vit.save(folder / "vit.keras")
+    levels = np.random.default_rng(0).integers(0, 256, (20, 20, 3)).astype("uint8")
+    Image.fromarray(levels).save(folder / "photo.png")
+    return folder
+
+
+def test_a_page_and_its_numbers_are_written(files, tmp_path, capsys):
+    flags = ["--explain", "cat", "0", "--results", str(tmp_path / "numbers"), "--names", "My ViT"]
+    page = tmp_path / "page.html"
+    paths = [str(files / name) for name in ("vit.keras", "photo.png")]
+    assert explore.main([*paths, "--out", str(page), "--samples", "1", *flags]) == 0
+    text, said = page.read_text("utf-8"), capsys.readouterr().out
+    assert "<h1>What My ViT makes of photo.png</h1>" in text
+    assert f"{page}, 0." in said and "not shown: Grad-CAM. My ViT has no maps" in said
+    relevance = xr.load_dataarray(tmp_path / "numbers" / "gradient_attention.nc")
+    assert relevance["class"].values.tolist() == [2, 0]
+    attention = xr.load_dataset(tmp_path / "numbers" / "attention.nc")
+    np.testing.assert_allclose(attention.attention.sum("key"), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["vit.keras", "none.jpg"], "Expected IMAGE to be an image file. Received: 'none.jpg'"),
+        (["none.keras", "photo.png"], "no such file"),
+        (["vit.keras", "photo.png", "--explain", "dog"], "one of ant, bee, cat, ..., or a number"),
+        (["vit.keras", "photo.png", "--explain", "7"], "Expected classes to be integers from 0 to"),
+        (["vit.keras", "photo.png", "--prefix", "1"], "Expected --patch-size with --prefix"),
+        (["vit.keras", "photo.png", "--samples", "0"], "Expected --samples to be at least 1"),
+        (["vit.keras", "photo.png", "--noise", "-1"], "Expected --noise to be at least 0"),
+        (["vit.keras", "photo.png", "--out", "no/where.html"], "in a folder that is there"),
+        (["vit.keras", "vit.keras"], "Expected an image file that can be decoded"),
+    ],
+)
+def test_a_mistake_is_one_line(files, tmp_path, monkeypatch, capsys, arguments, words):
+    monkeypatch.chdir(files)
+    out = [] if "--out" in arguments else ["--out", str(tmp_path / "page.html")]
+    assert explore.main([*arguments, *out]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("error: ") and words in line
+    assert not list(tmp_path.iterdir())
