@@ -122,14 +122,15 @@ class Normalised:
             self.segments = self._segments
 
     def __call__(self, images):
-        return self._features(self._prepared(images))
+        return self._features(self.prepared(images))
 
     def _segments(self):
         """Those of the features, of which the first takes images in [-1, 1]."""
         first, *others = self._features.segments()
-        return [lambda images: first(self._prepared(images)), *others]
+        return [lambda images: first(self.prepared(images)), *others]
 
-    def _prepared(self, images):
+    def prepared(self, images):
+        """Images in [-1, 1] as the model expects them."""
         images = images[..., ::-1] if self._turned else images
         return images * self._scale + self._shift
 

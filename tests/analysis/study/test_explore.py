@@ -126,13 +126,20 @@ def test_a_keras_hub_vit_shows_what_its_layers_tell(tmp_path):
     keras_hub = pytest.importorskip("keras_hub")
     sizes = {"patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 8}
     model = keras_hub.models.ViTBackbone(image_shape=(16, 24, 3), **sizes)
+    randomize(model)
     page = analysis.explore(model, [image(), image(seed=1)], tmp_path / "a.html", patch_size=8)
-    result = page.results["similarity"]
+    result, images = page.results["similarity"], vit_tf.Preprocessing((16, 24))(image())[None]
     assert result.sizes["token"] == 6 and result.attrs["prefix"] == 1
-    last = model(vit_tf.Preprocessing((16, 24))(image())[None]).numpy().astype(float)[0, 1:]
+    last = model(images).numpy().astype(float)[0, 1:]
     last /= np.linalg.norm(last, axis=-1, keepdims=True)
     np.testing.assert_allclose(result.values[-1, 0, :, 0], last @ last.T, atol=1e-4)
-    assert "a layer that has any keeps them to itself" in reasons(page)["The attention of patches"]
+    attention = page.results["attention"]
+    assert attention.layer.values[1] == "vit_encoder/transformer_block_2/mha/weights"
+    norm = "vit_encoder/transformer_block_2/ln_1"
+    inside = vit_tf.submodel(model, norm)(images)[norm]
+    block = model.get_layer("vit_encoder").encoder_layers[1]
+    _, weights = block.mha(inside, inside, return_attention_scores=True)
+    np.testing.assert_allclose(attention.attention[0, 1], weights[0], atol=1e-5)
     assert "no scores of classes" in reasons(page)["Input gradients"]
     assert "Patches like this one" in page.path.read_text("utf-8")
 
