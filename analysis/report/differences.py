@@ -139,6 +139,12 @@ def _said(values):
         else:
             sentences.append(
                 f"{name} and {other}: no difference can be told "
-                f"({gap.value:+.2f}, from {gap.low:+.2f} to {gap.high:+.2f})."
+                f"({_signed(gap.value)}, from {_signed(gap.low)} to {_signed(gap.high)})."
             )
     return tuple(sentences), differs
+
+
+def _signed(value):
+    """Two decimals with a sign, which zero has not."""
+    rounded = round(value, 2)
+    return f"{rounded:+.2f}".replace("-", "\N{MINUS SIGN}") if rounded else "0.00"
