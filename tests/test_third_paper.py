@@ -7,7 +7,7 @@ import sys
 import pytest
 from paths import ROOT
 
-README = ROOT / "README.md"
+GUIDE = ROOT / "docs" / "guides" / "adding-a-paper.md"
 
 USE = """
 import numpy as np, sys
@@ -25,8 +25,8 @@ print(sorted(report.results))
 
 
 def example():
-    """The file that the README shows."""
-    text = README.read_text("utf-8")
+    """The file that the guide shows."""
+    text = GUIDE.read_text("utf-8")
     start = text.index('"""Example et al.')
     return text[start : text.index("```", start)]
 

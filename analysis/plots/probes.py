@@ -29,10 +29,10 @@ def plot_ridge_probe(result, ax=None, label=None):
     another model in another colour.
 
     Args:
-        result: DataArray of dims (layer, l2[, token][, seed]), accuracies in [0, 1]; `l2` may be a
-            coordinate of a scalar or of each layer. With tokens, the line is their mean and the
-            band their range; with seeds, the line is their mean, and the error bars, of two seeds
-            or more, their standard deviation (of n - 1 degrees of freedom).
+        result: DataArray of dims `(layer, l2[, token][, seed])`, accuracies in [0, 1]; `l2` may
+            be a coordinate of a scalar or of each layer. With tokens, the line is their mean and
+            the band their range; with seeds, the line is their mean, and the error bars, of two
+            seeds or more, their standard deviation (of n - 1 degrees of freedom).
         label: name of the model in the legend; the attribute `model` if None.
 
     Returns:
@@ -126,7 +126,7 @@ def plot_probe_variants(results, ax=None):
 
     Args:
         results: dict from label, "model: variant", such as "ViT-CLS: first token", to DataArray
-            of dims (layer[, seed]), accuracies in [0, 1].
+            of dims `(layer[, seed])`, accuracies in [0, 1].
 
     Returns:
         The axes: a colour per model, a line style and marker per variant, the same in all models.

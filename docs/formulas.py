@@ -1,0 +1,15 @@
+"""A hook of MkDocs: fences of `math` become MathML, which browsers draw without a script."""
+
+from latex2mathml.converter import convert
+
+
+def on_config(config):
+    fences = [{"name": "math", "class": "math", "format": as_mathml}]
+    config.mdx_configs.setdefault("pymdownx.superfences", {})["custom_fences"] = fences
+    return config
+
+
+def as_mathml(source, language, css_class, options, markdown, **more):
+    """The formulas of a fence, each line by itself."""
+    lines = [line for line in source.splitlines() if line.strip()]
+    return "".join(f"<p>{convert(line, display='block')}</p>" for line in lines)

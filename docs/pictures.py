@@ -1,0 +1,409 @@
+"""Draws the pictures of the documentation: small models are trained, measured and drawn.
+
+Run it in the root of a checkout: `python docs/pictures.py`, or with the names of some pictures.
+The models are kept in `runs/docs/` and are not trained twice; the pictures lie in
+`docs/pictures/`.
+"""
+
+import argparse
+import os
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import keras
+import matplotlib.pyplot as plt
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+from picture_models import (
+    EPOCHS,
+    VIT,
+    blocks,
+    digits,
+    shapes,
+    shapes_vit,
+    sums,
+    test_images,
+    trained,
+    weights,
+)
+from PIL import Image
+
+import vit_tf
+from vit_tf import analysis
+
+PICTURES = Path(__file__).resolve().parent / "pictures"
+DPI, LARGE = 76, 55_000  # bytes
+
+
+@cache
+def mean(name="vit"):
+    return analysis.mean_attention(weights(name), test_images())
+
+
+def cka():
+    return analysis.plot_cka(analysis.cka(sums("vit"), test_images()))
+
+
+def cka_two_models():
+    return analysis.plot_cka(analysis.cka(sums("vit"), test_images(), sums("bit")))
+
+
+def cka_beside():
+    results = {name: analysis.cka(sums(of), test_images()) for name, of in TITLES.items()}
+    return analysis.plot_cka_beside(results)
+
+
+def counterparts():
+    fresh = vit_tf.submodel(vit_tf.fresh_copy(trained("vit")), "embedding", "*/sum")
+    others = {"average pooling": sums("gap"), "before the training": fresh}
+    results = {
+        label: analysis.counterparts(analysis.cka(sums("vit"), test_images(), other))
+        for label, other in others.items()
+    }
+    return analysis.plot_counterparts(results)
+
+
+def matches():
+    return analysis.plot_matches(analysis.cka(blocks("vit"), test_images(), blocks("gap")))
+
+
+def head_similarity():
+    vit = vit_tf.submodel(trained("vit"), "block00/attention/weights", "block00/attention/heads")
+    bit = vit_tf.submodel(trained("bit"), "root", "stage1/*/sum")
+    return analysis.plot_head_similarity(analysis.head_similarity(vit, bit, test_images()))
+
+
+def last_layer_cka():
+    models = {title: vit_tf.submodel(trained(of), "norm") for title, of in TITLES.items()}
+    return analysis.plot_last_layer_cka(analysis.last_layer_cka(models, test_images()))
+
+
+def depth_cka():
+    features = vit_tf.submodel(trained("vit"), "*norm")
+    return analysis.plot_cka(analysis.depth_cka(features, test_images()))
+
+
+def residual_cka():
+    features = vit_tf.submodel(trained("vit"), "*/attention/skip", "*/attention/branch")
+    return analysis.plot_cka(analysis.residual_cka(features, test_images()))
+
+
+def localization():
+    features = vit_tf.submodel(trained("vit"), "block05/mlp/sum")
+    return analysis.plot_localization(analysis.localization(features, test_images()))
+
+
+def formation():
+    train, test = digits("train", "test", take=320)
+    keras.utils.set_random_seed(0)
+    model = vit_tf.ViT((32, 32, 3), **VIT)
+    features = vit_tf.submodel(model, "embedding", "*mlp/sum")
+    recorder = analysis.FormationRecorder(features, test, every=2, probes=(train, test, 10))
+    vit_tf.Recipe(epochs=12).compile(model, steps_per_epoch=8)
+    model.fit(train, epochs=12, verbose=0, callbacks=[recorder])
+    return analysis.plot_formation(recorder.result)
+
+
+def attention_distance():
+    distance = analysis.attention_distance(weights("vit"), test_images())
+    return analysis.plot_attention_distance(distance)
+
+
+def distance_by_depth():
+    results = {
+        title: analysis.mean_distance(mean(of), units="unit")
+        for title, of in TITLES.items()
+        if of != "bit"
+    }
+    return analysis.plot_distance_by_depth(results)
+
+
+LAYERS = ["block00/attention/weights", "block02/attention/weights", "block05/attention/weights"]
+
+
+def attention_maps():
+    return analysis.plot_attention_maps(analysis.attention_maps(mean()), layers=LAYERS)
+
+
+def aligned_attention():
+    aligned = analysis.aligned_attention(mean())
+    return analysis.plot_aligned_attention(aligned, layers=LAYERS)
+
+
+def attention_offset():
+    offset = analysis.attention_offset(analysis.aligned_attention(mean()))
+    return analysis.plot_offsets(offset)
+
+
+def head_classes():
+    """Heads that are made for it, since minutes of training make all heads global."""
+    grid = vit_tf.TokenGrid(8, 8, prefix=0, stride=4)
+    places = np.stack(np.divmod(np.arange(64), 8), axis=1)
+    rows, columns = np.moveaxis(places[None] - places[:, None], -1, 0)  # from query to key
+    scores = {
+        "own token": -9.0 * np.hypot(rows, columns),
+        "around": -0.5 * (rows**2 + columns**2),
+        "to the left": -9.0 * np.hypot(rows, columns + 1),
+        "row": -9.0 * abs(rows),
+        "everywhere": np.zeros((64, 64)),
+    }
+    shares = np.stack([np.exp(score) for score in scores.values()])
+    weights = shares / shares.sum(axis=-1, keepdims=True)
+
+    def features(images):
+        constructed = tf.constant(weights, tf.float32)
+        return {"constructed/weights": tf.repeat(constructed[None], tf.shape(images)[0], axis=0)}
+
+    known = analysis.mean_attention(features, np.zeros((4, 32, 32, 3), "float32"), grid)
+    return analysis.plot_head_classes(analysis.head_classes(known))
+
+
+def attention_patterns():
+    patterns = analysis.attention_patterns(weights("vit"), test_images())
+    return analysis.plot_attention_patterns(patterns)
+
+
+def rollout():
+    features = vit_tf.submodel(trained("vit"), "*/weights", "*/skip", "*/sum")
+    return analysis.plot_rollout(analysis.attention_rollout(features, test_images()))
+
+
+def saliency():
+    results = {
+        label: analysis.attention_saliency(
+            vit_tf.submodel(model, "*/weights"), (shapes()["image"], shapes()["mask"])
+        )
+        for label, model in both(shapes_vit()).items()
+    }
+    return analysis.plot_saliency_iou(results, baselines=["untrained"])
+
+
+def both(model):
+    """A model beside the same with first weights."""
+    return {"trained": model, "untrained": vit_tf.fresh_copy(model)}
+
+
+def receptive_field():
+    images = next(iter(test_images().unbatch().batch(64)))[0]
+    fields = {
+        "ViT": analysis.receptive_field(blocks("vit"), images),
+        "BiT": analysis.receptive_field(blocks("bit"), images),
+    }
+    chosen = []
+    for name, field in fields.items():
+        some = field.isel(layer=[0, len(field["layer"]) // 2, -1])
+        layers = [f"{name}: {layer}" for layer in some["layer"].values]
+        chosen.append(some.assign_coords(layer=layers))
+    return analysis.plot_receptive_field(xr.concat(chosen, "layer"))
+
+
+def skip_ratio():
+    features = vit_tf.submodel(trained("vit"), "*/skip", "*/branch")
+    return analysis.plot_skip_ratio(analysis.skip_ratio(features, test_images()))
+
+
+def skip_ratio_lines():
+    results = {
+        title: analysis.skip_ratio(
+            vit_tf.submodel(trained(of), "*/skip", "*/branch"), test_images()
+        )
+        for title, of in TITLES.items()
+    }
+    return analysis.plot_skip_ratio_lines(results)
+
+
+def patch_filters():
+    return analysis.plot_patch_filters(analysis.patch_filters(trained("vit").patch_kernel, 14))
+
+
+def position_similarity():
+    vit = trained("vit")
+    similarity = analysis.position_similarity(vit.position_embedding, vit.token_grid)
+    return analysis.plot_position_similarity(similarity)
+
+
+def ridge_probe():
+    train, held_out, test = digits("train", "validation", "test", batch_size=64)
+    axes = None
+    for title, of in TITLES.items():
+        score = analysis.fit_ridge_probe(sums(of), train, 10, l2=(0.1, 10.0, 1000.0))
+        chosen = analysis.select_l2(score(held_out), score(test))
+        axes = analysis.plot_ridge_probe(chosen, axes, label=title)
+    return axes
+
+
+def probe_map():
+    train, test = digits("train", "test", batch_size=64)
+    accuracy = analysis.ridge_probe(blocks("vit"), train, test, 10, l2=(10.0,), tokens="each")
+    layers = ["block00/mlp/sum", "block02/mlp/sum", "block05/mlp/sum"]
+    return analysis.plot_probe_map(accuracy.sel(l2=10.0), layers=layers)
+
+
+def probe_variants():
+    train, test = digits("train", "test", batch_size=64)
+    results = {
+        f"ViT-CLS: {tokens}": analysis.ridge_probe(
+            blocks("vit"), train, test, 10, l2=(10.0,), tokens=tokens
+        ).sel(l2=10.0)
+        for tokens in ("cls", "spatial", "all")
+    }
+    return analysis.plot_probe_variants(results)
+
+
+def linear_probe():
+    train, test = digits("train", "test", batch_size=64)
+    return analysis.plot_linear_probe(analysis.linear_probe(blocks("vit"), train, test, 10))
+
+
+def knn():
+    train, test = digits("train", "test", batch_size=64)
+    features = {
+        "trained": blocks("vit"),
+        "untrained": vit_tf.submodel(vit_tf.fresh_copy(trained("vit")), "*mlp/sum"),
+        "noise": analysis.gaussian_like(blocks("vit")),
+    }
+    results = {label: analysis.knn_accuracy(of, train, test, 10) for label, of in features.items()}
+    return analysis.plot_knn(results, baselines=["untrained", "noise"])
+
+
+def clustering():
+    results = {
+        title: analysis.clustering(
+            blocks(of), test_images(), tokens="spatial" if of != "vit" else "cls"
+        )
+        for title, of in TITLES.items()
+    }
+    return analysis.plot_clustering(results)
+
+
+def object_clustering():
+    masks = shapes()["parts"]
+    parts = np.stack([masks == 1, masks == 2], axis=1)
+    labels = np.stack([2 * shapes()["label"], 2 * shapes()["label"] + 1], axis=1)
+    results = {
+        label: analysis.object_clustering(
+            vit_tf.submodel(model, "embedding", "*mlp/sum"), (shapes()["image"], parts, labels)
+        )
+        for label, model in both(shapes_vit()).items()
+    }
+    return analysis.plot_clustering(results, baselines=["untrained"])
+
+
+def retrieval():
+    images, labels = shapes()["image"], shapes()["label"]
+    truth = [
+        {
+            "easy": np.flatnonzero(labels[16:] == label),
+            "hard": np.empty(0, int),
+            "junk": np.empty(0, int),
+        }
+        for label in labels[:16]
+    ]
+    results = {}
+    for name, model in both(shapes_vit()).items():
+        features = vit_tf.submodel(model, "*mlp/sum")
+        queries = (images[:16], np.arange(16))
+        results[name] = analysis.retrieval(features, queries, images[16:], truth)
+    return analysis.plot_retrieval(results, baselines=["untrained"])
+
+
+def label_propagation():
+    videos = vit_tf.data.load_shape_videos(8, num_frames=8, image_size=64)
+    pairs = list(zip(videos["image"], videos["index"], strict=True))
+    results = {
+        label: analysis.label_propagation(vit_tf.submodel(model, "embedding", "*mlp/sum"), pairs)
+        for label, model in both(shapes_vit()).items()
+    }
+    return analysis.plot_propagation(results, baselines=["untrained"])
+
+
+def keypoints():
+    pairs = vit_tf.data.load_shape_pairs(64, image_size=64)
+    results = {
+        label: analysis.keypoint_correspondence(
+            vit_tf.submodel(model, "embedding", "*mlp/sum"), pairs
+        )
+        for label, model in both(shapes_vit()).items()
+    }
+    return analysis.plot_keypoints(results, baselines=["untrained"])
+
+
+def dense_features():
+    """Three principal components of dense features, as colours, beside the image."""
+    image = shapes()["image"][:4]
+    features = vit_tf.submodel(shapes_vit(), "block01/mlp/sum")
+    dense = analysis.dense_features(features, image)["block01/mlp/sum"]
+    flat = dense.reshape(-1, dense.shape[-1]) - dense.mean(axis=(0, 1, 2))
+    components = flat @ np.linalg.svd(flat, full_matrices=False)[2][:3].T
+    low, high = np.quantile(components, (0.02, 0.98), axis=0)
+    colours = ((components - low) / (high - low)).clip(0, 1).reshape(*dense.shape[:3], 3)
+    _, axes = plt.subplots(2, 4, figsize=(6, 3.2), layout="constrained")
+    for column, axis in enumerate(axes.T):
+        axis[0].imshow(image[column] / 2 + 0.5)
+        axis[1].imshow(colours[column])
+    for axis in axes.flat:
+        axis.set(xticks=[], yticks=[])
+    axes[0, 0].set_ylabel("image")
+    axes[1, 0].set_ylabel("dense features")
+    return axes
+
+
+def compute():
+    (test,), (train, _) = digits("test"), digits("train", "validation", batch_size=64)
+    labels = np.concatenate([batch for _, batch in test])
+    images = sum(len(batch) for _, batch in train)
+    flops, accuracy = [], []
+    for of in TITLES.values():
+        logits = trained(of).predict(test, verbose=0)
+        accuracy.append((logits.argmax(axis=1) == labels).mean())
+        flops.append(3 * vit_tf.count_flops(trained(of)) * images * EPOCHS[of])
+    table = xr.Dataset(
+        {"training_flops": ("run", flops), "test_accuracy": ("run", accuracy)},
+        coords={"run": list(TITLES), "family": ("run", ["ViT", "ViT", "BiT"])},
+    )
+    return analysis.plot_compute(table)
+
+
+TITLES = {"ViT-CLS": "vit", "ViT-GAP": "gap", "BiT": "bit"}
+DRAWN = (
+    cka, cka_two_models, cka_beside, counterparts, matches, head_similarity, last_layer_cka,
+    depth_cka, residual_cka, localization, formation, attention_distance, distance_by_depth,
+    attention_maps, aligned_attention, attention_offset, head_classes, attention_patterns,
+    rollout, saliency, receptive_field, skip_ratio, skip_ratio_lines, patch_filters,
+    position_similarity, ridge_probe, probe_map, probe_variants, linear_probe, knn, clustering,
+    object_clustering, retrieval, label_propagation, keypoints, dense_features, compute,
+)  # fmt: skip
+
+
+def save(draw):
+    """A picture as a PNG, of few colours if it would be large."""
+    axes = np.ravel(draw())
+    content = BytesIO()
+    axes[0].figure.savefig(content, dpi=DPI, bbox_inches="tight")
+    plt.close("all")
+    picture = Image.open(content).convert("RGB")
+    if content.tell() > LARGE:
+        picture = picture.quantize(256, dither=Image.Dither.NONE)
+    picture.save(PICTURES / f"{draw.__name__}.png", optimize=True)
+
+
+def main():
+    known = {draw.__name__: draw for draw in DRAWN}
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="pictures (default: all)")
+    names = parser.parse_args().names or list(known)
+    if unknown := sorted(set(names) - set(known)):
+        parser.error(f"Expected names among {', '.join(known)}. Received: {', '.join(unknown)}")
+    PICTURES.mkdir(exist_ok=True)
+    for name in names:
+        print(name, flush=True)
+        save(known[name])
+
+
+if __name__ == "__main__":
+    main()

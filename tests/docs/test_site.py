@@ -1,0 +1,124 @@
+"""The documentation is whole: every public name has its page, pages have their parts, it builds."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from paths import ROOT
+
+import vit_tf
+from vit_tf import analysis
+
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+MEASUREMENTS = sorted(DOCS.glob("measurements/*/*.md"))
+PARTS = ["Formula", "Code", "How to read it", "What goes wrong", "Cost", "Reference"]
+COMMAND = re.compile(r"python (scripts/\w+\.py)((?:[^\n`#\\|]|\\\n)*)")
+
+
+def calls_of(page):
+    """The names that a page explains, as its first lines tell: `vit_tf.NAME` or `analysis.NAME`."""
+    found = re.match(r"---\ncalls: (.*)\n---\n", page.read_text("utf-8"))
+    names = found[1].split() if found else []
+    return [name if "." in name else f"analysis.{name}" for name in names]
+
+
+def test_every_public_name_has_its_page():
+    explained = [name for page in PAGES for name in calls_of(page)]
+    assert len(explained) == len(set(explained))
+    modules = {"analysis", "data", "distribute"}  # whose guides hold a name or two for each
+    public = {f"analysis.{name}" for name in analysis.__all__}
+    public |= {f"vit_tf.{name}" for name in set(vit_tf.__all__) - modules}
+    assert set(explained) == public
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if calls_of(page)], ids=lambda p: p.stem)
+def test_a_page_names_what_it_explains(page):
+    text = page.read_text("utf-8").partition("---\n\n")[2]
+    for name in calls_of(page):
+        assert re.search(rf"\b{name.rpartition('.')[2]}\b", text), name
+
+
+def test_every_public_name_is_in_the_reference():
+    def listed(pages):
+        text = "\n".join((DOCS / "api" / f"{page}.md").read_text("utf-8") for page in pages)
+        return sorted(name.rpartition(".")[2] for name in re.findall(r"^::: (\S+)$", text, re.M))
+
+    rooms = ["similarity", "attention", "flow", "probes", "objects", "engine", "plots", "report"]
+    assert listed(rooms) == sorted(analysis.__all__)
+    modules = {"analysis", "data", "distribute"}
+    assert listed(["vit_tf"]) == sorted(set(vit_tf.__all__) - modules)
+    assert listed(["data"]) == sorted(vit_tf.data.__all__)
+    assert listed(["distribute"]) == sorted(vit_tf.distribute.__all__)
+
+
+@pytest.mark.parametrize("page", MEASUREMENTS, ids=lambda p: p.stem)
+def test_a_measurement_has_all_parts(page):
+    text = page.read_text("utf-8")
+    assert re.findall(r"^## (.*)$", text, re.M) == PARTS
+    assert "```math\n" in text and "](../../pictures/" in text
+    assert re.search(r"^\*\*.*\?\*\*$", text, re.M)  # the question
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 24
+
+
+def test_pictures_are_drawn_by_the_script_shown_and_small():
+    drawn = re.search(r"^DRAWN = \((.*?)^\)", (DOCS / "pictures.py").read_text(), re.S | re.M)[1]
+    names = re.findall(r"\w+", drawn)
+    shown = {
+        name for page in PAGES for name in re.findall(r"pictures/(\w+)\.png", page.read_text())
+    }
+    kept = {path.stem: path.stat().st_size for path in (DOCS / "pictures").glob("*.png")}
+    assert sorted(names) == sorted(kept) == sorted(shown)
+    assert max(kept.values()) < 60_000
+
+
+def test_the_readme_is_short_and_its_links_lead_to_files():
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert len(text.splitlines()) <= 150
+    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        assert link.startswith("https://") or (ROOT / link).exists(), link
+
+
+@pytest.fixture(scope="module")
+def flags():
+    """Function from a script to the options that its help names."""
+    known = {}
+
+    def of(script):
+        if script not in known:
+            command = [sys.executable, script, "--help"]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+            known[script] = set(re.findall(r"--[a-z][\w-]*", done.stdout))
+        return known[script]
+
+    return of
+
+
+@pytest.mark.slow
+def test_commands_have_the_options_that_are_written(flags):
+    seen = 0
+    for page in [ROOT / "README.md", *PAGES]:
+        for script, rest in COMMAND.findall(page.read_text("utf-8")):
+            for option in re.findall(r"(?<!\S)--[a-z][\w-]*", rest):
+                assert option in flags(script), (page.name, script, option)
+                seen += 1
+    assert seen > 20
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_warnings(tmp_path):
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    page = (tmp_path / "site/measurements/similarity/cka/index.html").read_text("utf-8")
+    assert "<mfrac>" in page
+    reference = (tmp_path / "site/api/similarity/index.html").read_text("utf-8")
+    assert "Minibatch CKA between all layers" in reference
+    for path in (tmp_path / "site").rglob("*.html"):
+        outside = re.findall(
+            r"<(?:script|link|img)[^>]+(?:src|href)=\"?https?://[^\s>]+", path.read_text()
+        )
+        assert not [tag for tag in outside if "canonical" not in tag], path
