@@ -328,6 +328,7 @@
       return node;
     };
     holder.replaceChildren();
+    if (names.length < 2) return;
     const high = Math.max(...series.flatMap((line) => line.values.filter(Number.isFinite)), 0) || 1;
     const x = (index) => left + ((width - left - 12) * index) / Math.max(1, names.length - 1);
     const y = (value) => height - bottom - ((height - bottom - 16) * value) / high;

@@ -130,7 +130,7 @@ def _hidden_attention(subject):
 def rollout(subject):
     """Attention followed through all layers."""
     model = subject.model
-    weights = model.weights or model.lacks("attention weights")
+    weights = model.weights or model.lacks("attention weights and skips among its layers")
     model.require_grid()
     blocks = tuple(tap.split("/")[0] + "/" for tap in weights)
     ends = ("/weights", "/skip", "/branch", "/sum")
@@ -141,7 +141,7 @@ def rollout(subject):
 def relevance(subject):
     """Gradient-weighted attention of each class that is explained."""
     model, scores = subject.model, subject.scores_tap
-    weights = model.weights or model.lacks("attention weights")
+    weights = model.weights or model.lacks("attention weights among its layers")
     features = model.features(*weights, scores)
     grid = model.require_grid()
     return gradient_attention(features, subject.images, subject.chosen, grid, scores)
