@@ -25,7 +25,7 @@ def test_relevance_is_that_of_autograd_in_torch(rng):
             positive = np.maximum((a * gradient)[0].detach().numpy(), 0).mean(axis=0)
             relevance = relevance + positive @ relevance
         found = result.values[example, place]
-        np.testing.assert_allclose(found, relevance, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found, relevance, rtol=1e-5, atol=1e-5)
         assert np.abs(relevance - np.eye(len(relevance))).max() > 1e-3
 
 

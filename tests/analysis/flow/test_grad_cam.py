@@ -37,7 +37,7 @@ def test_maps_are_those_of_autograd_in_torch(rng):
             cam = (gradient.mean((2, 3), keepdim=True) * maps).sum(1, keepdim=True).relu()
             large = functional.interpolate(cam, size=(12, 16), mode="bilinear", align_corners=False)
             found = result.sel(layer=layer).isel({"class": place})
-            np.testing.assert_allclose(found, large[:, 0].detach(), rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(found, large[:, 0].detach(), rtol=1e-5, atol=1e-6)
             assert found.max() > 0
 
 
@@ -52,7 +52,7 @@ def test_of_the_layer_before_an_average_and_a_head_it_is_the_class_activation_ma
     maps = vit_tf.submodel(model, "maps")(batch)["maps"].numpy()
     kernel = model.get_layer("logits").kernel.numpy()
     expected = np.maximum(np.einsum("erck,kn->enrc", maps, kernel) / 16, 0)
-    np.testing.assert_allclose(result[:, :, 0], expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(result[:, :, 0], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_layers_that_are_no_maps_are_named():

@@ -30,7 +30,7 @@ def test_smoothgrad_is_that_of_autograd_in_torch_on_the_same_noise(rng):
             for place, one in enumerate((4, 1)):
                 (gradient,) = torch.autograd.grad(logits[0, one], x, retain_graph=True)
                 expected[place] += gradient[0].numpy() / 3
-        np.testing.assert_allclose(result[example], expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(result[example], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_gradient_of_a_linear_score_is_its_kernel_whatever_the_noise(rng):
