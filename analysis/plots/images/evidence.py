@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ...engine.results import expect_array, expect_variable, layer_names
 from .. import style
 from ..layers import depth_axis, draw_lines
 from .overlay import draw_panels, pick
@@ -22,7 +23,7 @@ def plot_input_gradients(result, axes=None, image=None, example=0):
     Raises:
         ValueError: if the result is another, or has no such example.
     """
-    result = style.expect_array(result, ("example", "class", "row", "column", "channel"))
+    result = expect_array(result, ("example", "class", "row", "column", "channel"))
     maps = np.abs(pick(result, "example", example)[0]).sum("channel").values
     names = [f"class {position}" for position in result["class"].values]
     panels = [(name, image, one, None) for name, one in zip(names, maps, strict=True)]
@@ -43,10 +44,10 @@ def plot_grad_cam(result, axes=None, image=None, of=None, example=0):
     Raises:
         ValueError: if the result is another, or has no such class or example.
     """
-    result = style.expect_array(result, ("example", "class", "layer", "row", "column"))
+    result = expect_array(result, ("example", "class", "layer", "row", "column"))
     of = result["class"].values[0] if of is None else of
     chosen, _ = pick(pick(result, "example", example)[0], "class", of)
-    names = style.layer_names(result)
+    names = layer_names(result)
     panels = [(name, image, one, None) for name, one in zip(names, chosen.values, strict=True)]
     return draw_panels(panels, style.titled(f"Grad-CAM of class {of}", result), axes)
 
@@ -66,9 +67,9 @@ def plot_place_fields(result, place, axes=None, image=None, example=0):
     Raises:
         ValueError: if the result is another, or has no such place or example.
     """
-    result = style.expect_array(result, ("example", "layer", "place", "row", "column"))
+    result = expect_array(result, ("example", "layer", "place", "row", "column"))
     chosen, _ = pick(pick(result, "example", example)[0], "place", place)
-    names = style.layer_names(result)
+    names = layer_names(result)
     panels = [(name, image, one, None) for name, one in zip(names, chosen.values, strict=True)]
     title = style.titled(f"Effective receptive field of place {place}", result)
     return draw_panels(panels, title, axes, "√ of the share of the panel's maximum", np.sqrt)
@@ -89,12 +90,12 @@ def plot_logit_lens(result, ax=None, classes=None, example=0):
     Raises:
         ValueError: if the result is another, or has no such class or example.
     """
-    result = style.expect_array(result, ("example", "layer", "class"))
+    result = expect_array(result, ("example", "layer", "class"))
     scores, _ = pick(result, "example", example)
     best = np.argsort(-scores.values[-1], kind="stable")[:5]
     classes = scores["class"].values[best] if classes is None else classes
     lines = {(f"class {one}", ""): pick(scores, "class", one)[0] for one in classes}
-    ax = draw_lines(lines, [""], ["score"], ax)
+    ax = draw_lines(lines, {"": "score"}, ax)
     ax.set_ylabel("score by the model's own head")
     ax.set_title(style.titled("Classes that layers are read as", result))
     return ax
@@ -116,11 +117,11 @@ def plot_path_norms(result, ax=None, example=0):
     """
     dims = ("example", "layer", "token")
     norms = {
-        name: pick(style.expect_variable(result, name, dims), "example", example)[0]
+        name: pick(expect_variable(result, name, dims), "example", example)[0]
         for name in ("skip", "branch")
     }
     ax = style.new_axes(8, 4.2) if ax is None else ax
-    (depth, _) = depth_axis(ax, [style.layer_names(norm) for norm in norms.values()])
+    (depth, _) = depth_axis(ax, [layer_names(norm) for norm in norms.values()])
     for (name, norm), colour in zip(norms.items(), style.distinct_colours(2), strict=True):
         ax.fill_between(depth, norm.min("token"), norm.max("token"), color=colour, alpha=0.15)
         ax.plot(depth, norm.mean("token"), color=colour, marker="o", markersize=4, label=name)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ...engine.results import expect_array, expect_variable
 from .. import style
 from .overlay import draw_panels, grid_of, pick
 
@@ -24,7 +25,7 @@ def plot_attention_rows(result, query=None, axes=None, image=None, layer=None, e
         ValueError: if the result is another, or has no such query, layer or example.
     """
     dims = ("example", "layer", "head", "query", "key")
-    attention = style.expect_variable(result, "attention", dims)
+    attention = expect_variable(result, "attention", dims)
     rows, columns, prefix = grid_of(result)
     of_layer, layer = pick(pick(attention, "example", example)[0], "layer", layer)
     centre = prefix + (rows // 2) * columns + columns // 2
@@ -50,7 +51,7 @@ def plot_gradient_attention(result, axes=None, image=None, example=0):
     Raises:
         ValueError: if the result is another, or has no such example.
     """
-    result = style.expect_array(result, ("example", "class", "query", "key"))
+    result = expect_array(result, ("example", "class", "query", "key"))
     rows, columns, prefix = grid_of(result)
     of_example = pick(result, "example", example)[0].values
     read = of_example[:, 0] if prefix else of_example.mean(axis=1)
@@ -79,7 +80,7 @@ def plot_token_similarity(result, token, axes=None, images=None, layer=None, exa
         ValueError: if the result is another, or has no such token, layer or example.
     """
     dims = ("layer", "example", "token", "other_example", "other_token")
-    result = style.expect_array(result, dims)
+    result = expect_array(result, dims)
     rows, columns, _ = grid_of(result)
     of_layer, layer = pick(result, "layer", layer)
     of_token = pick(pick(of_layer, "example", example)[0], "token", token)[0]
