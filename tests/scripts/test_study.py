@@ -16,7 +16,6 @@ from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.judge import judge
 from vit_tf.analysis.study.plan import all_figures, choose_figures
 from vit_tf.analysis.study.plan import plan as plan_pictures
-from vit_tf.training import recipes
 
 
 def tiny_plans(options, num_classes):
@@ -58,7 +57,7 @@ def count_calls(monkeypatch, owner, name, fail_at=None):
 
 def test_a_stopped_study_goes_on_and_a_finished_one_does_nothing(study, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        trained = count_calls(patch, recipes, "train")
+        trained = count_calls(patch, vit_tf, "train")
         count_calls(patch, stream, "_results", fail_at=5)
         assert study.main(arguments(tmp_path)) == 130
         assert len(trained) == 2
@@ -67,7 +66,7 @@ def test_a_stopped_study_goes_on_and_a_finished_one_does_nothing(study, tmp_path
     assert not (tmp_path / "report.html").exists()
 
     with monkeypatch.context() as patch:
-        trained = count_calls(patch, recipes, "train")
+        trained = count_calls(patch, vit_tf, "train")
         assert study.main(arguments(tmp_path)) == 0
         assert not trained
     for name, time in kept.items():
@@ -108,7 +107,7 @@ def test_mistakes_are_one_line(study, tmp_path, capsys):
 
 
 def test_only_the_models_of_the_chosen_figures_are_trained(study, tmp_path, monkeypatch):
-    trained = count_calls(monkeypatch, recipes, "train")
+    trained = count_calls(monkeypatch, vit_tf, "train")
     assert study.main([*arguments(tmp_path), "--figures", "8,12"]) == 0
     assert len(trained) == 1
     assert not list((tmp_path / "results").glob("*bit*"))
