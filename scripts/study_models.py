@@ -131,9 +131,9 @@ def needed(plans, figures):
 
 # On two CPU cores: to trace and compile a training, for 1,000 images of 32 pixels in an epoch of a
 # transformer and of the ResNet, and for each model that is measured and for its pictures.
-COMPILING, MEASURING, DRAWING = 12, 25, 8
-PER_THOUSAND = {vit_tf.BiT: 5.0}
-OF_OTHERS = 1.6
+COMPILING, MEASURING, DRAWING = 20, 80, 15
+PER_THOUSAND = {vit_tf.BiT: 11.0}
+OF_OTHERS = 6.8
 
 
 def expected_seconds(plans, options):
