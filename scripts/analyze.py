@@ -68,11 +68,7 @@ def parse(arguments=None):
         raise ValueError("Expected at least one MODEL, or --list. Received: none")
     if options.prefix is not None and not options.patch_size:
         raise ValueError(f"Expected --patch-size with --prefix. Received: {options.prefix} alone")
-    for name, least in (("image_size", 1), ("patch_size", 1), ("prefix", 0), ("take_test", 4)):
-        value = getattr(options, name)
-        if value is not None and value < least:
-            flag = f"--{name.replace('_', '-')}"
-            raise ValueError(f"Expected {flag} to be at least {least}. Received: {value}")
+    common.require_at_least(options, image_size=1, patch_size=1, prefix=0, take_test=4)
     options.out = options.out or Path(f"analysis_{Path(options.data).name}")
     return options
 

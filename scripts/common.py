@@ -172,6 +172,15 @@ def add_training(parser, data, image_size):
     data("--batch-size", type=int, default=128, help="over all devices; 128 by default")
 
 
+def require_at_least(options, **least):
+    """Raises a `ValueError` for an option below its least value; those not given are let be."""
+    for name, bound in least.items():
+        value = getattr(options, name)
+        if value is not None and value < bound:
+            flag = f"--{name.replace('_', '-')}"
+            raise ValueError(f"Expected {flag} to be at least {bound}. Received: {value}")
+
+
 def given(options, names):
     """The options of these names that the user gave, as a dict."""
     values = {name: getattr(options, name, None) for name in names}

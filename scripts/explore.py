@@ -64,13 +64,7 @@ def _check(options):
     """Raises a `ValueError` for values that no model has use for."""
     if options.prefix is not None and not options.patch_size:
         raise ValueError(f"Expected --patch-size with --prefix. Received: {options.prefix} alone")
-    for name, least in (("image_size", 1), ("patch_size", 1), ("prefix", 0), ("samples", 1)):
-        value = getattr(options, name)
-        if value is not None and value < least:
-            flag = f"--{name.replace('_', '-')}"
-            raise ValueError(f"Expected {flag} to be at least {least}. Received: {value}")
-    if options.noise < 0:
-        raise ValueError(f"Expected --noise to be at least 0. Received: {options.noise}")
+    common.require_at_least(options, image_size=1, patch_size=1, prefix=0, samples=1, noise=0)
     for image in options.images:
         if not os.path.isfile(image):
             raise ValueError(f"Expected IMAGE to be an image file. Received: {image!r}, no file")

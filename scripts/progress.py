@@ -49,6 +49,6 @@ class Progress:
 
         callback = keras.callbacks.LambdaCallback(
             on_epoch_begin=lambda epoch, logs=None: epochs.update(done=epoch),
+            on_train_batch_end=tell,
         )
-        callback.on_train_batch_end = tell
         return callback

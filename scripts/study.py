@@ -70,8 +70,7 @@ def parse(arguments):
             "Expected --image-size to be a multiple of 8 from 16 on. "
             f"Received: {options.image_size}"
         )
-    if options.seeds < 1:
-        raise ValueError(f"Expected --seeds to be at least 1. Received: {options.seeds}")
+    common.require_at_least(options, seeds=1)
     for name, default in (DIGITS if options.data == "digits" else OTHERS).items():
         if getattr(options, name) is None:
             setattr(options, name, default)

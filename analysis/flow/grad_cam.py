@@ -4,8 +4,10 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.names import listed
+
 from ..engine.features import class_gradients
-from ..engine.results import listed, provenance, require_finite
+from ..engine.results import provenance, require_finite
 from ..engine.stream import collect
 
 

@@ -1,13 +1,6 @@
 """One self-contained page of single images, whose patches answer to mouse, keys and touch."""
 
-import base64
-import hashlib
-import json
-from pathlib import Path
-
-from vit_tf.files import write_whole
-
-from .page import make_template, resource
+from .page import as_json, write_page
 
 
 def write_explore_page(path, *, title, introduction, payload, shown, size, left_out, facts):
@@ -25,19 +18,15 @@ def write_explore_page(path, *, title, introduction, payload, shown, size, left_
     Returns:
         The path written.
     """
-    path, script = Path(path), resource("explore.js")
-    text = json.dumps(payload, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    page = make_template("explore.html").render(
+    return write_page(
+        path,
+        "explore",
+        True,
         title=title,
         introduction=introduction,
-        style=resource("explore.css"),
-        script=script,
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        payload=text,
+        payload=as_json(payload),
         shown=shown,
         size=size,
         left_out=list(left_out),
         facts=dict(facts),
     )
-    write_whole(path, lambda partial: partial.write_text(page, encoding="utf-8"))
-    return path

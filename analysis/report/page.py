@@ -101,13 +101,12 @@ def write_report(
     if len(set(names)) < len(names):
         raise ValueError(f"Expected figures of different names. Received: {names}")
     live = any(figure["interactive"] for section in sections for figure in section["figures"])
-    script = resource("report.js") if live else ""
-    page = make_template("report.html").render(
+    return write_page(
+        path,
+        "report",
+        live,
         title=title,
         introduction=introduction,
-        style=resource("report.css"),
-        script=script,
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         differences=[_compared(one) for one in differences],
         compared=sum(bool(one.sentences) for one in differences),
         differing=sum(one.differs > 0 for one in differences),
@@ -118,8 +117,34 @@ def write_report(
         timings=_table(timings),
         provenance=dict(provenance or {}),
     )
+
+
+def write_page(path, name, live, **values):
+    """Write a page of the template, style and script of a name, whole or not at all; its path.
+
+    Args:
+        path: where to write the HTML.
+        name: of the files of this folder, `"report"`.
+        live: whether the page has its script, the only one that it may run.
+        **values: what the template shows.
+    """
+    script = _resource(f"{name}.js") if live else ""
+    digest = hashlib.sha256(script.encode()).digest()
+    page = _template(f"{name}.html").render(
+        style=_resource(f"{name}.css"),
+        script=script,
+        script_hash=base64.b64encode(digest).decode(),
+        **values,
+    )
+    path = Path(path)
     write_whole(path, lambda partial: partial.write_text(page, encoding="utf-8"))
     return path
+
+
+def as_json(payload):
+    """A payload as JSON that may stand in a page: its `<` close no element."""
+    text = json.dumps(payload, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")
 
 
 def in_frame(path):
@@ -131,18 +156,22 @@ def in_frame(path):
     )
 
 
-def make_template(name):
+def _template(name):
     """The Jinja template of a file of this folder."""
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(_resource),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters.update(shown=_shown, listed=_listed, paragraphs=_paragraphs)
-    return environment.from_string(resource(name))
+    return environment.get_template(name)
 
 
-def resource(name):
+def _resource(name):
     """The text of a file of this folder."""
     return (files(__package__) / name).read_text("utf-8")
 
@@ -160,7 +189,7 @@ def _embed(figure, folder):
         parts = urlsplit(link)
         if parts.scheme or parts.netloc or PurePosixPath(link).is_absolute():
             raise ValueError(f"Expected a link relative to the report. Received: {link!r}")
-    payload = json.dumps(list(figure.interactive), allow_nan=False).replace("<", "\\u003c")
+    payload = as_json(list(figure.interactive))
     shown = {**vars(figure), "payload": payload, "data": ""}
     if figure.png is None:
         return shown

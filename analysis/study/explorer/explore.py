@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+import vit_tf
 from vit_tf.names import joined
 from vit_tf.preprocessing import Preprocessing
 
@@ -143,7 +144,10 @@ def write_exploration(path, opened, subject, names, results, left_out):
         | {
             "images": listed,
             "expects": opened.expects.describe(),
-            "versions": [f"{p} {version(p)}" for p in ("vit_tf", "tensorflow", "keras")],
+            "versions": [
+                f"vit_tf {vit_tf.__version__}",
+                *(f"{package} {version(package)}" for package in ("tensorflow", "keras")),
+            ],
         },
     )
     return Exploration(written, results, left_out)
