@@ -24,18 +24,15 @@ Examples:
 """
 
 import logging
-import os
 import sys
 import time
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("MPLBACKEND", "Agg")
+if not __package__:  # started by its path: the package is that of its own checkout
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import common
-import image_values
-import reporting
-from own_modules import add_imports
+from vit_tf.scripts import common, image_values, reporting
+from vit_tf.scripts.own_modules import add_imports
 
 log = logging.getLogger("vit_tf.analyze")
 
@@ -89,10 +86,9 @@ def run(options):
 
 def analyze(figures, options):
     """Measure what these figures show, draw them and write the report."""
-    import analyze_models
-
     from vit_tf.analysis.study.assemble import write_figures
     from vit_tf.names import joined
+    from vit_tf.scripts import analyze_models
 
     description = common.describe_data(options)
     with reporting.strategy_in(options.out, options.strategy):

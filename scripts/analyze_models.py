@@ -6,8 +6,6 @@ import zipfile
 from importlib import import_module
 from pathlib import Path
 
-import common
-import image_values
 import xarray as xr
 
 import vit_tf
@@ -22,6 +20,7 @@ from vit_tf.analysis.study.opening import (
 )
 from vit_tf.checkpoints.names import fetch
 from vit_tf.preprocessing import Preprocessing
+from vit_tf.scripts import common, image_values
 from vit_tf.training.evaluation import match_classes, top_k_accuracy
 
 log = logging.getLogger("vit_tf.analyze")

@@ -11,16 +11,14 @@ Examples:
     python scripts/benchmark.py --what growth --out growth.png
 """
 
-import importlib
-import os
 import sys
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("MPLBACKEND", "Agg")
+if not __package__:  # started by its path: the package is that of its own checkout
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import common
-from benchmarks import contest
+from vit_tf.scripts import common
+from vit_tf.scripts.benchmarks import contest
 
 CONTESTS = (
     "cka",
@@ -62,7 +60,7 @@ def run(options):
     """List, or measure and print the table."""
     if options.list:
         for name in CONTESTS:
-            print(f"{name:14} {importlib.import_module(f'benchmarks.{name}').CONTEST.title}")
+            print(f"{name:14} {contest.contest_of(name).title}")
         print(f"{'growth':14} time and memory against images, activations, tokens and replicas")
         return
     rows = []
@@ -93,7 +91,7 @@ def describe(found, runs, absent, wanted):
 
 def grow(path):
     """Draws the growth; rows of the table that tell the largest size beside the smallest."""
-    from benchmarks import growth
+    from vit_tf.scripts.benchmarks import growth
 
     found = growth.measure(say)
     growth.plot(found, path)

@@ -11,15 +11,10 @@ import sys
 import threading
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# The scripts of a checkout run its own package, whichever other one is installed.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from own_modules import import_modules
-
 # Here and in every script what needs TensorFlow is imported where it is used, so that it is parsed
 # first: mistakes and --help are answered at once.
 import vit_tf
+from vit_tf.scripts.own_modules import import_modules
 
 # Where each strategy of `vit_tf.distribute` trains.
 STRATEGIES = {

@@ -18,18 +18,16 @@ Examples:
 import csv
 import json
 import math
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("MPLBACKEND", "Agg")
-
-import common
-from own_modules import add_imports
+if not __package__:  # started by its path: the package is that of its own checkout
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
+from vit_tf.scripts import common
+from vit_tf.scripts.own_modules import add_imports
 
 
 @dataclass(frozen=True)

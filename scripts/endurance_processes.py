@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-import endurance_files as files
+from vit_tf.scripts import endurance_files as files
 
 SCRIPTS = Path(__file__).parent
 PATIENCE = 600  # seconds that a run may take

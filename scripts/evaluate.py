@@ -16,17 +16,15 @@ Examples:
     python scripts/evaluate.py mobilenet.keras --data photos/ --few-shot 5 --tap out_relu --no-head
 """
 
-import os
 import sys
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
-import common
-import image_values
-from own_modules import add_imports
+if not __package__:  # started by its path: the package is that of its own checkout
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
+from vit_tf.scripts import common, image_values
+from vit_tf.scripts.own_modules import add_imports
 
 STILL_SCORES = "its scores hardly differ between images: does it expect other values? See --range"
 

@@ -21,12 +21,11 @@ import sys
 import time
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("MPLBACKEND", "Agg")
+if not __package__:  # started by its path: the package is that of its own checkout
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import common
-import image_values
-from own_modules import add_imports
+from vit_tf.scripts import common, image_values
+from vit_tf.scripts.own_modules import add_imports
 
 
 def main(arguments=None):
@@ -76,9 +75,8 @@ def _check(options):
 
 def run(options):
     """Open, measure, write the page."""
-    import analyze_models
-
     from vit_tf import analysis
+    from vit_tf.scripts import analyze_models
 
     start = time.perf_counter()
     model = analyze_models.open_any(options.model)

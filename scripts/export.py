@@ -16,20 +16,19 @@ Examples:
     python scripts/export.py vit.keras --list
 """
 
-import os
 import shutil
 import sys
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+if not __package__:  # started by its path: the package is that of its own checkout
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import common
-import image_values
 import numpy as np
-from own_modules import add_imports
 
 import vit_tf
 from vit_tf.files import PARTIAL
+from vit_tf.scripts import common, image_values
+from vit_tf.scripts.own_modules import add_imports
 
 
 def main(arguments=None):

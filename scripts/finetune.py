@@ -18,16 +18,15 @@ Examples:
 
 import argparse
 import dataclasses
-import os
 import sys
+from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
-import common
-import image_values
-from own_modules import add_imports
+if not __package__:  # started by its path: the package is that of its own checkout
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
+from vit_tf.scripts import common, image_values
+from vit_tf.scripts.own_modules import add_imports
 
 SPLITS = ("train", "validation", "test")
 

@@ -17,17 +17,17 @@ Examples:
         --batch-size 512 --strategy mirrored --mixed-precision --out runs/masked_s16
 """
 
-import os
 import sys
+from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+if not __package__:  # started by its path: the package is that of its own checkout
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import common
 import numpy as np
-import training_options
-from training_options import SMALL_VIT
 
 import vit_tf
+from vit_tf.scripts import common, training_options
+from vit_tf.scripts.training_options import SMALL_VIT
 
 MODEL = (*SMALL_VIT, "pooling", "dropout_rate", "without_skips")
 RECIPE = ("epochs", "learning_rate", "warmup_epochs", "schedule", "weight_decay", "clip_norm")

@@ -9,10 +9,8 @@ from datetime import date
 from functools import partial
 from importlib.metadata import version
 
-import annotations
-import common
-
 import vit_tf
+from vit_tf.scripts import annotations, common
 from vit_tf.training.locks import only_process
 
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other than the digits

@@ -18,16 +18,14 @@ Examples:
 """
 
 import logging
-import os
 import sys
 import time
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("MPLBACKEND", "Agg")
+if not __package__:  # started by its path: the package is that of its own checkout
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import common
-import reporting
+from vit_tf.scripts import common, reporting
 
 log = logging.getLogger("vit_tf.study")
 
@@ -94,10 +92,9 @@ def run(options):
 
 def make_study(figures, options):
     """Train what these figures need, measure, draw and write the report."""
-    import study_models
-    from progress import Progress
-
     from vit_tf.analysis.study.assemble import write_figures
+    from vit_tf.scripts import study_models
+    from vit_tf.scripts.progress import Progress
 
     description = common.describe_data(options)
     options.sizes = reporting.subset_sizes(options, description)

@@ -8,7 +8,6 @@ import time
 from functools import cache, cached_property, partial
 from pathlib import Path
 
-import common
 import keras
 import tensorflow as tf
 
@@ -18,6 +17,7 @@ from vit_tf.analysis.engine.store import fingerprint
 from vit_tf.analysis.study.models import StudyModel, slug
 from vit_tf.analysis.study.opening import baselines_of
 from vit_tf.names import joined
+from vit_tf.scripts import common
 from vit_tf.training import checkpointing
 
 log = logging.getLogger("vit_tf.study")

@@ -19,16 +19,15 @@ Examples:
 """
 
 import dataclasses
-import os
 import sys
+from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
-import common
-import training_options
-from training_options import SMALL_VIT
+if not __package__:  # started by its path: the package is that of its own checkout
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
+from vit_tf.scripts import common, training_options
+from vit_tf.scripts.training_options import SMALL_VIT
 
 SMALL_BIT = {"units": (1, 1, 1), "width_factor": 0.5}
 SMALL_MIXER = {"patch_size": 4, "num_layers": 6, "hidden_dim": 64}

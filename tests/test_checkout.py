@@ -13,11 +13,8 @@ from paths import ROOT
 
 import vit_tf
 
-# Those that start other scripts only, in processes of their own, read no package.
 DOORS = [
-    path.name
-    for path in sorted((ROOT / "scripts").glob("*.py"))
-    if "__main__" in path.read_text() and not path.name.startswith("endurance")
+    path.name for path in sorted((ROOT / "scripts").glob("*.py")) if "__main__" in path.read_text()
 ]
 
 # What setuptools writes for an editable install: a last finder with a folder for each package.
@@ -32,7 +29,8 @@ if install == "editable":
     class Finder:
         @staticmethod
         def find_spec(name, path=None, target=None):
-            places = {"vit_tf": "vit_tf", "vit_tf.analysis": "analysis"}
+            places = {"vit_tf": "vit_tf"}
+            places |= {f"vit_tf.{part}": part for part in ("analysis", "scripts")}
             if name in places:
                 return spec_from_file_location(name, f"{folder}/{places[name]}/__init__.py")
     sys.meta_path.append(Finder)
@@ -64,10 +62,12 @@ if script:
 else:
     import vit_tf
 
-package, analysis = find_spec("vit_tf"), find_spec("vit_tf.analysis")
+package = find_spec("vit_tf")
+analysis, scripts = find_spec("vit_tf.analysis"), find_spec("vit_tf.scripts")
 print(json.dumps({
     "vit_tf": package.origin,
     "analysis": analysis and analysis.origin,
+    "scripts": scripts and scripts.origin,
     "inside": analysis and list(analysis.submodule_search_locations),
     "light": not {"tensorflow", "keras"} & set(sys.modules) or bool(script),
 }))
@@ -83,7 +83,8 @@ def folders(tmp_path_factory):
             unwanted = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / part, root / clone / part, ignore=unwanted)
     shutil.copytree(root / "a" / "vit_tf", root / "site" / "vit_tf")
-    shutil.copytree(root / "a" / "analysis", root / "site" / "vit_tf" / "analysis")
+    for part in ("analysis", "scripts"):
+        shutil.copytree(root / "a" / part, root / "site" / "vit_tf" / part)
     (root / "empty").mkdir()
     return root
 
@@ -100,6 +101,7 @@ def found(folders, install, where, script=""):
 def assert_one(places, vit_tf_folder, analysis_folder):
     assert places["vit_tf"] == str(vit_tf_folder / "__init__.py")
     assert places["analysis"] == str(analysis_folder / "__init__.py")
+    assert places["scripts"] == str(analysis_folder.parent / "scripts" / "__init__.py")
     assert places["inside"] == [str(analysis_folder)]
     assert places["light"]
 

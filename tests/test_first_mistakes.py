@@ -1,6 +1,5 @@
 """The commonest first mistakes are answered by one line that says what to do."""
 
-import evaluate
 import keras
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ import tensorflow as tf
 import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.probes.few_shot import few_shot
+from vit_tf.scripts import evaluate
 from vit_tf.training.evaluation import top_k_accuracy
 
 IMAGES = np.random.default_rng(0).normal(size=(8, 8, 8, 3)).astype("float32")

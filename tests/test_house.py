@@ -11,12 +11,13 @@ from paths import ROOT
 
 ANALYSIS = ROOT / "analysis"
 SOURCES = [path for folder in ("analysis", "vit_tf") for path in (ROOT / folder).rglob("*.py")]
+SCRIPTS = list((ROOT / "scripts").rglob("*.py"))
 
 
 def package_of(path):
     """The parts of a file's package, below `vit_tf`."""
     parts = path.relative_to(ROOT).parent.parts
-    return parts if parts[0] == "analysis" else parts[1:]
+    return parts if parts[0] in ("analysis", "scripts") else parts[1:]
 
 
 def imports_of(path):
@@ -82,8 +83,15 @@ def test_models_and_training_know_nothing_of_analysis():
             assert not any(parts[:1] == ("analysis",) for parts in imports_of(path)), path
 
 
-def test_plots_load_no_tensorflow():
-    code = "import sys, vit_tf.analysis.plots; sys.exit('tensorflow' in sys.modules)"
+def test_nothing_knows_the_scripts_but_the_way_in():
+    for path in SOURCES:
+        if path != ROOT / "vit_tf" / "__main__.py":
+            assert not any(parts[:1] == ("scripts",) for parts in imports_of(path)), path
+
+
+def test_plots_load_neither_tensorflow_nor_scripts():
+    code = "import sys, vit_tf.analysis.plots as _; "
+    code += "sys.exit(bool({'tensorflow', 'vit_tf.scripts'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
@@ -91,6 +99,6 @@ def test_every_folder_of_the_package_is_installed():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     named = set(config["options"]["packages"].split())
-    folders = {path.parent.relative_to(ROOT).parts for path in SOURCES}
+    folders = {path.parent.relative_to(ROOT).parts for path in SOURCES + SCRIPTS}
     there = {(*([] if parts[0] == "vit_tf" else ["vit_tf"]), *parts) for parts in folders}
     assert named == {".".join(parts) for parts in there}

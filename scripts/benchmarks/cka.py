@@ -1,9 +1,9 @@
 """CKA of 84 activations of a ViT-S/16, seven of each block, with all others."""
 
-from benchmarks import vits
-from benchmarks.contest import Contest, Ratio, Seconds
-from benchmarks.forward_vit import CONFIG
-from benchmarks.weights import images
+from vit_tf.scripts.benchmarks import vits
+from vit_tf.scripts.benchmarks.contest import Contest, Ratio, Seconds
+from vit_tf.scripts.benchmarks.forward_vit import CONFIG
+from vit_tf.scripts.benchmarks.weights import images
 
 COUNT = 128
 TAPS = ("attention/norm", "attention/heads", "attention/branch", "mlp/norm", "mlp/hidden")

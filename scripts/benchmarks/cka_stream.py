@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from benchmarks.cka import COUNT, forward, ours, products
-from benchmarks.contest import Contest, Ratio
+from vit_tf.scripts.benchmarks.cka import COUNT, forward, ours, products
+from vit_tf.scripts.benchmarks.contest import Contest, Ratio
 
 BATCHES = 4
 

@@ -1,10 +1,10 @@
 """Peak memory of CKA on a ViT-S/16 as the number of activations grows."""
 
-from benchmarks import vits
-from benchmarks.cka import COUNT, TAPS
-from benchmarks.contest import Contest, Ratio
-from benchmarks.forward_vit import CONFIG
-from benchmarks.weights import images
+from vit_tf.scripts.benchmarks import vits
+from vit_tf.scripts.benchmarks.cka import COUNT, TAPS
+from vit_tf.scripts.benchmarks.contest import Contest, Ratio
+from vit_tf.scripts.benchmarks.forward_vit import CONFIG
+from vit_tf.scripts.benchmarks.weights import images
 
 
 def cka_of(tap_names):

@@ -63,11 +63,15 @@ class Contest:
     rounds: int = 7
 
 
+def contest_of(module):
+    """The `Contest` of a module of this folder, by its name."""
+    return importlib.import_module(f"{__package__}.{module}").CONTEST
+
+
 def _work(connection, module, name):
     """The process of one contestant: one run when it is ready, then one turn for each message."""
     try:
-        contest = importlib.import_module(f"benchmarks.{module}").CONTEST
-        run = contest.contestants[name]()
+        run = contest_of(module).contestants[name]()
         answer, figures = _timed(run)
         connection.send(("ran", (answer, figures)))
         while connection.recv() == "run":
@@ -160,7 +164,7 @@ def hold(module, rounds=None, progress=lambda text: None):
     Raises:
         ValueError: if the answers differ.
     """
-    contest = importlib.import_module(f"benchmarks.{module}").CONTEST
+    contest = contest_of(module)
     rounds = rounds or contest.rounds
     started, answers, runs, absent = [], {}, {}, {}
     try:

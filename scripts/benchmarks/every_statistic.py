@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks import cka, vits
-from benchmarks.contest import Contest, Ratio
-from benchmarks.forward_vit import CONFIG
-from benchmarks.one_pass import COUNT, forward
-from benchmarks.weights import images
+from vit_tf.scripts.benchmarks import cka, vits
+from vit_tf.scripts.benchmarks.contest import Contest, Ratio
+from vit_tf.scripts.benchmarks.forward_vit import CONFIG
+from vit_tf.scripts.benchmarks.one_pass import COUNT, forward
+from vit_tf.scripts.benchmarks.weights import images
 
 CLASSES = 10
 BATCH = 128

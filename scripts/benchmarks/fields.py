@@ -1,8 +1,8 @@
 """Receptive fields of all 25 sublayers of a ViT-B/32."""
 
-from benchmarks import vits
-from benchmarks.contest import Contest, Ratio
-from benchmarks.weights import images
+from vit_tf.scripts.benchmarks import vits
+from vit_tf.scripts.benchmarks.contest import Contest, Ratio
+from vit_tf.scripts.benchmarks.weights import images
 
 CONFIG = {
     "image_shape": (224, 224, 3),

@@ -1,8 +1,8 @@
 """Forward pass of a BiT-R50x1."""
 
-from benchmarks.contest import Contest, Ratio
-from benchmarks.forward_vit import keras_run, torch_run
-from benchmarks.weights import fill, fill_torch, of_torch
+from vit_tf.scripts.benchmarks.contest import Contest, Ratio
+from vit_tf.scripts.benchmarks.forward_vit import keras_run, torch_run
+from vit_tf.scripts.benchmarks.weights import fill, fill_torch, of_torch
 
 BATCH = 16
 

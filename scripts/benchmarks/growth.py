@@ -3,8 +3,8 @@
 import itertools
 import time
 
-from benchmarks.contest import apart, peak_memory
-from benchmarks.weights import fill, images
+from vit_tf.scripts.benchmarks.contest import apart, peak_memory
+from vit_tf.scripts.benchmarks.weights import fill, images
 
 BASE = {"images": 256, "taps": 24, "tokens": 197, "replicas": 1}
 SIZES = {

@@ -1,9 +1,9 @@
 """Attention distances, skip ratios and mean attention maps of a ViT-S/16 in one pass."""
 
-from benchmarks import vits
-from benchmarks.contest import Contest, Ratio
-from benchmarks.forward_vit import CONFIG
-from benchmarks.weights import images
+from vit_tf.scripts.benchmarks import vits
+from vit_tf.scripts.benchmarks.contest import Contest, Ratio
+from vit_tf.scripts.benchmarks.forward_vit import CONFIG
+from vit_tf.scripts.benchmarks.weights import images
 
 COUNT = 512  # in batches of 128
 

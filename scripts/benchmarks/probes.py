@@ -1,6 +1,6 @@
 """Ridge probes on each of 50 tokens of a layer, for 10 penalties; every layer costs the same."""
 
-from benchmarks.contest import Contest, Ratio
+from vit_tf.scripts.benchmarks.contest import Contest, Ratio
 
 EXAMPLES, TOKENS, CHANNELS, CLASSES = 10_000, 50, 768, 10
 TESTED, BATCH = 1_000, 500

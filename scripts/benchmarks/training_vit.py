@@ -1,8 +1,8 @@
 """A training step of a small ViT: forward and backward pass and an update by Adam."""
 
-from benchmarks import vits
-from benchmarks.contest import Contest, Ratio
-from benchmarks.weights import images
+from vit_tf.scripts.benchmarks import vits
+from vit_tf.scripts.benchmarks.contest import Contest, Ratio
+from vit_tf.scripts.benchmarks.weights import images
 
 CONFIG = {
     "image_shape": (28, 28, 3),

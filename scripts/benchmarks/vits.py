@@ -1,6 +1,6 @@
 """One ViT with a class token in three packages, all with the same weights."""
 
-from benchmarks.weights import fill, fill_torch, numbers, of_torch
+from vit_tf.scripts.benchmarks.weights import fill, fill_torch, numbers, of_torch
 
 _HUGGING_FACE = {
     "layernorm_before": "attention_norm",

@@ -3,8 +3,6 @@
 import dataclasses
 import re
 
-import analyze
-import analyze_models
 import keras
 import numpy as np
 import pytest
@@ -18,6 +16,7 @@ from vit_tf.analysis.study import assemble, opening
 from vit_tf.analysis.study.data import batch_size_of
 from vit_tf.analysis.study.models import slug
 from vit_tf.preprocessing import Preprocessing
+from vit_tf.scripts import analyze, analyze_models
 from vit_tf.taps.submodels import FACTS
 from vit_tf.training.evaluation import top_k_accuracy
 

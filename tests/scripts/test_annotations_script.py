@@ -3,7 +3,6 @@
 import pickle
 import re
 
-import analyze
 import keras
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from PIL import Image
 from spair_files import write_image, write_pairs
 
 import vit_tf
+from vit_tf.scripts import analyze
 
 pytest.importorskip("pycocotools", reason="pycocotools is not installed")
 

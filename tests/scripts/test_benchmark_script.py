@@ -1,10 +1,11 @@
 """The comparisons are of models that agree, and their ratios are what they say."""
 
-import benchmark
 import numpy as np
 import pytest
-from benchmarks import contest, growth, vits
-from benchmarks.contest import Contest, Ratio
+
+from vit_tf.scripts import benchmark
+from vit_tf.scripts.benchmarks import contest, growth, vits
+from vit_tf.scripts.benchmarks.contest import Contest, Ratio
 
 TINY = {
     "image_shape": (16, 16, 3),

@@ -1,14 +1,11 @@
 """Training compute of runs made here, against counts by hand, and mistakes."""
 
 import csv
-import importlib.util
 import json
 import math
 import shutil
 from pathlib import Path
 
-import compute
-import finetune
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -16,18 +13,12 @@ import xarray as xr
 
 import vit_tf
 from vit_tf.analysis import plot_compute
+from vit_tf.scripts import compute, finetune
+from vit_tf.scripts import train as train_script
 from vit_tf.taps.flops import formula
 
 TINY = "--num-layers 1 --num-heads 1 --hidden-dim 8 --mlp-dim 8 --image-size 16 --patch-size 8"
 DATA = "--take 150 --batch-size 64 --strategy none"
-
-
-def _train_script():
-    path = Path(compute.__file__).with_name("train.py")
-    spec = importlib.util.spec_from_file_location("train_script", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +26,7 @@ def runs(tmp_path_factory):
     """A folder with a training of two epochs, one that was stopped, a fine-tuning and a study."""
     root = tmp_path_factory.mktemp("runs")
     line = f"{TINY} {DATA} --epochs 2 --out {root / 'vit'}"
-    assert _train_script().main(line.split()) == 0
+    assert train_script.main(line.split()) == 0
     # 8 steps of 64, 64, 22, 64, 64, 22, 64 and 64 images.
     line = f"{root / 'vit/model.keras'} {DATA} --steps 8 --validations 2 --out {root / 'tuned'}"
     assert finetune.main(line.split()) == 0

@@ -2,7 +2,6 @@
 
 import json
 
-import evaluate
 import keras
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from oracles import randomize
 import vit_tf
 from vit_tf import data
 from vit_tf.analysis.probes.few_shot import classify, fit_classifier
+from vit_tf.scripts import evaluate
 
 SPECIAL = vit_tf.Preprocessing((8, 8), (0.4, 0.5, 0.6), (0.3, 0.2, 0.1), "bicubic")
 

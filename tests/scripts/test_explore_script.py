@@ -1,6 +1,5 @@
 """The page of single images from the command line."""
 
-import explore
 import numpy as np
 import pytest
 import xarray as xr
@@ -8,6 +7,7 @@ from oracles import randomize
 from PIL import Image
 
 import vit_tf
+from vit_tf.scripts import explore
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,12 @@
 """Export from the command line: the SavedModel answers as the model does, and mistakes."""
 
-import export
 import numpy as np
 import pytest
 import tensorflow as tf
 from oracles import randomize
 
 import vit_tf
+from vit_tf.scripts import export
 
 
 @pytest.fixture(scope="module")

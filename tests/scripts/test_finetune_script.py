@@ -2,8 +2,6 @@
 
 import json
 
-import common
-import finetune
 import keras
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ from training_runs import kill_at, read_log
 
 import vit_tf
 from vit_tf import data, load_model
+from vit_tf.scripts import common, finetune
 
 TINY = {"num_layers": 1, "num_heads": 1, "hidden_dim": 8, "mlp_dim": 8}
 SPECIAL = vit_tf.Preprocessing((8, 8), (0.4, 0.5, 0.6), (0.3, 0.2, 0.1), "bicubic")

@@ -1,14 +1,14 @@
 """Classes of the user's own: a script opens their models with `--import`, and says so otherwise."""
 
 import sys
+from importlib import import_module
 
-import export
 import keras
 import numpy as np
-import own_modules
 import pytest
 
 import vit_tf
+from vit_tf.scripts import export, own_modules
 
 LAYER = """
 import keras
@@ -89,7 +89,7 @@ def test_a_model_of_own_classes_opens_with_its_module(
         ("layers_missing", "'layers_missing', which raises ModuleNotFoundError"),
         ("layers_missing.py", "'layers_missing.py', which raises FileNotFoundError"),
         ("layers_broken.py", "which raises ZeroDivisionError: division by zero"),
-        ("layers_folder/export.py", "another module 'export' already; rename the file"),
+        ("layers_folder/keras.py", "another module 'keras' already; rename the file"),
     ],
 )
 def test_modules_that_cannot_be_imported_are_one_line(
@@ -98,7 +98,7 @@ def test_modules_that_cannot_be_imported_are_one_line(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "layers_broken.py").write_text("1 / 0\n")
     (tmp_path / "layers_folder").mkdir()
-    (tmp_path / "layers_folder" / "export.py").touch()
+    (tmp_path / "layers_folder" / "keras.py").touch()
     assert export.main(["any.keras", "--list", "--import", module]) == 2
     (error,) = capsys.readouterr().err.strip().splitlines()
     assert error.startswith("error: Expected --import to be a module or a file.py")
@@ -114,7 +114,7 @@ def test_every_script_that_opens_a_model_takes_modules(script):
         "export": ["m.keras", "--list"],
         "finetune": ["m.keras", "--out", "run"],
     }[script]
-    parse = __import__(script).parse
+    parse = import_module(f"vit_tf.scripts.{script}").parse
     assert parse([*line, "--import", "a", "--import", "b.py"]).imports == ["a", "b.py"]
     assert parse(line).imports == []
 

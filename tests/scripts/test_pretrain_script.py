@@ -2,14 +2,13 @@
 
 import json
 
-import finetune
 import numpy as np
-import pretrain
 import pytest
 from oracles import weights_of
 from training_runs import kill_at, read_log
 
 from vit_tf import MaskedPatchPrediction, ViT, data, load_model
+from vit_tf.scripts import finetune, pretrain
 
 TINY = "--image-size 8 --patch-size 2 --num-layers 1 --num-heads 1 --hidden-dim 8 --mlp-dim 8"
 QUICK = "--take 300 --batch-size 100 --epochs 3 --learning-rate 0.02 --shift 1 --dropout-rate 0.1"

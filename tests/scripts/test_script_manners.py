@@ -8,15 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-import common
 import pytest
-import training_options
+from paths import SCRIPTS
 
 import vit_tf
+from vit_tf.scripts import common, training_options
 
-SCRIPTS = Path(common.__file__).parent
 # Each script, and arguments that it can parse.
 NAMES = {
     "analyze": "model.keras --out {out}",
@@ -48,7 +46,10 @@ def test_help_is_there_without_tensorflow(name):
     assert done.returncode == 0 and "--help" in done.stdout
     lines = done.stderr.splitlines()
     assert all(line.startswith("import time:") for line in lines)
-    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+    names = {line.rpartition("|")[2].strip() for line in lines}
+    assert "vit_tf.scripts.common" in names
+    assert not names & {path.stem for path in SCRIPTS.glob("[a-z]*")}  # each has one name
+    imported = {name.partition(".")[0] for name in names}
     slow = {"tensorflow", "keras", "absl", "xarray", "matplotlib", "scipy", "sklearn"}
     assert not imported & slow
 
@@ -61,7 +62,7 @@ def test_every_script_is_here():
 def test_help_names_the_defaults_and_strategies_that_there_are():
     for recipe, names in (
         (vit_tf.Recipe(), training_options.RECIPE),
-        (vit_tf.Pretraining(), importlib.import_module("pretrain").RECIPE),
+        (vit_tf.Pretraining(), importlib.import_module("vit_tf.scripts.pretrain").RECIPE),
     ):
         shown = {name: training_options.RECIPE[name][1] for name in names}
         there = {name: value for name, value in dataclasses.asdict(recipe).items() if name in names}
@@ -71,7 +72,7 @@ def test_help_names_the_defaults_and_strategies_that_there_are():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_stopped_script_says_so_in_one_line(name, tmp_path, monkeypatch, capsys):
-    script = importlib.import_module(name)
+    script = importlib.import_module(f"vit_tf.scripts.{name}")
     arguments = NAMES[name].format(out=tmp_path / "out").split()
     before = signal.getsignal(signal.SIGTERM)
     for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
@@ -88,11 +89,11 @@ def test_a_stopped_script_says_so_in_one_line(name, tmp_path, monkeypatch, capsy
 
 
 def test_what_is_kept_is_said(tmp_path):
-    options = importlib.import_module("study").parse(["--out", str(tmp_path)])
+    options = importlib.import_module("vit_tf.scripts.study").parse(["--out", str(tmp_path)])
     for name in ("models/a.json", "results/a.nc", "results/b.nc", "state/epoch-0009.npz"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
-    assert importlib.import_module("reporting").results_kept(options) == (
+    assert importlib.import_module("vit_tf.scripts.reporting").results_kept(options) == (
         f"{tmp_path} holds 1 trained model and 2 results; the same command goes on from there"
     )
     (tmp_path / "state" / "epoch-0010.npz").write_text("")

@@ -5,10 +5,7 @@ import re
 
 import numpy as np
 import pytest
-import study as study_script
-import study_models
 import xarray as xr
-from progress import Progress
 
 import vit_tf
 from vit_tf.analysis.engine import stream
@@ -16,6 +13,9 @@ from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.judge import judge
 from vit_tf.analysis.study.plan import all_figures, choose_figures
 from vit_tf.analysis.study.plan import plan as plan_pictures
+from vit_tf.scripts import study as study_script
+from vit_tf.scripts import study_models
+from vit_tf.scripts.progress import Progress
 
 
 def tiny_plans(options, num_classes):

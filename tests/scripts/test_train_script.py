@@ -1,7 +1,6 @@
 """The front door: killed, run again, and given mistakes."""
 
 import csv
-import importlib.util
 import json
 import os
 import signal
@@ -14,19 +13,11 @@ import pytest
 from paths import SCRIPTS
 
 from vit_tf import data, load_model
+from vit_tf.scripts import train as script
 
 SCRIPT = SCRIPTS / "train.py"
 TINY = "--image-size 16 --patch-size 8 --num-layers 1 --num-heads 1 --hidden-dim 16 --mlp-dim 16"
 EPOCHS = 25
-
-
-@pytest.fixture(scope="module")
-def script():
-    """The script as a module."""
-    spec = importlib.util.spec_from_file_location("train_script", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def epochs(out):
@@ -81,7 +72,7 @@ def test_killed_run_goes_on_where_it_was(tmp_path):
         ("--take 99999", "take"),
     ],
 )
-def test_mistakes_are_one_line(script, tmp_path, capsys, options, message):
+def test_mistakes_are_one_line(tmp_path, capsys, options, message):
     assert script.main([*options.split(), "--out", str(tmp_path / "out")]) == 2
     output = capsys.readouterr()
     assert output.err.startswith("error: ") and message in output.err
@@ -89,7 +80,7 @@ def test_mistakes_are_one_line(script, tmp_path, capsys, options, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_options_reach_the_model(script, tmp_path):
+def test_options_reach_the_model(tmp_path):
     line = f"{TINY} --pooling gap --without-skips block00/mlp --out {tmp_path}"
     vit = script.make_model(script.parse(line.split()), (16, 16, 3), 10)
     assert "block00/mlp/skip" not in vit.taps and vit.token_grid.prefix == 0

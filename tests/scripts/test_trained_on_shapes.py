@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-import train as train_script
 
 from vit_tf import analysis, data, fresh_copy, load_model, submodel
+from vit_tf.scripts import train as train_script
 
 SIDE = 64
 RECIPE = f"--data shapes --image-size {SIDE} --patch-size 8 --num-layers 4 --mlp-dim 128"

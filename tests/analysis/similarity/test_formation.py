@@ -1,7 +1,6 @@
 """The recorder of how representations form, against CKA and few-shot accuracy of saved models."""
 
 import csv
-import importlib.util
 import shutil
 
 import keras
@@ -10,13 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import xarray as xr
-from paths import SCRIPTS
 
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.probes.few_shot import few_shot
 from vit_tf.analysis.similarity import formation
 from vit_tf.distribute.strategies import strategy
+from vit_tf.scripts import train as train_script
 from vit_tf.training import checkpointing
 from vit_tf.training.objectives import SoftmaxCrossEntropy
 
@@ -245,15 +244,11 @@ def test_replicas_leave_no_trace():
 
 
 def test_the_script_records_and_trains_as_without_a_recorder(tmp_path):
-    path = SCRIPTS / "train.py"
-    spec = importlib.util.spec_from_file_location("formation_script", path)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
     tiny = "--image-size 16 --patch-size 8 --num-layers 1 --num-heads 1 --hidden-dim 8 --mlp-dim 8"
     logs = []
     for name, extra in (("with", ["--record-formation", "2"]), ("without", [])):
         line = [*tiny.split(), "--epochs", "3", "--out", str(tmp_path / name), *extra]
-        assert script.main(line) == 0
+        assert train_script.main(line) == 0
         with open(tmp_path / name / "log.csv") as file:
             logs.append([row["loss"] for row in csv.DictReader(file)])
     assert logs[0] == logs[1] and len(logs[0]) == 3
