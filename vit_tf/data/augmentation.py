@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.batches import remakable
 from vit_tf.data.rand_augment import make_rand_augment
 
 
@@ -71,8 +72,11 @@ def augment(
             images, labels = step(images, labels, seed)
         return images, labels
 
-    seeded = tf.data.Dataset.zip(dataset, _draws(seed))
-    return seeded.map(apply, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    def make(dataset, draws):
+        seeded = tf.data.Dataset.zip(dataset, draws)
+        return seeded.map(apply, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+    return remakable(make, dataset, _draws(seed))
 
 
 def _one_by_one(images, labels, seed, shift, crop, flip):

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from vit_tf.batches import remakable
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.tokens import as_grid
 
@@ -53,8 +54,11 @@ def mask_patches(dataset, grid, *, preprocessing=None, seed=0, fixed=False):
         every = colours(images, grid, preprocessing)
         return (images, sources, places), tf.gather(every, places, batch_dims=1)
 
-    seeded = tf.data.Dataset.zip(dataset, draws.batch(2, drop_remainder=True))
-    return seeded.map(corrupt, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    def make(dataset, draws):
+        seeded = tf.data.Dataset.zip(dataset, draws)
+        return seeded.map(corrupt, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+    return remakable(make, dataset, draws.batch(2, drop_remainder=True))
 
 
 def draw_corruption(count, num_patches, seed):

@@ -6,6 +6,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.batches import remakable, remakable_batches
 from vit_tf.data.digits import open_digits
 from vit_tf.data.folder import open_folder
 from vit_tf.data.image_lists import select_classes
@@ -163,7 +164,10 @@ def read_examples(source, split, indices, size, seed, preprocessing=None):
         examples = examples.map(prepare, num_parallel_calls=tf.data.AUTOTUNE).cache()
         return shuffle(examples, len(indices))
     examples = shuffle(examples, min(len(indices), source.shuffle_buffer))
-    return examples.map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
+    # Items that a resumed run skips are not decoded: their order is that of the shuffle.
+    return remakable(
+        lambda items: items.map(prepare, num_parallel_calls=tf.data.AUTOTUNE), examples
+    )
 
 
 def make_batches(examples, batch_size, drop_remainder, preprocessing=None):
@@ -171,9 +175,13 @@ def make_batches(examples, batch_size, drop_remainder, preprocessing=None):
     options = tf.data.Options()
     # Workers share one seed, so each can take its part of every batch; files may be too few.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    batches = examples.batch(batch_size, drop_remainder=drop_remainder)
-    batches = batches.map(_normalizer(preprocessing), num_parallel_calls=tf.data.AUTOTUNE)
-    return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
+
+    def make(examples, full):
+        batches = examples.batch(batch_size, drop_remainder=drop_remainder or full)
+        batches = batches.map(_normalizer(preprocessing), num_parallel_calls=tf.data.AUTOTUNE)
+        return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
+
+    return remakable_batches(make, examples, batch_size)
 
 
 def resize_image(image, size, method):

@@ -1,9 +1,9 @@
 """Where a model trains and is measured: one device, several, several machines or a TPU."""
 
+from vit_tf.batches import full_batches
 from vit_tf.distribute.cluster import is_chief, wait_for_workers
 from vit_tf.distribute.strategies import (
     STRATEGIES,
-    full_batches,
     is_tpu,
     steps_per_execution,
     strategy,

@@ -51,18 +51,6 @@ def is_tpu(strategy):
     return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
-def full_batches(dataset):
-    """A data set without its smaller batches and with static shapes, as a TPU needs them."""
-    size = next((len(tf.nest.flatten(batch)[0]) for batch in dataset.take(1)), 0)
-    whole = dataset.filter(lambda *batch: tf.equal(tf.shape(tf.nest.flatten(batch)[0])[0], size))
-    count = int(whole.reduce(tf.constant(0, tf.int64), lambda n, *_: n + 1))
-
-    def pin(*batch):
-        return tf.nest.map_structure(lambda x: tf.ensure_shape(x, (size, *x.shape[1:])), batch)
-
-    return whole.map(pin).apply(tf.data.experimental.assert_cardinality(count))
-
-
 def _auto():
     if cluster.has_several_workers():
         return cluster.make_strategy()

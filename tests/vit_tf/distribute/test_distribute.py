@@ -62,16 +62,6 @@ def test_steps_in_one_call_divide_those_of_a_round():
     assert [count(one, 60, asked) for asked in (7, 60, 99)] == [6, 60, 60]
 
 
-def test_full_batches_have_static_shapes_and_leave_smaller_ones_out(rng):
-    images, labels = rng.normal(size=(11, 2, 2, 1)), np.arange(11)
-    data = tf.data.Dataset.from_tensor_slices((images, labels)).batch(4)
-    whole = distribute.full_batches(data)
-    assert [tuple(spec.shape) for spec in whole.element_spec] == [(4, 2, 2, 1), (4,)]
-    assert len(whole) == 2
-    np.testing.assert_array_equal([y for _, y in whole], [[0, 1, 2, 3], [4, 5, 6, 7]])
-    assert len(distribute.full_batches(data.take(0))) == 0
-
-
 def test_more_steps_in_one_call_train_alike(rng, tmp_path):
     images, labels = rng.normal(size=(48, 4, 4, 1)).astype("float32"), rng.integers(3, size=48)
 

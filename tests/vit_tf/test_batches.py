@@ -1,0 +1,102 @@
+"""Data sets made anew: what is skipped is not made, and the rest is what it would have been."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from vit_tf import data
+from vit_tf.batches import full_batches, remakable, remakable_batches, skip_batches
+from vit_tf.data import pipeline
+from vit_tf.data.digits import open_digits
+
+
+def counted(made):
+    """Batches of 3 of 20 shuffled numbers, each noted in a list when it is made."""
+
+    def note(number):
+        made.append(int(number))
+        return number
+
+    def prepare(numbers):
+        return numbers.map(lambda n: tf.ensure_shape(tf.numpy_function(note, [n], tf.int64), ()))
+
+    numbers = tf.data.Dataset.range(20).shuffle(20, seed=4)
+    return remakable_batches(
+        lambda examples, full: examples.batch(3, drop_remainder=full),
+        remakable(prepare, numbers),
+        3,
+    )
+
+
+def passes(dataset, count):
+    return [[batch.tolist() for batch in dataset.as_numpy_iterator()] for _ in range(count)]
+
+
+def test_skipped_examples_are_not_made_and_the_next_passes_are_the_same():
+    whole = passes(counted([]), 3)
+    made = []
+    dataset = counted(made)
+    iter(dataset)  # the first pass, of which nothing is read
+    rest = skip_batches(dataset, 4).concatenate(dataset)
+    (found,) = passes(rest, 1)
+    assert found == whole[1][4:] + whole[2]
+    assert made == sum(whole[1][4:] + whole[2], [])
+
+
+def test_a_foreign_data_set_is_skipped_as_tensorflow_does():
+    assert passes(skip_batches(tf.data.Dataset.range(5).batch(2), 1), 1) == [[[2, 3], [4]]]
+
+
+def test_full_batches_leave_the_smaller_one_out_without_reading():
+    made = []
+    full = full_batches(counted(made))
+    assert made == [] and full.cardinality() == 6 and full.element_spec.shape == (3,)
+    assert [len(batch) for batch in passes(full, 1)[0]] == [3] * 6
+    few = remakable_batches(lambda n, full: n.batch(3, full), tf.data.Dataset.range(2), 3)
+    with pytest.raises(ValueError, match="at least one full batch.*Received: 1 smaller"):
+        full_batches(few)
+
+
+def test_batches_of_unknown_size_are_refused():
+    ragged = tf.data.Dataset.range(5).batch(2)
+    with pytest.raises(ValueError, match=r"static size.*drop_remainder"):
+        full_batches(ragged)
+    static = tf.data.Dataset.range(5).batch(2, drop_remainder=True)
+    assert full_batches(static) is static
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_loaded_and_augmented_images_are_not_decoded_when_skipped(monkeypatch, masked):
+    decoded, digits = [], open_digits()
+
+    def note(image):
+        decoded.append(image.tobytes())
+        return image
+
+    def decode(image):
+        noted = tf.numpy_function(note, [image], tf.float32)
+        return tf.ensure_shape(noted, image.shape), ""
+
+    def load():
+        tf.random.set_seed(1)
+        decoded.clear()
+        (train,) = data.load("digits", batch_size=3, splits=("train",), take=16, seed=1)
+        train = data.augment(train, 10, mixup=0.2, flip=True)
+        return data.mask_patches(train, (2, 2)) if masked else train
+
+    monkeypatch.setattr(pipeline, "CACHE_BYTES", 0)
+    monkeypatch.setattr(
+        pipeline, "open_source", lambda *_: dataclasses.replace(digits, decode=decode)
+    )
+    dataset = load()
+    whole = [list(dataset.as_numpy_iterator()) for _ in range(2)]
+    dataset = load()
+    iter(dataset)
+    found = list(skip_batches(dataset, 4).as_numpy_iterator())
+    assert len(found) == 2
+    for one, other in zip(found, whole[1][4:], strict=True):
+        for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert len(decoded) == len(set(decoded)) == 16 - 4 * 3

@@ -1,0 +1,80 @@
+"""Data sets of batches that can be made anew: without their first ones, or of full ones only."""
+
+import tensorflow as tf
+
+_REMAKE = "_vit_tf_remake"
+
+
+def remakable(make, *sources):
+    """`make(*sources)`, which `skip_batches` and `full_batches` change where it comes from.
+
+    Args:
+        make: function of data sets that returns one with an element for each of theirs.
+        sources: what `make` is called with.
+    """
+
+    def remake(skip, full):
+        return make(*(_remade(source, skip, full) for source in sources))
+
+    return _marked(make(*sources), remake)
+
+
+def remakable_batches(make, examples, size):
+    """`make(examples, False)`, batches that can be made anew as those of `remakable`.
+
+    Args:
+        make: function of a data set of examples, and of whether to leave out a last batch that is
+            not full, that returns one of batches.
+        examples: data set, of `remakable` or any other.
+        size: examples per batch.
+    """
+
+    def remake(skip, full):
+        return make(_remade(examples, size * skip), full)
+
+    return _marked(make(examples, False), remake)
+
+
+def skip_batches(dataset, count):
+    """A data set without its first elements, as `dataset.skip(count)`.
+
+    Of one that `remakable` knows they are left out where it comes from: what `make` does to an
+    element, such as decoding it, is not done to them. The passes over this data set and over the
+    whole one are counted together where shuffles and random draws change with every pass.
+    """
+    return _remade(dataset, count)
+
+
+def full_batches(dataset):
+    """A data set without a last batch that is smaller, of static shapes, as a TPU needs them.
+
+    Raises:
+        ValueError: for data that do not fill a batch, or of another origin than `vit_tf.data` that
+            do not tell the size of their batches.
+    """
+    full = _remade(dataset, 0, True)
+    if full.cardinality() == 0:
+        raise ValueError(
+            "Expected at least one full batch, since a TPU leaves out smaller ones. Received: "
+            f"{int(dataset.cardinality())} smaller ones; try a smaller batch_size"
+        )
+    return full
+
+
+def _marked(dataset, remake):
+    setattr(dataset, _REMAKE, remake)
+    return dataset
+
+
+def _remade(dataset, skip, full=False):
+    if not skip and not full:
+        return dataset
+    if remake := getattr(dataset, _REMAKE, None):
+        return remake(skip, full)
+    shapes = [spec.shape for spec in tf.nest.flatten(dataset.element_spec)]
+    if full and not all(shape.rank and shape[0] for shape in shapes):
+        raise ValueError(
+            "Expected batches of a static size, which a TPU needs: make them with "
+            f"`batch(..., drop_remainder=True)`. Received: batches of shapes {shapes}"
+        )
+    return dataset.skip(skip) if skip else dataset
