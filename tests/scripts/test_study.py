@@ -14,7 +14,7 @@ from vit_tf.analysis.study.judge import judge
 from vit_tf.analysis.study.plan import all_figures, choose_figures
 from vit_tf.analysis.study.plan import plan as plan_pictures
 from vit_tf.scripts import study as study_script
-from vit_tf.scripts import study_models
+from vit_tf.scripts import study_models, study_training
 from vit_tf.scripts.progress import Progress
 
 
@@ -182,7 +182,7 @@ def options(tmp_path):
 def test_every_plan_is_another_and_every_figure_has_its_models(options):
     plans = study_models.make_plans(options, 10)
     assert len({plan.slug for plan in plans}) == len(plans)
-    keys = {study_models.model_key(plan, options) for plan in plans}
+    keys = {study_training.model_key(plan, options) for plan in plans}
     assert len(keys) == len(plans)
     names = [plan.name for plan in plans]
     for index, plan in enumerate(plans):
@@ -199,14 +199,14 @@ def labels_of(data):
 
 def test_plans_see_their_share_of_the_images(options):
     plans = {plan.name: plan for plan in study_models.make_plans(options, 10)}
-    whole = [labels_of(d) for d in study_models._training_data(plans["ViT-CLS"], options)]
+    whole = [labels_of(d) for d in study_training._training_data(plans["ViT-CLS"], options)]
     assert [len(labels) for labels in whole] == [100, 40, 40]
-    some = study_models._training_data(plans["ViT-CLS on 10% of the data"], options)
+    some = study_training._training_data(plans["ViT-CLS on 10% of the data"], options)
     labels = labels_of(some[0])
     assert len(labels) == 3 * 10 and sorted(labels) == sorted(3 * list(range(10)))
     assert labels_of(some[1]) == whole[1] and labels_of(some[2]) == whole[2]
     halves = [
-        study_models._training_data(plans[name], options)
+        study_training._training_data(plans[name], options)
         for name in ("ViT-CLS on half the classes", "ViT-CLS fine-tuned on the others")
     ]
     for split in range(3):
@@ -217,11 +217,11 @@ def test_plans_see_their_share_of_the_images(options):
 
 def test_fine_tuning_starts_from_the_trained_body_with_a_new_head(options, monkeypatch):
     before, after = study_models.make_plans(options, 10)[-2:]
-    study_models.trained(dataclasses.replace(before, recipe=vit_tf.Recipe(epochs=1)), options)
-    source = vit_tf.load_model(study_models.model_path(before, options))
+    study_training.trained(dataclasses.replace(before, recipe=vit_tf.Recipe(epochs=1)), options)
+    source = vit_tf.load_model(study_training.model_path(before, options))
     monkeypatch.setattr(vit_tf, "train", lambda model, recipe, *_, **__: recipe.compile(model, 1))
-    study_models.trained(after, options)
-    tuned = vit_tf.load_model(study_models.model_path(after, options))
+    study_training.trained(after, options)
+    tuned = vit_tf.load_model(study_training.model_path(after, options))
     for old, new in zip(source.weights, tuned.weights, strict=True):
         if new.path.split("/")[-2] == "head":
             assert np.any(old.numpy()) and not np.any(new.numpy())
