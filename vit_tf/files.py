@@ -8,6 +8,11 @@ from pathlib import Path
 PARTIAL = ".partial-"
 
 
+def is_remote(path):
+    """Whether a path is an address, such as `"gs://bucket/run"`, and not on this machine."""
+    return "://" in os.fspath(path)
+
+
 def write_whole(path, write):
     """Calls `write` with another path beside `path`, and renames what it wrote to `path`.
 

@@ -11,7 +11,7 @@ from vit_tf.data.pipeline import (
     open_source,
     read_examples,
 )
-from vit_tf.data.source import SPLITS, partition
+from vit_tf.data.source import SPLITS, partition, require_labels
 
 BLOCK = 10_000
 
@@ -51,8 +51,8 @@ def few_shot(
         class, shuffled anew in each epoch, and `held_out` others of each, in a fixed order.
 
     Raises:
-        ValueError: for a class with fewer than `shots + held_out` images, arguments out of range,
-            and as `load` does.
+        ValueError: for images without labels, a class with fewer than `shots + held_out` images,
+            arguments out of range, and as `load` does.
     """
     check_number("shots", shots, 1)
     check_number("held_out", held_out, 0)
@@ -60,6 +60,7 @@ def few_shot(
     check_number("batch_size", batch_size, 1)
     size = checked_size(image_size, preprocessing)
     source = select_classes(open_source(name, data_dir), classes)
+    require_labels(source)
     split, indices = partition(source, ("train",), 0, {}, seed)["train"]
     indices, labels = _in_random_order(source, split, indices, shots + held_out, seed)
     _check_counts(source, labels, shots, held_out)

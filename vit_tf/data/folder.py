@@ -1,39 +1,31 @@
-"""Folders of images: `root/class/*.jpg` or `root/{train,validation,test}/class/*.jpg`.
-
-Folders of splits may also be called `training`, `val`, `valid` and `testing`, in any case.
-"""
+"""Folders of images, as `vit_tf.data.layouts` finds them."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
-from vit_tf.data.source import SPLITS, TEST_FRACTION, Source, hold_out
+from vit_tf.data.layouts.scanning import scan
+from vit_tf.data.source import Computed, Source
 from vit_tf.names import file_error, listed
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
-# In lower case; folders may be written in any.
-SPLIT_FOLDERS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "valid", "validation"), "validation"),
-    **dict.fromkeys(("test", "testing"), "test"),
-}
 CHECK_AT_MOST = 4_000
+SHUFFLE_BUFFER = 2**24  # of paths, which are short
 
 
 def open_folder(root):
-    """The images of a folder; its class folders, sorted by name, are the classes.
+    """The images of a folder, laid out as `scan` knows; a split is listed when it is asked for.
 
     Up to 4,000 images of a split are decoded once ahead, to report damaged files at once; in larger
     ones a damaged file stops the iteration, with an error that names it.
 
     Raises:
-        ValueError: for a folder without images or classes, and for damaged files.
+        ValueError: as `scan` does, and for damaged files.
     """
-    class_names, members = scan(root)
+    layout = scan(root)
+    members = layout.splits
 
     def read(split, indices):
         paths, labels = (column[indices] for column in members[split])
@@ -46,13 +38,13 @@ def open_folder(root):
         return tf.ensure_shape(image, (None, None, 3)), tf.ensure_shape(problem, ())
 
     return Source(
-        class_names=class_names,
-        num_examples={split: len(paths) for split, (paths, _) in members.items()},
+        class_names=layout.class_names,
+        num_examples=Computed({s: lambda s=s: len(members[s][0]) for s in members}),
         labels=lambda split: members[split][1],
         image_size=lambda split, indices: _shared_size(members[split][0][indices]),
         read=read,
         decode=decode,
-        shuffle_buffer=max(len(paths) for paths, _ in members.values()),
+        shuffle_buffer=SHUFFLE_BUFFER,
     )
 
 
@@ -62,109 +54,9 @@ def check_images(folder):
     Raises:
         ValueError: that lists the files that cannot be decoded.
     """
-    _, members = scan(folder)
-    paths = np.concatenate([paths for paths, _ in members.values()])
+    paths = np.concatenate([paths for paths, _ in scan(folder).splits.values()])
     _check(paths)
     return len(paths)
-
-
-def scan(root):
-    """The images below a folder: (class names, dict from split to (paths, int32 labels)).
-
-    The classes are those of the train split or, without one, of all other splits. Without split
-    folders one fifth of each class, the same every time, is the test split.
-
-    Raises:
-        ValueError: for a folder that has no class folders, a class folder without images, a class
-            that the train split lacks, and folders of which it cannot be told what they are.
-    """
-    root = Path(root).expanduser()
-    if not root.is_dir():
-        raise ValueError(f"Expected a folder that exists. Received: {str(root)!r}")
-    parts = _split_folders(root)
-    if parts:
-        defining = [parts["train"]] if "train" in parts else parts.values()
-        class_names = _class_names(*defining)
-        return class_names, {s: _members(folder, class_names) for s, folder in parts.items()}
-    class_names = _class_names(root)
-    paths, labels = _members(root, class_names)
-    cuts = hold_out(labels, TEST_FRACTION, np.random.default_rng(0))
-    members = {s: (paths[c], labels[c]) for s, c in zip(("train", "test"), cuts, strict=True)}
-    return class_names, members
-
-
-def _split_folders(root):
-    """Dict from the splits that are folders to these; empty where the folders are classes."""
-    subfolders = _subfolders(root)
-    named = [folder for folder in subfolders if folder.name.lower() in SPLIT_FOLDERS]
-    others = [folder for folder in subfolders if folder not in named]
-    # Classes, such as the train among means of transport, hold images and not class folders.
-    if others and not any(_subfolders(folder) for folder in named):
-        return {}
-    parts = {}
-    for folder in named:
-        parts.setdefault(SPLIT_FOLDERS[folder.name.lower()], []).append(folder)
-    for split, folders in parts.items():
-        if len(folders) > 1:
-            raise ValueError(
-                f"Expected one folder for the {split} split. "
-                f"Received: {_quoted(folders)} in {str(root)!r}"
-            )
-    if others and parts and "train" not in parts:
-        raise ValueError(
-            "Expected folders of splits or of classes, not of both. "
-            f"Received: {_quoted(named)} beside {_quoted(others)} in {str(root)!r}"
-        )
-    return {split: parts[split][0] for split in SPLITS if split in parts}
-
-
-def _quoted(folders):
-    return listed(repr(folder.name) for folder in folders)
-
-
-def _class_names(*folders):
-    """The names of the class folders in some folders, sorted: a tuple."""
-    return tuple(sorted({found.name for folder in folders for found in _subfolders(folder)}))
-
-
-def _members(folder, class_names):
-    """The images of the class folders in a folder: (paths, int32 labels)."""
-    paths, labels = [], []
-    found = _subfolders(folder)
-    if not found:
-        raise ValueError(
-            "Expected a folder that holds one folder of images per class. "
-            f"Received: {str(folder)!r}"
-        )
-    for class_folder in found:
-        if class_folder.name not in class_names:
-            raise ValueError(
-                f"Expected the class folders of the train split: {listed(class_names)}. "
-                f"Received: {str(class_folder)!r}"
-            )
-        images = _images(class_folder)
-        if not images:
-            raise ValueError(
-                f"Expected each class folder to hold images ({', '.join(SUFFIXES)}). "
-                f"Received: {str(class_folder)!r} without any"
-            )
-        paths += images
-        labels += [class_names.index(class_folder.name)] * len(images)
-    return np.array(paths), np.array(labels, np.int32)
-
-
-def _subfolders(folder):
-    return sorted(f for f in folder.iterdir() if f.is_dir() and not f.name.startswith("."))
-
-
-def _images(folder):
-    """Paths of the images below a folder, sorted; hidden files are not images."""
-    return sorted(
-        os.path.join(place, name)
-        for place, _, names in os.walk(folder, followlinks=True)
-        for name in names
-        if name.lower().endswith(SUFFIXES) and not name.startswith(".")
-    )
 
 
 def _check(paths):
@@ -262,5 +154,8 @@ def _shared_size(paths):
 
 def _size(path):
     with _open(path) as image:
-        sideways = image.getexif().get(0x0112, 1) >= 5
+        try:
+            sideways = image.getexif().get(0x0112, 1) >= 5
+        except Exception as error:  # as above; of a PNG the orientation may follow the image
+            raise _undecodable(path, error) from error
         return image.size if sideways else image.size[::-1]

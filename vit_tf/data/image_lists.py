@@ -1,11 +1,13 @@
 """Part of the classes of a data set, such as ImageNet-50, and the files that list them."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.data.source import Computed
 from vit_tf.names import file_error, unknown_name
 
 
@@ -47,27 +49,29 @@ def select_classes(source, classes):
     _check_names(classes, source.class_names)
     new_label = np.full(len(source.class_names), -1, np.int32)
     new_label[[source.class_names.index(name) for name in classes]] = np.arange(len(classes))
-    places, labels = {}, {}
-    for split in source.num_examples:
+
+    @cache
+    def part(split):
+        """Where the examples of these classes are in a split, and their labels."""
         given = source.labels(split)
         if given is None:
             raise ValueError(
                 "Expected classes of a data set whose labels are known without reading its images. "
                 f"Received: classes={tuple(classes)!r} of one whose {split} split is too large"
             )
-        places[split] = np.flatnonzero(new_label[given] >= 0)
-        labels[split] = new_label[given[places[split]]]
+        places = np.flatnonzero(new_label[given] >= 0)
+        return places, new_label[given[places]]
 
     def read(split, indices):
-        examples = source.read(split, places[split][indices])
+        examples = source.read(split, part(split)[0][indices])
         return examples.map(lambda item, label: (item, tf.gather(new_label, label)))
 
     return replace(
         source,
         class_names=tuple(classes),
-        num_examples={split: len(found) for split, found in places.items()},
-        labels=lambda split: labels[split],
-        image_size=lambda split, indices: source.image_size(split, places[split][indices]),
+        num_examples=Computed({s: lambda s=s: len(part(s)[0]) for s in source.num_examples}),
+        labels=lambda split: part(split)[1],
+        image_size=lambda split, indices: source.image_size(split, part(split)[0][indices]),
         read=read,
     )
 

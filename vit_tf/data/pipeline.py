@@ -11,8 +11,9 @@ from vit_tf.data.digits import open_digits
 from vit_tf.data.folder import open_folder
 from vit_tf.data.image_lists import select_classes
 from vit_tf.data.shapes import open_shapes
-from vit_tf.data.source import SPLITS, Description, partition
+from vit_tf.data.source import NAMES, SPLITS, Description, partition, with_all
 from vit_tf.data.tfds import is_tfds_name, open_tfds
+from vit_tf.files import is_remote
 from vit_tf.names import unknown_name
 from vit_tf.preprocessing import Preprocessing
 
@@ -40,16 +41,22 @@ def load(
     are shuffled within 10,000 examples if they come from TFDS.) Splits of up to 1 GiB are decoded
     once and kept in memory; larger ones are streamed.
 
+    A folder holds `class/*.jpg` or `{train,validation,test}/class/*.jpg`, where `training`, `val`,
+    `valid` and `testing` will do, in any case. **Without folders of splits one fifth of each class,
+    always the same, is the test split**; `splits=("all",)` reads every image. Images may also lie
+    side by side, with a text file that tells the class of each, in the folder or named as it beside
+    it: Tiny ImageNet and ImageNet are read as they are released. Without such a file the labels
+    are -1, for what needs none.
+
     Args:
         name: `"digits"` (scikit-learn's, no download), `"shapes"` (made on the spot), a TFDS name
-            such as `"fashion_mnist"`, or the path of a folder, `root/class/*.jpg` or
-            `root/{train,validation,test}/class/*.jpg`, where `training`, `val`, `valid` and
-            `testing` will do, in any case. Should a TFDS name also be a folder, `"./name"` means
-            the folder.
+            such as `"fashion_mnist"`, or the path of a folder, as below. Should a TFDS name also
+            be a folder, `"./name"` means the folder.
         image_size: height and width to resize to (bilinear, antialiased), in pixels; a number or a
             pair. None keeps the images' own size.
         batch_size: examples per batch; the last one may have fewer.
-        splits: which of "train", "validation" and "test" to return.
+        splits: which of "train", "validation", "test" and "all", every example of all splits, to
+            return. Only these are read.
         take: number of examples to keep of each split, or a dict from split to number; seeded and
             class-balanced where the labels are known without reading the images.
         validation: fraction of the train split that is held out, if "validation" is wanted and the
@@ -80,12 +87,14 @@ def load(
         raise ValueError(
             f"Expected validation to be in [0, 1). Received: validation={validation!r}"
         )
-    source = select_classes(open_source(name, data_dir), classes)
+    source = with_all(select_classes(open_source(name, data_dir), classes))
     chosen = partition(source, splits, validation, take, seed)
     _check_full_batch(chosen, batch_size, drop_remainder)
+    sizes = {split: tuple(size or source.image_size(*where)) for split, where in chosen.items()}
+    seeds = {"train": seed}
     return tuple(
         make_batches(
-            read_examples(source, *where, size, seed if split == "train" else None, preprocessing),
+            read_examples(source, *where, sizes[split], seeds.get(split), preprocessing),
             batch_size,
             drop_remainder,
             preprocessing,
@@ -132,6 +141,8 @@ def _is_path(name):
     """Whether a name means a folder, be it there or not, rather than a TFDS data set."""
     if isinstance(name, os.PathLike) or name[0] in "./~\\" or name[-1] in "/\\":
         return True
+    if is_remote(name):
+        return True
     place = os.path.dirname(name) or name
     return os.path.isdir(place) and not is_tfds_name(name)
 
@@ -145,7 +156,7 @@ def read_examples(source, split, indices, size, seed, preprocessing=None):
         source: `Source`.
         split: split of the source.
         indices: sorted int array of shape (example,).
-        size: (height, width) in pixels, or None for the images' own.
+        size: (height, width) in pixels.
         seed: int, or None to keep the order.
         preprocessing: the `Preprocessing` that names the interpolation; None means bilinear.
     """
@@ -159,7 +170,6 @@ def read_examples(source, split, indices, size, seed, preprocessing=None):
         return examples if seed is None else examples.shuffle(buffer, seed=seed)
 
     examples = source.read(split, indices)
-    size = tuple(size or source.image_size(split, indices))
     if len(indices) * size[0] * size[1] * 3 * 4 <= CACHE_BYTES:
         examples = examples.map(prepare, num_parallel_calls=tf.data.AUTOTUNE).cache()
         return shuffle(examples, len(indices))
@@ -222,12 +232,12 @@ def scale_values(images, preprocessing=None):
 def _check_splits(splits):
     if isinstance(splits, str) or not splits or len(set(splits)) < len(tuple(splits)):
         raise ValueError(
-            f"Expected splits to be a tuple of different names among {', '.join(SPLITS)}. "
+            f"Expected splits to be a tuple of different names among {', '.join(NAMES)}. "
             f"Received: splits={splits!r}"
         )
     for split in splits:
-        if split not in SPLITS:
-            raise unknown_name("split", split, SPLITS)
+        if split not in NAMES:
+            raise unknown_name("split", split, NAMES)
 
 
 def _checked_take(take, splits):

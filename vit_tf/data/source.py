@@ -1,12 +1,40 @@
 """What a data set offers to be loaded, and which of its examples go into each split."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, partial, reduce
 
 import numpy as np
 
 SPLITS = ("train", "validation", "test")
+ALL = "all"  # every example of every split
+NAMES = (*SPLITS, ALL)
 TEST_FRACTION = 0.2
+
+
+class Computed(Mapping):
+    """A mapping whose values are computed when they are first asked for.
+
+    Args:
+        functions: dict from each key to the function that computes its value.
+    """
+
+    def __init__(self, functions):
+        self._functions, self._values = dict(functions), {}
+
+    def __getitem__(self, key):
+        if key not in self._values:
+            self._values[key] = self._functions[key]()
+        return self._values[key]
+
+    def __contains__(self, key):
+        return key in self._functions
+
+    def __iter__(self):
+        return iter(self._functions)
+
+    def __len__(self):
+        return len(self._functions)
 
 
 @dataclass(frozen=True)
@@ -24,10 +52,11 @@ class Source:
     """Where examples come from.
 
     Args:
-        class_names: names of the classes; a label is a position in them.
-        num_examples: dict from the splits there are to their sizes.
+        class_names: names of the classes; a label is a position in them. Empty for images without
+            labels.
+        num_examples: mapping from the splits there are to their sizes.
         labels: function of a split that returns its labels, an int array of shape (example,), or
-            None where they cannot be had without reading the images.
+            None where they cannot be had without reading the images; -1 where there are none.
         image_size: function of (split, indices) that returns the (height, width) that these
             images share, in pixels; a `ValueError` where they share none.
         read: function of (split, indices), the latter sorted, that returns a `tf.data.Dataset` of
@@ -39,12 +68,72 @@ class Source:
     """
 
     class_names: tuple
-    num_examples: dict
+    num_examples: Mapping
     labels: Callable
     image_size: Callable
     read: Callable
     decode: Callable
     shuffle_buffer: int
+
+
+def with_all(source):
+    """The `Source` with one more split, `"all"`: the examples of the others, one after the other.
+
+    Their image_size raises a `ValueError` where the splits differ in it.
+    """
+    splits = [split for split in SPLITS if split in source.num_examples]
+
+    @cache
+    def ends():
+        return np.cumsum([source.num_examples[split] for split in splits])
+
+    def parts(indices):
+        """(split, indices into it) of each split that has some of the examples."""
+        owner = np.searchsorted(ends(), indices, side="right")
+        for number in np.unique(owner):
+            first = ends()[number] - source.num_examples[splits[number]]
+            yield splits[number], indices[owner == number] - first
+
+    def labels(split):
+        if split != ALL:
+            return source.labels(split)
+        found = [source.labels(one) for one in splits]
+        return None if any(one is None for one in found) else np.concatenate(found)
+
+    def image_size(split, indices):
+        if split != ALL:
+            return source.image_size(split, indices)
+        sizes = {one: tuple(source.image_size(one, inner)) for one, inner in parts(indices)}
+        if len(set(sizes.values())) > 1:
+            raise ValueError(
+                "Expected image_size to be given, for splits that differ in it, as a number of "
+                f"pixels or a pair (height, width). Received: image_size=None, {sizes}"
+            )
+        return next(iter(sizes.values()))
+
+    def read(split, indices):
+        if split != ALL:
+            return source.read(split, indices)
+        first, *others = (source.read(one, inner) for one, inner in parts(indices))
+        return reduce(lambda joined, other: joined.concatenate(other), others, first)
+
+    sizes = {split: partial(source.num_examples.__getitem__, split) for split in splits}
+    return replace(
+        source,
+        num_examples=Computed(sizes | {ALL: lambda: int(ends()[-1])}),
+        labels=labels,
+        image_size=image_size,
+        read=read,
+    )
+
+
+def require_labels(source):
+    """Raises a `ValueError` for a source of images without labels."""
+    if not source.class_names:
+        raise ValueError(
+            "Expected images with labels: a folder of images for each class, or a text file that "
+            "tells the class of each. Received: images without labels"
+        )
 
 
 def choose(labels, count, size, rng, balanced=False):
@@ -107,7 +196,7 @@ def partition(source, splits, validation, take, seed):
         kept, held = _carve(source, validation, seed)
         chosen |= {"validation": ("train", held)} | ({"train": kept} if "train" in splits else {})
     elif missing:
-        there = ", ".join(source.num_examples)
+        there = ", ".join(split for split in source.num_examples if split != ALL)
         cut = " (and validation, cut from train)" if "train" in source.num_examples else ""
         raise ValueError(
             f"Expected splits to be among those of the data set: {there}{cut}. "
@@ -145,5 +234,5 @@ def _take(source, name, split, indices, size, seed):
         )
     labels = source.labels(split)
     labels = None if labels is None else labels[indices]
-    rng = np.random.default_rng([seed, len(SPLITS) + SPLITS.index(name)])
+    rng = np.random.default_rng([seed, len(SPLITS) + NAMES.index(name)])
     return split, indices[choose(labels, len(indices), size, rng, balanced=True)]

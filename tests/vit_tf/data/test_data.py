@@ -415,8 +415,9 @@ def test_folders_that_hold_no_data_set(tmp_path, rng, monkeypatch):
     root = tmp_path / "parts"
     flat_folder(root / "train", rng, (2, 2))
     write(root / "val" / "dog" / "1.png", rng.integers(0, 256, (4, 4, 3)))
-    with pytest.raises(ValueError, match=r"class folders of the train split: ape, bee.*dog"):
-        data.load(root)
+    for read in (data.describe, lambda root: data.load(root, splits=("validation",))):
+        with pytest.raises(ValueError, match=r"class folders of the train split: ape, bee.*dog"):
+            read(root)
 
 
 # Arguments

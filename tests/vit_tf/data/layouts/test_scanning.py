@@ -1,0 +1,249 @@
+"""Folders as they come: their splits, classes and images, on files in the released layouts."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+from image_folders import arrays, counts, flat_folder, write
+from released_layouts import KIT, TINY, development_kit, imagenet_val, picture, tiny_imagenet
+
+from vit_tf import data
+from vit_tf.data.layouts import scanning
+from vit_tf.data.layouts.scanning import scan
+
+
+@pytest.fixture(autouse=True)
+def tell_again():
+    """Each test is told what was told before."""
+    scanning._tell_fifth.cache_clear()
+    scanning._tell_unlabelled.cache_clear()
+
+
+def colours(dataset):
+    """The red and green of each image and the labels, sorted."""
+    images, labels = arrays(dataset)
+    red_green = np.round((images[:, 0, 0, :2] + 1) * 127.5).astype(int)
+    return sorted(zip(*red_green.T.tolist(), labels.tolist(), strict=True))
+
+
+def test_tiny_imagenet_as_released(tmp_path, caplog):
+    root = tiny_imagenet(tmp_path)
+    described = data.describe(root)
+    assert described.class_names == TINY
+    assert described.num_examples == {"train": 9, "validation": 6}
+    assert "nothing tells the classes of test" in caplog.text
+    train, validation = data.load(root, splits=("train", "validation"))
+    assert colours(train) == [(50 * k, 0, k) for k in range(3) for _ in range(3)]
+    assert colours(validation) == [(50 * k, 100, k) for k in range(3) for _ in range(2)]
+
+
+def test_the_splits_of_tiny_imagenet_on_their_own(tmp_path):
+    root = tiny_imagenet(tmp_path)
+    layout = scan(root / "val")
+    assert layout.class_names == TINY and sum(len(x) for x, _ in layout.splits.values()) == 6
+    (test,) = data.load(root / "test", splits=("all",))
+    assert colours(test) == [(250, 200, -1)] * 6
+    assert data.describe(root / "train").class_names == TINY
+
+
+NAMES = ("n01440764", "n02100735", "n02119789")  # sorted, as class folders are
+LABELS = [2, 0, 1, 1]
+
+
+@pytest.mark.parametrize("place", ["inside", "beside", "kit"])
+@pytest.mark.parametrize("train", [False, True])
+def test_the_validation_images_of_imagenet_with_the_development_kit(tmp_path, place, train):
+    folder = imagenet_val(tmp_path / "ILSVRC2012_img_val", LABELS)
+    number = {name: number for number, name in KIT.items()}
+    places = {"inside": folder, "beside": tmp_path}
+    kit = places.get(place, tmp_path / "ILSVRC2012_devkit_t12" / "data")
+    development_kit(kit, [number[NAMES[label]] for label in LABELS])
+    expected = sorted((50 * label, 0, label) for label in LABELS)
+    if train:
+        for label, name in enumerate(NAMES):
+            picture(tmp_path / "ILSVRC2012_img_train" / name / f"{name}_1.JPEG", 50 * label)
+        described = data.describe(tmp_path)
+        assert described.num_examples == {"train": 3, "validation": 4}
+        assert described.class_names == NAMES
+        assert colours(data.load(tmp_path, splits=("validation",))[0]) == expected
+    (validation,) = data.load(folder, splits=("validation",))
+    assert colours(validation) == expected
+    assert data.describe(folder).class_names == NAMES
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "class_names"),
+    [
+        ("val.txt", "{image}.JPEG {label}", ("0", "1", "2")),
+        ("val.txt", "val/{image}.JPEG {name}", NAMES),
+        ("LOC_val_solution.csv", "{image},{name} 85 1 499 272 {name} 1 2 3 4", NAMES),
+        ("imagenet_2012_validation_synset_labels.txt", "{name}", NAMES),
+        ("my_labels.tsv", "{image}.JPEG\t{name}\tand more", NAMES),
+    ],
+)
+def test_files_of_labels_of_many_kinds(tmp_path, name, line, class_names):
+    folder = imagenet_val(tmp_path / "images of ImageNet", LABELS)
+    lines = [
+        line.format(image=f"ILSVRC2012_val_{k:08}", label=label, name=NAMES[label])
+        for k, label in enumerate(LABELS, 1)
+    ]
+    head = ["ImageId,PredictionString"] if name.endswith(".csv") else []
+    # Named images may come in any order.
+    lines = lines if "synset" in name else lines[::-1]
+    (folder / name).write_text("\r\n".join(head + lines) + "\n")
+    (folder / "readme.txt").write_text("These are some images.\nFrom somewhere.\n")
+    assert data.describe(folder).class_names == class_names
+    (every,) = data.load(folder, splits=("all",))
+    assert colours(every) == sorted((50 * label, 0, label) for label in LABELS)
+
+
+def test_labels_lie_beside_a_folder_by_its_name_and_follow_the_train_split(tmp_path):
+    """Caffe's numbers are places among the sorted class folders."""
+    imagenet_val(tmp_path / "val", LABELS)
+    for name in NAMES:
+        picture(tmp_path / "train" / name / "1.JPEG", 0)
+    lines = [f"ILSVRC2012_val_{k:08}.JPEG {label}" for k, label in enumerate(LABELS, 1)]
+    (tmp_path / "val.txt").write_text("\n".join(lines))
+    described = data.describe(tmp_path)
+    assert described.class_names == NAMES
+    assert described.num_examples == {"train": 3, "validation": 4}
+    (validation,) = data.load(tmp_path, splits=("validation",))
+    assert colours(validation) == sorted((50 * label, 0, label) for label in LABELS)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"a.txt": "0.png x\n1.png y", "b.txt": "0.png x"}, r"without 1\.png"),
+        ({"a.txt": "0.png x\n1.png y", "b.csv": "0,x\n1,x"}, r"one text file.*'a.txt', 'b.csv'"),
+        ({"a.txt": "0.png x\n1.png"}, r"class of each of 2 images.*a\.txt', without 1\.png"),
+        ({"a.txt": "1\n2\n"}, r"count from 0, or those.*meta\.mat.*a\.txt', which counts from 1"),
+    ],
+)
+def test_files_of_labels_that_cannot_be_used(tmp_path, files, message):
+    for number in range(2):
+        picture(tmp_path / f"{number}.png", 0)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=message) as error:
+        data.describe(tmp_path)
+    assert str(error.value).count(str(tmp_path)) == 1
+
+
+def test_classes_that_the_train_split_lacks_are_named_with_their_file(tmp_path):
+    picture(tmp_path / "train" / "ape" / "1.png", 0)
+    for line, unknown in (("dog", "dog"), ("1", "1")):
+        picture(tmp_path / "val" / "1.png", 0)
+        (tmp_path / "val.txt").write_text(f"1.png {line}\n")
+        message = rf"those of the train split: ape\. Received: {unknown} in '.*val\.txt'"
+        with pytest.raises(ValueError, match=message):
+            data.describe(tmp_path)
+
+
+def test_images_without_class_folders_have_no_labels(tmp_path):
+    for number in range(10):
+        picture(tmp_path / f"{number}.png", number)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("On holiday\nin June")
+    described = data.describe(tmp_path)
+    assert described.class_names == () and described.num_classes == 0
+    assert described.num_examples == {"train": 8, "test": 2}
+    (every,) = data.load(tmp_path, splits=("all",))
+    assert colours(every) == [(number, 0, -1) for number in range(10)]
+    with pytest.raises(ValueError, match=r"Expected images with labels: a folder.*without labels"):
+        data.few_shot(tmp_path, 1)
+
+
+def test_splits_without_class_folders_have_no_labels(tmp_path):
+    for split in ("train", "test"):
+        for number in range(2):
+            picture(tmp_path / split / f"{number}.png", number)
+    assert data.describe(tmp_path).num_examples == {"train": 2, "test": 2}
+    (test,) = data.load(tmp_path, splits=("test",))
+    assert colours(test) == [(0, 0, -1), (1, 0, -1)]
+
+
+def test_every_image_of_every_split(tmp_path, rng, monkeypatch):
+    for number, name in enumerate(("val", "train", "test"), 1):
+        flat_folder(tmp_path / name, rng, (number, 2))
+    every, test = data.load(tmp_path, splits=("all", "test"))
+    whole, _ = arrays(every)
+    parts = [arrays(one)[0] for one in data.load(tmp_path, splits=("validation", "train", "test"))]
+    expected = {image.tobytes() for part in parts for image in part}
+    assert {image.tobytes() for image in whole} == expected and len(whole) == len(expected) == 12
+    assert counts(every) == [6, 6] and counts(test) == [3, 2]
+    (few,) = data.load(tmp_path, splits=("all",), take=6)
+    assert counts(few) == [3, 3]
+    (few,) = data.load(tmp_path, splits=("all",), classes=["bee"])
+    assert counts(few) == [6]
+
+
+def test_every_image_of_data_sets_without_files():
+    images, labels = arrays(data.load("digits", splits=("all",))[0])
+    assert len({image.tobytes() for image in images}) > 1790 and len(labels) == 1797
+    parts = [arrays(one)[1] for one in data.load("digits")]
+    np.testing.assert_array_equal(np.bincount(labels), sum(map(np.bincount, parts)))
+
+
+def test_sizes_that_differ_between_splits(tmp_path, rng):
+    flat_folder(tmp_path / "train", rng, (2, 1))
+    flat_folder(tmp_path / "test", rng, (2, 1), (3, 3, 3))
+    with pytest.raises(ValueError, match=r"image_size to be given.*\(6, 5\).*\(3, 3\)"):
+        data.load(tmp_path, splits=("all",))
+
+
+def test_only_the_split_asked_for_is_read(tmp_path, rng):
+    flat_folder(tmp_path / "train", rng, (2, 1))
+    flat_folder(tmp_path / "test", rng, (2, 1))
+    (tmp_path / "train" / "ape" / "00.png").write_text("no image")
+    (tmp_path / "train" / "cow").mkdir()
+    (test,) = data.load(tmp_path, splits=("test",))
+    assert counts(test) == [2, 1]
+    with pytest.raises(ValueError, match="cow' without any"):
+        data.load(tmp_path, splits=("train",))
+
+
+def test_the_fifth_that_becomes_the_test_split_is_told_once(tmp_path, rng, caplog):
+    flat_folder(tmp_path, rng, (20, 10))
+    with caplog.at_level(logging.WARNING):
+        data.load(tmp_path)
+        data.load(tmp_path)
+    (record,) = caplog.records
+    assert "6 of its 30 images, always the same fifth of each class" in record.getMessage()
+    assert "The split called all is every image." in record.getMessage()
+
+
+def test_a_missing_size_is_noticed_before_any_image_is_decoded(tmp_path, rng):
+    for path, side in (
+        ("train/ape/0", 6),
+        ("train/bee/1", 6),
+        ("test/ape/0", 6),
+        ("test/ape/1", 9),
+    ):
+        write(tmp_path / f"{path}.jpg", rng.integers(0, 256, (side, side, 3)))
+    cut = tmp_path / "train" / "ape" / "0.jpg"
+    cut.write_bytes(cut.read_bytes()[:-20])
+    with pytest.raises(ValueError, match="image_size to be given"):
+        data.load(tmp_path)
+    with pytest.raises(ValueError, match="undecodable"):
+        data.load(tmp_path, image_size=4)
+
+
+@pytest.mark.parametrize("config", [None, "topimages"])
+@pytest.mark.parametrize("floor", range(4))
+def test_folders_of_tfds_are_told_from_folders_of_images(tmp_path, config, floor):
+    names = ["cifar10", *filter(None, [config])]
+    folders = [tmp_path, *(tmp_path.joinpath(*names[: k + 1]) for k in range(len(names)))]
+    folders.append(folders[-1] / "3.0.2")
+    folders[-1].mkdir(parents=True)
+    (folders[-1] / "cifar10-test.tfrecord-00000-of-00001").write_bytes(b"")
+    info = {"name": "cifar10", "version": "3.0.2"} | ({"configName": config} if config else {})
+    (folders[-1] / "dataset_info.json").write_text(json.dumps(info))
+    message = (
+        rf"Received: 'cifar10' in '{tmp_path}', which TFDS has prepared: load it by its name, "
+        rf"'{'/'.join(names)}', with that folder as data_dir \(--data-dir\)"
+    )
+    with pytest.raises(ValueError, match=message) as error:
+        data.load(folders[min(floor, len(folders) - 1)])
+    assert str(error.value).count(str(tmp_path)) == 1
