@@ -54,6 +54,7 @@ def parse(arguments=None):
     common.add_source(add)
     reporting.add_figures(add)
     add("--out", type=Path, help="output folder (default: analysis_DATA)")
+    add("--split", help="test (default), validation, train or all (default without labels)")
     add("--image-size", type=int, help="pixels, where the models take images of any size")
     add("--taps", nargs="+", metavar="PATTERN", help="layers of other models, as 'block*_out'")
     add("--patch-size", type=int, help="pixels of a patch, where a model does not tell its tokens")
@@ -93,8 +94,9 @@ def analyze(figures, options):
     description = common.describe_data(options)
     with reporting.strategy_in(options.out, options.strategy):
         opened, images = analyze_models.open_all(options)
-        options.sizes = reporting.test_sizes(options, description)
-        data = reporting.read_data(options, description, preprocessing=images)
+        split = options.split or ("test" if description.num_classes else "all")
+        options.sizes = reporting.measured_sizes(options, description, split)
+        data = reporting.read_data(options, description, split, preprocessing=images)
         data.facts.update(
             data=options.data, sizes=options.sizes, seed=options.seed, images=images.to_config()
         )
@@ -111,9 +113,12 @@ def analyze(figures, options):
                 models=joined(names),
                 was="was" if len(names) == 1 else "were",
                 tested=options.sizes["test"],
+                split="" if split == "all" else f"{split} ",
                 data=description.name,
                 size="{} x {}".format(*images.size),
-                shots=options.shots,
+                fitted=FITTED.format(shots=options.shots)
+                if reporting.can_fit(description, split)
+                else NOT_FITTED,
             ),
             models_table=rows,
             provenance=reporting.provenance("analyze.py", options, description),
@@ -121,11 +126,16 @@ def analyze(figures, options):
 
 
 INTRODUCTION = (
-    "{models} {was} measured on {tested} test images of {data}, of {size} pixels. Linear probes "
-    "are fitted on {shots} training images of each class, their penalty is chosen on as many "
-    "others. Nothing was trained here: what a figure shows is what the models brought with them. "
+    "{models} {was} measured on {tested} {split}images of {data}, of {size} pixels. {fitted} "
+    "Nothing was trained here: what a figure shows is what the models brought with them. "
     "What does not apply to a model is listed, with the reason, after the figures."
 )
+
+FITTED = (
+    "Linear probes are fitted on {shots} training images of each class, their penalty is chosen on "
+    "as many others."
+)
+NOT_FITTED = "Nothing is fitted: there are no labelled training images beside these."
 
 
 if __name__ == "__main__":

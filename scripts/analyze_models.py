@@ -99,16 +99,21 @@ def under_study(opened, data, description, options):
         options: of the command line.
     """
     few = next(iter(data.few))[0][:PROBES].numpy()
-    models, rows, constants, still = [], [], [], []
+    models, rows, constants, still, others = [], [], [], [], []
     for one, why in opened:
         model, constant, moves = study_model(one, few)
         values = image_values.values_of(one.expects, why)
         log.info("%s: %d layers are read; images: %s", one.name, len(model.taps), values)
-        share = accuracy_of(one, model, data, description.class_names, options.out / "results")
+        share, why_not = accuracy_of(
+            one, model, data, description.class_names, options.out / "results"
+        )
         models += [model, *opened_baselines(one, model, options.seed)]
         rows.append(describe_model(one, model) | {"images": values, "file": one.source})
         if share is not None:
             rows[-1]["test accuracy (%)"] = round(100 * share, 2)
+        if why_not:
+            others.append(f"{one.name}: {why_not}.")
+            log.info("No accuracy of %s: %s", one.name, why_not)
         if constant:
             constants.append(f"{one.name}: {', '.join(constant)}.")
         if moves < STILL:
@@ -116,6 +121,7 @@ def under_study(opened, data, description, options):
     notes = {
         "Models that hardly move": still,
         "Layers that do not vary between images": constants,
+        "Models of other classes than those of the data": others,
     }
     if any("test accuracy (%)" in row for row in rows):
         rows = [row | {"test accuracy (%)": row.get("test accuracy (%)")} for row in rows]
@@ -132,15 +138,17 @@ def accuracy_of(opened, model, data, class_names, folder):
     """Share of the test images that a model's own head gets right, kept in a folder of results.
 
     Returns:
-        A float; None for a model whose last layer does not hold a number for each of these classes.
+        A float and no words; None for a model whose last layer does not hold a number for each of
+        these classes, and words where it names other ones.
     """
     tap = model.taps[-1]
-    if not opened.is_keras or len(model.shapes[tap]) != 1:
-        return None
+    if not opened.is_keras or len(model.shapes[tap]) != 1 or not class_names:
+        return None, ""
+    own = getattr(opened.model, "class_names", None)
     try:
-        match_classes(getattr(opened.model, "class_names", None), *model.shapes[tap], class_names)
-    except ValueError:
-        return None
+        match_classes(own, *model.shapes[tap], class_names)
+    except ValueError as error:
+        return None, str(error) if own else ""
     path = folder / f"accuracy.{model.slug}.nc"
     key = fingerprint("accuracy", model.key, data.facts, list(class_names))
     result = load(path, key)
@@ -148,7 +156,7 @@ def accuracy_of(opened, model, data, class_names, folder):
         head = model.features(tap)
         share = top_k_accuracy(lambda images: head(images)[tap], data.test, ks=(1,))[1]
         result = keep(xr.DataArray(share, name="accuracy"), path, key, {"model": model.name})
-    return float(result)
+    return float(result), ""
 
 
 def own_name(source):

@@ -143,6 +143,17 @@ def describe_data(options):
     return vit_tf.data.describe(options.data, options.data_dir, **chosen_classes(options))
 
 
+def describe_labelled(options):
+    """The `Description` of the data set that the options tell, which must have labels."""
+    described = describe_data(options)
+    if not described.num_classes:
+        raise ValueError(
+            "Expected images with labels: a folder of images for each class, or a text file that "
+            f"tells the class of each. Received: --data {options.data}, images without labels"
+        )
+    return described
+
+
 def chosen_classes(options):
     """The argument of `vit_tf.data.load` that `--classes` stands for; none if it is not given."""
     return {"classes": vit_tf.data.read_class_list(options.classes)} if options.classes else {}

@@ -43,7 +43,7 @@ def parse(arguments=None):
     add = parser.add_argument
     common.add_strategy(add)
     image_values.add_values(add)
-    add("--split", default="test", help="test (default), validation or train")
+    add("--split", default="test", help="test (default), validation, train or all")
     add("--image-size", type=int, help="side of the images, in pixels; by default the model's")
     add("--take", type=int, help="use only so many images of the split, such as 1000")
     add("--batch-size", type=int, default=128, help="128 by default")
@@ -157,7 +157,7 @@ def evaluate(options):
     model = common.open_model(options.model)
     preprocessing, why = image_values.expected_images(options, model)
     arguments = load_arguments(options, preprocessing)
-    known = common.describe_data(options)
+    known = common.describe_labelled(options)
     (test,) = vit_tf.data.load(
         options.data, splits=(options.split,), take=options.take, **arguments
     )

@@ -143,7 +143,7 @@ def run(options):
     if options.mixed_precision:
         start = in_bfloat16(start)
     recipe = make_recipe(options, start)
-    known = common.describe_data(options)
+    known = common.describe_labelled(options)
     size = recipe.crop or (options.image_size and (options.image_size,) * 2)
     preprocessing = start.preprocessing
     if size:

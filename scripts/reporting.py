@@ -93,21 +93,24 @@ def subset_sizes(options, description):
     return sizes | {split: count for split, count in asked.items() if count is not None}
 
 
-def test_sizes(options, description):
-    """How many test images are measured: dict that is empty where that is not known."""
-    there = description.num_examples.get("test")
+def measured_sizes(options, description, split):
+    """How many images of a split are measured: dict that is empty where that is not known."""
+    counts = description.num_examples
+    there = sum(counts.values()) if split == "all" else counts.get(split)
     tested = options.take_test or there
     if tested and not options.take_test and options.data != "digits":
         tested = min(tested, LARGEST["test"])
     return {"test": tested} if tested else {}
 
 
-def read_data(options, description, **images):
+def read_data(options, description, split="test", **images):
     """The images that the measurements read.
 
     Args:
         options: of the command line, and `sizes`, a dict from split to the number of its examples.
         description: the `vit_tf.data.Description` of the data.
+        split: what is measured. Nothing is fitted where that is `"all"`, as training images are
+            among it, nor where there are none or no labels.
         **images: what tells `vit_tf.data.load` the size of the images.
     """
     from vit_tf.analysis.study.data import FIELD_IMAGES, MOST_IN_BATCH, Data, batch_size_of
@@ -117,8 +120,15 @@ def read_data(options, description, **images):
     load = partial(vit_tf.data.load, options.data, **source)
     tested = options.sizes.get("test", MOST_IN_BATCH)
     size = batch_size_of(tested)
-    (test,) = load(splits=("test",), batch_size=size, take=tested)
-    (few,) = load(splits=("test",), batch_size=FIELD_IMAGES, take=min(FIELD_IMAGES, tested))
+    (test,) = load(splits=(split,), batch_size=size, take=tested)
+    (few,) = load(splits=(split,), batch_size=FIELD_IMAGES, take=min(FIELD_IMAGES, tested))
+    pixels = tuple(few.element_spec[0].shape[1:3])
+    annotated, facts = annotations.read_annotations(options, pixels, images.get("preprocessing"))
+    told = {"batch": size, "field_images": FIELD_IMAGES, **classes}
+    if split != "test":
+        told["split"] = split
+    if not can_fit(description, split):
+        return Data(test, few, facts=told, optional=annotated, optional_facts=facts)
     train, held_out = vit_tf.data.few_shot(
         options.data,
         options.shots,
@@ -128,18 +138,22 @@ def read_data(options, description, **images):
     )
     known = min(description.num_examples["train"], GALLERY)
     (gallery,) = load(splits=("train",), batch_size=MOST_IN_BATCH, take=known)
-    pixels = tuple(few.element_spec[0].shape[1:3])
-    annotated, facts = annotations.read_annotations(options, pixels, images.get("preprocessing"))
     return Data(
         test,
         few,
         train,
         held_out,
         description.num_classes,
-        {"shots": options.shots, "batch": size, "field_images": FIELD_IMAGES, **classes},
+        {"shots": options.shots, **told},
         {"gallery": lambda: gallery, **annotated},
         {"gallery": {"gallery": known}, **facts},
     )
+
+
+def can_fit(description, split):
+    """Whether there are labelled training images that are not among those of a split."""
+    labelled = description.num_classes and "train" in description.num_examples
+    return bool(labelled) and split not in ("train", "all")
 
 
 def provenance(script, options, description):

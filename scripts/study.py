@@ -96,7 +96,7 @@ def make_study(figures, options):
     from vit_tf.scripts import study_models
     from vit_tf.scripts.progress import Progress
 
-    description = common.describe_data(options)
+    description = common.describe_labelled(options)
     options.sizes = reporting.subset_sizes(options, description)
     plans = study_models.needed(study_models.make_plans(options, description.num_classes), figures)
     if not options.full and not options.figures:

@@ -132,7 +132,7 @@ def run(options):
     splits = vit_tf.data.load(
         options.data, data_dir=options.data_dir, splits=("train", "validation", "test"), **data
     )
-    known = common.describe_data(options)
+    known = common.describe_labelled(options)
     shape = tuple(splits[0].element_spec[0].shape[1:])
     recorders = []
     if options.record_formation is not None:

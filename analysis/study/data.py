@@ -70,7 +70,9 @@ class Data:
 
     def lacks(self, names):
         """A sentence on what of `names` there is not; empty if all is there."""
-        missing = [OPTIONAL.get(name, "labelled images") for name in names if not self.has(name)]
+        missing = [
+            OPTIONAL.get(name, "labelled training images") for name in names if not self.has(name)
+        ]
         return f"It needs {' and '.join(dict.fromkeys(missing))}." if missing else ""
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import xarray as xr
+from image_folders import write
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
@@ -161,6 +162,33 @@ def test_a_saved_model_tells_its_grid_and_its_images_in_its_folder(images, tmp_p
     (tmp_path / "told" / FACTS).write_text('{"token_grid": {"rows": 2}}')
     with pytest.raises(ValueError, match="to hold a token_grid and a preprocessing"):
         vit_tf.load_features(tmp_path / "told")
+
+
+def test_a_model_of_other_classes_is_told_and_gets_no_accuracy(files, tmp_path):
+    """Ten classes too, so that a share could be counted, which would mean nothing."""
+    vit = vit_tf.ViT((16, 16, 3), 8, 1, 1, 8, 8, 10, class_names=[f"kind {n}" for n in range(10)])
+    vit.save(tmp_path / "other.keras")
+    assert run(tmp_path / "out", tmp_path / "other.keras", "--figures", "1") == 0
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Models of other classes than those of the data" in page
+    assert "other: Expected data of the 10 classes of the model, kind 0, kind 1" in page
+    assert "test accuracy" not in page
+    assert not (tmp_path / "out" / "results" / "accuracy.other.nc").exists()
+
+
+def test_a_folder_of_images_without_labels_is_analysed_whole(files, tmp_path, rng):
+    photos = tmp_path / "photos"
+    for number in range(60):
+        write(photos / f"{number}.png", rng.integers(0, 256, (16, 16, 3)))
+    line = [files / "vit.keras", "--data", photos, "--figures", "1,13"]
+    assert run(tmp_path / "out", *line) == 0
+    found = xr.load_dataset(tmp_path / "out" / "results" / "cka.vit.nc")
+    (every,) = vit_tf.data.load(photos, splits=("all",), batch_size=batch_size_of(60))
+    model = vit_tf.submodel(vit_tf.load_model(files / "vit.keras"), *found.layer_x.values)
+    np.testing.assert_allclose(found.cka, analysis.cka(model, every).cka, atol=1e-5)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "It needs labelled training images." in page and "on 60 images of" in page
+    assert "Nothing is fitted: there are no labelled training images beside these." in page
 
 
 def test_the_grid_of_tokens_is_found_before_what_pools_them():

@@ -1,16 +1,18 @@
 """Evaluation from the command line against numbers computed here, and mistakes."""
 
+import itertools
 import json
 
 import keras
 import numpy as np
 import pytest
+from image_folders import write
 from oracles import randomize
 
 import vit_tf
 from vit_tf import data
 from vit_tf.analysis.probes.few_shot import classify, fit_classifier
-from vit_tf.scripts import evaluate
+from vit_tf.scripts import evaluate, finetune
 
 SPECIAL = vit_tf.Preprocessing((8, 8), (0.4, 0.5, 0.6), (0.3, 0.2, 0.1), "bicubic")
 
@@ -99,6 +101,38 @@ def test_some_classes_are_matched_by_name_only_where_that_is_insisted_on(tmp_pat
     kept = np.isin(labels, (3, 7, 8))
     expected = (taps["logits"].argmax(axis=1) == labels)[kept].mean()
     assert json.loads(out.read_text())["top"]["1"] == pytest.approx(expected)
+
+
+def test_a_model_fine_tuned_on_one_folder_is_not_evaluated_on_another(model, tmp_path, rng, capsys):
+    for name, classes in (("a", ("ape", "bee")), ("b", ("cat", "dog"))):
+        for split in ("train", "test"):
+            for one, number in itertools.product(classes, range(6)):
+                write(
+                    tmp_path / name / split / one / f"{number}.png", rng.integers(0, 256, (8, 8, 3))
+                )
+    tuning = ["--data", str(tmp_path / "a"), "--out", str(tmp_path / "run"), "--steps", "2"]
+    tuning += ["--validations", "1", "--validation", "0.2", "--batch-size", "4"]
+    assert finetune.main([model[1], *tuning]) == 0
+    tuned = str(tmp_path / "run" / "model.keras")
+    assert vit_tf.load_model(tuned).class_names == ("ape", "bee")
+    capsys.readouterr()
+    assert evaluate.main([tuned, "--data", str(tmp_path / "a"), "--split", "all"]) == 0
+    assert "on 24 images of" in capsys.readouterr().out
+    assert evaluate.main([tuned, "--data", str(tmp_path / "b")]) == 2
+    output = capsys.readouterr()
+    assert output.out == "" and output.err == (
+        "error: Expected data of the 2 classes of the model, ape, bee. Received: data of 2 "
+        "classes, cat, dog, with others, cat, dog; --allow-other-classes insists\n"
+    )
+
+
+def test_images_without_labels_are_not_evaluated(model, tmp_path, rng, capsys):
+    write(tmp_path / "1.png", rng.integers(0, 256, (8, 8, 3)))
+    write(tmp_path / "2.png", rng.integers(0, 256, (8, 8, 3)))
+    assert evaluate.main([model[1], "--data", str(tmp_path)]) == 2
+    output = capsys.readouterr()
+    assert output.err.startswith("error: Expected images with labels: ")
+    assert output.err.endswith(f"--data {tmp_path}, images without labels\n")
 
 
 def least_squares_model():
