@@ -95,11 +95,14 @@ def _terminations():
 
 def epochs_kept(options):
     """What a stopped training leaves, and how to go on."""
-    states = (options.out / "state").glob("epoch-*.npz")
-    done = max((int(path.stem.removeprefix("epoch-")) for path in states), default=0)
-    if not done:
+    names = [path.stem for path in (options.out / "state").glob("epoch-*.npz")]
+    places = [[int(number) for number in re.findall(r"[0-9]+", name)] for name in names]
+    epoch, *steps = max(places, default=[0])
+    if not epoch and not steps:
         return NOTHING_KEPT
-    return f"{options.out} holds the state after epoch {done}; the same command goes on from there"
+    within = f" and {steps[0]} steps of the next" if steps else ""
+    kept = f"{options.out} holds the state after epoch {epoch}{within}"
+    return f"{kept}; the same command goes on from there"
 
 
 def _is_mistake(error):
@@ -171,6 +174,8 @@ def add_training(parser, data, image_size):
         metavar="N",
         help="steps in one call of TensorFlow, at most; 50 on a TPU and 1 elsewhere by default",
     )
+    text = "save the state every N steps too; it is saved after each epoch and on SIGTERM"
+    parser.add_argument("--save-every", type=int, metavar="N", help=text)
     add_source(data)
     data("--image-size", type=int, **image_size)
     data("--take", type=int, help="use only so many training examples, such as 1000")
@@ -254,6 +259,7 @@ def fit_and_score(model, recipe, splits, options, description, callbacks=()):
         description,
         steps_per_execution=options.steps_per_execution,
         callbacks=callbacks,
+        save_every=options.save_every,
     )
     if vit_tf.distribute.is_tpu(model.distribute_strategy):
         test = vit_tf.distribute.full_batches(test)

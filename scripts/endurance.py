@@ -1,7 +1,8 @@
 """Kills trainings, studies and analyses again and again and checks that nothing is lost.
 
 A real script is started, killed with SIGKILL at a random moment (while it starts, in an epoch,
-when it begins to write a file) and started again, until it ends. After each kill every file that
+when it begins to write a file) and started again, until it ends. A training is stopped with SIGTERM
+in every other turn, and must end within 30 seconds. After each kill every file that
 the next run would take for whole is opened and checked, and a result, figure or model that was
 finished must not be made again. In the end the files are compared with those of an undisturbed run:
 weights, states, logs, results and pictures bit for bit, those of a study to 1e-5, as TensorFlow may
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from signal import SIGKILL, SIGTERM
 
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -39,7 +41,7 @@ SHARED = f"{TINY} --take 400 --epochs 8"  # 360 images to train on: whole batche
 MEASURED = "--take-test 60 --shots 3 --strategy none"
 STUDY = f"--figures 1 {MEASURED} --image-size 16 --take 200 --epochs 1 --bit-epochs 1 --seeds 1"
 JOBS = {
-    "train": Job("train", f"{LONG} --strategy none"),
+    "train": Job("train", f"{LONG} --strategy none --save-every 3", signals=(SIGKILL, SIGTERM)),
     "study": Job("study", STUDY, tolerance=1e-5),
     "analyze": Job("analyze", f"{{folder}}/model/model.keras --figures 1,3,7 {MEASURED}"),
     "workers": Job("train", f"{SHARED} --strategy multiworker", workers=2, tolerance=1e-4),
@@ -83,12 +85,14 @@ def torment(job, kills, rng, folder, reference, pace):
         dict with the row of the table, and list of problems.
     """
     folder.mkdir(parents=True)
-    start, done, alive, problems, kept = time.monotonic(), [], True, [], {}
+    start, done, alive, problems, kept, within = time.monotonic(), [], True, [], {}, 0
     while alive:
         moment = draw_moment(rng, pace, job.workers) if len(done) < kills else None
         victim = len(done) % job.workers
-        alive, _, found = run_job(job, folder, moment, victim)
+        number = job.signals[len(done) % len(job.signals)]
+        alive, _, found = run_job(job, folder, moment, victim, number)
         done += [victim] * alive
+        within += alive and any(folder.glob("state/*-step-*.npz"))
         found += files.problems_of(folder)
         here = files.made_once(folder)
         changed = [name for name, stamp in kept.items() if here.get(name) != stamp]
@@ -97,6 +101,7 @@ def torment(job, kills, rng, folder, reference, pace):
         kept = here
     largest, compared, differing = files.compare(folder, reference, job.tolerance)
     row = {"run": folder.name, "kills": len(done), "of the chief": done.count(0)}
+    row |= {"goes on within an epoch": within}
     row |= {"seconds": round(time.monotonic() - start), "undisturbed (s)": round(pace.seconds)}
     row |= {"largest difference": f"{largest:.3g}"}
     row |= {"files": compared, "the same": compared - len(differing)}

@@ -13,6 +13,7 @@ from vit_tf.scripts import endurance_files as files
 
 SCRIPTS = Path(__file__).parent
 PATIENCE = 600  # seconds that a run may take
+ENDING = 30  # seconds that a machine which sends SIGTERM waits before it kills
 ALONE = 60  # seconds after which a worker has noticed that another died
 
 
@@ -22,12 +23,14 @@ class Job:
 
     Attributes:
         tolerance: largest difference of a number from that of an undisturbed run.
+        signals: with which it is stopped, in turn.
     """
 
     script: str
     arguments: str
     workers: int = 1
     tolerance: float = 0.0
+    signals: tuple = (signal.SIGKILL,)
 
 
 def log_of(out, place):
@@ -62,26 +65,27 @@ def _free_addresses(count):
     return addresses
 
 
-def kill(*processes):
-    """Kill processes, and their children, at once."""
+def kill(*processes, number=signal.SIGKILL):
+    """Stop processes, and their children, at once; raises if one does not end."""
     for process in processes:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(process.pid, number)
     for process in processes:
-        process.wait()
+        process.wait(ENDING)
 
 
-def run_job(job, out, moment=None, victim=0):
-    """Start a run and, unless it ends before, kill one of its workers at a moment.
+def run_job(job, out, moment=None, victim=0, number=signal.SIGKILL):
+    """Start a run and, unless it ends before, stop one of its workers at a moment.
 
     Args:
         job: the `Job`.
         out: the run's folder, which is there.
         moment: (files, seconds): killed so long after so many temporary files have appeared.
-        victim: the place of the worker that is killed.
+        victim: the place of the worker that is stopped.
+        number: the signal that stops it.
 
     Returns:
-        Whether it was killed, seconds from the start to each temporary file and to the end, and a
+        Whether it was stopped, seconds from the start to each temporary file and to the end, and a
         line for each other worker that did not end as it should.
 
     Raises:
@@ -96,13 +100,14 @@ def run_job(job, out, moment=None, victim=0):
                 if moment and deadline is None and len(seen) >= moment[0]:
                     deadline = now + moment[1]
                 if deadline is not None and now >= deadline:
-                    kill(processes[victim])
+                    kill(processes[victim], number=number)
                     break
                 if now - start > PATIENCE:
                     raise RuntimeError(f"no end after {PATIENCE} seconds; see {log_of(out, 0)}")
                 names = watch.wait(0.05 if deadline is None else min(0.05, deadline - now))
                 seen += [time.monotonic() - start] * len(names)
-            killed = processes[victim].returncode == -signal.SIGKILL
+            # A script that hears a signal ends with a status, as shells have it.
+            killed = processes[victim].returncode in (-number, 128 + number)
             if killed:
                 problems = _ends_alone(processes, out, victim)
         finally:

@@ -7,7 +7,8 @@ are resized and normalised as the model expects.
 
 Writes to the folder --out: model.keras (the final weights, with their preprocessing), best.keras
 (best validation accuracy), log.csv, tensorboard/, result.json (test accuracy) and what is needed to
-go on. The same command again continues a run that was stopped.
+go on. The same command again continues a run that was stopped, from the step of its last state;
+SIGTERM saves the state, and the exit status is 143.
 
 Examples:
     python scripts/finetune.py fashion.keras --data digits --image-size 48 --out runs/tuned

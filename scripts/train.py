@@ -2,7 +2,8 @@
 
 Writes to the folder --out: model.keras (the final weights), best.keras (best validation accuracy),
 log.csv, tensorboard/, result.json (test accuracy) and what is needed to go on. The same command
-again continues a run that was stopped, from its last whole epoch.
+again continues a run that was stopped, from the step of its last state. SIGTERM, which machines on
+loan send before they end, saves the state after the step that is going on; the exit status is 143.
 
 With --record-formation K also formation.nc and formation.png: how representations form. Before the
 training and after every K epochs, CKA of the output of each block to itself at the start and at the

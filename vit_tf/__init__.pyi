@@ -21,6 +21,6 @@ from .training.finetuning import FineTuning as FineTuning
 from .training.masked_patches import MaskedPatchPrediction as MaskedPatchPrediction
 from .training.pretraining import Pretraining as Pretraining
 from .training.recipes import Recipe as Recipe
-from .training.recipes import train as train
+from .training.runs import train as train
 
 __version__: str

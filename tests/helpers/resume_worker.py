@@ -1,8 +1,9 @@
 """Trains with augmentations, from the start or from where an earlier run was killed.
 
-    python tests/resume_worker.py AUGMENTATION FOLDER [STEP]
+    python tests/resume_worker.py AUGMENTATION FOLDER [STEP [SIGNAL]]
 
-With a step the process kills itself, as a machine that fails would, when it has done so many.
+With a step the process sends itself a signal when it has done so many: by default SIGKILL, as if
+the machine failed. Its state is saved every three steps.
 """
 
 import json
@@ -18,7 +19,8 @@ import numpy as np
 from vit_tf import MaskedPatchPrediction, ViT, data
 from vit_tf.training.finetuning import FineTuning
 from vit_tf.training.pretraining import Pretraining
-from vit_tf.training.recipes import Recipe, train
+from vit_tf.training.recipes import Recipe
+from vit_tf.training.runs import train
 
 EVERY = {
     "mixup": 0.4,
@@ -35,6 +37,7 @@ RECIPES = {
     "none": Recipe(**COMMON),
     **{name: Recipe(**COMMON, **{name: EVERY[name]}) for name in ALONE},
     "every": Recipe(**COMMON, **EVERY),
+    "fast": Recipe(**COMMON, **{name: EVERY[name] for name in ALONE}),
     # A pass has 4 steps, so that a round is one and a half.
     "fine-tuning": FineTuning(steps=18, validations=3, ema=0.6, **TUNED),
     "masks": Pretraining(**COMMON),
@@ -66,27 +69,35 @@ def make_run(name):
     return keras.Sequential([keras.Input((8, 8, 3)), *layers]), recipe, training, validation
 
 
-def run(name, folder, callbacks=()):
+def run(name, folder, callbacks=(), save_every=None):
     """Train to the end; all weights of the model and its history."""
     model, *rest = make_run(name)
-    history = train(model, *rest, folder, verbose=0, callbacks=callbacks)
+    more = {"callbacks": callbacks, "save_every": save_every}
+    history = train(model, *rest, folder, verbose=0, **more)
     return [np.asarray(weight) for weight in model.get_weights()], history
 
 
 class Kill(keras.callbacks.Callback):
-    """Ends the process at once after so many steps, without a chance to clear up."""
+    """Sends a signal to the process after so many steps, or so many batches of validations."""
 
-    def __init__(self, step):
+    def __init__(self, step, number=signal.SIGKILL, validation=False):
         super().__init__()
-        self.left = step
+        self.left, self.number, self.validation = step, number, validation
 
     def on_train_batch_end(self, batch, logs=None):
-        self.left -= 1
-        if not self.left:
-            os.kill(os.getpid(), signal.SIGKILL)
+        self._count(not self.validation)
+
+    def on_test_batch_end(self, batch, logs=None):
+        self._count(self.validation)
+
+    def _count(self, counts):
+        self.left -= counts
+        if counts and not self.left:
+            os.kill(os.getpid(), self.number)
 
 
 if __name__ == "__main__":
-    name, folder, *step = sys.argv[1:]
-    weights, history = run(name, folder, [Kill(int(step[0]))] if step else [])
+    name, folder, *moment = sys.argv[1:]
+    callbacks = [Kill(*map(int, moment))] if moment else []
+    weights, history = run(name, folder, callbacks, save_every=3)
     np.savez(os.path.join(folder, "weights.npz"), *weights, history=json.dumps(history))

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.training.recipes import checkpointing
+from vit_tf.training import callbacks, checkpointing
 
 
 def make_model(units=8):
@@ -35,7 +35,7 @@ def read_log(directory):
 
 def kill_at(monkeypatch, method, call):
     """Let a method of `Checkpoint` or a function of its module raise at its n-th call."""
-    owner = checkpointing.Checkpoint if hasattr(checkpointing.Checkpoint, method) else checkpointing
+    owner = callbacks.Checkpoint if hasattr(callbacks.Checkpoint, method) else checkpointing
     real, calls = getattr(owner, method), []
 
     def dies(*args, **kwargs):

@@ -23,7 +23,7 @@ from vit_tf.scripts import endurance_files as files
 from vit_tf.scripts import study as study_script
 from vit_tf.scripts import train as train_script
 from vit_tf.scripts.endurance_processes import Job, run_job
-from vit_tf.training import checkpointing, locks
+from vit_tf.training import callbacks, checkpointing, locks
 
 TINY = "--image-size 8 --take 40 --epochs 4 --batch-size 20 --patch-size 8 --num-layers 1"
 TINY += " --num-heads 1 --hidden-dim 16 --mlp-dim 16 --dropout-rate 0.1 --ema 0.9 --mixup 0.2"
@@ -208,7 +208,7 @@ def test_vanished_images_leave_the_last_state(tmp_path, monkeypatch, capsys, rng
 
 
 def test_loss_that_is_not_finite_is_one_line(tmp_path, monkeypatch, capsys):
-    real = checkpointing.Checkpoint._check_finite
+    real = callbacks.Checkpoint._check_finite
     seen = []
 
     def check(self, loss):
@@ -216,7 +216,7 @@ def test_loss_that_is_not_finite_is_one_line(tmp_path, monkeypatch, capsys):
         # Two steps and one validation in each epoch: the 7th is in the third.
         real(self, float("nan") if len(seen) == 7 else loss)
 
-    monkeypatch.setattr(checkpointing.Checkpoint, "_check_finite", check)
+    monkeypatch.setattr(callbacks.Checkpoint, "_check_finite", check)
     assert run_train(tmp_path) == 2
     expect_two_epochs(tmp_path, capsys, "Received: loss=nan in epoch 3")
 

@@ -1,13 +1,14 @@
 """Files of a training run that survive being killed at any moment.
 
 A folder holds `configuration.json`, `state/epoch-0007.npz` (everything needed to go on after
-seven epochs), `best.keras` and `log.csv`. Each is written under another name, flushed to the disk
-and then renamed, so that it is there whole or not at all.
+seven epochs) or `state/epoch-0007-step-000120.npz` (after 120 steps of the eighth), `best.keras`
+and `log.csv`. Each is written under another name, flushed to the disk and then renamed, so that it
+is there whole or not at all.
 """
 
 import csv
+import dataclasses
 import json
-import math
 import os
 import pathlib
 import re
@@ -16,7 +17,6 @@ import time
 import zipfile
 import zlib
 
-import keras
 import numpy as np
 
 from vit_tf.distribute.cluster import is_chief, of_every_worker, wait_for_workers
@@ -24,7 +24,19 @@ from vit_tf.files import PARTIAL, write_whole
 from vit_tf.names import file_error
 
 _SHARING = 30  # seconds that a file of one worker may take to appear on another
-_STATE = re.compile(r"epoch-(\d+)\.npz")
+_STATE = re.compile(r"epoch-(\d+)(?:-step-(\d+))?\.npz")
+_STEPS = 2**40  # more than an epoch has
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far a run has come: `history`, dict of lists with an entry for each epoch done; `step`,
+    how many steps of the next one; `metrics`, arrays of the totals of these steps.
+    """
+
+    history: dict = dataclasses.field(default_factory=dict)
+    step: int = 0
+    metrics: tuple = ()
 
 
 def write_on_chief(path, write):
@@ -84,13 +96,13 @@ def check_shared(directory):
         if time.monotonic() > deadline:
             break
         time.sleep(0.1)
-    states = [_STATE.fullmatch(os.path.basename(state)) for state in _states(directory)]
-    newest = max((int(state[1]) for state in states), default=0)
+    newest = max((_place(os.path.basename(state)) for state in _states(directory)), default=0)
     seen = of_every_worker(newest if os.path.isfile(path) else -1)
     if len(set(seen)) > 1 or seen[0] < 0:
+        places = [divmod(place, _STEPS) if place >= 0 else "no configuration" for place in seen]
         raise ValueError(
             f"Expected {directory!r} to be a folder that all workers share. Received: workers "
-            f"that see the states {seen.tolist()} in it, where -1 is no configuration"
+            f"that see these epochs and steps in it: {places}"
         )
 
 
@@ -125,19 +137,23 @@ def check_configuration(configuration, directory):
         )
 
 
-def save_state(model, history, directory):
-    """Write everything needed to go on with a run, then remove older states.
+def save_state(model, history, directory, step=0, metrics=()):
+    """Write everything needed to go on with a run, then remove other states.
 
     Args:
         model: compiled model whose optimizer is built.
         history: dict of lists, one entry per epoch done.
         directory: the run's folder.
+        step: number of steps done of the next epoch.
+        metrics: arrays of the totals of these steps.
     """
     variables = _variables(model)
     arrays = {f"v{i:05d}": np.asarray(v.numpy()) for i, v in enumerate(variables)}
+    arrays |= {f"metric{i:02d}": array for i, array in enumerate(metrics)}
     meta = {"history": history, "names": [v.name for v in model.variables]}
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
-    path = os.path.join(directory, "state", f"epoch-{_epochs(history):04d}.npz")
+    name = f"epoch-{num_epochs(history):04d}" + (f"-step-{step:06d}" if step else "")
+    path = os.path.join(directory, "state", f"{name}.npz")
     write_on_chief(path, lambda temporary: np.savez(temporary, **arrays))
     for older in _states(directory) if is_chief() else ():
         if older != path:
@@ -152,19 +168,20 @@ def restore_state(model, directory):
         directory: the run's folder.
 
     Returns:
-        the run's history so far: dict of lists, empty where no epoch has been done.
+        the `Progress` of the run.
 
     Raises:
         ValueError: if the file is damaged or of another model; nothing is loaded then.
     """
     states = _states(directory)
     if not states:
-        return {}
+        return Progress()
     path, variables = states[-1], _variables(model)
     try:
         with np.load(path, allow_pickle=False) as file:
             meta = json.loads(file["meta"].tobytes())
-            arrays = [file[f"v{i:05d}"] for i in range(len(file.files) - 1)]
+            metrics = [file[name] for name in file.files if name.startswith("metric")]
+            arrays = [file[f"v{i:05d}"] for i in range(len(file.files) - len(metrics) - 1)]
         history, names = meta["history"], meta["names"]
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(
@@ -180,55 +197,11 @@ def restore_state(model, directory):
     for variable, array in zip(variables, arrays, strict=True):
         # NumPy reads back bfloat16 as two raw bytes.
         variable.assign(array.view(variable.dtype) if array.dtype.kind == "V" else array)
-    return history
-
-
-class Checkpoint(keras.callbacks.Callback):
-    """Writes the best model, the state and the log of a run after each epoch.
-
-    The best model is saved at the end of the validation, when averaged weights, if any, are still
-    in place: put this callback before `keras.callbacks.SwapEMAWeights`.
-
-    Args:
-        directory: the run's folder.
-        history: dict of lists of the epochs done before; each epoch is added to it.
-
-    Raises:
-        ValueError: during training, when the loss is no longer finite; no file is touched.
-    """
-
-    def __init__(self, directory, history):
-        super().__init__()
-        self.directory, self.history = directory, history
-
-    def on_train_batch_end(self, batch, logs=None):
-        self._check_finite(logs["loss"])
-
-    def on_test_end(self, logs=None):
-        self._check_finite(logs["loss"])
-        if logs["accuracy"] > max(self.history.get("val_accuracy", ()), default=-1):
-            save_model(self.model, os.path.join(self.directory, "best.keras"))
-
-    def on_epoch_end(self, epoch, logs=None):
-        row = {name: float(value) for name, value in logs.items()}
-        row["learning_rate"] = float(self.model.optimizer.learning_rate)
-        for name, value in row.items():
-            self.history.setdefault(name, []).append(value)
-        save_state(self.model, self.history, self.directory)
-        write_log(self.history, self.directory)
-
-    def _check_finite(self, loss):
-        if not math.isfinite(loss):
-            raise ValueError(
-                f"Expected the loss to stay finite. Received: loss={float(loss)} in epoch "
-                f"{_epochs(self.history) + 1}; try a smaller learning_rate or a longer warm-up. "
-                f"The files of earlier epochs in {self.directory!r} are whole"
-            )
+    return Progress(history, _place(os.path.basename(path)) % _STEPS, metrics)
 
 
 def write_log(history, directory):
     """Write `log.csv`: one row per epoch, counted from 1."""
-
     rows = list(zip(*history.values(), strict=True))
 
     def write(temporary):
@@ -244,8 +217,14 @@ def _states(directory):
     """Paths of the saved states, oldest first."""
     folder = os.path.join(directory, "state")
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    epochs = {int(m[1]): name for name in names if (m := _STATE.fullmatch(name))}
-    return [os.path.join(folder, epochs[epoch]) for epoch in sorted(epochs)]
+    states = sorted(filter(_STATE.fullmatch, names), key=_place)
+    return [os.path.join(folder, name) for name in states]
+
+
+def _place(name):
+    """The place in a run of a state's name: one whole number."""
+    epochs, steps = _STATE.fullmatch(name).groups()
+    return int(epochs) * _STEPS + int(steps or 0)
 
 
 def _variables(model):
@@ -253,7 +232,8 @@ def _variables(model):
     return [*model.variables, *model.optimizer.variables]
 
 
-def _epochs(history):
+def num_epochs(history):
+    """Number of epochs that a history has."""
     return len(next(iter(history.values()), ()))
 
 

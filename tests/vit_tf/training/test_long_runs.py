@@ -1,0 +1,177 @@
+"""Runs that are stopped within an epoch go on there; nothing is read ahead of the first step."""
+
+import os
+import signal
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from counted_digits import count_decoding
+from resume_worker import Kill, make_run, run
+from training_runs import kill_at, make_data, make_model
+
+from vit_tf.training.recipes import Recipe
+from vit_tf.training.runs import train
+
+STEPS = 4  # in each of 3 epochs of 60 images in batches of 16, validated on 20
+
+
+class Stopped(Exception):
+    """What SIGTERM raises in the tests that send it."""
+
+
+@pytest.fixture
+def sigterm():
+    """SIGTERM raises `Stopped`."""
+
+    def stop(number, frame):
+        raise Stopped
+
+    before = signal.signal(signal.SIGTERM, stop)
+    yield
+    assert signal.signal(signal.SIGTERM, before) is stop
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The weights and the history of a run with all quick augmentations, and a moving average."""
+    return run("fast", tmp_path_factory.mktemp("whole"))
+
+
+def same(found, expected):
+    weights, history = found
+    pairs = zip(weights, expected[0], strict=True)
+    return all(np.array_equal(a, b) for a, b in pairs) and history == expected[1]
+
+
+def test_killed_run_goes_on_within_the_epoch_and_decodes_nothing_twice(
+    tmp_path, monkeypatch, whole
+):
+    decoded = count_decoding(monkeypatch)
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+        kill_at(context, "on_train_batch_end", 11)
+        run("fast", tmp_path, save_every=3)
+    assert os.listdir(tmp_path / "state") == ["epoch-0002-step-000001.npz"]
+    decoded.clear()
+    assert same(run("fast", tmp_path, save_every=3), whole)
+    assert len(decoded) == len(set(decoded)) == 60 - 16 + 20
+
+
+@pytest.mark.parametrize(
+    "batches, validation, state, left",
+    [
+        (7, False, "epoch-0001-step-000003", 2 * 60 - 48 + 2 * 20),
+        (8, False, "epoch-0001-step-000004", 60 + 2 * 20),
+        (3, True, "epoch-0001-step-000004", 60 + 2 * 20),
+        (12, False, "epoch-0002-step-000004", 20),
+    ],
+)
+def test_sigterm_ends_a_run_that_goes_on_there(
+    tmp_path, monkeypatch, sigterm, whole, batches, validation, state, left
+):
+    with pytest.raises(Stopped):
+        run("fast", tmp_path, [Kill(batches, signal.SIGTERM, validation)])
+    assert os.listdir(tmp_path / "state") == [f"{state}.npz"]
+    decoded = count_decoding(monkeypatch)
+    assert same(run("fast", tmp_path), whole)
+    assert len(decoded) == left
+
+
+def test_fine_tuning_goes_on_within_a_round(tmp_path, sigterm):
+    expected = run("fine-tuning", tmp_path / "whole")
+    with pytest.raises(Stopped):
+        run("fine-tuning", tmp_path / "stopped", [Kill(10, signal.SIGTERM)])
+    assert os.listdir(tmp_path / "stopped" / "state") == ["epoch-0001-step-000004.npz"]
+    assert same(run("fine-tuning", tmp_path / "stopped"), expected)
+
+
+def test_a_program_that_outlives_sigterm_trains_on(tmp_path, whole):
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+    try:
+        kills = [Kill(6, signal.SIGTERM), Kill(2, signal.SIGTERM, validation=True)]
+        assert same(run("fast", tmp_path, kills), whole)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(heard) == 2
+
+
+def test_more_steps_in_one_call_go_on_within_an_epoch(tmp_path, sigterm):
+    def run_by(steps, folder, callbacks=()):
+        model = make_model()
+        recipe = Recipe(epochs=2, learning_rate=0.01)
+        more = {"steps_per_execution": steps, "callbacks": callbacks, "save_every": 3}
+        history = train(model, recipe, *make_data(4), folder, verbose=0, **more)
+        return model.get_weights(), history
+
+    expected = run_by(5, tmp_path / "whole")  # of 10 steps
+    with pytest.raises(Stopped):
+        run_by(5, tmp_path / "run", [Kill(1, signal.SIGTERM)])
+    assert os.listdir(tmp_path / "run" / "state") == ["epoch-0000-step-000005.npz"]
+    assert same(run_by(5, tmp_path / "run"), expected)
+
+
+def test_nothing_is_decoded_before_the_first_step(tmp_path, monkeypatch):
+    decoded, before = count_decoding(monkeypatch), []
+    note = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: before.append(len(decoded)))
+    for name in ("none", "fine-tuning"):
+        decoded.clear()
+        run(name, tmp_path / name, [note])
+        assert len(decoded) > 180
+    assert before == [0, 0]
+
+
+def test_data_of_unknown_length_are_not_counted(tmp_path):
+    passes = []
+
+    def examples():
+        passes.append(0)
+        yield np.zeros((2, 4, 4, 1), "float32"), np.zeros(2, "int32")
+
+    spec = (tf.TensorSpec((None, 4, 4, 1)), tf.TensorSpec((None,), tf.int32))
+    data = tf.data.Dataset.from_generator(examples, output_signature=spec)
+    with pytest.raises(ValueError, match=r"finite length.*assert_cardinality"):
+        train(make_model(), Recipe(epochs=1), data, data, tmp_path, verbose=0)
+    assert not passes
+
+
+def with_label(dataset, place, label):
+    """A data set whose batch at a place has a label of another value."""
+
+    def change(number, batch):
+        images, labels = batch
+        first = tf.concat([[label], labels[1:]], 0)
+        return images, tf.where(number == place, first, labels)
+
+    return dataset.enumerate().map(change)
+
+
+def test_a_wrong_label_is_named_where_it_comes_and_nothing_is_lost(tmp_path):
+    recipe = Recipe(epochs=2, learning_rate=0.01, ema=0.6)
+
+    def run_on(data, validation, folder):
+        model = make_model()
+        history = train(model, recipe, data, validation, folder, verbose=0, save_every=2)
+        return model.get_weights(), history
+
+    data, validation = make_data()  # 5 batches; each iteration has an order of its own
+    expected = run_on(data, validation, tmp_path / "whole")
+    data, validation = make_data()
+    message = r"^Expected labels of the training data to be in \[0, 3\).*Received: 7$"
+    with pytest.raises(ValueError, match=message):
+        run_on(with_label(data, 3, 7), validation, tmp_path / "run")
+    assert os.listdir(tmp_path / "run" / "state") == ["epoch-0000-step-000002.npz"]
+    data, validation = make_data()
+    message = r"^Expected labels of the validation data to be in \[0, 3\).*Received: -1$"
+    with pytest.raises(ValueError, match=message):
+        run_on(data, with_label(validation, 1, -1), tmp_path / "run")
+    assert os.listdir(tmp_path / "run" / "state") == ["epoch-0000-step-000005.npz"]
+    data, validation = make_data()
+    assert same(run_on(data, validation, tmp_path / "run"), expected)
+
+
+def test_save_every_is_checked(tmp_path):
+    model, recipe, *data = make_run("none")
+    with pytest.raises(ValueError, match=r"save_every to be at least 1. Received: save_every=0"):
+        train(model, recipe, *data, tmp_path, save_every=0)

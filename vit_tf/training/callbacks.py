@@ -1,0 +1,164 @@
+"""What a run does between its steps: it saves its state, and validates averaged weights."""
+
+import contextlib
+import math
+import os
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from vit_tf.training import checkpointing
+
+
+class Checkpoint(keras.callbacks.Callback):
+    """Writes the best model, the state and the log of a run, and ends it when it is asked to.
+
+    The state is written after each epoch, every `save_every` steps, and on SIGTERM. The first epoch
+    of a run that was stopped in one takes only the steps that are left of it. The best model is
+    saved at the end of the validation, when averaged weights, if any, are still in place: put this
+    callback before `AverageValidation`.
+
+    Args:
+        directory: the run's folder.
+        progress: the `Progress` of the run so far; each epoch is added to its history.
+        steps: number of steps in an epoch.
+        preemption: the `Preemption` that tells whether the run shall end.
+        save_every: number of steps after which the state is saved; None for whole epochs only.
+        average: the `AverageValidation` of the run, or None.
+
+    Raises:
+        ValueError: during training, when the loss is no longer finite; no file is touched.
+    """
+
+    def __init__(self, directory, progress, steps, preemption, save_every=None, average=None):
+        super().__init__()
+        self.directory, self.history = directory, progress.history
+        self._steps, self._preemption = steps, preemption
+        self._save_every, self._average = save_every, average or contextlib.nullcontext()
+        # Of the epoch: steps done before this process and in all, totals then and at its end.
+        self._before = self._done = progress.step
+        self._metrics, self._cut = progress.metrics, False
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._done = self._before
+        if self._before:
+            for variable, total in zip(self.model.metrics_variables, self._metrics, strict=True):
+                variable.assign(total)
+        if self._before == self._steps:
+            # Keras takes one step at least.
+            real, model = self.model.train_function, self.model
+
+            def take_no_step(iterator):
+                model.train_function = real
+                return model.get_metrics_result()
+
+            model.train_function = take_no_step
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._check_finite(logs["loss"])
+        saved = self._saves_until(self._done)
+        self._done = min(self._before + batch + 1, self._steps)
+        if self._done == self._steps:
+            self._metrics = self._totals()
+            if self._before and not self.model.stop_training:
+                # Ends the loop over the steps of this epoch; the validation goes on with the run.
+                self.model.stop_training = self._cut = True
+        asked = self._preemption.asked()
+        if asked or self._saves_until(self._done) > saved:
+            self.save()
+        if asked:
+            self._preemption.deliver()
+
+    def on_test_begin(self, logs=None):
+        if self._cut:
+            self.model.stop_training = self._cut = False
+
+    def on_test_batch_end(self, batch, logs=None):
+        if self._preemption.asked():
+            with self._average:
+                self.save()
+                self._preemption.deliver()
+
+    def on_test_end(self, logs=None):
+        self._check_finite(logs["loss"])
+        if logs["accuracy"] > max(self.history.get("val_accuracy", ()), default=-1):
+            checkpointing.save_model(self.model, os.path.join(self.directory, "best.keras"))
+
+    def on_epoch_end(self, epoch, logs=None):
+        row = {name: float(value) for name, value in logs.items()}
+        row["learning_rate"] = float(self.model.optimizer.learning_rate)
+        for name, value in row.items():
+            self.history.setdefault(name, []).append(value)
+        self._before = self._done = 0
+        checkpointing.save_state(self.model, self.history, self.directory)
+        checkpointing.write_log(self.history, self.directory)
+
+    def save(self):
+        """Write the state in the middle of an epoch."""
+        ended = self._done == self._steps  # the totals may be those of the validation
+        metrics = self._metrics if ended else self._totals()
+        checkpointing.save_state(self.model, self.history, self.directory, self._done, metrics)
+
+    def save_if_validating(self):
+        """Write the state of a run whose validation has failed.
+
+        After a failure in a training step there is none: weights decay and steps are counted
+        without waiting for the images.
+        """
+        if self._done == self._steps:
+            with self._average:
+                self.save()
+
+    def _totals(self):
+        return [np.asarray(variable) for variable in self.model.metrics_variables]
+
+    def _saves_until(self, done):
+        """How many saves are due after so many steps of the epoch, of those between epochs."""
+        steps = checkpointing.num_epochs(self.history) * self._steps + done
+        return steps // self._save_every if self._save_every else 0
+
+    def _check_finite(self, loss):
+        if not math.isfinite(loss):
+            raise ValueError(
+                f"Expected the loss to stay finite. Received: loss={float(loss)} in epoch "
+                f"{checkpointing.num_epochs(self.history) + 1}; try a smaller learning_rate or a "
+                "longer warm-up. "
+                f"The files of earlier epochs in {self.directory!r} are whole"
+            )
+
+
+class AverageValidation(keras.callbacks.Callback):
+    """Validates the average of the weights that an optimizer with `use_ema` keeps, in their place.
+
+    Keras' own `SwapEMAWeights` swaps by sums, after which the last bits of the weights differ.
+    Within a `with` the weights themselves are in their place, in a validation too.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self._in_place = False
+
+    def on_test_begin(self, logs=None):
+        self._swap()
+
+    def on_test_end(self, logs=None):
+        self._swap()
+
+    def __enter__(self):
+        self._validating = self._in_place
+        if self._validating:
+            self._swap()
+
+    def __exit__(self, *_):
+        if self._validating:
+            self._swap()
+
+    def _swap(self):
+        optimizer = self.model.optimizer
+        averages = optimizer._model_variables_moving_average
+        for weight, average in zip(optimizer._trainable_variables, averages, strict=True):
+            held = tf.identity(weight.value)
+            weight.assign(average.value)
+            average.assign(held)
+        self._in_place = not self._in_place

@@ -1,0 +1,226 @@
+"""A run of any recipe, which goes on after it was stopped."""
+
+import contextlib
+import dataclasses
+import logging
+import math
+import os
+import sys
+
+import keras
+import tensorflow as tf
+
+from vit_tf import distribute
+from vit_tf.backend import require_tensorflow
+from vit_tf.batches import full_batches, remakable, skip_batches
+from vit_tf.distribute.cluster import explained_failures, is_chief
+from vit_tf.image_shapes import require_images_of
+from vit_tf.training import checkpointing
+from vit_tf.training.callbacks import AverageValidation, Checkpoint
+from vit_tf.training.labels import WrongLabel, checked_labels, explained_labels
+from vit_tf.training.locks import only_process
+from vit_tf.training.preemption import Preemption
+
+log = logging.getLogger("vit_tf.training")
+
+
+def train(
+    model,
+    recipe,
+    train,
+    validation,
+    directory,
+    description=None,
+    verbose="auto",
+    steps_per_execution=None,
+    callbacks=(),
+    save_every=None,
+):
+    """Train a model by a recipe; call again with the same arguments to resume a killed run.
+
+    Writes to `directory`: `log.csv`, `tensorboard/`, `best.keras` (best validation accuracy),
+    `configuration.json` and `state/` (to resume). A resumed run on one device ends with the very
+    weights of an undisturbed one if every shuffle of `train` has a seed and
+    `keras.utils.set_random_seed` was called before. It goes on at the step of the last state; of
+    data by `vit_tf.data` it decodes none that it has seen, beyond what is kept in memory. On
+    SIGTERM the step is finished and the state saved; then the signal does what it did before.
+
+    Nothing is read ahead of the first step: labels are checked as they come. Of several workers,
+    which must share the directory, only the chief writes; on a TPU, a last batch that is not full
+    is left out. A run that is finished is loaded, and a line of the log says so.
+
+    Args:
+        model: a built `keras.Model` from images to logits.
+        recipe: the `Recipe` or `FineTuning`.
+        train, validation: batched `tf.data.Dataset` of (images, int labels); of a finite length
+            that `train.cardinality()` tells.
+        directory: the run's folder; it is made.
+        description: dict that tells this training data from other data, for the resume's check.
+        verbose: as for `keras.Model.fit`; `"auto"` is a line for each epoch where the standard
+            output is a file, in which a bar would leave all of its states.
+        steps_per_execution: at most so many steps, a divisor of those between two validations, go
+            in one call; None for up to 50 on a TPU and 1 elsewhere.
+        callbacks: further Keras callbacks. At the end of an epoch they are called before its state
+            is saved, and so once more in a run that was killed between. In an epoch that was
+            stopped, batches are numbered from the resume on.
+        save_every: number of steps after which the state is saved, besides each epoch's end.
+
+    Returns:
+        dict from `"loss"`, `"accuracy"`, `"val_loss"`, ... to one float per epoch (of a
+        `FineTuning`, per round), those before a resume included.
+
+    Raises:
+        ValueError: for images of another shape than the model's, labels outside its classes,
+            another backend of Keras than TensorFlow, a folder of another run or one that another
+            process works in, a damaged state, or a loss that is no longer finite. A label that is
+            wrong ends the run where it is read; the last state, of the epoch where it is met in a
+            validation, stays.
+        ConnectionError: if another worker stops.
+    """
+    require_tensorflow("training")
+    directory = os.fspath(directory)
+    if not model.built:
+        raise ValueError(f"Expected a built model. Received: {model.name!r}, which is not")
+    if save_every is not None and save_every < 1:
+        raise ValueError(f"Expected save_every to be at least 1. Received: {save_every=}")
+    splits = {"training": train, "validation": validation}
+    for split, dataset in splits.items():
+        require_images_of(model, dataset.element_spec[0])
+        if distribute.is_tpu(model.distribute_strategy):
+            dataset = full_batches(dataset)
+        splits[split] = checked_labels(dataset, _num_classes(model), split)
+    num_batches = _num_batches(splits["training"])
+    recipe.compile(model, num_batches)
+    configuration = {
+        "recipe": dataclasses.asdict(recipe),
+        "model": checkpointing.describe_model(model),
+        "data": description,
+        "steps_per_epoch": num_batches,
+    }
+    alone = only_process(directory) if is_chief() else contextlib.nullcontext()
+    with alone, explained_failures(), Preemption() as preemption:
+        progress = _resume(model, configuration, directory)
+        _, steps = recipe.rounds(num_batches)
+        at_once = distribute.steps_per_execution(
+            model.distribute_strategy, math.gcd(steps, progress.step), steps_per_execution
+        )
+        model.steps_per_execution = at_once
+        average = AverageValidation() if recipe.ema is not None else None
+        checkpoint = Checkpoint(directory, progress, steps, preemption, save_every, average)
+        own = [checkpoint, average] if average else [checkpoint]
+        callbacks = [*callbacks, *own]
+        _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, verbose)
+        return progress.history
+
+
+def _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, verbose):
+    """Go on with a run to its end."""
+    rounds, steps = recipe.rounds(num_batches)
+    done = checkpointing.num_epochs(progress.history)
+    if done >= rounds and is_chief():
+        # The callbacks still see a training begin and end, and may write what a kill cost them.
+        folder = checkpoint.directory
+        log.warning("The run in %r is finished; it is loaded, and nothing is trained", folder)
+    if is_chief():
+        # First: what is logged is on the disk at once, and not logged again after the state is.
+        logs = os.path.join(checkpoint.directory, "tensorboard")
+        callbacks.insert(0, keras.callbacks.TensorBoard(logs, write_graph=False))
+    batches = recipe.augment(splits["training"], _num_classes(model))
+    if (replicas := model.distribute_strategy.num_replicas_in_sync) > 1:
+        batches = _weigh_shares(batches, replicas)
+    if progress.step and not model._compile_metrics.built:
+        # On one device Keras makes metrics in the first step: too late to go on with them.
+        model._symbolic_build(data_batch=batches.element_spec)
+    try:
+        with explained_labels():
+            model.fit(
+                _between(batches, done * steps + progress.step, rounds * steps, num_batches),
+                steps_per_epoch=steps,
+                validation_data=splits["validation"],
+                epochs=rounds,
+                initial_epoch=done,
+                callbacks=callbacks,
+                verbose=_shown(verbose) if is_chief() else 0,
+                shuffle=False,
+            )
+    except WrongLabel:
+        checkpoint.save_if_validating()
+        raise
+
+
+def _between(batches, step, last, num_batches):
+    """Passes over batches from a step on to the last, as a run that was never stopped sees them."""
+    passes_done, batches_done = divmod(step, num_batches)
+    # A seeded shuffle takes its order from how many iterators there were; making one reads nothing.
+    # `fit` makes more than one per epoch, unless the data repeat and the steps are counted.
+    for _ in range(passes_done):
+        iter(batches)
+    passes = batches.repeat()
+    if batches_done:
+        passes = skip_batches(batches, batches_done).concatenate(passes)
+    # TensorFlow would read on into a pass that nobody wants. The filter hides the length from
+    # Keras, which would count an epoch without steps as a step.
+    return passes.take(last - step).filter(lambda *batch: True)
+
+
+def _shown(verbose):
+    """Keras' `verbose`: a bar only where it can be redrawn."""
+    redrawn = sys.stdout.isatty() or "ipykernel" in sys.modules
+    return 2 if verbose == "auto" and not redrawn else verbose
+
+
+def _weigh_shares(batches, replicas):
+    """Batches with weights, so that replicas with unlike shares train as one device does.
+
+    Replica `r` minimises the mean over its `n_r` examples of a batch of `n`, and the means count
+    alike: each example needs the weight `replicas * n_r / n`. TensorFlow gives every replica
+    `ceil(n / replicas)` examples until none is left. The logged loss of such a batch is weighted
+    too, if only by about as much as the shares differ.
+    """
+
+    def weigh(images, labels):
+        count = tf.shape(labels)[0]
+        most = -(-count // replicas)
+        shares = tf.clip_by_value(count - most * tf.range(replicas), 0, most)
+        weights = tf.repeat(shares * replicas / count, shares)
+        return images, labels, tf.ensure_shape(tf.cast(weights, tf.float32), labels.shape[:1])
+
+    return remakable(lambda batches: batches.map(weigh), batches)
+
+
+def _resume(model, configuration, directory):
+    """Bring a compiled model to where the run in a folder ended; its `Progress`."""
+    checkpointing.remove_leftovers(directory)
+    checkpointing.check_configuration(configuration, directory)
+    checkpointing.check_shared(directory)
+    with model.distribute_strategy.scope():
+        model.optimizer.build(model.trainable_variables)
+    progress = checkpointing.restore_state(model, directory)
+    if progress.history:
+        checkpointing.write_log(progress.history, directory)
+    return progress
+
+
+def _num_classes(model):
+    """Number of logits of a model, which only some models name."""
+    return model.num_classes if hasattr(model, "num_classes") else model.output_shape[-1]
+
+
+def _num_batches(dataset):
+    """Number of batches of a dataset, as it tells.
+
+    Raises:
+        ValueError: for a dataset that is empty, never ends or does not tell.
+    """
+    count = int(dataset.cardinality())
+    if count > 0:
+        return count
+    received = {
+        tf.data.INFINITE_CARDINALITY: "an endless one",
+        tf.data.UNKNOWN_CARDINALITY: "one of unknown length; tell it by "
+        "`train.apply(tf.data.experimental.assert_cardinality(number_of_batches))`",
+    }
+    raise ValueError(
+        "Expected train to be a dataset of finite length. "
+        f"Received: {received.get(count, 'an empty one')}"
+    )
