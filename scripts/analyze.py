@@ -1,7 +1,7 @@
 """Measures what is inside any vision models and writes a report.
 
 A model is a .keras file of any Keras model (keras.applications, KerasHub, your own), a SavedModel
-folder whose outputs are its layers (as scripts/export.py writes), a checkpoint file or a public
+folder whose outputs are its layers (as vit-tf export writes), a checkpoint file or a public
 name. Every figure that applies to a model is drawn; the report says which do not, and why, and
 which findings of the papers these models can decide. All models are compared on the same images, of
 one size, with the values that each expects: as it tells, as its first layers or its name do, or as
@@ -16,11 +16,11 @@ The report, its figures (PNG) and the results (netCDF) lie in the output folder.
 stopped goes on where it was; one with nothing changed measures nothing.
 
 Examples:
-    python scripts/analyze.py mobilenet.keras
-    python scripts/analyze.py vit.keras bit.keras --names ViT BiT --data photos/ --out compared
-    python scripts/analyze.py hub_vit.keras --patch-size 16 --figures 1,6,9
-    python scripts/analyze.py resnet.keras --taps '*_out' --data cifar10 --image-size 64
-    python scripts/analyze.py ViT-B_16.npz exported/ --data fashion_mnist --take-test 500
+    vit-tf analyze mobilenet.keras
+    vit-tf analyze vit.keras bit.keras --names ViT BiT --data photos/ --out compared
+    vit-tf analyze hub_vit.keras --patch-size 16 --figures 1,6,9
+    vit-tf analyze resnet.keras --taps '*_out' --data cifar10 --image-size 64
+    vit-tf analyze ViT-B_16.npz exported/ --data fashion_mnist --take-test 500
 """
 
 import logging
@@ -31,7 +31,7 @@ from pathlib import Path
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from vit_tf.scripts import common, image_values, reporting
+from vit_tf.scripts import common, image_values, option_groups, reporting
 from vit_tf.scripts.own_modules import add_imports
 
 log = logging.getLogger("vit_tf.analyze")
@@ -44,29 +44,28 @@ def main(arguments=None):
 
 def parse(arguments=None):
     """The options of the command line."""
-    parser = common.make_parser(__doc__)
-    add = parser.add_argument
+    parser = option_groups.make_parser("analyze", __doc__)
+    add = parser.group("models")
     add("models", nargs="*", metavar="MODEL", help="file, folder or public name of a model")
-    add("--names", nargs="+", default=(), help="of the models in the report (default: the files')")
+    add(
+        "--names", nargs="+", metavar="NAME", default=(), help="in the report (default: the files')"
+    )
     roles = "part of each in the findings: vit, gap, resnet, mixer or - (default: what it is)"
     add("--roles", nargs="+", default=(), metavar="ROLE", help=roles)
     add_imports(add)
-    common.add_source(add)
-    reporting.add_figures(add)
-    add("--out", type=Path, help="output folder (default: analysis_DATA)")
-    add("--split", help="test (default), validation, train or all (default without labels)")
-    add("--image-size", type=int, help="pixels, where the models take images of any size")
-    add("--taps", nargs="+", metavar="PATTERN", help="layers of other models, as 'block*_out'")
-    add("--patch-size", type=int, help="pixels of a patch, where a model does not tell its tokens")
-    add("--prefix", type=int, help="its tokens without a place, as CLS (default: what is left)")
+    option_groups.add_layers(add)
     image_values.add_values(add)
-    reporting.add_sampling(add)
+    reporting.add_figures(parser)
+    option_groups.add_source(parser.group("data"))
+    split = "test, validation, train or all (default: test, of images without labels all)"
+    parser.group("data")("--split", metavar="NAME", help=split)
+    reporting.add_sampling(parser)
+    reporting.add_run(parser, "analysis_DATA")
     options = parser.parse_args(arguments)
     if not options.models and not options.list:
         raise ValueError("Expected at least one MODEL, or --list. Received: none")
-    if options.prefix is not None and not options.patch_size:
-        raise ValueError(f"Expected --patch-size with --prefix. Received: {options.prefix} alone")
-    common.require_at_least(options, image_size=1, patch_size=1, prefix=0, take_test=4)
+    option_groups.check_layers(options)
+    option_groups.require_at_least(options, take_test=4)
     options.out = options.out or Path(f"analysis_{Path(options.data).name}")
     return options
 
@@ -121,7 +120,7 @@ def analyze(figures, options):
                 else NOT_FITTED,
             ),
             models_table=rows,
-            provenance=reporting.provenance("analyze.py", options, description),
+            provenance=reporting.provenance(options, description),
         )
 
 

@@ -2,8 +2,6 @@
 
 import hashlib
 import logging
-import zipfile
-from importlib import import_module
 from pathlib import Path
 
 import xarray as xr
@@ -25,7 +23,6 @@ from vit_tf.training.evaluation import match_classes, top_k_accuracy
 
 log = logging.getLogger("vit_tf.analyze")
 
-LIBRARIES = ("keras_hub", "keras_cv")  # whose classes a file may name
 PARTS = ("vit", "gap", "resnet", "mixer", "-")
 
 
@@ -178,27 +175,7 @@ def distinct(name, taken):
 
 def open_any(source):
     """The Keras model or SavedModel of a path, or of a public name."""
-    if Path(source).is_dir():
-        return vit_tf.load_features(source)
-    if source.endswith(".keras"):
-        import_libraries(source)
-    return common.open_model(source)
-
-
-def import_libraries(path):
-    """Imports the known libraries whose classes a `.keras` file names, if they are installed."""
-    if not zipfile.is_zipfile(path):
-        return  # for `load_model` to refuse
-    with zipfile.ZipFile(path) as archive:
-        text = archive.read("config.json") if "config.json" in archive.namelist() else b""
-    for library in LIBRARIES:
-        if f'"{library}'.encode() in text:
-            try:
-                import_module(library)
-            except ImportError as error:
-                raise ValueError(
-                    f"Expected {library} to be installed, for {path}. Received: {error}"
-                ) from error
+    return vit_tf.load_features(source) if Path(source).is_dir() else common.open_model(source)
 
 
 def digest(source):

@@ -5,10 +5,10 @@ before anything is timed. The table gives the median of the ratios of runs in th
 their quartiles: below 1 this package is faster or smaller. Peers: pip install 'vit_tf[bench]'.
 
 Examples:
-    python scripts/benchmark.py
-    python scripts/benchmark.py --list
-    python scripts/benchmark.py --what forward_vit,cka --rounds 15
-    python scripts/benchmark.py --what growth --out growth.png
+    vit-tf benchmark
+    vit-tf benchmark --list
+    vit-tf benchmark --what forward_vit,cka --rounds 15
+    vit-tf benchmark --what growth --out growth.png
 """
 
 import sys
@@ -17,7 +17,7 @@ from pathlib import Path
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from vit_tf.scripts import common
+from vit_tf.scripts import common, option_groups
 from vit_tf.scripts.benchmarks import contest
 
 CONTESTS = (
@@ -37,22 +37,28 @@ HEADER = """| what | beside | ratio (quartiles) | target | |
 | --- | --- | --- | --- | --- |"""
 
 
+def main(arguments=None):
+    """Measure as told on the command line; the exit status, 2 for a mistake of the user."""
+    return common.run_script(parse, run, arguments)
+
+
 def parse(arguments=None):
     """The options of the command line."""
-    parser = common.make_parser(__doc__)
-    add = parser.add_argument
-    add("--what", default=",".join(CONTESTS), help="comparisons, or growth (default: all but it)")
+    parser = option_groups.make_parser("benchmark", __doc__)
+    add = parser.group("comparisons")
+    add("--what", metavar="NAME,NAME", default=",".join(CONTESTS), help="these, or growth")
     add("--rounds", type=int, help="turns of each comparison (default: its own)")
-    add("--list", action="store_true", help="list the comparisons, and stop")
-    add("--out", type=Path, default=Path("growth.png"), help="picture of growth")
+    run = parser.group("run")
+    run("--list", action="store_true", help="list the comparisons, and stop")
+    out = {"type": Path, "metavar": "FILE", "default": Path("growth.png")}
+    run("--out", help="picture of growth", **out)
     options = parser.parse_args(arguments)
     options.what = options.what.split(",")
     unknown = set(options.what) - {*CONTESTS, "growth"}
     if unknown:
         known = ", ".join((*CONTESTS, "growth"))
         raise ValueError(f"Expected --what among {known}. Received: {', '.join(sorted(unknown))}")
-    if options.rounds is not None and options.rounds < 1:
-        raise ValueError(f"Expected --rounds to be at least 1. Received: {options.rounds}")
+    option_groups.require_at_least(options, rounds=1)
     return options
 
 
@@ -115,4 +121,4 @@ def say(text):
 
 
 if __name__ == "__main__":
-    sys.exit(common.run_script(parse, run))
+    sys.exit(main())

@@ -1,6 +1,5 @@
-"""What the scripts about one model share: options, the model they open, results, errors."""
+"""What the scripts share: how they run and stop, the model they open, training, results."""
 
-import argparse
 import contextlib
 import dataclasses
 import json
@@ -14,16 +13,7 @@ from pathlib import Path
 # Here and in every script what needs TensorFlow is imported where it is used, so that it is parsed
 # first: mistakes and --help are answered at once.
 import vit_tf
-from vit_tf.scripts.own_modules import import_modules
-
-# Where each strategy of `vit_tf.distribute` trains.
-STRATEGIES = {
-    "auto": "multiworker or mirrored where there are several workers or GPUs",
-    "none": "one device",
-    "mirrored": "all GPUs of a machine",
-    "multiworker": "GPUs of several machines",
-    "tpu": "a TPU",
-}
+from vit_tf.scripts.own_modules import import_libraries, import_modules
 
 
 class Terminated(BaseException):
@@ -121,26 +111,6 @@ def one_line(error):
     return " ".join(text.split())
 
 
-def make_parser(description):
-    """A parser whose help is a script's docstring, line by line."""
-    return argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-
-
-def add_strategy(add):
-    """Adds the option that tells where a model is trained and measured."""
-    meanings = "; ".join(f"{name}: {where}" for name, where in STRATEGIES.items())
-    add("--strategy", default="auto", help=f"{meanings}; auto by default")
-
-
-def add_source(add):
-    """Adds the options that tell which data set it is."""
-    add("--data", default="digits", help="digits (default), shapes, a TFDS name or a folder")
-    add("--data-dir", help="where TFDS keeps its data, such as ~/tensorflow_datasets")
-    add("--classes", metavar="FILE", help="text file that lists the classes to use, one to a line")
-
-
 def describe_data(options):
     """The `Description` of the data set that the options tell."""
     return vit_tf.data.describe(options.data, options.data_dir, **chosen_classes(options))
@@ -162,36 +132,6 @@ def chosen_classes(options):
     return {"classes": vit_tf.data.read_class_list(options.classes)} if options.classes else {}
 
 
-def add_training(parser, data, image_size):
-    """Adds the options of a run and, to the group `data`, of the images it is trained on."""
-    parser.add_argument("--out", type=Path, required=True, help="folder of the run; it is made")
-    parser.add_argument("--seed", type=int, default=0, help="of all random numbers; 0 by default")
-    add_strategy(parser.add_argument)
-    parser.add_argument("--mixed-precision", action="store_true", help="compute in bfloat16")
-    parser.add_argument(
-        "--steps-per-execution",
-        type=int,
-        metavar="N",
-        help="steps in one call of TensorFlow, at most; 50 on a TPU and 1 elsewhere by default",
-    )
-    text = "save the state every N steps too; it is saved after each epoch and on SIGTERM"
-    parser.add_argument("--save-every", type=int, metavar="N", help=text)
-    add_source(data)
-    data("--image-size", type=int, **image_size)
-    data("--take", type=int, help="use only so many training examples, such as 1000")
-    data("--validation", type=float, default=0.1, help="share held out to validate; 0.1 by default")
-    data("--batch-size", type=int, default=128, help="over all devices; 128 by default")
-
-
-def require_at_least(options, **least):
-    """Raises a `ValueError` for an option below its least value; those not given are let be."""
-    for name, bound in least.items():
-        value = getattr(options, name)
-        if value is not None and value < bound:
-            flag = f"--{name.replace('_', '-')}"
-            raise ValueError(f"Expected {flag} to be at least {bound}. Received: {value}")
-
-
 def given(options, names):
     """The options of these names that the user gave, as a dict."""
     values = {name: getattr(options, name, None) for name in names}
@@ -200,6 +140,8 @@ def given(options, names):
 
 def open_model(name):
     """The model of a `.keras` file or, where they can be loaded, of a checkpoint or public name."""
+    if name.endswith(".keras"):
+        import_libraries(name)
     if name.endswith(".keras") or os.path.isdir(name) or not hasattr(vit_tf, "load_pretrained"):
         return vit_tf.load_model(name)
     return vit_tf.load_pretrained(name)

@@ -10,9 +10,9 @@ note their data: with --batch-size each of their batches counts as full.
 Prints the table; writes it as compute.csv and the plot as compute.png to the folder --out.
 
 Examples:
-    python scripts/compute.py runs/vit runs/bit runs/mixer
-    python scripts/compute.py runs/* --data-dir ~/tensorflow_datasets --out figures
-    python scripts/compute.py study_digits --batch-size 64 --out figures
+    vit-tf compute runs/vit runs/bit runs/mixer
+    vit-tf compute runs/* --data-dir ~/tensorflow_datasets --out figures
+    vit-tf compute study_digits --batch-size 64 --out figures
 """
 
 import csv
@@ -26,7 +26,7 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
-from vit_tf.scripts import common
+from vit_tf.scripts import common, option_groups
 from vit_tf.scripts.own_modules import add_imports
 
 
@@ -47,13 +47,14 @@ def main(arguments=None):
 
 def parse(arguments=None):
     """The options of the command line."""
-    parser = common.make_parser(__doc__)
-    add = parser.add_argument
+    parser = option_groups.make_parser("compute", __doc__)
+    add = parser.group("runs")
     add("runs", type=Path, nargs="+", metavar="RUN", help="folder of a training or of a study")
     add_imports(add)
-    add("--data-dir", help="where TFDS keeps its data; by default as in training")
+    option_groups.add_data_dir(add, "as in training")
     add("--batch-size", type=int, help="images of a batch where a run does not note it: a study")
-    add("--out", type=Path, default=Path(), help="folder for the files; this one by default")
+    out = {"type": Path, "metavar": "FOLDER", "default": Path()}
+    parser.group("run")("--out", help="for the table and the plot", **out)
     return parser.parse_args(arguments)
 
 

@@ -13,12 +13,11 @@ must stop by itself. The weights may differ by 1e-4 from those of undisturbed wo
 process. Prints a table; the exit status is 1 if anything differs. Needs Linux.
 
 Examples:
-    python scripts/endurance.py
-    python scripts/endurance.py --what train --kills 50 --seed 1
-    python scripts/endurance.py --what study --out out/endurance
+    vit-tf endurance
+    vit-tf endurance --what train --kills 50 --seed 1
+    vit-tf endurance --what study --out out/endurance
 """
 
-import argparse
 import dataclasses
 import random
 import sys
@@ -30,7 +29,7 @@ from signal import SIGKILL, SIGTERM
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from vit_tf.scripts import common
+from vit_tf.scripts import common, option_groups
 from vit_tf.scripts import endurance_files as files
 from vit_tf.scripts.endurance_processes import Job, run_job
 
@@ -141,14 +140,14 @@ def table(rows):
 
 def parse(arguments=None):
     """The options of the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("--what", choices=(*JOBS, "all"), default="all", help="what is killed; all by default")
-    add("--kills", type=int, default=20, help="of each; 20 by default")
-    add("--seed", type=int, default=0, help="of the moments; 0 by default")
-    add("--out", type=Path, help="new folder to keep the runs in; a temporary one if not given")
+    more = "; 1 if anything was lost or differs"
+    parser = option_groups.make_parser("endurance", __doc__, more)
+    add = parser.group("run")
+    add("--what", choices=(*JOBS, "all"), default="all", help="what is killed")
+    add("--kills", type=int, default=20, help="how often each is killed")
+    add("--seed", type=int, default=0, help="of the moments")
+    keep = "new folder to keep the runs in (default: a temporary one)"
+    add("--out", type=Path, metavar="FOLDER", help=keep)
     options = parser.parse_args(arguments)
     if options.kills < 1:
         parser.error(f"Expected --kills to be at least 1. Received: {options.kills}")

@@ -11,9 +11,9 @@ number. With --allow-other-classes names that the model knows are matched, and o
 Prints a table, and writes the numbers to --out as JSON.
 
 Examples:
-    python scripts/evaluate.py runs/digits/model.keras --data digits
-    python scripts/evaluate.py vit.keras --data cifar10 --few-shot 1,5,10,25 --out vit.json
-    python scripts/evaluate.py mobilenet.keras --data photos/ --few-shot 5 --tap out_relu --no-head
+    vit-tf evaluate runs/digits/model.keras --data digits
+    vit-tf evaluate vit.keras --data cifar10 --shots 1,5,10,25 --out vit.json
+    vit-tf evaluate mobilenet.keras --data photos/ --shots 5 --taps out_relu --no-head
 """
 
 import sys
@@ -23,8 +23,7 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
-from vit_tf.scripts import common, image_values
-from vit_tf.scripts.own_modules import add_imports
+from vit_tf.scripts import common, image_values, option_groups
 
 STILL_SCORES = "its scores hardly differ between images: does it expect other values? See --range"
 
@@ -36,28 +35,31 @@ def main(arguments=None):
 
 def parse(arguments=None):
     """The options of the command line."""
-    parser = common.make_parser(__doc__)
-    parser.add_argument("model", help="a .keras file, a checkpoint file or a public name")
-    add_imports(parser.add_argument)
-    common.add_source(parser.add_argument)
-    add = parser.add_argument
-    common.add_strategy(add)
+    parser = option_groups.make_parser("evaluate", __doc__)
+    option_groups.add_model(parser)
+    add = parser.group("model")
     image_values.add_values(add)
-    add("--split", default="test", help="test (default), validation, train or all")
-    add("--image-size", type=int, help="side of the images, in pixels; by default the model's")
-    add("--take", type=int, help="use only so many images of the split, such as 1000")
-    add("--batch-size", type=int, default=128, help="128 by default")
     add("--no-head", action="store_true", help="leave the accuracy of the model's own head out")
     add("--allow-other-classes", action="store_true", help="evaluate where the classes differ")
-    few = parser.add_argument_group("few-shot").add_argument
-    few(
-        "--few-shot", metavar="N,N", help="images of each class, such as 1,5,10,25; none by default"
-    )
-    few("--seeds", type=int, default=3, help="draws of these images; 3 by default")
-    few("--tap", default="pooled", help="whose features are classified; pooled by default")
-    few("--l2", type=float, help="strength of the penalty; by default the best on held-out images")
-    few("--held-out", type=int, default=10, help="of each class, to choose --l2 on; 10 by default")
-    add("--out", type=Path, help="file for the numbers, such as result.json")
+    add = parser.group("data")
+    option_groups.add_source(add)
+    add("--split", metavar="NAME", default="test", help="test, validation, train or all")
+    add("--image-size", type=int, help="side of the images, in pixels (default: the model's)")
+    add("--take", type=int, help="use only so many images of the split (default: all)")
+    add("--batch-size", type=int, default=128, help="images at a time")
+    few = parser.group("few-shot")
+    few("--shots", metavar="N,N", help="images of each class, such as 1,5,10,25 (default: none)")
+    few("--draws", type=int, default=3, help="how often these images are drawn")
+    few("--taps", nargs="+", metavar="PATTERN", default=("pooled",), help="layers to classify by")
+    strength = "strength of the penalty (default: the best on held-out images)"
+    few("--l2", type=float, help=strength)
+    few("--held-out", type=int, default=10, help="images of each class to choose --l2 on")
+    option_groups.add_alias(few, "--few-shot", "shots")
+    option_groups.add_alias(few, "--seeds", "draws", type=int)
+    option_groups.add_alias(few, "--tap", "taps", nargs=1)
+    run = parser.group("run")
+    run("--out", type=Path, metavar="FILE", help="for the numbers, such as result.json")
+    option_groups.add_strategy(run)
     return parser.parse_args(arguments)
 
 
@@ -87,22 +89,22 @@ def few_shot_rows(options, model, test, num_classes, arguments):
     from vit_tf.analysis.probes.few_shot import L2, few_shot, select_few_shot
 
     try:
-        shots = sorted({int(count) for count in options.few_shot.split(",")})
+        shots = sorted({int(count) for count in options.shots.split(",")})
     except ValueError:
         shots = [0]
-    if shots[0] < 1 or options.seeds < 1:
+    if shots[0] < 1 or options.draws < 1:
         raise ValueError(
-            "Expected --few-shot to be numbers such as 1,5,10 and --seeds to be at least 1. "
-            f"Received: --few-shot {options.few_shot} --seeds {options.seeds}"
+            "Expected --shots to be numbers such as 1,5,10 and --draws to be at least 1. "
+            f"Received: --shots {options.shots} --draws {options.draws}"
         )
     held_out = 0 if options.l2 else options.held_out
     draws = [
         vit_tf.data.few_shot(options.data, shots[-1], seed=seed, held_out=held_out, **arguments)
-        for seed in range(options.seeds)
+        for seed in range(options.draws)
     ]
     if options.l2:
         draws = [(few, None) for few, _ in draws]
-    features = vit_tf.submodel(model, options.tap)
+    features = vit_tf.submodel(model, *options.taps)
     strengths = (options.l2,) if options.l2 else L2
     result = few_shot(features, draws, test, num_classes, shots, strengths)
     chosen = result["accuracy"].isel(l2=0) if options.l2 else select_few_shot(result)
@@ -140,8 +142,8 @@ def table(result):
 
 def run(options):
     """Evaluate a model, print a table and write the numbers."""
-    if options.no_head and not options.few_shot:
-        raise ValueError("Expected --few-shot with --no-head. Received: nothing to evaluate")
+    if options.no_head and not options.shots:
+        raise ValueError("Expected --shots with --no-head. Received: nothing to evaluate")
     with vit_tf.distribute.strategy(options.strategy).scope():
         result = evaluate(options)
     common.say(table(result))
@@ -178,7 +180,7 @@ def evaluate(options):
         "few_shot": [],
         "options": vars(options),
     }
-    if options.few_shot:
+    if options.shots:
         result["few_shot"] = few_shot_rows(options, model, test, known.num_classes, arguments)
     return result
 

@@ -10,10 +10,10 @@ folder whose outputs are its layers, a checkpoint file or a public name. An imag
 resized to what the model takes.
 
 Examples:
-    python scripts/explore.py vit.keras cat.jpg --out cat.html
-    python scripts/explore.py ViT-B_16.npz cat.jpg dog.jpg --explain tabby 207
-    python scripts/explore.py hub_vit.keras cat.jpg --patch-size 16
-    python scripts/explore.py resnet.keras cat.jpg --image-size 224 --range 0 255 --results numbers/
+    vit-tf explore vit.keras cat.jpg --out cat.html
+    vit-tf explore ViT-B_16.npz cat.jpg dog.jpg --explain tabby 207
+    vit-tf explore hub_vit.keras cat.jpg --patch-size 16
+    vit-tf explore resnet.keras cat.jpg --image-size 224 --range 0 255 --results numbers/
 """
 
 import os
@@ -24,7 +24,8 @@ from pathlib import Path
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from vit_tf.scripts import common, image_values
+from vit_tf.names import listed
+from vit_tf.scripts import common, image_values, option_groups
 from vit_tf.scripts.own_modules import add_imports
 
 
@@ -35,25 +36,22 @@ def main(arguments=None):
 
 def parse(arguments=None):
     """The options of the command line."""
-    parser = common.make_parser(__doc__)
-    parser.add_argument("model", metavar="MODEL", help="file, folder or public name of a model")
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image file")
-    add = parser.add_argument_group("page").add_argument
-    add("--out", type=Path, default=Path("explore.html"), help="the page (default: explore.html)")
+    parser = option_groups.make_parser("explore", __doc__)
+    add = parser.group("model")
+    add("model", metavar="MODEL", help="file, folder or public name of a model")
+    add("--names", nargs=1, metavar="NAME", help="on the page (default: its file's)")
+    add_imports(add)
+    option_groups.add_layers(add)
+    image_values.add_values(add)
+    add = parser.group("page")
+    add("images", nargs="+", metavar="IMAGE", help="image file")
+    add("--out", type=Path, metavar="FILE", default=Path("explore.html"), help="the page")
     add("--results", type=Path, metavar="FOLDER", help="write the numbers there too, as netCDF")
-    add("--names", nargs=1, metavar="NAME", help="of the model on the page (default: its file's)")
     add("--explain", nargs="+", metavar="CLASS", help="names or numbers (default: the best five)")
-    model = parser.add_argument_group("model").add_argument
-    add_imports(model)
-    model("--image-size", type=int, help="pixels, where the model takes images of any size")
-    model("--taps", nargs="+", metavar="PATTERN", help="layers of other models, as 'block*_out'")
-    model("--patch-size", type=int, help="pixels of a patch, where it does not tell its tokens")
-    model("--prefix", type=int, help="its tokens without a place, as CLS (default: what is left)")
-    image_values.add_values(model)
-    add = parser.add_argument_group("SmoothGrad").add_argument
-    add("--samples", type=int, default=10, help="noisy copies of each image (default: 10)")
-    add("--noise", type=float, default=0.1, help="as a share of its range (default: 0.1)")
-    add("--seed", type=int, default=0, help="of the noise (default: 0)")
+    add = parser.group("SmoothGrad")
+    add("--samples", type=int, default=10, help="noisy copies of each image")
+    add("--noise", type=float, default=0.1, help="standard deviation, as a share of its range")
+    add("--seed", type=int, default=0, help="of the noise")
     options = parser.parse_args(arguments)
     _check(options)
     return options
@@ -61,9 +59,8 @@ def parse(arguments=None):
 
 def _check(options):
     """Raises a `ValueError` for values that no model has use for."""
-    if options.prefix is not None and not options.patch_size:
-        raise ValueError(f"Expected --patch-size with --prefix. Received: {options.prefix} alone")
-    common.require_at_least(options, image_size=1, patch_size=1, prefix=0, samples=1, noise=0)
+    option_groups.check_layers(options)
+    option_groups.require_at_least(options, samples=1, noise=0)
     for image in options.images:
         if not os.path.isfile(image):
             raise ValueError(f"Expected IMAGE to be an image file. Received: {image!r}, no file")
@@ -114,7 +111,7 @@ def explained(asked, names):
     known = {name: position for position, name in enumerate(names or ())}
     unknown = [one for one in asked if one not in known and not one.isdecimal()]
     if unknown:
-        there = f"one of {', '.join(list(known)[:8])}, ..., or a number" if known else "a number"
+        there = f"a number or a name: {listed(known)}" if known else "a number"
         raise ValueError(f"Expected --explain to be {there}. Received: {', '.join(unknown)}")
     return [known[one] if one in known else int(one) for one in asked]
 

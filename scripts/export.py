@@ -11,9 +11,9 @@ The folder keeps where tokens lie and which values images have, in features.json
 or its first layers do, or as --range or --mean and --std say.
 
 Examples:
-    python scripts/export.py runs/digits/model.keras --taps pooled --out exported
-    python scripts/export.py vit.keras --taps embedding 'block*/*/sum' pooled --out exported
-    python scripts/export.py vit.keras --list
+    vit-tf export runs/digits/model.keras --taps pooled --out exported
+    vit-tf export vit.keras --taps embedding 'block*/*/sum' pooled --out exported
+    vit-tf export vit.keras --list
 """
 
 import shutil
@@ -27,8 +27,7 @@ import numpy as np
 
 import vit_tf
 from vit_tf.files import PARTIAL
-from vit_tf.scripts import common, image_values
-from vit_tf.scripts.own_modules import add_imports
+from vit_tf.scripts import common, image_values, option_groups
 
 
 def main(arguments=None):
@@ -38,13 +37,14 @@ def main(arguments=None):
 
 def parse(arguments=None):
     """The options of the command line."""
-    parser = common.make_parser(__doc__)
-    parser.add_argument("model", help="a .keras file, a checkpoint file or a public name")
-    add_imports(parser.add_argument)
-    parser.add_argument("--taps", nargs="+", metavar="PATTERN", help="such as 'block*/mlp/sum'")
-    parser.add_argument("--out", type=Path, help="folder of the SavedModel; it is made")
-    parser.add_argument("--list", action="store_true", help="only print the names of all taps")
-    image_values.add_values(parser.add_argument)
+    parser = option_groups.make_parser("export", __doc__)
+    option_groups.add_model(parser)
+    add = parser.group("model")
+    add("--taps", nargs="+", metavar="PATTERN", help="layers, such as 'block*/mlp/sum'")
+    image_values.add_values(add)
+    run = parser.group("run")
+    run("--out", type=Path, metavar="FOLDER", help="of the SavedModel; it is made")
+    run("--list", action="store_true", help="list the names of all taps, and stop")
     options = parser.parse_args(arguments)
     if not options.list and not (options.taps and options.out):
         raise ValueError("Expected --taps and --out, or --list. Received: neither")

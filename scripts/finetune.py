@@ -11,10 +11,10 @@ go on. The same command again continues a run that was stopped, from the step of
 SIGTERM saves the state, and the exit status is 143.
 
 Examples:
-    python scripts/finetune.py fashion.keras --data digits --image-size 48 --out runs/tuned
-    python scripts/finetune.py vit.keras --data photos/ --image-size 384 --ema 0.9999 --flip \\
+    vit-tf finetune fashion.keras --data digits --image-size 48 --out runs/tuned
+    vit-tf finetune vit.keras --data photos/ --image-size 384 --ema 0.9999 --flip \\
         --batch-size 512 --steps 10000 --out runs/photos
-    python scripts/finetune.py bit.keras --data cifar10 --batch-size 512 --out runs/cifar
+    vit-tf finetune bit.keras --data cifar10 --batch-size 512 --out runs/cifar
 """
 
 import argparse
@@ -26,8 +26,7 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
-from vit_tf.scripts import common, image_values
-from vit_tf.scripts.own_modules import add_imports
+from vit_tf.scripts import common, image_values, option_groups
 
 SPLITS = ("train", "validation", "test")
 
@@ -39,38 +38,39 @@ def main(arguments=None):
 
 def parse(arguments=None):
     """The options of the command line."""
-    parser = common.make_parser(__doc__)
-    parser.add_argument("model", help="a .keras file, a checkpoint file or a public name")
-    add_imports(parser.add_argument)
-    size = {"help": "side of the images, in pixels; by default the model's, or the HyperRule's"}
-    common.add_training(parser, parser.add_argument_group("data").add_argument, size)
-    parser.add_argument(
-        "--positions",
-        default="bilinear",
-        help="how position embeddings are resampled: bilinear (default), bicubic or dino",
-    )
-    image_values.add_values(parser.add_argument)
-    _add_recipe(parser.add_argument_group("recipe").add_argument)
+    parser = option_groups.make_parser("finetune", __doc__)
+    option_groups.add_model(parser)
+    add = parser.group("model")
+    how = "how position embeddings are resampled: bilinear, bicubic or dino"
+    add("--positions", metavar="NAME", default="bilinear", help=how)
+    image_values.add_values(add)
+    size = "side of the images, in pixels (default: the model's, or the HyperRule's)"
+    option_groups.add_training(parser, {"help": size})
+    _add_recipe(parser.group("recipe"))
     return parser.parse_args(arguments)
 
 
 def _add_recipe(add):
-    number = {"type": float, "metavar": "X"}
-    whole = {"type": int, "metavar": "N"}
-    add("--recipe", choices=("vit", "hyperrule"), help="by default hyperrule for a BiT, else vit")
-    add("--steps", help="how many; by default 500, 10000 or 20000 by the size of the data", **whole)
-    add("--learning-rate", help="its peak; 0.01 (vit) or 0.003 x batch size / 512", **number)
-    add("--momentum", help="share of the last step that a step keeps; 0.9 by default", **number)
-    add("--warmup-steps", help="steps until the peak; by default a fifth, 500 at most", **whole)
-    add("--schedule", help="cosine (vit), linear or staircase (hyperrule)")
-    add("--clip-norm", help="largest global norm of the gradients; 1 (vit) or none", **number)
-    add("--ema", help="momentum of an average of the weights (Polyak), such as 0.9999", **number)
-    add(
-        "--mixup", help="alpha of MixUp; 0 (vit), 0.1 from 20,000 examples on (hyperrule)", **number
-    )
+    families = "(default: hyperrule for a BiT, else vit)"
+    add("--recipe", choices=("vit", "hyperrule"), help=f"whose values hold {families}")
+    add("--steps", type=int, help="how many (default: 500, 10000 or 20000 by the size of the data)")
+    peak = "its peak (default: 0.01 for vit, 0.003 x batch size / 512 for hyperrule)"
+    add("--learning-rate", type=float, help=peak)
+    kept = "share of the last step that a step keeps (default: 0.9)"
+    add("--momentum", type=float, help=kept)
+    warmup = "steps until the peak (default: a fifth of all, 500 at most)"
+    add("--warmup-steps", type=int, help=warmup)
+    decay = "cosine, linear or staircase (default: cosine for vit, staircase for hyperrule)"
+    add("--schedule", metavar="NAME", help=decay)
+    norm = "largest global norm of the gradients (default: 1 for vit, none for hyperrule)"
+    add("--clip-norm", type=float, help=norm)
+    average = "momentum of an average of the weights (Polyak), such as 0.9999 (default: none)"
+    add("--ema", type=float, help=average)
+    mixup = "alpha of MixUp (default: 0, for hyperrule 0.1 from 20,000 examples on)"
+    add("--mixup", type=float, help=mixup)
     flip = {"action": argparse.BooleanOptionalAction, "default": None}
-    add("--flip", help="mirror half of the images; on for hyperrule", **flip)
-    add("--validations", help="how often to validate and save; 10 by default", **whole)
+    add("--flip", help="mirror half of the images (default: for hyperrule)", **flip)
+    add("--validations", type=int, help="how often to validate and save (default: 10)")
 
 
 def make_recipe(options, model):

@@ -1,10 +1,13 @@
-"""Modules of the user's own, which define the classes of the models that a script opens."""
+"""Modules of others, which define the classes of the models that a script opens."""
 
 import importlib.util
 import inspect
 import os
 import sys
+import zipfile
 from importlib import import_module
+
+LIBRARIES = ("keras_hub", "keras_cv")  # whose classes a file may name
 
 
 def add_imports(add):
@@ -43,6 +46,22 @@ def import_modules(names):
             own = inspect.isclass(value) or inspect.isfunction(value)
             if own and value.__module__ == module.__name__:
                 known.setdefault(key, value)
+
+
+def import_libraries(path):
+    """Imports the known libraries whose classes a `.keras` file names, if they are installed."""
+    if not zipfile.is_zipfile(path):
+        return  # for `load_model` to refuse
+    with zipfile.ZipFile(path) as archive:
+        text = archive.read("config.json") if "config.json" in archive.namelist() else b""
+    for library in LIBRARIES:
+        if f'"{library}'.encode() in text:
+            try:
+                import_module(library)
+            except ImportError as error:
+                raise ValueError(
+                    f"Expected {library} to be installed, for {path}. Received: {error}"
+                ) from error
 
 
 def _import_module(name):

@@ -4,16 +4,16 @@ Half of the patches of each image are corrupted, and the model predicts the mean
 them in 3 bits per channel (Dosovitskiy et al. 2020, appendix B.1.2).
 
 Writes to the folder --out: model.keras (the ViT with its final weights and a head of zeros, ready
-for scripts/finetune.py), best.keras (the model of masked patches at its best validation accuracy),
+for vit-tf finetune), best.keras (the model of masked patches at its best validation accuracy),
 log.csv, tensorboard/, result.json (test accuracy, and that of always the commonest colour) and
 what is needed to go on. The same command again continues a run that was stopped, from the step of
 its last state; SIGTERM saves the state, and the exit status is 143.
 
 Examples:
-    python scripts/pretrain.py --data fashion_mnist --epochs 20 --out runs/masked
-    python scripts/finetune.py runs/masked/model.keras --data fashion_mnist --take 600 \\
+    vit-tf pretrain --data fashion_mnist --epochs 20 --out runs/masked
+    vit-tf finetune runs/masked/model.keras --data fashion_mnist --take 600 \\
         --out runs/tuned
-    python scripts/pretrain.py --data photos/ --image-size 224 --variant S/16 --flip \\
+    vit-tf pretrain --data photos/ --image-size 224 --variant S/16 --flip \\
         --batch-size 512 --strategy mirrored --mixed-precision --out runs/masked_s16
 """
 
@@ -26,7 +26,7 @@ if not __package__:  # started by its path: the package is that of its own check
 import numpy as np
 
 import vit_tf
-from vit_tf.scripts import common, training_options
+from vit_tf.scripts import common, option_groups, training_options
 from vit_tf.scripts.training_options import SMALL_VIT
 
 MODEL = (*SMALL_VIT, "pooling", "dropout_rate", "without_skips")
@@ -43,14 +43,12 @@ def main(arguments=None):
 
 def parse(arguments=None):
     """The options of the command line."""
-    parser = common.make_parser(__doc__)
-    size = {"default": 32, "help": "side of the images, in pixels; 32 by default"}
-    common.add_training(parser, parser.add_argument_group("data").add_argument, size)
-    add_model = parser.add_argument_group("model").add_argument
-    add_model("--variant", help="a published size, such as B/16; a small one if not given")
+    parser = option_groups.make_parser("pretrain", __doc__)
+    add_model = parser.group("model")
+    add_model("--variant", metavar="NAME", help="such as B/16 (default: a small model)")
     training_options.add_model(add_model, MODEL, only="ViT")
-    add_recipe = parser.add_argument_group("recipe").add_argument
-    training_options.add_recipe(add_recipe, (*RECIPE, *AUGMENTATIONS))
+    option_groups.add_training(parser, {"default": 32, "help": "side of the images, in pixels"})
+    training_options.add_recipe(parser.group("recipe"), (*RECIPE, *AUGMENTATIONS))
     return parser.parse_args(arguments)
 
 

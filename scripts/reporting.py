@@ -4,13 +4,13 @@ import contextlib
 import logging
 import os
 import platform
-import sys
 from datetime import date
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 
 import vit_tf
-from vit_tf.scripts import annotations, common
+from vit_tf.scripts import annotations, common, option_groups
 from vit_tf.training.locks import only_process
 
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other than the digits
@@ -35,19 +35,28 @@ def results_kept(options):
     return f"{options.out} holds {found}; the same command goes on from there"
 
 
-def add_figures(add):
-    """Adds the options that choose figures and tell where the report goes."""
-    add("--figures", default="", help="numbers of the paper, as 1,7,C.4 (default: all)")
+def add_figures(parser):
+    """Adds the options that choose figures."""
+    add = parser.group("figures")
+    numbers = "numbers of the papers' figures, such as 1,7,C.4 (default: all that apply)"
+    add("--figures", metavar="NUMBERS", default="", help=numbers)
     add("--list", action="store_true", help="list the figures, and stop")
 
 
-def add_sampling(add):
-    """Adds the options of the images that are measured, and of how."""
+def add_sampling(parser):
+    """Adds the options of the images that are measured."""
+    add = parser.group("data")
     add("--take-test", type=int, help="test images (default: all, of large data 2,000)")
-    add("--shots", type=int, default=10, help="images of a class for probes (default: 10)")
-    add("--seed", type=int, default=0, help="of all that is random (default: 0)")
-    annotations.add_annotations(add)
-    common.add_strategy(add)
+    add("--shots", type=int, default=10, help="images of each class, for probes")
+    annotations.add_annotations(parser.group("annotated images"))
+
+
+def add_run(parser, folder):
+    """Adds the options of a run that writes a report."""
+    add = parser.group("run")
+    add("--out", type=Path, metavar="FOLDER", help=f"for the report (default: {folder})")
+    add("--seed", type=int, default=0, help="of all that is random")
+    option_groups.add_strategy(add)
 
 
 @contextlib.contextmanager
@@ -156,11 +165,11 @@ def can_fit(description, split):
     return bool(labelled) and split not in ("train", "all")
 
 
-def provenance(script, options, description):
+def provenance(options, description):
     """What it takes to repeat a report."""
     packages = ("tensorflow", "keras", "numpy", "xarray", "matplotlib")
     return {
-        "command": " ".join(["python", f"scripts/{script}", *sys.argv[1:]]),
+        "command": options.command,
         "data": {"name": options.data, "classes": description.num_classes}
         | {f"{split} images": count for split, count in description.num_examples.items()},
         "options": _chosen(options),
@@ -175,6 +184,8 @@ def _chosen(options):
     """The options that have a value, by their flags, as texts."""
     texts = {}
     for name, value in vars(options).items():
+        if name == "command":
+            continue
         if isinstance(value, dict):  # numbers of images
             value = ", ".join(f"{count} {split}" for split, count in value.items())
         elif isinstance(value, list | tuple):

@@ -9,12 +9,12 @@ in the output folder. A run that was stopped goes on where it was; one with noth
 work.
 
 Examples:
-    python scripts/study.py
-    python scripts/study.py --full
-    python scripts/study.py --list
-    python scripts/study.py --figures 1,7,9
-    python scripts/study.py --data fashion_mnist --data-dir ~/tensorflow_datasets
-    python scripts/study.py --data path/to/folder/of/class/folders --image-size 64 --epochs 20
+    vit-tf study
+    vit-tf study --full
+    vit-tf study --list
+    vit-tf study --figures 1,7,9
+    vit-tf study --data fashion_mnist --data-dir ~/tensorflow_datasets
+    vit-tf study --data path/to/folder/of/class/folders --image-size 64 --epochs 20
 """
 
 import logging
@@ -25,7 +25,7 @@ from pathlib import Path
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from vit_tf.scripts import common, reporting
+from vit_tf.scripts import common, option_groups, reporting
 
 log = logging.getLogger("vit_tf.study")
 
@@ -47,28 +47,30 @@ INTRODUCTION = (
 )
 
 
-def parse(arguments):
-    parser = common.make_parser(__doc__)
-    add = parser.add_argument
-    common.add_source(add)
-    reporting.add_figures(add)
-    add("--full", action="store_true", help="train all models of the papers' figures")
-    add("--out", type=Path, help="output folder (default: study_DATA)")
-    add("--image-size", type=int, default=32, help="pixels, a multiple of 8 (default: 32)")
+def parse(arguments=None):
+    """The options of the command line."""
+    parser = option_groups.make_parser("study", __doc__)
+    reporting.add_figures(parser)
+    parser.group("figures")("--full", action="store_true", help="all models of the papers' figures")
+    add = parser.group("data")
+    option_groups.add_source(add)
+    add("--image-size", type=int, default=32, help="side of the images, in pixels: a multiple of 8")
     add("--take", type=int, help="training images (default: all, of large data 24,000)")
+    reporting.add_sampling(parser)
+    add = parser.group("training")
     add("--epochs", type=int, help="of the ViTs (default: 20 for digits, 9 for others)")
     add("--bit-epochs", type=int, help="of the BiT (default: 10 for digits, 3 for others)")
     add("--shift", type=int, help="largest random shift, in pixels (default: 2 for digits, else 0)")
-    add("--seeds", type=int, default=2, help="trainings of ViT-CLS and of BiT (default: 2)")
-    add("--batch-size", type=int, default=64, help="images in a training batch (default: 64)")
-    reporting.add_sampling(add)
+    add("--seeds", type=int, default=2, help="trainings of ViT-CLS and of BiT")
+    add("--batch-size", type=int, default=64, help="images in a training batch")
+    reporting.add_run(parser, "study_DATA")
     options = parser.parse_args(arguments)
     if options.image_size < 16 or options.image_size % 8:
         raise ValueError(
             "Expected --image-size to be a multiple of 8 from 16 on. "
             f"Received: {options.image_size}"
         )
-    common.require_at_least(options, seeds=1)
+    option_groups.require_at_least(options, seeds=1)
     for name, default in (DIGITS if options.data == "digits" else OTHERS).items():
         if getattr(options, name) is None:
             setattr(options, name, default)
@@ -112,7 +114,7 @@ def make_study(figures, options):
             data,
             options.out,
             strict=True,
-            elsewhere=f'"python scripts/study.py --data {options.data} --full" measures it.',
+            elsewhere=f'"vit-tf study --data {options.data} --full" measures it.',
             progress=progress,
             title=f"What {len(rows)} vision models learned from {description.name}",
             introduction=INTRODUCTION.format(options=options, description=description),
@@ -121,7 +123,7 @@ def make_study(figures, options):
                 {"step": f"training of {row['model']}", "seconds": row["training (s)"]}
                 for row in rows
             ],
-            provenance=reporting.provenance("study.py", options, description),
+            provenance=reporting.provenance(options, description),
         )
 
 

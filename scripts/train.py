@@ -5,17 +5,17 @@ log.csv, tensorboard/, result.json (test accuracy) and what is needed to go on. 
 again continues a run that was stopped, from the step of its last state. SIGTERM, which machines on
 loan send before they end, saves the state after the step that is going on; the exit status is 143.
 
-With --record-formation K also formation.nc and formation.png: how representations form. Before the
-training and after every K epochs, CKA of the output of each block to itself at the start and at the
+With --record-formation N also formation.nc and formation.png: how representations form. Before the
+training and after every N epochs, CKA of the output of each block to itself at the start and at the
 record before, on validation images, and the accuracy on these of a ridge classifier fitted to some
 training images, 10 for each class. formation-state/ holds what is needed to go on.
 
 Examples:
-    python scripts/train.py --out runs/digits
-    python scripts/train.py --out runs/digits --record-formation 5
-    python scripts/train.py --out runs/digits --strategy multiworker   (once on each machine)
-    python scripts/train.py --data fashion_mnist --model bit --units 1 1 --epochs 20 --out runs/bit
-    python scripts/train.py --data path/to/class/folders --image-size 224 --variant S/16 --flip \\
+    vit-tf train --out runs/digits
+    vit-tf train --out runs/digits --record-formation 5
+    vit-tf train --out runs/digits --strategy multiworker  # once on each machine
+    vit-tf train --data fashion_mnist --model bit --units 1 1 --epochs 20 --out runs/bit
+    vit-tf train --data path/to/class/folders --image-size 224 --variant S/16 --flip \\
         --rand-augment 0.3 --mixup 0.2 --strategy mirrored --mixed-precision --out runs/s16
 """
 
@@ -27,7 +27,7 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
-from vit_tf.scripts import common, training_options
+from vit_tf.scripts import common, option_groups, training_options
 from vit_tf.scripts.training_options import SMALL_VIT
 
 SMALL_BIT = {"units": (1, 1, 1), "width_factor": 0.5}
@@ -51,19 +51,18 @@ def main(arguments=None):
 
 def parse(arguments=None):
     """The options of the command line."""
-    parser = common.make_parser(__doc__)
-    size = {"default": 32, "help": "side of the images, in pixels; 32 by default"}
-    common.add_training(parser, parser.add_argument_group("data").add_argument, size)
-    _add_model(parser.add_argument_group("model").add_argument)
-    training_options.add_recipe(parser.add_argument_group("recipe").add_argument)
-    text = "write how representations form, recorded every K epochs"
-    parser.add_argument("--record-formation", type=int, metavar="K", help=text)
+    parser = option_groups.make_parser("train", __doc__)
+    _add_model(parser.group("model"))
+    option_groups.add_training(parser, {"default": 32, "help": "side of the images, in pixels"})
+    training_options.add_recipe(parser.group("recipe"))
+    text = "write how representations form, recorded every so many epochs"
+    parser.group("run")("--record-formation", type=int, help=text)
     return parser.parse_args(arguments)
 
 
 def _add_model(add):
-    add("--model", choices=tuple(MODELS), default="vit", help="ViT (default), ResNet or Mixer")
-    add("--variant", help="a published size, such as B/16 or R50x1; a small one if not given")
+    add("--model", choices=tuple(MODELS), default="vit", help="ViT, BiT ResNet or MLP-Mixer")
+    add("--variant", metavar="NAME", help="such as B/16 or R50x1 (default: a small model)")
     training_options.add_model(add)
 
 

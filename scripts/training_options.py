@@ -2,7 +2,7 @@
 
 SMALL_VIT = {"patch_size": 4, "num_layers": 6, "num_heads": 4, "hidden_dim": 64, "mlp_dim": 256}
 
-_WHOLE, _REAL = {"type": int}, {"type": float}
+_WHOLE, _REAL, _NAME = {"type": int}, {"type": float}, {"metavar": "NAME"}
 # The options of a model: what they mean, for which models, and how they are read.
 MODEL = {
     "patch_size": ("ViT, Mixer", "side of a patch, in pixels", _WHOLE),
@@ -10,35 +10,34 @@ MODEL = {
     "num_heads": ("ViT", "attention heads of a block", _WHOLE),
     "hidden_dim": ("ViT, Mixer", "channels of a token", _WHOLE),
     "mlp_dim": ("ViT", "hidden units of an MLP", _WHOLE),
-    "pooling": ("ViT", "cls (default) or gap", {}),
+    "pooling": ("ViT", "cls or gap (default: cls)", _NAME),
     "tokens_mlp_dim": ("Mixer", "hidden units of an MLP across the tokens", _WHOLE),
     "channels_mlp_dim": ("Mixer", "hidden units of an MLP across the channels", _WHOLE),
-    "dropout_rate": ("ViT, Mixer", "share dropped; 0 by default", _REAL),
+    "dropout_rate": ("ViT, Mixer", "share dropped (default: 0)", _REAL),
     "units": ("ResNet", "units of each stage, such as 3 4 6 3", {**_WHOLE, "nargs": "+"}),
     "width_factor": ("ResNet", "multiplies the channels; 1 is 64 in the root", _REAL),
-    "stem": ("ResNet", "imagenet or small; by the size of the images if not given", {}),
+    "stem": ("ResNet", "imagenet or small (default: by the size of the images)", _NAME),
     "without_skips": (
         "",
         "sites without a skip: block03, block04/mlp, stage2/...",
-        {"nargs": "+"},
+        {"nargs": "+", "metavar": "SITE"},
     ),
 }
-_NUMBER, _COUNT = {"type": float, "metavar": "X"}, {"type": int, "metavar": "N"}
 # The fields of a `Recipe`: what they mean, their defaults, and how they are read.
 RECIPE = {
-    "epochs": ("passes over the training data", 100, _COUNT),
-    "learning_rate": ("its peak", 1e-3, _NUMBER),
-    "warmup_epochs": ("epochs until the peak (None: a tenth of all)", None, _NUMBER),
-    "schedule": ("cosine, linear or staircase decay after the peak", "cosine", {}),
-    "weight_decay": ("a kernel shrinks by this share times the learning rate", 0.1, _NUMBER),
-    "label_smoothing": ("share of a label spread over all classes", 0.1, _NUMBER),
-    "clip_norm": ("largest global norm of the gradients", 1.0, _NUMBER),
-    "ema": ("momentum of an average of the weights, such as 0.999", None, _NUMBER),
-    "rand_augment": ("magnitude in [0, 1] of RandAugment", False, _NUMBER),
-    "mixup": ("alpha of MixUp, such as 0.2", 0.0, _NUMBER),
-    "cutmix": ("alpha of CutMix, such as 1.0", 0.0, _NUMBER),
+    "epochs": ("passes over the training data", 100, _WHOLE),
+    "learning_rate": ("its peak", 1e-3, _REAL),
+    "warmup_epochs": ("epochs until the peak (default: a tenth of all)", None, _REAL),
+    "schedule": ("cosine, linear or staircase decay after the peak", "cosine", _NAME),
+    "weight_decay": ("a kernel shrinks by this share times the learning rate", 0.1, _REAL),
+    "label_smoothing": ("share of a label spread over all classes", 0.1, _REAL),
+    "clip_norm": ("largest global norm of the gradients", 1.0, _REAL),
+    "ema": ("momentum of an average of the weights, such as 0.999 (default: none)", None, _REAL),
+    "rand_augment": ("magnitude in [0, 1] of RandAugment (default: none)", False, _REAL),
+    "mixup": ("alpha of MixUp, such as 0.2", 0.0, _REAL),
+    "cutmix": ("alpha of CutMix, such as 1.0", 0.0, _REAL),
     "flip": ("mirror half of the images", False, {"action": "store_true", "default": None}),
-    "shift": ("largest random shift, in pixels", 0, _COUNT),
+    "shift": ("largest random shift, in pixels", 0, _WHOLE),
 }
 
 
@@ -54,7 +53,8 @@ def add_recipe(add, names=tuple(RECIPE)):
     """Adds fields of a recipe, by name."""
     for name in names:
         text, default, reading = RECIPE[name]
-        add(_flag(name), help=f"{text}; {default} by default", **reading)
+        told = "(default: " in text or default is False
+        add(_flag(name), help=text if told else f"{text} (default: {default})", **reading)
 
 
 def _flag(name):

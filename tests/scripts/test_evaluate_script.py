@@ -39,7 +39,7 @@ def rows(model, dataset):
 def test_numbers_are_those_of_the_model(model, tmp_path, capsys):
     model, path = model
     out = tmp_path / "result.json"
-    line = [path, "--few-shot", "5,2", "--seeds", "2", "--held-out", "3", "--out", str(out)]
+    line = [path, "--shots", "5,2", "--draws", "2", "--held-out", "3", "--out", str(out)]
     assert evaluate.main(line) == 0
     result = json.loads(out.read_text())
 
@@ -73,7 +73,7 @@ def test_foreign_models_and_a_fixed_strength(tmp_path, capsys):
         keras.layers.Dense(4),
     ]
     keras.Sequential([keras.Input((12, 12, 3)), *layers]).save(tmp_path / "other.keras")
-    line = f"{tmp_path / 'other.keras'} --few-shot 1,10 --tap flat --l2 64 --seeds 1 --no-head"
+    line = f"{tmp_path / 'other.keras'} --shots 1,10 --taps flat --l2 64 --draws 1 --no-head"
     assert evaluate.main(f"{line} --take 100 --out {tmp_path / 'r.json'}".split()) == 0
     result = json.loads((tmp_path / "r.json").read_text())
     assert result["top"] == {} and [row["l2"] for row in result["few_shot"]] == [64, 64]
@@ -178,14 +178,14 @@ def test_a_model_that_rescales_gets_the_pixels_it_expects(tmp_path, capsys):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ("--few-shot 1,x", "--few-shot 1,x"),
-        ("--few-shot 0", "--few-shot 0"),
-        ("--few-shot 1 --tap pool", "pooled"),
-        ("--few-shot 1000", "shots=1000"),
-        ("--few-shot 1 --l2 -1", "l2"),
+        ("--shots 1,x", "--shots 1,x"),
+        ("--shots 0", "--shots 0"),
+        ("--shots 1 --taps pool", "pooled"),
+        ("--shots 1000", "shots=1000"),
+        ("--shots 1 --l2 -1", "l2"),
         ("--image-size 12", "(8, 8)"),
         ("--split tset", "test"),
-        ("--no-head", "--few-shot"),
+        ("--no-head", "--shots"),
         ("--data ./nowhere", "nowhere"),
     ],
 )

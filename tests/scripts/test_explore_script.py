@@ -41,7 +41,10 @@ def test_a_page_and_its_numbers_are_written(files, tmp_path, capsys):
     [
         (["vit.keras", "none.jpg"], "Expected IMAGE to be an image file. Received: 'none.jpg'"),
         (["none.keras", "photo.png"], "no such file"),
-        (["vit.keras", "photo.png", "--explain", "dog"], "one of ant, bee, cat, ..., or a number"),
+        (
+            ["vit.keras", "photo.png", "--explain", "dog"],
+            "a number or a name: ant, bee, cat. Rec",
+        ),
         (["vit.keras", "photo.png", "--explain", "7"], "Expected classes to be integers from 0 to"),
         (["vit.keras", "photo.png", "--prefix", "1"], "Expected --patch-size with --prefix"),
         (["vit.keras", "photo.png", "--samples", "0"], "Expected --samples to be at least 1"),

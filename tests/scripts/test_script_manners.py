@@ -13,7 +13,7 @@ import pytest
 from paths import SCRIPTS
 
 import vit_tf
-from vit_tf.scripts import common, training_options
+from vit_tf.scripts import common, doors, option_groups, training_options
 
 # Each script, and arguments that it can parse.
 NAMES = {
@@ -39,7 +39,7 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize("name", [*NAMES, "benchmark"])
+@pytest.mark.parametrize("name", doors.DOORS)
 def test_help_is_there_without_tensorflow(name):
     command = [sys.executable, "-X", "importtime", SCRIPTS / f"{name}.py", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -55,8 +55,8 @@ def test_help_is_there_without_tensorflow(name):
 
 
 def test_every_script_is_here():
-    doors = [path for path in SCRIPTS.glob("*.py") if "__main__" in path.read_text()]
-    assert {path.stem for path in doors} == {*NAMES, "benchmark"}
+    there = [path for path in SCRIPTS.glob("*.py") if "__main__" in path.read_text()]
+    assert {path.stem for path in there} == set(doors.DOORS) == {*NAMES, "benchmark"}
 
 
 def test_help_names_the_defaults_and_strategies_that_there_are():
@@ -67,7 +67,7 @@ def test_help_names_the_defaults_and_strategies_that_there_are():
         shown = {name: training_options.RECIPE[name][1] for name in names}
         there = {name: value for name, value in dataclasses.asdict(recipe).items() if name in names}
         assert shown == there
-    assert list(common.STRATEGIES) == list(vit_tf.distribute.STRATEGIES)
+    assert list(option_groups.STRATEGIES) == list(vit_tf.distribute.STRATEGIES)
 
 
 @pytest.mark.parametrize("name", NAMES)

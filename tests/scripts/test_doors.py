@@ -1,0 +1,160 @@
+"""The command `vit-tf` and the help of all its doors: one grammar, whichever is asked for."""
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+from paths import ROOT
+
+import vit_tf
+from vit_tf.scripts import compute as chosen_door
+from vit_tf.scripts import doors, evaluate, explore, option_groups
+
+# Options that mean another thing in one script than in another, or come in other numbers.
+DIFFERENT = {
+    "MODEL": "analyze takes several",
+    "--names": "one name for the one model of explore",
+    "--shots": "evaluate fits to several numbers of images",
+    "--out": "a file where one file is written",
+    "--flip": "the recipe of a fine-tuning may mirror by itself",
+    "--what": "comparisons, or what is killed",
+}
+
+
+class Built(Exception):
+    """A parser that is ready to parse."""
+
+
+@pytest.fixture
+def parsers(monkeypatch):
+    """The parser of each door, by name."""
+
+    def stop(self, args=None, namespace=None):
+        raise Built(self)
+
+    found = {}
+    with monkeypatch.context() as patch:
+        patch.setattr(option_groups.Parser, "parse_args", stop)
+        for name in doors.DOORS:
+            with pytest.raises(Built) as built:
+                import_module(f"vit_tf.scripts.{name}").parse([])
+            found[name] = built.value.args[0]
+    return found
+
+
+def shown(parser):
+    """The options and arguments that a help shows, each with the title of its section."""
+    for group in parser._action_groups:
+        for action in group._group_actions:
+            if action.help != argparse.SUPPRESS and action.dest != "help":
+                yield group.title, action
+
+
+def examples(parser):
+    """The commands of a help's examples."""
+    text = parser.epilog.partition("examples:\n")[2].replace("\\\n", " ")
+    return [shlex.split(line, comments=True) for line in text.splitlines()]
+
+
+def test_without_a_command_all_are_listed(capsys):
+    assert doors.main([]) == 0
+    listed = capsys.readouterr().out
+    for name in doors.DOORS:
+        sentence = import_module(f"vit_tf.scripts.{name}").__doc__.splitlines()[0]
+        assert re.search(rf"^  {name} +{re.escape(sentence)}$", listed, re.M)
+    assert doors.main(["--help"]) == 0 and capsys.readouterr().out == listed
+    assert doors.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"vit-tf {vit_tf.__version__}\n"
+
+
+def test_an_unknown_command_is_one_line_with_near_matches(capsys):
+    assert doors.main(["trian", "--out", "run"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and "near matches: train" in line and "'trian'" in line
+
+
+def test_the_rest_of_the_line_and_the_status_are_those_of_the_door(monkeypatch):
+    monkeypatch.setattr(chosen_door, "main", lambda words: 7 if words == ["a", "--out", "b"] else 1)
+    assert doors.main(["compute", "a", "--out", "b"]) == 7
+
+
+def test_the_command_imports_only_the_door_that_is_asked_for():
+    code = "import sys; from vit_tf.scripts.doors import main\ntry: main(sys.argv[1:])"
+    code += "\nexcept SystemExit: pass\nprint(*sys.modules, file=sys.stderr)"
+    for words, there in ([], set()), (["--help"], set()), (["export", "--help"], {"export"}):
+        command = [sys.executable, "-c", code, *words]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        names = set(done.stderr.split())
+        assert {name for name in doors.DOORS if f"vit_tf.scripts.{name}" in names} == there
+        assert not names & {"keras", "tensorflow"}
+
+
+def test_python_m_vit_tf_is_the_command():
+    command = [sys.executable, "-m", "vit_tf"]
+    done = subprocess.run([*command, "--version"], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"vit-tf {vit_tf.__version__}\n")
+    done = subprocess.run([*command, "expart"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and "near matches: export" in done.stderr
+
+
+def test_every_option_stands_in_a_section_and_tells_its_default(parsers):
+    titles = {}
+    for name, parser in parsers.items():
+        for title, action in shown(parser):
+            assert title not in ("options", "positional arguments"), (name, action.dest)
+            titles.setdefault(title, set()).add(name)
+            text = parser._get_formatter()._get_help_string(action)
+            assert text
+            if action.default not in (None, False, "", (), []) and action.option_strings:
+                assert "(default: " in text, (name, action.dest)
+        text = parser.format_help()
+        for status in (0, 2, 130, *([1] if name == "endurance" else [])):
+            assert re.search(rf"\b{status}\b", text.partition("exit status:")[2])
+    assert {"study", "analyze", "train", "finetune", "pretrain", "evaluate"} <= titles["data"]
+
+
+def test_one_name_means_one_thing(parsers):
+    known = {}
+    for name, parser in parsers.items():
+        for _, action in shown(parser):
+            for flag in action.option_strings or [action.metavar]:
+                how = (action.type, action.nargs, action.metavar, type(action))
+                known.setdefault(flag, {}).setdefault(how, []).append(name)
+    different = {flag: ways for flag, ways in known.items() if len(ways) > 1}
+    assert set(different) == set(DIFFERENT), different
+
+
+def test_examples_of_the_help_can_be_parsed(parsers, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for image in ("cat.jpg", "dog.jpg"):
+        (tmp_path / image).touch()
+    for name, parser in parsers.items():
+        assert len(examples(parser)) >= 3
+        for command, door, *words in examples(parser):
+            assert command == "vit-tf" and door in doors.DOORS
+            options = import_module(f"vit_tf.scripts.{door}").parse(words)
+            assert options.command == shlex.join(["vit-tf", door, *words])
+        assert any(door == name for _, door, *_ in examples(parser))
+
+
+def test_older_names_are_read_and_not_shown(parsers):
+    line = ["m.keras", "--few-shot", "1,5", "--seeds", "2", "--tap", "norm"]
+    options = evaluate.parse(line)
+    assert (options.shots, options.draws, list(options.taps)) == ("1,5", 2, ["norm"])
+    assert evaluate.parse(["m.keras"]).taps == ("pooled",)
+    text = parsers["evaluate"].format_help()
+    assert "--few-shot" not in text and "--seeds" not in text and not re.search(r"--tap\b", text)
+
+
+def test_a_prefix_needs_a_patch_size(tmp_path):
+    (tmp_path / "a.png").touch()
+    analyze = import_module("vit_tf.scripts.analyze")
+    for parse, images in ((analyze.parse, []), (explore.parse, [str(tmp_path / "a.png")])):
+        with pytest.raises(ValueError, match=r"Expected --patch-size with --prefix\. Received: 1"):
+            parse(["m.keras", *images, "--prefix", "1"])
+        with pytest.raises(ValueError, match=r"--prefix to be at least 0\. Received: -1"):
+            parse(["m.keras", *images, "--prefix", "-1", "--patch-size", "8"])

@@ -1,0 +1,8 @@
+"""`python -m vit_tf` is the command `vit-tf`."""
+
+import sys
+
+from vit_tf.scripts.doors import main
+
+if __name__ == "__main__":
+    sys.exit(main())
