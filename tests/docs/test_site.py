@@ -14,7 +14,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 MEASUREMENTS = sorted(DOCS.glob("measurements/*/*.md"))
 PARTS = ["Formula", "Code", "How to read it", "What goes wrong", "Cost", "Reference"]
-COMMAND = re.compile(r"python (scripts/\w+\.py)((?:[^\n`#\\|]|\\\n)*)")
+COMMAND = re.compile(r"vit-tf ([a-z]+)((?:[^\n`#\\|]|\\\n)*)")
 
 
 def calls_of(page):
@@ -83,15 +83,15 @@ def test_the_readme_is_short_and_its_links_lead_to_files():
 
 @pytest.fixture(scope="module")
 def flags():
-    """Function from a script to the options that its help names."""
+    """Function from a command to the options that its help names."""
     known = {}
 
-    def of(script):
-        if script not in known:
-            command = [sys.executable, script, "--help"]
+    def of(name):
+        if name not in known:
+            command = [sys.executable, "-m", "vit_tf", name, "--help"]
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-            known[script] = set(re.findall(r"--[a-z][\w-]*", done.stdout))
-        return known[script]
+            known[name] = set(re.findall(r"--[a-z][\w-]*", done.stdout))
+        return known[name]
 
     return of
 
@@ -100,9 +100,9 @@ def flags():
 def test_commands_have_the_options_that_are_written(flags):
     seen = 0
     for page in [ROOT / "README.md", *PAGES]:
-        for script, rest in COMMAND.findall(page.read_text("utf-8")):
+        for name, rest in COMMAND.findall(page.read_text("utf-8")):
             for option in re.findall(r"(?<!\S)--[a-z][\w-]*", rest):
-                assert option in flags(script), (page.name, script, option)
+                assert option in flags(name), (page.name, name, option)
                 seen += 1
     assert seen > 20
 
