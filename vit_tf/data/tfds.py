@@ -1,6 +1,8 @@
 """Image classification data sets of TensorFlow Datasets."""
 
 import functools
+import json
+import os
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -11,6 +13,8 @@ from vit_tf.names import listed, unknown_name
 
 LABELS_AT_MOST = 200_000
 SHUFFLE_BUFFER = 10_000
+# The file that tells of a prepared data set.
+INFO = "dataset_info.json"
 # Of the hosts that a data set comes from, how many are asked, and for how long.
 HOSTS, SECONDS = 3, 5
 
@@ -106,12 +110,40 @@ def _prepared(builder, name):
     return builder
 
 
+def prepared_in(folder):
+    """What TFDS has prepared in a folder or up to three floors below, or None for nothing.
+
+    Returns:
+        (name as `load` takes it, path of the `data_dir` that it is in).
+    """
+    for depth in range(4):
+        pattern = os.path.join(folder, *"*" * depth, INFO)
+        for path in sorted(tf.io.gfile.glob(pattern))[:1]:
+            with tf.io.gfile.GFile(path) as file:
+                config = json.load(file).get("configName")
+            # data_dir/name[/config]/version/dataset_info.json
+            data_dir, *parts = path.rsplit("/", 4 if config else 3)
+            return "/".join(parts[:-2]), data_dir
+    return None
+
+
+def _check_data_dir(root, name):
+    """Raises a `ValueError` for the folder of one data set in place of the one that holds it."""
+    found = prepared_in(root) if root.is_dir() else None
+    if found and os.path.normpath(root).startswith(os.path.join(found[1], "")):
+        raise ValueError(
+            "Expected data_dir (--data-dir) to be the folder that holds those of the data sets. "
+            f"Received: {name!r} with a folder of {found[0]!r}; try {found[1]!r}"
+        )
+
+
 def _check_downloadable(builder, name):
     """Raises a `ValueError` if the files of a data set are not there and its hosts do not answer.
 
     TFDS asks them for minutes.
     """
     root = builder.data_dir_root
+    _check_data_dir(root, name)
     downloads = root / "downloads"
     if any(next(iter(downloads.glob(kind)), None) for kind in ("*.INFO", "manual/*")):
         return
@@ -124,7 +156,7 @@ def _check_downloadable(builder, name):
 
 def _prepared_names(root):
     """What is prepared in a folder of TFDS, such as cifar10/3.0.2, as words."""
-    infos = [path for depth in (2, 3) for path in root.glob("*/" * depth + "dataset_info.json")]
+    infos = [path for depth in (2, 3) for path in root.glob("*/" * depth + INFO)]
     names = sorted(path.parent.relative_to(root).as_posix() for path in infos)
     return listed(names) or "nothing"
 
@@ -148,10 +180,12 @@ def _unreachable(builder):
 
 
 def _unusable(name, error, where=""):
-    reason = " ".join(str(error).split())[:300]
+    # Of a host that does not answer, requests wraps what is wrong in words about the attempts.
+    inner = getattr(error.args[0], "reason", error) if error.args else error
+    reason = " ".join(str(inner).split())[:300]
     return ValueError(
-        "Expected name to be a TFDS data set that is prepared in data_dir or can be downloaded. "
-        f"Received: {name!r}{where} ({type(error).__name__}: {reason})"
+        "Expected name to be a TFDS data set that is prepared in data_dir (--data-dir) or can be "
+        f"downloaded. Received: {name!r}{where} ({type(error).__name__}: {reason})"
     )
 
 

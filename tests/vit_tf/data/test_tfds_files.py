@@ -10,6 +10,8 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from image_folders import arrays
 from PIL import Image
+from urllib3 import HTTPSConnectionPool
+from urllib3.exceptions import MaxRetryError, NameResolutionError
 
 from vit_tf import data
 from vit_tf.data.tfds import decode_image
@@ -176,5 +178,20 @@ def test_what_can_be_downloaded_is(photos, monkeypatch, tmp_path):
 
 def test_a_data_dir_one_floor_too_low_is_not_taken_for_a_data_set(offline, tmp_path):
     pretend_prepared(tmp_path, "cifar10/3.0.2")
-    with pytest.raises(ValueError, match="there: nothing"):
-        data.load("cifar10", data_dir=tmp_path / "cifar10" / "3.0.2")
+    for data_dir in (tmp_path / "cifar10" / "3.0.2", tmp_path / "cifar10"):
+        message = rf"data_dir .*Received: 'cifar10' with a folder of 'cifar10'; try '{tmp_path}'$"
+        with pytest.raises(ValueError, match=message):
+            data.load("cifar10", data_dir=data_dir)
+
+
+def test_a_host_that_does_not_answer_is_told_in_few_words(monkeypatch, tmp_path):
+    reason = NameResolutionError("a.org", HTTPSConnectionPool("a.org"), OSError("unknown"))
+    wrapped = MaxRetryError(HTTPSConnectionPool("a.org"), "/file", reason)
+
+    def head(url, **kwargs):
+        raise requests.exceptions.ConnectionError(wrapped)
+
+    monkeypatch.setattr(requests, "head", head)
+    with pytest.raises(ValueError, match=r"cannot be reached .*Failed to resolve") as error:
+        data.load("cifar10", data_dir=tmp_path)
+    assert "Max retries" not in str(error.value)

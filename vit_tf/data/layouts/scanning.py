@@ -1,7 +1,6 @@
 """The splits, classes and images of a folder."""
 
 import functools
-import json
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ import tensorflow as tf
 from vit_tf.data.layouts.label_files import class_names_of, find_classes, labels_of, named_classes
 from vit_tf.data.layouts.listing import SUFFIXES, entries, images_below, is_image
 from vit_tf.data.source import SPLITS, TEST_FRACTION, Computed, hold_out
+from vit_tf.data.tfds import prepared_in
 from vit_tf.names import joined, listed
 
 log = logging.getLogger(__name__)
@@ -206,22 +206,11 @@ def _in_class_folders(folder, subfolders, class_names):
 
 def _holds_none(folder, expected):
     """The `ValueError` for a folder that holds no images, which may be one of TFDS."""
-    for depth in range(4):
-        pattern = os.path.join(folder, *"*" * depth, "dataset_info.json")
-        for path in tf.io.gfile.glob(pattern):
-            return ValueError(f"Expected {expected}. Received: {_prepared_by_tfds(path)}")
-    return ValueError(f"Expected {expected}. Received: {folder!r} without any")
-
-
-def _prepared_by_tfds(path):
-    """How the data set of a `dataset_info.json` is loaded, in words."""
-    with tf.io.gfile.GFile(path) as file:
-        info = json.load(file)
-    names = [info["name"], *filter(None, [info.get("configName")])]
-    data_dir = os.path.dirname(path)
-    for _ in range(len(names) + 1):  # the version too
-        data_dir = os.path.dirname(data_dir)
-    return (
-        f"{names[0]!r} in {data_dir!r}, which TFDS has prepared: load it by its name, "
-        f"{'/'.join(names)!r}, with that folder as data_dir (--data-dir)"
-    )
+    found = prepared_in(folder)
+    received = f"{folder!r} without any"
+    if found:
+        received = (
+            f"{found[0]!r} in {found[1]!r}, which TFDS has prepared: load it by that name, with "
+            "that folder as data_dir (--data-dir)"
+        )
+    return ValueError(f"Expected {expected}. Received: {received}")

@@ -241,8 +241,8 @@ def test_folders_of_tfds_are_told_from_folders_of_images(tmp_path, config, floor
     info = {"name": "cifar10", "version": "3.0.2"} | ({"configName": config} if config else {})
     (folders[-1] / "dataset_info.json").write_text(json.dumps(info))
     message = (
-        rf"Received: 'cifar10' in '{tmp_path}', which TFDS has prepared: load it by its name, "
-        rf"'{'/'.join(names)}', with that folder as data_dir \(--data-dir\)"
+        rf"Received: '{'/'.join(names)}' in '{tmp_path}', which TFDS has prepared: load it by "
+        r"that name, with that folder as data_dir \(--data-dir\)"
     )
     with pytest.raises(ValueError, match=message) as error:
         data.load(folders[min(floor, len(folders) - 1)])
