@@ -2,8 +2,6 @@
 
 from functools import cache, partial
 
-import numpy as np
-
 import vit_tf
 
 BATCH = 60
@@ -71,12 +69,14 @@ _READERS = {
 
 def _of_shapes(options, size, shaped):
     """Functions that make the annotations of the shapes, by name, and facts about these."""
+    from vit_tf.data.annotated.annotated_shapes import half_masks, shape_masks
+
     tested = {"take": options.sizes["test"]} if "test" in options.sizes else {}
     seed = {"seed": options.seed}
     found = cache(partial(vit_tf.data.load_shapes, "test", **seed, **tested, **shaped))
     made = {
-        "objects": lambda: _of_shape(found()),
-        "parts": lambda: _of_halves(found()),
+        "objects": lambda: shape_masks(found(), BATCH),
+        "parts": lambda: half_masks(found(), BATCH),
         "videos": partial(_shape_videos, size, **seed),
         "pairs": partial(vit_tf.data.load_shape_pairs, PAIRS, **seed, **shaped),
     }
@@ -88,22 +88,3 @@ def _shape_videos(size, seed):
     """Pairs of frames and masks."""
     videos = vit_tf.data.load_shape_videos(VIDEOS, image_size=size, seed=seed)
     return list(zip(videos["image"], videos["index"], strict=True))
-
-
-def _of_shape(found):
-    """Batches of (images, masks, labels): one object an image, of a kind."""
-    return _batches(found["image"], found["mask"][:, None], found["label"][:, None])
-
-
-def _of_halves(found):
-    """The same of the front and the back of each shape, of the kind and of the side."""
-    parts, kinds = found["parts"], found["label"]
-    masks = np.stack([parts == 1, parts == 2], axis=1)
-    return _batches(found["image"], masks, np.stack([2 * kinds, 2 * kinds + 1], axis=1))
-
-
-def _batches(images, masks, labels):
-    import tensorflow as tf
-
-    arrays = (images, masks, labels.astype(np.int32))
-    return tf.data.Dataset.from_tensor_slices(arrays).batch(BATCH)

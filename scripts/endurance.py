@@ -30,8 +30,8 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from vit_tf.scripts import common, option_groups
-from vit_tf.scripts import endurance_files as files
-from vit_tf.scripts.endurance_processes import Job, run_job
+from vit_tf.scripts.kills import files
+from vit_tf.scripts.kills.processes import Job, run_job
 
 TINY = "--image-size 16 --batch-size 60 --patch-size 8 --num-layers 2 --num-heads 2"
 TINY += " --hidden-dim 64 --mlp-dim 128 --ema 0.9"

@@ -16,17 +16,13 @@ Examples:
     vit-tf export vit.keras --list
 """
 
-import shutil
 import sys
 from pathlib import Path
 
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import numpy as np
-
 import vit_tf
-from vit_tf.files import PARTIAL
 from vit_tf.scripts import common, image_values, option_groups
 
 
@@ -51,40 +47,10 @@ def parse(arguments=None):
     return options
 
 
-def export(features, folder):
-    """Write a submodel to a folder, whole or not at all, once it has answered alike.
-
-    Raises:
-        ValueError: if the folder exists, or what was written does not give the same numbers.
-    """
-    if folder.exists():
-        raise ValueError(f"Expected --out to be a folder that is not there yet. Received: {folder}")
-    partial = folder.with_name(f"{PARTIAL}{folder.name}")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        features.export(partial, verbose=False)
-        check(features, partial)
-        partial.replace(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def check(features, folder):
-    """Raise a ValueError unless a SavedModel answers random images as its submodel does."""
-    shape = [size or 224 for size in features.input_shape[1:]]
-    images = np.random.default_rng(0).uniform(-1, 1, (2, *shape)).astype("float32")
-    expected, found = features(images), vit_tf.load_features(folder)(images)
-    if set(found) != set(expected):
-        raise ValueError(f"Expected the taps {sorted(expected)}. Received: {sorted(found)}")
-    for tap, value in expected.items():
-        value = np.asarray(value, np.float64)
-        error = np.abs(np.asarray(found[tap], np.float64) - value).max()
-        if not error <= 1e-4 * (1 + np.abs(value).max()):
-            raise ValueError(f"Expected the SavedModel to answer alike. Received: {tap!r} differs")
-
-
 def run(options):
     """List the taps of a model, or export some of them."""
+    from vit_tf.taps.saving import export_whole
+
     model = common.open_model(options.model)
     if options.list:
         print("\n".join(vit_tf.submodel(model, "*").taps))
@@ -93,7 +59,7 @@ def run(options):
     preprocessing, why = image_values.expected_images(options, model)
     if not why.startswith("assumed"):
         features.preprocessing = preprocessing
-    export(features, options.out)
+    export_whole(features, options.out)
     print(f"{len(features.taps)} taps, {options.out}")
     print(f"images: {image_values.values_of(preprocessing, why)}")
 

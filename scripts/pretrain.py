@@ -23,8 +23,6 @@ from pathlib import Path
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import numpy as np
-
 import vit_tf
 from vit_tf.scripts import common, option_groups, training_options
 from vit_tf.scripts.training_options import SMALL_VIT
@@ -72,21 +70,10 @@ def mask_splits(splits, vit, num_classes, options):
     return [vit_tf.data.mask_patches(train, **masks), *fixed]
 
 
-def commonest_colour_accuracy(train, test, num_colours):
-    """Share of the test's corrupted patches that have the commonest colour of the training's.
-
-    The colours of 100 training batches are counted, of which the commonest is hardly another one
-    than that of all.
-    """
-    counts = [np.zeros(num_colours, int) for _ in (train, test)]
-    for count, masked in zip(counts, (train.take(COUNTED), test), strict=True):
-        for colours in masked.map(lambda _, colours: colours).as_numpy_iterator():
-            count += np.bincount(colours.ravel(), minlength=num_colours)
-    return float(counts[1][np.argmax(counts[0])] / counts[1].sum())
-
-
 def run(options):
     """Pre-train, test and write the model and its result."""
+    from vit_tf.training.evaluation import majority_accuracy
+
     recipe = vit_tf.Pretraining(**common.given(options, RECIPE))
     common.prepare(options)
     data = {"image_size": options.image_size} | common.data_arguments(options)
@@ -101,7 +88,8 @@ def run(options):
         train, validation, test = mask_splits(splits, model.vit, num_classes, options)
         splits = train, validation, test
         history, scores = common.fit_and_score(model, recipe, splits, options, description)
-    commonest = commonest_colour_accuracy(train, test, model.num_classes)
+    # The commonest colour of so many batches is hardly another one than that of all.
+    commonest = majority_accuracy(train.take(COUNTED), test, model.num_classes)
     more = {"commonest_colour_accuracy": commonest}
     common.write_result(model.vit, recipe, history, scores, options, more)
     common.say(

@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -87,6 +88,11 @@ def test_nothing_knows_the_scripts_but_the_way_in():
     for path in SOURCES:
         if path != ROOT / "vit_tf" / "__main__.py":
             assert not any(parts[:1] == ("scripts",) for parts in imports_of(path)), path
+
+
+def test_doors_compute_nothing():
+    for path in (ROOT / "scripts").glob("*.py"):
+        assert not re.search(r"^ *(import|from) numpy", path.read_text("utf-8"), re.M), path
 
 
 def test_plots_load_neither_tensorflow_nor_scripts():

@@ -19,10 +19,10 @@ from vit_tf.analysis.engine import store
 from vit_tf.data import pipeline
 from vit_tf.scripts import analyze as analyze_script
 from vit_tf.scripts import endurance
-from vit_tf.scripts import endurance_files as files
 from vit_tf.scripts import study as study_script
 from vit_tf.scripts import train as train_script
-from vit_tf.scripts.endurance_processes import Job, run_job
+from vit_tf.scripts.kills import files
+from vit_tf.scripts.kills.processes import Job, run_job
 from vit_tf.training import callbacks, checkpointing, locks
 
 TINY = "--image-size 8 --take 40 --epochs 4 --batch-size 20 --patch-size 8 --num-layers 1"

@@ -7,6 +7,7 @@ from oracles import randomize
 
 import vit_tf
 from vit_tf.scripts import export
+from vit_tf.taps import saving
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +39,11 @@ def test_saved_model_answers_alone(model, tmp_path, capsys, rng):
 
 
 def test_a_folder_that_answers_otherwise_is_not_kept(model, tmp_path, monkeypatch, capsys):
-    honest = vit_tf.load_features
+    honest = saving.load_features
     monkeypatch.setattr(
-        export.vit_tf,
+        saving,
         "load_features",
         lambda folder: lambda x: {k: v + 0.1 for k, v in honest(folder)(x).items()},
-        raising=False,
     )
     assert export.main([model[1], "--taps", "pooled", "--out", str(tmp_path / "exported")]) == 2
     assert "'pooled' differs" in capsys.readouterr().err and not list(tmp_path.iterdir())

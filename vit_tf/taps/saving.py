@@ -2,10 +2,14 @@
 
 import json
 import os
+import shutil
+from pathlib import Path
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from vit_tf.files import PARTIAL
 from vit_tf.image_checks import check_dtype
 from vit_tf.names import as_patterns, match
 from vit_tf.preprocessing import Preprocessing
@@ -63,6 +67,43 @@ def load_features(path, *patterns):
         if isinstance(model, TapModel) and not patterns
         else submodel(model, *(patterns or "*"))
     )
+
+
+def export_whole(features, folder):
+    """Writes a submodel as a SavedModel, whole or not at all, once that has answered alike.
+
+    Args:
+        features: what `submodel` returns.
+        folder: path of a folder that is not there yet.
+
+    Raises:
+        ValueError: if the folder exists, or what was written gives other numbers for random images.
+    """
+    folder = Path(folder)
+    if folder.exists():
+        raise ValueError(f"Expected folder to be one that is not there yet. Received: {folder}")
+    partial = folder.with_name(f"{PARTIAL}{folder.name}")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        features.export(partial, verbose=False)
+        _require_alike(features, load_features(partial))
+        partial.replace(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _require_alike(features, saved):
+    """Raises a `ValueError` unless saved features answer random images as the submodel does."""
+    shape = [size or 224 for size in features.input_shape[1:]]
+    images = np.random.default_rng(0).uniform(-1, 1, (2, *shape)).astype("float32")
+    expected, found = features(images), saved(images)
+    if set(found) != set(expected):
+        raise ValueError(f"Expected the taps {sorted(expected)}. Received: {sorted(found)}")
+    for tap, value in expected.items():
+        value = np.asarray(value, np.float64)
+        error = np.abs(np.asarray(found[tap], np.float64) - value).max()
+        if not error <= 1e-4 * (1 + np.abs(value).max()):
+            raise ValueError(f"Expected the SavedModel to answer alike. Received: {tap!r} differs")
 
 
 class SavedFeatures:

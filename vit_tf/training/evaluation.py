@@ -41,6 +41,23 @@ def top_k_accuracy(model, dataset, ks=(1, 5)):
     return {k: float((ranks < k).mean()) for k in ks if k == 1 or k < num_classes}
 
 
+def majority_accuracy(train, test, num_classes):
+    """Share of the labels of a test set that are the commonest one of a training set.
+
+    It is what a model reaches that always answers the same. Of equally common labels the lower
+    number counts.
+
+    Args:
+        train, test: batched `tf.data.Dataset`s of (anything, int labels of any shape).
+        num_classes: labels are below it.
+    """
+    counts = [np.zeros(num_classes, int) for _ in (train, test)]
+    for count, dataset in zip(counts, (train, test), strict=True):
+        for labels in dataset.map(lambda _, labels: labels).as_numpy_iterator():
+            count += np.bincount(labels.ravel(), minlength=num_classes)
+    return float(counts[1][np.argmax(counts[0])] / counts[1].sum())
+
+
 def match_classes(own, num_classes, names, allow_others=False):
     """Checks that data have the classes of a model, and tells how to make its labels of theirs.
 

@@ -9,6 +9,7 @@ import pytest
 from vit_tf import data
 from vit_tf.data import shapes
 from vit_tf.data.annotated import scenes
+from vit_tf.data.annotated.annotated_shapes import half_masks, shape_masks
 from vit_tf.data.annotated.scenes import BACK_TONE, GRAIN, KINDS, NOTCH, Scene, Shape, pixel_centres
 from vit_tf.data.shapes import numbered_scene
 
@@ -269,3 +270,18 @@ def test_errors():
         data.load_shapes("dev")
     with pytest.raises(ValueError, match="num_frames to be an integer >= 1"):
         data.load_shape_videos(num_frames=0)
+
+
+def test_masks_of_shapes_and_of_their_halves_are_annotations():
+    found = data.load_shapes("test", image_size=16, take=5)
+    whole, halves = list(shape_masks(found, 3)), list(half_masks(found, 3))
+    assert [len(batch[0]) for batch in whole] == [len(batch[0]) for batch in halves] == [3, 2]
+    _, masks, labels = (np.concatenate(parts) for parts in zip(*whole, strict=True))
+    assert np.array_equal(masks, found["mask"][:, None])
+    assert np.array_equal(labels[:, 0], found["label"])
+    images, masks, labels = (np.concatenate(parts) for parts in zip(*halves, strict=True))
+    assert np.array_equal(images, found["image"])
+    assert np.array_equal(masks.any(axis=1), found["parts"] > 0) and not masks.all(axis=1).any()
+    assert np.array_equal(masks[:, 1], found["parts"] == 2)
+    assert np.array_equal(labels // 2, found["label"][:, None] + [0, 0])
+    assert (labels % 2 == [0, 1]).all()

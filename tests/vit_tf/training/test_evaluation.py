@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from vit_tf.training.evaluation import match_classes, top_k_accuracy
+from vit_tf.training.evaluation import majority_accuracy, match_classes, top_k_accuracy
 
 
 def make_data(scores, labels):
@@ -62,3 +62,12 @@ def test_classes_are_compared_by_name_and_matched_where_that_is_insisted_on():
     np.testing.assert_array_equal(match_classes(own, 4, ("cow", "cat"), True), [2, 0])
     np.testing.assert_array_equal(match_classes(own, 4, ("cow", "pig"), True), [0, 1])
     np.testing.assert_array_equal(match_classes(None, 4, ("cow", "cat"), True), [0, 1])
+
+
+def test_the_majority_is_that_of_the_training_labels():
+    train, test = (
+        tf.data.Dataset.from_tensor_slices((np.zeros(len(labels)), labels)).batch(2)
+        for labels in ([[2, 2], [0, 1], [2, 1]], [[1, 1], [2, 1], [2, 0], [1, 1]])
+    )
+    assert majority_accuracy(train, test, 3) == 2 / 8
+    assert majority_accuracy(train.take(0), test, 3) == 1 / 8  # of equally common ones the first

@@ -1,6 +1,7 @@
 """The shapes with what is true of them: masks, parts and keypoints; and shapes that move."""
 
 import numpy as np
+import tensorflow as tf
 
 from vit_tf.data.annotated.scenes import KINDS, random_motion
 from vit_tf.data.pipeline import (
@@ -57,6 +58,32 @@ def load_shapes(split="test", *, image_size=None, take=None, seed=0, preprocessi
         "keypoints": places * size,
         "visible": _seen(places),
     }
+
+
+def shape_masks(found, batch_size):
+    """The masks of what `load_shapes` returns as `load_coco` gives them: one object an image.
+
+    Returns:
+        `tf.data.Dataset` of batches (images, bool masks of shape (example, 1, height, width),
+        int32 labels of shape (example, 1), the kinds of shape).
+    """
+    return _masked(found, found["mask"][:, None], found["label"][:, None], batch_size)
+
+
+def half_masks(found, batch_size):
+    """The same of the front and the back of each shape, labelled by the kind and by the side.
+
+    Masks are of shape (example, 2, height, width); a front has label `2 * kind`, a back one more.
+    """
+    parts, kinds = found["parts"], found["label"]
+    masks = np.stack([parts == 1, parts == 2], axis=1)
+    return _masked(found, masks, np.stack([2 * kinds, 2 * kinds + 1], axis=1), batch_size)
+
+
+def _masked(found, masks, labels, batch_size):
+    """Batches of (images, masks, labels)."""
+    arrays = found["image"], masks, labels.astype(np.int32)
+    return tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size)
 
 
 def _read(source, split, indices, size, preprocessing):

@@ -9,9 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from vit_tf.scripts import endurance_files as files
+from vit_tf.scripts.kills import files
 
-SCRIPTS = Path(__file__).parent
+SCRIPTS = Path(__file__).parents[1]
 PATIENCE = 600  # seconds that a run may take
 ENDING = 30  # seconds that a machine which sends SIGTERM waits before it kills
 ALONE = 60  # seconds after which a worker has noticed that another died

@@ -1,0 +1,1 @@
+"""Runs that are killed: their processes, and the files that they leave."""
