@@ -112,8 +112,14 @@ def one_line(error):
 
 
 def describe_data(options):
-    """The `Description` of the data set that the options tell."""
-    return vit_tf.data.describe(options.data, options.data_dir, **chosen_classes(options))
+    """The `Description` of the data set that the options tell, with a test split if it serves."""
+    from vit_tf.data.source import lacks_test
+
+    found = vit_tf.data.describe(options.data, options.data_dir, **chosen_classes(options))
+    if not lacks_test(found.num_examples):
+        return found
+    train, validation = found.num_examples["train"], found.num_examples["validation"]
+    return dataclasses.replace(found, num_examples={"train": train, "test": validation})
 
 
 def describe_labelled(options):
@@ -163,9 +169,7 @@ def data_arguments(options):
     return chosen | {"take": take} | chosen_classes(options)
 
 
-def train_and_test(
-    make_model, recipe, splits, options, description, callbacks=(), class_names=None
-):
+def train_and_test(make_model, recipe, splits, options, description, callbacks=()):
     """Train the model that a function makes, test it and write it and its result to a folder.
 
     Args:
@@ -175,11 +179,9 @@ def train_and_test(
         options: those of the command line.
         description: dict that tells this training data from other data.
         callbacks: further Keras callbacks of the training.
-        class_names: names of the classes of the data, which are saved with the model.
     """
     with vit_tf.distribute.strategy(options.strategy).scope():
         model = make_model()
-        model.class_names = class_names
         history, scores = fit_and_score(model, recipe, splits, options, description, callbacks)
     write_result(model, recipe, history, scores, options)
     say(f"test accuracy {100 * scores['accuracy']:.2f} %, {options.out / 'model.keras'}")

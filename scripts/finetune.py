@@ -158,7 +158,6 @@ def run(options):
         splits,
         options,
         description,
-        class_names=known.class_names,
     )
 
 

@@ -103,13 +103,15 @@ def subset_sizes(options, description):
 
 
 def measured_sizes(options, description, split):
-    """How many images of a split are measured: dict that is empty where that is not known."""
+    """How many images of a split are measured, as a dict: a batch where its size is not known."""
+    from vit_tf.analysis.study.data import MOST_IN_BATCH
+
     counts = description.num_examples
     there = sum(counts.values()) if split == "all" else counts.get(split)
     tested = options.take_test or there
     if tested and not options.take_test and options.data != "digits":
         tested = min(tested, LARGEST["test"])
-    return {"test": tested} if tested else {}
+    return {"test": tested or MOST_IN_BATCH}
 
 
 def read_data(options, description, split="test", **images):
@@ -127,7 +129,7 @@ def read_data(options, description, split="test", **images):
     classes = common.chosen_classes(options)
     source = {"seed": options.seed, "data_dir": options.data_dir, **classes, **images}
     load = partial(vit_tf.data.load, options.data, **source)
-    tested = options.sizes.get("test", MOST_IN_BATCH)
+    tested = options.sizes["test"]
     size = batch_size_of(tested)
     (test,) = load(splits=(split,), batch_size=size, take=tested)
     (few,) = load(splits=(split,), batch_size=FIELD_IMAGES, take=min(FIELD_IMAGES, tested))

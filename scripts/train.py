@@ -144,7 +144,6 @@ def run(options):
         options,
         {"name": options.data, **data},
         recorders,
-        known.class_names,
     )
     if recorders and vit_tf.distribute.is_chief():
         draw_formation(recorders[0].result, options.out / "formation.png")

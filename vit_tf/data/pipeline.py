@@ -11,7 +11,7 @@ from vit_tf.data.digits import open_digits
 from vit_tf.data.folder import open_folder
 from vit_tf.data.image_lists import select_classes
 from vit_tf.data.shapes import open_shapes
-from vit_tf.data.source import NAMES, SPLITS, Description, partition, with_all
+from vit_tf.data.source import SPLITS, Description, check_splits, partition, with_all
 from vit_tf.data.tfds import is_tfds_name, open_tfds
 from vit_tf.files import is_remote
 from vit_tf.names import unknown_name
@@ -56,7 +56,8 @@ def load(
             pair. None keeps the images' own size.
         batch_size: examples per batch; the last one may have fewer.
         splits: which of "train", "validation", "test" and "all", every example of all splits, to
-            return. Only these are read.
+            return. Only these are read. Of a data set of training and validation examples alone,
+            the latter are "test" where it is wanted, and "validation" is cut from the former.
         take: number of examples to keep of each split, or a dict from split to number; seeded and
             class-balanced where the labels are known without reading the images.
         validation: fraction of the train split that is held out, if "validation" is wanted and the
@@ -72,13 +73,14 @@ def load(
 
     Returns:
         Tuple of `tf.data.Dataset`, one per split, of (images, labels): float32 of shape (example,
-        height, width, 3), grey repeated to RGB, and int32 of shape (example,).
+        height, width, 3), grey repeated to RGB, and int32 of shape (example,). `class_names` of
+        each, as of Keras' `image_dataset_from_directory`, are the names of the classes.
 
     Raises:
         ValueError: for arguments out of range, an unknown name, missing splits, images that differ
             in size, and files that cannot be decoded.
     """
-    _check_splits(splits)
+    check_splits(splits)
     take = _checked_take(take, splits)
     size = checked_size(image_size, preprocessing)
     check_number("batch_size", batch_size, 1)
@@ -92,7 +94,7 @@ def load(
     _check_full_batch(chosen, batch_size, drop_remainder)
     sizes = {split: tuple(size or source.image_size(*where)) for split, where in chosen.items()}
     seeds = {"train": seed}
-    return tuple(
+    loaded = tuple(
         make_batches(
             read_examples(source, *where, sizes[split], seeds.get(split), preprocessing),
             batch_size,
@@ -101,6 +103,9 @@ def load(
         )
         for split, where in chosen.items()
     )
+    for dataset in loaded:
+        dataset.class_names = source.class_names
+    return loaded
 
 
 def describe(name, data_dir=None, classes=None):
@@ -227,17 +232,6 @@ def scale_values(images, preprocessing=None):
     mean, std = (preprocessing.mean, preprocessing.std) if preprocessing else (0.5, 0.5)
     mean, std = np.array(mean), np.array(std)
     return images / np.float32(255 * std) - np.float32(mean / std)
-
-
-def _check_splits(splits):
-    if isinstance(splits, str) or not splits or len(set(splits)) < len(tuple(splits)):
-        raise ValueError(
-            f"Expected splits to be a tuple of different names among {', '.join(NAMES)}. "
-            f"Received: splits={splits!r}"
-        )
-    for split in splits:
-        if split not in NAMES:
-            raise unknown_name("split", split, NAMES)
 
 
 def _checked_take(take, splits):

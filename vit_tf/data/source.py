@@ -1,10 +1,15 @@
 """What a data set offers to be loaded, and which of its examples go into each split."""
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial, reduce
 
 import numpy as np
+
+from vit_tf.names import unknown_name
+
+log = logging.getLogger(__name__)
 
 SPLITS = ("train", "validation", "test")
 ALL = "all"  # every example of every split
@@ -176,6 +181,10 @@ def hold_out(labels, fraction, rng):
 def partition(source, splits, validation, take, seed):
     """Which examples make up each split.
 
+    Of a data set of training and validation examples alone, as ImageNet has labels for, the latter
+    are the test split where one is wanted, which is logged; a validation split is then cut from
+    the train split.
+
     Args:
         source: `Source`.
         splits: names of the splits wanted.
@@ -191,6 +200,9 @@ def partition(source, splits, validation, take, seed):
         ValueError: for a split that is missing, or too small for `validation` or `take`.
     """
     chosen = {name: _whole(source, name) for name in splits if name in source.num_examples}
+    if "test" in splits and lacks_test(source.num_examples):
+        _tell_test()
+        chosen["test"] = chosen.pop("validation", None) or _whole(source, "validation")
     missing = [name for name in splits if name not in chosen]
     if missing == ["validation"] and "train" in source.num_examples:
         kept, held = _carve(source, validation, seed)
@@ -205,6 +217,31 @@ def partition(source, splits, validation, take, seed):
     for name, size in take.items():
         chosen[name] = _take(source, name, *chosen[name], size, seed)
     return {name: chosen[name] for name in splits}
+
+
+def check_splits(splits):
+    """Raises a `ValueError` for anything but a tuple of different names of splits."""
+    if isinstance(splits, str) or not splits or len(set(splits)) < len(tuple(splits)):
+        raise ValueError(
+            f"Expected splits to be a tuple of different names among {', '.join(NAMES)}. "
+            f"Received: splits={splits!r}"
+        )
+    for split in splits:
+        if split not in NAMES:
+            raise unknown_name("split", split, NAMES)
+
+
+def lacks_test(splits):
+    """Whether the validation split is the test split where one is wanted, as in `partition`."""
+    return "test" not in splits and {"train", "validation"} <= set(splits)
+
+
+@cache
+def _tell_test():
+    log.warning(
+        "There is no test split with labels: the validation split serves as one, and a validation "
+        "split is cut from the train split where both are wanted."
+    )
 
 
 def _whole(source, split):

@@ -15,6 +15,7 @@ from vit_tf.backend import require_tensorflow
 from vit_tf.batches import full_batches, remakable, skip_batches
 from vit_tf.distribute.cluster import explained_failures, is_chief
 from vit_tf.image_shapes import require_images_of
+from vit_tf.models.model import VisionModel
 from vit_tf.training import checkpointing
 from vit_tf.training.callbacks import AverageValidation, Checkpoint
 from vit_tf.training.labels import WrongLabel, checked_labels, explained_labels
@@ -53,7 +54,8 @@ def train(
         model: a built `keras.Model` from images to logits.
         recipe: the `Recipe` or `FineTuning`.
         train, validation: batched `tf.data.Dataset` of (images, int labels); of a finite length
-            that `train.cardinality()` tells.
+            that `train.cardinality()` tells. A model of this package takes `train.class_names`,
+            where data tell them, for its own.
         directory: the run's folder; it is made.
         description: dict that tells this training data from other data, for the resume's check.
         verbose: as for `keras.Model.fit`; `"auto"` is a line for each epoch where the standard
@@ -89,6 +91,7 @@ def train(
         if distribute.is_tpu(model.distribute_strategy):
             dataset = full_batches(dataset)
         splits[split] = checked_labels(dataset, _num_classes(model), split)
+    _take_class_names(model, train)
     num_batches = _num_batches(splits["training"])
     recipe.compile(model, num_batches)
     configuration = {
@@ -111,6 +114,16 @@ def train(
         callbacks = [*callbacks, *own]
         _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, verbose)
         return progress.history
+
+
+def _take_class_names(model, dataset):
+    """Names the classes of a model of this package as those of the data it is trained on."""
+    names = getattr(dataset, "class_names", None)
+    if not names or not isinstance(model, VisionModel) or len(names) != model.num_classes:
+        return
+    if model.class_names not in (None, tuple(names)):
+        log.warning("%s takes the class names of the training data for its own", model.name)
+    model.class_names = names
 
 
 def _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, verbose):

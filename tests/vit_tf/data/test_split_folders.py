@@ -1,9 +1,11 @@
 """Folders of images whose splits are folders: their names, and the classes that they hold."""
 
+import numpy as np
 import pytest
-from image_folders import counts, flat_folder, write
+from image_folders import arrays, counts, flat_folder, write
 
 from vit_tf import data
+from vit_tf.data import source
 
 
 @pytest.mark.parametrize("name", ["val", "Valid", "VALIDATION", "test", "Testing"])
@@ -40,6 +42,25 @@ def test_classes_are_those_of_all_splits_where_there_is_no_train_split(tmp_path,
     assert data.describe(tmp_path).class_names == ("ape", "bee", "cat")
     validation, test = data.load(tmp_path, splits=("validation", "test"))
     assert counts(validation) == [1, 2] and counts(test) == [2, 0, 1]
+
+
+def test_validation_images_are_tested_on_where_there_are_no_test_images(tmp_path, rng, caplog):
+    """As of ImageNet, whose test images have no labels; what is validated on is then cut off."""
+    source._tell_test.cache_clear()
+    flat_folder(tmp_path / "train", rng, (20, 20))
+    flat_folder(tmp_path / "val", rng, (3, 4))
+    released = arrays(data.load(tmp_path, splits=("validation",))[0])[0]
+    assert not caplog.records
+    (alone,) = data.load(tmp_path, splits=("test",))
+    assert "the validation split serves as one" in caplog.text
+    train, validation, test = data.load(tmp_path, splits=("train", "validation", "test"))
+    for one in (alone, test):
+        np.testing.assert_array_equal(arrays(one)[0], released)
+    assert counts(train) == [18, 18] and counts(validation) == [2, 2]
+    images = np.concatenate([arrays(one)[0] for one in (train, validation, test)])
+    assert len({image.tobytes() for image in images}) == 47
+    every = counts(data.load(tmp_path, splits=("all",))[0])
+    assert every == [23, 24] and data.describe(tmp_path).num_examples["validation"] == 7
 
 
 def test_two_folders_of_one_split_are_refused(tmp_path, rng):
