@@ -295,7 +295,10 @@ def test_folder_with_splits_of_its_own(tmp_path, rng):
     assert [counts(split) for split in splits] == [[2, 1], [1, 2], [3, 3]]
     assert data.check_images(tmp_path) == 12
     (tmp_path / "test").rename(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match=r"among those of the data set: train, validation.*'test'"):
+    assert counts(data.load(tmp_path)[1]) == [2, 1]
+    (tmp_path / "val").rename(tmp_path / "elsewhere" / "val")
+    message = r"among those of the data set: train \(and validation, cut from train\).*'test'"
+    with pytest.raises(ValueError, match=message):
         data.load(tmp_path)
 
 
