@@ -9,6 +9,7 @@ from tqdm.auto import tqdm
 
 from vit_tf.data.layouts.scanning import scan
 from vit_tf.data.source import Computed, Source
+from vit_tf.files import is_remote
 from vit_tf.names import file_error, listed
 
 CHECK_AT_MOST = 4_000
@@ -94,7 +95,7 @@ def _open(path):
     from PIL import Image
 
     try:
-        return Image.open(path)
+        return Image.open(tf.io.gfile.GFile(path, "rb") if is_remote(path) else path)
     except Exception as error:  # Pillow's readers raise whatever a damaged file makes them
         raise _undecodable(path, error) from error
 

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.data.source import Computed
+from vit_tf.files import is_remote
 from vit_tf.names import file_error, unknown_name
 
 
@@ -20,8 +21,12 @@ def read_class_list(path):
         ValueError: for a file that cannot be read, or names no class.
     """
     try:
-        lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
+        if is_remote(path):
+            with tf.io.gfile.GFile(path, "rb") as file:
+                lines = file.read().decode().splitlines()
+        else:
+            lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError, tf.errors.OpError) as error:
         raise ValueError(
             "Expected a text file that lists classes. "
             f"Received: {str(path)!r} ({file_error(error, path)})"

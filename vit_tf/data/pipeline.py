@@ -50,8 +50,9 @@ def load(
 
     Args:
         name: `"digits"` (scikit-learn's, no download), `"shapes"` (made on the spot), a TFDS name
-            such as `"fashion_mnist"`, or the path of a folder, as below. Should a TFDS name also
-            be a folder, `"./name"` means the folder.
+            such as `"fashion_mnist"`, or the path of a folder, as below, which may be an address
+            that TensorFlow can open, such as `"gs://bucket/photos"`. Should a TFDS name also be a
+            folder, `"./name"` means the folder.
         image_size: height and width to resize to (bilinear, antialiased), in pixels; a number or a
             pair. None keeps the images' own size.
         batch_size: examples per batch; the last one may have fewer.
