@@ -58,7 +58,12 @@ def parse(arguments=None):
     option_groups.add_alias(few, "--seeds", "draws", type=int)
     option_groups.add_alias(few, "--tap", "taps", nargs=1)
     run = parser.group("run")
-    run("--out", type=Path, metavar="FILE", help="for the numbers, such as result.json")
+    run(
+        "--out",
+        type=option_groups.a_path,
+        metavar="FILE",
+        help="for the numbers, such as result.json",
+    )
     option_groups.add_strategy(run)
     return parser.parse_args(arguments)
 
@@ -75,12 +80,14 @@ def relabelled(options, model, num_scores, known, test):
     import tensorflow as tf
 
     from vit_tf.training.evaluation import match_classes
+    from vit_tf.training.labels import checked_labels
 
     own = getattr(model, "class_names", None)
     try:
         numbers = match_classes(own, num_scores, known.class_names, options.allow_other_classes)
     except ValueError as error:
         raise ValueError(f"{error}; --allow-other-classes insists") from error
+    test = checked_labels(test, len(numbers), options.split)
     return test.map(lambda images, labels: (images, tf.gather(numbers, labels)))
 
 
@@ -154,7 +161,9 @@ def run(options):
 def evaluate(options):
     """The numbers that the options ask for, as a dict."""
     from vit_tf.analysis.study.opening import STILL, variation
+    from vit_tf.batches import num_examples
     from vit_tf.training.evaluation import top_k_accuracy
+    from vit_tf.training.labels import explained_labels
 
     model = common.open_model(options.model)
     preprocessing, why = image_values.expected_images(options, model)
@@ -166,13 +175,15 @@ def evaluate(options):
     top, warnings = {}, []
     if not options.no_head:
         scores = model(next(iter(test))[0])
-        top = top_k_accuracy(model, relabelled(options, model, scores.shape[-1], known, test))
+        own_labels = relabelled(options, model, scores.shape[-1], known, test)
+        with explained_labels():
+            top = top_k_accuracy(model, own_labels)
         if len(scores) > 1 and 0 < variation(scores) < STILL:
             warnings = [STILL_SCORES]
     result = {
         "model": options.model,
         "data": f"{options.data} ({options.split})",
-        "examples": sum(len(labels) for _, labels in test),
+        "examples": num_examples(test),
         "images": image_values.values_of(preprocessing, why),
         "preprocessing": preprocessing.to_config(),
         "warnings": warnings,

@@ -5,6 +5,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from vit_tf.files import is_remote
 from vit_tf.scripts.own_modules import add_imports
 
 # Where each strategy of `vit_tf.distribute` trains.
@@ -127,6 +128,15 @@ def check_layers(options):
     require_at_least(options, image_size=1, patch_size=1, prefix=0)
 
 
+def a_path(text):
+    """A path of the command line, which may be an address such as `gs://bucket/run`."""
+    if not is_remote(text):
+        return Path(text)
+    from vit_tf.remote import as_path
+
+    return as_path(text)
+
+
 def add_training(parser, image_size):
     """Adds the options of the images that a model is trained on, and of the run.
 
@@ -140,7 +150,7 @@ def add_training(parser, image_size):
     data("--take", type=int, help="use only so many training examples (default: all)")
     data("--validation", type=float, default=0.1, help="share held out to validate")
     data("--batch-size", type=int, default=128, help="examples of a step, over all devices")
-    run("--out", type=Path, metavar="FOLDER", required=True, help="of the run; it is made")
+    run("--out", type=a_path, metavar="FOLDER", required=True, help="of the run; it is made")
     run("--seed", type=int, default=0, help="of all that is random")
     add_strategy(run)
     run("--mixed-precision", action="store_true", help="compute in bfloat16")

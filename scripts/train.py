@@ -27,6 +27,7 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
+from vit_tf.files import is_remote
 from vit_tf.scripts import common, option_groups, training_options
 from vit_tf.scripts.training_options import SMALL_VIT
 
@@ -136,6 +137,11 @@ def run(options):
     shape = tuple(splits[0].element_spec[0].shape[1:])
     recorders = []
     if options.record_formation is not None:
+        if is_remote(options.out):
+            raise ValueError(
+                "Expected --out to be a folder on this machine with --record-formation. "
+                f"Received: {options.out}"
+            )
         recorders = [make_recorder(options, splits[1], data)]
     common.train_and_test(
         lambda: make_model(options, shape, known.num_classes),

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-_REMAKE = "_vit_tf_remake"
+_REMAKE, _EXAMPLES = "_vit_tf_remake", "_vit_tf_examples"
 
 
 def remakable(make, *sources):
@@ -16,7 +16,10 @@ def remakable(make, *sources):
     def remake(skip, full):
         return make(*(_remade(source, skip, full) for source in sources))
 
-    return _marked(make(*sources), remake)
+    made = _marked(make(*sources), remake)
+    if hasattr(sources[0], _EXAMPLES):
+        setattr(made, _EXAMPLES, getattr(sources[0], _EXAMPLES))
+    return made
 
 
 def remakable_batches(make, examples, size):
@@ -32,7 +35,14 @@ def remakable_batches(make, examples, size):
     def remake(skip, full):
         return make(_remade(examples, size * skip), full)
 
-    return _marked(make(examples, False), remake)
+    made = _marked(make(examples, False), remake)
+    setattr(made, _EXAMPLES, int(examples.cardinality()))
+    return made
+
+
+def num_examples(dataset):
+    """Number of examples of a data set that `vit_tf.data.load` returned, without reading it."""
+    return getattr(dataset, _EXAMPLES)
 
 
 def skip_batches(dataset, count):

@@ -16,12 +16,18 @@ def is_remote(path):
 def write_whole(path, write):
     """Calls `write` with another path beside `path`, and renames what it wrote to `path`.
 
-    Where writing fails, such as on a full disk, an older file stays and nothing else is left.
+    Where writing fails, such as on a full disk, an older file stays and nothing else is left. A
+    file elsewhere is written on this machine and copied, see `remote.write_remote`.
 
     Args:
-        path: where the file is to appear; its folder is made.
+        path: where the file is to appear, which may be an address; its folder is made.
         write: function of a `pathlib.Path` of the same suffix that writes the file.
     """
+    if is_remote(path):
+        from vit_tf.remote import write_remote  # loads TensorFlow
+
+        write_remote(path, write)
+        return
     path = Path(os.path.abspath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{PARTIAL}{path.name}")

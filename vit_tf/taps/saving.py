@@ -9,10 +9,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.files import PARTIAL
+from vit_tf.files import PARTIAL, is_remote
 from vit_tf.image_checks import check_dtype
 from vit_tf.names import as_patterns, match
 from vit_tf.preprocessing import Preprocessing
+from vit_tf.remote import as_path, local_copy
 from vit_tf.taps.submodels import FACTS, TapModel, depth_order, submodel
 from vit_tf.tokens import TokenGrid
 
@@ -20,11 +21,20 @@ from vit_tf.tokens import TokenGrid
 def load_model(path):
     """The `keras.Model` saved in a `.keras` file, not compiled, whatever it was when it was saved.
 
+    The file may be at an address that TensorFlow or fsspec can open, such as `gs://bucket/a.keras`.
+
     `keras.saving.load_model`, which knows this package's classes too, compiles it as it was.
 
     Raises:
         ValueError: if the file is missing, truncated or not a Keras model.
     """
+    if is_remote(path):
+        if not as_path(path).is_file():
+            raise ValueError(
+                f"Expected path to be a .keras file. Received: {os.fspath(path)!r}, no such file"
+            )
+        with local_copy(path) as local:
+            return load_model(local)
     path = os.fspath(path)
     if os.path.isdir(path):
         saved = tf.saved_model.contains_saved_model(path)

@@ -3,11 +3,14 @@
 import contextlib
 import math
 import os
+import tempfile
+from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.files import is_remote, write_whole
 from vit_tf.training import checkpointing
 
 
@@ -26,13 +29,24 @@ class Checkpoint(keras.callbacks.Callback):
         preemption: the `Preemption` that tells whether the run shall end.
         save_every: number of steps after which the state is saved; None for whole epochs only.
         average: the `AverageValidation` of the run, or None.
+        still_alone: function that raises where another process has taken over the folder.
 
     Raises:
         ValueError: during training, when the loss is no longer finite; no file is touched.
     """
 
-    def __init__(self, directory, progress, steps, preemption, save_every=None, average=None):
+    def __init__(
+        self,
+        directory,
+        progress,
+        steps,
+        preemption,
+        save_every=None,
+        average=None,
+        still_alone=lambda: None,
+    ):
         super().__init__()
+        self._still_alone = still_alone
         self.directory, self.history = directory, progress.history
         self._steps, self._preemption = steps, preemption
         self._save_every, self._average = save_every, average or contextlib.nullcontext()
@@ -91,14 +105,18 @@ class Checkpoint(keras.callbacks.Callback):
         for name, value in row.items():
             self.history.setdefault(name, []).append(value)
         self._before = self._done = 0
-        checkpointing.save_state(self.model, self.history, self.directory)
+        self._save_state()
         checkpointing.write_log(self.history, self.directory)
 
     def save(self):
         """Write the state in the middle of an epoch."""
         ended = self._done == self._steps  # the totals may be those of the validation
         metrics = self._metrics if ended else self._totals()
-        checkpointing.save_state(self.model, self.history, self.directory, self._done, metrics)
+        self._save_state(self._done, metrics)
+
+    def _save_state(self, *within):
+        self._still_alone()
+        checkpointing.save_state(self.model, self.history, self.directory, *within)
 
     def save_if_validating(self):
         """Write the state of a run whose validation has failed.
@@ -162,3 +180,33 @@ class AverageValidation(keras.callbacks.Callback):
             weight.assign(average.value)
             average.assign(held)
         self._in_place = not self._in_place
+
+
+def tensorboard(folder):
+    """Callbacks that log for TensorBoard to a folder, which may be an address."""
+    if not is_remote(folder):
+        return [keras.callbacks.TensorBoard(folder, write_graph=False)]
+    return _Uploaded(folder).callbacks
+
+
+class _Uploaded(keras.callbacks.Callback):
+    """Copies what TensorBoard's callback logs on this machine to an address, after each epoch."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self._folder, self._local = folder, tempfile.TemporaryDirectory()
+        self._sizes = {}
+        self.callbacks = [keras.callbacks.TensorBoard(self._local.name, write_graph=False), self]
+
+    def on_epoch_end(self, epoch, logs=None):
+        local = Path(self._local.name)
+        for path in (path for path in local.rglob("*") if path.is_file()):
+            if self._sizes.get(path) != (size := path.stat().st_size):
+                name = path.relative_to(local).as_posix()
+                content = path.read_bytes()
+                write_whole(f"{self._folder}/{name}", lambda copy, c=content: copy.write_bytes(c))
+                self._sizes[path] = size
+
+    def on_train_end(self, logs=None):
+        self.on_epoch_end(None)
+        self._local.cleanup()

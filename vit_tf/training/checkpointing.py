@@ -3,11 +3,12 @@
 A folder holds `configuration.json`, `state/epoch-0007.npz` (everything needed to go on after
 seven epochs) or `state/epoch-0007-step-000120.npz` (after 120 steps of the eighth), `best.keras`
 and `log.csv`. Each is written under another name, flushed to the disk and then renamed, so that it
-is there whole or not at all.
+is there whole or not at all; at an address as far as `remote.write_remote` tells.
 """
 
 import csv
 import dataclasses
+import io
 import json
 import os
 import pathlib
@@ -20,8 +21,9 @@ import zlib
 import numpy as np
 
 from vit_tf.distribute.cluster import is_chief, of_every_worker, wait_for_workers
-from vit_tf.files import PARTIAL, write_whole
+from vit_tf.files import PARTIAL, is_remote, write_whole
 from vit_tf.names import file_error
+from vit_tf.remote import as_path
 
 _SHARING = 30  # seconds that a file of one worker may take to appear on another
 _STATE = re.compile(r"epoch-(\d+)(?:-step-(\d+))?\.npz")
@@ -64,10 +66,9 @@ def remove_leftovers(directory):
     """Remove the temporary files that a killed run may have left in a folder and its state."""
     if not is_chief():
         return
-    for folder in (directory, os.path.join(directory, "state")):
-        for name in os.listdir(folder) if os.path.isdir(folder) else ():
-            if name.startswith(PARTIAL):
-                os.remove(os.path.join(folder, name))
+    for folder in (as_path(directory), as_path(directory) / "state"):
+        for path in list(folder.glob(f"{PARTIAL}*")):
+            path.unlink()
 
 
 def describe_model(model):
@@ -92,12 +93,13 @@ def check_shared(directory):
             not yet the configuration that the chief has written.
     """
     deadline = time.monotonic() + _SHARING
-    while not os.path.isfile(path := os.path.join(directory, "configuration.json")):
+    path = as_path(directory) / "configuration.json"
+    while not path.is_file():
         if time.monotonic() > deadline:
             break
         time.sleep(0.1)
-    newest = max((_place(os.path.basename(state)) for state in _states(directory)), default=0)
-    seen = of_every_worker(newest if os.path.isfile(path) else -1)
+    newest = max((_place(state.name) for state in _states(directory)), default=0)
+    seen = of_every_worker(newest if path.is_file() else -1)
     if len(set(seen)) > 1 or seen[0] < 0:
         places = [divmod(place, _STEPS) if place >= 0 else "no configuration" for place in seen]
         raise ValueError(
@@ -117,16 +119,16 @@ def check_configuration(configuration, directory):
         ValueError: if the folder holds a state made under another configuration; the message
             names the fields that differ.
     """
-    path = os.path.join(directory, "configuration.json")
+    path = as_path(directory) / "configuration.json"
     text = json.dumps(configuration, indent=1, sort_keys=True, default=str)
     if not _states(directory):
         write_on_chief(path, lambda temporary: pathlib.Path(temporary).write_text(text))
         return
     try:
-        saved = json.loads(pathlib.Path(path).read_text())
+        saved = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"Expected {path!r} beside the saved state. Received: {file_error(error, path)}"
+            f"Expected {str(path)!r} beside the saved state. Received: {file_error(error, path)}"
         ) from error
     differing = _differences(saved, json.loads(text))
     if differing:
@@ -153,11 +155,11 @@ def save_state(model, history, directory, step=0, metrics=()):
     meta = {"history": history, "names": [v.name for v in model.variables]}
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
     name = f"epoch-{num_epochs(history):04d}" + (f"-step-{step:06d}" if step else "")
-    path = os.path.join(directory, "state", f"{name}.npz")
+    path = as_path(directory) / "state" / f"{name}.npz"
     write_on_chief(path, lambda temporary: np.savez(temporary, **arrays))
     for older in _states(directory) if is_chief() else ():
         if older != path:
-            os.remove(older)
+            older.unlink()
 
 
 def restore_state(model, directory):
@@ -178,26 +180,27 @@ def restore_state(model, directory):
         return Progress()
     path, variables = states[-1], _variables(model)
     try:
-        with np.load(path, allow_pickle=False) as file:
+        source = io.BytesIO(path.read_bytes()) if is_remote(path) else path
+        with np.load(source, allow_pickle=False) as file:
             meta = json.loads(file["meta"].tobytes())
             metrics = [file[name] for name in file.files if name.startswith("metric")]
             arrays = [file[f"v{i:05d}"] for i in range(len(file.files) - len(metrics) - 1)]
         history, names = meta["history"], meta["names"]
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(
-            f"Expected {path!r} to be a whole training state. Received a damaged file "
+            f"Expected {str(path)!r} to be a whole training state. Received a damaged file "
             f"({type(error).__name__}: {error}); remove it to start again from what is left"
         ) from error
     shapes = [tuple(v.shape) for v in variables]
     if shapes != [a.shape for a in arrays] or names != [v.name for v in model.variables]:
         raise ValueError(
-            f"Expected {path!r} to be the state of this model and optimizer, "
+            f"Expected {str(path)!r} to be the state of this model and optimizer, "
             f"{len(variables)} variables. Received: {len(arrays)}, or other shapes or names"
         )
     for variable, array in zip(variables, arrays, strict=True):
         # NumPy reads back bfloat16 as two raw bytes.
         variable.assign(array.view(variable.dtype) if array.dtype.kind == "V" else array)
-    return Progress(history, _place(os.path.basename(path)) % _STEPS, metrics)
+    return Progress(history, _place(path.name) % _STEPS, metrics)
 
 
 def write_log(history, directory):
@@ -215,10 +218,9 @@ def write_log(history, directory):
 
 def _states(directory):
     """Paths of the saved states, oldest first."""
-    folder = os.path.join(directory, "state")
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    states = sorted(filter(_STATE.fullmatch, names), key=_place)
-    return [os.path.join(folder, name) for name in states]
+    folder = as_path(directory) / "state"
+    states = [path for path in folder.glob("*.npz") if _STATE.fullmatch(path.name)]
+    return sorted(states, key=lambda path: _place(path.name))
 
 
 def _place(name):

@@ -26,8 +26,8 @@ def checked_labels(dataset, num_classes, split):
     """
     if not dataset.element_spec[1].dtype.is_integer:
         return dataset
-    expected = f"Expected labels of the {split} data to be in [0, {num_classes}), the classes of "
-    expected += "the model. Received: "
+    expected = f"Expected labels of the {split} data to be in [0, {num_classes}), the numbers of "
+    expected += "the classes. Received: "
 
     def check(inputs, labels):
         wrong = tf.boolean_mask(labels, (labels < 0) | (labels >= num_classes))

@@ -7,7 +7,6 @@ import math
 import os
 import sys
 
-import keras
 import tensorflow as tf
 
 from vit_tf import distribute
@@ -17,7 +16,7 @@ from vit_tf.distribute.cluster import explained_failures, is_chief
 from vit_tf.image_shapes import require_images_of
 from vit_tf.models.model import VisionModel
 from vit_tf.training import checkpointing
-from vit_tf.training.callbacks import AverageValidation, Checkpoint
+from vit_tf.training.callbacks import AverageValidation, Checkpoint, tensorboard
 from vit_tf.training.labels import WrongLabel, checked_labels, explained_labels
 from vit_tf.training.locks import only_process
 from vit_tf.training.preemption import Preemption
@@ -56,7 +55,9 @@ def train(
         train, validation: batched `tf.data.Dataset` of (images, int labels); of a finite length
             that `train.cardinality()` tells. A model of this package takes `train.class_names`,
             where data tell them, for its own.
-        directory: the run's folder; it is made.
+        directory: the run's folder; it is made. It may be an address that TensorFlow or fsspec can
+            open, such as `gs://bucket/run`, where less is promised (`remote.write_remote`,
+            `locks.only_process`).
         description: dict that tells this training data from other data, for the resume's check.
         verbose: as for `keras.Model.fit`; `"auto"` is a line for each epoch where the standard
             output is a file, in which a bar would leave all of its states.
@@ -100,8 +101,8 @@ def train(
         "data": description,
         "steps_per_epoch": num_batches,
     }
-    alone = only_process(directory) if is_chief() else contextlib.nullcontext()
-    with alone, explained_failures(), Preemption() as preemption:
+    alone = only_process(directory) if is_chief() else contextlib.nullcontext(lambda: None)
+    with alone as still_alone, explained_failures(), Preemption() as preemption:
         progress = _resume(model, configuration, directory)
         _, steps = recipe.rounds(num_batches)
         at_once = distribute.steps_per_execution(
@@ -109,7 +110,9 @@ def train(
         )
         model.steps_per_execution = at_once
         average = AverageValidation() if recipe.ema is not None else None
-        checkpoint = Checkpoint(directory, progress, steps, preemption, save_every, average)
+        checkpoint = Checkpoint(
+            directory, progress, steps, preemption, save_every, average, still_alone
+        )
         own = [checkpoint, average] if average else [checkpoint]
         callbacks = [*callbacks, *own]
         _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, verbose)
@@ -136,8 +139,7 @@ def _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, ve
         log.warning("The run in %r is finished; it is loaded, and nothing is trained", folder)
     if is_chief():
         # First: what is logged is on the disk at once, and not logged again after the state is.
-        logs = os.path.join(checkpoint.directory, "tensorboard")
-        callbacks.insert(0, keras.callbacks.TensorBoard(logs, write_graph=False))
+        callbacks = [*tensorboard(os.path.join(checkpoint.directory, "tensorboard")), *callbacks]
     batches = recipe.augment(splits["training"], _num_classes(model))
     if (replicas := model.distribute_strategy.num_replicas_in_sync) > 1:
         batches = _weigh_shares(batches, replicas)

@@ -1,0 +1,229 @@
+"""Places that are not on this machine, such as `gs://bucket/run`, with the calls of a `Path`."""
+
+import contextlib
+import errno
+import fnmatch
+import io
+import os
+import shutil
+import tempfile
+from pathlib import Path, PurePosixPath
+
+from vit_tf.files import PARTIAL, is_remote
+
+CHUNK = 2**24  # bytes that are copied at a time
+
+
+def as_path(path):
+    """A path as a `pathlib.Path`, or as a `RemotePath` where it is an address."""
+    if isinstance(path, (Path, RemotePath)):
+        return path
+    return RemotePath(path) if is_remote(path) else Path(path)
+
+
+def write_remote(path, write):
+    """Calls `write` with a path on this machine and copies what it wrote to an address.
+
+    Object stores, such as `gs`, show a copy whole or not at all, and the older file until then. On
+    other file systems a copy that is cut off may leave a part of it in the older file's place.
+    """
+    path = as_path(path)
+    with tempfile.TemporaryDirectory() as folder:
+        local = Path(folder) / path.name
+        write(local)
+        with open(local, "rb") as source:
+            path.write_from(source)
+
+
+@contextlib.contextmanager
+def local_copy(path):
+    """The path itself or, of an address, that of a copy on this machine while it is needed.
+
+    Raises:
+        FileNotFoundError: where there is no such file at an address.
+    """
+    if not is_remote(path):
+        yield os.fspath(path)
+        return
+    path = as_path(path)
+    with tempfile.TemporaryDirectory() as folder:
+        local = os.path.join(folder, path.name)
+        with path.open() as source, open(local, "wb") as target:
+            shutil.copyfileobj(source, target, CHUNK)
+        yield local
+
+
+class RemotePath(os.PathLike):
+    """A file or folder of a file system that TensorFlow (`tf.io.gfile`) or fsspec can open.
+
+    Of the calls of a `pathlib.Path` those that a run needs. A scheme that both know, such as `gs`,
+    is TensorFlow's. A folder of an object store is there when something is in it.
+
+    Raises:
+        ValueError: for a scheme that neither knows.
+    """
+
+    def __init__(self, path):
+        scheme, _, rest = os.fspath(path).partition("://")
+        self._scheme, self._rest = scheme, PurePosixPath(rest)
+        self._files = _file_system(scheme)
+
+    def __fspath__(self):
+        return f"{self._scheme}://{self._rest}"
+
+    __str__ = __fspath__
+
+    def __repr__(self):
+        return repr(str(self))
+
+    def __eq__(self, other):
+        return isinstance(other, RemotePath) and str(self) == str(other)
+
+    def __hash__(self):
+        return hash(str(self))
+
+    def __truediv__(self, name):
+        return RemotePath(f"{self}/{os.fspath(name)}")
+
+    @property
+    def parent(self):
+        return RemotePath(f"{self._scheme}://{self._rest.parent}")
+
+    @property
+    def name(self):
+        return self._rest.name
+
+    @property
+    def stem(self):
+        return self._rest.stem
+
+    def exists(self):
+        return self._files.exists(str(self))
+
+    def is_dir(self):
+        return self._files.is_dir(str(self))
+
+    def is_file(self):
+        return self.exists() and not self.is_dir()
+
+    def mkdir(self, parents=True, exist_ok=True):
+        self._files.mkdir(str(self))
+
+    def iterdir(self):
+        return [self / name for name in self._files.names(str(self))]
+
+    def glob(self, pattern):
+        """The entries of this folder whose names match; none where there is no folder."""
+        entries = self.iterdir() if self.is_dir() else []
+        return [path for path in entries if fnmatch.fnmatchcase(path.name, pattern)]
+
+    def unlink(self, missing_ok=False):
+        if self.exists() or not missing_ok:
+            self._files.remove(str(self))
+
+    def open(self):
+        """The file, opened to read bytes."""
+        if not self.is_file():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
+        return self._files.open(str(self))
+
+    def read_bytes(self):
+        with self.open() as file:
+            return file.read()
+
+    def read_text(self):
+        return self.read_bytes().decode()
+
+    def write_text(self, text):
+        self.write_from(io.BytesIO(text.encode()))
+
+    def write_from(self, source):
+        """Copy an open file here, in the place of an older one; the folder is made."""
+        self.parent.mkdir()
+        self._files.write(str(self), source)
+
+
+class _TensorFlowFiles:
+    """`tf.io.gfile`."""
+
+    def __init__(self):
+        import tensorflow as tf
+
+        self._gfile = tf.io.gfile
+
+    def exists(self, path):
+        return self._gfile.exists(path)
+
+    def is_dir(self, path):
+        return self._gfile.isdir(path)
+
+    def mkdir(self, path):
+        self._gfile.makedirs(path)
+
+    def names(self, path):
+        return sorted(name.rstrip("/") for name in self._gfile.listdir(path))
+
+    def remove(self, path):
+        self._gfile.remove(path)
+
+    def open(self, path):
+        return self._gfile.GFile(path, "rb")
+
+    def write(self, path, source):
+        # Not every file system of TensorFlow empties a file that is opened to be written.
+        folder, _, name = path.rpartition("/")
+        partial = f"{folder}/{PARTIAL}{name}"
+        if self.exists(partial):
+            self.remove(partial)
+        with self._gfile.GFile(partial, "wb") as target:
+            shutil.copyfileobj(source, target, CHUNK)
+        self._gfile.rename(partial, path, overwrite=True)
+
+
+class _FsspecFiles:
+    """A file system of fsspec."""
+
+    def __init__(self, scheme):
+        import fsspec
+
+        self._system = fsspec.filesystem(scheme)
+
+    def exists(self, path):
+        self._system.invalidate_cache()
+        return self._system.exists(path)
+
+    def is_dir(self, path):
+        self._system.invalidate_cache()
+        return self._system.isdir(path)
+
+    def mkdir(self, path):
+        self._system.makedirs(path, exist_ok=True)
+
+    def names(self, path):
+        self._system.invalidate_cache()
+        found = (entry.rstrip("/") for entry in self._system.ls(path, detail=False))
+        return sorted(PurePosixPath(entry).name for entry in found)
+
+    def remove(self, path):
+        self._system.rm_file(path)
+
+    def open(self, path):
+        return self._system.open(path, "rb")
+
+    def write(self, path, source):
+        with self._system.open(path, "wb") as target:
+            shutil.copyfileobj(source, target, CHUNK)
+
+
+def _file_system(scheme):
+    import tensorflow as tf
+
+    if scheme in tf.io.gfile.get_registered_schemes():
+        return _TensorFlowFiles()
+    try:
+        return _FsspecFiles(scheme)
+    except (ImportError, ValueError) as error:
+        raise ValueError(
+            "Expected a path that TensorFlow or fsspec can open. "
+            f"Received: {scheme + '://'!r} ({error})"
+        ) from error
