@@ -52,7 +52,8 @@ def parse(arguments=None):
 
 def _add_recipe(add):
     families = "(default: hyperrule for a BiT, else vit)"
-    add("--recipe", choices=("vit", "hyperrule"), help=f"whose values hold {families}")
+    text = f"whose values hold, vit or hyperrule {families}"
+    add("--recipe", choices=("vit", "hyperrule"), metavar="NAME", help=text)
     add("--steps", type=int, help="how many (default: 500, 10000 or 20000 by the size of the data)")
     peak = "its peak (default: 0.01 for vit, 0.003 x batch size / 512 for hyperrule)"
     add("--learning-rate", type=float, help=peak)

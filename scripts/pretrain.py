@@ -27,7 +27,7 @@ import vit_tf
 from vit_tf.scripts import common, option_groups, training_options
 from vit_tf.scripts.training_options import SMALL_VIT
 
-MODEL = (*SMALL_VIT, "pooling", "dropout_rate", "without_skips")
+MODEL = (*SMALL_VIT, *training_options.VIT)
 RECIPE = ("epochs", "learning_rate", "warmup_epochs", "schedule", "weight_decay", "clip_norm")
 RECIPE += ("ema",)
 COUNTED = 100  # training batches whose colours are counted

@@ -10,6 +10,9 @@ training and after every N epochs, CKA of the output of each block to itself at 
 record before, on validation images, and the accuracy on these of a ridge classifier fitted to some
 training images, 10 for each class. formation-state/ holds what is needed to go on.
 
+--recipe NAME trains as a paper did on ImageNet; what is missing is to choose: the data, --out and
+--strategy.
+
 Examples:
     vit-tf train --out runs/digits
     vit-tf train --out runs/digits --record-formation 5
@@ -39,7 +42,7 @@ FORMATION = {"batches": 16, "batch_size": 64}
 SHOTS = 10
 # Each model: its class, its size where none is given, and the arguments that have a flag.
 MODELS = {
-    "vit": ("ViT", SMALL_VIT, (*SMALL_VIT, "pooling", "dropout_rate", "without_skips")),
+    "vit": ("ViT", SMALL_VIT, (*SMALL_VIT, *training_options.VIT)),
     "bit": ("BiT", SMALL_BIT, (*SMALL_BIT, "stem", "without_skips")),
     "mixer": ("Mixer", SMALL_MIXER, (*SMALL_MIXER, "dropout_rate", "without_skips")),
 }
@@ -55,10 +58,25 @@ def parse(arguments=None):
     parser = option_groups.make_parser("train", __doc__)
     _add_model(parser.group("model"))
     option_groups.add_training(parser, {"default": 32, "help": "side of the images, in pixels"})
+    text = "of a paper, such as vit-b16, augreg-s16, plain-vit-s16 or bit-r50x1: model, images, "
+    text += "batches and training, with the learning rate in proportion to --batch-size; other "
+    text += "options override it (default: none)"
+    parser.group("recipe")("--recipe", metavar="NAME", help=text)
     training_options.add_recipe(parser.group("recipe"))
     text = "write how representations form, recorded every so many epochs"
     parser.group("run")("--record-formation", type=int, help=text)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.recipe:
+        published = vit_tf.recipe(options.recipe)
+        parser.set_defaults(
+            model=published.model.lower(),
+            variant=published.variant,
+            image_size=published.image_size,
+            batch_size=published.batch_size,
+            **published.arguments,
+        )
+        options = parser.parse_args(arguments)
+    return options
 
 
 def _add_model(add):
@@ -81,6 +99,18 @@ def make_model(options, image_shape, num_classes):
     if options.variant:
         return kind.from_variant(options.variant, **settings)
     return kind(**small | settings)
+
+
+def make_recipe(options):
+    """The `Recipe` that the options ask for, by name and by what differs from that."""
+    fields = [field.name for field in dataclasses.fields(vit_tf.Recipe)]
+    changes = common.given(options, fields)
+    if not options.recipe:
+        return vit_tf.Recipe(**changes)
+    if "warmup_epochs" in changes:
+        changes = {"warmup_steps": None} | changes
+    published = vit_tf.recipe(options.recipe).with_batches_of(options.batch_size)
+    return dataclasses.replace(published.recipe, **changes)
 
 
 def make_recorder(options, validation, data):
@@ -126,8 +156,7 @@ def draw_formation(result, path):
 
 def run(options):
     """Train, test and write the model and its result."""
-    fields = [field.name for field in dataclasses.fields(vit_tf.Recipe)]
-    recipe = vit_tf.Recipe(**common.given(options, fields))
+    recipe = make_recipe(options)
     common.prepare(options)
     data = {"image_size": options.image_size} | common.data_arguments(options)
     splits = vit_tf.data.load(

@@ -20,6 +20,7 @@ from .tokens import TokenGrid as TokenGrid
 from .training.finetuning import FineTuning as FineTuning
 from .training.masked_patches import MaskedPatchPrediction as MaskedPatchPrediction
 from .training.pretraining import Pretraining as Pretraining
+from .training.published import recipe as recipe
 from .training.recipes import Recipe as Recipe
 from .training.runs import train as train
 

@@ -20,7 +20,6 @@ DIFFERENT = {
     "--names": "one name for the one model of explore",
     "--shots": "evaluate fits to several numbers of images",
     "--out": "a file where one file is written",
-    "--flip": "the recipe of a fine-tuning may mirror by itself",
     "--what": "comparisons, or what is killed",
 }
 

@@ -4,6 +4,7 @@ import keras
 from keras import layers, ops
 
 from vit_tf.models.activations import ACTIVATIONS
+from vit_tf.models.positions import add_positions
 from vit_tf.names import choose
 from vit_tf.tokens import TokenGrid
 
@@ -49,7 +50,7 @@ class PatchDense(layers.Conv2D):
 
 @register
 class Embedding(layers.Layer):
-    """Patches as tokens, a CLS token in front where asked for, and learned positions added.
+    """Patches as tokens, a CLS token in front where asked for, and positions added.
 
     Args:
         grid: `TokenGrid` of the tokens, or its fields as a dict.
@@ -58,7 +59,7 @@ class Embedding(layers.Layer):
         patch_size: side of a patch, in pixels of the map that is embedded; None means the
             stride of the grid, the map being the image.
         use_bias: whether the projection of a patch has a bias.
-        use_positions: whether positions are added.
+        use_positions: whether positions are added: `"learned"` (or True), `"sincos"`, or False.
 
     Called with `corrupt`, a function of the embedded patches, of shape (example, patch, channel),
     it goes on with what that returns, of the same shape.
@@ -96,11 +97,8 @@ class Embedding(layers.Layer):
             shape = (1, self.grid.prefix, self.hidden_dim)
             self.prefix = self.add_weight(shape=shape, initializer="zeros", name="prefix")
         if self.use_positions:
-            self.positions = self.add_weight(
-                shape=(1, self.grid.num_tokens, self.hidden_dim),
-                initializer=keras.initializers.RandomNormal(stddev=0.02),
-                name="positions",
-            )
+            kind = "learned" if self.use_positions is True else self.use_positions
+            self.positions = add_positions(self, kind, self.grid, self.hidden_dim)
 
     def call(self, images, training=None, corrupt=None):
         tokens = ops.reshape(self.patches(images), (-1, self.grid.num_spatial, self.hidden_dim))

@@ -5,6 +5,7 @@ from keras import layers, ops
 
 from vit_tf.models.hybrid import ResNetStem, stem_sites, stem_stride
 from vit_tf.models.model import VisionModel
+from vit_tf.models.positions import KINDS
 from vit_tf.models.transformer import Embedding, block_sites, check_pooling, make_blocks
 from vit_tf.names import choose, match_sites
 from vit_tf.tokens import TokenGrid
@@ -13,6 +14,7 @@ register = keras.saving.register_keras_serializable("vit_tf")
 
 # The defaults of later arguments, which a configuration leaves out.
 _LATER = {"activation": "gelu", "representation_dim": None, "stem_units": None}
+_LATER |= {"position_type": "learned"}
 
 
 @register
@@ -39,6 +41,7 @@ class ViT(VisionModel):
         stem_units: number of units of each stage of a ResNet that is embedded in the image's
             place (section 3.1, hybrid), `()` for its root alone; None leaves it out.
         preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
+        position_type: `"learned"`, or `"sincos"` for fixed sines and cosines (Beyer et al. 2022).
 
     Raises:
         ValueError: for sizes that do not fit each other or an unknown name.
@@ -60,6 +63,7 @@ class ViT(VisionModel):
         representation_dim=None,
         stem_units=None,
         preprocessing=None,
+        position_type="learned",
         **kwargs,
     ):
         stem_units = None if stem_units is None else tuple(stem_units)
@@ -77,6 +81,7 @@ class ViT(VisionModel):
             "activation": activation,
             "representation_dim": representation_dim,
             "stem_units": stem_units,
+            "position_type": position_type,
         }
         super().__init__(config, preprocessing, _LATER, **{"name": "vit"} | kwargs)
         self.pooling = pooling
@@ -93,7 +98,13 @@ class ViT(VisionModel):
         prefix = 1 if pooling == "cls" else 0
         self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix, stride)
         self.embedding = Embedding(
-            self.token_grid, hidden_dim, dropout_rate, patch_size, dtype=policy, name="embedding"
+            self.token_grid,
+            hidden_dim,
+            dropout_rate,
+            patch_size,
+            use_positions=choose("position_type", position_type, {kind: kind for kind in KINDS}),
+            dtype=policy,
+            name="embedding",
         )
         self.blocks = make_blocks(
             num_layers,

@@ -121,6 +121,10 @@ class FineTuning:
             return dataset
         return data.augment(dataset, num_classes, seed=self.seed, **steps)
 
+    def to_config(self):
+        """The fields as a dict."""
+        return dataclasses.asdict(self)
+
     def compile(self, model, num_batches=None):
         """Compile a model for this recipe; how many batches there are does not matter."""
         compile_classifier(model, self.optimizer())

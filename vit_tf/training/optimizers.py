@@ -17,13 +17,14 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     With `w` warm-up steps of `n` in all and `p = (step - w) / (n - w)`, the rate over its peak is
     `step / w` before step `w`, then `(1 + cos(pi p)) / 2` or `1 - p`, and 0 after step `n`; or, as
     a staircase, 1, 1/10, 1/100 and 1/1000 from step `w`, `0.3 n`, `0.6 n` and `0.9 n` on
-    (Kolesnikov et al. 2019, section 3.3).
+    (Kolesnikov et al. 2019, section 3.3); the steps of `"upstream_staircase"` are at `n / 3`,
+    `2 n / 3` and `8 n / 9`: epochs 30, 60 and 80 of 90 (the same, section 3.2).
 
     Args:
         peak: the largest learning rate.
         warmup_steps: number of steps until the peak.
         total_steps: number of steps in all.
-        decay: `"cosine"`, `"linear"` or `"staircase"`.
+        decay: `"cosine"`, `"linear"`, `"staircase"` or `"upstream_staircase"`.
     """
 
     def __init__(self, peak, warmup_steps, total_steps, decay="cosine"):
@@ -46,8 +47,8 @@ def _progress(step, warmup, total):
     return ops.clip((step - warmup) / max(total - warmup, 1), 0.0, 1.0)
 
 
-def _staircase(step, warmup, total):
-    stairs = [ops.cast(step >= round(share * total), "float32") for share in (0.3, 0.6, 0.9)]
+def _staircase(step, warmup, total, shares=(0.3, 0.6, 0.9)):
+    stairs = [ops.cast(step >= round(share * total), "float32") for share in shares]
     return 10.0 ** -sum(stairs)
 
 
@@ -55,15 +56,22 @@ DECAYS = {
     "cosine": lambda *steps: (1 + ops.cos(math.pi * _progress(*steps))) / 2,
     "linear": lambda *steps: 1 - _progress(*steps),
     "staircase": _staircase,
+    "upstream_staircase": lambda *steps: _staircase(*steps, shares=(1 / 3, 2 / 3, 8 / 9)),
 }
 
 
-class _ClipsSums:
-    """Clips gradients after their sum over replicas.
+class _OnSums:
+    """Decays kernels only, and clips gradients after their sum over replicas.
 
-    Keras' own optimizers clip the gradients of each replica before they sum them, so that several
-    replicas train differently from one.
+    Keras' own optimizers decay whatever they are not told to leave, and forget that on a reload.
+    They clip the gradients of each replica before they sum them, so that several replicas train
+    differently from one.
     """
+
+    def build(self, variables):
+        if not self.built and self.weight_decay:
+            self.exclude_from_weight_decay([v for v in variables if v.name != "kernel"])
+        super().build(variables)
 
     def _clip_gradients(self, grads):
         return grads
@@ -74,18 +82,10 @@ class _ClipsSums:
 
 
 @register
-class AdamW(_ClipsSums, keras.optimizers.AdamW):
-    """AdamW that decays kernels only and clips the sums of gradients.
-
-    Keras' own decays whatever it is not told to leave, and forgets that on a reload.
-    """
-
-    def build(self, variables):
-        if not self.built:
-            self.exclude_from_weight_decay([v for v in variables if v.name != "kernel"])
-        super().build(variables)
+class AdamW(_OnSums, keras.optimizers.AdamW):
+    """AdamW that decays kernels only and clips the sums of gradients."""
 
 
 @register
-class SGD(_ClipsSums, keras.optimizers.SGD):
-    """SGD that clips the sums of gradients."""
+class SGD(_OnSums, keras.optimizers.SGD):
+    """SGD that decays kernels only and clips the sums of gradients."""

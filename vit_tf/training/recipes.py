@@ -6,7 +6,7 @@ from vit_tf import data
 from vit_tf.backend import require_tensorflow
 from vit_tf.names import choose
 from vit_tf.training.objectives import SoftmaxCrossEntropy, Top1Accuracy
-from vit_tf.training.optimizers import DECAYS, AdamW, WarmupDecay
+from vit_tf.training.optimizers import DECAYS, SGD, AdamW, WarmupDecay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,13 +22,16 @@ class Recipe:
         epochs: number of passes over the training data.
         learning_rate: the peak of the schedule.
         warmup_epochs: epochs until the peak, fractions allowed; None for a tenth of the run.
-        schedule: decay after the peak, to 0 `"cosine"` or `"linear"`, or a `"staircase"`.
+        schedule: decay after the peak, to 0 `"cosine"` or `"linear"`, or a `"staircase"` or
+            `"upstream_staircase"`, as in `WarmupDecay`.
         weight_decay: a kernel shrinks by `learning_rate * weight_decay` of itself at each step.
         label_smoothing: share of a label that is spread over all classes.
         clip_norm: largest global norm of the gradients; None for no limit.
         ema: momentum of the average of the weights that is validated, saved and returned; None
             for the weights themselves.
         rand_augment, mixup, cutmix, flip, shift, seed: as for `vit_tf.data.augment`; all off.
+        warmup_steps: steps until the peak, in place of `warmup_epochs`; None for those.
+        momentum: of SGD in the place of AdamW; None for AdamW.
 
     Raises:
         ValueError: for a value out of its range.
@@ -48,6 +51,8 @@ class Recipe:
     flip: bool = False
     shift: int = 0
     seed: int = 0
+    warmup_steps: int | None = None
+    momentum: float | None = None
 
     def __post_init__(self):
         warmup, clip, ema = self.warmup_epochs, self.clip_norm, self.ema
@@ -56,6 +61,10 @@ class Recipe:
         expect(self.learning_rate > 0, "learning_rate", "> 0", self)
         in_run = warmup is None or 0 <= warmup < self.epochs
         expect(in_run, "warmup_epochs", f"None or in [0, epochs={self.epochs})", self)
+        steps, momentum = self.warmup_steps, self.momentum
+        alone = steps is None or (steps >= 0 and warmup is None)
+        expect(alone, "warmup_steps", "None or >= 0 without warmup_epochs", self)
+        expect(momentum is None or 0 <= momentum < 1, "momentum", "None or in [0, 1)", self)
         expect(self.weight_decay >= 0, "weight_decay", ">= 0", self)
         expect(0 <= self.label_smoothing < 1, "label_smoothing", "in [0, 1)", self)
         expect(clip is None or clip > 0, "clip_norm", "None or > 0", self)
@@ -64,22 +73,35 @@ class Recipe:
             expect(getattr(self, name) >= 0, name, ">= 0", self)
 
     def learning_rates(self, steps_per_epoch):
-        """The `WarmupDecay` of a run with so many steps per epoch."""
+        """The `WarmupDecay` of a run with so many steps per epoch.
+
+        Raises:
+            ValueError: if the run ends within its warm-up.
+        """
         warmup = self.epochs / 10 if self.warmup_epochs is None else self.warmup_epochs
-        steps = self.epochs * steps_per_epoch
-        return WarmupDecay(
-            self.learning_rate, round(warmup * steps_per_epoch), steps, self.schedule
-        )
+        total = self.epochs * steps_per_epoch
+        steps = round(warmup * steps_per_epoch) if self.warmup_steps is None else self.warmup_steps
+        expect(steps < total, "warmup_steps", f"below the {total} steps of the run", self)
+        return WarmupDecay(self.learning_rate, steps, total, self.schedule)
 
     def optimizer(self, steps_per_epoch):
         """The optimizer of a run with so many steps per epoch."""
-        return AdamW(
-            self.learning_rates(steps_per_epoch),
-            weight_decay=self.weight_decay,
-            global_clipnorm=self.clip_norm,
-            use_ema=self.ema is not None,
-            ema_momentum=self.ema or 0.0,
-        )
+        settings = {
+            "learning_rate": self.learning_rates(steps_per_epoch),
+            "weight_decay": self.weight_decay,
+            "global_clipnorm": self.clip_norm,
+            "use_ema": self.ema is not None,
+            "ema_momentum": self.ema or 0.0,
+        }
+        if self.momentum is None:
+            return AdamW(**settings)
+        return SGD(momentum=self.momentum, **settings)
+
+    def to_config(self):
+        """The fields as a dict; those that came later only where they are not None."""
+        fields = dataclasses.asdict(self)
+        later = ("warmup_steps", "momentum")
+        return {k: v for k, v in fields.items() if k not in later or v is not None}
 
     def augment(self, dataset, num_classes):
         """Batches of (images, labels) augmented; unchanged where every augmentation is off."""

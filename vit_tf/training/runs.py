@@ -1,7 +1,6 @@
 """A run of any recipe, which goes on after it was stopped."""
 
 import contextlib
-import dataclasses
 import logging
 import math
 import os
@@ -16,10 +15,9 @@ from vit_tf.distribute.cluster import explained_failures, is_chief
 from vit_tf.image_shapes import require_images_of
 from vit_tf.models.model import VisionModel
 from vit_tf.training import checkpointing
-from vit_tf.training.callbacks import AverageValidation, Checkpoint, tensorboard
+from vit_tf.training.callbacks import AverageValidation, Checkpoint, Preemption, tensorboard
 from vit_tf.training.labels import WrongLabel, checked_labels, explained_labels
 from vit_tf.training.locks import only_process
-from vit_tf.training.preemption import Preemption
 
 log = logging.getLogger("vit_tf.training")
 
@@ -96,7 +94,7 @@ def train(
     num_batches = _num_batches(splits["training"])
     recipe.compile(model, num_batches)
     configuration = {
-        "recipe": dataclasses.asdict(recipe),
+        "recipe": recipe.to_config(),
         "model": checkpointing.describe_model(model),
         "data": description,
         "steps_per_epoch": num_batches,
