@@ -2,16 +2,19 @@
 
 import itertools
 import json
+import re
 
 import keras
 import numpy as np
 import pytest
+from counted_digits import count_decoding
 from image_folders import write
 from oracles import randomize
 
 import vit_tf
 from vit_tf import data
 from vit_tf.analysis.probes.few_shot import classify, fit_classifier
+from vit_tf.batches import remakable
 from vit_tf.scripts import evaluate, finetune
 
 SPECIAL = vit_tf.Preprocessing((8, 8), (0.4, 0.5, 0.6), (0.3, 0.2, 0.1), "bicubic")
@@ -133,6 +136,26 @@ def test_images_without_labels_are_not_evaluated(model, tmp_path, rng, capsys):
     output = capsys.readouterr()
     assert output.err.startswith("error: Expected images with labels: ")
     assert output.err.endswith(f"--data {tmp_path}, images without labels\n")
+
+
+def test_images_are_read_once_and_labels_checked_as_they_come(model, tmp_path, monkeypatch, capsys):
+    decoded = count_decoding(monkeypatch)
+    line = [model[1], "--batch-size", "8", "--out", str(tmp_path / "result.json")]
+    assert evaluate.main(line) == 0
+    assert json.loads((tmp_path / "result.json").read_text())["examples"] == 360
+    # A first batch tells the number of scores; TensorFlow reads some images ahead of it.
+    assert len(set(decoded)) <= 360 <= len(decoded) < 2 * 360
+    real = data.load
+
+    def load(*args, **kwargs):
+        (test,) = real(*args, **kwargs)
+        wrong = test.map(lambda images, labels: (images, labels + 1))
+        return (remakable(lambda _: wrong, test),)
+
+    monkeypatch.setattr(data, "load", load)
+    assert evaluate.main(line) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert re.match(r"error: Expected labels of the test data to be in \[0, 10\).*: 10$", error)
 
 
 def least_squares_model():
