@@ -80,7 +80,7 @@ def run(options):
     splits = vit_tf.data.load(
         options.data, data_dir=options.data_dir, splits=("train", "validation", "test"), **data
     )
-    num_classes = common.describe_data(options).num_classes
+    num_classes = common.describe_labelled(options).num_classes
     shape = tuple(splits[0].element_spec[0].shape[1:])
     description = {"name": options.data, **data} | common.given(options, AUGMENTATIONS)
     with vit_tf.distribute.strategy(options.strategy).scope():
