@@ -73,6 +73,7 @@ def parse(arguments=None):
             variant=published.variant,
             image_size=published.image_size,
             batch_size=published.batch_size,
+            random_resized_crop=published.area[0],
             **published.arguments,
         )
         options = parser.parse_args(arguments)

@@ -1,6 +1,7 @@
 """Files and runs at addresses, in the file systems in memory of TensorFlow and of fsspec."""
 
 import errno
+import io
 import logging
 import signal
 from pathlib import Path
@@ -9,6 +10,7 @@ import fsspec
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 from resume_worker import Kill
 from training_runs import make_data, make_model
 
@@ -98,8 +100,20 @@ TINY += " --num-heads 1 --hidden-dim 16 --mlp-dim 16 --dropout-rate 0.1 --ema 0.
 TINY += " --strategy none --save-every 2"
 
 
+@pytest.fixture
+def photos(tmp_path, rng):
+    """A folder of two classes with 30 images each, in memory."""
+    folder = f"ram://photos/{tmp_path.name}"
+    for number in range(60):
+        pixels, file = rng.integers(0, 256, (8, 8, 3)).astype("uint8"), io.BytesIO()
+        Image.fromarray(pixels).save(file, "PNG")
+        path = as_path(folder) / ("ape", "bee")[number % 2] / f"{number}.png"
+        path.write_from(io.BytesIO(file.getvalue()))
+    return folder
+
+
 def test_a_whole_training_at_an_address_is_stopped_and_resumed(
-    place, tmp_path, monkeypatch, capsys
+    place, photos, tmp_path, monkeypatch, capsys
 ):
     def run(out, *kills):
         real = vit_tf.train
@@ -109,7 +123,7 @@ def test_a_whole_training_at_an_address_is_stopped_and_resumed(
 
         with monkeypatch.context() as context:
             context.setattr(vit_tf, "train", train)
-            return train_script.main([*TINY.split(), "--out", str(out)])
+            return train_script.main([*TINY.split(), "--data", photos, "--out", str(out)])
 
     assert run(tmp_path / "whole") == 0
     capsys.readouterr()

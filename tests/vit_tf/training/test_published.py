@@ -129,6 +129,7 @@ def test_options_override_a_recipe():
     options = train_script.parse([*line, "--batch-size", "256"])
     assert (options.model, options.variant, options.image_size) == ("vit", "S/16", 224)
     assert (options.pooling, options.position_type, options.batch_size) == ("gap", "sincos", 256)
+    assert options.random_resized_crop == 0.05
     recipe = train_script.make_recipe(options)
     assert (recipe.learning_rate, recipe.epochs, recipe.mixup) == (2.5e-4, 90, 0.1)
     assert (recipe.warmup_steps, recipe.flip) == (10_000, True)
