@@ -67,7 +67,10 @@ def open_all(options):
         origins.append(why)
     require_use(opened, options)
     size = common_size(opened, options.image_size)
-    images = Preprocessing(size, interpolation=opened[0].expects.interpolation)
+    first = opened[0].expects
+    # All models see the same part of an image, which is all of it where they were to see others.
+    crop = first.crop if {one.expects.crop for one in opened} == {first.crop} else None
+    images = Preprocessing(size, interpolation=first.interpolation, crop=crop)
     return list(zip(opened, origins, strict=True)), images
 
 

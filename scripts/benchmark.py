@@ -32,6 +32,8 @@ CONTESTS = (
     "forward_vit",
     "forward_bit",
     "training_vit",
+    "input",
+    "input_tfds",
 )
 HEADER = """| what | beside | ratio (quartiles) | target | |
 | --- | --- | --- | --- | --- |"""
@@ -82,7 +84,8 @@ def run(options):
 
 def describe(found, runs, absent, wanted):
     """A row of the table."""
-    title = f"{found.title}: {'time' if wanted.what == 'seconds' else 'memory'}"
+    part = "" if wanted.of == "vit_tf" else f", {wanted.of}"
+    title = f"{found.title}{part}: {'time' if wanted.what == 'seconds' else 'memory'}"
     others = " + ".join(wanted.over)
     missing = [absent[name] for name in (wanted.of, *wanted.over) if name in absent]
     if missing:

@@ -166,6 +166,8 @@ def data_arguments(options):
     """The arguments of `vit_tf.data.load` that tell which images a run sees."""
     take = options.take and {"train": options.take}
     chosen = {name: getattr(options, name) for name in ("batch_size", "validation", "seed")}
+    if options.random_resized_crop is not None:
+        chosen["random_resized_crop"] = (options.random_resized_crop, 1.0)
     return chosen | {"take": take} | chosen_classes(options)
 
 

@@ -149,6 +149,8 @@ def add_training(parser, image_size):
     data("--image-size", type=int, **image_size)
     data("--take", type=int, help="use only so many training examples (default: all)")
     data("--validation", type=float, default=0.1, help="share held out to validate")
+    text = "another part of each training image in each epoch, of at least this share of its area"
+    data("--random-resized-crop", type=float, metavar="LEAST", help=f"{text}, such as 0.08")
     data("--batch-size", type=int, default=128, help="examples of a step, over all devices")
     run("--out", type=a_path, metavar="FOLDER", required=True, help="of the run; it is made")
     run("--seed", type=int, default=0, help="of all that is random")

@@ -131,7 +131,7 @@ def make_recorder(options, validation, data):
         options.data,
         data_dir=options.data_dir,
         splits=("train", "validation"),
-        **data | {"take": {"train": few}},
+        **data | {"take": {"train": few}, "random_resized_crop": None},
     )
     images = validation.unbatch().batch(FORMATION["batch_size"], drop_remainder=True)
     images = images.take(FORMATION["batches"])

@@ -1,6 +1,6 @@
 """What a model expects of its images: their size and how their values are normalised."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from numbers import Integral
 
 import numpy as np
@@ -13,7 +13,7 @@ ORDERS = ("rgb", "bgr")
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How images become a model's input: resized, then `(image / 255 - mean) / std`.
+    """How images become a model's input: resized and cropped, then `(image / 255 - mean) / std`.
 
     It can be called: `Preprocessing.from_range((224, 224), 0, 1)(image)`.
 
@@ -24,6 +24,9 @@ class Preprocessing:
         interpolation: `"bilinear"` or `"bicubic"`, either antialiased as Pillow does.
         channel_order: `"rgb"`, or `"bgr"` for a model that takes blue first; mean and std are in
             that order.
+        crop: None where images of another shape are squeezed into the size; or the share in (0, 1]
+            of the shorter side that is shown. The shorter side is resized to `floor(size / crop)`,
+            such as 256 for 224 and 0.875, and the centre is cut out.
 
     Raises:
         ValueError: for a value out of its range.
@@ -34,6 +37,7 @@ class Preprocessing:
     std: tuple = (0.5, 0.5, 0.5)
     interpolation: str = "bilinear"
     channel_order: str = "rgb"
+    crop: float | None = None
 
     def __post_init__(self):
         for name in ("size", "mean", "std"):  # lists, as JSON has them, and arrays
@@ -51,6 +55,11 @@ class Preprocessing:
             raise ValueError(
                 "Expected mean and std to have one number for each channel, std above 0. "
                 f"Received: mean={self.mean}, std={self.std}"
+            )
+        if self.crop is not None and (self.size is None or not 0 < self.crop <= 1):
+            raise ValueError(
+                "Expected crop to be None or, with a size, a share in (0, 1]. "
+                f"Received: crop={self.crop!r}, size={self.size}"
             )
         choose("interpolation", self.interpolation, dict.fromkeys(INTERPOLATIONS))
         choose("channel_order", self.channel_order, dict.fromkeys(ORDERS))
@@ -86,11 +95,17 @@ class Preprocessing:
         return config if isinstance(config, cls) else cls(**config)
 
     def to_config(self):
-        """A dict that JSON can hold; the order of channels is left out where it is RGB."""
+        """A dict that JSON can hold; an order of RGB and a crop of None are left out."""
         fields = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
         if self.channel_order == "rgb":
             del fields["channel_order"]
+        if self.crop is None:
+            del fields["crop"]
         return fields
+
+    def squeezed(self):
+        """The same without a crop, for images whose annotations have to fit them."""
+        return replace(self, crop=None)
 
     @property
     def value_range(self):
@@ -102,7 +117,8 @@ class Preprocessing:
         """What it makes of images, in words: `"8 x 8 pixels, values in [-1, 1]"`."""
         size = "any size" if self.size is None else f"{self.size[0]} x {self.size[1]} pixels"
         order = "" if self.channel_order == "rgb" else ", blue first"
-        return f"{size}, values in {interval(*self.value_range)}{order}"
+        crop = "" if self.crop is None else f", centre crop of {self.crop:g}"
+        return f"{size}{crop}, values in {interval(*self.value_range)}{order}"
 
     def __call__(self, images):
         """An image or a batch of images as the model expects it.
@@ -118,7 +134,8 @@ class Preprocessing:
             ValueError: for another shape or values outside [0, 255].
         """
         # Only here, since TensorFlow is not needed to tell what a model expects.
-        from vit_tf.data.pipeline import resize_image, scale_values
+        from vit_tf.data.framing import resize_image
+        from vit_tf.data.reading import scale_values
 
         images, channels = np.asarray(images), len(self.mean)
         if images.ndim not in (3, 4) or images.shape[-1] not in (1, channels):
@@ -133,7 +150,7 @@ class Preprocessing:
             )
         images = np.repeat(images, channels // images.shape[-1], axis=-1).astype(np.float32)
         if self.size is not None:
-            images = np.asarray(resize_image(images, self.size, self.interpolation))
+            images = np.asarray(resize_image(images, self.size, self.interpolation, self.crop))
         return np.asarray(scale_values(images, self))
 
 

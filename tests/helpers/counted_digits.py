@@ -4,7 +4,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from vit_tf.data import pipeline
+from vit_tf.data import pipeline, reading
 from vit_tf.data.digits import open_digits
 
 
@@ -20,6 +20,6 @@ def count_decoding(monkeypatch):
         return tf.ensure_shape(tf.numpy_function(note, [image], tf.float32), image.shape), ""
 
     source = dataclasses.replace(digits, decode=decode)
-    monkeypatch.setattr(pipeline, "CACHE_BYTES", 0)
+    monkeypatch.setattr(reading, "CACHE_BYTES", 0)
     monkeypatch.setattr(pipeline, "open_source", lambda *_: source)
     return decoded

@@ -16,7 +16,7 @@ import xarray as xr
 from PIL import Image
 
 from vit_tf.analysis.engine import store
-from vit_tf.data import pipeline
+from vit_tf.data import reading
 from vit_tf.scripts import analyze as analyze_script
 from vit_tf.scripts import endurance
 from vit_tf.scripts import study as study_script
@@ -201,7 +201,7 @@ def test_vanished_images_leave_the_last_state(tmp_path, monkeypatch, capsys, rng
         for number in range(30):
             pixels = rng.integers(0, 256, (8, 8, 3)).astype("uint8")
             Image.fromarray(pixels).save(data / name / f"{number}.png")
-    monkeypatch.setattr(pipeline, "CACHE_BYTES", 0)
+    monkeypatch.setattr(reading, "CACHE_BYTES", 0)
     after_save(monkeypatch, 2, lambda: [p.unlink() for p in (data / "ape").iterdir()])
     assert run_train(tmp_path / "out", "--data", str(data)) == 2
     expect_two_epochs(tmp_path / "out", capsys, "FileNotFoundError")

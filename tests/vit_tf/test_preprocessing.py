@@ -1,5 +1,6 @@
 """Preprocessing that travels with the weights, and the images it makes against Pillow's."""
 
+import dataclasses
 import json
 
 import keras
@@ -25,6 +26,7 @@ MODELS = {
     "beit": lambda **k: BEiT(SHAPE, 4, **ENCODER, **k),
 }
 IMAGENET = Preprocessing((8, 16), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "bicubic")
+CROPPED = dataclasses.replace(IMAGENET, crop=0.9)
 
 
 def arrays(dataset):
@@ -38,6 +40,10 @@ def test_preprocessing_is_a_dict_and_back():
     assert Preprocessing.from_config(IMAGENET) is IMAGENET
     assert Preprocessing([8, 16], np.full(3, 0.5), [0.5] * 3) == Preprocessing.of(SHAPE)
     assert Preprocessing.of((8, 8, 1)).mean == (0.5,)
+    assert "crop" not in config
+    cropped = dataclasses.replace(IMAGENET, crop=0.875)
+    assert Preprocessing.from_config(json.loads(json.dumps(cropped.to_config()))) == cropped
+    assert cropped.squeezed() == IMAGENET and "centre crop of 0.875" in cropped.describe()
 
 
 @pytest.mark.parametrize(
@@ -49,6 +55,9 @@ def test_preprocessing_is_a_dict_and_back():
         ({"mean": (0.5,)}, "mean"),
         ({"std": (0.5, 0.5, 0.0)}, "std"),
         ({"interpolation": "bicubik"}, "bicubic"),
+        ({"crop": 0}, "crop"),
+        ({"crop": 1.1}, "crop"),
+        ({"crop": 0.9, "size": None}, "crop"),
     ],
 )
 def test_preprocessing_refuses(fields, message):
@@ -61,10 +70,11 @@ def test_it_is_saved_with_the_model_only_where_it_is_special(kind, tmp_path):
     plain = MODELS[kind]()
     assert plain.preprocessing == Preprocessing((8, 16))
     assert "preprocessing" not in plain.get_config()
-    model = MODELS[kind](preprocessing=IMAGENET.to_config())
+    model = MODELS[kind](preprocessing=CROPPED.to_config())
     model.save(tmp_path / "model.keras")
     again = vit_tf.load_model(tmp_path / "model.keras")
-    assert again.preprocessing == model.preprocessing == IMAGENET
+    assert again.preprocessing == model.preprocessing == CROPPED
+    assert again.get_config()["preprocessing"]["crop"] == 0.9
     again.preprocessing = None
     assert again.get_config() == plain.get_config() | {"name": model.name}
     other = {"preprocessing", "name"}

@@ -66,7 +66,7 @@ def plan(tensors, wishes):
     whole |= _blocks_part(inside, width, layers)
     for layer, name in (("pre_norm", "ln_pre"), ("norm", "ln_post")):
         whole |= norm_part(layer, f"{name}.weight", f"{name}.bias", width)
-    return Plan("CLIPViT", whole.under("visual.") | Part(unused=UNUSED), "bicubic", CLIP)
+    return Plan("CLIPViT", whole.under("visual.") | Part(unused=UNUSED), "bicubic", CLIP, 1.0)
 
 
 def _positions_part(tensors, width, channels, patch, wishes):

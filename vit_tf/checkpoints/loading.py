@@ -141,6 +141,6 @@ def _build(plan, wishes, public):
     mean, std = ends.values["mean"], ends.values["std"]
     if channels != len(mean):
         mean, std = ((0.5,) * channels,) * 2
-    preprocessing = Preprocessing(tuple(size), mean, std, ends.interpolation)
+    preprocessing = Preprocessing(tuple(size), mean, std, ends.interpolation, crop=ends.crop)
     arguments = plan.whole.arguments | {"image_shape": (*size, channels)}
     return getattr(vit_tf, plan.model)(**arguments, preprocessing=preprocessing)

@@ -23,6 +23,7 @@ class Checkpoint:
         citation: the paper of its training, an arXiv identifier.
         values: mean and std of its images, for values in [0, 1].
         interpolation: `"bilinear"` or `"bicubic"`.
+        crop: as of `Preprocessing`, that of its published evaluation.
         hub: (repository, file) on the Hugging Face hub; None for a file that lies elsewhere.
     """
 
@@ -33,6 +34,8 @@ class Checkpoint:
     citation: str
     values: dict = field(default_factory=lambda: HALF)
     interpolation: str = "bilinear"
+    # vision_transformer's and big_transfer's input_pipeline.py squeeze images to evaluate.
+    crop: float | None = None
     hub: tuple | None = None
 
     @property
@@ -108,9 +111,21 @@ def _hub(name, citation, values=HALF, file="model.safetensors"):
     size, patch, resolution = re.search(r"_(\w+?)_patch(\d+)(?:_clip)?_(\d+)\.", name).groups()
     url = f"https://huggingface.co/{name}/resolve/main/{file}"
     variant = f"{SIZES[size]}/{patch}"
+    ends = {"interpolation": "bicubic", "crop": _crop(name, int(resolution), citation)}
     return Checkpoint(
-        name, url, variant, int(resolution), citation, values, "bicubic", hub=(name, file)
+        name, url, variant, int(resolution), citation, values, **ends, hub=(name, file)
     )
+
+
+def _crop(name, resolution, citation):
+    """The crop that a file on the hub was evaluated with.
+
+    Of OpenAI's that of `clip.load` (openai/CLIP), of all others `crop_pct` of timm 1.0.31, in whose
+    `default_cfgs` it is 0.9 at 224 pixels and 1 above, but for the large BEiT v2 on ImageNet.
+    """
+    if citation == OPENAI or resolution > 224:
+        return 1.0
+    return 0.95 if "beitv2_large" in name and name.endswith("_in1k") else 0.9
 
 
 SIZES = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H"}

@@ -106,6 +106,7 @@ class Plan:
         whole: the `Part` that is all of it.
         interpolation: `"bilinear"` or `"bicubic"`, of its images and of its positions.
         values: mean and std of its images.
+        crop: as of `Preprocessing`; None also where the file does not tell.
         any_size: whether images may be of any size, which the file does not tell then.
     """
 
@@ -113,6 +114,7 @@ class Plan:
     whole: Part
     interpolation: str = "bilinear"
     values: dict = field(default_factory=lambda: HALF)
+    crop: float | None = None
     any_size: bool = False
 
 

@@ -1,6 +1,7 @@
 """Augmentations of batched training data, and the labels that go with them."""
 
 import functools
+import math
 
 import numpy as np
 import tensorflow as tf
@@ -19,13 +20,15 @@ def augment(
     flip=False,
     shift=0,
     crop=None,
+    erase=0.0,
     seed=0,
 ):
     """Augments batches of images in [-1, 1], and turns their labels into probabilities.
 
-    In this order: shift, crop, flip, RandAugment (Cubuk et al. 2019), MixUp (Zhang et al. 2017) or
-    CutMix (Yun et al. 2019); if both of the last are on, a coin is tossed for each batch. Crop,
-    flip, MixUp and CutMix suit images of any other normalisation too.
+    In this order: shift, crop, flip, RandAugment (Cubuk et al. 2019), random erasing (Zhong et al.
+    2017), MixUp (Zhang et al. 2017) or CutMix (Yun et al. 2019); if both of the last are on, a coin
+    is tossed for each batch. All but shift and RandAugment suit images of any other normalisation
+    too. Random resized crops are made where images are decoded, by `load`.
 
     Every random number is a function of the seed, the epoch (the number of the iterator) and the
     place of the batch and of the image in it, so that equal seeds give equal results and each epoch
@@ -34,13 +37,14 @@ def augment(
     Args:
         dataset: batched `tf.data.Dataset` of (images, labels), as `load` returns it.
         num_classes: number of classes.
-        rand_augment: True, a magnitude in [0, 1], or a dict of arguments of KerasCV's RandAugment.
-            It works image by image and is slow.
+        rand_augment: True, a magnitude in [0, 1], or a dict of `magnitude`, `magnitude_stddev`,
+            `augmentations_per_image` and `rate`.
         mixup: alpha of the Beta(alpha, alpha) that MixUp draws its weights from; 0 turns it off.
         cutmix: alpha of the Beta(alpha, alpha) that CutMix draws its areas from; 0 turns it off.
         flip: whether to mirror half of the images left to right.
         shift: largest shift in either direction, in pixels; what moves in is black.
         crop: (height, width) to cut out of each image at a random place, in pixels; None for all.
+        erase: share of the images of which a rectangle becomes 0, grey in [-1, 1].
         seed: seed of the random numbers.
 
     Returns:
@@ -52,11 +56,17 @@ def augment(
         tf.errors.InvalidArgumentError: during iteration, for labels outside [0, num_classes).
     """
     _check(dataset, mixup, cutmix, shift, crop)
+    if not 0 <= erase <= 1:
+        raise ValueError(f"Expected erase to be in [0, 1]. Received: erase={erase!r}")
 
     steps = [functools.partial(_one_by_one, shift=shift, crop=crop, flip=flip)]
     if rand_augment is not False and rand_augment is not None:
         strengthen = make_rand_augment(rand_augment)
         steps.append(lambda images, labels, seed: (strengthen(images, seed + 11), labels))
+    if erase:
+        steps.append(
+            lambda images, labels, seed: (random_erasing(images, erase, seed + 15), labels)
+        )
     mixers = [
         functools.partial(mixer, alpha=alpha)
         for mixer, alpha in ((_blend, mixup), (_cut, cutmix))
@@ -133,6 +143,38 @@ def random_flip(images, seed):
     coins = tf.random.stateless_uniform((tf.shape(images)[0], 1), seed + 1)
     order = tf.where(coins < 0.5, columns[::-1], columns)
     return tf.gather(images, order, axis=2, batch_dims=1)
+
+
+def random_erasing(images, share, seed):
+    """Makes a rectangle of some images 0, as torchvision's RandomErasing chooses it.
+
+    Of 2 to 33 % of the area and of an aspect ratio from 0.3 to 1 / 0.3, at any place; the first of
+    10 tries that is smaller than the image, and none if all are larger.
+
+    Args:
+        images: tensor of shape (example, height, width, channel).
+        share: of the images that lose one.
+        seed: int tensor of shape (2,).
+    """
+    size = tf.constant([float(side) for side in images.shape[1:3]])
+    shape = (tf.shape(images)[0], 10)
+    area = tf.random.stateless_uniform(shape, seed, 0.02, 0.33) * size[0] * size[1]
+    aspect = tf.exp(tf.random.stateless_uniform(shape, seed + 1, math.log(0.3), -math.log(0.3)))
+    sides = tf.round(tf.stack([tf.sqrt(area * aspect), tf.sqrt(area / aspect)], axis=-1))
+    fits = tf.reduce_all(sides < size, axis=-1)
+    sides = tf.gather(sides, tf.argmax(tf.cast(fits, tf.int32), axis=1), batch_dims=1)
+    start, coins = (
+        tf.random.stateless_uniform((shape[0], n), seed + 2 + n, dtype=tf.float32) for n in (2, 1)
+    )
+    start = tf.floor(start * (size - sides + 1))
+    chosen = tf.reduce_any(fits, axis=1) & (coins[:, 0] < share)
+
+    def within(axis):
+        place = tf.range(size[axis]) - start[:, axis, None]
+        return (place >= 0) & (place < sides[:, axis, None]) & chosen[:, None]
+
+    inside = within(0)[:, :, None, None] & within(1)[:, None, :, None]
+    return tf.where(inside, tf.zeros((), images.dtype), images)
 
 
 def check_labels(labels, num_classes):

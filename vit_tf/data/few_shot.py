@@ -4,13 +4,8 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from vit_tf.data.image_lists import select_classes
-from vit_tf.data.pipeline import (
-    check_number,
-    checked_size,
-    make_batches,
-    open_source,
-    read_examples,
-)
+from vit_tf.data.pipeline import check_number, checked_size, open_source
+from vit_tf.data.reading import read_batches
 from vit_tf.data.source import SPLITS, partition, require_labels
 
 BLOCK = 10_000
@@ -67,11 +62,12 @@ def few_shot(
     rank = class_rank(labels)
     chosen = np.sort(indices[(rank >= held_out) & (rank < held_out + shots)])
     held = np.sort(indices[rank < held_out])
-    size = size or source.image_size(split, np.union1d(chosen, held))
+    if size is None:
+        source.image_size(split, np.union1d(chosen, held))  # raises if they share none
 
     def batches(indices, seed):
-        examples = read_examples(source, split, indices, size, seed, preprocessing)
-        return make_batches(examples, batch_size, False, preprocessing)
+        how = {"seed": seed, "preprocessing": preprocessing}
+        return read_batches(source, split, indices, size, batch_size, **how)
 
     few = batches(chosen, seed)
     return few, (batches(held, None) if held_out else few.take(0))

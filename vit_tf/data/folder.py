@@ -7,36 +7,38 @@ import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
+from vit_tf.data import decoding
 from vit_tf.data.layouts.scanning import scan
 from vit_tf.data.source import Computed, Source
 from vit_tf.files import is_remote
-from vit_tf.names import file_error, listed
+from vit_tf.names import listed
 
-CHECK_AT_MOST = 4_000
+# Of images that are to share a size so many are measured ahead, and all others when they are met.
+MEASURED = 100
 SHUFFLE_BUFFER = 2**24  # of paths, which are short
 
 
 def open_folder(root):
     """The images of a folder, laid out as `scan` knows; a split is listed when it is asked for.
 
-    Up to 4,000 images of a split are decoded once ahead, to report damaged files at once; in larger
-    ones a damaged file stops the iteration, with an error that names it.
+    A damaged file stops the iteration, with an error that names it; `check_images` lists all.
 
     Raises:
-        ValueError: as `scan` does, and for damaged files.
+        ValueError: as `scan` does.
     """
     layout = scan(root)
     members = layout.splits
 
     def read(split, indices):
         paths, labels = (column[indices] for column in members[split])
-        if len(paths) <= CHECK_AT_MOST:
-            _check(paths)
         return tf.data.Dataset.from_tensor_slices((paths, labels))
 
     def decode(path):
         image, problem = tf.numpy_function(_decode_or_tell, [path], (tf.uint8, tf.string))
         return tf.ensure_shape(image, (None, None, 3)), tf.ensure_shape(problem, ())
+
+    def attempt(path, window):
+        return decoding.decode(tf.io.read_file(path), window)
 
     return Source(
         class_names=layout.class_names,
@@ -46,6 +48,7 @@ def open_folder(root):
         read=read,
         decode=decode,
         shuffle_buffer=SHUFFLE_BUFFER,
+        attempt=attempt,
     )
 
 
@@ -83,21 +86,7 @@ def _error(path):
 
 
 def _decode_or_tell(path):
-    """The image of a file and no words, or a black pixel and the words of the error."""
-    try:
-        return decode_file(os.fsdecode(path)), ""
-    except ValueError as error:
-        return np.zeros((1, 1, 3), np.uint8), str(error)
-
-
-def _open(path):
-    """An image file, opened and not yet decoded."""
-    from PIL import Image
-
-    try:
-        return Image.open(tf.io.gfile.GFile(path, "rb") if is_remote(path) else path)
-    except Exception as error:  # Pillow's readers raise whatever a damaged file makes them
-        raise _undecodable(path, error) from error
+    return decoding.decode_or_tell(decode_file, os.fsdecode(path))
 
 
 def decode_file(path, upright=True):
@@ -108,40 +97,19 @@ def decode_file(path, upright=True):
     Raises:
         ValueError: that names the file, if it cannot be decoded.
     """
-    from PIL import ImageOps
-
-    with _open(path) as image:
-        try:
-            return _rgb(ImageOps.exif_transpose(image) if upright else image)
-        except Exception as error:  # as above
-            raise _undecodable(path, error) from error
+    return decoding.pixels(_readable(path), path, upright)
 
 
-def _rgb(image):
-    """A Pillow image of any mode as a uint8 array of shape (height, width, 3)."""
-    from PIL import Image
-
-    if image.mode.startswith("I"):
-        deep = np.asarray(image, np.float32)
-        image = Image.fromarray(np.round(deep / 257).clip(0, 255).astype(np.uint8))
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(white, image)
-    return np.asarray(image.convert("RGB"))
-
-
-def _undecodable(path, error):
-    reason = f"{type(error).__name__}: {file_error(error, path)}"
-    return ValueError(
-        f"Expected an image file that can be decoded. Received: undecodable {path} ({reason})"
-    )
+def _readable(path):
+    """What Pillow reads an image from: its path, or a file at an address that it does not know."""
+    return tf.io.gfile.GFile(path, "rb") if is_remote(path) else path
 
 
 def _shared_size(paths):
-    """The (height, width) of all images, in pixels, from the heads of their files."""
+    """The (height, width) that images share, in pixels, from the heads of some of their files."""
+    chosen = np.unique(np.linspace(0, len(paths) - 1, MEASURED).astype(int))
     first = None
-    for path in tqdm(paths, "Reading image sizes", delay=1, disable=None, unit="image"):
+    for path in paths[chosen]:
         size = _size(path)
         first = first or (size, path)
         if size != first[0]:
@@ -154,9 +122,10 @@ def _shared_size(paths):
 
 
 def _size(path):
-    with _open(path) as image:
-        try:
-            sideways = image.getexif().get(0x0112, 1) >= 5
-        except Exception as error:  # as above; of a PNG the orientation may follow the image
-            raise _undecodable(path, error) from error
+    from PIL import Image
+
+    file = _readable(path)
+    with decoding.explained(file, path), Image.open(file) as image:
+        # Of a PNG the orientation may follow the image, which may be damaged.
+        sideways = image.getexif().get(0x0112, 1) >= 5
         return image.size if sideways else image.size[::-1]

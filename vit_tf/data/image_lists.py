@@ -78,6 +78,7 @@ def select_classes(source, classes):
         labels=lambda split: part(split)[1],
         image_size=lambda split, indices: source.image_size(split, part(split)[0][indices]),
         read=read,
+        read_shuffled=None,
     )
 
 

@@ -3,21 +3,24 @@
 import numbers
 import os
 
-import numpy as np
-import tensorflow as tf
-
-from vit_tf.batches import remakable, remakable_batches
 from vit_tf.data.digits import open_digits
 from vit_tf.data.folder import open_folder
+from vit_tf.data.framing import AREA
 from vit_tf.data.image_lists import select_classes
+from vit_tf.data.reading import read_batches
 from vit_tf.data.shapes import open_shapes
-from vit_tf.data.source import SPLITS, Description, check_splits, partition, with_all
+from vit_tf.data.source import (
+    SPLITS,
+    Description,
+    check_splits,
+    partition,
+    share_of,
+    with_all,
+)
 from vit_tf.data.tfds import is_tfds_name, open_tfds
 from vit_tf.files import is_remote
 from vit_tf.names import unknown_name
 from vit_tf.preprocessing import Preprocessing
-
-CACHE_BYTES = 2**30
 
 
 def load(
@@ -33,13 +36,16 @@ def load(
     drop_remainder=False,
     preprocessing=None,
     classes=None,
+    random_resized_crop=None,
+    share=None,
 ):
     """Loads an image classification data set as batches of images in [-1, 1] and labels.
 
     The train split is shuffled anew in each epoch, in an order that depends on the seed alone, and
     so that equal seeds give equal epochs; the others keep their order. (Splits too large to cache
     are shuffled within 10,000 examples if they come from TFDS.) Splits of up to 1 GiB are decoded
-    once and kept in memory; larger ones are streamed.
+    once and kept in memory, as bytes where their images share a size; larger ones are streamed.
+    Nothing is decoded before the first batch is asked for.
 
     A folder holds `class/*.jpg` or `{train,validation,test}/class/*.jpg`, where `training`, `val`,
     `valid` and `testing` will do, in any case. **Without folders of splits one fifth of each class,
@@ -67,10 +73,17 @@ def load(
             it.
         data_dir: where TFDS keeps its data; its default if None.
         drop_remainder: whether every split leaves out a last batch that is not full.
-        preprocessing: what a model expects, its `model.preprocessing`: size, interpolation, mean
-            and std take the place of `image_size` and of [-1, 1].
+        preprocessing: what a model expects, its `model.preprocessing`: size, interpolation, crop,
+            mean and std take the place of `image_size` and of [-1, 1].
         classes: names of the classes to keep, whose order gives their labels, such as those that
             `read_class_list` finds in a file; all if None.
+        random_resized_crop: of the train split, another part of every image in each epoch, resized
+            (Szegedy et al. 2014, as torchvision's RandomResizedCrop): the range of the share of its
+            area that is shown, such as (0.05, 1.0), or True for (0.08, 1.0), at aspect ratios
+            from 3/4 to 4/3. JPEG is decoded no further than it is shown.
+        share: (worker, workers), of several processes that read one data set: the part of every
+            split that this one reads and decodes, and no other does. All parts are as large, but
+            for one example; a batch is of this part.
 
     Returns:
         Tuple of `tf.data.Dataset`, one per split, of (images, labels): float32 of shape (example,
@@ -90,17 +103,23 @@ def load(
         raise ValueError(
             f"Expected validation to be in [0, 1). Received: validation={validation!r}"
         )
+    area = _checked_area(random_resized_crop)
     source = with_all(select_classes(open_source(name, data_dir), classes))
     chosen = partition(source, splits, validation, take, seed)
+    if share is not None:
+        together = source.read_shuffled is not None
+        chosen = {s: (of, share_of(part, share, together)) for s, (of, part) in chosen.items()}
     _check_full_batch(chosen, batch_size, drop_remainder)
-    sizes = {split: tuple(size or source.image_size(*where)) for split, where in chosen.items()}
-    seeds = {"train": seed}
+    drawn = {"train": {"seed": seed, "area": area}}
     loaded = tuple(
-        make_batches(
-            read_examples(source, *where, sizes[split], seeds.get(split), preprocessing),
+        read_batches(
+            source,
+            *where,
+            size,
             batch_size,
-            drop_remainder,
-            preprocessing,
+            drop_remainder=drop_remainder,
+            preprocessing=preprocessing,
+            **drawn.get(split, {}),
         )
         for split, where in chosen.items()
     )
@@ -153,86 +172,17 @@ def _is_path(name):
     return os.path.isdir(place) and not is_tfds_name(name)
 
 
-def read_examples(source, split, indices, size, seed, preprocessing=None):
-    """Examples of a split, (image in [0, 255], label, problem), shuffled if there is a seed.
-
-    Problems travel as words, since a cache whose input fails drops that example for good.
-
-    Args:
-        source: `Source`.
-        split: split of the source.
-        indices: sorted int array of shape (example,).
-        size: (height, width) in pixels.
-        seed: int, or None to keep the order.
-        preprocessing: the `Preprocessing` that names the interpolation; None means bilinear.
-    """
-    method = preprocessing.interpolation if preprocessing else "bilinear"
-
-    def prepare(item, label):
-        image, problem = source.decode(item)
-        return resize_image(image, size, method), tf.cast(label, tf.int32), problem
-
-    def shuffle(examples, buffer):
-        return examples if seed is None else examples.shuffle(buffer, seed=seed)
-
-    examples = source.read(split, indices)
-    if len(indices) * size[0] * size[1] * 3 * 4 <= CACHE_BYTES:
-        examples = examples.map(prepare, num_parallel_calls=tf.data.AUTOTUNE).cache()
-        return shuffle(examples, len(indices))
-    examples = shuffle(examples, min(len(indices), source.shuffle_buffer))
-    # Items that a resumed run skips are not decoded: their order is that of the shuffle.
-    return remakable(
-        lambda items: items.map(prepare, num_parallel_calls=tf.data.AUTOTUNE), examples
-    )
-
-
-def make_batches(examples, batch_size, drop_remainder, preprocessing=None):
-    """Batches of (images, labels), normalised, from what `read_examples` returns."""
-    options = tf.data.Options()
-    # Workers share one seed, so each can take its part of every batch; files may be too few.
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-
-    def make(examples, full):
-        batches = examples.batch(batch_size, drop_remainder=drop_remainder or full)
-        batches = batches.map(_normalizer(preprocessing), num_parallel_calls=tf.data.AUTOTUNE)
-        return batches.with_options(options).prefetch(tf.data.AUTOTUNE)
-
-    return remakable_batches(make, examples, batch_size)
-
-
-def resize_image(image, size, method):
-    """Images of shape (..., height, width, channel) with values in [0, 255], in another size."""
-    if tuple(image.shape[-3:-1]) == size:
-        return image
-    resized = tf.image.resize(image, size, method=method, antialias=True)
-    # The weights add up to one only to rounding, and the bicubic ones overshoot.
-    return tf.clip_by_value(resized, 0.0, 255.0)
-
-
-def _normalizer(preprocessing):
-    """A function of (images in [0, 255], labels, problems) to (RGB images, labels)."""
-
-    def normalize(images, labels, problems):
-        words = tf.strings.strip(tf.strings.reduce_join(problems, separator=" "))
-        with tf.control_dependencies([tf.debugging.Assert(words == "", [words])]):
-            images = tf.cast(images, tf.float32)
-        images = tf.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else images
-        return scale_values(images, preprocessing), labels
-
-    return normalize
-
-
-def scale_values(images, preprocessing=None):
-    """Float32 images with values in [0, 255] as a model expects them, an array or a tensor.
-
-    `image / (255 std) - mean / std`, which is `image / 127.5 - 1` unless there is a preprocessing,
-    of which the channels may be in another order.
-    """
-    if preprocessing and preprocessing.channel_order == "bgr":
-        images = images[..., ::-1]
-    mean, std = (preprocessing.mean, preprocessing.std) if preprocessing else (0.5, 0.5)
-    mean, std = np.array(mean), np.array(std)
-    return images / np.float32(255 * std) - np.float32(mean / std)
+def _checked_area(area):
+    """The range of a random crop's share of an image's area, or None."""
+    if area is None or area is False:
+        return None
+    least, most = AREA if area is True else area
+    if not 0 < least <= most <= 1:
+        raise ValueError(
+            "Expected random_resized_crop to be None, True or a range of shares of the area within "
+            f"(0, 1]. Received: random_resized_crop={area!r}"
+        )
+    return float(least), float(most)
 
 
 def _checked_take(take, splits):

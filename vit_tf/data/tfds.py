@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.data import decoding
 from vit_tf.data.source import Source
 from vit_tf.names import listed, unknown_name
 
@@ -55,16 +56,26 @@ def open_tfds(name, data_dir=None):
         batches = examples.map(lambda example: example[label_key]).batch(4096)
         return np.concatenate(list(batches.as_numpy_iterator()))
 
-    def read(split, indices):
-        first, last = int(indices[0]), int(indices[-1]) + 1
+    def open_range(split, first, last, config, shuffle_files=False):
         examples = builder.as_dataset(
             split=f"{split}[{first}:{last}]",
             decoders={image_key: tfds.decode.SkipDecoding()},
             read_config=config,
+            shuffle_files=shuffle_files,
         )
-        if len(indices) < last - first:
-            examples = _keep(examples, indices - first)
         return examples.map(lambda example: (example[image_key], example[label_key]))
+
+    def read(split, indices):
+        first, last = int(indices[0]), int(indices[-1]) + 1
+        examples = open_range(split, first, last, config)
+        return examples if len(indices) == last - first else _keep(examples, indices - first)
+
+    def read_shuffled(split, indices, seed):
+        shuffled = tfds.ReadConfig(
+            shuffle_seed=seed, shuffle_reshuffle_each_iteration=True, try_autocache=False
+        )
+        shuffled.options.deterministic = True
+        return open_range(split, int(indices[0]), int(indices[-1]) + 1, shuffled, True)
 
     def image_size(split, indices):
         if None in features[image_key].shape[:2]:
@@ -74,15 +85,46 @@ def open_tfds(name, data_dir=None):
             )
         return features[image_key].shape[:2]
 
+    decoders = _decoders(features[image_key], name)
     return Source(
         class_names=tuple(features[label_key].names),
         num_examples={split: info.num_examples for split, info in builder.info.splits.items()},
         labels=labels,
         image_size=image_size,
         read=read,
-        decode=lambda encoded: (_rgb_or_grey(decode_image(features[image_key], encoded)), ""),
         shuffle_buffer=SHUFFLE_BUFFER,
+        read_shuffled=read_shuffled,
+        **decoders,
     )
+
+
+def _decoders(feature, name):
+    """The arguments `decode` and `attempt` of a `Source` for an Image feature."""
+    if not _is_rgb(feature):
+        return {"decode": lambda encoded: (_rgb_or_grey(decode_image(feature, encoded)), "")}
+
+    def read(contents):
+        return decoding.pixels(contents, f"image of {name}", upright=False)
+
+    def decode(encoded):
+        told = functools.partial(decoding.decode_or_tell, read)
+        image, problem = tf.numpy_function(told, [encoded], (tf.uint8, tf.string))
+        problem = tf.ensure_shape(problem, ())
+        if None in feature.shape:
+            return tf.ensure_shape(image, (None, None, 3)), problem
+        black = tf.zeros(feature.shape, tf.uint8)
+        image = tf.cond(problem == "", lambda: image, lambda: black)
+        return tf.ensure_shape(image, feature.shape), problem
+
+    def attempt(encoded, window):
+        image = decoding.decode(encoded, window, upright=False)
+        return image if window else tf.ensure_shape(image, feature.shape)
+
+    return {"decode": decode, "attempt": attempt}
+
+
+def _is_rgb(feature):
+    return feature.dtype == np.uint8 and len(feature.shape) == 3 and feature.shape[-1] == 3
 
 
 def _builder(name, data_dir):
@@ -222,12 +264,13 @@ def decode_image(feature, encoded):
         feature: `tfds.features.Image`.
         encoded: string tensor, the content of a file.
     """
-    channels = feature.shape[-1]
-    if feature.dtype != np.uint8 or len(feature.shape) != 3 or channels not in (1, 3):
+    if _is_rgb(feature):
+        return tf.ensure_shape(decoding.decode(encoded, upright=False), feature.shape)
+    if feature.dtype != np.uint8 or len(feature.shape) != 3 or feature.shape[-1] != 1:
         return feature.decode_example(encoded)
     image = tf.cond(
         tf.io.is_jpeg(encoded),
-        lambda: tf.io.decode_jpeg(encoded, channels, dct_method="INTEGER_ACCURATE"),
+        lambda: tf.io.decode_jpeg(encoded, 1, **decoding.EXACT),
         lambda: feature.decode_example(encoded),
     )
     return tf.ensure_shape(image, feature.shape)

@@ -115,7 +115,7 @@ def open_subject(model, images, *, name, preprocessing, image_size, told, option
             f"Received: image_size={image_size}"
         )
     pictures, names = read_images(images)
-    resize = Preprocessing(tuple(size), interpolation=expects.interpolation)
+    resize = Preprocessing(tuple(size), interpolation=expects.interpolation, crop=expects.crop)
     batch = np.stack([resize(picture) for picture in pictures])
     under_study, _ = study_model(opened, _probes(batch))[:2]
     inside = opened if opened.is_foreign and opened.is_keras else None

@@ -75,8 +75,28 @@ def test_a_name_tells_the_preprocessing(monkeypatch):
     assert fetch(DEIT) == (path, CHECKPOINTS[DEIT])
     model = vit_tf.load_pretrained(DEIT, num_heads=layouts.HEADS)
     assert (model.preprocessing.mean, model.preprocessing.std) == tuple(IMAGENET.values())
+    assert model.preprocessing.crop == 0.9
     model = vit_tf.load_pretrained(path, num_heads=layouts.HEADS)
     assert model.preprocessing.mean == (0.5, 0.5, 0.5)
+    assert model.preprocessing.crop is None
+
+
+def test_crops_are_those_of_the_published_evaluations():
+    """Of timm's files its `crop_pct`, of OpenAI's that of `clip.load`; Google's are squeezed."""
+    crops = {
+        VIT: None,
+        "bit_models/BiT-M-R50x1-ILSVRC2012": None,
+        "timm/vit_base_patch16_224.augreg_in21k_ft_in1k": 0.9,
+        "timm/vit_base_patch16_384.augreg_in21k_ft_in1k": 1.0,
+        "timm/deit_base_patch16_384.fb_in1k": 1.0,
+        "timm/vit_base_patch16_224.dino": 0.9,
+        "timm/vit_base_patch16_clip_224.openai": 1.0,
+        "timm/beit_large_patch16_512.in22k_ft_in22k_in1k": 1.0,
+        "timm/beitv2_base_patch16_224.in1k_ft_in1k": 0.9,
+        "timm/beitv2_large_patch16_224.in1k_ft_in1k": 0.95,
+        "timm/beitv2_large_patch16_224.in1k_ft_in22k": 0.9,
+    }
+    assert {name: CHECKPOINTS[name].crop for name in crops} == crops
 
 
 def test_without_a_network_the_file_is_named(home, monkeypatch):

@@ -15,6 +15,7 @@ from sklearn.datasets import load_digits
 
 from vit_tf import data
 from vit_tf.data import source
+from vit_tf.data.augmentation import random_erasing
 from vit_tf.data.rand_augment import make_rand_augment
 
 TFDS = SHARED / "tfds"
@@ -118,7 +119,7 @@ def test_batches_and_their_number():
 
 def test_splits_too_large_to_cache_are_the_same(monkeypatch):
     cached = data.load("digits", image_size=12)
-    monkeypatch.setattr("vit_tf.data.pipeline.CACHE_BYTES", 0)
+    monkeypatch.setattr("vit_tf.data.reading.CACHE_BYTES", 0)
     streamed = data.load("digits", image_size=12)
     assert hashes(cached[1]) == hashes(streamed[1])
     assert [hashes(cached[0]) for _ in range(2)] == [hashes(streamed[0]) for _ in range(2)]
@@ -358,7 +359,7 @@ def test_images_that_differ_in_size(tmp_path, rng):
     assert arrays(train)[0].shape[1:] == (4, 3, 3)
 
 
-def test_damaged_images_are_named_ahead(tmp_path, rng):
+def test_damaged_images_are_listed_when_asked_for(tmp_path, rng):
     root = flat_folder(tmp_path, rng, (5, 5))
     write(root / "ape" / "cut.jpg", rng.integers(0, 256, (64, 64, 3)))
     whole = (root / "ape" / "cut.jpg").read_bytes()
@@ -371,8 +372,8 @@ def test_damaged_images_are_named_ahead(tmp_path, rng):
     for name in ("cut.jpg", "empty.png", "text.png"):
         assert str(error.value).count(name) == 1
     assert "np.str_" not in str(error.value)
-    with pytest.raises(ValueError, match="undecodable"):
-        data.load(root, image_size=8)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="undecodable"):
+        [arrays(dataset) for dataset in data.load(root, image_size=8)]
 
 
 def test_ten_damaged_images_are_named_and_the_others_counted(tmp_path, rng):
@@ -384,8 +385,7 @@ def test_ten_damaged_images_are_named_and_the_others_counted(tmp_path, rng):
     assert str(error.value).count("/bee/text") == 10
 
 
-def test_damaged_images_are_named_when_met(tmp_path, rng, monkeypatch):
-    monkeypatch.setattr("vit_tf.data.folder.CHECK_AT_MOST", 0)
+def test_damaged_images_are_named_when_met(tmp_path, rng):
     root = flat_folder(tmp_path, rng, (5, 5))
     (root / "ape" / "03.png").write_bytes((root / "ape" / "03.png").read_bytes()[:60])
     train = data.load(root, image_size=8, splits=("train", "test"))
@@ -561,6 +561,25 @@ def test_flip_mirrors_half_of_the_images(rng):
     assert (np.array(mirrored) ^ same).all() and 70 < sum(mirrored) < 130
 
 
+def test_erased_rectangles_are_those_of_torchvision(rng):
+    images = rng.uniform(0.1, 1, (3000, 20, 30, 1)).astype(np.float32)
+    erased = random_erasing(images, 0.4, tf.constant([1, 2])).numpy() == 0
+    np.testing.assert_array_equal(
+        random_erasing(images, 0.4, tf.constant([1, 2]))[~erased], images[~erased]
+    )
+    chosen = erased[..., 0][erased.any(axis=(1, 2, 3))]
+    np.testing.assert_allclose(len(chosen) / 3000, 0.4, atol=0.03)
+    rows, columns = chosen.any(axis=2), chosen.any(axis=1)
+    np.testing.assert_array_equal(chosen, rows[:, :, None] & columns[:, None])
+    height, width = rows.sum(axis=1), columns.sum(axis=1)
+    assert all((np.diff(side.astype(int), prepend=0) == 1).sum() == 1 for side in rows)
+    assert height.max() < 20 and width.max() < 30
+    share = height * width / 600
+    np.testing.assert_allclose(share.mean(), (0.02 + 0.33) / 2, atol=0.03)
+    assert (height / width).min() > 0.2 and (height / width).max() < 5
+    assert rows[:, 0].any() and rows[:, -1].any() and columns[:, 0].any() and columns[:, -1].any()
+
+
 def test_seeded_augmentations_repeat(rng):
     def epochs(seed, **settings):
         augmented = data.augment(
@@ -569,6 +588,7 @@ def test_seeded_augmentations_repeat(rng):
         return [hashes(augmented) for _ in range(2)]
 
     every = [{"shift": 2, "flip": True}, {"mixup": 0.3}, {"cutmix": 1.0}, {"rand_augment": 0.5}]
+    every.append({"erase": 0.5})
     for settings in (*every, {"mixup": 0.3, "cutmix": 1.0, "shift": 1}):
         first = epochs(0, **settings)
         assert first == epochs(0, **settings) == epochs(0, **settings) != epochs(1, **settings)
@@ -618,6 +638,7 @@ def test_labels_out_of_range():
     [
         ({"mixup": -0.1}, "mixup to be at least 0. Received: mixup=-0.1"),
         ({"cutmix": -1}, "cutmix to be at least 0"),
+        ({"erase": 1.5}, r"erase to be in \[0, 1\]. Received: erase=1.5"),
         ({"shift": 8}, "shift to be at least 0 and smaller than the images. Received: shift=8"),
     ],
 )

@@ -106,6 +106,29 @@ def test_a_jpeg_is_the_same_through_tfds_and_through_a_folder(photos, tmp_path):
         assert [order[image.tobytes()] for image in expected] == [0, 1] * 6
 
 
+def test_several_files_are_read_at_once_in_an_order_of_the_seed(photos, tmp_path, monkeypatch):
+    """Examples too many for the shuffle's buffer change places by their files."""
+    from vit_tf.data import reading
+    from vit_tf.data import tfds as module
+
+    builder, files = photos
+    config = tfds.download.DownloadConfig(num_shards=4)
+    builder(data_dir=tmp_path).download_and_prepare(download_config=config)
+    monkeypatch.setattr(reading, "CACHE_BYTES", 0)
+    monkeypatch.setattr(module, "SHUFFLE_BUFFER", 1)
+    order = {by_pillow(content).tobytes(): number for number, content in enumerate(files)}
+
+    def epochs(seed):
+        settings = {"data_dir": tmp_path, "splits": ("train",), "seed": seed, "batch_size": 5}
+        [dataset] = data.load("tiny_photos", **settings)
+        images = [np.rint((arrays(dataset)[0] + 1) * 127.5).astype(np.uint8) for _ in range(3)]
+        return [[order[image.tobytes()] for image in epoch] for epoch in images]
+
+    first = epochs(0)
+    assert all(sorted(epoch) == list(range(12)) for epoch in first)
+    assert first == epochs(0) and len({tuple(epoch) for epoch in first + epochs(1)}) > 3
+
+
 def no_route(url, **kwargs):
     raise requests.exceptions.ConnectionError(f"no route to {url}")
 

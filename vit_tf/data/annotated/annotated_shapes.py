@@ -4,13 +4,8 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.data.annotated.scenes import KINDS, random_motion
-from vit_tf.data.pipeline import (
-    check_number,
-    checked_size,
-    make_batches,
-    open_source,
-    read_examples,
-)
+from vit_tf.data.pipeline import check_number, checked_size, open_source
+from vit_tf.data.reading import read_batches
 from vit_tf.data.shapes import FIRST, SIDE, numbered_scene
 from vit_tf.data.source import partition
 
@@ -88,8 +83,8 @@ def _masked(found, masks, labels, batch_size):
 
 def _read(source, split, indices, size, preprocessing):
     """Images and labels, as `load` gives them, of examples at sorted indices of a split."""
-    examples = read_examples(source, split, indices, size, None, preprocessing)
-    batches = make_batches(examples, BATCH_SIZE, False, preprocessing)
+    plain = preprocessing and preprocessing.squeezed()
+    batches = read_batches(source, split, indices, size, BATCH_SIZE, preprocessing=plain)
     images, labels = zip(*batches.as_numpy_iterator(), strict=True)
     return np.concatenate(images), np.concatenate(labels)
 

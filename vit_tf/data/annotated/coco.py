@@ -13,7 +13,8 @@ from vit_tf.data.annotated.coco_annotations import (
     read_annotations,
 )
 from vit_tf.data.folder import decode_file
-from vit_tf.data.pipeline import check_number, checked_size, make_batches, read_examples
+from vit_tf.data.pipeline import check_number, checked_size
+from vit_tf.data.reading import read_batches
 from vit_tf.data.source import Source, partition
 
 SPLIT = "test"
@@ -69,14 +70,14 @@ def load_coco(
     if take is not None:
         check_number("take", take, 1)
     size = checked_size(image_size, preprocessing)
+    preprocessing = preprocessing and preprocessing.squeezed()
     content = read_annotations(annotations)
     table = annotated_images(content, images, categories)
     source = _source(table, category_names(content))
     takes = {} if take is None else {SPLIT: take}
     _, indices = partition(source, (SPLIT,), 0, takes, seed)[SPLIT]
     size = size or source.image_size(SPLIT, indices)
-    examples = read_examples(source, SPLIT, indices, size, None, preprocessing)
-    batches = make_batches(examples, batch_size, False, preprocessing)
+    batches = read_batches(source, SPLIT, indices, size, batch_size, preprocessing=preprocessing)
     annotate = _annotator(table, size)
     return batches.map(annotate, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 

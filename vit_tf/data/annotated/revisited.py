@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from vit_tf.data.annotated.plain_pickle import load_plain_pickle
 from vit_tf.data.folder import decode_file
-from vit_tf.data.pipeline import check_number, checked_size, make_batches, read_examples
+from vit_tf.data.pipeline import check_number, checked_size
+from vit_tf.data.reading import read_batches
 from vit_tf.data.source import Source
 from vit_tf.names import choose
 
@@ -54,6 +55,7 @@ def load_revisited(
     choose("name", name, dict.fromkeys(NAMES))
     check_number("batch_size", batch_size, 1)
     size = checked_size(image_size, preprocessing)
+    preprocessing = preprocessing and preprocessing.squeezed()
     if size is None:
         raise ValueError(
             "Expected image_size or preprocessing, for images that differ in size. "
@@ -141,8 +143,7 @@ def _batches(paths, boxes, size, batch_size, preprocessing):
         shuffle_buffer=len(paths),
     )
     numbers = np.arange(len(paths), dtype=np.int32)
-    examples = read_examples(source, "test", numbers, size, None, preprocessing)
-    return make_batches(examples, batch_size, False, preprocessing)
+    return read_batches(source, "test", numbers, size, batch_size, preprocessing=preprocessing)
 
 
 def _decode_or_tell(path, box):

@@ -1,0 +1,213 @@
+"""What is read, decoded and kept: random resized crops, caches, and nothing ahead of its time."""
+
+import io
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_folders import arrays, flat_folder, write
+from paths import SHARED
+from PIL import Image
+
+from vit_tf import Preprocessing, data
+from vit_tf.data import decoding, framing, reading
+
+
+def smooth(rng, size=(45, 63)):
+    return Image.fromarray(rng.integers(0, 256, (6, 8, 3), np.uint8)).resize(size, Image.BICUBIC)
+
+
+@pytest.fixture
+def photos(tmp_path, rng):
+    """A folder of 12 JPEG photographs that differ in size, all of them in the train split."""
+    for number in range(12):
+        path = tmp_path / "photos" / "train" / ("ape", "bee")[number % 2] / f"{number:02}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        smooth(rng, (40 + number, 60 - 2 * number)).save(path, quality=90)
+    return tmp_path / "photos"
+
+
+@pytest.fixture(params=[True, False], ids=["cached", "streamed"])
+def cache(request, monkeypatch):
+    if not request.param:
+        monkeypatch.setattr(reading, "CACHE_BYTES", 0)
+    return request.param
+
+
+def train(name, **settings):
+    return data.load(name, splits=("train",), **{"batch_size": 4} | settings)[0]
+
+
+def test_random_resized_crops_show_what_was_drawn(photos, monkeypatch):
+    """Every pixel against Pillow, which resizes the very windows that were drawn."""
+    windows = {}
+    draw = framing.random_window
+
+    def record(height, width, sides, place):
+        window = draw(height, width, sides, place)
+        keep = lambda h, w, box: windows.update({(int(h), int(w)): box.tolist()})  # noqa: E731
+        tf.numpy_function(keep, [height, width, window], [])
+        return window
+
+    monkeypatch.setattr(reading, "random_window", record)
+    images, labels = arrays(train(photos, image_size=(16, 20), random_resized_crop=(0.2, 0.9)))
+    assert len(windows) == len(images) == 12
+    expected = []
+    for path in photos.rglob("*.jpg"):
+        pixels = np.asarray(Image.open(path)).astype(np.float32)
+        top, left, height, width = windows[pixels.shape[:2]]
+        assert 0.1 < height * width / pixels[..., 0].size < 1
+        part = np.moveaxis(pixels[top : top + height, left : left + width], -1, 0)
+        parts = [Image.fromarray(c).resize((20, 16), Image.Resampling.BILINEAR) for c in part]
+        expected.append((path.parent.name == "bee", np.stack(parts, axis=-1) / 127.5 - 1))
+    for image, label in zip(images, labels, strict=True):
+        differences = [np.abs(image - other).max() for of, other in expected if of == label]
+        assert min(differences) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["digits", "photos"])
+def test_random_resized_crops_follow_the_seed_and_change_with_the_epoch(photos, name):
+    """Of images that are kept in memory, and of those that are decoded in each epoch."""
+
+    def epochs(seed):
+        settings = {"image_size": 8, "seed": seed, "random_resized_crop": True, "take": 10}
+        dataset = train(photos if name == "photos" else name, **settings)
+        return [{image.tobytes() for image in arrays(dataset)[0]} for _ in range(2)]
+
+    first, other = epochs(0), epochs(1)
+    assert first == epochs(0)
+    assert not first[0] & first[1] and not first[0] & other[0]
+
+
+def test_only_the_train_split_is_cropped_at_random():
+    settings = {"image_size": 8, "splits": ("train", "validation", "test"), "take": 20}
+    plain = [arrays(dataset)[0] for dataset in data.load("digits", **settings)]
+    cropped = data.load("digits", random_resized_crop=True, **settings)
+    cropped = [arrays(dataset)[0] for dataset in cropped]
+    assert not np.array_equal(plain[0], cropped[0])
+    for one, other in zip(plain[1:], cropped[1:], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("wrong", [(0, 1), (0.5, 1.2), (0.9, 0.5)])
+def test_areas_out_of_range(wrong):
+    with pytest.raises(ValueError, match=r"random_resized_crop to be .* Received: .*\("):
+        data.load("digits", random_resized_crop=wrong)
+
+
+def test_a_preprocessing_crops_the_centre(photos, cache):
+    chosen = Preprocessing((16, 16), crop=0.8)
+    [dataset] = data.load(photos, splits=("train",), preprocessing=chosen)
+    images, _ = arrays(dataset)
+    expected = []
+    for path in photos.rglob("*.jpg"):
+        expected.append(chosen(np.asarray(Image.open(path))))
+        squeezed = Preprocessing((16, 16))(np.asarray(Image.open(path)))
+        assert np.abs(expected[-1] - squeezed).max() > 0.1
+    for image in images:
+        assert min(np.abs(image - other).max() for other in expected) < 1e-5
+
+
+def test_nothing_is_decoded_ahead_and_every_image_once_an_epoch(photos, monkeypatch, cache):
+    decoded = []
+
+    def count(contents, *args, **kwargs):
+        tf.numpy_function(lambda c: decoded.append(c), [contents], [])
+        return decode(contents, *args, **kwargs)
+
+    decode = decoding.decode
+    monkeypatch.setattr(decoding, "decode", count)
+    dataset = train(photos, image_size=16)
+    assert len(dataset) == 3 and not decoded
+    for epoch in (1, 2):
+        arrays(dataset)
+        assert len(decoded) == (12 if cache else 12 * epoch)
+    files = sorted(path.read_bytes() for path in photos.rglob("*.jpg"))
+    assert sorted(decoded[:12]) == files
+
+
+def test_images_of_one_size_stay_bytes_in_the_cache(tmp_path, rng, monkeypatch):
+    kept = []
+    cached = reading._cached
+
+    def record(*args):
+        kept.append(cached(*args).element_spec[0])
+        return cached(*args)
+
+    monkeypatch.setattr(reading, "_cached", record)
+    root = flat_folder(tmp_path / "small", rng)
+    for settings in ({}, {"image_size": (9, 8)}):
+        arrays(data.load(root, **settings)[0])
+    assert [spec.dtype for spec in kept] == [tf.uint8] * 2 + [tf.float32] * 2
+    assert kept[0].shape == (6, 5, 3) and kept[2].shape == (9, 8, 3)
+
+
+def test_a_later_image_of_another_size_is_told(tmp_path, rng, monkeypatch, cache):
+    monkeypatch.setattr("vit_tf.data.folder.MEASURED", 1)
+    root = flat_folder(tmp_path, rng, (3, 3))
+    write(root / "bee" / "wide.png", rng.integers(0, 256, (6, 9, 3)))
+    train, test = data.load(root)
+    message = r"image_size to be given.*of shape \(6, 5, 3\) and of \(6, 9, 3\)"
+    for _ in range(2):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            [arrays(dataset) for dataset in (train, test)]
+
+
+def test_one_damaged_image_does_not_change_the_others(photos, cache):
+    """Its batch is decoded again, and stops the iteration where it did not before."""
+    whole = [image.tobytes() for image in arrays(train(photos, image_size=16))[0]]
+    victim = sorted(photos.rglob("*.jpg"))[0]
+    content = victim.read_bytes()
+    victim.write_bytes(content[: len(content) // 2])
+    found = []
+    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"undecodable {victim} \(OSError"):
+        for images, _ in train(photos, image_size=16).as_numpy_iterator():
+            found += [image.tobytes() for image in images]
+    assert found == whole[: len(found)]
+    file = io.BytesIO()
+    Image.open(io.BytesIO(content)).save(file, "BMP")
+    victim.write_bytes(file.getvalue())  # under a name that does not fit
+    assert [image.tobytes() for image in arrays(train(photos, image_size=16))[0]] == whole
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("name", ["photos", "digits"])
+def test_shares_are_the_whole_and_each_worker_decodes_its_own(photos, monkeypatch, name, workers):
+    decoded = []
+
+    def count(contents, *args, **kwargs):
+        tf.numpy_function(lambda c: decoded.append(c), [contents], [])
+        return decode(contents, *args, **kwargs)
+
+    decode = decoding.decode
+    monkeypatch.setattr(decoding, "decode", count)
+    settings = {"image_size": 8, "take": 11, "seed": 3}
+    name = photos if name == "photos" else name
+    whole = {image.tobytes() for image in arrays(train(name, **settings))[0]}
+    decoded.clear()
+    parts = [train(name, share=(n, workers), **settings) for n in range(workers)]
+    epochs = [[[i.tobytes() for i in arrays(part)[0]] for part in parts] for _ in range(2)]
+    for epoch in epochs:
+        found = [image for part in epoch for image in part]
+        assert len(found) == len(whole) == 11 and set(found) == whole
+    assert {len(part) for part in epochs[0]} == {11 // workers, -(-11 // workers)}
+    assert epochs[0] != epochs[1]
+    assert len(decoded) == (11 if name == photos else 0)
+
+
+@pytest.mark.parametrize("share", [(2, 2), (-1, 2), (0, 20)])
+def test_shares_out_of_range(share):
+    with pytest.raises(ValueError, match=r"share to be \(worker, workers\)"):
+        data.load("digits", take=11, share=share)
+
+
+@pytest.mark.skipif(not (SHARED / "tfds" / "cifar10").is_dir(), reason="no CIFAR-10")
+def test_shares_of_one_file_are_runs_of_its_examples():
+    """CIFAR-10 is one file, of which the parts of three workers make up the whole."""
+    settings = {"data_dir": SHARED / "tfds", "splits": ("test",), "batch_size": 500}
+    *parts, whole = [
+        arrays(data.load("cifar10", share=share, **settings)[0])[1]
+        for share in ((0, 3), (1, 3), (2, 3), (0, 1))
+    ]
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+    assert [len(part) for part in parts] == [3334, 3333, 3333]
