@@ -134,7 +134,7 @@ class Preprocessing:
             ValueError: for another shape or values outside [0, 255].
         """
         # Only here, since TensorFlow is not needed to tell what a model expects.
-        from vit_tf.data.framing import resize_image
+        from vit_tf.data.images.framing import resize_image
         from vit_tf.data.reading import scale_values
 
         images, channels = np.asarray(images), len(self.mean)

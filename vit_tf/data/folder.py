@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
-from vit_tf.data import decoding
+from vit_tf.data.images import decoding
 from vit_tf.data.layouts.scanning import scan
 from vit_tf.data.source import Computed, Source
 from vit_tf.files import is_remote

@@ -5,8 +5,8 @@ import os
 
 from vit_tf.data.digits import open_digits
 from vit_tf.data.folder import open_folder
-from vit_tf.data.framing import AREA
 from vit_tf.data.image_lists import select_classes
+from vit_tf.data.images.framing import AREA
 from vit_tf.data.reading import read_batches
 from vit_tf.data.shapes import open_shapes
 from vit_tf.data.source import (

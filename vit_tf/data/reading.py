@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.batches import remakable, remakable_batches
-from vit_tf.data.decoding import cut
-from vit_tf.data.framing import draw_sides, random_window, resize_image
+from vit_tf.data.images.decoding import cut
+from vit_tf.data.images.framing import draw_sides, random_window, resize_image
 
 CACHE_BYTES = 2**30
 CPUS = os.cpu_count()

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.data import decoding
+from vit_tf.data.images import decoding
 from vit_tf.data.source import Source
 from vit_tf.names import listed, unknown_name
 

@@ -10,7 +10,8 @@ from paths import SHARED
 from PIL import Image
 
 from vit_tf import Preprocessing, data
-from vit_tf.data import decoding, framing, reading
+from vit_tf.data import reading
+from vit_tf.data.images import decoding, framing
 
 
 def smooth(rng, size=(45, 63)):

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageOps
 
-from vit_tf.data import decoding
+from vit_tf.data.images import decoding
 
 
 def photo(rng, size=(45, 63)):

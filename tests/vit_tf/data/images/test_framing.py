@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from vit_tf.data.framing import ASPECT, draw_sides, random_window, resize_image
+from vit_tf.data.images.framing import ASPECT, draw_sides, random_window, resize_image
 
 METHODS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 

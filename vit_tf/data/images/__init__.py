@@ -1,0 +1,1 @@
+"""From encoded images to pixels of the size that is asked for."""
