@@ -70,11 +70,9 @@ class Source:
             (height, width, channel) with values in [0, 255] and 1 or 3 channels, and what is wrong
             with the item, a string tensor that is empty if nothing is.
         shuffle_buffer: number of items that may wait in memory to be shuffled.
-        attempt: function of (item, window) like `decode`, but faster: it returns a part of the
-            image, as `decoding.decode` does, or raises what the graph makes of a damaged item. None
-            where there is none.
-        read_shuffled: function of (split, indices, seed) like `read`, in another order each time,
-            of neighbouring indices, from several files at once. None where there is none.
+        attempt: function of (item, window) like `decode`, but faster, or None: it returns a part of
+            the image, as `decoding.decode` does, or raises what the graph makes of a damaged item.
+        read_shuffled: like `read`, of neighbours and a seed, in another order each time, or None.
     """
 
     class_names: tuple
@@ -149,21 +147,18 @@ def require_labels(source):
 
 
 def share_of(indices, share, together):
-    """The part of sorted indices that one of several workers reads, sorted.
-
-    Parts differ in length by one at most.
+    """The part of sorted indices that one of several workers reads; parts differ by one at most.
 
     Args:
         indices: int array of shape (example,).
         share: (number of the worker from 0, number of workers).
-        together: whether a part is a run of neighbours, which lie in as few files as can be, rather
-            than one of each `workers` of them, which are of all classes if these are in order.
+        together: whether a part is a run of neighbours, which lie in as few files as can be.
 
     Raises:
         ValueError: for other numbers, or fewer examples than workers.
     """
     worker, workers = share
-    if not 0 <= worker < workers or len(indices) < workers:
+    if not 0 <= worker < workers <= len(indices):
         raise ValueError(
             "Expected share to be (worker, workers) with 0 <= worker < workers, of no more workers "
             f"than there are examples. Received: share={tuple(share)}, {len(indices)} examples"

@@ -57,13 +57,12 @@ def decode(contents, window=None, upright=True):
             hard |= tf.strings.regex_full_match(tf.strings.substr(contents, 0, HEAD), TURNED)
         return tf.cond(hard, by_pillow, lambda: _jpeg(contents, shape, window))
 
-    def png():
-        image = tf.io.decode_png(contents, 3)
-        return cut(image, window)
+    def other():
+        plain = tf.strings.regex_full_match(tf.strings.substr(contents, 0, 26), PLAIN_PNG)
+        plain &= ~tf.strings.regex_full_match(contents, UNUSUAL)
+        return tf.cond(plain, lambda: cut(tf.io.decode_png(contents, 3), window), by_pillow)
 
-    plain = tf.strings.regex_full_match(tf.strings.substr(contents, 0, 26), PLAIN_PNG)
-    plain &= ~tf.strings.regex_full_match(contents, UNUSUAL)
-    return tf.cond(tf.io.is_jpeg(contents), jpeg, lambda: tf.cond(plain, png, by_pillow))
+    return tf.cond(tf.io.is_jpeg(contents), jpeg, other)
 
 
 def cut(image, window):
