@@ -5,7 +5,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from vit_tf.files import is_remote
+from vit_tf.remote import is_remote
 from vit_tf.scripts.own_modules import add_imports
 
 # Where each strategy of `vit_tf.distribute` trains.

@@ -4,13 +4,7 @@ import contextlib
 import os
 from pathlib import Path
 
-# What the name of a file begins with while it is written.
-PARTIAL = ".partial-"
-
-
-def is_remote(path):
-    """Whether a path is an address, such as `"gs://bucket/run"`, and not on this machine."""
-    return "://" in os.fspath(path)
+from vit_tf.remote import PARTIAL, is_remote, write_remote
 
 
 def write_whole(path, write):
@@ -24,8 +18,6 @@ def write_whole(path, write):
         write: function of a `pathlib.Path` of the same suffix that writes the file.
     """
     if is_remote(path):
-        from vit_tf.remote import write_remote  # loads TensorFlow
-
         write_remote(path, write)
         return
     path = Path(os.path.abspath(path))

@@ -9,9 +9,14 @@ import shutil
 import tempfile
 from pathlib import Path, PurePosixPath
 
-from vit_tf.files import PARTIAL, is_remote
-
+# What the name of a file begins with while it is written.
+PARTIAL = ".partial-"
 CHUNK = 2**24  # bytes that are copied at a time
+
+
+def is_remote(path):
+    """Whether a path is an address, such as `"gs://bucket/run"`, and not on this machine."""
+    return "://" in os.fspath(path)
 
 
 def as_path(path):

@@ -10,8 +10,8 @@ from tqdm.auto import tqdm
 from vit_tf.data.images import decoding
 from vit_tf.data.layouts.scanning import scan
 from vit_tf.data.source import Computed, Source
-from vit_tf.files import is_remote
 from vit_tf.names import listed
+from vit_tf.remote import is_remote
 
 # Of images that are to share a size so many are measured ahead, and all others when they are met.
 MEASURED = 100

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.data.source import Computed
-from vit_tf.files import is_remote
 from vit_tf.names import file_error, unknown_name
+from vit_tf.remote import is_remote
 
 
 def read_class_list(path):

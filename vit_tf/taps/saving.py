@@ -9,11 +9,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.files import PARTIAL, is_remote
 from vit_tf.image_checks import check_dtype
 from vit_tf.names import as_patterns, match
 from vit_tf.preprocessing import Preprocessing
-from vit_tf.remote import as_path, local_copy
+from vit_tf.remote import PARTIAL, as_path, is_remote, local_copy
 from vit_tf.taps.submodels import FACTS, TapModel, depth_order, submodel
 from vit_tf.tokens import TokenGrid
 

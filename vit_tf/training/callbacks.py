@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.distribute.cluster import of_every_worker
-from vit_tf.files import is_remote, write_whole
+from vit_tf.files import write_whole
+from vit_tf.remote import is_remote
 from vit_tf.training import checkpointing
 
 

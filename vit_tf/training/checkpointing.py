@@ -21,9 +21,9 @@ import zlib
 import numpy as np
 
 from vit_tf.distribute.cluster import is_chief, of_every_worker, wait_for_workers
-from vit_tf.files import PARTIAL, is_remote, write_whole
+from vit_tf.files import write_whole
 from vit_tf.names import file_error
-from vit_tf.remote import as_path
+from vit_tf.remote import PARTIAL, as_path, is_remote
 
 _SHARING = 30  # seconds that a file of one worker may take to appear on another
 _STATE = re.compile(r"epoch-(\d+)(?:-step-(\d+))?\.npz")

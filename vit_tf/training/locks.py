@@ -6,7 +6,7 @@ import os
 import socket
 import time
 
-from vit_tf.files import is_remote
+from vit_tf.remote import is_remote
 
 try:
     import fcntl

@@ -4,7 +4,7 @@ import os
 
 import tensorflow as tf
 
-from vit_tf.files import is_remote
+from vit_tf.remote import is_remote
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
