@@ -30,7 +30,7 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
-from vit_tf.files import is_remote
+from vit_tf.remote import is_remote
 from vit_tf.scripts import common, option_groups, training_options
 from vit_tf.scripts.training_options import SMALL_VIT
 
@@ -97,9 +97,19 @@ def make_model(options, image_shape, num_classes):
     settings = {"image_shape": image_shape, "num_classes": num_classes} | common.given(
         options, names
     )
+    settings |= preprocessing_of(options)
     if options.variant:
         return kind.from_variant(options.variant, **settings)
     return kind(**small | settings)
+
+
+def preprocessing_of(options):
+    """What a recipe of a paper shows of the images it is tested on: dict of `preprocessing`."""
+    if not options.recipe:
+        return {}
+    size = (options.image_size, options.image_size)
+    crop = vit_tf.recipe(options.recipe).crop
+    return {"preprocessing": vit_tf.Preprocessing(size, crop=crop)}
 
 
 def make_recipe(options):
@@ -131,7 +141,7 @@ def make_recorder(options, validation, data):
         options.data,
         data_dir=options.data_dir,
         splits=("train", "validation"),
-        **data | {"take": {"train": few}, "random_resized_crop": None},
+        **data | preprocessing_of(options) | {"take": {"train": few}, "random_resized_crop": None},
     )
     images = validation.unbatch().batch(FORMATION["batch_size"], drop_remainder=True)
     images = images.take(FORMATION["batches"])
@@ -161,7 +171,10 @@ def run(options):
     common.prepare(options)
     data = {"image_size": options.image_size} | common.data_arguments(options)
     splits = vit_tf.data.load(
-        options.data, data_dir=options.data_dir, splits=("train", "validation", "test"), **data
+        options.data,
+        data_dir=options.data_dir,
+        splits=("train", "validation", "test"),
+        **data | preprocessing_of(options),
     )
     known = common.describe_labelled(options)
     shape = tuple(splits[0].element_spec[0].shape[1:])

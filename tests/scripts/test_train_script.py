@@ -29,6 +29,7 @@ def epochs(out):
         return [int(row["epoch"]) for row in csv.DictReader(file)]
 
 
+@pytest.mark.slow
 def test_killed_run_goes_on_where_it_was(tmp_path):
     recipe = f"--epochs {EPOCHS} --batch-size 100 --learning-rate 0.01 --shift 1"
     command = [sys.executable, SCRIPT, *TINY.split(), *recipe.split(), "--out", tmp_path]
@@ -89,3 +90,13 @@ def test_options_reach_the_model(tmp_path):
     assert [unit.filters for unit in bit.units] == [64, 64, 128]
     line = f"--variant Ti/16 --num-layers 1 --out {tmp_path}"
     assert script.make_model(script.parse(line.split()), (16, 16, 3), 2).head.kernel.shape[0] == 192
+
+
+def test_images_of_a_recipe_are_framed_as_its_paper_has_them():
+    options = script.parse(["--recipe", "plain-vit-s16", "--data", "digits", "--out", "x"])
+    (found,) = script.preprocessing_of(options).values()
+    assert found.size == (224, 224) and found.crop == 0.875
+    model = script.make_model(options, (224, 224, 3), 2)
+    assert model.preprocessing == found and model.pooling == "gap"
+    options = script.parse(["--data", "digits", "--out", "x"])
+    assert script.preprocessing_of(options) == {}
