@@ -1,7 +1,6 @@
 """One progress bar over work of several stages, with the time that is left."""
 
 import contextlib
-from itertools import accumulate
 
 from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
@@ -18,10 +17,13 @@ class Progress:
     """
 
     def __init__(self, stages):
-        ends = list(accumulate(stages.values()))
-        self._stages = stages
-        self._starts = dict(zip(stages, [0.0, *ends], strict=False))
-        self.seconds, self.done = ends[-1] if ends else 0.0, 0.0
+        self._stages, self._done = stages, dict.fromkeys(stages, 0.0)
+        self.seconds = sum(stages.values())
+
+    @property
+    def done(self):
+        """The seconds that all that is done may have taken."""
+        return sum(self._done.values())
 
     @contextlib.contextmanager
     def shown(self):
@@ -34,21 +36,27 @@ class Progress:
     def __call__(self, stage, done, of, words=""):
         if words:
             self._bar.set_description_str(words, refresh=False)
-        before, self.done = self.done, self._starts[stage] + self._stages[stage] * done / of
+        before = self.done
+        self._done[stage] = self._stages[stage] * done / of
         self._bar.update(self.done - before)
 
-    def callback(self, stage):
-        """A Keras callback that tells of the steps of a training."""
-        import keras
 
-        epochs = {"done": 0}
+def told_to(progress):
+    """A Keras callback that tells of the steps of a training.
 
-        def tell(batch, logs=None):
-            steps, rounds = callback.params["steps"], callback.params["epochs"]
-            self(stage, epochs["done"] * steps + batch + 1, rounds * steps)
+    Args:
+        progress: function that is called with the number of steps that are done, and of all.
+    """
+    import keras
 
-        callback = keras.callbacks.LambdaCallback(
-            on_epoch_begin=lambda epoch, logs=None: epochs.update(done=epoch),
-            on_train_batch_end=tell,
-        )
-        return callback
+    epochs = {"done": 0}
+
+    def tell(batch, logs=None):
+        steps, rounds = callback.params["steps"], callback.params["epochs"]
+        progress(epochs["done"] * steps + batch + 1, rounds * steps)
+
+    callback = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs=None: epochs.update(done=epoch),
+        on_train_batch_end=tell,
+    )
+    return callback

@@ -30,8 +30,8 @@ from vit_tf.scripts import common, option_groups, reporting
 log = logging.getLogger("vit_tf.study")
 
 # What suits a data set on two CPU cores; each field is a flag too.
-DIGITS = {"epochs": 20, "bit_epochs": 10, "shift": 2}
-OTHERS = {"epochs": 9, "bit_epochs": 3, "shift": 0}
+DIGITS = {"epochs": 12, "bit_epochs": 6, "shift": 1, "batch_size": 32}
+OTHERS = {"epochs": 9, "bit_epochs": 6, "shift": 0, "batch_size": 64}
 # The parts of the models that are trained unless more are asked for.
 QUICK = ("vit", "gap", "resnet")
 
@@ -58,11 +58,12 @@ def parse(arguments=None):
     add("--take", type=int, help="training images (default: all, of large data 24,000)")
     reporting.add_sampling(parser)
     add = parser.group("training")
-    add("--epochs", type=int, help="of the ViTs (default: 20 for digits, 9 for others)")
-    add("--bit-epochs", type=int, help="of the BiT (default: 10 for digits, 3 for others)")
-    add("--shift", type=int, help="largest random shift, in pixels (default: 2 for digits, else 0)")
+    add("--epochs", type=int, help="of the ViTs (default: 12 for digits, 9 for others)")
+    add("--bit-epochs", type=int, help="of the BiT (default: 6)")
+    add("--shift", type=int, help="largest random shift, in pixels (default: 1 for digits, else 0)")
     add("--seeds", type=int, default=2, help="trainings of ViT-CLS and of BiT")
-    add("--batch-size", type=int, default=64, help="images in a training batch")
+    add("--batch-size", type=int, help="of the trainings (default: 32 for digits, 64 for others)")
+    add("--jobs", type=int, help="trainings at a time (default: as many as the cores can use)")
     reporting.add_run(parser, "study_DATA")
     options = parser.parse_args(arguments)
     if options.image_size < 16 or options.image_size % 8:
@@ -70,7 +71,7 @@ def parse(arguments=None):
             "Expected --image-size to be a multiple of 8 from 16 on. "
             f"Received: {options.image_size}"
         )
-    option_groups.require_at_least(options, seeds=1)
+    option_groups.require_at_least(options, seeds=1, jobs=1)
     for name, default in (DIGITS if options.data == "digits" else OTHERS).items():
         if getattr(options, name) is None:
             setattr(options, name, default)
@@ -95,7 +96,7 @@ def run(options):
 def make_study(figures, options):
     """Train what these figures need, measure, draw and write the report."""
     from vit_tf.analysis.study.assemble import write_figures
-    from vit_tf.scripts import study_models
+    from vit_tf.scripts import side_by_side, study_ahead, study_models
     from vit_tf.scripts.progress import Progress
 
     description = common.describe_labelled(options)
@@ -107,6 +108,8 @@ def make_study(figures, options):
     log.info(study_models.outline(plans, options, progress.seconds))
     data = reporting.read_data(options, description, image_size=options.image_size)
     with reporting.strategy_in(options.out, options.strategy), progress.shown():
+        jobs = options.jobs or side_by_side.default_jobs()
+        study_ahead.train_ahead(plans, options, progress, jobs)
         models, rows = study_models.train_all(plans, options, progress)
         return write_figures(
             figures,

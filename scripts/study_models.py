@@ -9,6 +9,7 @@ import vit_tf
 from vit_tf.analysis.study.models import StudyModel, slug
 from vit_tf.analysis.study.opening import baselines_of
 from vit_tf.names import joined
+from vit_tf.scripts.progress import told_to
 from vit_tf.scripts.study_training import model_path, trained
 
 log = logging.getLogger("vit_tf.study")
@@ -69,7 +70,7 @@ def make_plans(options, num_classes):
     sizes = {"patch_size": size // 8, "num_layers": NUM_LAYERS, "hidden_dim": 64}
     vit = shared | sizes | {"num_heads": 4, "mlp_dim": 256, "pooling": "cls"}
     mixer = shared | sizes | {"tokens_mlp_dim": 32, "channels_mlp_dim": 256}
-    bit = shared | {"units": (1, 1, 1), "width_factor": 0.5, "stem": "small"}
+    bit = shared | {"units": (2, 2, 2), "width_factor": 0.5, "stem": "imagenet"}
 
     def recipe(epochs, learning_rate=2e-3):
         return vit_tf.Recipe(
@@ -120,11 +121,12 @@ def needed(plans, figures):
     return [plan for plan in plans if plan in chosen or plan.name in origins]
 
 
-# On two CPU cores: to trace and compile a training, for 1,000 images of 32 pixels in an epoch of a
-# transformer and of the ResNet, and for each model that is measured and for its pictures.
-COMPILING, MEASURING, DRAWING = 20, 80, 15
-PER_THOUSAND = {vit_tf.BiT: 11.0}
-OF_OTHERS = 6.8
+# On two CPU cores with trainings side by side: to trace and compile one, for 1,000 images of 32
+# pixels in an epoch of a transformer and of the ResNet, and for each model that is measured and for
+# its pictures.
+COMPILING, MEASURING, DRAWING = 8, 55, 16
+PER_THOUSAND = {vit_tf.BiT: 2.4}
+OF_OTHERS = 4.0
 
 
 def expected_seconds(plans, options):
@@ -155,7 +157,8 @@ def train_all(plans, options, progress):
     for number, plan in enumerate(plans, start=1):
         log.info("[model %d/%d] %s", number, len(plans), plan.name)
         progress(plan.name, 0, 1, f"training of {plan.name}")
-        found = trained(plan, options, [progress.callback(plan.name)])
+        found = trained(plan, options, [told_to(partial(progress, plan.name))])
+        progress(plan.name, 1, 1)
         log.info("%s: %s %% of the test images", plan.name, found["row"]["test accuracy (%)"])
         models[plan.name] = under_study(plan, found, models.get(plan.of), options)
         rows.append(found["row"])

@@ -41,6 +41,16 @@ def model_path(plan, options):
     return options.out / "models" / f"{plan.slug}.keras"
 
 
+def kept(plan, options):
+    """What `trained` returns of a model that was trained before; None if it was not."""
+    note = model_path(plan, options).with_suffix(".json")
+    if note.exists() and model_path(plan, options).exists():
+        facts = json.loads(note.read_text())
+        if facts["key"] == model_key(plan, options):
+            return facts | {"grid": facts["grid"] and TokenGrid(**facts["grid"])}
+    return None
+
+
 def trained(plan, options, callbacks=()):
     """Facts about the trained model of a plan, which is made now unless it was before.
 
@@ -48,13 +58,11 @@ def trained(plan, options, callbacks=()):
         dict of `row`, the model's line in the report's table, and `taps` and `grid`, those of the
         model.
     """
+    if found := kept(plan, options):
+        return found
     path, key = model_path(plan, options), model_key(plan, options)
-    note = path.with_suffix(".json")
-    if path.exists() and note.exists():
-        facts = json.loads(note.read_text())
-        if facts["key"] == key:
-            return facts | {"grid": facts["grid"] and TokenGrid(**facts["grid"])}
     row, model = _train(plan, options, key, callbacks)
+    note = path.with_suffix(".json")
     note.unlink(missing_ok=True)  # lest a run that stops here leave it beside another model
     checkpointing.save_model(model, path)
     grid = model.token_grid and dataclasses.asdict(model.token_grid)

@@ -102,6 +102,15 @@ def attempt(wanted, data, folder, progress=None):
     return {name: result for name, result in results.items() if table[name].kept}, problems
 
 
+def in_own_passes(measurements):
+    """Those of some measurements that no shared pass takes part in."""
+    return [
+        one
+        for one in measurements
+        if not any(isinstance(each, SharedPass) for each in with_inputs([one]).values())
+    ]
+
+
 def _key(measurement, data):
     models = [model.key for model in measurement.all_models]
     facts = data.facts | data.optional_facts.get(measurement.data, {})

@@ -2,6 +2,10 @@
 
 import dataclasses
 import re
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,7 +41,7 @@ def study(monkeypatch):
 
 
 def arguments(out, epochs="1"):
-    flags = "--image-size 16 --take 120 --take-test 60 --shots 4 --strategy none"
+    flags = "--image-size 16 --take 120 --take-test 60 --shots 4 --strategy none --jobs 1"
     return [*flags.split(), "--epochs", epochs, "--out", str(out)]
 
 
@@ -55,6 +59,7 @@ def count_calls(monkeypatch, owner, name, fail_at=None):
     return calls
 
 
+@pytest.mark.slow
 def test_a_stopped_study_goes_on_and_a_finished_one_does_nothing(study, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         trained = count_calls(patch, vit_tf, "train")
@@ -69,8 +74,8 @@ def test_a_stopped_study_goes_on_and_a_finished_one_does_nothing(study, tmp_path
         trained = count_calls(patch, vit_tf, "train")
         assert study.main(arguments(tmp_path)) == 0
         assert not trained
-    for name, time in kept.items():
-        assert (tmp_path / "results" / name).stat().st_mtime_ns == time
+    for name, written in kept.items():
+        assert (tmp_path / "results" / name).stat().st_mtime_ns == written
     report = (tmp_path / "report.html").read_text()
     figures = sorted(path.stem for path in (tmp_path / "figures").glob("*.png"))
     pages = re.findall(r'id="figure-([\w-]+)">(.*?)</figure>', report, re.DOTALL)
@@ -87,8 +92,66 @@ def test_a_stopped_study_goes_on_and_a_finished_one_does_nothing(study, tmp_path
         (tmp_path / "figures" / f"{figures[0]}.png").unlink()
         assert study.main(arguments(tmp_path)) == 0
         assert not measured
-    changed = {path.name for path, time in made.items() if path.stat().st_mtime_ns != time}
+    changed = {path.name for path, at in made.items() if path.stat().st_mtime_ns != at}
     assert changed == {f"{figures[0]}.png", "keys.json", "report.html"}
+
+
+@pytest.mark.slow
+def test_trainings_side_by_side_give_the_models_of_one_after_the_other(
+    study, tmp_path, monkeypatch
+):
+    flags = ["--figures", "6", "--jobs"]
+    assert study.main([*arguments(tmp_path / "one"), *flags, "1"]) == 0
+    with monkeypatch.context() as patch:
+        trained = count_calls(patch, vit_tf, "train")
+        measured = count_calls(patch, stream, "_results")
+        assert study.main([*arguments(tmp_path / "two"), *flags, "2"]) == 0
+        assert not trained and not measured
+    for name in ("vit-cls", "bit"):
+        one, two = (
+            vit_tf.load_model(tmp_path / run / "models" / f"{name}.keras") for run in ("one", "two")
+        )
+        for before, now in zip(one.get_weights(), two.get_weights(), strict=True):
+            np.testing.assert_allclose(now, before, rtol=0, atol=1e-5)
+        result = f"results/receptive_field.{name}.nc"
+        one, two = (xr.load_dataarray(tmp_path / run / result) for run in ("one", "two"))
+        np.testing.assert_allclose(two, one, rtol=0, atol=1e-4 * float(one.max()))
+
+
+def test_processes_end_with_the_one_that_started_them(tmp_path):
+    script = tmp_path / "starts.py"
+    script.write_text(
+        """
+import os, sys, time
+from vit_tf.scripts.side_by_side import Processes
+
+def told(path):
+    with open(path, "w") as file:
+        file.write(str(os.getpid()))
+    time.sleep(600)
+
+if __name__ == "__main__":
+    processes = Processes(1, print)
+    processes.submit(told, sys.argv[1])
+    while not os.path.exists(sys.argv[1]) or not open(sys.argv[1]).read():
+        time.sleep(0.1)
+    os.kill(os.getpid(), 9)
+"""
+    )
+    subprocess.run([sys.executable, script, tmp_path / "pid"], timeout=120)
+    process = int((tmp_path / "pid").read_text())
+    for _ in range(100):
+        if not _is_alive(process):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"process {process} is still there")
+
+
+def _is_alive(process):
+    try:
+        return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return False
 
 
 def test_mistakes_are_one_line(study, tmp_path, capsys):
@@ -106,6 +169,7 @@ def test_mistakes_are_one_line(study, tmp_path, capsys):
         assert error.startswith("error: ") and message in error
 
 
+@pytest.mark.slow
 def test_only_the_models_of_the_chosen_figures_are_trained(study, tmp_path, monkeypatch):
     trained = count_calls(monkeypatch, vit_tf, "train")
     assert study.main([*arguments(tmp_path), "--figures", "8,12"]) == 0
@@ -154,7 +218,7 @@ def test_the_bar_counts_stages_by_their_length(capsys):
         progress("training", 1, 2)
         assert progress.done == 15
         progress("measuring", 1, 4, "CKA")
-        assert progress.done == 32.5 and progress.seconds == 40
+        assert progress.done == 17.5 and progress.seconds == 40
 
 
 def test_list_names_every_figure(study, capsys):
@@ -215,6 +279,7 @@ def test_plans_see_their_share_of_the_images(options):
         assert len(first) + len(second) == len(whole[split])
 
 
+@pytest.mark.slow
 def test_fine_tuning_starts_from_the_trained_body_with_a_new_head(options, monkeypatch):
     before, after = study_models.make_plans(options, 10)[-2:]
     study_training.trained(dataclasses.replace(before, recipe=vit_tf.Recipe(epochs=1)), options)
