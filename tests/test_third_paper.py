@@ -45,6 +45,7 @@ def checkout(tmp_path):
     return root
 
 
+@pytest.mark.slow
 def test_one_file_adds_a_measurement_a_figure_and_a_finding(checkout, tmp_path):
     assert len(example().splitlines()) <= 60
 

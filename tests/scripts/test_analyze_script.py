@@ -58,6 +58,7 @@ def images():
     return test
 
 
+@pytest.mark.slow
 def test_one_report_of_a_cnn_and_a_vit(files, images, tmp_path, monkeypatch):
     arguments = (files / "cnn.keras", files / "vit.keras", "--figures", "1,2,3,8,13")
     assert run(tmp_path, *arguments) == 0
@@ -93,6 +94,7 @@ def test_one_report_of_a_cnn_and_a_vit(files, images, tmp_path, monkeypatch):
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
+@pytest.mark.slow
 def test_a_model_that_rescales_gets_the_pixels_it_expects(files, images, tmp_path):
     keras.utils.set_random_seed(0)
     cnn = tiny_cnn()
@@ -142,6 +144,7 @@ def test_a_saved_model_is_read_on_the_grid_that_is_told(files, images, tmp_path)
     assert "exported has no branches" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_saved_model_tells_its_grid_and_its_images_in_its_folder(images, tmp_path):
     wanted = Preprocessing((16, 16), (0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
     vit = vit_tf.ViT((16, 16, 3), 8, 1, 1, 8, 8, 10, preprocessing=wanted)

@@ -42,6 +42,7 @@ def noise(rng, *shape):
     return rng.integers(0, 256, (*shape, 3)).astype(np.uint8)
 
 
+@pytest.mark.slow
 def test_objects_and_parts_of_coco_files(model, tmp_path, rng):
     images = {f"{number}.png": noise(rng, 20, 24) for number in range(6)}
     places = [(number % 3) * 4 for number in range(6)]
@@ -67,6 +68,7 @@ def test_objects_and_parts_of_coco_files(model, tmp_path, rng):
     assert untrained.attrs["examples"] == 6
 
 
+@pytest.mark.slow
 def test_videos_of_davis_and_pairs_of_spair(model, tmp_path, rng):
     masks = np.zeros((3, 24, 24), np.uint8)
     for number, mask in enumerate(masks):
@@ -102,6 +104,7 @@ def test_landmarks_of_revisited_oxford(model, tmp_path, rng):
     assert "It needs videos with masks of objects." in page
 
 
+@pytest.mark.slow
 def test_shapes_bring_their_annotations(model, tmp_path):
     found, _ = analysed(model, tmp_path / "out", "--data", "shapes", "--figures", "W.5,W.27,W.31")
     assert found == ["saliency", "clusters-parts", "keypoints"]

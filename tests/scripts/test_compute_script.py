@@ -49,6 +49,7 @@ def runs(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 def test_every_image_counts_three_times(runs, tmp_path, capsys):
     names = ("vit", "stopped", "tuned", "study")
     line = [*(str(runs / name) for name in names), "--batch-size", "64", "--out", str(tmp_path)]

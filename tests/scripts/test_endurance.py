@@ -66,6 +66,7 @@ def undisturbed(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_killed_script_ends_as_the_undisturbed_one(undisturbed, tmp_path):
     job, out = Job("train", TINY), tmp_path / "out"
     out.mkdir()
@@ -78,7 +79,7 @@ def test_killed_script_ends_as_the_undisturbed_one(undisturbed, tmp_path):
     assert (difference, problems, count) == (0, [], 7)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", endurance.JOBS)
 def test_scripts_endure(tmp_path, name):
     kills = 6 if name == "workers" else 20
@@ -141,6 +142,7 @@ def test_harness_sees_what_is_made_again_or_missing(tmp_path):
         files.read(page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [200, 10_000], ids=["the log", "the state"])
 def test_full_disk_leaves_the_last_state(undisturbed, tmp_path, monkeypatch, capsys, limit):
     out, (soft, hard) = tmp_path / "out", resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -194,6 +196,7 @@ def test_folder_that_cannot_be_made_is_one_line(tmp_path, capsys, parent):
     assert len(errors) == 1 and errors[0].startswith("error: ") and str(place) in errors[0]
 
 
+@pytest.mark.slow
 def test_vanished_images_leave_the_last_state(tmp_path, monkeypatch, capsys, rng):
     data = tmp_path / "data"
     for name in ("ape", "bee"):
@@ -207,6 +210,7 @@ def test_vanished_images_leave_the_last_state(tmp_path, monkeypatch, capsys, rng
     expect_two_epochs(tmp_path / "out", capsys, "FileNotFoundError")
 
 
+@pytest.mark.slow
 def test_loss_that_is_not_finite_is_one_line(tmp_path, monkeypatch, capsys):
     real = callbacks.Checkpoint._check_finite
     seen = []
@@ -225,6 +229,7 @@ HOLD = "import runpy, sys, time; only = runpy.run_path(sys.argv[1])['only_proces
 HOLD += "with only(sys.argv[2]): print('held', flush=True); time.sleep(60)"
 
 
+@pytest.mark.slow
 def test_one_process_at_a_time(undisturbed, tmp_path, capsys):
     out = tmp_path / "out"
     command = [sys.executable, "-c", HOLD, locks.__file__, out]

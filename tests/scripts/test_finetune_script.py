@@ -27,6 +27,7 @@ def start(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_killed_run_goes_on_and_writes_the_model(start, tmp_path, monkeypatch, capsys):
     line = f"{start} --image-size 12 {QUICK} --out {tmp_path}".split()
     with monkeypatch.context() as context:

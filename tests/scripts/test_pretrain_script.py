@@ -23,6 +23,7 @@ def whole(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_resumed_run_is_the_undisturbed_one(whole, tmp_path, monkeypatch):
     line = f"{TINY} {QUICK} --out {tmp_path}".split()
     with monkeypatch.context() as context:

@@ -101,6 +101,7 @@ def test_what_is_kept_is_said(tmp_path):
     assert common.epochs_kept(options) == expected
 
 
+@pytest.mark.slow
 def test_a_training_is_stopped_and_its_log_can_be_read(tmp_path):
     recipe = "--epochs 5000 --batch-size 500 --strategy none"
     command = [sys.executable, SCRIPTS / "train.py", *TINY.split(), *recipe.split()]

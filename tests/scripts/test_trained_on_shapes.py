@@ -61,7 +61,7 @@ def measured(model, wrap=lambda features: features):
     return found | {"saliency": attention_overlap(model, known)}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_minutes_of_training_beat_the_random_baselines(tmp_path):
     assert train_script.main([*RECIPE.split(), "--out", str(tmp_path)]) == 0
     model = load_model(tmp_path / "model.keras")

@@ -48,6 +48,7 @@ MEASUREMENTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MEASUREMENTS)
 def test_a_pair_is_completed_from_the_tokens_and_the_images(vit, data, name):
     patterns, measure = MEASUREMENTS[name]
@@ -77,6 +78,7 @@ def test_a_grid_without_the_prefix_of_the_features_is_refused(vit, data, name):
         measure(vit_tf.submodel(vit, *patterns), data, TokenGrid(2, 3, 0, 8))
 
 
+@pytest.mark.slow
 def test_a_pair_that_agrees_with_the_features_is_their_own(vit, data):
     features = vit_tf.submodel(vit, *WEIGHTS)
     known = analysis.attention_distance(features, data[0])
@@ -85,6 +87,7 @@ def test_a_pair_that_agrees_with_the_features_is_their_own(vit, data):
     assert known.attrs["stride"] == 8 and known.attrs["prefix"] == 1
 
 
+@pytest.mark.slow
 def test_measurements_that_cut_windows_take_a_pair_of_features_that_know_the_rest(rng):
     def features(images):
         return {"means": tf.nn.avg_pool2d(images, 4, 4, "VALID")}
@@ -114,6 +117,7 @@ def test_measurements_that_cut_windows_take_a_pair_of_features_that_know_the_res
         )
 
 
+@pytest.mark.slow
 def test_positions_masks_and_patches_take_pairs(vit, rng):
     positions = rng.normal(size=(7, 5))
     xr.testing.assert_identical(

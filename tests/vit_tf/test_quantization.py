@@ -58,6 +58,7 @@ def test_quantized_tokens_are_products_of_int8(rng):
     assert np.abs(expected - exact).max() > 10 * np.abs(found - expected).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_quantized_model_is_saved_and_loaded_as_it_is(kind, images, tmp_path):
     whole = quantized(kind)
@@ -78,6 +79,7 @@ def test_a_quantized_model_is_saved_and_loaded_as_it_is(kind, images, tmp_path):
             np.testing.assert_array_equal(found[path], array, err_msg=path)
 
 
+@pytest.mark.slow
 def test_a_new_head_of_a_quantized_model_can_learn():
     model = quantized("vit")
     fresh = vit_tf.at_resolution(model, (24, 24), num_classes=3)
@@ -89,6 +91,7 @@ def test_a_new_head_of_a_quantized_model_can_learn():
             np.testing.assert_array_equal(found[path], expected[path], err_msg=path)
 
 
+@pytest.mark.slow
 def test_taps_of_a_quantized_model(images, tmp_path):
     model = quantized("vit")
     features = vit_tf.submodel(model, "block*/*/sum")

@@ -84,6 +84,7 @@ def files(tmp_path_factory):
     return folder, expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first",
     [
@@ -113,6 +114,7 @@ def test_every_module_that_registers_is_listed():
     assert names == set(registration.MODULES)
 
 
+@pytest.mark.slow
 def test_the_import_is_light_and_leaves_keras_as_it_is():
     """Nothing heavy is imported before Keras; then Keras has its own loader, and we are gone."""
     script = (

@@ -114,6 +114,7 @@ def test_what_cannot_be_compiled_is_told():
         model.train_on_batch(*batch())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_training_equals_that_without_xla(name):
     expected, losses = trained(name, False)
@@ -127,6 +128,7 @@ def test_training_equals_that_without_xla(name):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=5e-6, err_msg=a.path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vit", "bit"])
 def test_bfloat16_under_xla_follows_float32(name):
     expected, losses = trained(name, False)
@@ -145,6 +147,7 @@ def flat_momentum(model):
     return np.concatenate([np.ravel(v) for v in moments])
 
 
+@pytest.mark.slow
 def test_dropout_under_xla():
     """XLA draws other numbers than TensorFlow from one seed, but as many."""
     model, losses = trained("vit", True, dropout_rate=0.5)

@@ -67,6 +67,7 @@ def test_so_they_are_for_clusters_and_queries(labels, words):
         analysis.retrieval(features, (IMAGES, labels), IMAGES, truth, "all")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
 @pytest.mark.parametrize("kind", ["uint8", "int32"])
 def test_integers_of_any_type_are_labels(measure, kind):

@@ -37,6 +37,7 @@ def single_channel(vit, tap, token, channel, images):
     return total / len(images)
 
 
+@pytest.mark.slow
 def test_all_channels_are_the_mean_of_single_channel_gradients(vit, rng):
     images = rng.normal(size=(3, 16, 24, 3)).astype("float32")
     features = vit_tf.submodel(vit, "block0*/attention/sum")

@@ -289,6 +289,7 @@ def test_missing_standard_errors_fall_back_to_a_bootstrap():
     assert judge("uniform-structure", one_batch) == claim
 
 
+@pytest.mark.slow
 def test_interval_of_normal_data_covers_the_truth_as_often_as_it_says(rng):
     covered = 0
     for trial in range(200):

@@ -228,6 +228,7 @@ def test_cka_errors(rng):
         plots.plot_cka(result.rename(layer_x="layer"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocks", [1, 6, 12, 24])
 def test_many_layers_are_named_by_block_without_overlap(blocks, rng):
     taps = _vit_taps(blocks)
@@ -245,6 +246,7 @@ def test_many_layers_are_named_by_block_without_overlap(blocks, rng):
         assert 11.5 in ax.get_xticks()
 
 
+@pytest.mark.slow
 def test_small_panels_drop_names_rather_than_smear_them(rng):
     taps = _vit_taps(12)
     _, axes = plt.subplots(1, 4, figsize=(14, 3.6), layout="constrained")
@@ -522,6 +524,7 @@ def _beside(rng, count, layers=SITES):
     return {f"model {index}\n9{index} % right": _cka(rng, layers, layers) for index in range(count)}
 
 
+@pytest.mark.slow
 def test_cka_beside_draws_every_result_at_one_size_and_scale(rng):
     results = _beside(rng, 7)
     results["model 1\n91 % right"].cka[0, 0] = -0.1
@@ -547,6 +550,7 @@ def test_cka_beside_draws_every_result_at_one_size_and_scale(rng):
     assert axes[-1].get_images()[0].colorbar.extend == "min"
 
 
+@pytest.mark.slow
 def test_cka_beside_names_shared_layers_at_the_outer_panels(rng):
     axes = plots.plot_cka_beside(_beside(rng, 7))
     assert [bool(_ticks(ax)) for ax in axes] == [False] * 3 + [True] * 4
@@ -562,6 +566,7 @@ def test_cka_beside_names_shared_layers_at_the_outer_panels(rng):
     assert [bool(_ticks(ax, "y")) for ax in axes] == [True, False, False] * 2
 
 
+@pytest.mark.slow
 def test_cka_beside_names_layers_at_every_panel_where_they_differ(rng):
     results = {"all skips": _cka(rng, SITES, SITES), "fewer": _cka(rng, SITES[1:], SITES[1:])}
     axes = plots.plot_cka_beside(results)

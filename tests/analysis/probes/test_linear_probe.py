@@ -168,6 +168,7 @@ def test_accuracy_is_that_of_the_trained_probes_on_the_test_images(rng, tmp_path
     xr.testing.assert_identical(xr.load_dataarray(tmp_path / "probe.nc"), result)
 
 
+@pytest.mark.slow
 def test_only_the_seed_and_the_batches_of_training_leave_a_trace(rng):
     train, test = noise(rng, 80, 40)
     options = {"epochs": 3, "batch_size": 32}

@@ -78,6 +78,7 @@ def undisturbed(tmp_path_factory):
     return folder, train(folder)
 
 
+@pytest.mark.slow
 def test_records_are_cka_and_few_shot_accuracy_of_the_models_at_these_epochs(tmp_path):
     saved = keras.callbacks.ModelCheckpoint(
         str(tmp_path / "{epoch}.weights.h5"), save_weights_only=True
@@ -183,6 +184,7 @@ def test_weights_set_by_hand_are_compared_and_nothing_is_traced_anew():
     assert formed.result["cka_to_start_stderr"].isnull().all()  # one batch
 
 
+@pytest.mark.slow
 def test_a_run_is_the_same_with_and_without_a_recorder():
     with_one, without = fit(make_model(), [recorder()]), fit(make_model(), [])
     for w, v in zip(with_one.get_weights(), without.get_weights(), strict=True):
@@ -202,6 +204,7 @@ def killed(monkeypatch, owner, name, call):
     monkeypatch.setattr(owner, name, dies)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "owner, name, call",
     [
@@ -234,6 +237,7 @@ def test_a_whole_run_answers_again(undisturbed, tmp_path):
     assert (undisturbed[1]["cka_to_start"].sel(epoch=4) < 0.999).all()
 
 
+@pytest.mark.slow
 def test_replicas_leave_no_trace():
     alone = recorder()
     fit(make_model(), [alone], rate=0.0)
@@ -243,6 +247,7 @@ def test_replicas_leave_no_trace():
     xr.testing.assert_allclose(spread.result, alone.result, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_script_records_and_trains_as_without_a_recorder(tmp_path):
     tiny = "--image-size 16 --patch-size 8 --num-layers 1 --num-heads 1 --hidden-dim 8 --mlp-dim 8"
     logs = []

@@ -148,6 +148,7 @@ def measured(subjects, data, tmp_path_factory):
     return pictures, wanted, results, passes, folder
 
 
+@pytest.mark.slow
 def test_every_figure_finds_its_results_and_draws_them(measured):
     pictures, _, results, _, _ = measured
     shown = {id(picture.figure) for picture in pictures}
@@ -187,6 +188,7 @@ def test_what_is_kept_is_what_is_told(measured):
     assert set(results) == kept == {path.stem for path in folder.glob("*.nc")}
 
 
+@pytest.mark.slow
 def test_measurements_of_classes_objects_and_tasks_are_those_of_the_analyses(
     measured, subjects, data
 ):
@@ -215,6 +217,7 @@ def test_measurements_of_classes_objects_and_tasks_are_those_of_the_analyses(
     xr.testing.assert_allclose(results["keypoints.vit-cls"], found)
 
 
+@pytest.mark.slow
 def test_measurements_are_those_of_the_analyses(measured, subjects, data):
     results = measured[2]
     vit, bit = named(subjects, "ViT-CLS"), named(subjects, "BiT")

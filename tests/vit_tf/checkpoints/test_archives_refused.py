@@ -60,6 +60,7 @@ def maybe_torch(request, monkeypatch):
         monkeypatch.setitem(sys.modules, "torch", None)
 
 
+@pytest.mark.slow
 def test_pickles_are_never_executed(tmp_path, maybe_torch):
     marker, path = tmp_path / "marker", tmp_path / "evil"
     evil = Touch(marker)
@@ -147,6 +148,7 @@ def patched_sizes(data, declared, compressed=None, checksum=None):
     return bytes(data)
 
 
+@pytest.mark.slow
 def test_zip_bombs_are_refused_before_they_go_off(tmp_path):
     path, size = tmp_path / "a.npz", 2**27
     header = npy_bytes(npy_header(shape=f"({size // 4},)"))

@@ -27,6 +27,7 @@ def images():
     return np.random.default_rng(1).uniform(-1, 1, size=(2, *SHAPE)).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FILES)
 def test_round_trip(family, images, tmp_path):
     """Written as released, loaded, saved as `.keras` and opened again: the same bits."""

@@ -160,6 +160,7 @@ def mutate(tensors, rng):
     return tensors | mutations[rng.integers(len(mutations))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["vit", "hybrid", "bit", "mixer", "moco", "clip", "beit"])
 def test_mutated_names_and_shapes_end_in_one_error(family, load):
     """Files that are whole but not what they seem: they load, or say why not."""

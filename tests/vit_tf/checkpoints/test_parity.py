@@ -64,6 +64,7 @@ def _error(ours, theirs):
     return float(np.max(np.abs(ours - theirs)) / np.max(np.abs(theirs)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", ["original", "big_vision", "stacked"])
 def test_google_vit(names, compare, references):
     tensors = layouts.google_vit(names)

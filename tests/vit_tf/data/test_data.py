@@ -64,6 +64,7 @@ def test_the_test_split_is_stratified_and_blind_to_the_seed():
     np.testing.assert_allclose(share, 0.2, atol=0.005)
 
 
+@pytest.mark.slow
 def test_equal_seeds_give_equal_epochs_and_epochs_differ():
     first, second, other = (data.load("digits", seed=seed)[0] for seed in (0, 0, 1))
     epochs = [[hashes(dataset) for _ in range(3)] for dataset in (first, second, other)]
@@ -83,6 +84,7 @@ def test_only_the_train_split_is_shuffled():
     assert places == sorted(places)
 
 
+@pytest.mark.slow
 def test_validation_is_taken_from_train_and_only_when_wanted():
     whole, test = (set(hashes(dataset)) for dataset in data.load("digits"))
     splits = ("validation", "train", "test")
@@ -98,6 +100,7 @@ def test_validation_is_taken_from_train_and_only_when_wanted():
     assert parts[1] != set(hashes(other))
 
 
+@pytest.mark.slow
 def test_take_keeps_a_balanced_subset():
     train, test = data.load("digits", take={"train": 50})
     again = data.load("digits", take={"train": 50})[0]
@@ -117,6 +120,7 @@ def test_batches_and_their_number():
     assert train.element_spec[0].shape[1:] == test.element_spec[0].shape[1:] == (8, 8, 3)
 
 
+@pytest.mark.slow
 def test_splits_too_large_to_cache_are_the_same(monkeypatch):
     cached = data.load("digits", image_size=12)
     monkeypatch.setattr("vit_tf.data.reading.CACHE_BYTES", 0)
@@ -149,6 +153,7 @@ def test_describe_digits():
 # Fashion-MNIST, through TensorFlow Datasets
 
 
+@pytest.mark.slow
 @needs_fashion
 def test_fashion_mnist_is_that_of_tfds():
     import tensorflow_datasets as tfds
@@ -165,6 +170,7 @@ def test_fashion_mnist_is_that_of_tfds():
     assert found.class_names[0] == "T-shirt/top" and found.num_classes == 10
 
 
+@pytest.mark.slow
 @needs_fashion
 def test_fashion_mnist_splits_are_disjoint_and_stratified(monkeypatch):
     """The test split in the place of the train split, which is six times as long."""
@@ -191,6 +197,7 @@ def test_fashion_mnist_splits_are_disjoint_and_stratified(monkeypatch):
     assert len(unlabelled.read("train", train)) == 500
 
 
+@pytest.mark.slow
 @needs_fashion
 def test_fashion_mnist_subset_is_balanced_and_repeats():
     first, second = (
@@ -247,6 +254,7 @@ def test_a_folder_may_bear_the_name_of_a_tfds_data_set(tmp_path, rng, monkeypatc
         assert data.describe("fashion_mnist", TFDS.resolve()).num_classes == 10
 
 
+@pytest.mark.slow
 def test_importing_the_package_is_light():
     code = (
         "import sys, vit_tf.data; print(sys.modules.keys() & {'keras_cv', 'tensorflow_datasets'})"
@@ -524,6 +532,7 @@ def test_mixing_of_a_tiny_alpha_is_finite():
     assert np.isfinite(images).all() and np.allclose(labels.sum(axis=1), 1)
 
 
+@pytest.mark.slow
 def test_rand_augment_of_an_image_depends_on_its_place_and_the_seed_alone(rng):
     _, images = noise_images(rng)
     twins = np.concatenate([images[:4], images[:1]])
@@ -580,6 +589,7 @@ def test_erased_rectangles_are_those_of_torchvision(rng):
     assert rows[:, 0].any() and rows[:, -1].any() and columns[:, 0].any() and columns[:, -1].any()
 
 
+@pytest.mark.slow
 def test_seeded_augmentations_repeat(rng):
     def epochs(seed, **settings):
         augmented = data.augment(
@@ -595,6 +605,7 @@ def test_seeded_augmentations_repeat(rng):
         assert first[0] != first[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_rand_augment_stays_in_range(rng, policy):
     dataset, images = noise_images(rng)
@@ -612,6 +623,7 @@ def test_rand_augment_stays_in_range(rng, policy):
     np.testing.assert_allclose(labels.sum(axis=1), 1, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_rand_augment_of_no_strength_changes_nothing(rng):
     dataset, images = noise_images(rng)
     found, _ = arrays(data.augment(dataset, 3, rand_augment={"rate": 0.0}))

@@ -163,6 +163,7 @@ def test_labels_not_known_ahead_are_all_read_once_where_images_are_scarce(blocks
     np.testing.assert_array_equal(np.sort(np.concatenate(blocks)), np.arange(1437))
 
 
+@pytest.mark.slow
 @needs_fashion
 def test_fashion_mnist(monkeypatch):
     """The test split in the place of the train split, which is six times as long."""

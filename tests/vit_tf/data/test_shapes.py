@@ -209,6 +209,7 @@ def ground_of(videos, num_frames):
     return np.round((videos["image"].astype(float) + 1) * 127.5), videos["index"], ground
 
 
+@pytest.mark.slow
 def test_shapes_of_a_video_differ_in_form_and_not_in_colour():
     seen = []
     for number in range(10):
@@ -233,6 +234,7 @@ def test_videos_depend_on_their_number_and_seed_alone():
         assert (other[what][0] != one[what][0]).any()
 
 
+@pytest.mark.slow
 def test_pairs_are_of_one_kind_and_of_keypoints_seen_in_both(monkeypatch):
     monkeypatch.setitem(shapes.NUM_EXAMPLES, "test", 160)
     pairs = data.load_shape_pairs(40, image_size=(32, 16))

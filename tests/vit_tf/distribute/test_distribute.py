@@ -140,6 +140,7 @@ def values(result):
     return list(result.data_vars.values()) if hasattr(result, "data_vars") else [result]
 
 
+@pytest.mark.slow
 def test_every_analysis_gives_on_two_replicas_what_it_gives_on_one_device():
     def results(name):
         vit, _, data, results = measured(name, np.random.default_rng(0))
@@ -156,6 +157,7 @@ def test_every_analysis_gives_on_two_replicas_what_it_gives_on_one_device():
             tf.nest.map_structure(partial(np.testing.assert_allclose, atol=1e-5), other, one)
 
 
+@pytest.mark.slow
 def test_one_pass_over_two_models_gives_what_each_analysis_gives_by_itself(rng):
     vit, bit, data, results = measured("none", rng)
     every, sums = vit_tf.submodel(vit, "*"), vit_tf.submodel(vit, "*/sum")
@@ -209,6 +211,7 @@ with strategy("mirrored").scope():
 """
 
 
+@pytest.mark.slow
 def test_analyses_on_four_replicas_give_what_they_give_on_one_device(tmp_path):
     path = tmp_path / "four.npz"
     subprocess.run([sys.executable, "-c", FOUR, path], cwd=HELPERS, check=True, timeout=300)

@@ -74,6 +74,7 @@ def found(pair, tmp_path_factory):
     return both, alone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part", ["trained", "sequential", "functional", "subclassed", "measured", "measured one batch"]
 )
@@ -115,6 +116,7 @@ def test_more_steps_in_one_call_are_refused(found):
         assert "Received: steps_per_execution=2" in str(one["refused"])
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_ends_the_other(pair, found):
     folder, workers = pair
     os.kill(workers[1].pid, signal.SIGKILL)

@@ -169,6 +169,7 @@ def test_biases_and_scales_learn(images):
         assert np.abs(gradient).max() > 0, weight.path
 
 
+@pytest.mark.slow
 def test_fit_with_xla_learns(rng):
     keras.utils.set_random_seed(0)
     labels = rng.integers(0, 2, 64)

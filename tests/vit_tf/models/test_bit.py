@@ -30,6 +30,7 @@ def analytic_count(units, width_factor, classes=1000):
     return total + 2 * channels + (channels + 1) * classes
 
 
+@pytest.mark.slow
 def test_parameter_counts():
     assert set(VARIANTS) == set(COUNTS)
     for name, count in COUNTS.items():
@@ -136,6 +137,7 @@ def test_small_images_keep_a_usable_map():
     assert large.stem == "imagenet" and large.token_grid == TokenGrid(7, 7, 0, 32)
 
 
+@pytest.mark.slow
 def test_saves_exports_and_compiles(bit, images, tmp_path):
     bit.save(tmp_path / "bit.keras")
     again = vit_tf.load_model(tmp_path / "bit.keras")

@@ -160,6 +160,7 @@ def test_epsilon_of_the_group_normalisation(images):
     np.testing.assert_allclose(actual, expected["root"], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_saves_exports_compiles_and_gives_submodels(hybrid, images, tmp_path):
     hybrid.save(tmp_path / "hybrid.keras")
     again = vit_tf.load_model(tmp_path / "hybrid.keras")

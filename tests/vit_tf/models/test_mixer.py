@@ -166,6 +166,7 @@ def test_head_starts_at_zero_and_dropout_acts_in_training_only(images):
     assert np.all((values == 0) | np.isclose(values, 2 * kept["embedding"], rtol=1e-5))
 
 
+@pytest.mark.slow
 def test_fit_with_xla_learns(rng):
     keras.utils.set_random_seed(0)
     labels = rng.integers(0, 2, 64)

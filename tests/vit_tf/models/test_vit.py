@@ -143,6 +143,7 @@ def test_every_tap_equals_the_paper_in_float64(vit, images):
     assert vit.token_grid == TokenGrid(2, 3, int(vit.pooling == "cls"), 8)
 
 
+@pytest.mark.slow
 def test_saves_exports_and_compiles(vit, images, tmp_path):
     vit.save(tmp_path / "vit.keras")
     again = vit_tf.load_model(tmp_path / "vit.keras")
@@ -206,6 +207,7 @@ def test_head_starts_at_zero_and_dropout_acts_in_training_only(images):
     assert 0.2 < (dropped == 0).mean() < 0.8
 
 
+@pytest.mark.slow
 def test_fit_with_xla_learns(rng):
     keras.utils.set_random_seed(0)
     labels = rng.integers(0, 2, 64)

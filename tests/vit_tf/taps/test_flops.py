@@ -49,6 +49,7 @@ def test_a_vision_transformer_by_hand():
 # Multiply-adds. ViT-B/16, ResNet-50: "GFLOPS" of torchvision's documentation of its models
 # (vit_b_16 17.56, resnet50 4.09; R50x1 has the same convolutions). Mixer: the card of timm's
 # mixer_b16_224 (12.6). CLIP: the image tower in open_clip's docs/model_profile.csv (4.41).
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family, variant, published, digits",
     [

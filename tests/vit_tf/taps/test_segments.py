@@ -48,6 +48,7 @@ def test_chain_gives_the_taps_of_the_whole(name, rng):
         np.testing.assert_allclose(found[tap], value, rtol=1e-5, atol=1e-6, err_msg=tap)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "channels"),
     [("vit", "all"), ("vit", 3), ("bit", 2), ("mixer", "sum"), ("foreign", "all")],

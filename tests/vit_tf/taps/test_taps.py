@@ -128,6 +128,7 @@ def test_whole_model_file_opens_as_features(vit, images, tmp_path):
     assert_same(features(images), vit_tf.submodel(vit, "block*/mlp/sum")(images), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_saved_model_answers_without_the_package(vit, images, tmp_path):
     features = vit_tf.submodel(vit, "block*/*/sum", "logits", "embedding")
     features.export(tmp_path / "exported", verbose=False)
@@ -153,6 +154,7 @@ def test_saved_model_answers_without_the_package(vit, images, tmp_path):
     assert_same(taps, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_keras_applications_resnet50(rng, tmp_path):
     model = keras.applications.ResNet50(weights=None, input_shape=(32, 32, 3), classes=4)
     features = vit_tf.submodel(model, "conv2_block1_out", "conv3_block1_*_conv")

@@ -148,6 +148,7 @@ def test_nothing_corrupted_is_the_plain_model(rng, kind):
     assert found.dtype == tf.float32
 
 
+@pytest.mark.slow
 def test_head_of_the_classifier_is_left_alone(rng):
     model = make_model(representation_dim=4)
     before = oracles.weights_of(model)
@@ -213,6 +214,7 @@ def test_draws_follow_the_seed_and_the_epoch():
     assert len(np.unique(first, axis=0)) > 0.9 * len(first)  # and in the next image
 
 
+@pytest.mark.slow
 def test_it_learns_what_neighbours_tell():
     """Of three colours, chance gets a third; the other patches of the half tell which."""
     images, grid = halves()
@@ -239,6 +241,7 @@ def test_saved_model_is_the_same(rng, tmp_path):
     assert len(vit.trainable_weights) == len(vit.weights)
 
 
+@pytest.mark.slow
 def test_two_replicas_train_as_one_device(tmp_path):
     images, grid = halves(69)  # the last batch has 21
     trained = {}

@@ -25,6 +25,7 @@ def plain(tmp_path_factory):
     return run("none", tmp_path_factory.mktemp("plain"))[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in RECIPES if n not in ("none", "every", "fast")])
 def test_resumed_weights_are_the_undisturbed_ones_bit_for_bit(tmp_path, monkeypatch, plain, name):
     weights, history = run(name, tmp_path / "whole")
@@ -39,6 +40,7 @@ def test_resumed_weights_are_the_undisturbed_ones_bit_for_bit(tmp_path, monkeypa
         assert not equal(weights, plain)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_leaves_what_another_goes_on_with(tmp_path):
     """With all augmentations at once, RandAugment among them."""
 

@@ -12,7 +12,7 @@ from training_runs import kill_at, make_data, make_model, read_log
 
 from vit_tf import BiT, ViT, load_model
 from vit_tf.distribute.strategies import strategy
-from vit_tf.files import PARTIAL
+from vit_tf.remote import PARTIAL
 from vit_tf.training.finetuning import FineTuning
 from vit_tf.training.recipes import Recipe, WarmupDecay
 from vit_tf.training.runs import checkpointing, train
@@ -104,6 +104,7 @@ def test_recipe_refuses(field, value):
         Recipe(**{field: value})
 
 
+@pytest.mark.slow
 def test_run_learns_and_writes_its_files(undisturbed):
     directory, _, history = undisturbed
     assert history["val_accuracy"][-1] > 0.6 and history["loss"][-1] < history["loss"][0]
@@ -119,6 +120,7 @@ def test_run_learns_and_writes_its_files(undisturbed):
     assert os.listdir(directory / "state") == ["epoch-0005.npz"]
 
 
+@pytest.mark.slow
 def test_returned_weights_are_the_average_over_steps():
     steps = []
     record = keras.callbacks.LambdaCallback(
@@ -142,6 +144,7 @@ def test_returned_weights_are_the_average_over_steps():
         np.testing.assert_allclose(w, a, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method, call",
     [("on_train_batch_end", 2), ("on_train_batch_end", 13), ("write_log", 3), ("save_state", 5)],
@@ -180,6 +183,7 @@ AUGMENTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", AUGMENTED.values(), ids=AUGMENTED)
 def test_resumed_run_draws_what_the_undisturbed_one_draws(tmp_path, monkeypatch, recipe):
     def run_augmented(directory):
@@ -199,6 +203,7 @@ def test_resumed_run_draws_what_the_undisturbed_one_draws(tmp_path, monkeypatch,
         np.testing.assert_array_equal(w, v)
 
 
+@pytest.mark.slow
 def test_logs_of_an_epoch_are_on_the_disk_before_its_state(tmp_path, monkeypatch):
     real, sizes = checkpointing.save_state, []
 
@@ -223,6 +228,7 @@ def test_finished_run_is_only_loaded_and_says_so(undisturbed, caplog):
         np.testing.assert_array_equal(w, v)
 
 
+@pytest.mark.slow
 def test_run_on_two_replicas_resumes(tmp_path, monkeypatch):
     recipe = dataclasses.replace(RECIPE, epochs=3)
     with strategy("mirrored").scope():
@@ -237,6 +243,7 @@ def test_run_on_two_replicas_resumes(tmp_path, monkeypatch):
         np.testing.assert_allclose(w, v, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_two_replicas_that_share_a_batch_unevenly_train_as_one_device(tmp_path):
     trained, recipe = {}, dataclasses.replace(RECIPE, shift=0)  # which draws anew in each epoch
     for name in ("none", "mirrored"):
@@ -321,6 +328,7 @@ def test_state_keeps_bfloat16_bit_for_bit(tmp_path):
     np.testing.assert_array_equal(model.layers[0].kernel, other.layers[0].kernel)
 
 
+@pytest.mark.slow
 def test_loss_that_is_not_finite_ends_the_run(tmp_path):
     passes = []
 
