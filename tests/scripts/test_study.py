@@ -197,7 +197,7 @@ def test_three_models_are_trained_unless_more_are_asked_for(tmp_path, monkeypatc
         raise KeyboardInterrupt
 
     monkeypatch.setattr(study_models, "train_all", stop)
-    assert study_script.main(["--out", str(tmp_path), *flags]) == 130
+    assert study_script.main(["--out", str(tmp_path), "--jobs", "1", *flags]) == 130
     every = [plan.name for plan in study_models.make_plans(study_script.parse([]), 10)]
     assert seen == (names or every)
 
