@@ -116,6 +116,7 @@ def test_submodel_takes_lists_of_patterns(vit, tmp_path):
         vit_tf.submodel(vit, [])
 
 
+@pytest.mark.slow
 def test_a_saved_model_folder_is_told_what_opens_it(vit, tmp_path, capsys):
     folder = tmp_path / "exported"
     vit_tf.submodel(vit, "pooled").export(folder, verbose=False)

@@ -38,6 +38,7 @@ def test_features_answer_as_before(answers):
         np.testing.assert_allclose(values, answers[f"features {tap}"], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_results_open_and_are_what_is_measured_now(answers):
     model = vit_tf.load_model(FILES / "vit.keras")
     images = tf.data.Dataset.from_tensor_slices(answers["images"])
@@ -59,6 +60,7 @@ def test_results_open_and_are_what_is_measured_now(answers):
     analysis.plot_attention_distance(xr.load_dataarray(FILES / "attention_distance.nc"))
 
 
+@pytest.mark.slow
 def test_stopped_run_goes_on_to_the_weights_of_the_whole_one(answers, tmp_path):
     run = shutil.copytree(FILES / "stopped_run", tmp_path / "run")
     keras.utils.set_random_seed(2)

@@ -123,6 +123,7 @@ def test_a_model_that_rescales_gets_the_pixels_it_expects(files, images, tmp_pat
     assert told.attrs["key"] != found.attrs["key"]
 
 
+@pytest.mark.slow
 def test_another_model_in_the_same_file_is_measured_anew(files, tmp_path):
     path = tmp_path / "cnn.keras"
     keys = []
@@ -134,6 +135,7 @@ def test_another_model_in_the_same_file_is_measured_anew(files, tmp_path):
     assert keys[0] != keys[1]
 
 
+@pytest.mark.slow
 def test_a_saved_model_is_read_on_the_grid_that_is_told(files, images, tmp_path):
     arguments = (files / "exported", "--figures", "3,9,C.4")
     assert run(tmp_path, *arguments, "--patch-size", "8") == 0
@@ -167,6 +169,7 @@ def test_a_saved_model_tells_its_grid_and_its_images_in_its_folder(images, tmp_p
         vit_tf.load_features(tmp_path / "told")
 
 
+@pytest.mark.slow
 def test_a_model_of_other_classes_is_told_and_gets_no_accuracy(files, tmp_path):
     """Ten classes too, so that a share could be counted, which would mean nothing."""
     vit = vit_tf.ViT((16, 16, 3), 8, 1, 1, 8, 8, 10, class_names=[f"kind {n}" for n in range(10)])
@@ -179,6 +182,7 @@ def test_a_model_of_other_classes_is_told_and_gets_no_accuracy(files, tmp_path):
     assert not (tmp_path / "out" / "results" / "accuracy.other.nc").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_of_images_without_labels_is_analysed_whole(files, tmp_path, rng):
     photos = tmp_path / "photos"
     for number in range(60):
@@ -222,6 +226,7 @@ def test_there_are_at_least_eight_batches_where_the_images_allow():
     assert [batch_size_of(n) for n in (360, 100, 64, 32, 4)] == [45, 13, 8, 8, 4]
 
 
+@pytest.mark.slow
 def test_mistakes_are_one_line(files, tmp_path, capsys):
     tiny_cnn(8).save(tmp_path / "small.keras")
     tiny_cnn(None).save(tmp_path / "any.keras")

@@ -87,6 +87,7 @@ def test_videos_of_davis_and_pairs_of_spair(model, tmp_path, rng):
     assert result.attrs["examples"] == 40
 
 
+@pytest.mark.slow
 def test_landmarks_of_revisited_oxford(model, tmp_path, rng):
     folder = tmp_path / "roxford5k" / "jpg"
     folder.mkdir(parents=True)
@@ -112,6 +113,7 @@ def test_shapes_bring_their_annotations(model, tmp_path):
         assert (tmp_path / "out" / "results" / f"{name}.nc").exists()
 
 
+@pytest.mark.slow
 def test_classes_of_a_list_are_those_that_are_read(model, tmp_path, rng):
     for split in ("train", "test"):
         for name in ("n01", "n02", "n03"):

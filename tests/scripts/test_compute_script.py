@@ -78,6 +78,7 @@ def test_every_image_counts_three_times(runs, tmp_path, capsys):
     assert (tmp_path / "compute.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_a_pretraining_has_no_accuracy_of_classes(runs, tmp_path):
     folder = tmp_path / "pretrained"
     shutil.copytree(runs / "vit", folder)

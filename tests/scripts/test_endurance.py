@@ -97,6 +97,7 @@ def test_moments_reach_every_phase():
     assert all(endurance.draw_moment(rng, pace, workers=2)[0] for _ in range(200))
 
 
+@pytest.mark.slow
 def test_harness_sees_what_is_damaged_or_differs(undisturbed, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(undisturbed, copy)
@@ -171,6 +172,7 @@ def test_full_disk_leaves_the_last_state(undisturbed, tmp_path, monkeypatch, cap
     assert files.compare(out, undisturbed)[::2] == (0, [])
 
 
+@pytest.mark.slow
 def test_read_only_folder_leaves_the_last_state(tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
 
@@ -182,6 +184,7 @@ def test_read_only_folder_leaves_the_last_state(tmp_path, monkeypatch, capsys):
     expect_two_epochs(out, capsys, "Read-only file system")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parent", ["a file", "a read-only folder"])
 def test_folder_that_cannot_be_made_is_one_line(tmp_path, capsys, parent):
     place = tmp_path / "place"

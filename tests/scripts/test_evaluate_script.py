@@ -39,6 +39,7 @@ def rows(model, dataset):
     return arrays, np.concatenate([y for _, y in taps])
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_the_model(model, tmp_path, capsys):
     model, path = model
     out = tmp_path / "result.json"
@@ -106,6 +107,7 @@ def test_some_classes_are_matched_by_name_only_where_that_is_insisted_on(tmp_pat
     assert json.loads(out.read_text())["top"]["1"] == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_a_model_fine_tuned_on_one_folder_is_not_evaluated_on_another(model, tmp_path, rng, capsys):
     for name, classes in (("a", ("ape", "bee")), ("b", ("cat", "dog"))):
         for split in ("train", "test"):
@@ -172,6 +174,7 @@ def least_squares_model():
     return model
 
 
+@pytest.mark.slow
 def test_a_model_that_rescales_gets_the_pixels_it_expects(tmp_path, capsys):
     model, path, out = least_squares_model(), tmp_path / "other.keras", tmp_path / "result.json"
     model.save(path)

@@ -22,6 +22,7 @@ def files(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_page_and_its_numbers_are_written(files, tmp_path, capsys):
     flags = ["--explain", "cat", "0", "--results", str(tmp_path / "numbers"), "--names", "My ViT"]
     page = tmp_path / "page.html"

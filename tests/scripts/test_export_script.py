@@ -20,6 +20,7 @@ def model(tmp_path_factory):
     return model, str(path)
 
 
+@pytest.mark.slow
 def test_saved_model_answers_alone(model, tmp_path, capsys, rng):
     model, path = model
     out = tmp_path / "deep" / "exported"
@@ -38,6 +39,7 @@ def test_saved_model_answers_alone(model, tmp_path, capsys, rng):
     assert "not there yet" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_folder_that_answers_otherwise_is_not_kept(model, tmp_path, monkeypatch, capsys):
     honest = saving.load_features
     monkeypatch.setattr(
@@ -49,6 +51,7 @@ def test_a_folder_that_answers_otherwise_is_not_kept(model, tmp_path, monkeypatc
     assert "'pooled' differs" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_folder_keeps_the_values_that_are_told(model, tmp_path, capsys):
     line = [model[1], "--taps", "pooled", "--out", str(tmp_path / "out"), "--range", "0", "255"]
     assert export.main(line) == 0

@@ -54,6 +54,7 @@ def test_killed_run_goes_on_and_writes_the_model(start, tmp_path, monkeypatch, c
     assert again == 2 and "momentum: 0.9 there, 0.5 now" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_it_starts_from_the_weights_at_chance(start, tmp_path):
     """With a rate of nearly zero the model stays what it was, with a head of zeros."""
     line = (
@@ -86,6 +87,7 @@ def test_recipe_follows_the_family_and_the_options():
     assert (small.crop, small.resize, small.flip) == ((32, 32), (40, 40), False)
 
 
+@pytest.mark.slow
 def test_crops_are_cut_from_larger_training_images(tmp_path):
     bit = vit_tf.BiT((8, 8, 3), (1,), 0.5, 5)
     bit.save(tmp_path / "bit.keras")

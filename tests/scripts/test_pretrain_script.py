@@ -38,6 +38,7 @@ def test_resumed_run_is_the_undisturbed_one(whole, tmp_path, monkeypatch):
             np.testing.assert_array_equal(found[path], value, err_msg=path)
 
 
+@pytest.mark.slow
 def test_what_it_writes(whole):
     vit, best = load_model(whole / "model.keras"), load_model(whole / "best.keras")
     assert isinstance(vit, ViT) and isinstance(best, MaskedPatchPrediction)
@@ -61,6 +62,7 @@ def test_commonest_colour_is_that_of_the_training_data(whole):
     assert result["commonest_colour_accuracy"] == pytest.approx(expected, abs=0.03)
 
 
+@pytest.mark.slow
 def test_fine_tuning_starts_from_it(whole, tmp_path):
     line = f"{whole / 'model.keras'} --steps 1 --validations 1 --learning-rate 1e-30 --take 100"
     assert finetune.main(f"{line} --warmup-steps 0 --out {tmp_path}".split()) == 0

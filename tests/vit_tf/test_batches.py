@@ -64,6 +64,7 @@ def test_batches_of_unknown_size_are_refused():
     assert full_batches(static) is static
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [False, True])
 def test_loaded_and_augmented_images_are_not_decoded_when_skipped(monkeypatch, masked):
     decoded = count_decoding(monkeypatch)

@@ -137,6 +137,7 @@ def test_values_are_normalised_exactly_and_colours_apart(tmp_path):
         np.testing.assert_allclose(found, (own / 255 - chosen.mean) / chosen.std, atol=3e-7)
 
 
+@pytest.mark.slow
 def test_the_default_preprocessing_is_none_bit_for_bit():
     digits = (load_digits().images / 16 * 255).astype(np.float32)[..., None]
     for size in (8, 12):

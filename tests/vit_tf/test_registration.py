@@ -101,6 +101,7 @@ def test_keras_opens_every_model(files, first):
     assert json.loads(done.stdout.splitlines()[-1]) == expected
 
 
+@pytest.mark.slow
 def test_our_own_loader_does_not_compile(files):
     folder, _ = files
     assert keras.saving.load_model(folder / "vit.keras").compiled

@@ -112,6 +112,7 @@ def photos(tmp_path, rng):
     return folder
 
 
+@pytest.mark.slow
 def test_a_whole_training_at_an_address_is_stopped_and_resumed(
     place, photos, tmp_path, monkeypatch, capsys
 ):

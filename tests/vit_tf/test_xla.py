@@ -209,6 +209,7 @@ STATISTICS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STATISTICS)
 def test_statistics_equal_those_without_xla(name):
     patterns, make = STATISTICS[name]
@@ -239,6 +240,7 @@ def step_of(monkeypatch, module, engine, analyse):
     return seen.value.args[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", ["sum", "all", 3])
 def test_receptive_fields_equal_those_without_xla(monkeypatch, channels):
     images, _ = images_and_labels()

@@ -62,6 +62,7 @@ def test_random_attention_equals_the_definition(rng):
     np.testing.assert_allclose(result[0], expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_whole_model_may_be_given(rng):
     vit = vit_tf.ViT((16, 24, 3), 8, 2, 2, 8, 16, 5)
     images = rng.normal(size=(5, 16, 24, 3)).astype("float32")

@@ -44,6 +44,7 @@ def test_a_score_that_is_one_attention_weight():
     np.testing.assert_allclose(result[0], expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_features_that_hide_their_gradients_are_told(tmp_path):
     vit = vit_tf.ViT((8, 8, 3), 4, 1, 2, 8, 16, 5)
     features = vit_tf.submodel(vit, "*/weights", "logits")

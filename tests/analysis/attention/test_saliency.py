@@ -116,6 +116,7 @@ def test_a_vit_streams_as_it_computes(rng):
     assert result.attrs["model"] == vit.name
 
 
+@pytest.mark.slow
 def test_errors(rng):
     weights = random_attention(rng, OBLONG, examples=2)
     with pytest.raises(ValueError, match=r"mass in \(0, 1\]. Received: mass=0"):

@@ -58,6 +58,7 @@ def test_the_nearest_number_of_channels_wins_and_of_equals_the_smaller(rng):
         assert matched(np.zeros((1, 8, 8, 4), "float32"), grid, channels).shape[-1] == expected
 
 
+@pytest.mark.slow
 def test_a_resnet_is_probed_at_equal_sizes(rng):
     bit = vit_tf.BiT((8, 16, 3), units=(1, 1), width_factor=0.5, num_classes=3)
     features = vit_tf.submodel(bit, "stage*/sum")

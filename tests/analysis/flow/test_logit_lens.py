@@ -42,6 +42,7 @@ def test_blocks_that_add_nothing_are_read_as_the_one_before(rng):
     assert np.abs(result[:, 0] - result[:, 1]).max() > 1e-2
 
 
+@pytest.mark.slow
 def test_units_of_the_last_stage_of_a_resnet(rng):
     bit = vit_tf.BiT((16, 16, 3), units=(1, 2), num_classes=5, stem="small", width_factor=0.5)
     randomize(bit)

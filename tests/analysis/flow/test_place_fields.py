@@ -7,6 +7,7 @@ import vit_tf
 from vit_tf import analysis
 
 
+@pytest.mark.slow
 def test_the_field_of_the_centre_is_the_receptive_field(rng):
     bit = vit_tf.BiT((16, 24, 3), units=(1, 1), num_classes=5, stem="small", width_factor=0.5)
     randomize(bit)

@@ -192,6 +192,7 @@ def patch_features(images):
     }
 
 
+@pytest.mark.slow
 def test_shapes_are_found_by_their_colours_in_themselves_and_not_by_noise():
     pairs = data.load_shape_pairs(8, image_size=32)
     same = [p | {"target": p["source"], "target_points": p["source_points"]} for p in pairs]

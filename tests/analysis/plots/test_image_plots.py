@@ -72,6 +72,7 @@ def test_attention_of_a_query_in_every_head(rng):
         plots.plot_attention_rows(result, 7)
 
 
+@pytest.mark.slow
 def test_relevance_is_that_of_what_the_head_reads(rng):
     result = array(rng, example=1, **{"class": 2}, query=7, key=7)
     for prefix in (1, 0):

@@ -43,6 +43,7 @@ def logits(model, x):
     return values - values.mean(axis=-1, keepdims=True)
 
 
+@pytest.mark.slow
 def test_probe_converges_to_the_logistic_regression_of_scikit_learn(rng):
     x, labels = rows(rng, spread=2.5)
     x = {("a", "all"): x + 0.5, ("b", "all"): 100 * x[:, :3] ** 2}
@@ -61,6 +62,7 @@ def test_probe_converges_to_the_logistic_regression_of_scikit_learn(rng):
         assert loss == pytest.approx(-every.mean(), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_probe_trained_alone_has_the_same_weights(rng):
     x, labels = rows(rng, 100, 5)
     many = {
@@ -146,6 +148,7 @@ def noise(rng, *counts):
     return [(as_images(rng.normal(size=(n, 5, 4))), rng.integers(0, 3, n)) for n in counts]
 
 
+@pytest.mark.slow
 def test_accuracy_is_that_of_the_trained_probes_on_the_test_images(rng, tmp_path):
     train, test = noise(rng, 80, 57)
     result = analysis.linear_probe(

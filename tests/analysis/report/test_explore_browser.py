@@ -110,6 +110,7 @@ def assert_row(browser, result, example, layer, head, query):
         assert number(told[word]) / 100 == pytest.approx(share, rel=6e-3, abs=2e-5)
 
 
+@pytest.mark.slow
 def test_hovering_shows_the_attention_of_the_patch_in_the_results(browser, vit_page):
     browser.open(vit_page.path)
     attention = vit_page.results["attention"]
@@ -243,6 +244,7 @@ def test_the_table_of_layers_holds_the_classes_that_they_are_read_as(browser, vi
             assert share == pytest.approx(of_layer[one], rel=6e-3)
 
 
+@pytest.mark.slow
 def test_places_of_a_resnet_show_their_receptive_fields(browser, bit_page):
     browser.open(bit_page.path)
     fields, cam = bit_page.results["fields"], bit_page.results["grad_cam"]

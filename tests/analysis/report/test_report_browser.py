@@ -72,6 +72,7 @@ def tip(browser, figure):
     )
 
 
+@pytest.mark.slow
 def test_heatmap_tells_the_layers_and_value_under_the_mouse(browser, report):
     browser.open(report)
     left, top, width, height = place(browser, "#figure-cka .cells")
@@ -115,6 +116,7 @@ def test_lines_name_the_head_next_to_the_mouse(browser, report):
         assert tip(browser, "distance") == expected
 
 
+@pytest.mark.slow
 def test_keys_move_from_cell_to_cell(browser, report):
     browser.open(report)
     browser.value("document.querySelector('#figure-cka .plot').focus()")
@@ -129,6 +131,7 @@ def test_keys_move_from_cell_to_cell(browser, report):
     assert tip(browser, "cka") == []
 
 
+@pytest.mark.slow
 def test_nothing_leaves_the_file_and_nothing_goes_wrong(browser, report):
     browser.open(report)
     browser.mouse(400, 400)
@@ -178,6 +181,7 @@ def test_pictures_keep_their_size_on_a_small_screen_and_link_to_their_files(brow
     assert link == (tmp_path / "figures" / "wide one.png").as_uri()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
 def test_page_fits_its_window(browser, report, width):
     browser.open(report, width=width)

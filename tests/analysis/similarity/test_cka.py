@@ -78,6 +78,7 @@ def test_two_models_equal_the_oracle_and_one_model_of_both(rng):
     np.testing.assert_allclose(two.cka, expected, atol=1e-4)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), scale=st.floats(0.01, 100))
 def test_invariant_to_orthogonal_maps_and_isotropic_scaling(seed, scale):
@@ -172,6 +173,7 @@ def test_scale_of_a_layer_leaves_no_trace(rng, scale):
     np.testing.assert_allclose(np.diag(other.stderr), 0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_scale_leaves_no_trace_in_heads_and_places(rng):
     images = rng.normal(size=(32, 2, 4, 6)).astype("float32")
     grid = TokenGrid(1, 2, 0, 2)

@@ -112,6 +112,7 @@ def test_records_are_cka_and_few_shot_accuracy_of_the_models_at_these_epochs(tmp
     assert formed.result["cka_to_previous"].sel(epoch=0).isnull().all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["submodel", "function of images"])
 def test_features_of_the_model_are_as_good_as_a_function_of_it(kind):
     model, of_function = make_small(), analysis.FormationRecorder(small_taps_of, IMAGES)
@@ -138,6 +139,7 @@ def test_features_that_are_neither_are_refused_and_named():
         analysis.FormationRecorder(("early",), IMAGES)
 
 
+@pytest.mark.slow
 def test_a_frozen_layer_stays_what_it_was_and_the_others_do_not():
     model, formed = make_model(), recorder()
     model.embedding.trainable = False
@@ -147,6 +149,7 @@ def test_a_frozen_layer_stays_what_it_was_and_the_others_do_not():
     assert (layers.drop_sel(layer="embedding") < 0.999).all()
 
 
+@pytest.mark.slow
 def test_a_learning_rate_of_0_changes_nothing():
     formed = recorder(every=2)
     fit(make_model(), [formed], rate=0.0, epochs=5)
@@ -157,6 +160,7 @@ def test_a_learning_rate_of_0_changes_nothing():
     assert (formed.result["accuracy"] == formed.result["accuracy"][0]).all()
 
 
+@pytest.mark.slow
 def test_weights_set_by_hand_are_compared_and_nothing_is_traced_anew():
     traced, model, other = [], make_model(), make_model()
     other.set_weights(
@@ -228,6 +232,7 @@ def test_a_killed_run_goes_on_where_it_was(undisturbed, tmp_path, monkeypatch, o
     ]
 
 
+@pytest.mark.slow
 def test_a_whole_run_answers_again(undisturbed, tmp_path):
     shutil.copytree(undisturbed[0], tmp_path / "copy")
     (tmp_path / "copy" / "formation.nc").unlink()
@@ -266,6 +271,7 @@ def test_the_script_records_and_trains_as_without_a_recorder(tmp_path):
     assert not (tmp_path / "without" / "formation.nc").exists()
 
 
+@pytest.mark.slow
 def test_errors(undisturbed, tmp_path):
     for wrong, message in [
         ({"every": 0}, r"every of at least 1.*Received: every=0"),

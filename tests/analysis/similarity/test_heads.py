@@ -151,6 +151,7 @@ def test_kernels_of_heads_add_up(rng):
             assert float(actual) == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_of_models_and_saved(rng, tmp_path):
     vit = vit_tf.ViT((16, 24, 3), 8, 2, 4, 8, 16, 5)
     bit = vit_tf.BiT((16, 24, 3), units=(1, 1), width_factor=0.5, num_classes=3)

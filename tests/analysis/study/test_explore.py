@@ -67,6 +67,7 @@ def test_maps_shrink_to_means_of_squares():
     np.testing.assert_array_equal(found[0, 2, 0], maps[0, 4, :2].mean())  # the edge repeats
 
 
+@pytest.mark.slow
 def test_a_model_that_expects_pixels_is_shown_what_it_expects(tmp_path):
     """Images are resized; a model of [0, 255] gives what one of [-1, 1] does of the same image."""
     vit = vit_tf.ViT((16, 24, 3), 8, 1, 2, 8, 8, 3)

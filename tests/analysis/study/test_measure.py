@@ -164,6 +164,7 @@ def test_every_figure_finds_its_results_and_draws_them(measured):
         assert picture.caption(chosen).endswith(".") and "{" not in picture.title
 
 
+@pytest.mark.slow
 def test_images_are_gone_through_once(measured, data):
     """By all that is compared, and by models that are not in passes of a few of them."""
     _, wanted, _, passes, _ = measured
@@ -251,6 +252,7 @@ def test_measurements_are_those_of_the_analyses(measured, subjects, data):
     assert results["cka.vit-cls.bit"].attrs["model_y"] == "BiT"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ViT-CLS", "BiT"])
 def test_probes_choose_their_penalty_on_held_out_images(measured, subjects, data, name):
     results, subject = measured[2], named(subjects, name)
@@ -270,6 +272,7 @@ def test_probes_choose_their_penalty_on_held_out_images(measured, subjects, data
     assert results[f"ridge_probe_tokens.{subject.slug}"].dims == ("layer", "token")
 
 
+@pytest.mark.slow
 def test_nothing_is_measured_twice(measured, data, monkeypatch):
     _, wanted, results, _, folder = measured
     monkeypatch.setattr(measuring, "one_pass", None)

@@ -31,6 +31,7 @@ def hashes(dataset):
 # Digits
 
 
+@pytest.mark.slow
 def test_digits_are_those_of_scikit_learn():
     digits = load_digits()
     train, test = data.load("digits")
@@ -277,6 +278,7 @@ def pixels(path, **settings):
     return (images[0] + 1) * 127.5
 
 
+@pytest.mark.slow
 def test_flat_folder_is_split_class_by_class(tmp_path, rng):
     root = flat_folder(tmp_path, rng)
     train, test = data.load(root)
@@ -294,6 +296,7 @@ def test_flat_folder_is_split_class_by_class(tmp_path, rng):
     assert described == data.Description(str(root), 2, ("ape", "bee"), {"train": 24, "test": 6})
 
 
+@pytest.mark.slow
 def test_folder_with_splits_of_its_own(tmp_path, rng):
     for split, sizes in {"train": (3, 3), "val": (2, 1), "test": (1, 2)}.items():
         flat_folder(tmp_path / split, rng, sizes)
@@ -311,6 +314,7 @@ def test_folder_with_splits_of_its_own(tmp_path, rng):
         data.load(tmp_path)
 
 
+@pytest.mark.slow
 def test_images_of_many_kinds(tmp_path, rng):
     grey = np.arange(35, dtype=np.uint8).reshape(5, 7) * 7
     rgb = np.stack([grey, 255 - grey, grey // 2], axis=-1)
@@ -393,6 +397,7 @@ def test_ten_damaged_images_are_named_and_the_others_counted(tmp_path, rng):
     assert str(error.value).count("/bee/text") == 10
 
 
+@pytest.mark.slow
 def test_damaged_images_are_named_when_met(tmp_path, rng):
     root = flat_folder(tmp_path, rng, (5, 5))
     (root / "ape" / "03.png").write_bytes((root / "ape" / "03.png").read_bytes()[:60])

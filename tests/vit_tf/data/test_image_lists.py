@@ -51,6 +51,7 @@ def test_a_list_selects_class_folders_in_its_order(tmp_path):
     assert described.num_examples == {"train": 21, "validation": 9}
 
 
+@pytest.mark.slow
 def test_as_many_of_each_class_are_taken_by_the_seed(tmp_path):
     root = imagenet(tmp_path, {"train": 20, "val": 1})
     first, same, other = (
@@ -62,6 +63,7 @@ def test_as_many_of_each_class_are_taken_by_the_seed(tmp_path):
     assert {tuple(v) for v in first[0]} != {tuple(v) for v in other[0]}
 
 
+@pytest.mark.slow
 def test_the_parts_of_the_splits_are_those_of_the_whole():
     """Also of a data set that is no folder, so that no test image becomes a training one."""
     pairs = zip(data.load("digits"), data.load("digits", classes=["8", "3"]), strict=True)
@@ -77,6 +79,7 @@ def test_the_parts_of_the_splits_are_those_of_the_whole():
         assert found == expected
 
 
+@pytest.mark.slow
 def test_few_shots_of_some_classes():
     few, held = data.few_shot("digits", 2, held_out=1, classes=["4", "7", "1"])
     whole = {

@@ -39,6 +39,7 @@ def train(name, **settings):
     return data.load(name, splits=("train",), **{"batch_size": 4} | settings)[0]
 
 
+@pytest.mark.slow
 def test_random_resized_crops_show_what_was_drawn(photos, monkeypatch):
     """Every pixel against Pillow, which resizes the very windows that were drawn."""
     windows = {}
@@ -66,6 +67,7 @@ def test_random_resized_crops_show_what_was_drawn(photos, monkeypatch):
         assert min(differences) < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["digits", "photos"])
 def test_random_resized_crops_follow_the_seed_and_change_with_the_epoch(photos, name):
     """Of images that are kept in memory, and of those that are decoded in each epoch."""
@@ -154,6 +156,7 @@ def test_a_later_image_of_another_size_is_told(tmp_path, rng, monkeypatch, cache
             [arrays(dataset) for dataset in (train, test)]
 
 
+@pytest.mark.slow
 def test_one_damaged_image_does_not_change_the_others(photos, cache):
     """Its batch is decoded again, and stops the iteration where it did not before."""
     whole = [image.tobytes() for image in arrays(train(photos, image_size=16))[0]]
@@ -171,6 +174,7 @@ def test_one_damaged_image_does_not_change_the_others(photos, cache):
     assert [image.tobytes() for image in arrays(train(photos, image_size=16))[0]] == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize("name", ["photos", "digits"])
 def test_shares_are_the_whole_and_each_worker_decodes_its_own(photos, monkeypatch, name, workers):
@@ -202,6 +206,7 @@ def test_shares_out_of_range(share):
         data.load("digits", take=11, share=share)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (SHARED / "tfds" / "cifar10").is_dir(), reason="no CIFAR-10")
 def test_shares_of_one_file_are_runs_of_its_examples():
     """CIFAR-10 is one file, of which the parts of three workers make up the whole."""

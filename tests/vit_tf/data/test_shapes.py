@@ -109,6 +109,7 @@ def test_later_shapes_cover_earlier_ones():
     assert (index[square] == 2).all() and (index[~square] < 2).all() and (index == 1).any()
 
 
+@pytest.mark.slow
 def test_load_gives_eight_balanced_classes_of_images():
     train, test = data.load("shapes", image_size=32, take={"train": 64, "test": 24})
     images, labels = next(iter(test))
@@ -132,6 +133,7 @@ def test_annotations_are_of_the_images_that_load_returns():
     np.testing.assert_array_equal(known["mask"], known["parts"] > 0)
 
 
+@pytest.mark.slow
 def test_keypoints_are_pixels_on_the_mask_where_visible():
     known = data.load_shapes(take=80)
     inside = ((known["keypoints"] >= 0) & (known["keypoints"] < 64)).all(-1)
@@ -160,6 +162,7 @@ def test_each_scene_has_a_light_of_its_own():
     assert abs(np.mean(light) - (scenes.DIMMEST + 1) / 2) < 0.03
 
 
+@pytest.mark.slow
 def test_kinds_cannot_be_told_by_colour_or_brightness():
     """Nearest class means of colour and brightness do no better than chance allows."""
     known = data.load_shapes("train", take=240)

@@ -44,6 +44,7 @@ def test_classes_are_those_of_all_splits_where_there_is_no_train_split(tmp_path,
     assert counts(validation) == [1, 2] and counts(test) == [2, 0, 1]
 
 
+@pytest.mark.slow
 def test_validation_images_are_tested_on_where_there_are_no_test_images(tmp_path, rng, caplog):
     """As of ImageNet, whose test images have no labels; what is validated on is then cut off."""
     source._tell_test.cache_clear()

@@ -62,6 +62,7 @@ def test_steps_in_one_call_divide_those_of_a_round():
     assert [count(one, 60, asked) for asked in (7, 60, 99)] == [6, 60, 60]
 
 
+@pytest.mark.slow
 def test_more_steps_in_one_call_train_alike(rng, tmp_path):
     images, labels = rng.normal(size=(48, 4, 4, 1)).astype("float32"), rng.integers(3, size=48)
 
@@ -81,6 +82,7 @@ def test_more_steps_in_one_call_train_alike(rng, tmp_path):
         np.testing.assert_allclose(many, few, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_two_replicas_follow_the_loss_curve_of_one_device(rng):
     images = rng.normal(size=(64, 4, 4, 1)).astype("float32")
     labels = rng.integers(3, size=64)

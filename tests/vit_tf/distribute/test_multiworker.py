@@ -88,6 +88,7 @@ def test_two_workers_find_what_one_process_finds(found, part):
         np.testing.assert_array_equal(both[0][key], both[1][key], err_msg=key)
 
 
+@pytest.mark.slow
 def test_training_changes_the_weights(found):
     _, alone = found
     first = multiworker_worker.make_vit().get_weights()

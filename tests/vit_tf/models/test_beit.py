@@ -122,6 +122,7 @@ def test_without_scales_or_biases_it_is_a_vit(images):
     np.testing.assert_allclose(beit(images), vit(images), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
 def test_saves_exports_compiles_and_gives_submodels(shared, images, tmp_path):
     beit = make("cls" if shared else "gap", shared)

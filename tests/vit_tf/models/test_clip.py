@@ -84,6 +84,7 @@ def test_epsilon_is_that_of_the_release(images):
     assert np.abs(actual - other).max() > 0.1
 
 
+@pytest.mark.slow
 def test_saves_exports_compiles_and_gives_submodels(clip, images, tmp_path):
     clip.save(tmp_path / "clip.keras")
     again = vit_tf.load_model(tmp_path / "clip.keras")

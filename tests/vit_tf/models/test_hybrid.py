@@ -34,6 +34,7 @@ def analytic_count(fields, classes=1000, places=None):
     return stem + embedding + blocks + 2 * hidden + (hidden + 1) * classes
 
 
+@pytest.mark.slow
 def test_parameter_counts():
     assert set(HYBRIDS) == set(MILLIONS)
     for name, millions in MILLIONS.items():
@@ -180,6 +181,7 @@ def test_saves_exports_compiles_and_gives_submodels(hybrid, images, tmp_path):
             np.testing.assert_allclose(value, expected[tap], rtol=1e-3, atol=1e-4, err_msg=tap)
 
 
+@pytest.mark.slow
 def test_a_submodel_of_the_stem_runs_no_block(hybrid):
     features = vit_tf.submodel(hybrid, "root")
     assert [layer.name for layer in features.layers] == ["images", "stem"]

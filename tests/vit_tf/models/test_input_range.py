@@ -110,6 +110,7 @@ def test_families_of_keras_applications_get_what_their_preprocessors_make(module
         np.testing.assert_allclose(found(images), prepare(images.astype("float32")), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_real_applications_are_found_by_name_and_by_their_first_layers(rng):
     arguments = {"weights": None, "include_top": False, "input_shape": (32, 32, 3)}
     model = keras.applications.MobileNetV2(**arguments)

@@ -121,6 +121,7 @@ def test_a_submodel_shares_the_weights(mixer, images):
     assert features.token_grid == mixer.token_grid
 
 
+@pytest.mark.slow
 def test_saves_exports_and_compiles(mixer, images, tmp_path):
     mixer.save(tmp_path / "mixer.keras")
     again = vit_tf.load_model(tmp_path / "mixer.keras")
@@ -133,6 +134,7 @@ def test_saves_exports_and_compiles(mixer, images, tmp_path):
     np.testing.assert_allclose(compiled, mixer(images), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_exported_taps_come_back_in_depth_order(mixer, images, tmp_path):
     vit_tf.submodel(mixer, "*").export(tmp_path / "taps", verbose=False)
     features = vit_tf.load_features(tmp_path / "taps")

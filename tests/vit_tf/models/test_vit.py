@@ -156,6 +156,7 @@ def test_saves_exports_and_compiles(vit, images, tmp_path):
     np.testing.assert_allclose(compiled, vit(images), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_submodel_of_every_tap_reloads(vit, images, tmp_path):
     vit_tf.submodel(vit, "*").save(tmp_path / "taps.keras")
     again = vit_tf.load_features(tmp_path / "taps.keras")
@@ -245,6 +246,7 @@ def shown_shapes(model):
     return {name.split()[0]: shape.strip() for name, shape in rows}
 
 
+@pytest.mark.slow
 def test_the_summary_shows_the_shapes_of_layers_and_leaves_no_trace():
     sizes = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 16, "num_classes": 5}
     vit = vit_tf.ViT(image_shape=(16, 16, 3), patch_size=8, **sizes)

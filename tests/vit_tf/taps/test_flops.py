@@ -33,6 +33,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_graph_and_formula_agree(name):
     model = MODELS[name]()
@@ -128,6 +129,7 @@ def test_padding_counts_and_elementwise_work_does_not():
     assert count_flops(products) == 0
 
 
+@pytest.mark.slow
 def test_only_what_the_outputs_need_counts():
     model = MODELS["gap"]()
     taps = vit_tf.submodel(model, "block00/attention/weights")

@@ -110,6 +110,7 @@ def test_submodel_of_a_submodel(vit, images):
     assert [layer.name for layer in features.layers][-1] == "block01"
 
 
+@pytest.mark.slow
 def test_own_submodel_reloads_bit_for_bit(vit, images, tmp_path):
     features = vit_tf.submodel(vit, "block01/*", "pooled")
     features.save(tmp_path / "features.keras")
@@ -121,6 +122,7 @@ def test_own_submodel_reloads_bit_for_bit(vit, images, tmp_path):
     assert chosen.taps == tuple(t for t in features.taps if "/mlp/" in t)
 
 
+@pytest.mark.slow
 def test_whole_model_file_opens_as_features(vit, images, tmp_path):
     vit.save(tmp_path / "vit.keras")
     assert vit_tf.load_features(tmp_path / "vit.keras").taps == vit.taps
@@ -249,6 +251,7 @@ def test_recording_in_a_compiled_function(rng):
     assert_same(tf.function(features)(images), features(images), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_patterns_of_the_readme_fit_what_it_says():
     readme = (ROOT / "README.md").read_text()
     ours = re.search(r'"([^"]*)" fits every model of this package', readme)[1]

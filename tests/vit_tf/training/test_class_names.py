@@ -19,6 +19,7 @@ def tiny(**settings):
     return vit_tf.ViT((8, 8, 3), 4, 1, 1, 8, 8, 10, **settings)
 
 
+@pytest.mark.slow
 def test_training_names_the_classes_and_they_are_saved(splits, tmp_path, caplog):
     model = tiny(class_names=[f"kind {number}" for number in range(10)])
     vit_tf.train(model, vit_tf.Recipe(epochs=1), *splits, tmp_path, verbose=0)
@@ -29,6 +30,7 @@ def test_training_names_the_classes_and_they_are_saved(splits, tmp_path, caplog)
         assert vit_tf.load_model(tmp_path / name).class_names == NAMES
 
 
+@pytest.mark.slow
 def test_data_that_tell_no_names_change_none(splits, tmp_path):
     model, mine = tiny(), [f"kind {number}" for number in range(10)]
     model.class_names = mine

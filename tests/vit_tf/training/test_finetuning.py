@@ -130,6 +130,7 @@ def undisturbed(tmp_path_factory):
     return model, history
 
 
+@pytest.mark.slow
 def test_fine_tuning_learns(undisturbed):
     _, history = undisturbed
     assert len(history["loss"]) == 4 and history["val_accuracy"][-1] > 0.6
@@ -137,6 +138,7 @@ def test_fine_tuning_learns(undisturbed):
     np.testing.assert_allclose(history["learning_rate"], peaks, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method, call", [("on_train_batch_end", 15), ("save_state", 4)])
 def test_resumed_run_is_the_undisturbed_one(undisturbed, tmp_path, monkeypatch, method, call):
     model, history = undisturbed

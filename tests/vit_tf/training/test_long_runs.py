@@ -45,6 +45,7 @@ def same(found, expected):
     return all(np.array_equal(a, b) for a, b in pairs) and history == expected[1]
 
 
+@pytest.mark.slow
 def test_killed_run_goes_on_within_the_epoch_and_decodes_nothing_twice(
     tmp_path, monkeypatch, whole
 ):
@@ -58,6 +59,7 @@ def test_killed_run_goes_on_within_the_epoch_and_decodes_nothing_twice(
     assert len(decoded) == len(set(decoded)) == 60 - 16 + 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "batches, validation, state, left",
     [
@@ -78,6 +80,7 @@ def test_sigterm_ends_a_run_that_goes_on_there(
     assert len(decoded) == left
 
 
+@pytest.mark.slow
 def test_fine_tuning_goes_on_within_a_round(tmp_path, sigterm):
     expected = run("fine-tuning", tmp_path / "whole")
     with pytest.raises(Stopped):
@@ -97,6 +100,7 @@ def test_a_program_that_outlives_sigterm_trains_on(tmp_path, whole):
     assert len(heard) == 2
 
 
+@pytest.mark.slow
 def test_more_steps_in_one_call_go_on_within_an_epoch(tmp_path, sigterm):
     def run_by(steps, folder, callbacks=()):
         model = make_model()
@@ -112,6 +116,7 @@ def test_more_steps_in_one_call_go_on_within_an_epoch(tmp_path, sigterm):
     assert same(run_by(5, tmp_path / "run"), expected)
 
 
+@pytest.mark.slow
 def test_nothing_is_decoded_before_the_first_step(tmp_path, monkeypatch):
     decoded, before = count_decoding(monkeypatch), []
     note = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: before.append(len(decoded)))
@@ -147,6 +152,7 @@ def with_label(dataset, place, label):
     return dataset.enumerate().map(change)
 
 
+@pytest.mark.slow
 def test_a_wrong_label_is_named_where_it_comes_and_nothing_is_lost(tmp_path):
     recipe = Recipe(epochs=2, learning_rate=0.01, ema=0.6)
 
@@ -171,6 +177,7 @@ def test_a_wrong_label_is_named_where_it_comes_and_nothing_is_lost(tmp_path):
     assert same(run_on(data, validation, tmp_path / "run"), expected)
 
 
+@pytest.mark.slow
 def test_save_every_is_checked(tmp_path):
     model, recipe, *data = make_run("none")
     with pytest.raises(ValueError, match=r"save_every to be at least 1. Received: save_every=0"):

@@ -165,6 +165,7 @@ def test_head_of_the_classifier_is_left_alone(rng):
     assert same == {weight.path.split("/", 1)[1] for weight in unread}
 
 
+@pytest.mark.slow
 def test_it_compiles_to_the_same_gradients(rng):
     model = make_model()
     inputs = make_inputs(rng)

@@ -145,6 +145,7 @@ def test_options_override_a_recipe():
     assert train_script.make_recipe(plain) == Recipe()
 
 
+@pytest.mark.slow
 def test_a_recipe_scaled_down_trains(tmp_path, capsys):
     line = "--recipe plain-vit-s16 --image-size 16 --patch-size 8 --num-layers 1 --num-heads 2"
     line += " --hidden-dim 16 --mlp-dim 16 --take 48 --batch-size 16 --epochs 2 --warmup-steps 2"

@@ -217,6 +217,7 @@ def test_logs_of_an_epoch_are_on_the_disk_before_its_state(tmp_path, monkeypatch
     assert np.shape(sizes) == (5, 2) and (np.diff(sizes, axis=0) > 0).all()
 
 
+@pytest.mark.slow
 def test_finished_run_is_only_loaded_and_says_so(undisturbed, caplog):
     directory, model, history = undisturbed
     before = os.stat(directory / "best.keras")
@@ -353,6 +354,7 @@ def test_loss_that_is_not_finite_ends_the_run(tmp_path):
     assert all(np.isfinite(w).all() for w in model.get_weights())
 
 
+@pytest.mark.slow
 def test_bad_input_is_refused(tmp_path):
     data, validation = make_data()
     wrong = data.map(lambda images, labels: (images, labels + 1))

@@ -165,6 +165,7 @@ def test_splits_without_class_folders_have_no_labels(tmp_path):
     assert colours(test) == [(0, 0, -1), (1, 0, -1)]
 
 
+@pytest.mark.slow
 def test_every_image_of_every_split(tmp_path, rng, monkeypatch):
     for number, name in enumerate(("val", "train", "test"), 1):
         flat_folder(tmp_path / name, rng, (number, 2))
