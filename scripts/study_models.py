@@ -124,9 +124,9 @@ def needed(plans, figures):
 # On two CPU cores with trainings side by side: to trace and compile one, for 1,000 images of 32
 # pixels in an epoch of a transformer and of the ResNet, and for each model that is measured and for
 # its pictures.
-COMPILING, MEASURING, DRAWING = 8, 55, 16
-PER_THOUSAND = {vit_tf.BiT: 2.4}
-OF_OTHERS = 4.0
+COMPILING, MEASURING, DRAWING = 15, 50, 16
+PER_THOUSAND = {vit_tf.BiT: 4.0}
+OF_OTHERS = 6.0
 
 
 def expected_seconds(plans, options):
