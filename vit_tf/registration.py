@@ -12,6 +12,7 @@ MODULES = (
     "vit_tf.models.beit",
     "vit_tf.models.bit",
     "vit_tf.models.clip",
+    "vit_tf.models.embedding",
     "vit_tf.models.hybrid",
     "vit_tf.models.mixer",
     "vit_tf.models.transformer",

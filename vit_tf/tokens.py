@@ -92,6 +92,11 @@ class TokenGrid:
         return np.linalg.norm(positions[:, None] - positions[None, :], axis=-1)
 
 
+def prefix_names(prefix):
+    """Names of so many tokens without a place, of a model that names none: CLS, register 1, ..."""
+    return tuple("CLS" if not i else f"register {i}" for i in range(prefix))
+
+
 def as_grid(grid, num_tokens=None, image_shape=None):
     """`grid` as a `TokenGrid`: every call that takes a grid takes a pair (rows, columns) as well.
 

@@ -1,4 +1,4 @@
-"""The forms of GELU (Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415) by name."""
+"""The forms of GELU (Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415), and gates."""
 
 import keras
 from keras import ops
@@ -18,4 +18,12 @@ def quick_gelu(x):
     return x * ops.sigmoid(1.702 * x)
 
 
+def swiglu(x):
+    """`silu(a) b` of the halves `a` and `b` of the channels (Shazeer 2020, 2002.05202, eq. 6)."""
+    gate, value = ops.split(x, 2, axis=-1)
+    return ops.silu(gate) * value
+
+
 ACTIVATIONS = {"gelu": keras.activations.gelu, "gelu_tanh": gelu_tanh, "quick_gelu": quick_gelu}
+# Of twice as many channels as they return.
+GATES = {"swiglu": swiglu}

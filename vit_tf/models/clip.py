@@ -3,8 +3,9 @@
 import keras
 from keras import layers, ops
 
+from vit_tf.models.embedding import Embedding
 from vit_tf.models.model import VisionModel
-from vit_tf.models.transformer import Embedding, block_sites, make_blocks
+from vit_tf.models.transformer import block_sites, make_blocks
 from vit_tf.names import choose, match_sites
 from vit_tf.tokens import TokenGrid
 

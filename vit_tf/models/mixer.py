@@ -4,8 +4,9 @@ import keras
 from keras import layers, ops
 
 from vit_tf.models.activations import ACTIVATIONS
+from vit_tf.models.embedding import PatchDense
 from vit_tf.models.model import VisionModel
-from vit_tf.models.transformer import PatchDense, TokenDense, join_paths
+from vit_tf.models.transformer import TokenDense, join_paths
 from vit_tf.names import choose, match_sites
 from vit_tf.tokens import TokenGrid
 

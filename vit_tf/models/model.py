@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import keras
 
 from vit_tf.preprocessing import Preprocessing
+from vit_tf.tokens import prefix_names
 
 
 class VisionModel(keras.Model):
@@ -82,6 +83,12 @@ class VisionModel(keras.Model):
         patches are of a ResNet's map.
         """
         return None
+
+    @property
+    def prefix_names(self):
+        """Names of the tokens without a place, in their order, such as `("CLS",)`."""
+        grid = self.token_grid
+        return prefix_names(grid.prefix if grid else 0)
 
     @property
     def position_embedding(self):

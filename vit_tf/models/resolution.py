@@ -19,15 +19,17 @@ def resample_positions(positions, grid_from, grid_to, method="bilinear"):
     `"bilinear"` lays the corner tokens of both grids on each other, as Google's models do
     (`scipy.ndimage.zoom` of order 1 in vision_transformer and big_vision). `"bicubic"` lays the
     corners of the image on each other, as timm does (`resample_abs_pos_embed`): the cubic of
-    Keys with a = -1/2, stretched to antialias where the grid shrinks, which is Pillow's. `"dino"`
-    is what DINO's own code does (`interpolate_pos_encoding`), and with it that behind Walmer et al.
-    2023: a = -3/4, without antialiasing, the border repeated, and along an axis of `m` tokens that
-    becomes one of `n` a scale of (n + 0.1) / m, so that the last tokens fall short of the edge.
+    Keys with a = -1/2, stretched to antialias where the grid shrinks, which is Pillow's, and that
+    of DINOv2 with registers. `"torch"` has a = -3/4, no antialiasing, and the border repeated:
+    `torch.nn.functional.interpolate`, so Hugging Face's models. `"dino"` is what the code of DINO
+    and of DINOv2 without registers does (`interpolate_pos_encoding`), and with it that behind
+    Walmer et al. 2023: as torch's, but along an axis of `m` tokens that becomes one of `n` a scale
+    of (n + 0.1) / m, so that the last tokens fall short of the edge.
 
     Args:
         positions: array of shape (..., token, channel), prefix tokens first.
         grid_from, grid_to: the `TokenGrid` of the positions and the one wanted.
-        method: `"bilinear"`, `"bicubic"` or `"dino"`.
+        method: `"bilinear"`, `"bicubic"`, `"torch"` or `"dino"`.
 
     Returns:
         float array of shape (..., token, channel) of `grid_to`; the prefix tokens are untouched,
@@ -101,7 +103,7 @@ def at_resolution(model, image_shape=None, num_classes=None, method="bilinear"):
         num_classes: number of logits of a new head that starts at zero; of a ViT it reads the
             pooled token (Dosovitskiy et al. 2020, section 3.2: a layer of tanh before the old
             head goes with it). None keeps the head.
-        method: `"bilinear"`, `"bicubic"` or, but for a BEiT, `"dino"`.
+        method: `"bilinear"`, `"bicubic"` or, but for a BEiT, `"torch"` or `"dino"`.
 
     Raises:
         ValueError: for another kind of model, a size that does not fit its patches, a number of
@@ -141,11 +143,12 @@ def _copy_weights(model, fresh, new_head, method):
     grids = model.token_grid, fresh.token_grid
     for weight in fresh.weights:
         path = _path(weight)
-        if new_head and path.startswith("head/"):
+        if new_head and path.startswith(("head/", "distillation_head/")):
             continue
         array = np.asarray(old[path])
         if path == "embedding/positions":
-            array = resample_positions(array, *grids, method)
+            placed = (one.embedding.position_grid for one in (model, fresh))
+            array = resample_positions(array, *placed, method)
         elif isinstance(model, BEiT) and path.endswith("bias/table"):
             array = resample_relative_positions(array, *grids, method)
         weight.assign(array)
@@ -188,9 +191,9 @@ def cubic_weights(old, new):
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def dino_weights(old, new):
-    """Cubic interpolation as in DINO's code, the border repeated: float64 array (new, old)."""
-    places = (np.arange(new) + 0.5) * old / (new + 0.1) - 0.5
+def torch_weights(old, new, more=0.0):
+    """Cubic interpolation as torch's, the border repeated: float64 array of shape (new, old)."""
+    places = (np.arange(new) + 0.5) * old / (new + more) - 0.5
     # Two tokens beyond either end, which are equal to the last.
     weights = keys_cubic(places[:, None] - np.arange(-2, old + 2), -0.75)
     ends = np.clip(np.arange(-2, old + 2), 0, old - 1)
@@ -205,7 +208,8 @@ def keys_cubic(x, a):
     return np.where(x < 1, near, np.where(x < 2, far, 0))
 
 
-METHODS = {"bilinear": linear_weights, "bicubic": cubic_weights, "dino": dino_weights}
+METHODS = {"bilinear": linear_weights, "bicubic": cubic_weights}
+METHODS |= {"torch": torch_weights, "dino": partial(torch_weights, more=0.1)}
 
 
 def geometric_weights(old, new, degree):

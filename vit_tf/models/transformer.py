@@ -1,12 +1,10 @@
-"""The parts that Vision Transformers are made of: patch embedding and pre-norm blocks."""
+"""The blocks that Vision Transformers are made of."""
 
 import keras
 from keras import layers, ops
 
-from vit_tf.models.activations import ACTIVATIONS
-from vit_tf.models.positions import add_positions
+from vit_tf.models.activations import ACTIVATIONS, GATES
 from vit_tf.names import choose
-from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
@@ -26,97 +24,6 @@ class TokenDense(layers.Dense):
     def quantize(self, mode=None, type_check=True, config=None):
         # Keras leaves subclasses alone, whose call may differ; the product is the same here.
         super().quantize(mode, type_check=False, config=config)
-
-
-@register
-class PatchDense(layers.Conv2D):
-    """A convolution of patches that do not overlap, as one product of a flat matrix.
-
-    The result is that of `keras.layers.Conv2D` whose stride is its kernel's size, on maps of a
-    multiple of that size; its gradient with respect to the images takes a tenth of the time.
-    """
-
-    def call(self, images):
-        rows, columns = self.kernel_size
-        height, width, channels = images.shape[1:]
-        grid = (height // rows, width // columns)
-        x = ops.reshape(images, (-1, grid[0], rows, grid[1], columns, channels))
-        x = ops.reshape(ops.swapaxes(x, 2, 3), (-1, rows * columns * channels))
-        x = ops.matmul(x, ops.reshape(self.kernel, (-1, self.filters)))
-        if self.use_bias:
-            x = ops.add(x, self.bias)
-        return ops.reshape(x, (-1, *grid, self.filters))
-
-
-@register
-class Embedding(layers.Layer):
-    """Patches as tokens, a CLS token in front where asked for, and positions added.
-
-    Args:
-        grid: `TokenGrid` of the tokens, or its fields as a dict.
-        hidden_dim: number of channels of a token.
-        dropout_rate: share of channels dropped after the positions are added.
-        patch_size: side of a patch, in pixels of the map that is embedded; None means the
-            stride of the grid, the map being the image.
-        use_bias: whether the projection of a patch has a bias.
-        use_positions: whether positions are added: `"learned"` (or True), `"sincos"`, or False.
-
-    Called with `corrupt`, a function of the embedded patches, of shape (example, patch, channel),
-    it goes on with what that returns, of the same shape.
-    """
-
-    def __init__(
-        self,
-        grid,
-        hidden_dim,
-        dropout_rate=0.0,
-        patch_size=None,
-        use_bias=True,
-        use_positions=True,
-        **kwargs,
-    ):
-        super().__init__(**kwargs)
-        self.grid = TokenGrid(**grid) if isinstance(grid, dict) else grid
-        self.hidden_dim, self.dropout_rate = hidden_dim, dropout_rate
-        self.patch_size = patch_size or self.grid.stride
-        self.use_bias, self.use_positions = use_bias, use_positions
-        self.patches = PatchDense(
-            hidden_dim,
-            self.patch_size,
-            strides=self.patch_size,
-            use_bias=use_bias,
-            dtype=self.dtype_policy,
-            name="patches",
-        )
-        self.dropout = layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
-
-    def build(self, input_shape):
-        self.patches.build(input_shape)
-        self.prefix = self.positions = None
-        if self.grid.prefix:
-            shape = (1, self.grid.prefix, self.hidden_dim)
-            self.prefix = self.add_weight(shape=shape, initializer="zeros", name="prefix")
-        if self.use_positions:
-            kind = "learned" if self.use_positions is True else self.use_positions
-            self.positions = add_positions(self, kind, self.grid, self.hidden_dim)
-
-    def call(self, images, training=None, corrupt=None):
-        tokens = ops.reshape(self.patches(images), (-1, self.grid.num_spatial, self.hidden_dim))
-        if corrupt is not None:
-            tokens = corrupt(tokens)
-        if self.prefix is not None:
-            prefix = ops.broadcast_to(
-                self.prefix, (ops.shape(tokens)[0], self.grid.prefix, self.hidden_dim)
-            )
-            tokens = ops.concatenate([prefix, tokens], axis=1)
-        if self.positions is not None:
-            tokens = tokens + self.positions
-        return self.dropout(tokens, training=training)
-
-    def get_config(self):
-        names = ("hidden_dim", "dropout_rate", "patch_size", "use_bias", "use_positions")
-        config = {"grid": vars(self.grid)} | {name: getattr(self, name) for name in names}
-        return super().get_config() | config
 
 
 def join_paths(site, skips, skip, branch, taps):
@@ -145,7 +52,8 @@ class Block(layers.Layer):
         mlp_dim: number of hidden units of the MLP.
         skips: the sites, of `("attention", "mlp")`, that keep their skip.
         dropout_rate: share of channels dropped after each projection of a branch.
-        activation: form of the MLP's GELU: `"gelu"`, `"gelu_tanh"` or `"quick_gelu"`.
+        activation: form of the MLP's GELU: `"gelu"`, `"gelu_tanh"` or `"quick_gelu"`; or
+            `"swiglu"`, of an MLP that expands to twice `mlp_dim` for a gate and what it gates.
         epsilon: added to the variance by both normalisations.
         key_bias: whether the projection to keys has a bias.
         layer_scale: first value of a learned factor per channel at the end of either branch
@@ -180,7 +88,8 @@ class Block(layers.Layer):
         self.skips, self.dropout_rate = tuple(skips), dropout_rate
         self.activation, self.epsilon = activation, epsilon
         self.key_bias, self.layer_scale = key_bias, layer_scale
-        gelu = choose("activation", activation, ACTIVATIONS)
+        choose("activation", activation, ACTIVATIONS | GATES)
+        self.gate, gelu = GATES.get(activation), ACTIVATIONS.get(activation)
 
         def dense(units, name, **options):
             return TokenDense(units, dtype=self.dtype_policy, name=name, **options)
@@ -194,7 +103,7 @@ class Block(layers.Layer):
         self.value = dense(hidden_dim, "value")
         self.out = dense(hidden_dim, "out")
         self.mlp_norm = norm("mlp_norm")
-        self.expand = dense(mlp_dim, "expand", activation=gelu)
+        self.expand = dense(2 * mlp_dim if self.gate else mlp_dim, "expand", activation=gelu)
         self.contract = dense(hidden_dim, "contract")
         self.dropout = layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
 
@@ -243,7 +152,8 @@ class Block(layers.Layer):
         x = join_paths("attention", self.skips, tokens, branch, taps)
 
         taps["mlp/norm"] = y = self.mlp_norm(x)
-        taps["mlp/hidden"] = y = self.expand(y)
+        y = self.expand(y)
+        taps["mlp/hidden"] = y = self.gate(y) if self.gate else y
         y = self.contract(self.dropout(y, training=training))
         branch = self._end_branch(y, self.mlp_scale, training)
         join_paths("mlp", self.skips, x, branch, taps)

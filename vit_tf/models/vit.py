@@ -3,10 +3,10 @@
 import keras
 from keras import layers, ops
 
+from vit_tf.models.embedding import KINDS, Embedding
 from vit_tf.models.hybrid import ResNetStem, stem_sites, stem_stride
 from vit_tf.models.model import VisionModel
-from vit_tf.models.positions import KINDS
-from vit_tf.models.transformer import Embedding, block_sites, check_pooling, make_blocks
+from vit_tf.models.transformer import block_sites, check_pooling, make_blocks
 from vit_tf.names import choose, match_sites
 from vit_tf.tokens import TokenGrid
 
@@ -14,7 +14,9 @@ register = keras.saving.register_keras_serializable("vit_tf")
 
 # The defaults of later arguments, which a configuration leaves out.
 _LATER = {"activation": "gelu", "representation_dim": None, "stem_units": None}
-_LATER |= {"position_type": "learned"}
+_LATER |= {"position_type": "learned", "registers": 0, "distillation": None}
+_LATER |= {"class_position": True, "layer_scale": None, "epsilon": 1e-6}
+DISTILLATION = "distillation"
 
 
 @register
@@ -34,14 +36,25 @@ class ViT(VisionModel):
         without_skips: sites whose skip is removed (Raghu et al. 2021, figure 8), such as
             `"block06"`, `"block07/mlp"` or, of a stem, `"stage2/unit02"`.
         dropout_rate: share of channels dropped after the embedding and each projection.
-        activation: form of the GELU: `"gelu"`, exact, or `"gelu_tanh"`, with which Google's
-            checkpoints were trained.
+        activation: form of the GELU: `"gelu"`, exact, `"gelu_tanh"`, with which Google's
+            checkpoints were trained, or `"quick_gelu"`; or `"swiglu"`, a gate in its place, of
+            `mlp_dim` channels after it (Oquab et al. 2023, DINOv2).
         representation_dim: number of units of a layer of tanh between the pooled token and the
             head (section 3.1); None leaves it out.
         stem_units: number of units of each stage of a ResNet that is embedded in the image's
             place (section 3.1, hybrid), `()` for its root alone; None leaves it out.
         preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
         position_type: `"learned"`, or `"sincos"` for fixed sines and cosines (Beyer et al. 2022).
+        registers: number of learned tokens after the class token that no head reads and that have
+            no position (Darcet et al. 2023).
+        distillation: `"heads"`, a second token learned from a teacher and a head of its own, the
+            logits being the mean of both heads' (Touvron et al. 2021, DeiT, section 4);
+            `"token"`, the same without that head; None, neither.
+        class_position: whether the class token, and that of distillation, has a position; in
+            DeiT-3 (Touvron et al. 2022) it has none.
+        layer_scale: first value of a learned factor per channel at the end of each branch, the
+            `branch` tap being the scaled one; None leaves it out.
+        epsilon: added to the variance by all normalisations.
 
     Raises:
         ValueError: for sizes that do not fit each other or an unknown name.
@@ -64,6 +77,11 @@ class ViT(VisionModel):
         stem_units=None,
         preprocessing=None,
         position_type="learned",
+        registers=0,
+        distillation=None,
+        class_position=True,
+        layer_scale=None,
+        epsilon=1e-6,
         **kwargs,
     ):
         stem_units = None if stem_units is None else tuple(stem_units)
@@ -82,10 +100,15 @@ class ViT(VisionModel):
             "representation_dim": representation_dim,
             "stem_units": stem_units,
             "position_type": position_type,
+            "registers": registers,
+            "distillation": distillation,
+            "class_position": class_position,
+            "layer_scale": layer_scale,
+            "epsilon": epsilon,
         }
         super().__init__(config, preprocessing, _LATER, **{"name": "vit"} | kwargs)
         self.pooling = pooling
-        check_pooling(pooling)
+        _check_tokens(config)
         policy = self.dtype_policy
         units = () if stem_units is None else stem_units
         removed = match_sites(without_skips, [*stem_sites(units), *block_sites(num_layers)])
@@ -95,7 +118,8 @@ class ViT(VisionModel):
             stride = stem_stride(units)
             without = sorted(removed.intersection(stem_sites(units)))
             self.stem = ResNetStem(units, without, dtype=policy, name="stem")
-        prefix = 1 if pooling == "cls" else 0
+        placed = len(prefix_names(config | {"registers": 0})) if class_position else 0
+        prefix = len(self.prefix_names)
         self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix, stride)
         self.embedding = Embedding(
             self.token_grid,
@@ -103,6 +127,7 @@ class ViT(VisionModel):
             dropout_rate,
             patch_size,
             use_positions=choose("position_type", position_type, {kind: kind for kind in KINDS}),
+            placed=placed,
             dtype=policy,
             name="embedding",
         )
@@ -114,23 +139,30 @@ class ViT(VisionModel):
             mlp_dim=mlp_dim,
             dropout_rate=dropout_rate,
             activation=activation,
+            epsilon=epsilon,
+            layer_scale=layer_scale,
             dtype=policy,
         )
-        self.norm = layers.LayerNormalization(epsilon=1e-6, dtype=policy, name="norm")
+        self.norm = layers.LayerNormalization(epsilon=epsilon, dtype=policy, name="norm")
         self.pre_logits = None
         if representation_dim is not None:
             self.pre_logits = layers.Dense(
                 representation_dim, activation="tanh", dtype=policy, name="pre_logits"
             )
-        self.head = layers.Dense(
-            num_classes, kernel_initializer="zeros", dtype="float32", name="head"
-        )
+        self.head = _head(num_classes, "head")
+        self.distillation_head = None
+        if distillation == "heads":
+            self.distillation_head = _head(num_classes, "distillation_head")
         self.build((None, *image_shape))
 
     @classmethod
     def from_variant(cls, variant, **kwargs):
         """A ViT of a published size, such as `"B/16"`; keyword arguments as for `ViT`."""
-        return cls(**choose("variant", variant, VARIANTS | HYBRIDS) | kwargs)
+        return cls(**choose("variant", variant, VARIANTS | HYBRIDS | RELEASED) | kwargs)
+
+    @property
+    def prefix_names(self):
+        return prefix_names(self._config)
 
     @property
     def taps(self):
@@ -138,7 +170,8 @@ class ViT(VisionModel):
         blocks = [f"{block.name}/{tap}" for block in self.blocks for tap in block.taps]
         stem = self.stem.taps if self.stem else ()
         pre_logits = ("pre_logits",) if self.pre_logits else ()
-        return (*stem, "embedding", *blocks, "norm", "pooled", *pre_logits, "logits")
+        distilled = ("distilled",) if self.distillation_head else ()
+        return (*stem, "embedding", *blocks, "norm", "pooled", *pre_logits, *distilled, "logits")
 
     @property
     def patch_kernel(self):
@@ -146,7 +179,7 @@ class ViT(VisionModel):
 
     @property
     def position_embedding(self):
-        return ops.convert_to_numpy(self.embedding.positions)[0]
+        return ops.convert_to_numpy(self.embedding.all_positions())[0]
 
     def intermediates(self, images, training=None, corrupt=None):
         """Every tap of the forward pass: dict from tap name to tensor, in depth order.
@@ -163,12 +196,16 @@ class ViT(VisionModel):
             inside = block(x, training=training)
             taps |= {f"{block.name}/{tap}": inside[tap] for tap in block.taps}
             x = inside["mlp/sum"]
-        taps["norm"] = x = self.norm(x)
+        taps["norm"] = tokens = x = self.norm(x)
         grid = self.token_grid
         taps["pooled"] = x = grid.first(x) if self.pooling == "cls" else ops.mean(x, axis=1)
         if self.pre_logits:
             taps["pre_logits"] = x = self.pre_logits(x)
-        taps["logits"] = self.head(x)
+        logits = self.head(x)
+        if self.distillation_head:
+            taps["distilled"] = x = tokens[:, self.prefix_names.index(DISTILLATION)]
+            logits = (logits + self.distillation_head(x)) / 2
+        taps["logits"] = logits
         return taps
 
     def build(self, input_shape):
@@ -183,7 +220,37 @@ class ViT(VisionModel):
             self.pre_logits.build((None, width))
             width = self.pre_logits.units
         self.head.build((None, width))
+        if self.distillation_head:
+            self.distillation_head.build((None, width))
         self.built = True
+
+
+def prefix_names(config):
+    """Names of the tokens without a place, in their order, from a configuration of a `ViT`."""
+    names = ["CLS"] if config["pooling"] == "cls" else []
+    names += [DISTILLATION] if config.get("distillation") else []
+    return (*names, *(f"register {i + 1}" for i in range(config.get("registers", 0))))
+
+
+def _check_tokens(config):
+    """Raises a ValueError unless the tokens of a configuration and their heads fit together."""
+    check_pooling(config["pooling"])
+    choose("distillation", config["distillation"], dict.fromkeys((None, "token", "heads")))
+    more = {name: config[name] for name in ("registers", "distillation") if config[name]}
+    if config["registers"] < 0 or (more and config["pooling"] != "cls"):
+        raise ValueError(
+            "Expected registers to be at least 0 and, with registers or distillation, pooling to "
+            f"be 'cls'. Received: {more}, pooling={config['pooling']!r}"
+        )
+    if config["distillation"] == "heads" and config["representation_dim"] is not None:
+        raise ValueError(
+            "Expected distillation='heads' without a layer of tanh before the head. "
+            f"Received: representation_dim={config['representation_dim']}"
+        )
+
+
+def _head(num_classes, name):
+    return layers.Dense(num_classes, kernel_initializer="zeros", dtype="float32", name=name)
 
 
 # Ti and S: Touvron et al. 2021 (DeiT), table 1. B, L and H: Dosovitskiy et al. 2020, table 1.
@@ -211,4 +278,18 @@ _HYBRIDS = {
 HYBRIDS = {
     name: {**_SIZES[size], "patch_size": patch, "stem_units": units}
     for name, (size, patch, units) in _HYBRIDS.items()
+}
+
+# Oquab et al. 2023 (DINOv2), table 17, at 14 pixels; Touvron et al. 2022 (DeiT III), table 1.
+_GIANT = {"num_layers": 40, "num_heads": 24, "hidden_dim": 1536, "mlp_dim": 4096}
+_MEDIUM = {"num_layers": 12, "num_heads": 8, "hidden_dim": 512, "mlp_dim": 2048}
+RELEASED = {
+    f"DINOv2-{size}/14": {**fields, "patch_size": 14, "layer_scale": 1e-5}
+    for size, fields in (_SIZES | {"g": _GIANT | {"activation": "swiglu"}}).items()
+    if size in ("S", "B", "L", "g")
+}
+_DEIT3 = {"layer_scale": 1e-6, "class_position": False}
+RELEASED |= {
+    f"DeiT3-{size}/{patch}": {**(_SIZES | {"M": _MEDIUM})[size], "patch_size": patch, **_DEIT3}
+    for size, patch in (("S", 16), ("M", 16), ("B", 16), ("L", 16), ("H", 14))
 }

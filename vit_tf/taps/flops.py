@@ -11,6 +11,8 @@ import math
 import tensorflow as tf
 
 from vit_tf.backend import require_tensorflow
+from vit_tf.models.activations import GATES
+from vit_tf.models.vit import prefix_names
 from vit_tf.names import choose
 from vit_tf.tokens import TokenGrid
 
@@ -170,13 +172,13 @@ def _vit(config):
         total = _convolution(size, 7, channels, 64)
         more, channels = _stages(units, 64, _halved(size), config["without_skips"])
         total, stride = total + more, 4 * 2 ** max(len(units) - 1, 0)
-    prefix = 1 if config["pooling"] == "cls" else 0
-    total += _encoder(config, channels, prefix, stride)
+    total += _encoder(config, channels, len(prefix_names(config)), stride)
     inputs = config["hidden_dim"]
     if config.get("representation_dim") is not None:
         total += _dense(1, inputs, config["representation_dim"])
         inputs = config["representation_dim"]
-    return total + _dense(1, inputs, config["num_classes"])
+    heads = 2 if config.get("distillation") == "heads" else 1
+    return total + heads * _dense(1, inputs, config["num_classes"])
 
 
 def _clip(config):
@@ -195,7 +197,9 @@ def _encoder(config, channels, prefix, stride=1):
     size, width = config["patch_size"], config["hidden_dim"]
     grid = TokenGrid.of_patches(config["image_shape"], size, prefix, stride)
     tokens = grid.num_tokens
-    block = 4 * _dense(tokens, width, width) + 2 * _dense(tokens, width, config["mlp_dim"])
+    products = 3 if config.get("activation") in GATES else 2
+    block = 4 * _dense(tokens, width, width)
+    block += products * _dense(tokens, width, config["mlp_dim"])
     block += 2 * _dense(tokens, tokens, width)
     patches = _dense(grid.num_spatial, size * size * channels, width)
     return patches + config["num_layers"] * block

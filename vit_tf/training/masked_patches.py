@@ -58,7 +58,8 @@ class MaskedPatchPrediction(keras.Model):
     @property
     def trainable_weights(self):
         """All but those of the ViT's head, which the objective does not reach."""
-        unread = [layer for layer in (self.vit.head, self.vit.pre_logits) if layer]
+        ends = (self.vit.head, self.vit.pre_logits, self.vit.distillation_head)
+        unread = [layer for layer in ends if layer]
         unread = {id(weight) for layer in unread for weight in layer.weights}
         return [weight for weight in super().trainable_weights if id(weight) not in unread]
 

@@ -96,6 +96,22 @@ def test_dinos_bicubic_is_that_of_loops(rng, shapes):
     np.testing.assert_array_equal(same, tokens)
 
 
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("shapes", [((4, 4), (7, 5)), ((6, 6), (3, 12)), ((7, 5), (2, 3))])
+def test_bicubic_forms_are_torchs(shapes, antialias, rng):
+    """`interpolate`, as Hugging Face's models call it: antialiased for registers alone."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    old, new = shapes
+    tokens = rng.normal(size=(1, 1 + old[0] * old[1], 3))
+    method = "bicubic" if antialias else "torch"
+    found = resample_positions(tokens, grid(*old), grid(*new), method)
+    maps = torch.tensor(tokens[:, 1:].reshape(1, *old, 3)).permute(0, 3, 1, 2)
+    options = {"mode": "bicubic", "align_corners": False, "antialias": antialias}
+    expected = torch.nn.functional.interpolate(maps, size=new, **options)
+    expected = expected.permute(0, 2, 3, 1).reshape(-1, 3)
+    np.testing.assert_allclose(found[0, 1:], expected, atol=1e-12)
+
+
 @pytest.mark.parametrize("method, tolerance", [("bilinear", 0.01), ("bicubic", 0.02)])
 def test_up_and_down_again_is_where_it_was(method, tolerance):
     tokens = smooth(8, 10)

@@ -1,0 +1,158 @@
+"""Options of `ViT` that later papers added: registers, distillation, layer scale, gates."""
+
+import numpy as np
+import oracles
+import pytest
+from scipy.special import expit
+
+import vit_tf
+from vit_tf.models.resolution import resample_positions
+from vit_tf.models.vit import RELEASED, VARIANTS
+from vit_tf.taps.flops import count_flops, formula
+
+SIZES = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 12, "num_classes": 5}
+OPTIONS = {
+    "dinov2": {"registers": 4, "layer_scale": 0.1, "activation": "swiglu"},
+    "deit": {"distillation": "heads", "epsilon": 1e-3},
+    "deit-token": {"distillation": "token", "registers": 1, "representation_dim": 3},
+    "deit3": {"class_position": False, "layer_scale": 0.1},
+}
+# Read off timm 1.0.31: those of images of 518 pixels without a head, and of 224 with 1000 classes.
+DINOV2 = {"S": 22_056_192, "B": 86_579_712, "L": 304_367_616, "g": 1_136_479_232}
+REGISTERS = {"S": 22_057_344, "B": 86_582_016, "L": 304_370_688, "g": 1_136_483_840}
+DISTILLED = {"Ti": 5_910_800, "S": 22_436_432, "B": 87_338_192}
+DEIT3 = {"S": 22_059_496, "M": 38_849_512, "B": 86_585_320, "L": 304_374_760, "H": 632_126_440}
+
+
+@pytest.fixture(params=OPTIONS)
+def vit(request):
+    model = vit_tf.ViT((16, 24, 3), 8, **SIZES, **OPTIONS[request.param])
+    oracles.randomize(model)
+    return model
+
+
+@pytest.fixture
+def images(rng):
+    return rng.normal(size=(2, 16, 24, 3)).astype("float32")
+
+
+def oracle(model, images, monkeypatch):
+    """The forward pass in NumPy float64."""
+    weights, config = oracles.weights_of(model), model.get_config()
+    halves = lambda x: np.split(x, 2, axis=-1)  # noqa: E731
+    swiglu = lambda x: halves(x)[0] * expit(halves(x)[0]) * halves(x)[1]  # noqa: E731
+    monkeypatch.setitem(oracles.GELUS, "swiglu", swiglu)
+    x, positions = oracles.patches(images, weights, 8), weights["embedding/positions"]
+    placed = positions.shape[1] - 6
+    x[:, :placed] += positions[:, :placed]
+    x[:, -6:] += positions[:, -6:]
+    taps, epsilon = {"embedding": x}, config.get("epsilon", 1e-6)
+    inside, x = oracles.blocks(x, weights, 2, 2, config.get("activation", "gelu"), epsilon)
+    taps |= inside
+    taps["norm"] = x = oracles.norm(x, weights, "norm", epsilon)
+    taps["pooled"] = y = x[:, 0]
+    if "pre_logits/kernel" in weights:
+        taps["pre_logits"] = y = np.tanh(oracles.dense(y, weights, "pre_logits"))
+    logits = oracles.dense(y, weights, "head")
+    if "distillation_head/kernel" in weights:
+        taps["distilled"] = x[:, 1]
+        logits = (logits + oracles.dense(x[:, 1], weights, "distillation_head")) / 2
+    return taps | {"logits": logits}
+
+
+def test_every_tap_equals_the_oracle(vit, images, monkeypatch):
+    expected, actual = oracle(vit, images, monkeypatch), vit.intermediates(images)
+    assert tuple(actual) == vit.taps == tuple(expected)
+    for tap, value in expected.items():
+        np.testing.assert_allclose(actual[tap], value, rtol=2e-4, atol=2e-5, err_msg=tap)
+    assert count_flops(vit) == formula(vit)
+
+
+def test_saved_and_opened_it_is_the_same_model(vit, images, tmp_path):
+    vit.save(tmp_path / "vit.keras")
+    again = vit_tf.load_model(tmp_path / "vit.keras")
+    assert again.get_config() == vit.get_config() and again.prefix_names == vit.prefix_names
+    np.testing.assert_array_equal(again(images), vit(images))
+
+
+def test_tokens_without_a_place_are_named_in_order(vit):
+    registers = {0: [], 1: ["register 1"], 4: [f"register {i}" for i in (1, 2, 3, 4)]}
+    config = vit.get_config()
+    names = ["CLS"] + ["distillation"] * ("distillation" in config)
+    assert vit.prefix_names == (*names, *registers[config.get("registers", 0)])
+    assert vit.token_grid.prefix == len(vit.prefix_names)
+    # Registers have no position, nor has any token of DeiT-3 but those with a place.
+    positions = vit.position_embedding
+    placed = len(names) if config.get("class_position", True) else 0
+    assert positions.shape == (vit.token_grid.num_tokens, 8)
+    assert positions[:placed].all() and not positions[placed : len(vit.prefix_names)].any()
+    assert positions[len(vit.prefix_names) :].all()
+
+
+def test_another_size_keeps_all_but_the_positions_and_a_new_head_is_zero(vit, images):
+    larger = vit_tf.at_resolution(vit, (24, 24), num_classes=3, method="bicubic")
+    old, new = oracles.weights_of(vit), oracles.weights_of(larger)
+    grids = vit.embedding.position_grid, larger.embedding.position_grid
+    for name in new:
+        if "head/" in name:
+            assert new[name].shape[-1] == 3 and not new[name].any()
+        elif name == "embedding/positions":
+            expected = resample_positions(old[name], *grids, "bicubic")
+            np.testing.assert_allclose(new[name], expected, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(new[name], old[name])
+
+
+def count(fields, size, classes=1000, registers=0, distilled=False, head=True):
+    """Number of parameters of a ViT of images of a square size, counted by hand."""
+    width, hidden, patch = fields["hidden_dim"], fields["mlp_dim"], fields["patch_size"]
+    block = oracles.block_count(width, hidden) + 2 * width * ("layer_scale" in fields)
+    if fields.get("activation") == "swiglu":
+        block += width * hidden + hidden
+    places = (size // patch) ** 2 + (1 + distilled) * fields.get("class_position", True)
+    tokens = 1 + distilled + registers + places
+    heads = (1 + distilled) * (width + 1) * classes if head else 0
+    patches = (3 * patch**2 + 1) * width
+    return patches + tokens * width + fields["num_layers"] * block + 2 * width + heads
+
+
+def test_the_count_by_hand_is_that_of_the_models():
+    for options in (OPTIONS["dinov2"], OPTIONS["deit"], OPTIONS["deit3"]):
+        fields = SIZES | {"patch_size": 8, "class_position": options.get("class_position", True)}
+        fields |= {k: v for k, v in options.items() if k in ("layer_scale", "activation")}
+        extra = {"registers": options.get("registers", 0), "distilled": "distillation" in options}
+        model = vit_tf.ViT((16, 16, 3), 8, **SIZES, **options)
+        assert model.count_params() == count(fields, 16, classes=5, **extra)
+
+
+def test_published_parameter_counts():
+    """Of the names that are released; timm's registers have no position, nor has their CLS."""
+    for size, number in DINOV2.items():
+        fields = RELEASED[f"DINOv2-{size}/14"]
+        assert count(fields, 518, head=False) == number
+        assert count(fields, 518, head=False, registers=4) == (
+            REGISTERS[size] + fields["hidden_dim"]
+        )
+    for size, number in DEIT3.items():
+        patch = 14 if size == "H" else 16
+        assert count(RELEASED[f"DeiT3-{size}/{patch}"], 224) == number
+    for size, number in DISTILLED.items():
+        assert count(VARIANTS[f"{size}/16"], 224, distilled=True) == number
+    assert len(RELEASED) == len(DINOV2) + len(DEIT3)
+    small = vit_tf.ViT.from_variant("DINOv2-S/14", image_shape=(28, 28, 3), num_classes=1)
+    assert small.count_params() == count(RELEASED["DINOv2-S/14"], 28, classes=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"registers": 4, "pooling": "gap"}, r"registers.*pooling.*'registers': 4.*'gap'"),
+        ({"distillation": "heads", "pooling": "gap"}, r"Received: .*'heads'.*'gap'"),
+        ({"registers": -1}, r"Expected registers.*Received: \{'registers': -1\}"),
+        ({"distillation": "both"}, r"Expected distillation.*heads.*Received: 'both'"),
+        ({"distillation": "heads", "representation_dim": 3}, r"representation_dim=3"),
+    ],
+)
+def test_errors(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        vit_tf.ViT((16, 24, 3), 8, **SIZES, **arguments)

@@ -1,0 +1,173 @@
+"""How an image becomes tokens: patches, tokens without a place, and positions."""
+
+from dataclasses import replace
+
+import keras
+import numpy as np
+from keras import layers, ops
+
+from vit_tf.names import choose
+from vit_tf.tokens import TokenGrid
+
+register = keras.saving.register_keras_serializable("vit_tf")
+
+TEMPERATURE = 10_000
+
+
+@register
+class PatchDense(layers.Conv2D):
+    """A convolution of patches that do not overlap, as one product of a flat matrix.
+
+    The result is that of `keras.layers.Conv2D` whose stride is its kernel's size, on maps of a
+    multiple of that size; its gradient with respect to the images takes a tenth of the time.
+    """
+
+    def call(self, images):
+        rows, columns = self.kernel_size
+        height, width, channels = images.shape[1:]
+        grid = (height // rows, width // columns)
+        x = ops.reshape(images, (-1, grid[0], rows, grid[1], columns, channels))
+        x = ops.reshape(ops.swapaxes(x, 2, 3), (-1, rows * columns * channels))
+        x = ops.matmul(x, ops.reshape(self.kernel, (-1, self.filters)))
+        if self.use_bias:
+            x = ops.add(x, self.bias)
+        return ops.reshape(x, (-1, *grid, self.filters))
+
+
+@register
+class Embedding(layers.Layer):
+    """Patches as tokens, a CLS token in front where asked for, and positions added.
+
+    Args:
+        grid: `TokenGrid` of the tokens, or its fields as a dict.
+        hidden_dim: number of channels of a token.
+        dropout_rate: share of channels dropped after the positions are added.
+        patch_size: side of a patch, in pixels of the map that is embedded; None means the
+            stride of the grid, the map being the image.
+        use_bias: whether the projection of a patch has a bias.
+        use_positions: whether positions are added: `"learned"` (or True), `"sincos"`, or False.
+        placed: number of the first prefix tokens that have a position as well; None for all.
+
+    Called with `corrupt`, a function of the embedded patches, of shape (example, patch, channel),
+    it goes on with what that returns, of the same shape.
+    """
+
+    def __init__(
+        self,
+        grid,
+        hidden_dim,
+        dropout_rate=0.0,
+        patch_size=None,
+        use_bias=True,
+        use_positions=True,
+        placed=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.grid = TokenGrid(**grid) if isinstance(grid, dict) else grid
+        self.hidden_dim, self.dropout_rate = hidden_dim, dropout_rate
+        self.patch_size = patch_size or self.grid.stride
+        self.use_bias, self.use_positions = use_bias, use_positions
+        self.placed = self.grid.prefix if placed is None else placed
+        self.patches = PatchDense(
+            hidden_dim,
+            self.patch_size,
+            strides=self.patch_size,
+            use_bias=use_bias,
+            dtype=self.dtype_policy,
+            name="patches",
+        )
+        self.dropout = layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
+
+    def build(self, input_shape):
+        self.patches.build(input_shape)
+        self.prefix = self.positions = None
+        if self.grid.prefix:
+            shape = (1, self.grid.prefix, self.hidden_dim)
+            self.prefix = self.add_weight(shape=shape, initializer="zeros", name="prefix")
+        if self.use_positions:
+            kind = "learned" if self.use_positions is True else self.use_positions
+            self.positions = add_positions(self, kind, self.position_grid, self.hidden_dim)
+
+    @property
+    def position_grid(self):
+        """The `TokenGrid` of the tokens that have a position of their own."""
+        return replace(self.grid, prefix=self.placed)
+
+    def all_positions(self):
+        """What is added to each token, zeros where it has no position: (1, token, channel)."""
+        if self.placed == self.grid.prefix:
+            return self.positions
+        positions = ops.convert_to_tensor(self.positions)
+        none = ops.zeros((1, self.grid.prefix - self.placed, self.hidden_dim), positions.dtype)
+        rest = self.position_grid.spatial(positions)
+        return ops.concatenate([positions[:, : self.placed], none, rest], axis=1)
+
+    def call(self, images, training=None, corrupt=None):
+        tokens = ops.reshape(self.patches(images), (-1, self.grid.num_spatial, self.hidden_dim))
+        if corrupt is not None:
+            tokens = corrupt(tokens)
+        if self.prefix is not None:
+            prefix = ops.broadcast_to(
+                self.prefix, (ops.shape(tokens)[0], self.grid.prefix, self.hidden_dim)
+            )
+            tokens = ops.concatenate([prefix, tokens], axis=1)
+        if self.positions is not None:
+            tokens = tokens + self.all_positions()
+        return self.dropout(tokens, training=training)
+
+    def get_config(self):
+        names = ("hidden_dim", "dropout_rate", "patch_size", "use_bias", "use_positions", "placed")
+        config = {"grid": vars(self.grid)} | {name: getattr(self, name) for name in names}
+        return super().get_config() | config
+
+
+def sine_cosine_positions(grid, hidden_dim):
+    """Fixed position embeddings of a grid of tokens (Beyer et al. 2022; Chen et al. 2021, MoCo v3).
+
+    With `w_k = 10000 ** (-k / (D / 4 - 1))` for `k` in [0, D / 4), the token in row `y` and column
+    `x` has `[sin(w x), cos(w x), sin(w y), cos(w y)]`; tokens without a place have zeros.
+
+    Args:
+        grid: `TokenGrid` of the tokens.
+        hidden_dim: number of channels `D`, a multiple of 4 and at least 8.
+
+    Returns:
+        float32 array of shape (token, channel).
+
+    Raises:
+        ValueError: for another number of channels.
+    """
+    if hidden_dim % 4 or hidden_dim < 8:
+        raise ValueError(
+            "Expected hidden_dim to be a multiple of 4 from 8 on, for positions of sine and "
+            f"cosine. Received: hidden_dim={hidden_dim}"
+        )
+    waves = TEMPERATURE ** -np.linspace(0, 1, hidden_dim // 4)
+    rows, columns = np.mgrid[: grid.rows, : grid.columns].reshape(2, -1, 1) * waves
+    spatial = [np.sin(columns), np.cos(columns), np.sin(rows), np.cos(rows)]
+    spatial = np.concatenate(spatial, axis=1)
+    return np.concatenate([np.zeros((grid.prefix, hidden_dim)), spatial]).astype("float32")
+
+
+def add_positions(layer, kind, grid, hidden_dim):
+    """The weight of position embeddings of a layer, of shape (1, token, channel).
+
+    Args:
+        layer: the Keras layer that it is a weight of.
+        kind: `"learned"`, or `"sincos"` for those of `sine_cosine_positions`.
+        grid: `TokenGrid` of the tokens.
+        hidden_dim: number of channels.
+    """
+    return layer.add_weight(
+        shape=(1, grid.num_tokens, hidden_dim),
+        initializer=choose("position_type", kind, KINDS)(grid, hidden_dim),
+        trainable=kind == "learned",
+        name="positions",
+    )
+
+
+KINDS = {
+    "learned": lambda *_: keras.initializers.RandomNormal(stddev=0.02),
+    "sincos": lambda *shape: lambda *_, **__: sine_cosine_positions(*shape)[None],
+}
