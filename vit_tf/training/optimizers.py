@@ -65,7 +65,8 @@ class _OnSums:
 
     Keras' own optimizers decay whatever they are not told to leave, and forget that on a reload.
     They clip the gradients of each replica before they sum them, so that several replicas train
-    differently from one.
+    differently from one. They form an update of ten operations for each variable, and its learning
+    rate anew; here it is one operation, which passes over the variable and its moments once.
     """
 
     def build(self, variables):
@@ -80,12 +81,75 @@ class _OnSums:
         grads, variables = zip(*super()._all_reduce_sum_gradients(grads_and_vars), strict=True)
         return list(zip(super()._clip_gradients(list(grads)), variables, strict=True))
 
+    def _apply_weight_decay(self, variables):
+        if not self.weight_decay:
+            return
+        decayed = [v.value for v in variables if self._use_weight_decay(v)]
+        _update_each(self._distribution_strategy, decayed, self.learning_rate * self.weight_decay)
+
+
+def _update_each(strategy, variables, share):
+    """Takes a share of each variable off it, on every replica."""
+    import tensorflow as tf
+
+    def shrink(variable, share):
+        variable.assign_sub(variable * tf.cast(share, variable.dtype))
+
+    def update(distribution, variables, share):
+        for variable in variables:
+            distribution.extended.update(variable, shrink, args=(share,), group=False)
+
+    tf.__internal__.distribute.interim.maybe_merge_call(update, strategy, variables, share)
+
 
 @register
 class AdamW(_OnSums, keras.optimizers.AdamW):
     """AdamW that decays kernels only and clips the sums of gradients."""
 
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        step = ops.cast(self.iterations + 1, "float32")
+        scalars = (learning_rate, self.beta_1**step, self.beta_2**step)
+        super()._backend_update_step(grads, trainable_variables, scalars)
+
+    def update_step(self, gradient, variable, scalars):
+        """Kingma and Ba 2015, algorithm 1 in the form at the end of section 2."""
+        import tensorflow as tf
+
+        learning_rate, *powers = (tf.cast(scalar, variable.dtype) for scalar in scalars)
+        index = self._get_variable_index(variable)
+        gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
+        if self.amsgrad:
+            return super().update_step(gradient, variable, learning_rate)
+        moments = (self._momentums[index], self._velocities[index])
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=moments[0].value.handle,
+            v=moments[1].value.handle,
+            beta1_power=powers[0],
+            beta2_power=powers[1],
+            lr=learning_rate,
+            beta1=tf.cast(self.beta_1, variable.dtype),
+            beta2=tf.cast(self.beta_2, variable.dtype),
+            epsilon=tf.cast(self.epsilon, variable.dtype),
+            grad=gradient,
+        )
+
 
 @register
 class SGD(_OnSums, keras.optimizers.SGD):
     """SGD that decays kernels only and clips the sums of gradients."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        """`m <- momentum m - rate g`, then `w <- w + m`."""
+        import tensorflow as tf
+
+        gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
+        if not self.momentum or self.nesterov:
+            return super().update_step(gradient, variable, learning_rate)
+        tf.raw_ops.ResourceApplyKerasMomentum(
+            var=variable.handle,
+            accum=self.momentums[self._get_variable_index(variable)].value.handle,
+            lr=tf.cast(learning_rate, variable.dtype),
+            grad=gradient,
+            momentum=tf.cast(self.momentum, variable.dtype),
+        )
