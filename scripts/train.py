@@ -141,7 +141,7 @@ def make_recorder(options, validation, data):
         options.data,
         data_dir=options.data_dir,
         splits=("train", "validation"),
-        **data | preprocessing_of(options) | {"take": {"train": few}, "random_resized_crop": None},
+        **data | {"take": {"train": few}, "random_resized_crop": None},
     )
     images = validation.unbatch().batch(FORMATION["batch_size"], drop_remainder=True)
     images = images.take(FORMATION["batches"])
@@ -170,11 +170,12 @@ def run(options):
     recipe = make_recipe(options)
     common.prepare(options)
     data = {"image_size": options.image_size} | common.data_arguments(options)
+    loaded = data | preprocessing_of(options)
     splits = vit_tf.data.load(
         options.data,
         data_dir=options.data_dir,
         splits=("train", "validation", "test"),
-        **data | preprocessing_of(options),
+        **loaded,
     )
     known = common.describe_labelled(options)
     shape = tuple(splits[0].element_spec[0].shape[1:])
@@ -185,7 +186,7 @@ def run(options):
                 "Expected --out to be a folder on this machine with --record-formation. "
                 f"Received: {options.out}"
             )
-        recorders = [make_recorder(options, splits[1], data)]
+        recorders = [make_recorder(options, splits[1], loaded)]
     common.train_and_test(
         lambda: make_model(options, shape, known.num_classes),
         recipe,

@@ -1,5 +1,7 @@
 """Folders of small images, and the images and labels of a data set."""
 
+import io
+
 import numpy as np
 from PIL import Image
 
@@ -26,3 +28,15 @@ def flat_folder(root, rng, sizes=(20, 10), shape=(6, 5, 3)):
         for number in range(size):
             write(root / name / f"{number:02}.png", rng.integers(0, 256, shape))
     return root
+
+
+def photo(rng, size=(45, 63)):
+    """A picture with smooth colours, on which the ways to decode JPEG differ most."""
+    return Image.fromarray(rng.integers(0, 256, (6, 8, 3), np.uint8)).resize(size, Image.BICUBIC)
+
+
+def encoded(image, kind="JPEG", **settings):
+    """The content of an image file."""
+    file = io.BytesIO()
+    image.save(file, kind, **settings)
+    return file.getvalue()

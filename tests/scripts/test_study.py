@@ -17,8 +17,15 @@ from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.judge import judge
 from vit_tf.analysis.study.plan import all_figures, choose_figures
 from vit_tf.analysis.study.plan import plan as plan_pictures
+from vit_tf.scripts import (
+    common,
+    reporting,
+    side_by_side,
+    study_ahead,
+    study_models,
+    study_training,
+)
 from vit_tf.scripts import study as study_script
-from vit_tf.scripts import study_models, study_training
 from vit_tf.scripts.progress import Progress
 
 
@@ -100,22 +107,26 @@ def test_a_stopped_study_goes_on_and_a_finished_one_does_nothing(study, tmp_path
 def test_trainings_side_by_side_give_the_models_of_one_after_the_other(
     study, tmp_path, monkeypatch
 ):
-    flags = ["--figures", "6", "--jobs"]
-    assert study.main([*arguments(tmp_path / "one"), *flags, "1"]) == 0
-    with monkeypatch.context() as patch:
-        trained = count_calls(patch, vit_tf, "train")
-        measured = count_calls(patch, stream, "_results")
-        assert study.main([*arguments(tmp_path / "two"), *flags, "2"]) == 0
-        assert not trained and not measured
+    one, two = (
+        study.parse([*arguments(tmp_path / name), "--figures", "6", "--jobs", "2"])
+        for name in ("one", "two")
+    )
+    one.sizes = reporting.subset_sizes(one, common.describe_labelled(one))
+    with side_by_side.Processes(2, lambda *_: None) as processes:
+        for plan in tiny_plans(one, 10):
+            processes.submit(study_ahead._train, plan, one).result()
+    trained = count_calls(monkeypatch, vit_tf, "train")
+    measured = count_calls(monkeypatch, stream, "_results")
+    study.run(two)
+    assert not trained and not measured
     for name in ("vit-cls", "bit"):
-        one, two = (
-            vit_tf.load_model(tmp_path / run / "models" / f"{name}.keras") for run in ("one", "two")
+        before, now = (
+            vit_tf.load_model(run.out / "models" / f"{name}.keras") for run in (one, two)
         )
-        for before, now in zip(one.get_weights(), two.get_weights(), strict=True):
-            np.testing.assert_allclose(now, before, rtol=0, atol=1e-5)
+        for weights in zip(before.get_weights(), now.get_weights(), strict=True):
+            np.testing.assert_array_equal(*weights)
         result = f"results/receptive_field.{name}.nc"
-        one, two = (xr.load_dataarray(tmp_path / run / result) for run in ("one", "two"))
-        np.testing.assert_allclose(two, one, rtol=0, atol=1e-4 * float(one.max()))
+        xr.testing.assert_identical(*(xr.load_dataarray(run.out / result) for run in (one, two)))
 
 
 def test_processes_end_with_the_one_that_started_them(tmp_path):

@@ -1,15 +1,15 @@
 """Part of the classes of a data set, such as ImageNet-50, and the files that list them."""
 
+import os
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
 from vit_tf.data.source import Computed
 from vit_tf.names import file_error, unknown_name
-from vit_tf.remote import is_remote
+from vit_tf.remote import as_path
 
 
 def read_class_list(path):
@@ -21,11 +21,7 @@ def read_class_list(path):
         ValueError: for a file that cannot be read, or names no class.
     """
     try:
-        if is_remote(path):
-            with tf.io.gfile.GFile(path, "rb") as file:
-                lines = file.read().decode().splitlines()
-        else:
-            lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
+        lines = as_path(os.path.expanduser(path)).read_bytes().decode().splitlines()
     except (OSError, ValueError, tf.errors.OpError) as error:
         raise ValueError(
             "Expected a text file that lists classes. "

@@ -137,12 +137,12 @@ def with_all(source):
     )
 
 
-def require_labels(source):
-    """Raises a `ValueError` for a source of images without labels."""
+def require_labels(source, received="images without labels"):
+    """Raises a `ValueError` for a `Source` or a `Description` of images without labels."""
     if not source.class_names:
         raise ValueError(
             "Expected images with labels: a folder of images for each class, or a text file that "
-            "tells the class of each. Received: images without labels"
+            f"tells the class of each. Received: {received}"
         )
 
 

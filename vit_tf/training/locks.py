@@ -6,7 +6,7 @@ import os
 import socket
 import time
 
-from vit_tf.remote import is_remote
+from vit_tf.remote import as_path, is_remote
 
 try:
     import fcntl
@@ -53,8 +53,6 @@ def only_process(folder):
 @contextlib.contextmanager
 def _claimed(folder):
     """Note in a folder elsewhere that this process works in it."""
-    from vit_tf.remote import as_path  # loads TensorFlow
-
     folder = as_path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     path, mine = folder / _LOCK, f"{os.getpid()} on {socket.gethostname()}, {time.time():.6f}"

@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 import tensorflow as tf
-from image_folders import arrays, flat_folder, write
+from image_folders import arrays, flat_folder, photo, write
 from paths import SHARED
 from PIL import Image
 
@@ -14,17 +14,13 @@ from vit_tf.data import reading
 from vit_tf.data.images import decoding, framing
 
 
-def smooth(rng, size=(45, 63)):
-    return Image.fromarray(rng.integers(0, 256, (6, 8, 3), np.uint8)).resize(size, Image.BICUBIC)
-
-
 @pytest.fixture
 def photos(tmp_path, rng):
     """A folder of 12 JPEG photographs that differ in size, all of them in the train split."""
     for number in range(12):
         path = tmp_path / "photos" / "train" / ("ape", "bee")[number % 2] / f"{number:02}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        smooth(rng, (40 + number, 60 - 2 * number)).save(path, quality=90)
+        photo(rng, (40 + number, 60 - 2 * number)).save(path, quality=90)
     return tmp_path / "photos"
 
 
@@ -33,6 +29,19 @@ def cache(request, monkeypatch):
     if not request.param:
         monkeypatch.setattr(reading, "CACHE_BYTES", 0)
     return request.param
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """List of the contents that are decoded, in order."""
+    contents, decode = [], decoding.decode
+
+    def count(content, *args, **kwargs):
+        tf.numpy_function(contents.append, [content], [])
+        return decode(content, *args, **kwargs)
+
+    monkeypatch.setattr(decoding, "decode", count)
+    return contents
 
 
 def train(name, **settings):
@@ -111,15 +120,7 @@ def test_a_preprocessing_crops_the_centre(photos, cache):
         assert min(np.abs(image - other).max() for other in expected) < 1e-5
 
 
-def test_nothing_is_decoded_ahead_and_every_image_once_an_epoch(photos, monkeypatch, cache):
-    decoded = []
-
-    def count(contents, *args, **kwargs):
-        tf.numpy_function(lambda c: decoded.append(c), [contents], [])
-        return decode(contents, *args, **kwargs)
-
-    decode = decoding.decode
-    monkeypatch.setattr(decoding, "decode", count)
+def test_nothing_is_decoded_ahead_and_every_image_once_an_epoch(photos, decoded, cache):
     dataset = train(photos, image_size=16)
     assert len(dataset) == 3 and not decoded
     for epoch in (1, 2):
@@ -177,15 +178,7 @@ def test_one_damaged_image_does_not_change_the_others(photos, cache):
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize("name", ["photos", "digits"])
-def test_shares_are_the_whole_and_each_worker_decodes_its_own(photos, monkeypatch, name, workers):
-    decoded = []
-
-    def count(contents, *args, **kwargs):
-        tf.numpy_function(lambda c: decoded.append(c), [contents], [])
-        return decode(contents, *args, **kwargs)
-
-    decode = decoding.decode
-    monkeypatch.setattr(decoding, "decode", count)
+def test_shares_are_the_whole_and_each_worker_decodes_its_own(photos, decoded, name, workers):
     settings = {"image_size": 8, "take": 11, "seed": 3}
     name = photos if name == "photos" else name
     whole = {image.tobytes() for image in arrays(train(name, **settings))[0]}

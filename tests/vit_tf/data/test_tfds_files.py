@@ -8,7 +8,7 @@ import pytest
 import requests
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from image_folders import arrays
+from image_folders import arrays, encoded, photo
 from PIL import Image
 from urllib3 import HTTPSConnectionPool
 from urllib3.exceptions import MaxRetryError, NameResolutionError
@@ -17,17 +17,6 @@ from vit_tf import data
 from vit_tf.data.tfds import decode_image
 
 SIDES = (18, 26)
-
-
-def photo(rng, size=(45, 63)):
-    """A picture with smooth colours, on which the ways to decode JPEG differ most."""
-    return Image.fromarray(rng.integers(0, 256, (6, 8, 3), np.uint8)).resize(size, Image.BICUBIC)
-
-
-def encoded(image, kind="JPEG", **settings):
-    file = io.BytesIO()
-    image.save(file, kind, **settings)
-    return file.getvalue()
 
 
 def by_pillow(content, mode="RGB"):

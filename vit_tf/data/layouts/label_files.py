@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from vit_tf.data.layouts.listing import entries, is_image
 from vit_tf.names import listed
+from vit_tf.remote import as_path
 
 SUFFIXES = (".txt", ".csv", ".tsv")
 ILSVRC = "ILSVRC2012_validation_ground_truth.txt"
@@ -88,9 +89,8 @@ def _classes(path, names):
 
 def _rows(path):
     """The fields of each line that holds any: commas part those of a CSV file, else blanks."""
-    with tf.io.gfile.GFile(path, "rb") as file:
-        # A file of whatever encoding is told from a list of images by its words, which then differ.
-        lines = file.read().decode("utf-8-sig", "replace").splitlines()
+    # A file of whatever encoding is told from a list of images by its words, which then differ.
+    lines = as_path(path).read_bytes().decode("utf-8-sig", "replace").splitlines()
     if path.lower().endswith(".csv"):
         rows = [[_without_boxes(cell.strip()) for cell in row] for row in csv.reader(lines)]
         return [row for row in rows if row]
@@ -135,8 +135,7 @@ def _kit_names(path):
     """Dict from a number of ImageNet's development kit to the class' WordNet number."""
     from scipy.io import loadmat
 
-    with tf.io.gfile.GFile(path, "rb") as file:
-        synsets = loadmat(io.BytesIO(file.read()), squeeze_me=True)["synsets"]
+    synsets = loadmat(io.BytesIO(as_path(path).read_bytes()), squeeze_me=True)["synsets"]
     pairs = zip(synsets["ILSVRC2012_ID"].tolist(), synsets["WNID"].tolist(), strict=True)
     return {int(number): str(name) for number, name in pairs}
 

@@ -5,20 +5,10 @@ import io
 import numpy as np
 import pytest
 import tensorflow as tf
+from image_folders import encoded, photo
 from PIL import Image, ImageOps
 
 from vit_tf.data.images import decoding
-
-
-def photo(rng, size=(45, 63)):
-    """A picture with smooth colours, on which the ways to decode JPEG differ most."""
-    return Image.fromarray(rng.integers(0, 256, (6, 8, 3), np.uint8)).resize(size, Image.BICUBIC)
-
-
-def encoded(image, kind="JPEG", **settings):
-    file = io.BytesIO()
-    image.save(file, kind, **settings)
-    return file.getvalue()
 
 
 def turned(orientation, big_endian=False):
