@@ -108,7 +108,7 @@ def _cells(result):
 def _panels_in_place(result, title):
     """Axes of a new figure, one per token, laid out like the grid."""
     row, column = _cells(result)
-    heading = f"{title}\n{layer_names(result)[0]}; {FRAMED}"
+    heading = f"{title}\n{layer_names(result)[0]}\n{FRAMED}"
     axes = _new_panels(result, row.max() + 1, column.max() + 1, heading, 0.3)
     used = axes[row, column]
     for ax in set(axes.ravel()) - set(used):
