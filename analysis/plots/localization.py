@@ -108,7 +108,7 @@ def _cells(result):
 def _panels_in_place(result, title):
     """Axes of a new figure, one per token, laid out like the grid."""
     row, column = _cells(result)
-    heading = f"{title}\n{layer_names(result)[0]}\n{FRAMED}"
+    heading = f"{title}\n{layer_names(result)[0]}; {FRAMED}"
     axes = _new_panels(result, row.max() + 1, column.max() + 1, heading, 0.3)
     used = axes[row, column]
     for ax in set(axes.ravel()) - set(used):
@@ -125,7 +125,7 @@ def _new_panels(result, rows, columns, heading, between):
     """Axes of shape (rows, columns), each as oblong as the maps, with inches `between` rows."""
     tall = result.sizes["row"] / result.sizes["column"]
     width = max(0.6, 1.35 / max(tall, 1))
-    size = (max(4.4, columns * width + 1.3), max(2.4, rows * (width * tall + between) + 0.8))
+    size = (max(5.3, columns * width + 1.3), max(2.4, rows * (width * tall + between) + 0.8))
     return style.new_grid(rows, columns, size, heading)
 
 
