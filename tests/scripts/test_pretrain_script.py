@@ -48,6 +48,7 @@ def test_what_it_writes(whole):
     assert 0 < result["test_accuracy"] < 1
 
 
+@pytest.mark.slow
 def test_commonest_colour_is_that_of_the_training_data(whole):
     options = pretrain.parse(f"{TINY} {QUICK} --out {whole}".split())
     splits = data.load("digits", image_size=8, take={"train": 300})

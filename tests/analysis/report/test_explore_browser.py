@@ -14,7 +14,10 @@ from vit_tf.analysis.attention.saliency import most_attended
 from vit_tf.analysis.plots.interactive import colour_map
 from vit_tf.analysis.study.explorer.quantise import unpack
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH"),
+]
 
 LEVEL = 1 / 255  # of a colour; numbers on the page are rounded to as many steps again
 
@@ -110,7 +113,6 @@ def assert_row(browser, result, example, layer, head, query):
         assert number(told[word]) / 100 == pytest.approx(share, rel=6e-3, abs=2e-5)
 
 
-@pytest.mark.slow
 def test_hovering_shows_the_attention_of_the_patch_in_the_results(browser, vit_page):
     browser.open(vit_page.path)
     attention = vit_page.results["attention"]
@@ -244,7 +246,6 @@ def test_the_table_of_layers_holds_the_classes_that_they_are_read_as(browser, vi
             assert share == pytest.approx(of_layer[one], rel=6e-3)
 
 
-@pytest.mark.slow
 def test_places_of_a_resnet_show_their_receptive_fields(browser, bit_page):
     browser.open(bit_page.path)
     fields, cam = bit_page.results["fields"], bit_page.results["grad_cam"]

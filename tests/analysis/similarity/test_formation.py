@@ -298,6 +298,7 @@ def test_errors(undisturbed, tmp_path):
         fit(model, [other])
 
 
+@pytest.mark.slow
 def test_the_plot_shows_every_quantity(undisturbed):
     axes = analysis.plot_formation(undisturbed[1])
     assert len(axes) == 3

@@ -182,6 +182,7 @@ def test_images_are_gone_through_once(measured, data):
     assert apart == 4 and len(gone["test"]) == 2
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_what_is_told(measured):
     _, wanted, results, _, folder = measured
     assert "pooled_cls_test.vit-cls" not in results

@@ -96,6 +96,7 @@ def test_training_changes_the_weights(found):
     assert np.median(moved) > 0.01  # else the comparison above would tell nothing
 
 
+@pytest.mark.slow
 def test_only_the_chief_writes(pair, found):
     folder, workers = pair
     assert [bool(one["chief"]) for one in found[0]] == [True, False]
@@ -106,12 +107,14 @@ def test_only_the_chief_writes(pair, found):
     assert names == {"best.keras", "configuration.json", "log.csv", "state", "tensorboard"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["reduce_per_replica", "_maybe_symbolic_build"])
 def test_stock_keras_still_fails(found, name):
     works = [bool(one[f"stock {name}"]) for one in found[0]]
     assert works == [False, False], f"Keras' own {name} works: distribute/multiworker.py can go"
 
 
+@pytest.mark.slow
 def test_more_steps_in_one_call_are_refused(found):
     for one in found[0]:
         assert "Received: steps_per_execution=2" in str(one["refused"])

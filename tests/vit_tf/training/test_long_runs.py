@@ -89,6 +89,7 @@ def test_fine_tuning_goes_on_within_a_round(tmp_path, sigterm):
     assert same(run("fine-tuning", tmp_path / "stopped"), expected)
 
 
+@pytest.mark.slow
 def test_a_program_that_outlives_sigterm_trains_on(tmp_path, whole):
     heard = []
     before = signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
