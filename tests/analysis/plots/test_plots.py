@@ -100,12 +100,15 @@ def _legend(ax):
     return [text.get_text() for text in ax.get_legend().get_texts()]
 
 
-def _overlap(ax, which):
-    """Whether any two names of an axis overlap once drawn."""
-    ax.figure.draw_without_rendering()
-    labels = getattr(ax, f"{which}axis").get_ticklabels(which="both")
-    boxes = [text.get_window_extent() for text in labels if text.get_text()]
-    return any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+def _overlap(*axes, which="xy"):
+    """Whether any two names of an axis of a figure overlap once drawn."""
+    axes[0].figure.draw_without_rendering()
+    for axis in (getattr(ax, f"{letter}axis") for ax in axes for letter in which):
+        labels = axis.get_ticklabels(which="both")
+        boxes = [text.get_window_extent() for text in labels if text.get_text()]
+        if any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i]):
+            return True
+    return False
 
 
 def test_plots_import_neither_tensorflow_nor_matplotlib_eagerly():
@@ -233,8 +236,7 @@ def test_cka_errors(rng):
 def test_many_layers_are_named_by_block_without_overlap(blocks, rng):
     taps = _vit_taps(blocks)
     ax = plots.plot_cka(_cka(rng, taps, taps))
-    assert not _overlap(ax, "x")
-    assert not _overlap(ax, "y")
+    assert not _overlap(ax)
     ticks = _ticks(ax)
     assert set(ticks) == set(_ticks(ax, "y"))
     if blocks == 1:
@@ -252,7 +254,7 @@ def test_small_panels_drop_names_rather_than_smear_them(rng):
     _, axes = plt.subplots(1, 4, figsize=(14, 3.6), layout="constrained")
     for ax in axes:
         plots.plot_cka(_cka(rng, taps, taps), ax=ax)
-    assert not any(_overlap(ax, which) for ax in axes for which in "xy")
+    assert not _overlap(*axes)
 
 
 def test_group_layers_chooses_a_level_of_the_hierarchy():
@@ -273,7 +275,7 @@ def test_flat_names_without_hierarchy_are_thinned(rng):
     ticks = _ticks(ax)
     assert 10 < len(ticks) < 60
     assert all(name == f"layer{place:.0f}" for name, place in ticks.items())
-    assert not _overlap(ax, "x")
+    assert not _overlap(ax, which="x")
 
 
 @pytest.mark.parametrize(
@@ -321,7 +323,7 @@ def test_attention_distance_of_many_layers_and_of_one_head(rng):
     bar = ax.figure.axes[1]
     assert ax.get_legend() is None
     assert _ticks(bar, "y")["block02"] == 2
-    assert not _overlap(bar, "y")
+    assert not _overlap(bar, which="y")
     ax = plots.plot_attention_distance(_distances(rng, heads=1))
     assert [len(line.get_xdata()) for line in ax.lines] == [1, 1, 1]
 
@@ -560,7 +562,7 @@ def test_cka_beside_names_shared_layers_at_the_outer_panels(rng):
     above_gap = axes[3].xaxis.get_tightbbox()
     assert above_gap.y0 > axes[4].get_window_extent().y0
     assert axes[0].get_window_extent().y0 - axes[4].get_window_extent().y1 < 0.6 * above_gap.height
-    assert not any(_overlap(ax, which) for ax in axes for which in "xy")
+    assert not _overlap(*axes)
     axes = plots.plot_cka_beside(_beside(rng, 6))
     assert [bool(_ticks(ax)) for ax in axes] == [False] * 3 + [True] * 3
     assert [bool(_ticks(ax, "y")) for ax in axes] == [True, False, False] * 2

@@ -9,23 +9,29 @@ import vit_tf
 from vit_tf import analysis
 from vit_tf.models.embedding import PatchDense
 
+SIZE = (16, 24, 3)
 
-def models():
-    """Models of every kind, whose weights are not those that they start with."""
-    keras.utils.set_random_seed(3)
-    size = (16, 24, 3)
-    images = keras.Input(size)
+
+def foreign():
+    images = keras.Input(SIZE)
     x = keras.layers.Conv2D(4, 3, padding="same", name="first")(images)
     branch = keras.layers.Conv2D(4, 3, padding="same", activation="relu", name="branch")(x)
     x = keras.layers.Add(name="sum")([x, branch])
     x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
-    foreign = keras.Model(images, keras.layers.Dense(3, name="logits")(x))
-    return {
-        "vit": vit_tf.ViT(size, 8, 2, 2, 8, 16, 5),
-        "bit": vit_tf.BiT(size, (1, 2), 0.5, 5),
-        "mixer": vit_tf.Mixer(size, 8, 2, 8, 4, 16, 5),
-        "foreign": foreign,
-    }
+    return keras.Model(images, keras.layers.Dense(3, name="logits")(x))
+
+
+MODELS = {
+    "vit": lambda: vit_tf.ViT(SIZE, 8, 2, 2, 4, 16, 5),
+    "bit": lambda: vit_tf.BiT(SIZE, (1, 2), 0.5, 5),
+    "mixer": lambda: vit_tf.Mixer(SIZE, 8, 2, 8, 4, 16, 5),
+    "foreign": foreign,
+}
+
+
+def make(name):
+    keras.utils.set_random_seed(3)
+    return MODELS[name]()
 
 
 PIECES = {"vit": 4, "bit": 5, "mixer": 5, "foreign": 4}
@@ -33,7 +39,7 @@ PIECES = {"vit": 4, "bit": 5, "mixer": 5, "foreign": 4}
 
 @pytest.mark.parametrize("name", PIECES)
 def test_chain_gives_the_taps_of_the_whole(name, rng):
-    features = vit_tf.submodel(models()[name], "*")
+    features = vit_tf.submodel(make(name), "*")
     images = tf.constant(rng.normal(size=(2, 16, 24, 3)), tf.float32)
     found, x = {}, images
     segments = features.segments()
@@ -54,7 +60,7 @@ def test_chain_gives_the_taps_of_the_whole(name, rng):
     [("vit", "all"), ("vit", 3), ("bit", 2), ("mixer", "sum"), ("foreign", "all")],
 )
 def test_fields_of_a_chain_are_those_of_the_whole(name, channels, rng):
-    model = models()[name]
+    model = make(name)
     patterns = ("*/sum", "*/branch") if name != "foreign" else ("sum", "branch", "logits")
     features = vit_tf.submodel(model, *patterns)
     images = rng.normal(size=(2, 16, 24, 3)).astype("float32")

@@ -224,7 +224,7 @@ def test_it_learns_what_neighbours_tell():
     model = MaskedPatchPrediction(ViT((8, 8, 3), 2, **size))
     Pretraining(epochs=25, learning_rate=0.01).compile(model, 8)
     train = data.mask_patches(images, grid, seed=1)
-    model.fit(train, epochs=25, verbose=0, shuffle=False)
+    model.fit(train.repeat(25), verbose=0, shuffle=False)
     held_out = data.mask_patches(images, grid, seed=2, fixed=True)
     assert model.evaluate(held_out, return_dict=True, verbose=0)["accuracy"] > 0.9
 
