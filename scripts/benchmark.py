@@ -34,7 +34,10 @@ CONTESTS = (
     "training_vit",
     "input",
     "input_tfds",
+    "input_memory",
 )
+WORDS = {"seconds": "time", "peak": "memory", "growth": "growth of memory"}
+UNITS = {"seconds": " s", "peak": " GiB", "growth": " MB"}
 HEADER = """| what | beside | ratio (quartiles) | target | |
 | --- | --- | --- | --- | --- |"""
 
@@ -85,13 +88,13 @@ def run(options):
 def describe(found, runs, absent, wanted):
     """A row of the table."""
     part = "" if wanted.of == "vit_tf" else f", {wanted.of}"
-    title = f"{found.title}{part}: {'time' if wanted.what == 'seconds' else 'memory'}"
+    title = f"{found.title}{part}: {WORDS[wanted.what]}"
     others = " + ".join(wanted.over)
     missing = [absent[name] for name in (wanted.of, *wanted.over) if name in absent]
     if missing:
         return f"| {title} | {others} | not measured: {'; '.join(missing)} | {wanted.target} | |"
     low, middle, high = contest.ratio(runs, wanted)
-    unit = "" if others else {"seconds": " s", "peak": " GiB"}[wanted.what]
+    unit = "" if others else UNITS[wanted.what]
     target = f"{wanted.target:g}{unit}" if wanted.target < float("inf") else ""
     verdict = "" if not target else "met" if middle <= wanted.target else "missed"
     spread = f" ({low:.2f} to {high:.2f})" if len(runs[wanted.of]) > 1 else ""

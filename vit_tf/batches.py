@@ -1,8 +1,52 @@
 """Data sets of batches that can be made anew: without their first ones, or of full ones only."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import tensorflow as tf
 
-_REMAKE, _EXAMPLES = "_vit_tf_remake", "_vit_tf_examples"
+_REMAKE, _EXAMPLES, _CHANGE = "_vit_tf_remake", "_vit_tf_examples", "_vit_tf_change"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A random change of single images.
+
+    Attributes:
+        draw: function of a number of images and of a seed, an int tensor of shape (2,), that
+            returns a tuple of tensors with a random number, or several, for each image.
+        apply: function of an image, float32 of shape (height, width, 3) in [0, 255], and its
+            numbers, that returns one alike.
+        seeds: data set of a seed for each batch.
+    """
+
+    draw: Callable
+    apply: Callable
+    seeds: tf.data.Dataset
+
+
+def changeable(make):
+    """`make(None)`, batches whose images are made one by one, for `change_each`.
+
+    Args:
+        make: function of a `Change`, or of None, that returns the batches with their images changed
+            by it where they are made.
+    """
+    made = make(None)
+    setattr(made, _CHANGE, make)
+    return made
+
+
+def change_each(dataset, change):
+    """Batches of `changeable` with their images changed one by one, or None for other batches."""
+    make = getattr(dataset, _CHANGE, None)
+    return make(change) if make else None
+
+
+def seeds_of_batches(seed):
+    """Endless seeds of shape (2,), others in each epoch, the same for the same seed."""
+    numbers = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)
+    return numbers.batch(2, drop_remainder=True)
 
 
 def remakable(make, *sources):

@@ -23,7 +23,7 @@ class Ratio:
     Attributes:
         over: names of the contestants; none for the number itself.
         target: the largest ratio that is good enough.
-        what: `"seconds"` or `"peak"`, of the whole process.
+        what: `"seconds"`, `"peak"`, of the whole process, or `"growth"`, of a `Growth`.
         of: name of the contestant above the line.
     """
 
@@ -41,6 +41,13 @@ class Seconds:
 
 
 @dataclass(frozen=True)
+class Growth:
+    """In place of an answer: by how many MB the memory of the process grew."""
+
+    value: float
+
+
+@dataclass(frozen=True)
 class Contest:
     """Contestants that do the same work.
 
@@ -48,7 +55,7 @@ class Contest:
         title: what is measured.
         contestants: dict from a name to a function that gets everything ready and returns a
             function of nothing, which does the work once and returns its answer: an array, None
-            where there is nothing to compare, or `Seconds`.
+            where there is nothing to compare, `Seconds` or `Growth`.
         ratios: what to report.
         tolerance: largest difference of answers, as a share of their largest value.
         once: names of contestants so slow that they run once.
@@ -83,14 +90,15 @@ def _work(connection, module, name):
 
 
 def _timed(run):
-    """The answer of a run, and a dict of its seconds and of the peak memory so far in GiB."""
+    """The answer of a run, and a dict of its figures: seconds, the peak memory so far in GiB ..."""
     start = time.perf_counter()
     answer = run()
     seconds = time.perf_counter() - start
-    if isinstance(answer, Seconds):
-        answer, seconds = None, answer.value
-    answer = None if answer is None else np.asarray(answer, np.float64)
-    return answer, {"seconds": seconds, "peak": peak_memory()}
+    figures = {"seconds": seconds, "peak": peak_memory()}
+    for kind, name in ((Seconds, "seconds"), (Growth, "growth")):
+        if isinstance(answer, kind):
+            answer, figures[name] = None, answer.value
+    return None if answer is None else np.asarray(answer, np.float64), figures
 
 
 def peak_memory():

@@ -100,8 +100,7 @@ def _prepared():
     return builder
 
 
-def ours(tfds, train, rand_augment=False):
-    """A function that reads an epoch with this package."""
+def _load(tfds, train):
     from vit_tf import Preprocessing, data
     from vit_tf.data import reading
 
@@ -110,9 +109,19 @@ def ours(tfds, train, rand_augment=False):
     name = "speed_photographs" if tfds else _files() / "folder"
     settings = {"batch_size": BATCH, "preprocessing": Preprocessing((SIZE, SIZE), crop=0.875)}
     settings |= {"splits": ("train" if train else "test",), "random_resized_crop": AREA}
-    [dataset] = data.load(name, **settings, **where)
-    if train:
-        dataset = data.augment(dataset, CLASSES, flip=True, rand_augment=rand_augment)
+    return data.load(name, **settings, **where)[0]
+
+
+def batches_of_training(tfds, rand_augment=False):
+    """Batches for training, by this package."""
+    from vit_tf import data
+
+    return data.augment(_load(tfds, True), CLASSES, flip=True, rand_augment=rand_augment)
+
+
+def ours(tfds, train, rand_augment=False):
+    """A function that reads an epoch with this package."""
+    dataset = batches_of_training(tfds, rand_augment) if train else _load(tfds, False)
     return _reader(dataset, train)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vit_tf.scripts import benchmark
-from vit_tf.scripts.benchmarks import contest, growth, vits
+from vit_tf.scripts.benchmarks import contest, growth, input_memory, vits
 from vit_tf.scripts.benchmarks.contest import Contest, Ratio
 
 TINY = {
@@ -59,6 +59,34 @@ def test_ratios_are_of_runs_in_the_same_turn():
     np.testing.assert_allclose(contest.ratio(timed, Ratio((), 1, "peak"))[1], 8)
 
 
+def test_growth_of_memory_is_what_is_kept():
+    """Of 8 MB that are kept of each batch, and of none."""
+
+    def batches(keep):
+        for _ in range(12):
+            new = np.ones(10**6)
+            if keep:
+                kept.append(new)
+            yield new[:4], None
+
+    for keep in (True, False):
+        kept = []
+        epochs = Epochs(lambda keep=keep: batches(keep))
+        found = input_memory.growth(epochs, images=40 * 4, first=20 * 4, readings=3)
+        # From the batches 20, 21 and 22 to the last 3 of the 48 of four epochs.
+        assert abs(found - keep * 26 * 8) < 20
+
+
+class Epochs:
+    """What can be iterated again and again."""
+
+    def __init__(self, make):
+        self._make = make
+
+    def __iter__(self):
+        return self._make()
+
+
 def test_rows_of_the_table():
     race = Contest("work", {}, ())
     timed = runs(vit_tf=[1, 1], other=[2, 2])
@@ -66,6 +94,9 @@ def test_rows_of_the_table():
     assert row == "| work: time | other | 0.50 (0.50 to 0.50) | 0.4 | missed |"
     row = benchmark.describe(race, timed, {}, Ratio((), 3, "peak"))
     assert "2.00 GiB" in row and "met" in row
+    grown = {"vit_tf": [{"growth": 12.5}]}
+    row = benchmark.describe(race, grown, {}, Ratio((), 200, "growth"))
+    assert row == "| work: growth of memory |  | 12.50 MB | 200 MB | met |"
     row = benchmark.describe(race, timed, {"gone": "ImportError: no gone"}, Ratio(("gone",), 1))
     assert "not measured: ImportError: no gone" in row
 

@@ -6,7 +6,8 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.batches import remakable
+from vit_tf.batches import Change, change_each, remakable, seeds_of_batches
+from vit_tf.data.mixing import blend, cut, mix
 from vit_tf.data.rand_augment import make_rand_augment
 
 
@@ -28,7 +29,9 @@ def augment(
     In this order: shift, crop, flip, RandAugment (Cubuk et al. 2019), random erasing (Zhong et al.
     2017), MixUp (Zhang et al. 2017) or CutMix (Yun et al. 2019); if both of the last are on, a coin
     is tossed for each batch. All but shift and RandAugment suit images of any other normalisation
-    too. Random resized crops are made where images are decoded, by `load`.
+    too. Random resized crops are made where images are decoded, by `load`; so are flips and
+    RandAugment of images that `load` decodes anew in each epoch, if they are not shifted or cropped
+    before.
 
     Every random number is a function of the seed, the epoch (the number of the iterator) and the
     place of the batch and of the image in it, so that equal seeds give equal results and each epoch
@@ -59,21 +62,28 @@ def augment(
     if not 0 <= erase <= 1:
         raise ValueError(f"Expected erase to be in [0, 1]. Received: erase={erase!r}")
 
-    steps = [functools.partial(_one_by_one, shift=shift, crop=crop, flip=flip)]
+    strengthen = None
     if rand_augment is not False and rand_augment is not None:
         strengthen = make_rand_augment(rand_augment)
-        steps.append(lambda images, labels, seed: (strengthen(images, seed + 11), labels))
+    changed = None
+    if (flip or strengthen) and not (shift or crop):
+        changed = change_each(dataset, _change(flip, strengthen, seeds_of_batches(seed)))
+    steps = []
+    if changed is None:
+        steps.append(functools.partial(_one_by_one, shift=shift, crop=crop, flip=flip))
+    if changed is None and strengthen:
+        steps.append(lambda images, labels, seed: (strengthen.augment(images, seed + 11), labels))
     if erase:
         steps.append(
             lambda images, labels, seed: (random_erasing(images, erase, seed + 15), labels)
         )
     mixers = [
         functools.partial(mixer, alpha=alpha)
-        for mixer, alpha in ((_blend, mixup), (_cut, cutmix))
+        for mixer, alpha in ((blend, mixup), (cut, cutmix))
         if alpha
     ]
     if mixers:
-        steps.append(functools.partial(_mix, mixers=mixers))
+        steps.append(functools.partial(mix, mixers=mixers))
 
     def apply(batch, seed):
         images, labels = batch
@@ -86,7 +96,22 @@ def augment(
         seeded = tf.data.Dataset.zip(dataset, draws)
         return seeded.map(apply, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
-    return remakable(make, dataset, _draws(seed))
+    return remakable(make, dataset if changed is None else changed, seeds_of_batches(seed))
+
+
+def _change(flip, strengthen, seeds):
+    """Flip and RandAugment as a `Change`, of images where they are decoded."""
+
+    def draw(count, seed):
+        coins = (tf.random.stateless_uniform((count,), seed + 1) < 0.5,) if flip else ()
+        return coins, strengthen.draw(count, seed + 11) if strengthen else ()
+
+    def apply(image, coins, numbers):
+        if flip:
+            image = tf.cond(*coins, lambda: tf.reverse(image, [1]), lambda: image)
+        return strengthen.change(image, *numbers) if strengthen else image
+
+    return Change(draw, apply, seeds)
 
 
 def _one_by_one(images, labels, seed, shift, crop, flip):
@@ -198,73 +223,12 @@ def check_labels(labels, num_classes):
         )
 
 
-def _draws(seed):
-    """Endless seeds of shape (2,), others in each epoch, the same for the same seed."""
-    numbers = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)
-    return numbers.batch(2, drop_remainder=True)
-
-
 def _one_hot(labels, num_classes):
     """Labels of shape (example,) as float32 of shape (example, class)."""
     known = tf.reduce_all((labels >= 0) & (labels < num_classes))
     message = f"Expected labels to be in [0, {num_classes}). Received: labels"
     with tf.control_dependencies([tf.debugging.Assert(known, [message, labels])]):
         return tf.one_hot(labels, num_classes)
-
-
-def _mix(images, labels, seed, mixers):
-    """One of the mixers, at random, applied to a batch of images and labels."""
-    # Seeds that neither the steps before nor each other take.
-    coin = tf.random.stateless_uniform((), seed + 4, 0, len(mixers), tf.int32)
-    return tf.switch_case(coin, [lambda m=m: m(images, labels, seed + 5) for m in mixers])
-
-
-def _blend(images, labels, seed, alpha):
-    """MixUp: each image and its label averaged with another's, by weights of its own."""
-    weight, partner = _weights_and_partners(images, alpha, seed)
-    share = weight[:, None, None, None]
-    images = share * images + (1.0 - share) * tf.gather(images, partner)
-    return images, _average(labels, weight, partner)
-
-
-def _cut(images, labels, seed, alpha):
-    """CutMix: a rectangle of each image from another, labels weighted by the visible areas."""
-    height, width = images.shape[1:3]
-    weight, partner = _weights_and_partners(images, alpha, seed)
-    side = tf.sqrt(1.0 - weight)
-    inside = _within(side, height, seed + 3)[:, :, None] & _within(side, width, seed + 4)[:, None]
-    images = tf.where(inside[..., None], tf.gather(images, partner), images)
-    own = 1.0 - tf.reduce_mean(tf.cast(inside, tf.float32), axis=(1, 2))
-    return images, _average(labels, own, partner)
-
-
-def _weights_and_partners(images, alpha, seed):
-    """Draws of Beta(alpha, alpha) and a permutation, both of shape (example,)."""
-    count = tf.shape(images)[:1]
-    # In float64, since both draws of a small alpha are often 0 in float32.
-    first, second = (
-        tf.random.stateless_gamma(count, seed + k, alpha, dtype=tf.float64) for k in range(2)
-    )
-    weight = tf.cast(tf.math.divide_no_nan(first, first + second), tf.float32)
-    return weight, tf.argsort(tf.random.stateless_uniform(count, seed + 2))
-
-
-def _average(labels, weight, partner):
-    return weight[:, None] * labels + (1.0 - weight[:, None]) * tf.gather(labels, partner)
-
-
-def _within(side, pixels, seed):
-    """Which of the pixels lie in an interval around a random one, of shape (example, pixel).
-
-    Args:
-        side: length of each interval as a share of all pixels, of shape (example,).
-        pixels: number of pixels.
-        seed: int tensor of shape (2,).
-    """
-    length = tf.cast(side * pixels, tf.int32)
-    center = tf.random.stateless_uniform(tf.shape(side), seed, 0, pixels, tf.int32)
-    place = tf.range(pixels) - (center - length // 2)[:, None]
-    return (place >= 0) & (place < length[:, None])
 
 
 def _check(dataset, mixup, cutmix, shift, crop):

@@ -7,113 +7,141 @@ step for all images of a batch.
 
 import math
 import os
+from dataclasses import asdict, dataclass, fields
+from functools import partial
 
 import tensorflow as tf
 
 CPUS = os.cpu_count()
 # Of red, green and blue in the brightness that an eye sees (ITU-R 601-2), as in Pillow's mode L.
 LUMA = (0.299, 0.587, 0.114)
-DEFAULTS = {
-    "magnitude": 0.5,
-    "magnitude_stddev": 0.15,
-    "augmentations_per_image": 3,
-    "rate": 10 / 11,
-}
 
 
-def make_rand_augment(settings):
-    """RandAugment as a function of (images, seed), whose result depends on these alone.
+@dataclass(frozen=True)
+class RandAugment:
+    """RandAugment of images one by one, whose results depend on a seed alone.
 
     Each image goes through some steps of `STEPS`, drawn anew each time, whose strengths are those
     of torchvision's RandAugment: 1 is its largest magnitude. What moves in is black.
 
-    Args:
-        settings: True, a magnitude in [0, 1], or a dict of `magnitude`, of `magnitude_stddev`, by
-            which each draw of it differs, of `augmentations_per_image`, the number of steps, and
-            of the `rate` at which a step is done; by default as in `DEFAULTS`.
+    Attributes:
+        magnitude: mean of the magnitudes, in [0, 1].
+        magnitude_stddev: by which each draw of it differs.
+        augmentations_per_image: number of steps.
+        rate: at which a step is done.
 
-    Returns:
-        Function of images in [-1, 1], of shape (example, height, width, 3), and an int tensor of
-        shape (2,), to images alike.
+    Raises:
+        ValueError: for settings that are out of range.
+    """
+
+    magnitude: float = 0.5
+    magnitude_stddev: float = 0.15
+    augmentations_per_image: int = 3
+    rate: float = 10 / 11
+
+    def __post_init__(self):
+        shares = all(0 <= share <= 1 for share in (self.magnitude, self.rate))
+        count = self.augmentations_per_image
+        if not (shares and isinstance(count, int) and count > 0 and self.magnitude_stddev >= 0):
+            raise _unusable(asdict(self))
+
+    def draw(self, count, seed):
+        """Numbers of steps, their magnitudes and their signs, each of shape (example, step)."""
+        shape = (count, self.augmentations_per_image)
+        done = tf.random.stateless_uniform(shape, seed) < self.rate
+        numbers = tf.random.stateless_uniform(shape, seed + 1, 0, len(STEPS), tf.int32)
+        spread = tf.random.stateless_normal(shape, seed + 2) * self.magnitude_stddev
+        magnitudes = tf.clip_by_value(self.magnitude + spread, 0.0, 1.0)
+        signs = tf.sign(tf.random.stateless_uniform(shape, seed + 3) - 0.5)
+        return tf.where(done, numbers, list(STEPS).index("identity")), magnitudes, signs
+
+    def change(self, image, numbers, magnitudes, signs):
+        """An image in [0, 255], of shape (height, width, 3), after the steps drawn for it."""
+        for place in range(self.augmentations_per_image):
+            arguments = image, magnitudes[place], signs[place]
+            branches = [partial(step, *arguments) for step in STEPS.values()]
+            image = tf.ensure_shape(tf.switch_case(numbers[place], branches), image.shape)
+        return image
+
+    def augment(self, images, seed):
+        """Images in [-1, 1], of shape (example, height, width, 3), each after steps of its own."""
+
+        def change(image, *numbers):
+            return self.change((image + 1.0) * 127.5, *numbers) / 127.5 - 1.0
+
+        count = tf.shape(images)[0]
+        each = tf.data.Dataset.from_tensor_slices((images, *self.draw(count, seed)))
+        augmented = each.map(change, num_parallel_calls=CPUS)
+        batch = augmented.batch(tf.cast(count, tf.int64)).get_single_element()
+        return tf.ensure_shape(batch, images.shape)
+
+
+def make_rand_augment(settings):
+    """The `RandAugment` of settings: True, a magnitude in [0, 1], or a dict of its attributes.
 
     Raises:
         ValueError: for settings that are out of range or unknown.
     """
-    chosen = _checked(settings)
-    steps = list(STEPS.values())
-
-    def augment_one(image, numbers, magnitudes, signs):
-        pixels = (image + 1.0) * 127.5
-        for place in range(chosen["augmentations_per_image"]):
-            strength, sign = magnitudes[place], signs[place]
-            branches = [lambda s=s, p=pixels, m=strength, n=sign: s(p, m, n) for s in steps]
-            changed = tf.switch_case(numbers[place], branches)
-            pixels = tf.ensure_shape(tf.clip_by_value(changed, 0.0, 255.0), image.shape)
-        return pixels / 127.5 - 1.0
-
-    def apply(images, seed):
-        count = tf.shape(images)[0]
-        draws = _draw(count, chosen, seed)
-        each = tf.data.Dataset.from_tensor_slices((images, *draws))
-        augmented = each.map(augment_one, num_parallel_calls=CPUS)
-        batch = augmented.batch(tf.cast(count, tf.int64)).get_single_element()
-        return tf.ensure_shape(batch, images.shape)
-
-    return apply
-
-
-def _draw(count, chosen, seed):
-    """Numbers of steps, their magnitudes and their signs, each of shape (example, step)."""
-    shape = (count, chosen["augmentations_per_image"])
-    done = tf.random.stateless_uniform(shape, seed) < chosen["rate"]
-    numbers = tf.random.stateless_uniform(shape, seed + 1, 0, len(STEPS), tf.int32)
-    spread = tf.random.stateless_normal(shape, seed + 2) * chosen["magnitude_stddev"]
-    magnitudes = tf.clip_by_value(chosen["magnitude"] + spread, 0.0, 1.0)
-    signs = tf.sign(tf.random.stateless_uniform(shape, seed + 3) - 0.5)
-    return tf.where(done, numbers, list(STEPS).index("identity")), magnitudes, signs
-
-
-def _checked(settings):
-    """The settings as a dict of them all."""
     if not isinstance(settings, dict):
         settings = {} if settings is True else {"magnitude": settings}
-    chosen = DEFAULTS | settings
-    count = chosen["augmentations_per_image"]
-    shares = all(0 <= chosen[name] <= 1 for name in ("magnitude", "rate"))
-    counts = isinstance(count, int) and count > 0 and chosen["magnitude_stddev"] >= 0
-    if len(chosen) > len(DEFAULTS) or not shares or not counts:
-        raise ValueError(
-            "Expected rand_augment to be True, a magnitude in [0, 1] or a dict of magnitude and "
-            "rate in [0, 1], magnitude_stddev >= 0 and augmentations_per_image >= 1. "
-            f"Received: {settings}"
-        )
-    return chosen
+    if not settings.keys() <= {field.name for field in fields(RandAugment)}:
+        raise _unusable(settings)
+    return RandAugment(**settings)
 
 
-def _grey(image):
-    """The brightness of shape (height, width, 1)."""
-    return tf.tensordot(image, tf.constant(LUMA)[:, None], 1)
+def _unusable(settings):
+    return ValueError(
+        "Expected rand_augment to be True, a magnitude in [0, 1] or a dict of magnitude and "
+        "rate in [0, 1], magnitude_stddev >= 0 and augmentations_per_image >= 1. "
+        f"Received: {settings}"
+    )
+
+
+def _rows(image):
+    """An image as rows of shape (height, width * 3), which TensorFlow computes with faster."""
+    return tf.reshape(image, (image.shape[0], -1))
+
+
+def _over_pixels(reduce, image):
+    """A reduction of each channel to shape (3,)."""
+    return reduce(tf.reshape(reduce(_rows(image), axis=0), (-1, 3)), axis=0)
+
+
+def _each_channel(image, scale, offset):
+    """`scale * image + offset`, of numbers for each channel, within [0, 255]."""
+    scale, offset = (tf.tile(numbers, image.shape[1:2]) for numbers in (scale, offset))
+    return _within(tf.reshape(scale * _rows(image) + offset, image.shape))
+
+
+def _within(image):
+    return tf.clip_by_value(image, 0.0, 255.0)
 
 
 def autocontrast(image, magnitude, sign):
     """Each channel stretched so that its darkest value is 0 and its brightest 255."""
-    low, high = (reduce(image, axis=(0, 1)) for reduce in (tf.reduce_min, tf.reduce_max))
+    low, high = (_over_pixels(reduce, image) for reduce in (tf.reduce_min, tf.reduce_max))
     flat = high <= low
     scale = tf.where(flat, 1.0, 255.0 / tf.where(flat, 1.0, high - low))
-    return (image - tf.where(flat, 0.0, low)) * scale
+    return _each_channel(image, scale, tf.where(flat, 0.0, -low * scale))
 
 
 def equalize(image, magnitude, sign):
     """Each channel with as many pixels of every value as can be, as Pillow's `equalize`."""
-    values = tf.cast(tf.round(image), tf.int32) + 256 * tf.range(3)
-    counts = tf.reshape(tf.math.bincount(tf.reshape(values, [-1]), minlength=768), (3, 256))
+    values = tf.cast(tf.round(_rows(image)), tf.int32) + 256 * tf.tile(
+        tf.range(3), image.shape[1:2]
+    )
+    counts = tf.raw_ops.DenseBincount(
+        input=tf.reshape(values, [-1]), size=768, weights=tf.zeros(0, tf.int32)
+    )
+    counts = tf.reshape(counts, (3, 256))
     # The step leaves out the pixels of the brightest value there is.
     order = tf.range(256) * tf.cast(counts > 0, tf.int32)
     last = tf.gather(counts, tf.argmax(order, axis=1), batch_dims=1)
     step = ((tf.reduce_sum(counts, axis=1) - last) // 255)[:, None]
     level = (step // 2 + tf.cumsum(counts, axis=1, exclusive=True)) // tf.maximum(step, 1)
     level = tf.where(step > 0, tf.minimum(level, 255), tf.range(256))
-    return tf.cast(tf.gather(tf.reshape(level, [-1]), values), tf.float32)
+    level = tf.cast(tf.reshape(level, [-1]), tf.float32)
+    return tf.reshape(tf.gather(level, values), image.shape)
 
 
 def solarize(image, magnitude, sign):
@@ -130,37 +158,43 @@ def posterize(image, magnitude, sign):
 def color(image, magnitude, sign):
     """Nearer to grey, or further from it."""
     factor = 1.0 + 0.9 * magnitude * sign
-    return factor * image + (1.0 - factor) * _grey(image)
+    mixture = factor * tf.eye(3) + (1.0 - factor) * tf.constant(LUMA)[:, None]
+    return _within(tf.reshape(tf.reshape(image, (-1, 3)) @ mixture, image.shape))
 
 
 def contrast(image, magnitude, sign):
     """Nearer to the mean brightness, or further from it."""
     factor = 1.0 + 0.9 * magnitude * sign
-    return factor * image + (1.0 - factor) * tf.round(tf.reduce_mean(_grey(image)))
+    mean = tf.round(tf.tensordot(_over_pixels(tf.reduce_mean, image), tf.constant(LUMA), 1))
+    return _within(factor * image + (1.0 - factor) * mean)
 
 
 def brightness(image, magnitude, sign):
     """Darker or brighter."""
-    return image * (1.0 + 0.9 * magnitude * sign)
+    return _within(image * (1.0 + 0.9 * magnitude * sign))
 
 
 def sharpness(image, magnitude, sign):
     """Nearer to a smooth image, or further from it; the border stays as it is."""
-    inner = image[1:-1, 1:-1]
-    smooth = (9.0 * tf.nn.avg_pool2d(image[None], 3, 1, "VALID")[0] + 4.0 * inner) / 13.0
-    return image + tf.pad(0.9 * magnitude * sign * (inner - smooth), ((1, 1), (1, 1), (0, 0)))
+    rows = _rows(image)
+    inner = rows[1:-1, 3:-3]
+    tall = rows[:-2] + rows[1:-1] + rows[2:]
+    around = tall[:, :-6] + tall[:, 3:-3] + tall[:, 6:]
+    # The mean of weights 1, but 5 in the middle.
+    change = (0.9 * magnitude * sign) * (inner - (around + 4.0 * inner) / 13.0)
+    return _within(image + tf.reshape(tf.pad(change, ((1, 1), (3, 3))), image.shape))
 
 
-def _transform(image, *coefficients):
-    """Row y and column x from row `d x + e y + f` and column `a x + b y + c`, bilinear.
-
-    Of pixels' centres, which lie at halves.
-    """
-    a, b, c, d, e, f = map(tf.convert_to_tensor, coefficients)
-    c, f = c + (a + b - 1.0) / 2.0, f + (d + e - 1.0) / 2.0
+def rotate(image, magnitude, sign):
+    """Turned about the centre by up to 30 degrees, bilinear."""
+    angle = magnitude * sign * math.radians(30)
+    cos, sin = tf.cos(angle), tf.sin(angle)
+    # Of the centre between the pixels, whose own centres lie at integers here.
+    y, x = ((size - 1) / 2 for size in image.shape[:2])
+    coefficients = [cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y, 0.0, 0.0]
     return tf.raw_ops.ImageProjectiveTransformV3(
         images=image[None],
-        transforms=tf.stack([a, b, c, d, e, f, 0.0, 0.0])[None],
+        transforms=tf.stack(coefficients)[None],
         output_shape=image.shape[:2],
         fill_value=0.0,
         interpolation="BILINEAR",
@@ -168,41 +202,59 @@ def _transform(image, *coefficients):
     )[0]
 
 
-def rotate(image, magnitude, sign):
-    """Turned about the centre by up to 30 degrees."""
-    angle = magnitude * sign * math.radians(30)
-    cos, sin = tf.cos(angle), tf.sin(angle)
-    y, x = (size / 2 for size in image.shape[:2])
-    return _transform(image, cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y)
-
-
 def shear_x(image, magnitude, sign):
-    """Rows moved sideways by up to 0.3 of their place."""
-    return _transform(image, 1.0, 0.3 * magnitude * sign, 0.0, 0.0, 1.0, 0.0)
+    """Rows moved sideways by up to 0.3 of their place, bilinear."""
+    height, width = image.shape[:2]
+    # Pixels' centres lie at halves.
+    shift = 0.3 * magnitude * sign * (tf.range(float(height)) + 0.5)
+    whole = tf.floor(shift)
+    part = (shift - whole)[:, None]
+    # Of columns from one before the image to one behind it, which are black.
+    columns = tf.range(width + 1) + tf.cast(whole, tf.int32)[:, None] + 1
+    places = tf.clip_by_value(columns, 0, width + 1) + (width + 2) * tf.range(height)[:, None]
+    padded = tf.pad(image, ((0, 0), (1, 1), (0, 0)))
+    found = _rows(tf.gather(tf.reshape(padded, (-1, 3)), places))
+    return tf.reshape(found[:, :-3] * (1.0 - part) + found[:, 3:] * part, image.shape)
 
 
 def shear_y(image, magnitude, sign):
-    """Columns moved up or down by up to 0.3 of their place."""
-    return _transform(image, 1.0, 0.0, 0.0, 0.3 * magnitude * sign, 1.0, 0.0)
+    """Columns moved up or down by up to 0.3 of their place, bilinear."""
+    height, width = image.shape[:2]
+    shift = 0.3 * magnitude * sign * (tf.range(float(width)) + 0.5)
+    whole = tf.floor(shift)
+    part = tf.repeat(shift - whole, 3)
+    rows = tf.range(height + 1)[:, None] + tf.cast(whole, tf.int32) + 1
+    places = tf.clip_by_value(rows, 0, height + 1) * width + tf.range(width)
+    padded = tf.pad(image, ((1, 1), (0, 0), (0, 0)))
+    found = _rows(tf.gather(tf.reshape(padded, (-1, 3)), places))
+    return tf.reshape(found[:-1] * (1.0 - part) + found[1:] * part, image.shape)
 
 
-def _moved(image, magnitude, sign, axis):
-    size = image.shape[axis]
-    most = math.floor(150 / 331 * size)
-    by = tf.cast(150 / 331 * size * magnitude, tf.int32) * tf.cast(sign, tf.int32)
-    padding = [(most, most) if a == axis else (0, 0) for a in range(3)]
-    start = [most - by if a == axis else 0 for a in range(3)]
-    return tf.slice(tf.pad(image, padding), start, image.shape)
+def _moved(rows, by, axis):
+    """Numbers of shape (height, width * 3) moved along an axis, by fewer than there are."""
+    before, behind = tf.maximum(by, 0), tf.maximum(-by, 0)
+    kept = rows.shape[axis] - before - behind
+    start = tf.stack([behind if a == axis else 0 for a in range(2)])
+    size = tf.stack([kept if a == axis else rows.shape[a] for a in range(2)])
+    padding = tf.stack([[before, behind] if a == axis else [0, 0] for a in range(2)])
+    return tf.ensure_shape(tf.pad(tf.slice(rows, start, size), padding), rows.shape)
+
+
+def _pixels(size, magnitude, sign):
+    """Up to 150 of 331 parts of a side, in whole pixels."""
+    return tf.cast(150 / 331 * size * magnitude, tf.int32) * tf.cast(sign, tf.int32)
 
 
 def translate_x(image, magnitude, sign):
     """Moved sideways by up to 150 of 331 parts of the width, in whole pixels."""
-    return _moved(image, magnitude, sign, 1)
+    by = 3 * _pixels(image.shape[1], magnitude, sign)
+    return tf.reshape(_moved(_rows(image), by, 1), image.shape)
 
 
 def translate_y(image, magnitude, sign):
     """Moved up or down by up to 150 of 331 parts of the height, in whole pixels."""
-    return _moved(image, magnitude, sign, 0)
+    by = _pixels(image.shape[0], magnitude, sign)
+    return tf.reshape(_moved(_rows(image), by, 0), image.shape)
 
 
 # Functions of an image in [0, 255] of shape (height, width, 3), a magnitude and a sign: the steps

@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageEnhance, ImageOps
 
-from vit_tf.data import rand_augment
 from vit_tf.data.rand_augment import STEPS, make_rand_augment
 
 SHAPE = (37, 46, 3)
@@ -70,8 +69,8 @@ def test_steps_are_those_of_pillow(picture, name):
 
 def test_steps_are_drawn_alike_and_at_their_rate():
     count = 3000
-    chosen = rand_augment.DEFAULTS | {"rate": 0.75, "magnitude": 0.4}
-    numbers, magnitudes, signs = rand_augment._draw(count, chosen, tf.constant([1, 2]))
+    chosen = make_rand_augment({"rate": 0.75, "magnitude": 0.4})
+    numbers, magnitudes, signs = chosen.draw(count, tf.constant([1, 2]))
     shares = np.bincount(numbers.numpy().ravel(), minlength=len(STEPS)) / (3 * count)
     expected = np.full(len(STEPS), 0.75 / len(STEPS))
     expected[0] += 0.25

@@ -1,5 +1,6 @@
 """What is read, decoded and kept: random resized crops, caches, and nothing ahead of its time."""
 
+import functools
 import io
 
 import numpy as np
@@ -10,8 +11,10 @@ from paths import SHARED
 from PIL import Image
 
 from vit_tf import Preprocessing, data
+from vit_tf.batches import seeds_of_batches, skip_batches
 from vit_tf.data import reading
 from vit_tf.data.images import decoding, framing
+from vit_tf.data.rand_augment import STEPS, make_rand_augment
 
 
 @pytest.fixture
@@ -175,6 +178,78 @@ def test_one_damaged_image_does_not_change_the_others(photos, cache):
     assert [image.tobytes() for image in arrays(train(photos, image_size=16))[0]] == whole
 
 
+@pytest.fixture
+def streamed(monkeypatch):
+    monkeypatch.setattr(reading, "CACHE_BYTES", 0)
+
+
+@pytest.mark.slow
+def test_images_are_mirrored_where_they_are_decoded(photos, streamed):
+    """Half of them, others in each epoch, the same for a seed."""
+    chosen = Preprocessing((16, 20), mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.1))
+    load = functools.partial(train, photos, preprocessing=chosen, seed=1)
+    plain, labels = arrays(load())
+    assert np.abs(plain - plain[:, :, ::-1]).max(axis=(1, 2, 3)).min() > 0.1
+    both = {image.tobytes(): n for n, image in enumerate(plain)}
+    both |= {image[:, ::-1].tobytes(): n + 12 for n, image in enumerate(plain)}
+    epochs = []
+    for seed in (3, 3, 4):
+        flipped = data.augment(load(), 2, flip=True, seed=seed)
+        epochs += [arrays(flipped) for _ in range(2)]
+    places = [[both[image.tobytes()] for image in images] for images, _ in epochs]
+    assert places[:2] == places[2:4]
+    mirrored = [{place % 12: place >= 12 for place in one} for one in places]
+    assert all(len(one) == 12 and 0 < sum(one.values()) < 12 for one in mirrored)
+    assert mirrored[0] != mirrored[1] and mirrored[0] != mirrored[4]
+    for place, (_, found) in zip(places, epochs, strict=True):
+        np.testing.assert_array_equal(found.argmax(axis=1), labels[np.array(place) % 12])
+
+
+@pytest.mark.slow
+def test_rand_augment_changes_images_before_they_are_normalised(photos, streamed):
+    """As it does where images are decoded already, step by step with the numbers drawn for each."""
+    chosen = Preprocessing((16, 20), mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.1))
+    settings = {"magnitude": 0.7, "augmentations_per_image": 2}
+    plain = train(photos, preprocessing=chosen)
+    found, _ = arrays(data.augment(plain, 2, rand_augment=settings, seed=5))
+    strong = make_rand_augment(settings)
+    seeds = seeds_of_batches(5).as_numpy_iterator()
+    expected = []
+    for images, _ in train(photos, image_size=(16, 20)).as_numpy_iterator():
+        pixels = (images + 1) * 127.5
+        drawn = strong.draw(len(images), tf.constant(next(seeds)) + 11)
+        for image, *numbers in zip(pixels, *(numbers.numpy() for numbers in drawn), strict=True):
+            for number, magnitude, sign in zip(*numbers, strict=True):
+                step = list(STEPS.values())[number]
+                image = step(tf.constant(image), tf.constant(magnitude), tf.constant(sign))
+            expected.append(chosen(np.clip(image, 0, 255)))
+    # Nearly equal images are rounded to other levels here and there.
+    difference = np.abs(found - np.stack(expected))
+    assert np.mean(difference > 1e-4) < 0.01 and difference.max() < 0.1
+
+
+@pytest.mark.slow
+def test_what_a_resumed_run_skips_is_neither_decoded_nor_changed(photos, streamed, monkeypatch):
+    decoded = []
+
+    def count(contents, *args, **kwargs):
+        tf.numpy_function(lambda c: decoded.append(c), [contents], [])
+        return decode(contents, *args, **kwargs)
+
+    decode = decoding.decode
+    monkeypatch.setattr(decoding, "decode", count)
+    settings = {"flip": True, "mixup": 0.2, "seed": 2}
+
+    def load():
+        tf.random.set_seed(1)
+        return data.augment(train(photos, image_size=16, random_resized_crop=True), 2, **settings)
+
+    whole = [image.tobytes() for image in arrays(load())[0]]
+    decoded.clear()
+    assert [image.tobytes() for image in arrays(skip_batches(load(), 2))[0]] == whole[8:]
+    assert len(decoded) == 4
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize("name", ["photos", "digits"])
@@ -210,3 +285,16 @@ def test_shares_of_one_file_are_runs_of_its_examples():
     ]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
     assert [len(part) for part in parts] == [3334, 3333, 3333]
+
+
+def test_channels_are_scaled_alike_one_by_one_and_in_rows(rng):
+    images = rng.uniform(0, 255, (2, 5, 4, 3)).astype(np.float32)
+    for order in ("rgb", "bgr"):
+        chosen = Preprocessing((5, 4), (0.4, 0.5, 0.6), (0.1, 0.2, 0.3), channel_order=order)
+        turned = images if order == "rgb" else images[..., ::-1]
+        expected = (turned.astype(float) / 255 - chosen.mean) / chosen.std
+        for given in (images, tf.constant(images), tf.constant(images[0])):
+            found = reading.scale_values(given, chosen)
+            np.testing.assert_allclose(
+                found, expected if given.ndim == 4 else expected[0], 1e-5, 1e-5
+            )

@@ -24,6 +24,8 @@ TURNED = (
     r"|\x01\x12\x00\C\x00\x00\x00\x01(?:\x00[\x00\x02-\x7f]|[\x01-\x7f]))"
     r"|tiff:Orientation(?:=\"|>)[^1])\C*"
 )
+# One of these is in every file that `TURNED` matches.
+NAMES = (r"Exif\x00\x00", "tiff:Orientation")
 # Chunks of PNG that make an image transparent, turn it or move it.
 UNUSUAL = r"\C*(?:tRNS|eXIf|XML:com\.adobe\.xmp|Raw profile type exif|acTL)\C*"
 # The first bytes of a PNG of 8 bits, grey or RGB, or of colours of a palette.
@@ -54,7 +56,7 @@ def decode(contents, window=None, upright=True):
         shape = tf.image.extract_jpeg_shape(contents)
         hard = shape[2] == 4
         if upright:
-            hard |= tf.strings.regex_full_match(tf.strings.substr(contents, 0, HEAD), TURNED)
+            hard |= _is_turned(contents)
         return tf.cond(hard, by_pillow, lambda: _jpeg(contents, shape, window))
 
     def other():
@@ -63,6 +65,21 @@ def decode(contents, window=None, upright=True):
         return tf.cond(plain, lambda: cut(tf.io.decode_png(contents, 3), window), by_pillow)
 
     return tf.cond(tf.io.is_jpeg(contents), jpeg, other)
+
+
+def _is_turned(contents):
+    """Whether EXIF or XMP asks for a JPEG to be turned."""
+    head = tf.strings.substr(contents, 0, HEAD)
+
+    def holds(name):
+        # To replace a word takes a tenth of the time of a match: it is found by its first letter.
+        rest = tf.strings.regex_replace(head, name, "", replace_global=False)
+        return tf.strings.length(rest) < tf.strings.length(head)
+
+    def matches():
+        return tf.strings.regex_full_match(head, TURNED)
+
+    return tf.cond(holds(NAMES[0]) | holds(NAMES[1]), matches, lambda: False)
 
 
 def cut(image, window):

@@ -23,22 +23,47 @@ def resize_image(image, size, method, crop=None):
     image = tf.convert_to_tensor(image)
     if tuple(image.shape[-3:-1]) == size and crop in (None, 1):
         return image
-    if crop is None:
-        resized = tf.image.resize(image, size, method=method, antialias=True)
-    else:
-        resized = _centre(image, size, method, crop)
+    batch = image if image.shape.rank == 4 else tf.expand_dims(image, 0)
+    resized = _squeeze(batch, size, method) if crop is None else _centre(batch, size, method, crop)
+    return resized if image.shape.rank == 4 else tf.squeeze(resized, 0)
+
+
+def _squeeze(images, size, method):
+    own = tf.shape(images)[1:3]
+
+    def antialiased():
+        scale = tf.constant(size, tf.float32) / tf.cast(own, tf.float32)
+        return _scale_and_translate(images, size, method, scale, tf.zeros(2))
+
+    def enlarged():
+        return tf.raw_ops.ResizeBilinear(images=images, size=size, half_pixel_centers=True)
+
+    if method != "bilinear":
+        return antialiased()
+    # Antialiasing changes nothing where no side shrinks, and takes twice as long.
+    return tf.cond(tf.reduce_all(own <= size), enlarged, antialiased)
+
+
+def _scale_and_translate(images, size, method, scale, translation):
+    resized = tf.raw_ops.ScaleAndTranslate(
+        images=images,
+        size=size,
+        scale=scale,
+        translation=translation,
+        kernel_type=KERNELS[method],
+        antialias=True,
+    )
     # The weights add up to one only to rounding, and the bicubic ones overshoot.
     return tf.clip_by_value(resized, 0.0, 255.0)
 
 
-def _centre(image, size, method, crop):
-    """The centre of an image whose shorter side is resized to `floor(size / crop)`.
+def _centre(images, size, method, crop):
+    """The centre of images whose shorter side is resized to `floor(size / crop)`.
 
     As torchvision's Resize and CenterCrop: the longer side is rounded down, the rest on both sides
     halved to the nearest even number. Only what is shown is computed.
     """
-    batch = image if image.shape.rank == 4 else image[None]
-    own = tf.shape(batch)[1:3]
+    own = tf.shape(images)[1:3]
     least = tf.constant([math.floor(side / crop) for side in size])
     # In a square size the shorter side decides, in others the one that covers least.
     by_height = least[0] * own[1] >= least[1] * own[0]
@@ -48,15 +73,8 @@ def _centre(image, size, method, crop):
         tf.stack([least[1] * own[0] // own[1], least[1]]),
     )
     start = tf.round(tf.cast(whole - tf.constant(size), tf.float32) / 2)
-    resized = tf.raw_ops.ScaleAndTranslate(
-        images=batch,
-        size=size,
-        scale=tf.cast(whole, tf.float32) / tf.cast(own, tf.float32),
-        translation=-start,
-        kernel_type=KERNELS[method],
-        antialias=True,
-    )
-    return resized if image.shape.rank == 4 else resized[0]
+    scale = tf.cast(whole, tf.float32) / tf.cast(own, tf.float32)
+    return _scale_and_translate(images, size, method, scale, -start)
 
 
 def draw_sides(count, area, seed):
@@ -92,19 +110,19 @@ def random_window(height, width, sides, place):
     Returns:
         int32 tensor (top, left, height, width).
     """
-    limits = tf.stack([height, width])
-    real = tf.cast(limits, tf.float32)
-    tries = tf.cast(tf.round(sides * tf.sqrt(real[0] * real[1])), tf.int32)
+    # In floats, which hold these integers exactly: few operations, as there are many images.
+    limits = tf.cast(tf.stack([height, width]), tf.float32)
+    tries = tf.round(sides * tf.sqrt(limits[0] * limits[1]))
     fits = tf.reduce_all((tries > 0) & (tries <= limits[:, None]), axis=0)
 
     def chosen():
         size = tries[:, tf.argmax(tf.cast(fits, tf.int32))]
-        room = tf.cast(limits - size + 1, tf.float32)
-        return tf.concat([tf.minimum(tf.cast(place * room, tf.int32), limits - size), size], 0)
+        room = limits - size
+        return tf.concat([tf.minimum(tf.floor(place * (room + 1)), room), size], 0)
 
     def centre():
-        widest, highest = real[0] * ASPECT[1], real[1] / ASPECT[0]
-        size = tf.cast(tf.round(tf.minimum(real, tf.stack([highest, widest]))), tf.int32)
+        widest, highest = limits[0] * ASPECT[1], limits[1] / ASPECT[0]
+        size = tf.round(tf.minimum(limits, tf.stack([highest, widest])))
         return tf.concat([(limits - size) // 2, size], 0)
 
-    return tf.cond(tf.reduce_any(fits), chosen, centre)
+    return tf.cast(tf.cond(tf.reduce_any(fits), chosen, centre), tf.int32)

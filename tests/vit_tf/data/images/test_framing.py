@@ -45,6 +45,18 @@ def test_centre_crops_are_those_of_torchvision(rng, method, crop):
         np.testing.assert_array_equal(batch[0], found)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_squeezed_images_are_those_of_pillow(rng, method):
+    """Where both sides grow, one of them, or none; also at the border, and never beyond white."""
+    for shape in ((9, 13), (24, 31), (9, 60), (60, 9), (61, 83), (1, 1)):
+        image = rng.choice(np.array([0, 255, 255, 77], np.uint8), (*shape, 3))
+        found = resize_image(tf.constant(image), (24, 31), method).numpy()
+        np.testing.assert_allclose(found, resized(image, (24, 31), method), atol=0.01)
+        assert found.min() >= 0 and found.max() <= 255
+        batch = resize_image(tf.constant(image[None]), (24, 31), method)
+        np.testing.assert_array_equal(batch[0], found)
+
+
 def test_an_oblong_centre_covers_the_size_and_keeps_the_shape(rng):
     image = rng.integers(0, 256, (60, 90, 3), np.uint8)
     found = resize_image(tf.constant(image), (20, 40), "bilinear", 1.0)
