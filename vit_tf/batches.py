@@ -1,5 +1,6 @@
 """Data sets of batches that can be made anew: without their first ones, or of full ones only."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -41,6 +42,24 @@ def change_each(dataset, change):
     """Batches of `changeable` with their images changed one by one, or None for other batches."""
     make = getattr(dataset, _CHANGE, None)
     return make(change) if make else None
+
+
+def one_by_one(function, batch, spec):
+    """What a function makes of each example of a batch, on all cores.
+
+    A loop in the graph takes half the time of a data set of the batch's examples.
+
+    Args:
+        function: of the parts of an example.
+        batch: tuple of tensors, or of tuples of them, whose first axis is the example.
+        spec: `tf.TensorSpec` of what it returns.
+    """
+    return tf.map_fn(
+        lambda example: function(*example),
+        batch,
+        fn_output_signature=spec,
+        parallel_iterations=os.cpu_count(),
+    )
 
 
 def seeds_of_batches(seed):

@@ -6,13 +6,13 @@ step for all images of a batch.
 """
 
 import math
-import os
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 
 import tensorflow as tf
 
-CPUS = os.cpu_count()
+from vit_tf.batches import one_by_one
+
 # Of red, green and blue in the brightness that an eye sees (ITU-R 601-2), as in Pillow's mode L.
 LUMA = (0.299, 0.587, 0.114)
 
@@ -69,11 +69,8 @@ class RandAugment:
         def change(image, *numbers):
             return self.change((image + 1.0) * 127.5, *numbers) / 127.5 - 1.0
 
-        count = tf.shape(images)[0]
-        each = tf.data.Dataset.from_tensor_slices((images, *self.draw(count, seed)))
-        augmented = each.map(change, num_parallel_calls=CPUS)
-        batch = augmented.batch(tf.cast(count, tf.int64)).get_single_element()
-        return tf.ensure_shape(batch, images.shape)
+        drawn = self.draw(tf.shape(images)[0], seed)
+        return one_by_one(change, (images, *drawn), tf.TensorSpec(images.shape[1:], images.dtype))
 
 
 def make_rand_augment(settings):

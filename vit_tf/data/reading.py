@@ -5,61 +5,25 @@ call of the graph, image by image on all cores.
 """
 
 import os
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.batches import changeable, remakable, remakable_batches, seeds_of_batches
+from vit_tf.batches import (
+    changeable,
+    one_by_one,
+    remakable,
+    remakable_batches,
+    seeds_of_batches,
+)
 from vit_tf.data.images.decoding import cut
-from vit_tf.data.images.framing import draw_sides, random_window, resize_image
+from vit_tf.data.images.framing import Framing
 from vit_tf.preprocessing import Preprocessing
 
 CACHE_BYTES = 2**30
 CPUS = os.cpu_count()
 BLOCK = 64  # examples that are decoded together on their way into the cache
-
-
-@dataclass(frozen=True)
-class Framing:
-    """How a decoded image comes to its size and its values.
-
-    Attributes:
-        size: (height, width) in pixels.
-        preprocessing: `Preprocessing`, of which the size is not read.
-        area: None, or the range of the share of an image that a random crop shows.
-    """
-
-    size: tuple
-    preprocessing: Preprocessing
-    area: tuple | None = None
-
-    def draw(self, count, seed):
-        """What `window` needs for `count` images."""
-        # Another seed than those that augmentations of the same batch make of theirs.
-        return draw_sides(count, self.area, seed + 31)
-
-    def window(self, drawn):
-        """The window of `decoding.decode`, by what was drawn for an image; None for all of it."""
-        if not self.area:
-            return None
-        return lambda height, width: random_window(height, width, *drawn[0])
-
-    def fit(self, images, change=None, drawn=()):
-        """An image, or images of shape (example, height, width, channel), as a model expects them.
-
-        Args:
-            images: tensor of rank 3 or 4, with values in [0, 255].
-            change: `Change` of one image in its size, or None.
-            drawn: tuple of what was drawn for the image, last what was for the change.
-        """
-        crop = None if self.area else self.preprocessing.crop
-        images = resize_image(images, self.size, self.preprocessing.interpolation, crop)
-        images = tf.cast(images, tf.float32)
-        images = tf.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else images
-        images = change.apply(images, *drawn[-1]) if change else images
-        return scale_values(images, self.preprocessing)
 
 
 def read_batches(
@@ -198,6 +162,9 @@ def _decoder(source, framing, shape=None):
         shape: the one that all decoded images are to have, or None.
     """
 
+    # An attempt returns images of 8 bits.
+    spec = framing.spec if framing else tf.TensorSpec(shape, tf.uint8)
+
     def fit(image, drawn, change):
         return framing.fit(image, change, drawn) if framing else image
 
@@ -223,10 +190,10 @@ def _decoder(source, framing, shape=None):
         if source.attempt is None:
             images, problems = surely()
             return _of_batch(images, labels), labels, problems
-        found = each.map(partial(fast, change=change), num_parallel_calls=CPUS).ignore_errors()
-        spec = found.element_spec
+        whole = tf.data.Dataset.from_tensors((items, drawn))
+        found = whole.map(lambda *batch: one_by_one(partial(fast, change=change), batch, spec))
         nothing = tf.data.Dataset.from_tensors(tf.zeros((0, *spec.shape), spec.dtype))
-        images = found.batch(count).concatenate(nothing).take(1).get_single_element()
+        images = found.ignore_errors().concatenate(nothing).take(1).get_single_element()
         images, problems = tf.cond(
             tf.shape(images, tf.int64)[0] == count,
             lambda: (images, tf.fill((count,), "")),
@@ -262,9 +229,7 @@ def _framed(images, drawn, framing, change):
     def frame(image, drawn):
         return framing.fit(cut(image, framing.window(drawn)), change, drawn)
 
-    each = tf.data.Dataset.from_tensor_slices((images, drawn))
-    framed = each.map(frame, num_parallel_calls=CPUS)
-    return _of_batch(framed.batch(tf.shape(images, tf.int64)[0]).get_single_element(), images)
+    return one_by_one(frame, (images, drawn), framing.spec)
 
 
 def _of_batch(images, other):
@@ -277,24 +242,3 @@ def _told(images, labels, problems):
     words = tf.strings.strip(tf.strings.reduce_join(problems, separator=" "))
     with tf.control_dependencies([tf.debugging.Assert(words == "", [words])]):
         return tf.identity(images), labels
-
-
-def scale_values(images, preprocessing=None):
-    """Float32 images with values in [0, 255] as a model expects them, an array or a tensor.
-
-    `image / (255 std) - mean / std`, which is `image / 127.5 - 1` unless there is a preprocessing,
-    of which the channels may be in another order.
-    """
-    if preprocessing and preprocessing.channel_order == "bgr":
-        images = images[..., ::-1]
-    mean, std = (preprocessing.mean, preprocessing.std) if preprocessing else ((0.5,), (0.5,))
-    if len({*mean}) == len({*std}) == 1:
-        mean, std = mean[0], std[0]
-    mean, std = np.array(mean), np.array(std)
-    scale, offset = np.float32(255 * std), np.float32(mean / std)
-    if not scale.ndim or None in images.shape[-2:] or not tf.is_tensor(images):
-        return images / scale - offset
-    # TensorFlow is ten times as fast with whole rows as with the channels of each pixel.
-    rows = tf.reshape(images, (-1, images.shape[-2] * images.shape[-1]))
-    scale, offset = (np.tile(numbers, images.shape[-2]) for numbers in (scale, offset))
-    return tf.ensure_shape(tf.reshape(rows / scale - offset, tf.shape(images)), images.shape)

@@ -63,7 +63,7 @@ def test_random_resized_crops_show_what_was_drawn(photos, monkeypatch):
         tf.numpy_function(keep, [height, width, window], [])
         return window
 
-    monkeypatch.setattr(reading, "random_window", record)
+    monkeypatch.setattr(framing, "random_window", record)
     images, labels = arrays(train(photos, image_size=(16, 20), random_resized_crop=(0.2, 0.9)))
     assert len(windows) == len(images) == 12
     expected = []
@@ -285,16 +285,3 @@ def test_shares_of_one_file_are_runs_of_its_examples():
     ]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
     assert [len(part) for part in parts] == [3334, 3333, 3333]
-
-
-def test_channels_are_scaled_alike_one_by_one_and_in_rows(rng):
-    images = rng.uniform(0, 255, (2, 5, 4, 3)).astype(np.float32)
-    for order in ("rgb", "bgr"):
-        chosen = Preprocessing((5, 4), (0.4, 0.5, 0.6), (0.1, 0.2, 0.3), channel_order=order)
-        turned = images if order == "rgb" else images[..., ::-1]
-        expected = (turned.astype(float) / 255 - chosen.mean) / chosen.std
-        for given in (images, tf.constant(images), tf.constant(images[0])):
-            found = reading.scale_values(given, chosen)
-            np.testing.assert_allclose(
-                found, expected if given.ndim == 4 else expected[0], 1e-5, 1e-5
-            )

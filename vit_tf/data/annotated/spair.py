@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from vit_tf.data.folder import decode_file
-from vit_tf.data.images.framing import resize_image
+from vit_tf.data.images.framing import resize_image, scale_values
 from vit_tf.data.pipeline import check_number, checked_size
-from vit_tf.data.reading import scale_values
 from vit_tf.names import choose, file_error, listed
 
 SPLITS = ("trn", "val", "test")

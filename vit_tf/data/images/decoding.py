@@ -47,28 +47,31 @@ def decode(contents, window=None, upright=True):
         tf.errors.OpError: while it runs, for what cannot be decoded; `pixels` says why.
     """
 
+    # Conditions side by side, since TensorFlow takes long for one within another.
+    is_jpeg = tf.io.is_jpeg(contents)
+    shape = tf.cond(
+        is_jpeg, lambda: tf.image.extract_jpeg_shape(contents), lambda: tf.zeros(3, tf.int32)
+    )
+    plain_jpeg = is_jpeg & (shape[2] != 4)
+    if upright:
+        plain_jpeg &= ~_is_turned(contents)
+
     def by_pillow():
         read = functools.partial(pixels, upright=upright)
         image = tf.numpy_function(read, [contents], tf.uint8, stateful=False)
         return cut(tf.ensure_shape(image, (None, None, 3)), window)
 
-    def jpeg():
-        shape = tf.image.extract_jpeg_shape(contents)
-        hard = shape[2] == 4
-        if upright:
-            hard |= _is_turned(contents)
-        return tf.cond(hard, by_pillow, lambda: _jpeg(contents, shape, window))
-
-    def other():
-        plain = tf.strings.regex_full_match(tf.strings.substr(contents, 0, 26), PLAIN_PNG)
-        plain &= ~tf.strings.regex_full_match(contents, UNUSUAL)
-        return tf.cond(plain, lambda: cut(tf.io.decode_png(contents, 3), window), by_pillow)
-
-    return tf.cond(tf.io.is_jpeg(contents), jpeg, other)
+    readers = [
+        by_pillow,
+        lambda: _jpeg(contents, shape, window),
+        lambda: cut(tf.io.decode_png(contents, 3), window),
+    ]
+    kind = tf.cast(plain_jpeg, tf.int32) + 2 * tf.cast(_is_plain_png(contents), tf.int32)
+    return tf.switch_case(kind, readers)
 
 
 def _is_turned(contents):
-    """Whether EXIF or XMP asks for a JPEG to be turned."""
+    """Whether the EXIF or XMP of a JPEG asks for it to be turned."""
     head = tf.strings.substr(contents, 0, HEAD)
 
     def holds(name):
@@ -80,6 +83,13 @@ def _is_turned(contents):
         return tf.strings.regex_full_match(head, TURNED)
 
     return tf.cond(holds(NAMES[0]) | holds(NAMES[1]), matches, lambda: False)
+
+
+def _is_plain_png(contents):
+    """Whether an image is a PNG that TensorFlow decodes as Pillow does."""
+    plain = tf.strings.regex_full_match(tf.strings.substr(contents, 0, 26), PLAIN_PNG)
+    usual = lambda: ~tf.strings.regex_full_match(contents, UNUSUAL)  # noqa: E731
+    return tf.cond(plain, usual, lambda: False)
 
 
 def cut(image, window):

@@ -1,13 +1,63 @@
-"""The part of an image that is shown, and its size: squeezed, centre crop, random resized crop."""
+"""What is shown of an image, in which size and values: squeezed, centre crop, random crop."""
 
 import math
+from dataclasses import dataclass
 
+import numpy as np
 import tensorflow as tf
+
+from vit_tf.preprocessing import Preprocessing
 
 # What tf.image.resize calls its methods, and the kernels that they are of.
 KERNELS = {"bilinear": "triangle", "bicubic": "keyscubic"}
 # Inception's crops (Szegedy et al. 2014, section 6) as torchvision's RandomResizedCrop makes them.
 AREA, ASPECT, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
+
+
+@dataclass(frozen=True)
+class Framing:
+    """How a decoded image comes to its size and its values.
+
+    Attributes:
+        size: (height, width) in pixels.
+        preprocessing: `Preprocessing`, of which the size is not read.
+        area: None, or the range of the share of an image that a random crop shows.
+    """
+
+    size: tuple
+    preprocessing: Preprocessing
+    area: tuple | None = None
+
+    @property
+    def spec(self):
+        """What `fit` makes of an image."""
+        return tf.TensorSpec((*self.size, 3), tf.float32)
+
+    def draw(self, count, seed):
+        """What `window` needs for `count` images."""
+        # Another seed than those that augmentations of the same batch make of theirs.
+        return draw_sides(count, self.area, seed + 31)
+
+    def window(self, drawn):
+        """The window of `decoding.decode`, by what was drawn for an image; None for all of it."""
+        if not self.area:
+            return None
+        return lambda height, width: random_window(height, width, *drawn[0])
+
+    def fit(self, images, change=None, drawn=()):
+        """An image, or images of shape (example, height, width, channel), as a model expects them.
+
+        Args:
+            images: tensor of rank 3 or 4, with values in [0, 255].
+            change: `Change` of one image in its size, or None.
+            drawn: tuple of what was drawn for the image, last what was for the change.
+        """
+        crop = None if self.area else self.preprocessing.crop
+        images = resize_image(images, self.size, self.preprocessing.interpolation, crop)
+        images = tf.cast(images, tf.float32)
+        images = tf.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else images
+        images = change.apply(images, *drawn[-1]) if change else images
+        return scale_values(images, self.preprocessing)
 
 
 def resize_image(image, size, method, crop=None):
@@ -115,14 +165,31 @@ def random_window(height, width, sides, place):
     tries = tf.round(sides * tf.sqrt(limits[0] * limits[1]))
     fits = tf.reduce_all((tries > 0) & (tries <= limits[:, None]), axis=0)
 
-    def chosen():
-        size = tries[:, tf.argmax(tf.cast(fits, tf.int32))]
-        room = limits - size
-        return tf.concat([tf.minimum(tf.floor(place * (room + 1)), room), size], 0)
+    size = tries[:, tf.argmax(tf.cast(fits, tf.int32))]
+    room = limits - size
+    chosen = tf.concat([tf.minimum(tf.floor(place * (room + 1)), room), size], 0)
+    widest, highest = limits[0] * ASPECT[1], limits[1] / ASPECT[0]
+    size = tf.round(tf.minimum(limits, tf.stack([highest, widest])))
+    centre = tf.concat([(limits - size) // 2, size], 0)
+    return tf.cast(tf.where(tf.reduce_any(fits), chosen, centre), tf.int32)
 
-    def centre():
-        widest, highest = limits[0] * ASPECT[1], limits[1] / ASPECT[0]
-        size = tf.round(tf.minimum(limits, tf.stack([highest, widest])))
-        return tf.concat([(limits - size) // 2, size], 0)
 
-    return tf.cast(tf.cond(tf.reduce_any(fits), chosen, centre), tf.int32)
+def scale_values(images, preprocessing=None):
+    """Float32 images with values in [0, 255] as a model expects them, an array or a tensor.
+
+    `image / (255 std) - mean / std`, which is `image / 127.5 - 1` unless there is a preprocessing,
+    of which the channels may be in another order.
+    """
+    if preprocessing and preprocessing.channel_order == "bgr":
+        images = images[..., ::-1]
+    mean, std = (preprocessing.mean, preprocessing.std) if preprocessing else ((0.5,), (0.5,))
+    if len({*mean}) == len({*std}) == 1:
+        mean, std = mean[0], std[0]
+    mean, std = np.array(mean), np.array(std)
+    scale, offset = np.float32(255 * std), np.float32(mean / std)
+    if not scale.ndim or None in images.shape[-2:] or not tf.is_tensor(images):
+        return images / scale - offset
+    # TensorFlow is ten times as fast with whole rows as with the channels of each pixel.
+    rows = tf.reshape(images, (-1, images.shape[-2] * images.shape[-1]))
+    scale, offset = (np.tile(numbers, images.shape[-2]) for numbers in (scale, offset))
+    return tf.ensure_shape(tf.reshape(rows / scale - offset, tf.shape(images)), images.shape)

@@ -7,7 +7,14 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from vit_tf.data.images.framing import ASPECT, draw_sides, random_window, resize_image
+from vit_tf import Preprocessing
+from vit_tf.data.images.framing import (
+    ASPECT,
+    draw_sides,
+    random_window,
+    resize_image,
+    scale_values,
+)
 
 METHODS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
@@ -106,3 +113,16 @@ def test_shares_and_aspect_ratios_are_drawn_as_by_torchvision():
     assert abs(np.corrcoef(shares.ravel(), aspects.ravel())[0, 1]) < 0.02
     np.testing.assert_allclose(place.mean(axis=0), 0.5, atol=0.02)
     assert place.min() >= 0 and place.max() < 1
+
+
+def test_channels_are_scaled_alike_one_by_one_and_in_rows(rng):
+    images = rng.uniform(0, 255, (2, 5, 4, 3)).astype(np.float32)
+    for order in ("rgb", "bgr"):
+        chosen = Preprocessing((5, 4), (0.4, 0.5, 0.6), (0.1, 0.2, 0.3), channel_order=order)
+        turned = images if order == "rgb" else images[..., ::-1]
+        expected = (turned.astype(float) / 255 - chosen.mean) / chosen.std
+        for given in (images, tf.constant(images), tf.constant(images[0])):
+            found = scale_values(given, chosen)
+            np.testing.assert_allclose(
+                found, expected if given.ndim == 4 else expected[0], 1e-5, 1e-5
+            )
