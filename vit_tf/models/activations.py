@@ -7,6 +7,18 @@ register = keras.saving.register_keras_serializable("vit_tf")
 
 
 @register
+def gelu(x):
+    """`x / 2 (1 + erf(x / sqrt(2)))`, the exact form.
+
+    TensorFlow fuses this form with the product before it, as that of Keras, by `erfc`, which takes
+    half as long again with its gradient, and is finer where numbers have 8 bits.
+    """
+    if keras.backend.standardize_dtype(x.dtype) not in ("float32", "float64"):
+        return ops.gelu(x, approximate=False)
+    return 0.5 * x * (1.0 + ops.erf(x * 0.5**0.5))
+
+
+@register
 def gelu_tanh(x):
     """`x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, the form of flax, so of Google's ViT."""
     return ops.gelu(x, approximate=True)
@@ -24,6 +36,6 @@ def swiglu(x):
     return ops.silu(gate) * value
 
 
-ACTIVATIONS = {"gelu": keras.activations.gelu, "gelu_tanh": gelu_tanh, "quick_gelu": quick_gelu}
+ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh, "quick_gelu": quick_gelu}
 # Of twice as many channels as they return.
 GATES = {"swiglu": swiglu}

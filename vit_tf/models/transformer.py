@@ -26,6 +26,48 @@ class TokenDense(layers.Dense):
         super().quantize(mode, type_check=False, config=config)
 
 
+@register
+class LayerNorm(layers.LayerNormalization):
+    """Layer normalisation (Ba et al. 2016, equation 4) of the last axis, in float32 at least.
+
+    The result is that of `keras.layers.LayerNormalization`. The gradient is the closed form, which
+    passes over the tokens about half as often as that of the single operations.
+    """
+
+    def call(self, tokens):
+        dtype = keras.backend.result_type(tokens.dtype, "float32")
+        numbers = (ops.cast(x, dtype) for x in (tokens, self.gamma, self.beta))
+        return ops.cast(_layer_norm(self.epsilon)(*numbers), self.compute_dtype)
+
+
+def _layer_norm(epsilon):
+    """`gamma n + beta` of `n = (x - mean(x)) r`, `r = 1 / sqrt(var(x) + epsilon)`.
+
+    With `d = gamma dy`, the gradient with respect to `x` is `r (d - mean(d) - n mean(d n))`.
+    """
+
+    def mean(x):
+        return ops.mean(x, axis=-1, keepdims=True)
+
+    @ops.custom_gradient
+    def normalize(x, gamma, beta):
+        centred = x - mean(x)
+        over = ops.rsqrt(mean(ops.square(centred)) + epsilon)
+        normal = centred * over
+
+        def gradient(*args, upstream=None):
+            dy = args[0] if upstream is None else upstream
+            axes = tuple(range(len(dy.shape) - 1))
+            by_gamma = ops.sum(dy * normal, axis=axes)
+            d = dy * gamma
+            by_x = (d - mean(d) - normal * mean(d * normal)) * over
+            return by_x, by_gamma, ops.sum(dy, axis=axes)
+
+        return normal * gamma + beta, gradient
+
+    return normalize
+
+
 def join_paths(site, skips, skip, branch, taps):
     """Records skip, branch and sum of a site in `taps`; returns the sum.
 
@@ -95,7 +137,7 @@ class Block(layers.Layer):
             return TokenDense(units, dtype=self.dtype_policy, name=name, **options)
 
         def norm(name):
-            return layers.LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
+            return LayerNorm(epsilon=epsilon, dtype=self.dtype_policy, name=name)
 
         self.attention_norm = norm("attention_norm")
         self.query = dense(hidden_dim, "query")

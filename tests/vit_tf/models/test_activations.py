@@ -20,4 +20,8 @@ def test_formula_in_float64_under_xla_and_saved_in_a_layer(name):
 
 
 def test_the_exact_form_is_that_of_the_name_in_keras():
-    assert ACTIVATIONS["gelu"] is keras.activations.get("gelu")
+    x = np.linspace(-8, 8, 999).astype("float32")
+    theirs = keras.activations.get("gelu")
+    np.testing.assert_allclose(ACTIVATIONS["gelu"](x), theirs(x), rtol=2e-7, atol=5e-7)
+    halves = tf.constant(x, tf.bfloat16)
+    np.testing.assert_array_equal(ACTIVATIONS["gelu"](halves), theirs(halves))
