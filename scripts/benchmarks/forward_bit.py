@@ -7,17 +7,17 @@ from vit_tf.scripts.benchmarks.weights import fill, fill_torch, of_torch
 BATCH = 16
 
 
-def ours():
+def our_model():
     import vit_tf
 
-    return keras_run(fill(vit_tf.BiT.from_variant("R50x1")), BATCH)
+    return fill(vit_tf.BiT.from_variant("R50x1"))
 
 
-def hugging_face():
+def hugging_face_model():
     import transformers
 
     model = transformers.BitForImageClassification(transformers.BitConfig(num_labels=1000))
-    return torch_run(fill_torch(model, _path), BATCH)
+    return fill_torch(model, _path)
 
 
 def _path(name):
@@ -35,6 +35,9 @@ def _path(name):
 
 CONTEST = Contest(
     f"forward pass, BiT-R50x1, 224 px, {BATCH} images",
-    {"vit_tf": ours, "Hugging Face": hugging_face},
-    (Ratio(("Hugging Face",), 0.9),),
+    {
+        "vit_tf": lambda: keras_run(our_model(), BATCH),
+        "Hugging Face": lambda: torch_run(hugging_face_model(), BATCH),
+    },
+    (Ratio(("Hugging Face",), 0.8),),
 )

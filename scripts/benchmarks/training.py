@@ -1,0 +1,50 @@
+"""A training step in several packages: forward and backward pass and an update by AdamW."""
+
+from vit_tf.scripts.benchmarks.weights import images
+
+RATE, DECAY = 1e-6, 0.1  # the loss stays that of the first step
+
+
+def _data(count, size, num_classes):
+    import numpy as np
+
+    return images(count, size), np.arange(count) % num_classes
+
+
+def keras_step(model, count, size, num_classes, ours=True):
+    """A step of a Keras model on so many images, by this package's optimizer or by Keras' own."""
+    import keras
+    import tensorflow as tf
+
+    from vit_tf.training.optimizers import AdamW
+
+    optimizer = (AdamW if ours else keras.optimizers.AdamW)(RATE, weight_decay=DECAY)
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.make_train_function()
+    data = _data(count, size, num_classes)
+    batches = iter(tf.data.Dataset.from_tensors(tuple(map(tf.constant, data))).repeat())
+
+    def run():
+        model.reset_metrics()
+        return float(model.train_function(batches)["loss"])
+
+    return run
+
+
+def torch_step(model, count, size, num_classes):
+    """A step of one of Hugging Face's models on so many images."""
+    import torch
+
+    optimizer = torch.optim.AdamW(model.train().parameters(), RATE, eps=1e-7, weight_decay=DECAY)
+    pixels, labels = _data(count, size, num_classes)
+    pixels = torch.tensor(pixels.transpose(0, 3, 1, 2).copy())
+    labels = torch.tensor(labels)
+
+    def run():
+        optimizer.zero_grad()
+        loss = model(pixels, labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        return float(loss)
+
+    return run
