@@ -32,22 +32,55 @@ class GroupNorm(layers.GroupNormalization):
     """Group normalisation (Wu and He 2018, equation 1) of maps, in float32.
 
     The result is that of `keras.layers.GroupNormalization`, which splits the channels of the whole
-    map by group; here only the means are grouped, which moves less memory.
+    map by group; here only the means are grouped, and the gradient is the closed form: both move
+    less memory.
     """
 
     def call(self, features):
-        x = ops.cast(features, "float32")
-        centred = x - self._grouped(ops.mean(x, axis=(1, 2)))
-        variance = self._grouped(ops.mean(ops.square(centred), axis=(1, 2)))
-        scale = ops.rsqrt(variance + self.epsilon) * ops.cast(self.gamma, "float32")
-        return ops.cast(centred * scale + ops.cast(self.beta, "float32"), self.compute_dtype)
+        numbers = (ops.cast(x, "float32") for x in (features, self.gamma, self.beta))
+        return ops.cast(_group_norm(self.groups, self.epsilon)(*numbers), self.compute_dtype)
 
-    def _grouped(self, means):
-        """Means of shape (example, channel), averaged over each group and repeated for it."""
-        channels = means.shape[-1]
-        size = channels // self.groups
-        groups = ops.mean(ops.reshape(means, (-1, self.groups, size)), axis=2, keepdims=True)
-        return ops.reshape(ops.repeat(groups, size, axis=2), (-1, 1, 1, channels))
+
+def _group_norm(groups, epsilon):
+    """`gamma n + beta` of `n = (x - mean(x)) r`, `r = 1 / sqrt(var(x) + epsilon)`.
+
+    Means are over a group of an example. With `d = gamma dy`, the gradient with respect to `x` is
+    `r (d - mean(d) - n mean(d n))`: sums of each channel, then, cheaply, those of a group.
+    """
+
+    def grouped(sums):
+        """Sums of shape (example, channel) as means of each group, repeated for its channels."""
+        channels = sums.shape[-1]
+        size = channels // groups
+        means = ops.mean(ops.reshape(sums, (-1, groups, size)), axis=2, keepdims=True)
+        return ops.reshape(ops.repeat(means, size, axis=2), (-1, 1, 1, channels))
+
+    @ops.custom_gradient
+    def normalize(x, gamma, beta):
+        _, rows, columns, _ = ops.shape(x)
+        count = ops.cast(rows * columns, x.dtype)
+        centred = x - grouped(_sums(x) / count)
+        over = ops.rsqrt(grouped(_sums(ops.square(centred)) / count) + epsilon)
+        scale = over * gamma
+
+        def gradient(*args, upstream=None):
+            dy = args[0] if upstream is None else upstream
+            sums, products = _sums(dy), _sums(dy * centred)
+            shift = grouped(sums * gamma) * over / count
+            slope = grouped(products * gamma) * over**3 / count
+            by_gamma = ops.sum(products * over[:, 0, 0], axis=0)
+            return dy * scale - centred * slope - shift, by_gamma, ops.sum(sums, axis=0)
+
+        return centred * scale + beta, gradient
+
+    return normalize
+
+
+def _sums(x):
+    """Sums over rows and columns, as a product: TensorFlow sums such axes at half the speed."""
+    _, rows, columns, channels = ops.shape(x)
+    flat = ops.reshape(x, (-1, rows * columns, channels))
+    return ops.matmul(ops.ones((1, rows * columns), x.dtype), flat)[:, 0]
 
 
 @register

@@ -128,6 +128,17 @@ def test_group_norm_is_that_of_keras(rng):
     x = (3 * rng.normal(size=(2, 4, 5, 64)) + 10).astype("float32")
     ours, theirs = GroupNorm(32, epsilon=1e-5), keras.layers.GroupNormalization(32, epsilon=1e-5)
     np.testing.assert_allclose(ours(x), theirs(x), atol=2e-5)
+    values = [rng.normal(1, 0.5, 64), rng.normal(size=64)]
+    outcomes = []
+    for layer in (ours, theirs):
+        layer.set_weights(values)
+        with tf.GradientTape() as tape:
+            maps = tf.constant(x)
+            tape.watch(maps)
+            loss = tf.reduce_sum(layer(maps) ** 3)
+        outcomes.append(tape.gradient(loss, [maps, *(v.value for v in layer.weights)]))
+    for a, b in zip(*outcomes, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * np.abs(b).max())
 
 
 def test_small_images_keep_a_usable_map():
