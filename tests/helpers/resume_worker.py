@@ -27,7 +27,7 @@ EVERY = {
     "cutmix": 1.0,
     "flip": True,
     "shift": 2,
-    "rand_augment": {"magnitude": 0.9, "augmentations_per_image": 2},
+    "rand_augment": {"magnitude": 0.9, "augmentations_per_image": 1},
 }
 # RandAugment takes long to trace.
 ALONE = [name for name in EVERY if name != "rand_augment"]
