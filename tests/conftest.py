@@ -1,5 +1,6 @@
 """One TensorFlow process for the whole suite, with two logical CPUs standing in for two devices."""
 
+import collections
 import gc
 import os
 
@@ -13,6 +14,31 @@ import tensorflow as tf
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
+
+# What takes longest goes first, or one process would wait for the other at the end.
+LONGEST = (
+    "tests/vit_tf/distribute/test_multiworker.py",
+    "tests/docs/test_pages.py",
+    "tests/analysis/study/test_measure.py",
+    "tests/vit_tf/training/test_training.py",
+    "tests/scripts/test_study.py",
+    "tests/vit_tf/test_xla.py",
+    "tests/vit_tf/training/test_long_runs.py",
+    "tests/vit_tf/training/test_resumed_augmentation.py",
+    "tests/docs/test_notebooks.py",
+    "tests/analysis/similarity/test_formation.py",
+    "tests/scripts/test_endurance.py",
+    "tests/vit_tf/distribute/test_distribute.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    """Order the files, which `--dist loadfile` hands out, by `LONGEST`, then by their tests."""
+    files = [item.nodeid.partition("::")[0] for item in items]
+    tests = collections.Counter(files)
+    first = {file: place for place, file in enumerate(LONGEST)}
+    order = {file: (first.get(file, len(first)), -count) for file, count in tests.items()}
+    items.sort(key=lambda item: order[item.nodeid.partition("::")[0]])
 
 
 @pytest.fixture(scope="module", autouse=True)
