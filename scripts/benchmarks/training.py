@@ -45,6 +45,6 @@ def torch_step(model, count, size, num_classes):
         loss = model(pixels, labels=labels).loss
         loss.backward()
         optimizer.step()
-        return float(loss)
+        return loss.item()
 
     return run
