@@ -8,7 +8,7 @@ from vit_tf import TokenGrid, analysis
 
 
 def test_relevance_is_that_of_autograd_in_torch(rng):
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="torch is not installed")
     from torch_vit import torch_vit
 
     vit = vit_tf.ViT((8, 12, 3), 4, 3, 2, 8, 16, 5)

@@ -17,7 +17,7 @@ def small_cnn(seed=0):
 
 
 def test_maps_are_those_of_autograd_in_torch(rng):
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="torch is not installed")
     from torch.nn import functional
 
     model, images = small_cnn(), rng.normal(size=(2, 12, 16, 3)).astype("float32")

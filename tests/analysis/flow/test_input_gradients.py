@@ -14,7 +14,7 @@ def small_vit():
 
 
 def test_smoothgrad_is_that_of_autograd_in_torch_on_the_same_noise(rng):
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="torch is not installed")
     from torch_vit import torch_vit
 
     vit, images = small_vit(), rng.uniform(-1, 1, size=(2, 8, 12, 3)).astype("float32")

@@ -124,7 +124,7 @@ def test_a_notebook_shows_the_page(cnn_page):
 
 
 def test_a_keras_hub_vit_shows_what_its_layers_tell(tmp_path):
-    keras_hub = pytest.importorskip("keras_hub")
+    keras_hub = pytest.importorskip("keras_hub", reason="keras_hub is not installed")
     sizes = {"patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 8}
     model = keras_hub.models.ViTBackbone(image_shape=(16, 24, 3), **sizes)
     randomize(model)

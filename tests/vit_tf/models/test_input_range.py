@@ -124,7 +124,7 @@ def test_real_applications_are_found_by_name_and_by_their_first_layers(rng):
 
 
 def test_keras_hub_tells_by_its_converter_or_by_its_family(rng):
-    keras_hub = pytest.importorskip("keras_hub")
+    keras_hub = pytest.importorskip("keras_hub", reason="keras_hub is not installed")
     backbone = keras_hub.models.ViTBackbone(
         image_shape=(16, 16, 3),
         patch_size=8,
