@@ -1,11 +1,12 @@
 """Measures what is inside any vision models and writes a report.
 
 A model is a .keras file of any Keras model (keras.applications, KerasHub, your own), a SavedModel
-folder whose outputs are its layers (as vit-tf export writes), a checkpoint file or a public
-name. Every figure that applies to a model is drawn; the report says which do not, and why, and
-which findings of the papers these models can decide. All models are compared on the same images, of
-one size, with the values that each expects: as it tells, as its first layers or its name do, or as
---range or --mean and --std say (where there are several models, of those that do not tell).
+folder whose outputs are its layers (as vit-tf export writes), a checkpoint (a file or a folder) or
+a public name. Every figure that applies to a model is drawn; the report says which do not, and why,
+and which findings of the papers these models can decide. All models are compared on the same
+images, of one size, with the values that each expects: as it tells, as its first layers or its name
+do, or as --range or --mean and --std say (where there are several models, of those that do not
+tell).
 
 Models of this package have named layers (taps) and know where their tokens lie. Of any other model
 about 40 layers, spread evenly through its depth, are read; --taps chooses them. A model of tokens,

@@ -178,7 +178,9 @@ def distinct(name, taken):
 
 def open_any(source):
     """The Keras model or SavedModel of a path, or of a public name."""
-    return vit_tf.load_features(source) if Path(source).is_dir() else common.open_model(source)
+    if common.is_saved_model(source):
+        return vit_tf.load_features(source)
+    return common.open_model(source)
 
 
 def digest(source):

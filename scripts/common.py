@@ -141,11 +141,16 @@ def given(options, names):
     return {name: value for name, value in values.items() if value is not None}
 
 
+def is_saved_model(path):
+    """Whether a path is a folder that TensorFlow wrote, and not a checkpoint's."""
+    return os.path.isdir(path) and not os.path.isfile(os.path.join(path, "config.json"))
+
+
 def open_model(name):
-    """The model of a `.keras` file or, where they can be loaded, of a checkpoint or public name."""
+    """The model of a `.keras` file or of a checkpoint: a file, a folder or a public name."""
     if name.endswith(".keras"):
         import_libraries(name)
-    if name.endswith(".keras") or os.path.isdir(name) or not hasattr(vit_tf, "load_pretrained"):
+    if name.endswith(".keras") or is_saved_model(name) or not hasattr(vit_tf, "load_pretrained"):
         return vit_tf.load_model(name)
     return vit_tf.load_pretrained(name)
 

@@ -99,8 +99,7 @@ def _skip_norm(variable, values):
 def _name_tokens(ax, count, prefix):
     """Number the tokens down the y axis, with the role of those that have no place in the grid."""
     rows = np.arange(0, count, 2 ** math.ceil(math.log2(max(1, count / 24))))
-    role = "CLS" if prefix == 1 else "prefix"
-    labels = [f"{row} ({role})" if row < prefix else str(row) for row in rows]
+    labels = [f"{row} ({'prefix' if row else 'CLS'})" if row < prefix else str(row) for row in rows]
     ax.set_yticks(rows, labels, fontsize=FONT_SIZE)
 
 

@@ -135,8 +135,11 @@ def _token_means(result, variable):
     spatial = ("spatial tokens", values.isel(token=slice(prefix, None)).mean("token"))
     if not prefix:
         return [spatial]
-    kind = "CLS token" if prefix == 1 else "prefix tokens"
-    return [(kind, values.isel(token=slice(prefix)).mean("token")), spatial]
+    first = [("CLS token", values.isel(token=0))]
+    if prefix > 1:
+        others = values.isel(token=slice(1, prefix)).mean("token")
+        first.append(("other prefix tokens", others))
+    return [*first, spatial]
 
 
 def _plot_sites(ax, depth, values, names, label, colour):

@@ -182,7 +182,7 @@ def plot_probe_map(result, axes=None, layers=None):
     limits = {"vmin": maps.min(), "vmax": maps.max()}
     for ax, name, first, values in zip(axes, names, percent.values[:, 0], maps, strict=True):
         image = ax.imshow(values, cmap=style.colours("viridis"), interpolation="nearest", **limits)
-        ax.set_title(wrap(name) + (f"\nCLS: {first:.1f} %" if prefix == 1 else ""), fontsize=8)
+        ax.set_title(wrap(name) + (f"\nCLS: {first:.1f} %" if prefix else ""), fontsize=8)
         name_places(ax, shape, "token")
     scale = "from {vmin:.1f} to {vmax:.1f}".format(**limits)
     style.shared_colour_bar(axes, image, f"test accuracy (%)\n{scale}", maps)

@@ -52,6 +52,8 @@
   const example = () => examples[state.example];
   const cells = grid ? grid.rows * grid.columns : 0;
   const query = () => (state.cls ? 0 : grid.prefix + state.place);
+  // CLS, or what else has no place: registers, a token of distillation.
+  const prefixNames = (others) => data.prefix_names.slice(others ? 1 : 0).join(", ") || "other prefix tokens";
   const row = () => Math.floor(state.place / grid.columns);
   const column = () => state.place % grid.columns;
   const heads = data.heads ?? 0;
@@ -230,7 +232,7 @@
     facts(find("#attention-facts"), [
       ["query", state.cls ? "CLS" : `patch in row ${row()}, column ${column()}`],
       ["distance", Number.isFinite(far) ? `${shown(far)} pixels` : "none: it has no place, or looks at no patch"],
-      ...(grid.prefix ? [[state.cls ? "to other prefix tokens" : "to CLS", percent(prefix)]] : []),
+      ...(grid.prefix ? [[`to ${prefixNames(state.cls)}`, percent(prefix)]] : []),
       ["to itself", percent(itself)],
       ["to others", percent(others)],
     ]);

@@ -121,8 +121,8 @@ class StudyModel:
 
     @property
     def has_cls(self):
-        """Whether a single token without a place comes first, in blocks that are known."""
-        return bool(self.has_sums and self.grid and self.grid.prefix == 1)
+        """Whether a token without a place comes first, in blocks that are known."""
+        return bool(self.has_sums and self.grid and self.grid.prefix)
 
     @property
     def stages(self):

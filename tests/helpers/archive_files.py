@@ -1,6 +1,7 @@
 """Checkpoint files for tests, written by hand where a library would not write them."""
 
 import json
+import re
 import struct
 import zipfile
 from contextlib import contextmanager
@@ -13,6 +14,14 @@ def raises(what=""):
     """One ValueError in the words of the project."""
     with pytest.raises(ValueError, match=f"(?s)Expected .*Received: .*{what}"):
         yield
+
+
+@contextmanager
+def refuses(what):
+    """One ValueError in the words of the project that has `what` anywhere."""
+    with pytest.raises(ValueError, match=r"(?s)Expected .*Received: ") as caught:
+        yield
+    assert re.search(what, str(caught.value), re.DOTALL), caught.value
 
 
 def write_safetensors(path, tensors, names=None):

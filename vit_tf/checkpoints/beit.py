@@ -12,9 +12,9 @@ from vit_tf.checkpoints.plans import (
     dims,
     head_part,
     norm_part,
-    pixels,
 )
 from vit_tf.checkpoints.timm_vit import blocks_part
+from vit_tf.checkpoints.token_parts import pixels
 from vit_tf.checkpoints.torch_blocks import patch_dims, patches_part
 from vit_tf.tokens import TokenGrid
 
@@ -52,6 +52,11 @@ def plan(tensors, wishes):
     if shared:
         whole |= Part(sources={"bias/table": Source({SHARED: table})})
     whole |= blocks_part(tensors, width, partial(_biases_part, table=None if shared else table))
+    if "activation" in whole.arguments:
+        raise ValueError(
+            "Expected a BEiT whose MLP has a GELU. Received: one that expands to twice as many "
+            "channels as it contracts, for a gate"
+        )
     return Plan("BEiT", whole | _end_part(tensors, width, wishes), "bicubic")
 
 

@@ -11,11 +11,9 @@ from vit_tf.checkpoints.plans import (
     Plan,
     count,
     dims,
-    file_grid,
-    fit_positions,
     norm_part,
-    pixels,
 )
+from vit_tf.checkpoints.token_parts import file_grid, fit_positions, pixels
 from vit_tf.checkpoints.torch_blocks import (
     block_part,
     fused_bias_part,
@@ -71,7 +69,7 @@ def plan(tensors, wishes):
 
 def _positions_part(tensors, width, channels, patch, wishes):
     num_positions = dims(tensors, "positional_embedding", 2)[0]
-    grid = file_grid(num_positions, True, patch, wishes.image_shape)
+    grid = file_grid(num_positions, 1, patch, wishes.image_shape)
     fit = partial(fit_positions, grid=grid, prefix=1)
     as_tokens = partial(np.reshape, shape=(1, 1, width))
     return Part(

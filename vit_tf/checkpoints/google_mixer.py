@@ -1,17 +1,8 @@
 """MLP-Mixer in the `.npz` files of Google's vision_transformer (`vit_jax/models_mixer.py`)."""
 
 from vit_tf.checkpoints.filling import Source
-from vit_tf.checkpoints.plans import (
-    Part,
-    Plan,
-    count,
-    dims,
-    file_grid,
-    head_part,
-    norm_part,
-    pixels,
-    square,
-)
+from vit_tf.checkpoints.plans import Part, Plan, count, dims, head_part, norm_part, square
+from vit_tf.checkpoints.token_parts import file_grid, pixels
 
 FAMILY = "Google's MLP-Mixer"
 
@@ -31,9 +22,7 @@ def plan(tensors, wishes):
     stride = square(tensors, "stem/kernel", *patch)
     whole = Part(
         {
-            "image_shape": pixels(
-                file_grid(num_tokens, False, stride, wishes.image_shape), channels
-            ),
+            "image_shape": pixels(file_grid(num_tokens, 0, stride, wishes.image_shape), channels),
             "patch_size": stride,
             "num_layers": layers,
             "hidden_dim": width,

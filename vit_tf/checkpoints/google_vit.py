@@ -21,8 +21,8 @@ from vit_tf.checkpoints.plans import (
     head_part,
     norm_part,
     square,
-    vit_embedding_part,
 )
+from vit_tf.checkpoints.token_parts import TokenNames, vit_embedding_part
 from vit_tf.models.hybrid import stem_stride
 
 FAMILY = "Google's Vision Transformers"
@@ -66,7 +66,8 @@ def plan(tensors, wishes):
         stride *= stem_stride(stem.arguments["stem_units"])
         channels = dims(tensors, "conv_root/kernel", 4)[2]
     positions = next((name for name in POSITIONS if name in tensors), "pos_embedding")
-    embedding |= vit_embedding_part(tensors, positions, "cls", stride, channels, wishes)
+    names = TokenNames(positions, "cls")
+    embedding |= vit_embedding_part(tensors, names, stride, channels, wishes)
     norm = norm_part(
         "norm", "Transformer/encoder_norm/scale", "Transformer/encoder_norm/bias", width
     )

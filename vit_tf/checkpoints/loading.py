@@ -17,6 +17,8 @@ from vit_tf.checkpoints import (
 )
 from vit_tf.checkpoints.files.archives import open_archive
 from vit_tf.checkpoints.filling import check, fill
+from vit_tf.checkpoints.hugging_face import families
+from vit_tf.checkpoints.hugging_face.folder import Folder, open_folder
 from vit_tf.checkpoints.names import fetch
 from vit_tf.checkpoints.plans import Wishes, first_names
 from vit_tf.models.resolution import METHODS, at_resolution
@@ -35,20 +37,27 @@ def load_pretrained(
     pooling=None,
     num_heads=None,
     positions=None,
+    preprocessing=None,
 ):
     """A model with the weights of a checkpoint, as its authors released it.
 
     Known are Google's `.npz` of ViT (vision_transformer and big_vision), its hybrids, BiT and
-    Mixer, and `.safetensors` or PyTorch files of ViT in timm's names (supervised, DINO, MAE,
-    MoCo-v3), of OpenAI's CLIP and of BEiT. What a file holds is read off the names and shapes of
-    its tensors. Every tensor is used, or left out by name: a head that is replaced, with the layer
-    of tanh before it, a text tower, a decoder, what an optimizer keeps. Every weight is filled, or
-    new. The model's `preprocessing` is that of the family or, better, of the name: files do not
-    tell whether a ViT in timm's names with a head was trained on values in [-1, 1], which is
-    assumed, or on ImageNet's mean and deviation, as DeiT was.
+    Mixer, and `.safetensors` or PyTorch files of ViT in timm's names (supervised, DeiT, DeiT-3,
+    DINO, DINOv2, MAE, MoCo-v3), of OpenAI's CLIP and of BEiT, and folders of Hugging Face's ViT,
+    DeiT and DINOv2, with registers or without: `model.safetensors`, whole or in parts, beside
+    `config.json`. What a file holds is read off the names and shapes of its tensors. Every tensor
+    is used, or left out by name: a head that is replaced, with the layer of tanh before it, a text
+    tower, a decoder, what an optimizer keeps. Every weight is filled, or new.
+
+    The model's `preprocessing` is that of the family or, better, of the name: files do not tell
+    whether a ViT in timm's names with a head was trained on values in [-1, 1], which is assumed,
+    or on ImageNet's mean and deviation, as DeiT was. A folder's is that of its
+    `preprocessor_config.json` or of timm's `config.json`; where there is none it is the family's,
+    and that of a plain ViT has to be given.
 
     Args:
-        path_or_name: a file, or a name of `list_pretrained`, which is downloaded once.
+        path_or_name: a file; a folder; a name of `list_pretrained`, which is downloaded once; or
+            `"hf://owner/name"`, a folder on the Hugging Face hub.
         num_classes: number of logits. If it is not that of the file, the head is a new one that
             starts at zero. None keeps the file's; without one in the file, the logits are the
             pooled token itself (a CLIP has none), until a number is given.
@@ -59,21 +68,26 @@ def load_pretrained(
             has no class token.
         num_heads: number of attention heads, where the file does not tell and its size is not a
             published one, or that of two: a small ViT has 6, that of MoCo-v3 12.
-        positions: `"bilinear"`, `"bicubic"` or `"dino"`, as for `vit_tf.at_resolution`. None is
-            bilinear for Google's files, and bicubic as in timm for others; DINO's own code, which
-            Walmer et al. 2023 ran, is `"dino"`.
+        positions: `"bilinear"`, `"bicubic"`, `"torch"` or `"dino"`, as for
+            `vit_tf.at_resolution`. None is what the code does that a file's names are of: bilinear
+            for Google's files, torch's for Hugging Face's but those with registers, DINO's for
+            DINOv2's own without registers, and bicubic as in timm for others; DINO's own code,
+            which Walmer et al. 2023 ran, is `"dino"`.
+        preprocessing: a `vit_tf.Preprocessing` in the place of the one that the file, its name or
+            its family tells.
 
     Raises:
         ValueError: for an unknown name, a file that cannot be fetched, is damaged or of no known
             family, or does not fit the model in every tensor and weight, which are listed.
     """
     wishes = Wishes(num_classes, _image_shape(image_shape), pooling, num_heads)
+    wishes = dataclasses.replace(wishes, preprocessing=preprocessing)
     _check(wishes)
     if positions is not None:
         choose("positions", positions, METHODS)
     path, public = fetch(os.fspath(path_or_name))
     wishes = dataclasses.replace(wishes, known_name=public is not None)
-    with open_archive(path) as archive:
+    with open_folder(path) if os.path.isdir(path) else open_archive(path) as archive:
         plan = _plan(archive, wishes)
         parts = {"unused": plan.whole.unused, "new": plan.whole.new}
         # Before a model is built, so that a file cannot ask for more memory than it has data.
@@ -84,7 +98,10 @@ def load_pretrained(
         model.head.kernel.assign(np.eye(model.num_classes))
     shape = wishes.image_shape
     if shape and shape != tuple(model.image_shape)[: len(shape)]:
-        return at_resolution(model, shape, method=positions or plan.interpolation)
+        method = positions or plan.positions or plan.interpolation
+        model = at_resolution(model, shape, method=method)
+    if preprocessing is not None:
+        model.preprocessing = preprocessing
     return model
 
 
@@ -119,10 +136,17 @@ def _check(wishes):
 
 def _plan(archive, wishes):
     """The `Plan` of an archive's family."""
+    if isinstance(archive, Folder) and not families.is_timms(archive):
+        try:
+            return families.plan(archive, wishes)
+        except ValueError as error:
+            raise ValueError(f"{error}, in {archive.path!r}") from error
     for family in FAMILIES:
         if family.recognise(archive.tensors):
             try:
-                return family.plan(archive.tensors, wishes)
+                plan = family.plan(archive.tensors, wishes)
+                folder = isinstance(archive, Folder)
+                return families.with_timms_ends(plan, archive, wishes) if folder else plan
             except ValueError as error:
                 raise ValueError(f"{error}, in {archive.path!r} of {family.FAMILY}") from error
     known = ", ".join(family.FAMILY for family in FAMILIES)

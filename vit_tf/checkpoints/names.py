@@ -5,9 +5,11 @@ import os
 import re
 from dataclasses import dataclass, field
 
+from vit_tf.checkpoints.hugging_face.folder import FILES
 from vit_tf.checkpoints.plans import CLIP, HALF, IMAGENET
 from vit_tf.names import unknown_name
 
+HUB = "hf://"
 EXTENSIONS = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".tar")
 
 
@@ -58,12 +60,14 @@ def list_pretrained(pattern="*"):
 
 
 def fetch(path_or_name):
-    """(path of the file, `Checkpoint` or None) of a file or of a known name, downloaded once.
+    """(path, `Checkpoint` or None) of a file, a folder or a known name, downloaded once.
 
     Raises:
         ValueError: for neither; or if the file cannot be fetched, which is then named with the
             place to put it.
     """
+    if path_or_name.startswith(HUB):
+        return _snapshot(path_or_name), None
     if path_or_name not in CHECKPOINTS:
         if not os.path.exists(path_or_name) and not path_or_name.endswith(EXTENSIONS):
             raise unknown_name("path_or_name", path_or_name, CHECKPOINTS)
@@ -75,13 +79,33 @@ def fetch(path_or_name):
         return _download(checkpoint), checkpoint
     except Exception as error:
         # Both clients raise whatever a network can do to them, get_file a bare Exception.
-        reason = " ".join(str(error).split())[:200]
-        if isinstance(error, ImportError):
-            reason += "; `pip install huggingface_hub`"
-        raise ValueError(
-            f"Expected {checkpoint.url} to be fetched; it can also be fetched by other means and "
-            f"put at {checkpoint.path}. Received: {type(error).__name__}: {reason}"
-        ) from error
+        place = f"put at {checkpoint.path}"
+        raise _not_fetched(checkpoint.url, place, error) from error
+
+
+def _not_fetched(url, place, error):
+    """The `ValueError` for what could not be downloaded, which names it and another way."""
+    reason = " ".join(str(error).split())[:200]
+    if isinstance(error, ImportError):
+        reason += "; `pip install huggingface_hub`"
+    return ValueError(
+        f"Expected {url} to be fetched; it can also be fetched by other means and {place}. "
+        f"Received: {type(error).__name__}: {reason}"
+    )
+
+
+def _snapshot(name):
+    """The folder of a repository on the Hugging Face hub, downloaded once."""
+    repository = name.removeprefix(HUB)
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
+        raise ValueError(f"Expected a name such as 'hf://owner/name'. Received: {name!r}")
+    try:
+        from huggingface_hub import snapshot_download
+
+        return snapshot_download(repository, allow_patterns=list(FILES))
+    except Exception as error:
+        url, place = f"https://huggingface.co/{repository}", "opened as a folder"
+        raise _not_fetched(url, place, error) from error
 
 
 def _download(checkpoint):
@@ -117,6 +141,14 @@ def _hub(name, citation, values=HALF, file="model.safetensors"):
     )
 
 
+def _later(name, variant, resolution, citation, crop):
+    """A ViT of timm's on the hub of a later family, trained on ImageNet's mean and std."""
+    name, file = f"timm/{name}", "model.safetensors"
+    url = f"https://huggingface.co/{name}/resolve/main/{file}"
+    ends = {"interpolation": "bicubic", "crop": crop, "hub": (name, file)}
+    return Checkpoint(name, url, variant, resolution, citation, IMAGENET, **ends)
+
+
 def _crop(name, resolution, citation):
     """The crop that a file on the hub was evaluated with.
 
@@ -129,10 +161,12 @@ def _crop(name, resolution, citation):
 
 
 SIZES = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H"}
+SIZES |= {"medium": "M", "giant": "g"}
 VIT, AUGREG, SAM = "2010.11929", "2106.10270", "2106.01548"
 BIT, DISTILLED, MIXER = "1912.11370", "2106.05237", "2105.01601"
 DEIT, DINO, MAE, OPENAI = "2012.12877", "2104.14294", "2111.06377", "2103.00020"
 BEIT, BEIT2 = "2106.08254", "2208.06366"
+DEIT3, DINO2, REGISTERS = "2204.07118", "2304.07193", "2309.16588"
 
 
 def _google_vits():
@@ -239,5 +273,24 @@ def _timm_others():
     yield _hub("timm/beit_large_patch16_512.in22k_ft_in22k_in1k", BEIT)
 
 
-_ALL = (_google_vits, _augreg, _bits, _mixers, _timm_vits, _timm_others)
+def _later_vits():
+    """DeiT with its token of distillation, DeiT-3 and DINOv2, with `crop_pct` of timm 1.0.31."""
+    for size, n in (("tiny", 224), ("small", 224), ("base", 224), ("base", 384)):
+        crop = 0.9 if n == 224 else 1.0
+        name = f"deit_{size}_distilled_patch16_{n}.fb_in1k"
+        yield _later(name, f"{SIZES[size]}/16", n, DEIT, crop)
+    for size in ("small", "medium", "base", "large", "huge"):
+        patch = 14 if size == "huge" else 16
+        for n in (224, 384) if size in ("small", "base", "large") else (224,):
+            for end, crop in (("fb_in1k", 0.9), ("fb_in22k_ft_in1k", 1.0)):
+                name = f"deit3_{size}_patch{patch}_{n}.{end}"
+                variant = f"DeiT3-{SIZES[size]}/{patch}"
+                yield _later(name, variant, n, DEIT3, crop if n == 224 else 1.0)
+    for size in ("small", "base", "large", "giant"):
+        for registers, citation in (("", DINO2), ("_reg4", REGISTERS)):
+            name = f"vit_{size}_patch14{registers}_dinov2.lvd142m"
+            yield _later(name, f"DINOv2-{SIZES[size]}/14", 518, citation, 1.0)
+
+
+_ALL = (_google_vits, _augreg, _bits, _mixers, _timm_vits, _timm_others, _later_vits)
 CHECKPOINTS = {checkpoint.name: checkpoint for table in _ALL for checkpoint in table()}

@@ -1,14 +1,10 @@
 """How a checkpoint becomes a model: what its family reads off the tensors' names and shapes."""
 
-import math
 import re
 from dataclasses import dataclass, field
-from functools import partial
-
-import numpy as np
 
 from vit_tf.checkpoints.filling import Source, identity
-from vit_tf.tokens import TokenGrid
+from vit_tf.preprocessing import Preprocessing
 
 HALF = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -25,6 +21,7 @@ class Wishes:
     """What a caller asks for in the place of what a file has; None asks for the file's.
 
     `known_name` is whether the file is one of `list_pretrained`, and so of a published size.
+    `preprocessing` is told by the caller.
     """
 
     num_classes: int | None = None
@@ -32,6 +29,7 @@ class Wishes:
     pooling: str | None = None
     num_heads: int | None = None
     known_name: bool = False
+    preprocessing: Preprocessing | None = None
 
     def refuse(self, family, *names):
         """Raises a ValueError for a wish that no model of a family can fulfil."""
@@ -87,6 +85,13 @@ class Part:
             any(part.headless for part in parts),
         )
 
+    def renamed(self, old, new):
+        """The same part of weights whose names begin with `new` in the place of `old`."""
+        names = {weight: weight.replace(old, new, 1) for weight in self.sources}
+        sources = {names[weight]: source for weight, source in self.sources.items()}
+        fresh = tuple(pattern.replace(old, new, 1) for pattern in self.new)
+        return Part(self.arguments, sources, self.unused, fresh, self.headless)
+
     def under(self, prefix):
         """The same part of a file that has a prefix before the names of its tensors."""
         sources = {
@@ -104,9 +109,11 @@ class Plan:
     Attributes:
         model: name of the model's class in `vit_tf`.
         whole: the `Part` that is all of it.
-        interpolation: `"bilinear"` or `"bicubic"`, of its images and of its positions.
+        interpolation: `"bilinear"` or `"bicubic"`, of its images.
         values: mean and std of its images.
         crop: as of `Preprocessing`; None also where the file does not tell.
+        positions: how its positions are resampled, a method of `vit_tf.at_resolution`; None for
+            the interpolation of its images.
         any_size: whether images may be of any size, which the file does not tell then.
     """
 
@@ -115,6 +122,7 @@ class Plan:
     interpolation: str = "bilinear"
     values: dict = field(default_factory=lambda: HALF)
     crop: float | None = None
+    positions: str | None = None
     any_size: bool = False
 
 
@@ -155,32 +163,6 @@ def head_part(tensors, width, wishes, kernel, bias, shape, convert=identity):
         new=("head/*",),
         headless=wished is None,
     )
-
-
-def vit_embedding_part(tensors, positions, class_token, stride, channels, wishes):
-    """The `Part` of a ViT's class token and positions, which tell its images and its pooling.
-
-    Args:
-        tensors, wishes: those of the plan.
-        positions, class_token: names of the file's tensors; the class token may be missing.
-        stride: pixels from token to token.
-        channels: channels of the images.
-    """
-    _, num_positions, width = dims(tensors, positions, 3)
-    has_token = class_token in tensors
-    grid = file_grid(num_positions, has_token, stride, wishes.image_shape)
-    pooling = wishes.pooling or ("cls" if has_token else "gap")
-    prefix = int(pooling == "cls")
-    fit = partial(fit_positions, grid=grid, prefix=prefix)
-    part = Part(
-        {"image_shape": pixels(grid, channels), "pooling": pooling},
-        {"embedding/positions": Source({positions: (1, num_positions, width)}, fit)},
-    )
-    if has_token and prefix:
-        return part | Part(sources={"embedding/prefix": Source({class_token: (1, 1, width)})})
-    if prefix:
-        return part | Part(new=("embedding/prefix",))
-    return part | Part(unused=(class_token,))
 
 
 def dims(tensors, name, axes):
@@ -241,58 +223,3 @@ def square(tensors, kernel, rows, columns):
             f"Received: {tensors[kernel].shape}"
         )
     return rows
-
-
-def file_grid(num_positions, has_class_token, stride, image_shape=None):
-    """The `TokenGrid` of a file's positions, which tell the size of its images.
-
-    It is square, unless only that of the images that are wished for has as many tokens.
-
-    Args:
-        num_positions: number of positions in the file.
-        has_class_token: whether the file has a class token, which may have a position or not.
-        stride: pixels from token to token.
-        image_shape: that of the images wished for, if any.
-
-    Raises:
-        ValueError: for a number of positions that fits neither.
-    """
-    prefixes = (1, 0) if has_class_token else (0,)
-    for prefix in prefixes:
-        side = _root(num_positions - prefix)
-        if side:
-            return TokenGrid(side, side, prefix, stride)
-    if image_shape is not None:
-        for prefix in prefixes:
-            grid = TokenGrid.of_patches(image_shape, stride, prefix)
-            if grid.num_tokens == num_positions:
-                return grid
-    raise ValueError(
-        "Expected as many positions as a square grid of tokens has, or that of image_shape. "
-        f"Received: {num_positions} positions, image_shape={image_shape}"
-    )
-
-
-def pixels(grid, channels):
-    """The (height, width, channels) of the images that a grid covers."""
-    return (grid.rows * grid.stride, grid.columns * grid.stride, channels)
-
-
-def _root(number):
-    """The square root of a square number above 0; None for any other."""
-    root = math.isqrt(max(number, 0))
-    return root if root and root**2 == number else None
-
-
-def fit_positions(positions, grid, prefix):
-    """A file's positions as (1, token, channel) of a model with `prefix` tokens in front.
-
-    A class token that the model does not have loses its position; one that the file adds after
-    the positions gets none.
-    """
-    positions = positions.reshape(1, grid.num_tokens, -1)
-    if prefix == grid.prefix:
-        return positions
-    if prefix < grid.prefix:
-        return grid.spatial(positions)
-    return np.concatenate([np.zeros_like(positions[:, :prefix]), positions], axis=1)

@@ -1,7 +1,7 @@
-"""Vision Transformers in timm's names: supervised, DINO, MAE's encoder and MoCo-v3.
+"""Vision Transformers in timm's names: supervised, DeiT, DINO, MAE's encoder and MoCo-v3.
 
-The names are those of timm's `vision_transformer.py`, which DINO, MAE and MoCo-v3 share; all have
-the exact GELU and an epsilon of 1e-6.
+The names are those of timm's `vision_transformer.py`, which DeiT, DINO, DINOv2, MAE and MoCo-v3
+share but for a few; all have the exact GELU and an epsilon of 1e-6.
 """
 
 import numpy as np
@@ -15,8 +15,8 @@ from vit_tf.checkpoints.plans import (
     dims,
     head_part,
     norm_part,
-    vit_embedding_part,
 )
+from vit_tf.checkpoints.token_parts import TokenNames, vit_embedding_part
 from vit_tf.checkpoints.torch_blocks import (
     block_part,
     dense_part,
@@ -38,12 +38,9 @@ PREFIXES = {
     "model.": (),
     "encoder.": (),
 }
-# What no model here has, by the tensor that tells it (DeiT; Darcet et al. 2023).
-UNSUPPORTED = {
-    "dist_token": "a distillation token",
-    "reg_token": "register tokens",
-    "register_tokens": "register tokens",
-}
+# timm's registers and scales, and those of DINOv2's own code and of DeiT-3's.
+REGISTERS = ("reg_token", "register_tokens")
+SCALES = {"ls1.gamma": "ls2.gamma", "gamma_1": "gamma_2"}
 # MAE's decoder, which a whole checkpoint holds as well.
 UNUSED = ("decoder_*", "mask_token")
 NAMES = {
@@ -54,6 +51,8 @@ NAMES = {
     "fc1": "mlp.fc1",
     "fc2": "mlp.fc2",
 }
+# The gated MLP of DINOv2's own code.
+GATED = {"fc1": "mlp.w12", "fc2": "mlp.w3"}
 
 
 def recognise(tensors):
@@ -76,22 +75,23 @@ def plan(tensors, wishes):
             "Expected a ViT whose last normalisation comes before pooling. Received: tensors "
             "'fc_norm.*', of one that comes after it"
         )
-    for name, what in UNSUPPORTED.items():
-        if name in inside:
-            raise ValueError(
-                f"Expected a ViT without {what}, which no model here has. "
-                f"Received: the tensor {name!r} of shape {inside[name].shape}"
-            )
     width, channels, patch = patch_dims(inside, "patch_embed.proj.weight")
     whole = patches_part("patch_embed.proj", width, channels, patch)
     whole |= Part({"num_heads": _heads(inside, width, prefix, wishes)}, unused=UNUSED)
-    whole |= vit_embedding_part(inside, "pos_embed", "cls_token", patch, channels, wishes)
-    whole |= blocks_part(inside, width, _biases_part)
+    registers = next((name for name in REGISTERS if name in inside), None)
+    tokens = TokenNames("pos_embed", "cls_token", "dist_token", registers)
+    whole |= vit_embedding_part(inside, tokens, patch, channels, wishes)
+    whole |= _blocks_part(inside, width)
     whole |= norm_part("norm", "norm.weight", "norm.bias", width)
     whole |= _head_part(inside, width, wishes, prefix)
-    # Self-supervised encoders come without a head, and are trained on ImageNet's mean and std.
-    values = HALF if "head.bias" in inside else IMAGENET
-    return Plan("ViT", whole.under(prefix) | Part(unused=PREFIXES[prefix]), "bicubic", values)
+    # Self-supervised encoders come without a head, and are trained on ImageNet's mean and std, as
+    # are DeiT, which alone has a token of distillation, and DeiT-3, with scales and a head.
+    plain = "dist_token" not in inside and "layer_scale" not in whole.arguments
+    values = HALF if "head.bias" in inside and plain else IMAGENET
+    # The code of DINOv2 antialiases for its models with registers only.
+    positions = "dino" if "mask_token" in inside and registers is None and not plain else None
+    whole = whole.under(prefix) | Part(unused=PREFIXES[prefix])
+    return Plan("ViT", whole, "bicubic", values, positions=positions)
 
 
 def count_blocks(tensors):
@@ -99,20 +99,38 @@ def count_blocks(tensors):
     return count(tensors, r"blocks\.(\d+)\.")
 
 
-def blocks_part(tensors, width, biases):
+def _blocks_part(tensors, width):
+    """The `Part` of all blocks, their scales and gates included."""
+    names = dict(NAMES)
+    scale = next((name for name in SCALES if f"blocks.0.{name}" in tensors), None)
+    if scale:
+        names |= {"scale1": scale, "scale2": SCALES[scale]}
+    if f"blocks.0.{GATED['fc1']}.bias" in tensors:
+        names |= GATED
+    part = blocks_part(tensors, width, _biases_part, names)
+    return part | Part({"layer_scale": 1e-5}) if scale else part
+
+
+def blocks_part(tensors, width, biases, names=NAMES):
     """The `Part` of all blocks.
 
     Args:
         tensors, width: those of the plan.
         biases: function of a block's names in the model and in the file, and of the width, to the
             `Part` of the biases of query, key and value, and of what else a block may have.
+        names: as for `block_part`. An MLP that contracts half as many channels as it expands to
+            is gated.
     """
-    hidden = dims(tensors, "blocks.0.mlp.fc1.bias", 1)[0]
+    expanded = dims(tensors, f"blocks.0.{names['fc1']}.bias", 1)[0]
+    contracted = tensors.get(f"blocks.0.{names['fc2']}.weight")
+    gated = contracted is not None and (expanded,) == tuple(2 * n for n in contracted.shape[1:])
+    hidden = expanded // 2 if gated else expanded
     layers = count_blocks(tensors)
-    parts = [Part({"num_layers": layers, "mlp_dim": hidden})]
+    gate = {"activation": "swiglu"} if gated else {}
+    parts = [Part({"num_layers": layers, "mlp_dim": hidden} | gate)]
     for i in range(layers):
-        names = (f"block{i:02d}", f"blocks.{i}")
-        parts += [block_part(*names, NAMES, width, hidden), biases(*names, width)]
+        both = (f"block{i:02d}", f"blocks.{i}")
+        parts += [block_part(*both, names, width, hidden, gated), biases(*both, width)]
     return Part.join(parts)
 
 
@@ -124,12 +142,14 @@ def _heads(tensors, width, prefix, wishes):
     """The number of heads. Small models have 6, but that of MoCo-v3 12, in tensors of one shape.
 
     It is told by MoCo-v3's own prefix, unless by a known name, a head beside plain names, as of
-    DeiT and AugReg, or DINO's prefix. MoCo-v3's probes and conversions leave it open.
+    DeiT and AugReg, the scales of DINOv2, or DINO's prefix. MoCo-v3's probes and conversions
+    leave it open.
     """
     small = width == 384 and wishes.num_heads is None
     if small and prefix == MOCO:
         return 12
     labelled = "head.bias" in tensors and prefix in ("", "model.")
+    labelled = labelled or any(f"blocks.0.{scale}" in tensors for scale in SCALES)
     told = wishes.known_name or labelled or prefix.endswith("backbone.")
     other = 12 if small and not told else None
     return guess_heads(width, count_blocks(tensors), wishes, other)
@@ -141,6 +161,8 @@ def _head_part(tensors, width, wishes, prefix):
         # Its head is an MLP that projects for the contrast between images.
         tensors = {name: t for name, t in tensors.items() if not name.startswith("head.")}
         return _end(tensors, width, wishes) | Part(unused=("head.*",))
+    if "dist_token" in tensors:
+        return _heads_part(tensors, width, wishes)
     before, read = Part(), width
     if "pre_logits.fc.bias" in tensors:
         read = dims(tensors, "pre_logits.fc.bias", 1)[0]
@@ -152,6 +174,15 @@ def _head_part(tensors, width, wishes, prefix):
     return before | end
 
 
-def _end(tensors, width, wishes):
-    names = ("head.weight", "head.bias")
+def _heads_part(tensors, width, wishes):
+    """The head of the class token and, where there is one, that of distillation."""
+    end = _end(tensors, width, wishes)
+    if "head_dist.bias" not in tensors:
+        return end | Part({"distillation": "token"})
+    other = _end(tensors, width, wishes, "head_dist").renamed("head/", "distillation_head/")
+    return end | other | Part({"distillation": "heads"})
+
+
+def _end(tensors, width, wishes, name="head"):
+    names = (f"{name}.weight", f"{name}.bias")
     return head_part(tensors, width, wishes, *names, lambda classes: (classes, width), np.transpose)

@@ -9,6 +9,7 @@ from vit_tf.checkpoints.plans import Part, dims, norm_part, square
 
 # Heads by width and number of layers, which no tensor's shape tells: those of the published sizes.
 HEADS = {(192, 12): 3, (384, 12): 6, (512, 12): 8, (768, 12): 12, (1024, 24): 16, (1280, 32): 16}
+HEADS |= {(1536, 40): 24}
 
 
 def guess_heads(width, layers, wishes, other=None):
@@ -63,27 +64,35 @@ def dense_part(layer, name, inputs, outputs):
     )
 
 
-def block_part(layer, name, names, width, hidden):
-    """The `Part` of a block but for the biases of query, key and value.
+def block_part(layer, name, names, width, hidden, gated=False):
+    """The `Part` of a block but for the biases of a fused query, key and value.
 
     Args:
         layer, name: the block's in the model and in the file.
         names: dict from `norm1`, `qkv`, `out`, `norm2`, `fc1` and `fc2` to names in a block;
-            `qkv` is the whole name of the fused weight of shape (3 * width, width).
+            `qkv` is the whole name of the fused weight of shape (3 * width, width), in whose place
+            `query`, `key` and `value` may stand. `scale1` and `scale2` are those of the scales of
+            both branches, where there are such.
         width, hidden: channels of a token, and of the MLP.
+        gated: whether the MLP expands to twice as many channels, one half for the gate.
     """
     name = {part: f"{name}.{inner}" for part, inner in names.items()}
-    fused = {name["qkv"]: (3 * width, width)}
-    parts = [
-        Part(sources={f"{layer}/{which}/kernel": Source(fused, partial(_third, index=i))})
-        for i, which in enumerate(("query", "key", "value"))
-    ]
+    parts = []
+    for i, which in enumerate(("query", "key", "value")):
+        if "qkv" in name:
+            fused = Source({name["qkv"]: (3 * width, width)}, partial(_third, index=i))
+            parts.append(Part(sources={f"{layer}/{which}/kernel": fused}))
+        else:
+            parts.append(dense_part(f"{layer}/{which}", name[which], width, width))
+    for scale, which in (("attention_scale", "scale1"), ("mlp_scale", "scale2")):
+        if which in name:
+            parts.append(Part(sources={f"{layer}/{scale}": Source({name[which]: (width,)})}))
     for norm, which in (("attention_norm", "norm1"), ("mlp_norm", "norm2")):
         tensors = (f"{name[which]}.weight", f"{name[which]}.bias")
         parts.append(norm_part(f"{layer}/{norm}", *tensors, width))
     for dense, which, inputs, outputs in (
         ("out", "out", width, width),
-        ("expand", "fc1", width, hidden),
+        ("expand", "fc1", width, 2 * hidden if gated else hidden),
         ("contract", "fc2", hidden, width),
     ):
         parts.append(dense_part(f"{layer}/{dense}", name[which], inputs, outputs))

@@ -80,10 +80,11 @@ def spatial_skips_second(ratios):
 def _cls_over_spatial(ratios):
     """Logarithm of the norm ratio of CLS over that of the mean spatial token, of each layer."""
     ratio = expect_variable(ratios, "norm_ratio", ("layer", "token"))
-    if ratios.attrs.get("prefix") != 1:
-        prefix = ratios.attrs.get("prefix")
-        raise ValueError(f"Expected ratios with one prefix token. Received: prefix={prefix}")
-    return np.log(ratio.values[:, 0]) - np.log(np.nanmean(ratio.values[:, 1:], axis=1))
+    prefix = ratios.attrs.get("prefix")
+    if not prefix:
+        raise ValueError(f"Expected ratios with prefix tokens. Received: prefix={prefix}")
+    spatial = np.nanmean(ratio.values[:, int(prefix) :], axis=1)
+    return np.log(ratio.values[:, 0]) - np.log(spatial)
 
 
 @finding(

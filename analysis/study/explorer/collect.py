@@ -8,6 +8,7 @@ import xarray as xr
 
 from vit_tf.names import listed
 from vit_tf.taps.keras_attention import KerasAttention, attention_layers
+from vit_tf.tokens import prefix_names
 
 from ...attention.attention_rows import attention_rows
 from ...attention.gradient_attention import gradient_attention
@@ -40,6 +41,7 @@ class Subject:
         samples, noise, seed: of SmoothGrad.
         foreign: whether its layers have no names of the tap grammar.
         opened: the `Opened` of a foreign Keras model, whose attention layers may be looked into.
+        named: names of its tokens without a place, None where the model has none for them.
     """
 
     model: object
@@ -50,6 +52,13 @@ class Subject:
     seed: int = 0
     foreign: bool = False
     opened: object = None
+    named: tuple | None = None
+
+    @property
+    def prefix_names(self):
+        """Names of the tokens without a place: the model's own, or CLS and registers."""
+        own = prefix_names(self.model.grid.prefix if self.model.grid else 0)
+        return self.named if self.named and len(self.named) == len(own) else own
 
     @property
     def scores_tap(self):

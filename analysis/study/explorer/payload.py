@@ -34,6 +34,7 @@ def make_payload(subject, results, pictures, names, class_names):
     chosen = subject.chosen if "scores" in results else []
     shared = {
         "grid": None if grid is None else {**vars(grid)},
+        "prefix_names": list(subject.prefix_names),
         "size": list(pictures.shape[1:3]),
         "colours": colour_map(),
         "classes": [class_name(class_names, one) for one in chosen],

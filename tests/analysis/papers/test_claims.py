@@ -102,9 +102,9 @@ def branch_fields(side):
     }
 
 
-def ratios(cls, spatial, prefix=1):
+def ratios(cls, spatial, prefix=1, registers=()):
     """A result of `skip_ratio`, from logarithms of shape (layer,)."""
-    logs = np.stack([cls, *[spatial] * 5], axis=1)
+    logs = np.stack([cls, *registers, *[spatial] * 5], axis=1)
     dataset = xr.Dataset({"norm_ratio": (("layer", "token"), np.exp(logs))})
     return dataset.assign_attrs(prefix=prefix)
 
@@ -341,6 +341,13 @@ def test_what_cannot_be_measured_says_why():
     assert missing["own-patch"].explanation == "There is no result localization.vit."
     assert "a ViT with average pooling" in missing["cls-localizes-more"].explanation
     assert "without the skips" in missing["skips-cost-accuracy"].explanation
+    # Registers are neither CLS nor in a place.
+    both = cls_skips_first(1.0)["skip_ratio.vit"]
+    cls, spatial = (np.log(both.norm_ratio.values[:, i]) for i in (0, 1))
+    more = ratios(cls, spatial, prefix=3, registers=[np.full(12, 50.0)] * 2)
+    found = judge("cls-skips-first", {"skip_ratio.vit": more})
+    alone = judge("cls-skips-first", {"skip_ratio.vit": both})
+    np.testing.assert_allclose([found.value, found.low], [alone.value, alone.low], rtol=1e-9)
     gap = judge("cls-skips-first", {"skip_ratio.vit": ratios(np.zeros(4), np.zeros(4), prefix=0)})
     assert gap.verdict == "not measured" and "Received: prefix=0" in gap.explanation
 

@@ -380,6 +380,8 @@ def test_skip_ratio_heatmap_shows_first_tokens_in_colours_centred_on_one(rng):
     assert ax.get_ylim() == (15.5, -0.5)
     assert ax.get_title() == "Skip against branch, first 16 of 20 tokens: ViT"
     assert "1" in _ticks(image.colorbar.ax, "y")
+    registers = plots.plot_skip_ratio(result.assign_attrs(prefix=3))
+    assert [*_ticks(registers, "y")][:4] == ["0 (CLS)", "1 (prefix)", "2 (prefix)", "3"]
     whole = plots.plot_skip_ratio(result.assign_attrs(prefix=0), tokens=99)
     assert whole.get_images()[0].get_array().shape == (20, 6)
     assert "all tokens" in whole.get_title()
@@ -435,7 +437,7 @@ def test_skip_lines_of_several_models_share_a_normalised_depth(rng):
     assert not set(_ticks(ax)) & {*SITES, *units}
     assert "normalised depth" in ax.get_xlabel()
     registers = plots.plot_skip_ratio_lines(_skips(rng, prefix=3))
-    assert "prefix tokens, mlp" in _legend(registers)
+    assert {"CLS token, mlp", "other prefix tokens, mlp"} < set(_legend(registers))
 
 
 def test_lines_of_many_models_can_be_told_apart(rng):
@@ -812,7 +814,7 @@ def test_probe_map_lays_tokens_out_row_by_row_on_one_scale(prefix, rng):
         np.testing.assert_allclose(image.get_array(), expected)
         np.testing.assert_allclose(image.get_clim(), (percent.min(), percent.max()))
         assert image.origin == "upper"
-        assert ax.get_title() == name + (f"\nCLS: {100 * first:.1f} %" if prefix == 1 else "")
+        assert ax.get_title() == name + (f"\nCLS: {100 * first:.1f} %" if prefix else "")
     (bar,) = (ax for ax in axes[0].figure.axes if ax not in axes)
     scale = f"from {percent.min():.1f} to {percent.max():.1f}"
     assert bar.get_ylabel() == f"test accuracy (%)\n{scale}"

@@ -173,3 +173,19 @@ def test_mistakes(tmp_path):
     with pytest.raises(ValueError, match="Expected samples"):
         analysis.explore(vit, image(), tmp_path / "page.html", samples=0)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"registers": 2}, ["CLS", "register 1", "register 2"]),
+        ({"distillation": "token", "registers": 1}, ["CLS", "distillation", "register 1"]),
+    ],
+)
+def test_tokens_without_a_place_are_named_and_in_no_map(options, names, tmp_path):
+    model = vit_tf.ViT((16, 24, 3), 8, 2, 2, 8, 12, 3, layer_scale=0.1, **options)
+    page = analysis.explore(model, image(16, 24), tmp_path / "page.html", samples=1)
+    data = payload_of(page)
+    assert data["prefix_names"] == names and data["grid"]["prefix"] == 3
+    assert page.results["attention"].sizes["key"] == 9
+    assert page.results["similarity"].sizes["token"] == 6

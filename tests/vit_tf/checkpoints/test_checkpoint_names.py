@@ -12,7 +12,7 @@ import vit_tf
 from vit_tf.checkpoints.names import CHECKPOINTS, fetch
 from vit_tf.checkpoints.plans import IMAGENET
 from vit_tf.models.bit import VARIANTS as BITS
-from vit_tf.models.vit import HYBRIDS, VARIANTS
+from vit_tf.models.vit import HYBRIDS, RELEASED, VARIANTS
 
 VIT = "vit_models/imagenet21k/ViT-B_16"
 DEIT = "timm/deit_small_patch16_224.fb_in1k"
@@ -29,7 +29,7 @@ def test_every_checkpoint_is_of_a_known_size():
     assert len(CHECKPOINTS) > 100
     for name, checkpoint in CHECKPOINTS.items():
         assert checkpoint.name == name
-        assert checkpoint.variant in BITS | HYBRIDS | VARIANTS
+        assert checkpoint.variant in BITS | HYBRIDS | VARIANTS | RELEASED
         assert checkpoint.url.startswith("https://") and f"/{name}" in checkpoint.url
         # BiT's maps may be of any size; a grid of tokens is whole.
         if not name.startswith("bit_models"):
@@ -48,6 +48,18 @@ def test_list_pretrained():
     assert len(vit_tf.list_pretrained("bit_models/BiT-M-*-ILSVRC2012")) == 6
     with pytest.raises(ValueError, match=f"near matches: {VIT}, .*Received"):
         vit_tf.list_pretrained("vit_models/imagenet21k/ViT-B-16")
+
+
+def test_later_families_are_named_as_timm_names_them():
+    """As many as timm 1.0.31 lists with weights of these families' authors."""
+    for pattern, count in (("*_distilled_*", 4), ("*deit3_*", 16), ("*_dinov2.*", 8)):
+        names = vit_tf.list_pretrained(pattern)
+        assert len(names) == count
+        for name in names:
+            assert CHECKPOINTS[name].values == IMAGENET
+            assert CHECKPOINTS[name].interpolation == "bicubic"
+    assert CHECKPOINTS["timm/vit_giant_patch14_dinov2.lvd142m"].variant == "DINOv2-g/14"
+    assert CHECKPOINTS["timm/vit_base_patch14_reg4_dinov2.lvd142m"].resolution == 518
 
 
 def test_a_name_downloads_its_file(home, monkeypatch):
@@ -95,6 +107,10 @@ def test_crops_are_those_of_the_published_evaluations():
         "timm/beitv2_base_patch16_224.in1k_ft_in1k": 0.9,
         "timm/beitv2_large_patch16_224.in1k_ft_in1k": 0.95,
         "timm/beitv2_large_patch16_224.in1k_ft_in22k": 0.9,
+        "timm/deit_base_distilled_patch16_384.fb_in1k": 1.0,
+        "timm/deit3_small_patch16_224.fb_in1k": 0.9,
+        "timm/deit3_huge_patch14_224.fb_in22k_ft_in1k": 1.0,
+        "timm/vit_giant_patch14_reg4_dinov2.lvd142m": 1.0,
     }
     assert {name: CHECKPOINTS[name].crop for name in crops} == crops
 

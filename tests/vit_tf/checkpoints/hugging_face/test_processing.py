@@ -1,0 +1,131 @@
+"""The preprocessing of a folder against the processors of transformers that wrote its file."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from archive_files import refuses
+from sklearn.datasets import load_sample_images
+
+from vit_tf import Preprocessing
+from vit_tf.checkpoints.hugging_face.processing import ends
+from vit_tf.checkpoints.plans import IMAGENET, Wishes
+
+VIT = {
+    "image_processor_type": "ViTImageProcessor",
+    "do_resize": True,
+    "size": {"height": 32, "width": 32},
+    "resample": 2,
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "do_normalize": True,
+    "image_mean": [0.5, 0.4, 0.3],
+    "image_std": [0.2, 0.3, 0.4],
+}
+BIT = VIT | {
+    "image_processor_type": "BitImageProcessor",
+    "size": {"shortest_edge": 37},
+    "resample": 3,
+    "do_center_crop": True,
+    "crop_size": {"height": 32, "width": 32},
+}
+
+
+def read(processor, kind="vit", shape=(32, 32, 3), any_size=False, wishes=None):
+    """The `Preprocessing` that follows from a processor's file."""
+    folder = SimpleNamespace(config={"model_type": kind}, processor=processor)
+    told = ends(folder, shape, any_size, wishes or Wishes())
+    values = told["values"]
+    return Preprocessing(
+        shape[:2], values["mean"], values["std"], told["interpolation"], crop=told["crop"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("ViTImageProcessor", {"size": {"height": 32, "width": 48}}),
+        ("BitImageProcessor", {"size": {"shortest_edge": 64}, "crop_size": 56}),
+        ("BitImageProcessor", {"size": {"shortest_edge": 60}, "crop_size": 56}),
+        ("DeiTImageProcessor", {"size": {"height": 64, "width": 64}, "crop_size": 56}),
+        ("SiglipImageProcessor", {"size": {"height": 32, "width": 32}}),
+        ("ViTImageProcessor", {"size": {"height": 32, "width": 32}, "do_normalize": False}),
+        ("ViTImageProcessor", {"size": {"height": 32, "width": 32}, "rescale_factor": 1 / 127.5}),
+    ],
+)
+def test_pixels_are_those_of_the_processor(kind, options):
+    """To one of 255 levels: Pillow rounds what is resized, and we do not.
+
+    DeiT's processor is shown a square. Where half a pixel is left over at either side of a crop,
+    transformers cuts one pixel beside torchvision, whose place is ours.
+    """
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    pytest.importorskip("torch", reason="torch is not installed")
+    processor = getattr(transformers, kind)(**options, image_mean=IMAGENET["mean"])
+    fields = processor.to_dict()
+    size = fields.get("crop_size") or fields["size"]
+    shape = (size["height"], size["width"], 3)
+    picture = load_sample_images().images[0]
+    picture = picture[:400, : 400 if kind.startswith("DeiT") else 600]
+    found = read(fields, shape=shape)
+    expected = processor(picture, return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
+    scale = fields["rescale_factor"] * 255 / np.array(fields["image_std"])
+    level = (scale if fields["do_normalize"] else fields["rescale_factor"] * 255) / 255
+    assert expected.shape == shape
+    assert np.max(np.abs(found(picture) - expected) / level) <= 1.01
+
+
+def test_what_a_file_leaves_out_is_its_processors_default():
+    short = {"image_mean": 0.5, "image_std": [0.5] * 3, "size": 32}
+    assert read(short) == Preprocessing((32, 32))
+    assert read(short | {"image_processor_type": "ViTFeatureExtractor"}) == read(short)
+    cropped = short | {"crop_size": 28, "size": 32}
+    deit = read(cropped, "deit", (28, 28, 3))
+    assert deit == Preprocessing((28, 28), interpolation="bicubic", crop=28 / 32)
+    with refuses("resample.*None"):
+        read(short | {"do_center_crop": False}, "other")
+    with refuses("'do_center_crop': None"):
+        read(short | {"resample": 3}, "other")
+
+
+def test_a_family_tells_where_there_is_no_file():
+    for kind in ("deit", "dinov2", "dinov2_with_registers"):
+        expected = Preprocessing((28, 28), **IMAGENET, interpolation="bicubic", crop=0.875)
+        assert read(None, kind, (28, 28, 3)) == expected
+    with refuses("preprocessing=vit_tf.Preprocessing.*'vit'"):
+        read(None)
+    assert ends(SimpleNamespace(config={}), (1, 1, 3), False, Wishes(preprocessing=1)) == {}
+
+
+def test_the_share_that_is_cropped_gives_back_the_edge():
+    for edge in range(32, 400):
+        fields = BIT | {"size": {"shortest_edge": edge}}
+        share = read(fields).crop
+        assert int(np.floor(32 / share)) == edge
+
+
+def test_dinov2_takes_the_share_at_its_own_size():
+    """Its files are of positions of 518 pixels, and its processor's of images of 224."""
+    assert read(BIT, "dinov2", (64, 64, 3), any_size=True).crop == 32 / 37
+    with refuses(r"\(64, 64\) pixels.*\(32, 32\)"):
+        read(BIT, "deit", (64, 64, 3))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"resample": 1}, "resample.*1"),
+        ({"do_resize": False}, "'do_resize': False"),
+        ({"size": {"shortest_edge": 32}}, "shortest_edge"),
+        ({"size": {"height": 32}}, "'height': 32"),
+        ({"size": "32"}, "'size': '32'"),
+        ({"do_center_crop": True, "crop_size": 64}, "'crop_size': 64"),
+        ({"image_mean": [0.5]}, r"image_mean=\[0.5\]"),
+        ({"image_std": "a"}, "image_std='a'"),
+        ({"image_mean": [float("nan")] * 3}, "image_mean"),
+        ({"rescale_factor": 0}, "rescale_factor.*0"),
+    ],
+)
+def test_what_no_preprocessing_does_is_refused(fields, message):
+    with refuses(message):
+        read(VIT | fields)

@@ -1,0 +1,228 @@
+"""Folders that transformers writes, as loaded, against its own models."""
+
+import json
+
+import numpy as np
+import pytest
+from archive_files import refuses
+from checkpoint_families import arrays
+
+import vit_tf
+
+NAMES = ["vit", "vit-pooler", "vit-bare", "deit", "deit-teacher", "deit-pooler"]
+NAMES += ["dinov2", "dinov2-swiglu", "registers", "registers-swiglu"]
+SIZED = [name for name in NAMES if name.startswith(("dinov2", "registers"))]
+MOST = 1e-5
+
+
+@pytest.fixture
+def models():
+    """The helper of tiny models, which needs torch and transformers."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    import hugging_face_models
+
+    return hugging_face_models
+
+
+@pytest.fixture
+def written(models, tmp_path):
+    """Function of a name in the table to a model of transformers' and its folder."""
+
+    def written(name, **options):
+        model = models.make(name)
+        return model, models.write(model, tmp_path / name, models.processor(name), **options)
+
+    return written
+
+
+def pictures(shape, seed=1):
+    return np.random.default_rng(seed).normal(size=(2, *shape)).astype(np.float32)
+
+
+def errors_of(model, expected, images):
+    """The largest difference of each tap, relative to its largest number."""
+    found = {tap: np.asarray(x) for tap, x in model.intermediates(images).items()}
+    assert {found[tap].shape == x.shape for tap, x in expected.items()} == {True}
+    return {
+        tap: float(np.abs(found[tap] - x).max() / np.abs(x).max()) for tap, x in expected.items()
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_block_is_that_of_transformers(name, models, written, record_property, tmp_path):
+    reference, folder = written(name)
+    model = vit_tf.load_pretrained(folder)
+    images = pictures(model.image_shape)
+    errors = errors_of(model, models.taps(reference, images), images)
+    assert sum(tap.endswith("/mlp/sum") for tap in errors) == 2
+    record_property("max relative error", max(errors.values()))
+    assert max(errors.values()) < MOST, errors
+    model.save(tmp_path / "again.keras")
+    again = vit_tf.load_model(tmp_path / "again.keras")
+    assert again.preprocessing == model.preprocessing
+    np.testing.assert_array_equal(again(images), model(images))
+    kept = arrays(again)
+    for weight, array in arrays(model).items():
+        np.testing.assert_array_equal(kept[weight], array, err_msg=weight)
+    # As many as transformers counts, without the token of masked patches and with our identity.
+    count = sum(p.numel() for n, p in reference.named_parameters() if "mask_token" not in n)
+    classes = model.num_classes
+    own = 0 if "classifier" in str(reference) else (model.head.kernel.shape[0] + 1) * classes
+    assert model.count_params() == count + own
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_positions_at_another_size_are_those_of_transformers(name, models, written):
+    """Antialiased where there are registers, as in the code of each release."""
+    reference, folder = written(name)
+    model = vit_tf.load_pretrained(folder, image_shape=(12, 28))
+    images = pictures((12, 28, 3))
+    errors = errors_of(model, models.taps(reference, images), images)
+    assert max(errors.values()) < MOST, errors
+    other = vit_tf.load_pretrained(folder, image_shape=(12, 28), positions="bilinear")
+    assert errors_of(other, models.taps(reference, images), images)["embedding"] > 1e-3
+
+
+def test_a_plain_vit_at_another_size(models, written):
+    reference, folder = written("vit")
+    square = reference.config.image_size = [16, 24]
+    model = vit_tf.load_pretrained(folder, image_shape=(24, 32))
+    assert model.image_shape == (24, 32, 3) and model.preprocessing.size == (24, 32)
+    old = vit_tf.load_pretrained(folder)
+    assert old.image_shape == (*square, 3)
+    expected = vit_tf.at_resolution(old, (24, 32), method="torch")
+    np.testing.assert_array_equal(model.embedding.positions, expected.embedding.positions)
+
+
+def test_parts_with_an_index_are_the_whole(written, tmp_path):
+    _, folder = written("dinov2")
+    whole = vit_tf.load_pretrained(folder)
+    _, parts = written("dinov2", max_shard_size="20KB")
+    (tmp_path / "dinov2" / "model.safetensors").unlink(missing_ok=True)
+    assert len(list(parts.glob("model-*.safetensors"))) > 1
+    model = vit_tf.load_pretrained(parts)
+    for name, weight in arrays(whole).items():
+        np.testing.assert_array_equal(arrays(model)[name], weight)
+    index = parts / "model.safetensors.index.json"
+    told = json.loads(index.read_text())
+    names = list(told["weight_map"])
+    for change, what in (
+        ({names[0]: "../model.safetensors"}, "weight_map"),
+        ({names[0]: 3}, "weight_map"),
+        ({names[0]: "model-00009-of-00009.safetensors"}, "no such file"),
+        ({"a.weight": told["weight_map"][names[0]]}, "'a.weight' of model-"),
+    ):
+        index.write_text(json.dumps({"weight_map": told["weight_map"] | change}))
+        with refuses(what):
+            vit_tf.load_pretrained(parts)
+    index.unlink()
+    with refuses("config.json, model-00001"):
+        vit_tf.load_pretrained(parts)
+
+
+def test_a_new_head_starts_at_zero(written):
+    for name in ("vit", "deit", "deit-teacher", "registers", "vit-pooler"):
+        model = vit_tf.load_pretrained(written(name)[1], num_classes=7)
+        assert np.asarray(model(pictures(model.image_shape))).shape == (2, 7)
+        for layer in (model.head, model.distillation_head):
+            assert layer is None or not np.any(layer.kernel)
+        assert "pre_logits" not in model.taps
+    assert model.get_config()["num_classes"] == 7
+
+
+def test_distillation_and_registers_are_told(written):
+    teacher = vit_tf.load_pretrained(written("deit-teacher")[1])
+    assert teacher.prefix_names == ("CLS", "distillation")
+    assert teacher.get_config()["distillation"] == "heads"
+    plain = vit_tf.load_pretrained(written("deit")[1])
+    assert plain.get_config()["distillation"] == "token"
+    registers = vit_tf.load_pretrained(written("registers")[1])
+    assert registers.prefix_names[-1] == "register 4" and registers.token_grid.prefix == 5
+    with refuses("'gap'.*register_tokens"):
+        vit_tf.load_pretrained(written("registers")[1], pooling="gap")
+    gap = vit_tf.load_pretrained(written("dinov2")[1], pooling="gap")
+    assert gap.token_grid.prefix == 0
+
+
+def change(folder, file="config.json", **fields):
+    """Rewrites fields of a JSON file; None takes one out."""
+    path = folder / file
+    told = json.loads(path.read_text()) | fields
+    path.write_text(json.dumps({k: v for k, v in told.items() if v is not None}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model_type": "swin"}, "model_type.*vit.*'swin'"),
+        ({"model_type": None}, "model_type"),
+        ({"hidden_act": "relu"}, "hidden_act.*'relu'"),
+        ({"qkv_bias": False}, "qkv_bias.*False"),
+        ({"num_attention_heads": 5}, "num_heads"),
+        ({"num_attention_heads": "3"}, "num_attention_heads.*'3'"),
+        ({"layer_norm_eps": -1}, "layer_norm_eps.*-1"),
+        ({"num_hidden_layers": 3}, "missing tensors"),
+        ({"num_hidden_layers": 1}, "unexpected tensors"),
+        ({"num_hidden_layers": 10**7}, "num_hidden_layers"),
+        ({"hidden_size": 32}, "misshapen|num_heads"),
+        ({"image_size": [16, 26]}, "image_shape"),
+        ({"image_size": 16}, "positions"),
+        ({"image_size": [16, 24, 3]}, "image_size"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(fields, message, written):
+    _, folder = written("vit")
+    change(folder, **fields)
+    with refuses(message):
+        vit_tf.load_pretrained(folder)
+
+
+def test_what_no_model_here_has_is_refused(models, written, tmp_path):
+    import transformers
+
+    _, folder = written("vit-pooler")
+    change(folder, pooler_act="gelu")
+    with refuses("pooler_act.*'gelu'"):
+        vit_tf.load_pretrained(folder)
+    config = transformers.Dinov2Config(**models.DINO, **models.CLASSES)
+    model = transformers.Dinov2ForImageClassification(config)
+    folder = models.write(model, tmp_path / "linear", models.processor("dinov2"))
+    with refuses("mean of the patches"):
+        vit_tf.load_pretrained(folder)
+    assert vit_tf.load_pretrained(folder, num_classes=5).num_classes == 5
+    config = transformers.ViTConfig(**models.PLAIN)
+    model = transformers.ViTForMaskedImageModeling(config)
+    folder = models.write(model, tmp_path / "masked", models.processor("vit"))
+    with refuses("unexpected tensors.*decoder"):
+        vit_tf.load_pretrained(folder)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1}', "[" * 100_000, "\xff"])
+def test_a_damaged_config_is_one_error(text, written):
+    _, folder = written("vit")
+    (folder / "config.json").write_text(text, "latin1")
+    with refuses("config.json|model_type"):
+        vit_tf.load_pretrained(folder)
+
+
+def test_a_name_on_the_hub_is_a_folder(written, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
+    _, folder = written("vit")
+    calls = []
+
+    def snapshot_download(repository, allow_patterns):
+        calls.append((repository, allow_patterns))
+        return str(folder)
+
+    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    model = vit_tf.load_pretrained("hf://google/vit-base-patch16-224")
+    assert model.num_classes == 5
+    ((repository, patterns),) = calls
+    assert repository == "google/vit-base-patch16-224"
+    assert {"config.json", "preprocessor_config.json", "model*.safetensors"} < set(patterns)
+    monkeypatch.setattr(hub, "snapshot_download", lambda *_, **__: 1 / 0)
+    with pytest.raises(ValueError, match=r"google/vit.*Received: ZeroDivisionError"):
+        vit_tf.load_pretrained("hf://google/vit-base-patch16-224")
+    with refuses("'hf://google'"):
+        vit_tf.load_pretrained("hf://google")

@@ -1,0 +1,1 @@
+"""Folders as Hugging Face's libraries write them: `config.json` beside `model.safetensors`."""

@@ -1,0 +1,65 @@
+"""The fields of a `config.json`, checked before they are believed."""
+
+from numbers import Real
+
+from vit_tf.checkpoints.plans import MOST_LAYERS
+from vit_tf.names import choose
+
+# Names of transformers' `ACT2FN`, and the forms that they stand for.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+}
+MOST = {"num_hidden_layers": MOST_LAYERS, "num_channels": 1000}
+
+
+class Config:
+    """Typed access to the fields of a model's configuration; each raises a ValueError."""
+
+    def __init__(self, fields):
+        self.fields = fields
+
+    def whole(self, name):
+        """An integer above 0."""
+        value = self.fields.get(name)
+        if type(value) is not int or not 0 < value <= MOST.get(name, 2**31):
+            raise ValueError(
+                f"Expected {name} of config.json to be an integer above 0. Received: {value!r}"
+            )
+        return value
+
+    def number(self, name):
+        """A number above 0 and below 1, such as an epsilon."""
+        value = self.fields.get(name)
+        if not isinstance(value, Real) or not 0 < value < 1:
+            raise ValueError(
+                f"Expected {name} of config.json to be a number above 0 and below 1. "
+                f"Received: {value!r}"
+            )
+        return float(value)
+
+    def pair(self, name):
+        """(height, width) of one or two integers above 0."""
+        value = self.fields.get(name)
+        pair = (value, value) if type(value) is int else value
+        fit = isinstance(pair, list | tuple) and all(type(n) is int and n > 0 for n in pair)
+        if not fit or len(pair) != 2:
+            raise ValueError(
+                f"Expected {name} of config.json to be one or two integers. Received: {value!r}"
+            )
+        return tuple(pair)
+
+    def require(self, name, value):
+        """Raises unless a field, where it is told, has the only value that is supported."""
+        received = self.fields.get(name, value)
+        if received != value:
+            raise ValueError(
+                f"Expected {name} of config.json to be {value!r}, which is all that is supported. "
+                f"Received: {received!r}"
+            )
+
+    def activation(self):
+        """The form of the GELU, by the name that `vit_tf.ViT` gives it."""
+        return choose("hidden_act of config.json", str(self.fields.get("hidden_act")), ACTIVATIONS)

@@ -1,0 +1,118 @@
+"""Opening a folder of `model.safetensors`, whole or in parts, with the JSON files beside it."""
+
+import json
+import os
+from contextlib import ExitStack
+
+from vit_tf.checkpoints.files.archives import open_archive
+from vit_tf.names import unknown_name
+
+CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+# All that is read of a folder, and so all that is downloaded.
+FILES = (CONFIG, PROCESSOR, INDEX, "model*.safetensors")
+LONGEST = 32_000_000  # bytes of a JSON file
+
+
+def open_folder(path):
+    """The `Folder` of a path, its weights open as one archive.
+
+    Raises:
+        ValueError: for a folder without `config.json` and weights, a damaged file, or parts that
+            are not those of the index.
+    """
+    config = read_json(os.path.join(path, CONFIG))
+    there = os.path.join(path, PROCESSOR)
+    processor = read_json(there) if os.path.exists(there) else None
+    with ExitStack() as stack:
+        archives = [stack.enter_context(open_archive(part)) for part in _parts(path)]
+        folder = Folder(path, config, processor, archives, stack)
+        if os.path.basename(archives[0].path) != WEIGHTS:
+            _check_parts(folder, archives)
+        folder.stack = stack.pop_all()
+    return folder
+
+
+class Folder:
+    """The named tensors of an open folder, as an `Archive` has them; a context manager.
+
+    Attributes:
+        path: the folder.
+        config, processor: dicts of its JSON files; the latter None where there is none.
+        tensors: dict from name to `TensorInfo`.
+    """
+
+    def __init__(self, path, config, processor, archives, stack):
+        self.path, self.config, self.processor = path, config, processor
+        self.tensors = {name: info for one in archives for name, info in one.tensors.items()}
+        self.archives = {name: one for one in archives for name in one.tensors}
+        self.stack = stack
+
+    def read(self, name):
+        """One tensor as an ndarray, as `Archive.read` returns it."""
+        if name not in self.archives:
+            raise unknown_name("tensor", name, self.archives)
+        return self.archives[name].read(name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stack.close()
+
+
+def read_json(path):
+    """The dict of a JSON file.
+
+    Raises:
+        ValueError: for a file that is missing, too long, damaged or of something else.
+    """
+    try:
+        with open(path, "rb") as file:
+            text = file.read(LONGEST + 1)
+        if len(text) > LONGEST:
+            raise ValueError(f"more than {LONGEST} bytes")
+        fields = json.loads(text.decode("utf-8"))
+        if not isinstance(fields, dict):
+            raise ValueError(f"a {type(fields).__name__}")
+    except (OSError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(
+            f"Expected {path!r} to be a JSON object. Received: {reason} ({type(error).__name__})"
+        ) from error
+    return fields
+
+
+def _parts(path):
+    """Paths of the files of weights: one, or those of the index."""
+    if os.path.isfile(os.path.join(path, WEIGHTS)):
+        return [os.path.join(path, WEIGHTS)]
+    index = os.path.join(path, INDEX)
+    if not os.path.isfile(index):
+        raise ValueError(
+            f"Expected {path!r} to hold {WEIGHTS}, or {INDEX} and its parts. "
+            f"Received: {', '.join(sorted(os.listdir(path))[:8]) or 'an empty folder'}"
+        )
+    names = read_json(index).get("weight_map")
+    flat = isinstance(names, dict) and all(
+        isinstance(name, str) and name == os.path.basename(name) for name in names.values()
+    )
+    if not flat or not names:
+        raise ValueError(
+            f"Expected {index!r} to have a weight_map from tensors to files of its folder. "
+            f"Received: {str(names)[:200]}"
+        )
+    return [os.path.join(path, name) for name in sorted(set(names.values()))]
+
+
+def _check_parts(folder, archives):
+    """Each tensor lies in the part that the index tells, and nowhere else."""
+    told = read_json(os.path.join(folder.path, INDEX))["weight_map"]
+    found = [(name, os.path.basename(one.path)) for one in archives for name in one.tensors]
+    wrong = sorted(set(told.items()).symmetric_difference(found))
+    if wrong or len(found) != len(told):
+        shown = ", ".join(f"{name!r} of {part}" for name, part in wrong[:8])
+        raise ValueError(
+            f"Expected the parts in {folder.path!r} to hold the tensors that {INDEX} tells. "
+            f"Received: {shown or 'a tensor twice'}"
+        )
