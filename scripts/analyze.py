@@ -58,8 +58,7 @@ def parse(arguments=None):
     image_values.add_values(add)
     reporting.add_figures(parser)
     option_groups.add_source(parser.group("data"))
-    split = "test, validation, train or all (default: test, of images without labels all)"
-    parser.group("data")("--split", metavar="NAME", help=split)
+    option_groups.add_split(parser.group("data"), None, "test, of images without labels all")
     reporting.add_sampling(parser)
     reporting.add_run(parser, "analysis_DATA")
     options = parser.parse_args(arguments)

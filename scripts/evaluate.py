@@ -43,9 +43,10 @@ def parse(arguments=None):
     add("--allow-other-classes", action="store_true", help="evaluate where the classes differ")
     add = parser.group("data")
     option_groups.add_source(add)
-    add("--split", metavar="NAME", default="test", help="test, validation, train or all")
+    option_groups.add_split(add)
     add("--image-size", type=int, help="side of the images, in pixels (default: the model's)")
-    add("--take", type=int, help="use only so many images of the split (default: all)")
+    option_groups.add_take_test(add)
+    option_groups.add_alias(add, "--take", "take_test", type=int)
     add("--batch-size", type=int, default=128, help="images at a time")
     few = parser.group("few-shot")
     few("--shots", metavar="N,N", help="images of each class, such as 1,5,10,25 (default: none)")
@@ -170,7 +171,7 @@ def evaluate(options):
     arguments = load_arguments(options, preprocessing)
     known = common.describe_labelled(options)
     (test,) = vit_tf.data.load(
-        options.data, splits=(options.split,), take=options.take, **arguments
+        options.data, splits=(options.split,), take=options.take_test, **arguments
     )
     top, warnings = {}, []
     if not options.no_head:

@@ -71,7 +71,9 @@ def _add_recipe(add):
     add("--mixup", type=float, help=mixup)
     flip = {"action": argparse.BooleanOptionalAction, "default": None}
     add("--flip", help="mirror half of the images (default: for hyperrule)", **flip)
-    add("--validations", type=int, help="how often to validate and save (default: 10)")
+    often = "how often to validate and save (default: 10)"
+    add("--num-validations", dest="validations", type=int, help=often)
+    option_groups.add_alias(add, "--validations", "validations", type=int)
 
 
 def make_recipe(options, model):

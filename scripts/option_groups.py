@@ -91,6 +91,22 @@ def add_source(add):
     add("--classes", metavar="FILE", help="text file that lists the classes to use, one to a line")
 
 
+def add_split(add, default="test", otherwise=None):
+    """Adds the option that tells which images are measured, with a default that words may tell."""
+    told = f" (default: {otherwise})" if otherwise else ""
+    add("--split", metavar="NAME", default=default, help=f"test, validation, train or all{told}")
+
+
+def add_take(add, default="all"):
+    """Adds the option that tells how many images are trained on."""
+    add("--take", type=int, help=f"train on only so many images (default: {default})")
+
+
+def add_take_test(add, default="all"):
+    """Adds the option that tells how many images are measured."""
+    add("--take-test", type=int, help=f"measure only so many images (default: {default})")
+
+
 def add_data_dir(add, otherwise="TFDS' own"):
     """Adds the option that tells where TFDS keeps its data."""
     text = "where TFDS keeps its data, such as ~/tensorflow_datasets"
@@ -147,7 +163,7 @@ def add_training(parser, image_size):
     data, run = parser.group("data"), parser.group("run")
     add_source(data)
     data("--image-size", type=int, **image_size)
-    data("--take", type=int, help="use only so many training examples (default: all)")
+    add_take(data)
     data("--validation", type=float, default=0.1, help="share held out to validate")
     text = "another part of each training image in each epoch, of at least this share of its area"
     data("--random-resized-crop", type=float, metavar="LEAST", help=f"{text}, such as 0.08")

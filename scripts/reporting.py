@@ -46,7 +46,7 @@ def add_figures(parser):
 def add_sampling(parser):
     """Adds the options of the images that are measured."""
     add = parser.group("data")
-    add("--take-test", type=int, help="test images (default: all, of large data 2,000)")
+    option_groups.add_take_test(add, "all, of large data 2,000")
     add("--shots", type=int, default=10, help="images of each class, for probes")
     annotations.add_annotations(parser.group("annotated images"))
 

@@ -55,7 +55,7 @@ def parse(arguments=None):
     add = parser.group("data")
     option_groups.add_source(add)
     add("--image-size", type=int, default=32, help="side of the images, in pixels: a multiple of 8")
-    add("--take", type=int, help="training images (default: all, of large data 24,000)")
+    option_groups.add_take(add, "all, of large data 24,000")
     reporting.add_sampling(parser)
     add = parser.group("training")
     add("--epochs", type=int, help="of the ViTs (default: 12 for digits, 9 for others)")

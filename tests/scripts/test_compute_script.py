@@ -28,7 +28,7 @@ def runs(tmp_path_factory):
     line = f"{TINY} {DATA} --epochs 2 --out {root / 'vit'}"
     assert train_script.main(line.split()) == 0
     # 8 steps of 64, 64, 22, 64, 64, 22, 64 and 64 images.
-    line = f"{root / 'vit/model.keras'} {DATA} --steps 8 --validations 2 --out {root / 'tuned'}"
+    line = f"{root / 'vit/model.keras'} {DATA} --steps 8 --num-validations 2 --out {root / 'tuned'}"
     assert finetune.main(line.split()) == 0
 
     shutil.copytree(root / "vit", root / "stopped")

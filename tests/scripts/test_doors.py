@@ -141,12 +141,36 @@ def test_examples_of_the_help_can_be_parsed(parsers, tmp_path, monkeypatch):
 
 
 def test_older_names_are_read_and_not_shown(parsers):
-    line = ["m.keras", "--few-shot", "1,5", "--seeds", "2", "--tap", "norm"]
+    line = ["m.keras", "--few-shot", "1,5", "--seeds", "2", "--tap", "norm", "--take", "7"]
     options = evaluate.parse(line)
     assert (options.shots, options.draws, list(options.taps)) == ("1,5", 2, ["norm"])
-    assert evaluate.parse(["m.keras"]).taps == ("pooled",)
-    text = parsers["evaluate"].format_help()
-    assert "--few-shot" not in text and "--seeds" not in text and not re.search(r"--tap\b", text)
+    assert options.take_test == 7 == evaluate.parse(["m.keras", "--take-test", "7"]).take_test
+    plain = evaluate.parse(["m.keras"])
+    assert plain.taps == ("pooled",) and plain.take_test is None
+    finetune = import_module("vit_tf.scripts.finetune")
+    for flag in "--validations", "--num-validations":
+        assert finetune.parse(["m.keras", "--out", "run", flag, "5"]).validations == 5
+    older = {
+        "evaluate": ("--few-shot", "--seeds", "--tap", "--take"),
+        "finetune": ("--validations",),
+    }
+    for name, flags in older.items():
+        words = re.findall(r"--[a-z0-9-]+", parsers[name].format_help())
+        assert not set(flags) & set(words)
+
+
+def test_what_is_trained_on_and_what_is_measured_have_one_name_each(parsers):
+    flags = {
+        name: {flag for _, action in shown(parser) for flag in action.option_strings}
+        for name, parser in parsers.items()
+    }
+    takes = {name: {flag for flag in found if "--take" in flag} for name, found in flags.items()}
+    trained, measured = {"--take"}, {"--take-test", "--take-objects"}
+    assert takes["train"] == takes["finetune"] == takes["pretrain"] == trained
+    assert takes["evaluate"] == {"--take-test"} and takes["analyze"] == measured
+    assert takes["study"] == trained | measured
+    valid = {flag for found in flags.values() for flag in found if "--valid" in flag}
+    assert valid == {"--validation"}
 
 
 def test_a_prefix_needs_a_patch_size(tmp_path):

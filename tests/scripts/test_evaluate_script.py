@@ -78,7 +78,7 @@ def test_foreign_models_and_a_fixed_strength(tmp_path, capsys):
     ]
     keras.Sequential([keras.Input((12, 12, 3)), *layers]).save(tmp_path / "other.keras")
     line = f"{tmp_path / 'other.keras'} --shots 1,10 --taps flat --l2 64 --draws 1 --no-head"
-    assert evaluate.main(f"{line} --take 100 --out {tmp_path / 'r.json'}".split()) == 0
+    assert evaluate.main(f"{line} --take-test 100 --out {tmp_path / 'r.json'}".split()) == 0
     result = json.loads((tmp_path / "r.json").read_text())
     assert result["top"] == {} and [row["l2"] for row in result["few_shot"]] == [64, 64]
     assert result["few_shot"][1]["accuracy"] > 0.5
@@ -116,7 +116,7 @@ def test_a_model_fine_tuned_on_one_folder_is_not_evaluated_on_another(model, tmp
                     tmp_path / name / split / one / f"{number}.png", rng.integers(0, 256, (8, 8, 3))
                 )
     tuning = ["--data", str(tmp_path / "a"), "--out", str(tmp_path / "run"), "--steps", "2"]
-    tuning += ["--validations", "1", "--validation", "0.2", "--batch-size", "4"]
+    tuning += ["--num-validations", "1", "--validation", "0.2", "--batch-size", "4"]
     assert finetune.main([model[1], *tuning]) == 0
     tuned = str(tmp_path / "run" / "model.keras")
     assert vit_tf.load_model(tuned).class_names == ("ape", "bee")
@@ -216,7 +216,7 @@ def test_a_model_that_rescales_gets_the_pixels_it_expects(tmp_path, capsys):
     ],
 )
 def test_mistakes_are_one_line(model, capsys, options, message):
-    assert evaluate.main([model[1], "--take", "40", *options.split()]) == 2
+    assert evaluate.main([model[1], "--take-test", "40", *options.split()]) == 2
     output = capsys.readouterr()
     assert output.err.startswith("error: ") and message in output.err
     assert output.err.count("\n") == 1 and output.out == ""

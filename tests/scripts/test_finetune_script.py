@@ -14,7 +14,7 @@ from vit_tf.scripts import common, finetune
 
 TINY = {"num_layers": 1, "num_heads": 1, "hidden_dim": 8, "mlp_dim": 8}
 SPECIAL = vit_tf.Preprocessing((8, 8), (0.4, 0.5, 0.6), (0.3, 0.2, 0.1), "bicubic")
-QUICK = "--steps 4 --validations 2 --batch-size 100 --learning-rate 0.02 --take 300"
+QUICK = "--steps 4 --num-validations 2 --batch-size 100 --learning-rate 0.02 --take 300"
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +57,8 @@ def test_killed_run_goes_on_and_writes_the_model(start, tmp_path, monkeypatch, c
 @pytest.mark.slow
 def test_it_starts_from_the_weights_at_chance(start, tmp_path):
     """With a rate of nearly zero the model stays what it was, with a head of zeros."""
-    line = (
-        f"{start} --image-size 12 --steps 1 --validations 1 --learning-rate 1e-30 --warmup-steps 0"
-    )
+    line = f"{start} --image-size 12 --steps 1 --num-validations 1 --warmup-steps 0"
+    line += " --learning-rate 1e-30"
     assert finetune.main(f"{line} --take 100 --positions bicubic --out {tmp_path}".split()) == 0
     row = read_log(tmp_path)[0]
     assert float(row["loss"]) == pytest.approx(np.log(10), abs=1e-5)
@@ -91,7 +90,7 @@ def test_recipe_follows_the_family_and_the_options():
 def test_crops_are_cut_from_larger_training_images(tmp_path):
     bit = vit_tf.BiT((8, 8, 3), (1,), 0.5, 5)
     bit.save(tmp_path / "bit.keras")
-    line = f"{tmp_path / 'bit.keras'} --image-size 16 --steps 2 --validations 1 --take 60"
+    line = f"{tmp_path / 'bit.keras'} --image-size 16 --steps 2 --num-validations 1 --take 60"
     assert finetune.main(f"{line} --out {tmp_path / 'run'}".split()) == 0
     assert load_model(tmp_path / "run" / "model.keras").image_shape[0] == 16
     options = finetune.parse(f"{line} --out x".split())

@@ -65,7 +65,7 @@ def test_commonest_colour_is_that_of_the_training_data(whole):
 
 @pytest.mark.slow
 def test_fine_tuning_starts_from_it(whole, tmp_path):
-    line = f"{whole / 'model.keras'} --steps 1 --validations 1 --learning-rate 1e-30 --take 100"
+    line = f"{whole / 'model.keras'} --steps 1 --num-validations 1 --learning-rate 1e-30 --take 100"
     assert finetune.main(f"{line} --warmup-steps 0 --out {tmp_path}".split()) == 0
     found, expected = (weights_of(load_model(out / "model.keras")) for out in (tmp_path, whole))
     for path, value in expected.items():
