@@ -13,7 +13,6 @@ from pathlib import Path
 # Here and in every script what needs TensorFlow is imported where it is used, so that it is parsed
 # first: mistakes and --help are answered at once.
 import vit_tf
-from vit_tf.data.source import require_labels
 from vit_tf.scripts.own_modules import import_libraries, import_modules
 
 
@@ -125,6 +124,8 @@ def describe_data(options):
 
 def describe_labelled(options):
     """The `Description` of the data set that the options tell, which must have labels."""
+    from vit_tf.data.source import require_labels
+
     described = describe_data(options)
     require_labels(described, f"--data {options.data}, images without labels")
     return described

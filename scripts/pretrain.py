@@ -89,7 +89,7 @@ def run(options):
         splits = train, validation, test
         history, scores = common.fit_and_score(model, recipe, splits, options, description)
     # The commonest colour of so many batches is hardly another one than that of all.
-    commonest = majority_accuracy(train.take(COUNTED), test, model.num_classes)
+    commonest = majority_accuracy(train, test, model.num_classes, COUNTED)
     more = {"commonest_colour_accuracy": commonest}
     common.write_result(model.vit, recipe, history, scores, options, more)
     common.say(

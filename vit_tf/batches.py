@@ -1,15 +1,21 @@
-"""Data sets of batches that can be made anew: without their first ones, or of full ones only."""
+"""Data sets of batches that can be made anew: without their first, of full ones, of a part each."""
 
+import dataclasses
+import functools
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import tensorflow as tf
 
-_REMAKE, _EXAMPLES, _CHANGE = "_vit_tf_remake", "_vit_tf_examples", "_vit_tf_change"
+from vit_tf.shares import Share
+
+_REMAKE, _EXAMPLES, _SIZE = "_vit_tf_remake", "_vit_tf_examples", "_vit_tf_size"
+_SHARABLE, _PART, _CHANGE = "_vit_tf_sharable", "_vit_tf_part", "_vit_tf_change"
+# What is true of a data set that is made of another for which it is.
+_INHERITED = (_EXAMPLES, _SIZE, _SHARABLE, _PART)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Change:
     """A random change of single images.
 
@@ -38,9 +44,14 @@ def changeable(make):
     return made
 
 
+def changer(dataset):
+    """The function of a `Change` that a data set of `changeable` is made by, or None."""
+    return getattr(dataset, _CHANGE, None)
+
+
 def change_each(dataset, change):
     """Batches of `changeable` with their images changed one by one, or None for other batches."""
-    make = getattr(dataset, _CHANGE, None)
+    make = changer(dataset)
     return make(change) if make else None
 
 
@@ -62,26 +73,30 @@ def one_by_one(function, batch, spec):
     )
 
 
-def seeds_of_batches(seed):
-    """Endless seeds of shape (2,), others in each epoch, the same for the same seed."""
-    numbers = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=True)
-    return numbers.batch(2, drop_remainder=True)
+@dataclasses.dataclass(frozen=True)
+class _Remaking:
+    """How data are made anew: without `skip` batches, of full ones only, the part of a `Share`."""
+
+    skip: int = 0
+    full: bool = False
+    share: Share | None = None
 
 
 def remakable(make, *sources):
-    """`make(*sources)`, which `skip_batches` and `full_batches` change where it comes from.
+    """`make(*sources)`, which other functions here change where it comes from.
 
     Args:
         make: function of data sets that returns one with an element for each of theirs.
         sources: what `make` is called with.
     """
 
-    def remake(skip, full):
-        return make(*(_remade(source, skip, full) for source in sources))
+    def remake(change):
+        return make(*(_remade(source, change) for source in sources))
 
     made = _marked(make(*sources), remake)
-    if hasattr(sources[0], _EXAMPLES):
-        setattr(made, _EXAMPLES, getattr(sources[0], _EXAMPLES))
+    for fact in _INHERITED:
+        if hasattr(sources[0], fact):
+            setattr(made, fact, getattr(sources[0], fact))
     return made
 
 
@@ -95,17 +110,93 @@ def remakable_batches(make, examples, size):
         size: examples per batch.
     """
 
-    def remake(skip, full):
-        return make(_remade(examples, size * skip), full)
+    def remake(change):
+        return make(_remade(examples, _Remaking(size * change.skip)), change.full)
 
     made = _marked(make(examples, False), remake)
     setattr(made, _EXAMPLES, int(examples.cardinality()))
+    setattr(made, _SIZE, size)
     return made
+
+
+def sharable(dataset, make):
+    """A data set of `remakable` of which each of several workers can make its own part alone.
+
+    Args:
+        dataset: the data set of all examples, which is marked.
+        make: function of a `Share` that returns the data set of that part of each of the batches.
+    """
+    remake_whole, make_part = getattr(dataset, _REMAKE), functools.cache(make)
+
+    def remake(change):
+        if change.share is None:
+            return remake_whole(change)
+        return _remade(make_part(change.share), dataclasses.replace(change, share=None))
+
+    setattr(dataset, _SHARABLE, True)
+    return _marked(dataset, remake)
+
+
+def is_sharable(dataset):
+    """Whether each of several workers can make its own part of a data set alone."""
+    return getattr(dataset, _SHARABLE, False) and not is_part(dataset)
+
+
+def own_part(dataset, share):
+    """The part of a data set of `sharable`, or made of one, that a `Share` tells."""
+    remake = getattr(dataset, _REMAKE)
+    own = remake(_Remaking(share=share))
+    if not hasattr(own, _REMAKE):
+        _marked(own, lambda change: remake(dataclasses.replace(change, share=share)))
+    return mark_part(own)
+
+
+def mark_part(dataset):
+    """Marks a data set as a part, which workers are not to share out again; returns it."""
+    setattr(dataset, _PART, True)
+    return dataset
+
+
+def is_part(dataset):
+    """Whether a data set is marked as a part."""
+    return getattr(dataset, _PART, False)
+
+
+def seeds_of_batches(seed, fixed=False):
+    """Endless seeds of shape (2,), the same for the same seed, others on each of several workers.
+
+    Args:
+        seed: int.
+        fixed: whether every pass draws the same ones.
+    """
+    numbers = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=not fixed)
+    seeds = numbers.batch(2, drop_remainder=True)
+
+    def remake(change):
+        rest = seeds.skip(change.skip) if change.skip else seeds
+        if change.share is None:
+            return rest
+        worker = change.share.worker
+        return rest.map(lambda pair: tf.random.experimental.stateless_fold_in(pair, worker))
+
+    return _marked(seeds, remake)
+
+
+def empty_batch(dataset):
+    """A data set of one batch of no examples, like those of another."""
+    specs = dataset.element_spec
+    nothing = tf.nest.map_structure(lambda x: tf.zeros((0, *x.shape[1:]), x.dtype), specs)
+    return tf.data.Dataset.from_tensors(nothing)
 
 
 def num_examples(dataset):
     """Number of examples of a data set that `vit_tf.data.load` returned, without reading it."""
     return getattr(dataset, _EXAMPLES)
+
+
+def batch_size(dataset):
+    """Examples of a full batch of a data set that `vit_tf.data.load` returned."""
+    return getattr(dataset, _SIZE)
 
 
 def skip_batches(dataset, count):
@@ -115,7 +206,7 @@ def skip_batches(dataset, count):
     element, such as decoding it, is not done to them. The passes over this data set and over the
     whole one are counted together where shuffles and random draws change with every pass.
     """
-    return _remade(dataset, count)
+    return _remade(dataset, _Remaking(count))
 
 
 def full_batches(dataset):
@@ -125,7 +216,7 @@ def full_batches(dataset):
         ValueError: for data that do not fill a batch, or of another origin than `vit_tf.data` that
             do not tell the size of their batches.
     """
-    full = _remade(dataset, 0, True)
+    full = _remade(dataset, _Remaking(full=True))
     if full.cardinality() == 0:
         raise ValueError(
             "Expected at least one full batch, since a TPU leaves out smaller ones. Received: "
@@ -139,15 +230,15 @@ def _marked(dataset, remake):
     return dataset
 
 
-def _remade(dataset, skip, full=False):
-    if not skip and not full:
+def _remade(dataset, change):
+    if change == _Remaking():
         return dataset
     if remake := getattr(dataset, _REMAKE, None):
-        return remake(skip, full)
+        return remake(change)
     shapes = [spec.shape for spec in tf.nest.flatten(dataset.element_spec)]
-    if full and not all(shape.rank and shape[0] for shape in shapes):
+    if change.full and not all(shape.rank and shape[0] for shape in shapes):
         raise ValueError(
             "Expected batches of a static size, which a TPU needs: make them with "
             f"`batch(..., drop_remainder=True)`. Received: batches of shapes {shapes}"
         )
-    return dataset.skip(skip) if skip else dataset
+    return dataset.skip(change.skip) if change.skip else dataset

@@ -1,7 +1,7 @@
 """What one of several workers does in `test_multiworker.py`, and what it compares with.
 
 `python multiworker_worker.py FOLDER PLACE HOST:PORT,HOST:PORT` writes `PLACE.npz` to the folder and
-then trains until it is stopped.
+then trains until it is stopped. With `shared` behind it, it does but what `train_shared` does.
 """
 
 import contextlib
@@ -9,13 +9,16 @@ import os
 import signal
 import sys
 import traceback
+import zlib
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
+from counted_digits import count_decoding
 from keras.src.backend.tensorflow import trainer
 
 import vit_tf
@@ -24,6 +27,7 @@ from vit_tf.analysis.engine import stream
 from vit_tf.distribute import cluster
 from vit_tf.distribute.strategies import strategy
 from vit_tf.training import checkpointing
+from vit_tf.training.evaluation import majority_accuracy, top_k_accuracy
 
 RECIPE = vit_tf.Recipe(epochs=4, learning_rate=0.02, warmup_epochs=1, ema=0.8, clip_norm=0.5)
 
@@ -123,6 +127,48 @@ def measure(count):
     return [*totals, field.values, rows["x"]]
 
 
+class StopInEpoch(keras.callbacks.Callback):
+    """Ends a training after the second step of its second epoch."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if int(np.asarray(self.model.optimizer.iterations)) == 5:
+            raise Stop
+
+
+def train_shared(folder):
+    """Train on data that workers share out before they are decoded; what was found and decoded.
+
+    Last batches of 1, 3 and 5 examples; a run that is stopped within an epoch and goes on.
+    """
+
+    def load_and_train(name, *callbacks):
+        keras.utils.set_random_seed(4)
+        take = {"train": 33, "validation": 19, "test": 21}
+        splits = vit_tf.data.load(
+            "digits", image_size=8, batch_size=16, splits=tuple(take), take=take, seed=6
+        )
+        model = vit_tf.ViT((8, 8, 3), 4, 1, 2, 8, 16, 10)
+        recipe = vit_tf.Recipe(epochs=2, learning_rate=0.01, ema=0.8)
+        settings = {"callbacks": callbacks, "save_every": 1, "verbose": 0}
+        history = vit_tf.train(model, recipe, *splits[:2], folder / name, **settings)
+        return model, history, splits
+
+    with pytest.MonkeyPatch.context() as patch:
+        decoded = count_decoding(patch)
+        model, history, (train, validation, test) = load_and_train("whole")
+        scores = model.evaluate(test, verbose=0)
+        top = list(top_k_accuracy(model, test).values())
+        seen = [zlib.crc32(image) for image in decoded]
+        predicted = model.predict(test, verbose=0)
+        commonest = majority_accuracy(train, validation, 10, 2)
+        with contextlib.suppress(Stop):
+            load_and_train("stopped", StopInEpoch())
+        resumed, *_ = load_and_train("stopped")
+    history.pop("loss")  # that of a batch whose parts are unlike is weighted
+    found = [*model.get_weights(), *history.values(), scores, top, predicted, commonest]
+    return [*found, *resumed.get_weights()], seen
+
+
 def everything(folder):
     """All that must be the same however many workers there are: dict of arrays."""
     with contextlib.suppress(Stop):
@@ -135,7 +181,18 @@ def everything(folder):
         "measured": measure(5),
         "measured one batch": measure(1),
     }
+    return numbered(parts) | shared(folder)
+
+
+def numbered(parts):
+    """dict of arrays from one of lists."""
     return {f"{name} {i}": np.asarray(x) for name, xs in parts.items() for i, x in enumerate(xs)}
+
+
+def shared(folder):
+    """What `train_shared` found: dict of arrays."""
+    found, decoded = train_shared(folder)
+    return numbered({"shared": found}) | {"decoded": np.array(decoded)}
 
 
 def stock_keras_works():
@@ -166,8 +223,11 @@ def refused(call):
         return str(error)
 
 
-def main(folder, place, addresses):
+def main(folder, place, addresses, only=None):
     with strategy("multiworker", addresses, int(place)).scope():
+        if only == "shared":
+            np.savez(folder / f"{place}.npz", **shared(folder))
+            return
         found = everything(folder)
         found["refused"] = refused(lambda: fit_any(functional, steps_per_execution=2))
         found |= {f"stock {name}": works for name, works in stock_keras_works().items()}

@@ -35,7 +35,8 @@ def augment(
 
     Every random number is a function of the seed, the epoch (the number of the iterator) and the
     place of the batch and of the image in it, so that equal seeds give equal results and each epoch
-    its own. TensorFlow's global seed counts too, as for `tf.data.Dataset.shuffle`.
+    its own. TensorFlow's global seed counts too, as for `tf.data.Dataset.shuffle`, and of several
+    workers, which each augment their own part of a batch, the number of the worker.
 
     Args:
         dataset: batched `tf.data.Dataset` of (images, labels), as `load` returns it.

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from vit_tf.batches import remakable
+from vit_tf.batches import remakable, seeds_of_batches
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.tokens import as_grid
 
@@ -19,7 +19,8 @@ def mask_patches(dataset, grid, *, preprocessing=None, seed=0, fixed=False):
     bits per channel, `colours`.
 
     Every draw is a function of the seed, of the epoch (the number of the iterator) and of the
-    place of the batch and of the image in it; TensorFlow's global seed counts too. Augment before.
+    place of the batch and of the image in it; TensorFlow's global seed counts too, and the number
+    of the worker where there are several. Augment before.
 
     Args:
         dataset: batched `tf.data.Dataset` of (images, labels); the labels are left out.
@@ -46,7 +47,6 @@ def mask_patches(dataset, grid, *, preprocessing=None, seed=0, fixed=False):
             f"Received: images of shape {tuple(shape)}"
         )
     preprocessing = preprocessing or Preprocessing.of(tuple(shape[1:]))
-    draws = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=not fixed)
 
     def corrupt(batch, draw):
         images = batch[0]
@@ -58,7 +58,7 @@ def mask_patches(dataset, grid, *, preprocessing=None, seed=0, fixed=False):
         seeded = tf.data.Dataset.zip(dataset, draws)
         return seeded.map(corrupt, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
-    return remakable(make, dataset, draws.batch(2, drop_remainder=True))
+    return remakable(make, dataset, seeds_of_batches(seed, fixed))
 
 
 def draw_corruption(count, num_patches, seed):

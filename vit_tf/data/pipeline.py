@@ -3,11 +3,12 @@
 import numbers
 import os
 
+from vit_tf.batches import mark_part
 from vit_tf.data.digits import open_digits
 from vit_tf.data.folder import open_folder
 from vit_tf.data.image_lists import select_classes
 from vit_tf.data.images.framing import AREA
-from vit_tf.data.reading import read_batches
+from vit_tf.data.reading import read_sharable
 from vit_tf.data.shapes import open_shapes
 from vit_tf.data.source import (
     SPLITS,
@@ -112,7 +113,7 @@ def load(
     _check_full_batch(chosen, batch_size, drop_remainder)
     drawn = {"train": {"seed": seed, "area": area}}
     loaded = tuple(
-        read_batches(
+        read_sharable(
             source,
             *where,
             size,
@@ -125,6 +126,8 @@ def load(
     )
     for dataset in loaded:
         dataset.class_names = source.class_names
+        if share is not None:
+            mark_part(dataset)
     return loaded
 
 

@@ -11,11 +11,15 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.batches import (
+    change_each,
     changeable,
+    changer,
+    empty_batch,
     one_by_one,
     remakable,
     remakable_batches,
     seeds_of_batches,
+    sharable,
 )
 from vit_tf.data.images.decoding import cut
 from vit_tf.data.images.framing import Framing
@@ -37,6 +41,8 @@ def read_batches(
     drop_remainder=False,
     preprocessing=None,
     area=None,
+    share=None,
+    keep=True,
 ):
     """Batches of (images, labels) of some examples of a split, as `load` returns them.
 
@@ -54,18 +60,24 @@ def read_batches(
         drop_remainder: whether to leave out a last batch that is not full.
         preprocessing: the `Preprocessing` that they are for; None means values in [-1, 1].
         area: of random crops, as for `load`; None for none.
+        share: `batches.Share`, the part of each batch that is decoded; None for all of it. A last
+            batch of which that is nothing is left out.
+        keep: whether what is small enough is kept in memory; not of a share.
     """
     own = source.image_size(split, indices) if size is None else None
     framing = Framing(tuple(size or own), preprocessing or Preprocessing(None), area)
     items = _items(source, split, indices, seed)
-    examples, prepare, singly = _plan(source, items, len(indices), own, framing, seed)
+    most = CACHE_BYTES if keep else -1
+    examples, prepare, singly = _plan(source, items, len(indices), own, framing, seed, most)
+    if share and not share.size(len(indices) % batch_size):
+        examples = examples.take(len(indices) // batch_size * batch_size)
+
+    def gather(items, full):
+        batches = items.batch(batch_size, drop_remainder=drop_remainder or full)
+        return batches.map(share.part) if share else batches
 
     # Items that a resumed run skips are not decoded: their order is that of the shuffle.
-    batches = remakable_batches(
-        lambda items, full: items.batch(batch_size, drop_remainder=drop_remainder or full),
-        examples,
-        batch_size,
-    )
+    batches = remakable_batches(gather, examples, batch_size)
 
     def build(change):
         random = [(framing.draw, seeds_of_batches(seed))] if area else []
@@ -87,6 +99,48 @@ def read_batches(
     return changeable(build) if singly else build(None)
 
 
+def read_sharable(source, split, indices, size, batch_size, *, seed=None, **settings):
+    """Batches as of `read_batches`, of which each of several workers can make its part alone.
+
+    The parts are cut out of each batch before it is decoded, so that together they are the batches
+    of one process, in its order. Only where TFDS shuffles files, a worker reads and shuffles a run
+    of neighbours of its own, which lie in few of them. All workers have the same number of batches,
+    of which the last may be empty.
+
+    Args:
+        source, split, indices, size, batch_size, seed, settings: as for `read_batches`.
+    """
+    rest = 0 if settings.get("drop_remainder") else len(indices) % batch_size
+    used = indices[: len(indices) // batch_size * batch_size + rest]
+
+    def read(indices, batch_size, **how):
+        return read_batches(source, split, indices, size, batch_size, seed=seed, **settings, **how)
+
+    def part_of(share, change):
+        share.check(batch_size)
+        if len(used) < batch_size and not share.size(rest):
+            return empty_batch(whole)
+        if seed is not None and source.read_shuffled is None:
+            # It is another part in each epoch: none of it is kept.
+            part = read(indices, batch_size, share=share, keep=False)
+        else:
+            own = (share.of_batches if seed is None else share.run)(used, batch_size)
+            part = read(own, share.size(batch_size), keep=change is None)
+        part = change_each(part, change) if change else part
+        if not rest or share.size(rest):
+            return part
+        return remakable(lambda part: part.concatenate(empty_batch(part)), part)
+
+    whole = read(indices, batch_size)
+    change_whole = changer(whole)
+
+    def build(change):
+        made = change_whole(change) if change else whole
+        return sharable(made, lambda share: part_of(share, change))
+
+    return changeable(build) if change_whole else build(None)
+
+
 def _items(source, split, indices, seed):
     """The items of a split, from several files at once where they are to be shuffled anyhow."""
     whole = len(indices) == indices[-1] + 1 - indices[0]
@@ -95,8 +149,8 @@ def _items(source, split, indices, seed):
     return source.read_shuffled(split, indices, seed)
 
 
-def _plan(source, items, count, own, framing, seed):
-    """What is kept in memory, if any, and what is left to do with a batch of it.
+def _plan(source, items, count, own, framing, seed, most):
+    """What is kept in memory, at `most` so many bytes, and what is left to do with a batch of it.
 
     Returns:
         Tuple of the shuffled examples, to be batched; of a function of a batch of them, of what was
@@ -107,19 +161,19 @@ def _plan(source, items, count, own, framing, seed):
     resized = np.prod((*framing.size, 3)) * tf.float32.size
     cost = np.prod(shape) * dtype.size if shape else np.inf
     # Larger images than those asked for are kept only where they are cropped anew in each epoch.
-    as_they_are = framing.area or cost <= resized or count * resized > CACHE_BYTES
+    as_they_are = framing.area or cost <= resized or count * resized > most
 
     def shuffle(examples, buffer):
         return examples if seed is None else examples.shuffle(buffer, seed=seed)
 
-    if as_they_are and count * cost <= CACHE_BYTES:
+    if as_they_are and count * cost <= most:
 
         def frame(images, labels, problems, drawn, change):
             return _framed(images, drawn, framing, change), labels, problems
 
         kept = _cached(items, _decoder(source, None, shape), count)
         return shuffle(kept, count), frame, bool(framing.area)
-    if not framing.area and count * resized <= CACHE_BYTES:
+    if not framing.area and count * resized <= most:
         return shuffle(_cached(items, _decoder(source, framing), count), count), _take_as_is, False
     decode = _decoder(source, framing, shape if own and not framing.area else None)
     return shuffle(items, min(count, source.shuffle_buffer)), decode, True
@@ -131,7 +185,7 @@ def _take_as_is(images, labels, problems, drawn, change):
 
 def _options():
     options = tf.data.Options()
-    # Workers share one seed, so each can take its part of every batch; files may be too few.
+    # Of data made of these, where workers share one seed; files may be too few.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     return options
 

@@ -10,7 +10,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from vit_tf.batches import is_sharable, own_part
 from vit_tf.distribute import multiworker
+from vit_tf.shares import Share
 
 # Seconds without a sign of life after which a worker is dead, and to wait for all to start.
 HEARTBEAT, START = 20, 600
@@ -65,18 +67,40 @@ def num_workers():
     return len(_strategies[0].cluster_resolver.cluster_spec().job_tasks("worker"))
 
 
+def share_of_worker():
+    """The `Share` of this process; None of one by itself."""
+    if num_workers() == 1:
+        return None
+    replicas = _strategies[0].num_replicas_in_sync // num_workers()
+    return Share(_strategies[0].cluster_resolver.task_id, num_workers(), replicas)
+
+
+def part_of_worker(dataset):
+    """This worker's part of each batch of a data set that workers can make alone, else all of it.
+
+    `fit`, `evaluate` and `predict` of Keras models take the part for what it is.
+    """
+    share = share_of_worker()
+    return own_part(dataset, share) if share and is_sharable(dataset) else dataset
+
+
 def is_chief():
     """Whether this process writes the files: true of the first worker, and of one by itself."""
     return not _strategies or _strategies[0].cluster_resolver.task_id == 0
 
 
+def sum_of_workers(array):
+    """The sum of the arrays of one shape that the workers call this with."""
+    if not _strategies:
+        return np.asarray(array)
+    return np.asarray(_strategies[0].reduce("SUM", tf.constant(array), axis=None))
+
+
 def of_every_worker(number):
     """The whole numbers that the workers call this with, in their order: int64 array."""
-    if not _strategies:
-        return np.array([number], np.int64)
     mine = np.zeros(num_workers(), np.int64)
-    mine[_strategies[0].cluster_resolver.task_id] = number
-    return np.asarray(_strategies[0].reduce("SUM", tf.constant(mine), axis=None))
+    mine[_strategies[0].cluster_resolver.task_id if _strategies else 0] = number
+    return sum_of_workers(mine)
 
 
 def wait_for_workers():

@@ -13,6 +13,9 @@ import functools
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
 
+from vit_tf.batches import is_part, is_sharable, own_part
+from vit_tf.shares import Share
+
 
 def adapt_keras():
     """Make `fit`, `evaluate` and `predict` of every Keras model work on several workers."""
@@ -21,7 +24,7 @@ def adapt_keras():
     trainer.reduce_per_replica = _reducing_scalars(trainer.reduce_per_replica)
     cls = trainer.TensorFlowTrainer
     cls._maybe_symbolic_build = _building_from_specs(cls._maybe_symbolic_build)
-    trainer.TFEpochIterator.__init__ = _sharding_by_data(trainer.TFEpochIterator.__init__)
+    trainer.TFEpochIterator.__init__ = _shared_out(trainer.TFEpochIterator.__init__)
 
 
 def _has_workers(strategy):
@@ -64,8 +67,8 @@ def _of_one(spec):
     return None if isinstance(spec, tf.OptionalSpec) else spec
 
 
-def _sharding_by_data(stock):
-    """`TFEpochIterator` whose workers share out every batch.
+def _shared_out(stock):
+    """`TFEpochIterator` whose workers share out every batch, before it is decoded where they can.
 
     By default TensorFlow shares out files where it can: other batches than those of one process.
     """
@@ -73,11 +76,27 @@ def _sharding_by_data(stock):
     @functools.wraps(stock)
     def __init__(self, distribute_strategy=None, *args, x=None, **kwargs):
         if _has_workers(distribute_strategy) and isinstance(x, tf.data.Dataset):
-            options = tf.data.Options()
-            options.experimental_distribute.auto_shard_policy = (
-                tf.data.experimental.AutoShardPolicy.DATA
-            )
-            x = x.with_options(options)
+            if is_sharable(x) or is_part(x):
+                x = distribute_strategy.distribute_datasets_from_function(_part_maker(x))
+            else:
+                options = tf.data.Options()
+                options.experimental_distribute.auto_shard_policy = (
+                    tf.data.experimental.AutoShardPolicy.DATA
+                )
+                x = x.with_options(options)
         stock(self, distribute_strategy, *args, x=x, **kwargs)
 
     return __init__
+
+
+def _part_maker(dataset):
+    """The function of an `InputContext` that returns a worker's batches, one for each replica."""
+
+    def make(context):
+        workers = context.num_input_pipelines
+        replicas = context.num_replicas_in_sync // workers
+        share = Share(context.input_pipeline_id, workers, replicas)
+        part = dataset if is_part(dataset) else own_part(dataset, share)
+        return part if replicas == 1 else part.flat_map(share.of_replicas)
+
+    return make

@@ -5,6 +5,7 @@ import tensorflow as tf
 from tqdm.auto import tqdm
 
 from vit_tf.backend import require_tensorflow
+from vit_tf.distribute.cluster import part_of_worker, sum_of_workers
 from vit_tf.image_shapes import require_images_of
 
 NAMED = 5  # class names in a message
@@ -13,7 +14,8 @@ NAMED = 5  # class names in a message
 def top_k_accuracy(model, dataset, ks=(1, 5)):
     """Share of examples whose label is among the k classes of the largest scores.
 
-    Of equal scores the class of the lower number comes first, as for `argmax`.
+    Of equal scores the class of the lower number comes first, as for `argmax`. Several workers,
+    which must all call this, each take their part of data of `vit_tf.data`.
 
     Args:
         model: callable from images to logits or probabilities of shape (example, class).
@@ -31,6 +33,7 @@ def top_k_accuracy(model, dataset, ks=(1, 5)):
     require_tensorflow("evaluation")
     if isinstance(dataset, tf.data.Dataset):
         require_images_of(model, dataset.element_spec[0])
+        dataset = part_of_worker(dataset)
     score = tf.function(lambda images: model(images), reduce_retracing=True)
     batches = tqdm(dataset, "Evaluating", delay=2, disable=None, leave=False)
     ranks = [_ranks(score(images), labels) for images, labels in batches]
@@ -38,24 +41,29 @@ def top_k_accuracy(model, dataset, ks=(1, 5)):
         raise ValueError("Expected at least one batch of images. Received none")
     num_classes = ranks[0][1]
     ranks = np.concatenate([rank for rank, _ in ranks])
-    return {k: float((ranks < k).mean()) for k in ks if k == 1 or k < num_classes}
+    ks = [k for k in ks if k == 1 or k < num_classes]
+    *right, count = sum_of_workers(np.array([*((ranks < k).sum() for k in ks), len(ranks)]))
+    return {k: float(of_k / count) for k, of_k in zip(ks, right, strict=True)}
 
 
-def majority_accuracy(train, test, num_classes):
+def majority_accuracy(train, test, num_classes, most=-1):
     """Share of the labels of a test set that are the commonest one of a training set.
 
     It is what a model reaches that always answers the same. Of equally common labels the lower
-    number counts.
+    number counts. Several workers, which must all call this, each take their part.
 
     Args:
         train, test: batched `tf.data.Dataset`s of (anything, int labels of any shape).
         num_classes: labels are below it.
+        most: number of batches of the training set that are counted; -1 for all.
     """
     counts = [np.zeros(num_classes, int) for _ in (train, test)]
-    for count, dataset in zip(counts, (train, test), strict=True):
+    parts = part_of_worker(train).take(most), part_of_worker(test)
+    for count, dataset in zip(counts, parts, strict=True):
         for labels in dataset.map(lambda _, labels: labels).as_numpy_iterator():
             count += np.bincount(labels.ravel(), minlength=num_classes)
-    return float(counts[1][np.argmax(counts[0])] / counts[1].sum())
+    of_train, of_test = sum_of_workers(np.array(counts))
+    return float(of_test[np.argmax(of_train)] / of_test.sum())
 
 
 def match_classes(own, num_classes, names, allow_others=False):
@@ -108,7 +116,7 @@ def _ranks(scores, labels):
             f"Received: shape {scores.shape}, {np.isnan(scores).sum()} of them NaN"
         )
     num_classes = scores.shape[1]
-    if labels.min() < 0 or labels.max() >= num_classes:
+    if labels.size and (labels.min() < 0 or labels.max() >= num_classes):
         raise ValueError(
             f"Expected labels to be in [0, {num_classes}), the classes of the model. "
             f"Received: labels from {labels.min()} to {labels.max()}"

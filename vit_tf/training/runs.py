@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from vit_tf import distribute
 from vit_tf.backend import require_tensorflow
-from vit_tf.batches import full_batches, remakable, skip_batches
-from vit_tf.distribute.cluster import explained_failures, is_chief
+from vit_tf.batches import full_batches, is_part, mark_part, skip_batches
+from vit_tf.distribute.cluster import explained_failures, is_chief, num_workers, part_of_worker
+from vit_tf.distribute.weights import weigh_shares
 from vit_tf.image_shapes import require_images_of
 from vit_tf.models.model import VisionModel
 from vit_tf.training import checkpointing
@@ -87,6 +88,11 @@ def train(
     splits = {"training": train, "validation": validation}
     for split, dataset in splits.items():
         require_images_of(model, dataset.element_spec[0])
+        if is_part(dataset) and num_workers() > 1:
+            raise ValueError(
+                f"Expected the whole of the {split} data, which the workers share out. Received: a "
+                "part of them, by `vit_tf.data.load(..., share=...)`"
+            )
         if distribute.is_tpu(model.distribute_strategy):
             dataset = full_batches(dataset)
         splits[split] = checked_labels(dataset, _num_classes(model), split)
@@ -140,7 +146,7 @@ def _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, ve
         callbacks = [*tensorboard(os.path.join(checkpoint.directory, "tensorboard")), *callbacks]
     batches = recipe.augment(splits["training"], _num_classes(model))
     if (replicas := model.distribute_strategy.num_replicas_in_sync) > 1:
-        batches = _weigh_shares(batches, replicas)
+        batches = part_of_worker(weigh_shares(batches, replicas))
     if progress.step and not model._compile_metrics.built:
         # On one device Keras makes metrics in the first step: too late to go on with them.
         model._symbolic_build(data_batch=batches.element_spec)
@@ -173,32 +179,14 @@ def _between(batches, step, last, num_batches):
         passes = skip_batches(batches, batches_done).concatenate(passes)
     # TensorFlow would read on into a pass that nobody wants. The filter hides the length from
     # Keras, which would count an epoch without steps as a step.
-    return passes.take(last - step).filter(lambda *batch: True)
+    left = passes.take(last - step).filter(lambda *batch: True)
+    return mark_part(left) if is_part(batches) else left
 
 
 def _shown(verbose):
     """Keras' `verbose`: a bar only where it can be redrawn."""
     redrawn = sys.stdout.isatty() or "ipykernel" in sys.modules
     return 2 if verbose == "auto" and not redrawn else verbose
-
-
-def _weigh_shares(batches, replicas):
-    """Batches with weights, so that replicas with unlike shares train as one device does.
-
-    Replica `r` minimises the mean over its `n_r` examples of a batch of `n`, and the means count
-    alike: each example needs the weight `replicas * n_r / n`. TensorFlow gives every replica
-    `ceil(n / replicas)` examples until none is left. The logged loss of such a batch is weighted
-    too, if only by about as much as the shares differ.
-    """
-
-    def weigh(images, labels):
-        count = tf.shape(labels)[0]
-        most = -(-count // replicas)
-        shares = tf.clip_by_value(count - most * tf.range(replicas), 0, most)
-        weights = tf.repeat(shares * replicas / count, shares)
-        return images, labels, tf.ensure_shape(tf.cast(weights, tf.float32), labels.shape[:1])
-
-    return remakable(lambda batches: batches.map(weigh), batches)
 
 
 def _resume(model, configuration, directory):

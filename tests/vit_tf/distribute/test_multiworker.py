@@ -76,7 +76,11 @@ def found(pair, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "part", ["trained", "sequential", "functional", "subclassed", "measured", "measured one batch"]
+    "part",
+    [
+        *("trained", "shared", "sequential", "functional", "subclassed"),
+        *("measured", "measured one batch"),
+    ],
 )
 def test_two_workers_find_what_one_process_finds(found, part):
     both, alone = found
@@ -86,6 +90,17 @@ def test_two_workers_find_what_one_process_finds(found, part):
         for one in both:
             np.testing.assert_allclose(one[key], alone[key], atol=1e-4, rtol=1e-4, err_msg=key)
         np.testing.assert_array_equal(both[0][key], both[1][key], err_msg=key)
+
+
+@pytest.mark.slow
+def test_two_workers_decode_together_what_one_process_decodes(found):
+    """Each its own part: of two epochs, their validations and two passes over the test split."""
+    both, alone = found
+    parts = [one["decoded"] for one in both]
+    assert len(alone["decoded"]) == 2 * 33 + 2 * 19 + 2 * 21
+    # Of batches of 16, 1, 3 and 5 examples.
+    assert [len(part) for part in parts] == [2 * 17 + 2 * 10 + 2 * 11, 2 * 16 + 2 * 9 + 2 * 10]
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.sort(alone["decoded"]))
 
 
 @pytest.mark.slow

@@ -1,0 +1,144 @@
+"""Parts of workers: together they are the batches of one process, and nothing is decoded twice."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tiny_records
+from counted_digits import count_decoding
+
+from vit_tf import data
+from vit_tf.batches import own_part, seeds_of_batches, skip_batches
+from vit_tf.shares import Share
+
+TAKE = {"train": 49, "validation": 33, "test": 22}
+
+
+def load(**settings):
+    sizes = {"image_size": 8, "batch_size": 16, "splits": tuple(TAKE), "take": TAKE, "seed": 3}
+    tf.random.set_seed(1)
+    return data.load("digits", **sizes | settings)
+
+
+def batches(dataset):
+    return list(dataset.as_numpy_iterator())
+
+
+def joined(parts):
+    """Batches from the parts of them that several workers have."""
+    return [
+        tuple(np.concatenate(leaves) for leaves in zip(*of_batch, strict=True))
+        for of_batch in zip(*parts, strict=True)
+    ]
+
+
+def assert_same(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one[0], other[0])
+        np.testing.assert_array_equal(one[1], other[1])
+
+
+@pytest.mark.parametrize("workers, replicas", [(1, 1), (2, 1), (3, 2), (4, 1)])
+@pytest.mark.parametrize("count", [0, 1, 5, 16, 129])
+def test_parts_follow_each_other_and_differ_by_one_for_each_replica(workers, replicas, count):
+    numbers = np.arange(count)
+    parts = [
+        Share(worker, workers, replicas).part(tf.constant(numbers)) for worker in range(workers)
+    ]
+    np.testing.assert_array_equal(np.concatenate(parts), numbers)
+    for worker, part in enumerate(parts):
+        share = Share(worker, workers, replicas)
+        assert share.size(count) == len(part)
+        assert list(range(*share.bounds(count))) == list(part)
+        of_replicas = [len(one) for one in share.of_replicas(part).as_numpy_iterator()]
+        least, more = divmod(count, workers * replicas)
+        first = worker * replicas
+        assert of_replicas == [least + (first + place < more) for place in range(replicas)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 4])
+def test_parts_are_the_batches_of_one_process_and_each_image_is_decoded_once(monkeypatch, workers):
+    decoded = count_decoding(monkeypatch)
+    whole = load()
+    expected = [[batches(split) for split in whole] for _ in range(2)]
+    decoded.clear()
+    shares = [Share(worker, workers) for worker in range(workers)]
+    parts = [[own_part(split, share) for share in shares] for split in load()]
+    for epoch in expected:
+        for of_split, split in zip(parts, epoch, strict=True):
+            found = [batches(part) for part in of_split]
+            assert len({len(part) for part in found}) == 1
+            assert_same(joined(found), split)
+    assert len(decoded) == 2 * sum(TAKE.values())
+    # A last batch of one example: the others have an empty one.
+    assert [len(batches(part)[-1][1]) for part in parts[0]] == [1] + [0] * (workers - 1)
+
+
+def test_a_part_goes_on_where_the_whole_does(monkeypatch):
+    decoded = count_decoding(monkeypatch)
+    first, second = (batches(dataset) for dataset in [load()[0]] * 2)
+    parts = [own_part(load()[0], Share(worker, 2)) for worker in range(2)]
+    rest = [skip_batches(part, 2).concatenate(part) for part in parts]
+    decoded.clear()
+    assert_same(joined([batches(part) for part in rest]), first[2:] + second)
+    assert len(decoded) == 49 - 32 + 49
+
+
+@pytest.mark.slow
+def test_the_last_of_many_replicas_have_empty_batches_of_every_kind():
+    train, validation, _ = load(take=TAKE | {"validation": 2})
+    every = {"mixup": 0.2, "cutmix": 1.0, "flip": True, "shift": 1, "rand_augment": 0.3}
+    augmented = data.augment(train, 10, erase=0.5, **every)
+    part = own_part(data.mask_patches(augmented, (4, 4)), Share(2, 3))
+    sizes = [len(colours) for _, colours in part.as_numpy_iterator()]
+    assert sizes == [5, 5, 5, 0]
+    (only,) = batches(own_part(validation, Share(2, 3)))
+    assert only[0].shape == (0, 8, 8, 3) and only[1].dtype == np.int32
+
+
+def test_workers_draw_otherwise_and_a_resumed_one_as_before():
+    def flipped(worker, skip=0):
+        part = own_part(data.augment(load()[0], 10, flip=True, seed=5), Share(worker, 2))
+        return batches(skip_batches(part, skip))
+
+    first, again = flipped(0), flipped(0)
+    assert_same(first, again)
+    assert_same(first[2:], flipped(0, skip=2))
+    parts = [own_part(seeds_of_batches(4), Share(worker, 2)).take(3) for worker in (0, 1)]
+    seeds = [{tuple(pair) for pair in batches(part)} for part in parts]
+    assert len(seeds[0] | seeds[1]) == 6
+
+
+def test_more_replicas_than_a_batch_has_examples():
+    with pytest.raises(ValueError, match=r"batch_size to be at least 18.*Received: batch_size=16"):
+        own_part(load()[0], Share(0, 9, 2))
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("records")
+    tiny_records.write(folder, 2000)
+    return folder
+
+
+@pytest.mark.slow
+def test_workers_shuffle_runs_of_tfds_and_keep_the_order_of_its_other_splits(records):
+    settings = {"data_dir": records, "batch_size": 300, "seed": 2, "splits": ("train", "test")}
+    train, test = data.load("tiny_records", **settings)
+    shares = [Share(worker, 3) for worker in range(3)]
+    parts = [batches(own_part(test, share)) for share in shares]
+    assert_same(joined(parts), batches(test))
+
+    def bytes_of(dataset):
+        return [image.tobytes() for images, _ in dataset for image in images]
+
+    # Both files have the same thousand images.
+    everything = sorted(bytes_of(batches(train)))
+    parts = [own_part(train, share) for share in shares]
+    epochs = [[batches(part) for part in parts] for _ in range(2)]
+    for epoch in epochs:
+        sizes = [[len(labels) for _, labels in part] for part in epoch]
+        assert sizes == [[100] * 6 + [67], [100] * 6 + [67], [100] * 6 + [66]]
+        assert sorted(image for part in epoch for image in bytes_of(part)) == everything
+    assert bytes_of(epochs[0][0]) != bytes_of(epochs[1][0])
+    assert set(bytes_of(epochs[0][0])) == set(bytes_of(epochs[1][0]))
