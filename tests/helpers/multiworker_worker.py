@@ -226,7 +226,9 @@ def refused(call):
 def main(folder, place, addresses, only=None):
     with strategy("multiworker", addresses, int(place)).scope():
         if only == "shared":
-            np.savez(folder / f"{place}.npz", **shared(folder))
+            np.savez(folder / f"{place}.part.npz", **shared(folder))
+            (folder / f"{place}.part.npz").rename(folder / f"{place}.npz")
+            cluster.wait_for_workers()
             return
         found = everything(folder)
         found["refused"] = refused(lambda: fit_any(functional, steps_per_execution=2))

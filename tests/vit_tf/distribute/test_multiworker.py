@@ -1,5 +1,6 @@
 """Two processes train and measure as one does; how they find each other; how one ends alone."""
 
+import contextlib
 import json
 import os
 import re
@@ -33,23 +34,29 @@ def free_addresses(count):
     return addresses
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    """A folder where two workers have done everything and now train on, and the workers."""
-    folder = tmp_path_factory.mktemp("pair")
-    addresses = ",".join(free_addresses(2))
-    logs = [folder / "0.log", folder / "1.log"]
+@contextlib.contextmanager
+def started(count, folder, *words):
+    """So many worker processes, which end at the end of the `with`."""
+    addresses = ",".join(free_addresses(count))
     workers = []
     try:
-        for place, log in enumerate(logs):
-            command = [sys.executable, WORKER, folder, str(place), addresses]
-            with open(log, "w") as file:
+        for place in range(count):
+            command = [sys.executable, WORKER, folder, str(place), addresses, *words]
+            with open(folder / f"{place}.log", "w") as file:
                 workers.append(subprocess.Popen(command, stdout=file, stderr=file))
-        yield folder, workers
+        yield workers
     finally:
         for worker in workers:
             worker.kill()
             worker.wait()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """A folder where two workers have done everything and now train on, and the workers."""
+    folder = tmp_path_factory.mktemp("pair")
+    with started(2, folder) as workers:
+        yield folder, workers
 
 
 def wait_until(condition, workers, logs):
@@ -101,6 +108,23 @@ def test_two_workers_decode_together_what_one_process_decodes(found):
     # Of batches of 16, 1, 3 and 5 examples.
     assert [len(part) for part in parts] == [2 * 17 + 2 * 10 + 2 * 11, 2 * 16 + 2 * 9 + 2 * 10]
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.sort(alone["decoded"]))
+
+
+@pytest.mark.slow
+def test_four_workers_decode_and_find_what_one_process_does(found, tmp_path):
+    """Of last batches of 1, 3 and 5 examples some of the workers have none."""
+    _, alone = found
+    files = [tmp_path / f"{place}.npz" for place in range(4)]
+    with started(4, tmp_path, "shared") as workers:
+        logs = sorted(tmp_path.glob("*.log"))
+        wait_until(lambda: all(file.exists() for file in files), workers, logs)
+    parts = [dict(np.load(file)) for file in files]
+    assert [len(part["decoded"]) for part in parts] == [40, 36, 36, 34]
+    everything = np.sort(np.concatenate([part["decoded"] for part in parts]))
+    np.testing.assert_array_equal(everything, np.sort(alone["decoded"]))
+    for key in (key for key in alone if key.startswith("shared ")):
+        for part in parts:
+            np.testing.assert_allclose(part[key], alone[key], atol=1e-4, rtol=1e-4, err_msg=key)
 
 
 @pytest.mark.slow
