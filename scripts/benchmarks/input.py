@@ -8,6 +8,7 @@ The photographs are those of the folder that VIT_TF_PHOTOS names, or made up, re
 are `COUNT`; they are written once to the folder for temporary files.
 """
 
+import functools
 import io
 import os
 import shutil
@@ -89,6 +90,7 @@ def _files():
     return root
 
 
+@functools.cache
 def _prepared():
     """The builder, prepared on `FILES` files."""
     import tensorflow_datasets as tfds
