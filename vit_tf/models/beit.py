@@ -6,7 +6,7 @@ from keras import layers, ops
 
 from vit_tf.models.embedding import Embedding
 from vit_tf.models.model import VisionModel
-from vit_tf.models.transformer import LayerNorm, block_sites, check_pooling, make_blocks
+from vit_tf.models.transformer import LayerNormalization, block_sites, check_pooling, make_blocks
 from vit_tf.names import choose, match_sites
 from vit_tf.tokens import TokenGrid
 
@@ -142,7 +142,7 @@ class BEiT(VisionModel):
         )
         names = ["bias"] if shared_bias else [f"{block.name}_bias" for block in self.blocks]
         self.biases = [RelativeBias(grid, num_heads, dtype=policy, name=name) for name in names]
-        self.norm = LayerNorm(
+        self.norm = LayerNormalization(
             epsilon=1e-6, dtype=policy, name="fc_norm" if pooling == "gap" else "norm"
         )
         self.head = layers.Dense(

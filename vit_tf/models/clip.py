@@ -5,7 +5,7 @@ from keras import layers, ops
 
 from vit_tf.models.embedding import Embedding
 from vit_tf.models.model import VisionModel
-from vit_tf.models.transformer import LayerNorm, block_sites, make_blocks
+from vit_tf.models.transformer import LayerNormalization, block_sites, make_blocks
 from vit_tf.names import choose, match_sites
 from vit_tf.tokens import TokenGrid
 
@@ -80,7 +80,7 @@ class CLIPViT(VisionModel):
             dtype=policy,
             name="embedding",
         )
-        self.pre_norm = LayerNorm(epsilon=1e-5, dtype=policy, name="pre_norm")
+        self.pre_norm = LayerNormalization(epsilon=1e-5, dtype=policy, name="pre_norm")
         self.blocks = make_blocks(
             num_layers,
             match_sites(without_skips, block_sites(num_layers)),
@@ -92,7 +92,7 @@ class CLIPViT(VisionModel):
             epsilon=1e-5,
             dtype=policy,
         )
-        self.norm = LayerNorm(epsilon=1e-5, dtype=policy, name="norm")
+        self.norm = LayerNormalization(epsilon=1e-5, dtype=policy, name="norm")
         self.projection = layers.Dense(
             projection_dim, use_bias=False, dtype="float32", name="projection"
         )

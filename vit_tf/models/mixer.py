@@ -6,7 +6,7 @@ from keras import layers, ops
 from vit_tf.models.activations import ACTIVATIONS
 from vit_tf.models.embedding import PatchDense
 from vit_tf.models.model import VisionModel
-from vit_tf.models.transformer import LayerNorm, TokenDense, join_paths
+from vit_tf.models.transformer import LayerNormalization, TokenDense, join_paths
 from vit_tf.names import choose, match_sites
 from vit_tf.tokens import TokenGrid
 
@@ -59,7 +59,7 @@ class MixerBlock(layers.Layer):
             return TokenDense(units, activation=activation, dtype=self.dtype_policy, name=name)
 
         def norm(name):
-            return LayerNorm(epsilon=1e-6, dtype=self.dtype_policy, name=name)
+            return LayerNormalization(epsilon=1e-6, dtype=self.dtype_policy, name=name)
 
         self.token_norm = norm("token_norm")
         self.token_expand = dense(tokens_mlp_dim, "token_expand", activation=gelu)
@@ -172,7 +172,7 @@ class Mixer(VisionModel):
             MixerBlock(*sizes, kept, dropout_rate, activation, dtype=policy, name=name)
             for name, kept in zip(names, skips, strict=True)
         ]
-        self.norm = LayerNorm(epsilon=1e-6, dtype=policy, name="norm")
+        self.norm = LayerNormalization(epsilon=1e-6, dtype=policy, name="norm")
         self.head = layers.Dense(
             num_classes, kernel_initializer="zeros", dtype="float32", name="head"
         )

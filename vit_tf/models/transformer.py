@@ -27,11 +27,12 @@ class TokenDense(layers.Dense):
 
 
 @register
-class LayerNorm(layers.LayerNormalization):
+class LayerNormalization(layers.LayerNormalization):
     """Layer normalisation (Ba et al. 2016, equation 4) of the last axis, in float32 at least.
 
     The result is that of `keras.layers.LayerNormalization`. The gradient is the closed form, which
-    passes over the tokens about half as often as that of the single operations.
+    passes over the tokens about half as often as that of the single operations. A file names the
+    weights of a layer by its class: so this one is called as that of Keras.
     """
 
     def call(self, tokens):
@@ -137,7 +138,7 @@ class Block(layers.Layer):
             return TokenDense(units, dtype=self.dtype_policy, name=name, **options)
 
         def norm(name):
-            return LayerNorm(epsilon=epsilon, dtype=self.dtype_policy, name=name)
+            return LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
 
         self.attention_norm = norm("attention_norm")
         self.query = dense(hidden_dim, "query")

@@ -6,7 +6,7 @@ from keras import layers, ops
 from vit_tf.models.embedding import KINDS, Embedding
 from vit_tf.models.hybrid import ResNetStem, stem_sites, stem_stride
 from vit_tf.models.model import VisionModel
-from vit_tf.models.transformer import LayerNorm, block_sites, check_pooling, make_blocks
+from vit_tf.models.transformer import LayerNormalization, block_sites, check_pooling, make_blocks
 from vit_tf.names import choose, match_sites
 from vit_tf.tokens import TokenGrid
 
@@ -143,7 +143,7 @@ class ViT(VisionModel):
             layer_scale=layer_scale,
             dtype=policy,
         )
-        self.norm = LayerNorm(epsilon=epsilon, dtype=policy, name="norm")
+        self.norm = LayerNormalization(epsilon=epsilon, dtype=policy, name="norm")
         self.pre_logits = None
         if representation_dim is not None:
             self.pre_logits = layers.Dense(

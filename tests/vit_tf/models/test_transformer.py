@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from vit_tf.models.transformer import LayerNorm
+from vit_tf.models.transformer import LayerNormalization
 
 
 def made(shape, **options):
-    layer = LayerNorm(epsilon=1e-6, **options)
+    layer = LayerNormalization(epsilon=1e-6, **options)
     layer.build((None, *shape[1:]))
     rng = np.random.default_rng(1)
     layer.set_weights([rng.normal(1, 0.5, shape[-1:]), rng.normal(size=shape[-1:])])
