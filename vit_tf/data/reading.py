@@ -26,6 +26,8 @@ from vit_tf.data.images.framing import Framing
 from vit_tf.preprocessing import Preprocessing
 
 CACHE_BYTES = 2**30
+# Of shuffled ones, all of which are decoded before the first batch.
+CACHE_EXAMPLES = 100_000
 CPUS = os.cpu_count()
 BLOCK = 64  # examples that are decoded together on their way into the cache
 
@@ -46,8 +48,8 @@ def read_batches(
 ):
     """Batches of (images, labels) of some examples of a split, as `load` returns them.
 
-    Images whose own size is known are cached as they are decoded, others as they are resized; what
-    is too large for either is decoded in every epoch. A problem with an image travels as words and
+    Images whose own size is known are cached as they are decoded, others as they are resized; too
+    large or too many ones are decoded in every epoch. A problem with an image travels as words and
     is raised last, since a cache whose input fails drops that example for good.
 
     Args:
@@ -67,7 +69,7 @@ def read_batches(
     own = source.image_size(split, indices) if size is None else None
     framing = Framing(tuple(size or own), preprocessing or Preprocessing(None), area)
     items = _items(source, split, indices, seed)
-    most = CACHE_BYTES if keep else -1
+    most = CACHE_BYTES if keep and (seed is None or len(indices) <= CACHE_EXAMPLES) else -1
     examples, prepare, singly = _plan(source, items, len(indices), own, framing, seed, most)
     if share and not share.size(len(indices) % batch_size):
         examples = examples.take(len(indices) // batch_size * batch_size)
