@@ -77,10 +77,8 @@ def _group_norm(groups, epsilon):
 
 
 def _sums(x):
-    """Sums over rows and columns, as a product: TensorFlow sums such axes at half the speed."""
-    _, rows, columns, channels = ops.shape(x)
-    flat = ops.reshape(x, (-1, rows * columns, channels))
-    return ops.matmul(ops.ones((1, rows * columns), x.dtype), flat)[:, 0]
+    """Sums over rows and columns: float32 of shape (example, channel)."""
+    return ops.sum(x, axis=(1, 2))
 
 
 @register

@@ -541,7 +541,7 @@ def test_mixing_of_a_tiny_alpha_is_finite():
 def test_rand_augment_of_an_image_depends_on_its_place_and_the_seed_alone(rng):
     _, images = noise_images(rng)
     twins = np.concatenate([images[:4], images[:1]])
-    augment = make_rand_augment({"magnitude": 0.8, "rate": 1.0})
+    augment = make_rand_augment({"magnitude": 0.8, "rate": 1.0}).augment
     first, again = (augment(tf.constant(part), tf.constant([1, 2])) for part in (twins, twins[:2]))
     np.testing.assert_allclose(first[:2], again, atol=1e-6)
     assert not np.allclose(first[0], first[4])
