@@ -20,7 +20,6 @@ LARGEST = 1e6
 SUFFIXES = ("ImageProcessorFast", "ImageProcessor", "FeatureExtractor")
 # The processor of each type of model, for files that name none.
 PROCESSORS = {"vit": "ViT", "deit": "DeiT", "dinov2": "Bit", "dinov2_with_registers": "Bit"}
-PROCESSORS |= {"siglip": "Siglip", "siglip_vision_model": "Siglip"}
 # Where the file is missing: a shorter side of 256 pixels, and of these the 224 in the middle
 # (Touvron et al. 2021; Oquab et al. 2023). Of a plain ViT it is open: those of Google's releases
 # are of values in [-1, 1], those of DeiT and of DINO of ImageNet's mean and std.
