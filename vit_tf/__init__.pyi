@@ -4,10 +4,10 @@ from . import data as data
 from . import distribute as distribute
 from .checkpoints.loading import load_pretrained as load_pretrained
 from .checkpoints.names import list_pretrained as list_pretrained
+from .fresh import fresh_copy as fresh_copy
 from .models.beit import BEiT as BEiT
 from .models.bit import BiT as BiT
 from .models.clip import CLIPViT as CLIPViT
-from .models.fresh import fresh_copy as fresh_copy
 from .models.mixer import Mixer as Mixer
 from .models.resolution import at_resolution as at_resolution
 from .models.vit import ViT as ViT

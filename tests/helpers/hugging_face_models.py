@@ -7,6 +7,7 @@ SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "p
 PLAIN = SIZES | {"intermediate_size": 40, "image_size": [16, 24], "layer_norm_eps": 1e-3}
 DINO = SIZES | {"mlp_ratio": 2, "image_size": 20, "layer_norm_eps": 1e-5}
 CLASSES = {"num_labels": 5}
+ROTARY = PLAIN | {"image_size": 20, "num_register_tokens": 4, "layer_norm_eps": 1e-5}
 
 
 def make(name):
@@ -40,6 +41,14 @@ MODELS = {
         *("Dinov2WithRegistersModel", "Dinov2WithRegistersConfig"),
         DINO | {"use_swiglu_ffn": True, "num_register_tokens": 2},
     ),
+    "dinov3": ("DINOv3ViTModel", "DINOv3ViTConfig", ROTARY),
+    "dinov3-gated": (
+        *("DINOv3ViTModel", "DINOv3ViTConfig"),
+        ROTARY
+        | {"use_gated_mlp": True, "hidden_act": "silu", "num_register_tokens": 0}
+        | {"query_bias": False, "value_bias": False, "mlp_bias": False, "proj_bias": False},
+    ),
+    "dinov3-biased": ("DINOv3ViTModel", "DINOv3ViTConfig", ROTARY | {"key_bias": True}),
 }
 
 
@@ -59,7 +68,9 @@ def processor(name):
         return transformers.BitImageProcessor(
             size={"shortest_edge": 22}, crop_size={"height": size, "width": size}
         )
-    size = dict(zip(("height", "width"), fields["image_size"], strict=True))
+    size = fields["image_size"]
+    pair = (size, size) if isinstance(size, int) else size
+    size = dict(zip(("height", "width"), pair, strict=True))
     return transformers.ViTImageProcessor(size=size, image_mean=[0.4] * 3, image_std=[0.2] * 3)
 
 
@@ -75,9 +86,11 @@ def taps(model, images, **options):
         return hook
 
     hooks = [base.embeddings.register_forward_hook(catch("embedding"))]
-    for i, layer in enumerate(base.encoder.layer):
+    layers = base.encoder.layer if hasattr(base, "encoder") else base.layer
+    for i, layer in enumerate(layers):
         hooks.append(layer.register_forward_hook(catch(f"block{i:02d}/mlp/sum")))
-    hooks.append(base.layernorm.register_forward_hook(catch("norm")))
+    last = base.layernorm if hasattr(base, "layernorm") else base.norm
+    hooks.append(last.register_forward_hook(catch("norm")))
     with torch.no_grad():
         outputs = model(torch.tensor(images.transpose(0, 3, 1, 2)), **options)
     for hook in hooks:

@@ -13,9 +13,12 @@ from vit_tf.tokens import TokenGrid
 
 @dataclass(frozen=True)
 class TokenNames:
-    """Names of a file's tensors; all but the positions may be missing in the file."""
+    """Names of a file's tensors; all but the positions may be missing in the file.
 
-    positions: str
+    Positions are None for a family without them.
+    """
+
+    positions: str | None
     class_token: str
     distillation: str | None = None
     registers: str | None = None
@@ -34,29 +37,45 @@ def vit_embedding_part(tensors, names, stride, channels, wishes, image_shape=Non
         image_shape: (height, width, ...) of the file's images, where it tells.
     """
     _, num_positions, width = dims(tensors, names.positions, 3)
+    tokens = unplaced_part(tensors, names, width, wishes)
+    first = [n for n in (names.class_token, names.distillation) if n in tensors]
+    pooling = tokens.arguments["pooling"]
+    grid = file_grid(num_positions, len(first), stride, wishes.image_shape, image_shape)
+    # That of a class token which the file lacks, or keeps free of positions, is left out.
+    placed = 0 if pooling == "gap" or (first and not grid.prefix) else max(len(first), 1)
+    fit = partial(fit_positions, grid=grid, prefix=placed)
+    part = Part(
+        {"image_shape": pixels(grid, channels)},
+        {"embedding/positions": Source({names.positions: (1, num_positions, width)}, fit)},
+    )
+    return part | tokens | Part({"class_position": bool(placed)} if pooling == "cls" else {})
+
+
+def unplaced_part(tensors, names, width, wishes):
+    """The `Part` of the tokens without a place, which tell the pooling of a ViT.
+
+    Args:
+        tensors, wishes: those of the plan.
+        names: the `TokenNames` of the file.
+        width: channels of a token.
+    """
     first = [n for n in (names.class_token, names.distillation) if n in tensors]
     sizes = dict.fromkeys(first, (1, 1, width))
     registers = 0
-    if names.registers in tensors:
+    if names.registers in tensors and tensors[names.registers].shape != (1, 0, width):
         registers = dims(tensors, names.registers, 3)[1]
         sizes[names.registers] = (1, registers, width)
-    grid = file_grid(num_positions, len(first), stride, wishes.image_shape, image_shape)
     pooling = wishes.pooling or ("cls" if first else "gap")
     if len(sizes) > 1 and pooling == "gap":
         raise ValueError(
             "Expected pooling to be 'cls' for a file with registers or a token of distillation. "
             f"Received: pooling='gap', {', '.join(sizes)}"
         )
-    # That of a class token which the file lacks, or keeps free of positions, is left out.
-    placed = 0 if pooling == "gap" or (first and not grid.prefix) else max(len(first), 1)
-    fit = partial(fit_positions, grid=grid, prefix=placed)
-    part = Part(
-        {"image_shape": pixels(grid, channels), "pooling": pooling},
-        {"embedding/positions": Source({names.positions: (1, num_positions, width)}, fit)},
-    )
+    # transformers writes an empty tensor where there are no registers.
+    part = Part({"pooling": pooling}, unused=() if registers else (str(names.registers),))
     if pooling == "gap":
         return part | Part(unused=(names.class_token,))
-    part |= Part({"class_position": bool(placed), "registers": registers})
+    part |= Part({"registers": registers})
     if not sizes:
         return part | Part(new=("embedding/prefix",))
     return part | Part(sources={"embedding/prefix": Source(sizes, _in_a_row)})

@@ -54,14 +54,42 @@ def _rows_first(kernel):
     return kernel.transpose(2, 3, 1, 0)
 
 
-def dense_part(layer, name, inputs, outputs):
-    """The `Part` of a linear layer, whose weight is stored as (output, input)."""
+def dense_part(layer, name, inputs, outputs, bias=True):
+    """The `Part` of a linear layer, whose weight is stored as (output, input).
+
+    A bias that the file does not have is zero, where the model has one.
+    """
+    stored = Source({f"{name}.bias": (outputs,)}) if bias else _no_bias(outputs)
+    kernel = Source({f"{name}.weight": (outputs, inputs)}, np.transpose)
+    return Part(sources={f"{layer}/kernel": kernel, f"{layer}/bias": stored})
+
+
+def _no_bias(units):
+    return Source({}, partial(np.zeros, units, "float32"))
+
+
+def gate_part(layer, gate, name, inputs, hidden, bias=True):
+    """The `Part` of a linear layer that the file stores as that of a gate and what it gates."""
+    both = (gate, name)
+    kernels = {f"{one}.weight": (hidden, inputs) for one in both}
+    biases = Source({f"{one}.bias": (hidden,) for one in both}, _in_a_row)
     return Part(
         sources={
-            f"{layer}/kernel": Source({f"{name}.weight": (outputs, inputs)}, np.transpose),
-            f"{layer}/bias": Source({f"{name}.bias": (outputs,)}),
+            f"{layer}/kernel": Source(kernels, _in_a_row),
+            f"{layer}/bias": biases if bias else _no_bias(2 * hidden),
         }
     )
+
+
+def _in_a_row(*arrays):
+    return np.concatenate([array.T for array in arrays], axis=-1)
+
+
+def scales_part(layer, first, second, width):
+    """The `Part` of the scales of both branches of a block."""
+    named = {"attention_scale": first, "mlp_scale": second}
+    scales = {f"{layer}/{scale}": Source({name: (width,)}) for scale, name in named.items()}
+    return Part(sources=scales)
 
 
 def block_part(layer, name, names, width, hidden, gated=False):
@@ -84,9 +112,8 @@ def block_part(layer, name, names, width, hidden, gated=False):
             parts.append(Part(sources={f"{layer}/{which}/kernel": fused}))
         else:
             parts.append(dense_part(f"{layer}/{which}", name[which], width, width))
-    for scale, which in (("attention_scale", "scale1"), ("mlp_scale", "scale2")):
-        if which in name:
-            parts.append(Part(sources={f"{layer}/{scale}": Source({name[which]: (width,)})}))
+    if "scale1" in name:
+        parts.append(scales_part(layer, name["scale1"], name["scale2"], width))
     for norm, which in (("attention_norm", "norm1"), ("mlp_norm", "norm2")):
         tensors = (f"{name[which]}.weight", f"{name[which]}.bias")
         parts.append(norm_part(f"{layer}/{norm}", *tensors, width))

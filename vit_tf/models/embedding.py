@@ -122,6 +122,78 @@ class Embedding(layers.Layer):
         return super().get_config() | config
 
 
+@register
+class Rotation(layers.Layer):
+    """Cosines and sines of the angles by which queries and keys of each place are rotated.
+
+    Called on the tokens, returns a tensor of shape (2, token, channel of a head) for `rotate`;
+    tokens without a place stay as they are.
+
+    Args:
+        grid: `TokenGrid` of the tokens, or its fields as a dict.
+        head_dim: number of channels of a head, a multiple of 4.
+    """
+
+    def __init__(self, grid, head_dim, **kwargs):
+        super().__init__(**kwargs)
+        self.grid = TokenGrid(**grid) if isinstance(grid, dict) else grid
+        self.head_dim = head_dim
+        angles = np.tile(rotary_angles(self.grid, head_dim), 2)
+        self.factors = np.stack([np.cos(angles), np.sin(angles)]).astype("float32")
+
+    def call(self, tokens):
+        # What the tokens hold does not matter: they tie the angles to the graph of a submodel.
+        return ops.convert_to_tensor(self.factors, tokens.dtype)
+
+    def get_config(self):
+        return super().get_config() | {"grid": vars(self.grid), "head_dim": self.head_dim}
+
+
+def rotary_angles(grid, head_dim):
+    """Angles of rotary positions on two axes (Siméoni et al. 2025, DINOv3, section 3.2).
+
+    The centre of a token's place is `(y, x)`, -1 and 1 being the edges of the image on either
+    axis, and `w_k = 2 pi 100 ** (-4 k / D)` for `k` in [0, D / 4): the angles are those of `w y`,
+    then those of `w x`; tokens without a place have zeros.
+
+    Args:
+        grid: `TokenGrid` of the tokens.
+        head_dim: number of channels `D` of a head, a multiple of 4.
+
+    Returns:
+        float64 array of shape (token, D / 2), in radians.
+
+    Raises:
+        ValueError: for another number of channels.
+    """
+    if head_dim % 4:
+        raise ValueError(
+            "Expected hidden_dim / num_heads to be a multiple of 4, for rotary positions. "
+            f"Received: {head_dim} channels of a head"
+        )
+    waves = 2 * np.pi * 100.0 ** -np.arange(0, 1, 4 / head_dim)
+    places = np.indices((grid.rows, grid.columns)).reshape(2, -1, 1) + 0.5
+    size = np.array([grid.rows, grid.columns]).reshape(2, 1, 1)
+    angles = np.concatenate(list((2 * places / size - 1) * waves), axis=1)
+    return np.concatenate([np.zeros((grid.prefix, head_dim // 2)), angles])
+
+
+def rotate(x, factors):
+    """Queries or keys of shape (example, head, token, channel), each pair of channels rotated.
+
+    The pair of channels `k` and `k + D / 2` is `(a cos - b sin, b cos + a sin)` (Su et al. 2021,
+    RoFormer, equation 34).
+
+    Args:
+        x: the queries or keys.
+        factors: what a `Rotation` returns.
+    """
+    factors = ops.cast(factors, x.dtype)
+    cosines, sines = factors[0], factors[1]
+    first, second = ops.split(x, 2, axis=-1)
+    return x * cosines + ops.concatenate([-second, first], axis=-1) * sines
+
+
 def sine_cosine_positions(grid, hidden_dim):
     """Fixed position embeddings of a grid of tokens (Beyer et al. 2022; Chen et al. 2021, MoCo v3).
 

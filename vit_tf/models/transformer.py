@@ -4,6 +4,7 @@ import keras
 from keras import layers, ops
 
 from vit_tf.models.activations import ACTIVATIONS, GATES
+from vit_tf.models.embedding import rotate
 from vit_tf.names import choose
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -85,8 +86,9 @@ def join_paths(site, skips, skip, branch, taps):
 class Block(layers.Layer):
     """A pre-norm Transformer block: self-attention, then an MLP, each with a skip to remove.
 
-    Called on tokens of shape (example, token, channel), and on a bias of shape (head, query, key)
-    to add to the attention scores where there is one; returns a dict of every intermediate,
+    Called on tokens of shape (example, token, channel), on a bias of shape (head, query, key) to
+    add to the attention scores where there is one, and on the factors of a `Rotation` of queries
+    and keys where there is one; returns a dict of every intermediate,
     named `"attention/..."` and `"mlp/..."`, of which `"mlp/sum"` goes on to the next block.
 
     Args:
@@ -179,10 +181,12 @@ class Block(layers.Layer):
         first = keras.initializers.Constant(self.layer_scale)
         return self.add_weight(shape=(self.hidden_dim,), initializer=first, name=name)
 
-    def call(self, tokens, bias=None, training=None):
+    def call(self, tokens, bias=None, rotation=None, training=None):
         taps = {}
         taps["attention/norm"] = x = self.attention_norm(tokens)
         query, key, value = map(self._split, (self.query(x), self.key(x), self.value(x)))
+        if rotation is not None:
+            query, key = rotate(query, rotation), rotate(key, rotation)
         scores = ops.matmul(query * query.shape[-1] ** -0.5, ops.swapaxes(key, 2, 3))
         scores = ops.cast(scores, "float32")
         if bias is not None:

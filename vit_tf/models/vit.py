@@ -3,9 +3,10 @@
 import keras
 from keras import layers, ops
 
-from vit_tf.models.embedding import KINDS, Embedding
+from vit_tf.models.embedding import KINDS, Embedding, Rotation
 from vit_tf.models.hybrid import ResNetStem, stem_sites, stem_stride
 from vit_tf.models.model import VisionModel
+from vit_tf.models.sizes import HYBRIDS, RELEASED, VARIANTS
 from vit_tf.models.transformer import LayerNormalization, block_sites, check_pooling, make_blocks
 from vit_tf.names import choose, match_sites
 from vit_tf.tokens import TokenGrid
@@ -16,6 +17,7 @@ register = keras.saving.register_keras_serializable("vit_tf")
 _LATER = {"activation": "gelu", "representation_dim": None, "stem_units": None}
 _LATER |= {"position_type": "learned", "registers": 0, "distillation": None}
 _LATER |= {"class_position": True, "layer_scale": None, "epsilon": 1e-6}
+_LATER |= {"key_bias": True}
 DISTILLATION = "distillation"
 
 
@@ -44,7 +46,10 @@ class ViT(VisionModel):
         stem_units: number of units of each stage of a ResNet that is embedded in the image's
             place (section 3.1, hybrid), `()` for its root alone; None leaves it out.
         preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
-        position_type: `"learned"`, or `"sincos"` for fixed sines and cosines (Beyer et al. 2022).
+        position_type: `"learned"`; `"sincos"` for fixed sines and cosines (Beyer et al. 2022); or
+            `"rotary"`, nothing being added to tokens: in each block queries and keys of patches
+            are rotated by angles of their place, before what the tap `weights` holds (Siméoni et
+            al. 2025, DINOv3). Images may then be of any size, with no position to resample.
         registers: number of learned tokens after the class token that no head reads and that have
             no position (Darcet et al. 2023).
         distillation: `"heads"`, a second token learned from a teacher and a head of its own, the
@@ -55,6 +60,7 @@ class ViT(VisionModel):
         layer_scale: first value of a learned factor per channel at the end of each branch, the
             `branch` tap being the scaled one; None leaves it out.
         epsilon: added to the variance by all normalisations.
+        key_bias: whether projections to keys have a bias.
 
     Raises:
         ValueError: for sizes that do not fit each other or an unknown name.
@@ -82,6 +88,7 @@ class ViT(VisionModel):
         class_position=True,
         layer_scale=None,
         epsilon=1e-6,
+        key_bias=True,
         **kwargs,
     ):
         stem_units = None if stem_units is None else tuple(stem_units)
@@ -105,6 +112,7 @@ class ViT(VisionModel):
             "class_position": class_position,
             "layer_scale": layer_scale,
             "epsilon": epsilon,
+            "key_bias": key_bias,
         }
         super().__init__(config, preprocessing, _LATER, **{"name": "vit"} | kwargs)
         self.pooling = pooling
@@ -121,12 +129,13 @@ class ViT(VisionModel):
         placed = len(prefix_names(config | {"registers": 0})) if class_position else 0
         prefix = len(self.prefix_names)
         self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix, stride)
+        kinds = {kind: kind for kind in KINDS} | {"rotary": False}
         self.embedding = Embedding(
             self.token_grid,
             hidden_dim,
             dropout_rate,
             patch_size,
-            use_positions=choose("position_type", position_type, {kind: kind for kind in KINDS}),
+            use_positions=choose("position_type", position_type, kinds),
             placed=placed,
             dtype=policy,
             name="embedding",
@@ -141,8 +150,14 @@ class ViT(VisionModel):
             activation=activation,
             epsilon=epsilon,
             layer_scale=layer_scale,
+            key_bias=key_bias,
             dtype=policy,
         )
+        self.rotation = None
+        if position_type == "rotary":
+            self.rotation = Rotation(
+                self.token_grid, hidden_dim // num_heads, dtype=policy, name="rotation"
+            )
         self.norm = LayerNormalization(epsilon=epsilon, dtype=policy, name="norm")
         self.pre_logits = None
         if representation_dim is not None:
@@ -179,6 +194,8 @@ class ViT(VisionModel):
 
     @property
     def position_embedding(self):
+        if self.rotation:
+            return None
         return ops.convert_to_numpy(self.embedding.all_positions())[0]
 
     def intermediates(self, images, training=None, corrupt=None):
@@ -192,8 +209,9 @@ class ViT(VisionModel):
             taps |= {tap: inside[tap] for tap in self.stem.taps}
             x = inside["features"]
         taps["embedding"] = x = self.embedding(x, training=training, corrupt=corrupt)
+        rotation = self.rotation(x) if self.rotation else None
         for block in self.blocks:
-            inside = block(x, training=training)
+            inside = block(x, rotation=rotation, training=training)
             taps |= {f"{block.name}/{tap}": inside[tap] for tap in block.taps}
             x = inside["mlp/sum"]
         taps["norm"] = tokens = x = self.norm(x)
@@ -251,45 +269,3 @@ def _check_tokens(config):
 
 def _head(num_classes, name):
     return layers.Dense(num_classes, kernel_initializer="zeros", dtype="float32", name=name)
-
-
-# Ti and S: Touvron et al. 2021 (DeiT), table 1. B, L and H: Dosovitskiy et al. 2020, table 1.
-_SIZES = {
-    "Ti": {"num_layers": 12, "num_heads": 3, "hidden_dim": 192, "mlp_dim": 768},
-    "S": {"num_layers": 12, "num_heads": 6, "hidden_dim": 384, "mlp_dim": 1536},
-    "B": {"num_layers": 12, "num_heads": 12, "hidden_dim": 768, "mlp_dim": 3072},
-    "L": {"num_layers": 24, "num_heads": 16, "hidden_dim": 1024, "mlp_dim": 4096},
-    "H": {"num_layers": 32, "num_heads": 16, "hidden_dim": 1280, "mlp_dim": 5120},
-}
-VARIANTS = {
-    f"{size}/{patch}": {**fields, "patch_size": patch}
-    for size, fields in _SIZES.items()
-    for patch in (8, 14, 16, 32)
-}
-
-# Steiner et al. 2021 (AugReg), table 1, and Dosovitskiy et al. 2020, section 3.1 (R50+ViT-B/16).
-# R+Ti/16 is named after a root of stride 2; that of its checkpoint has stride 4, its tokens 32.
-_HYBRIDS = {
-    "R+Ti/16": ("Ti", 8, ()),
-    "R26+S/32": ("S", 1, (2, 2, 2, 2)),
-    "R50+ViT-B/16": ("B", 1, (3, 4, 9)),
-    "R50+L/32": ("L", 1, (3, 4, 6, 3)),
-}
-HYBRIDS = {
-    name: {**_SIZES[size], "patch_size": patch, "stem_units": units}
-    for name, (size, patch, units) in _HYBRIDS.items()
-}
-
-# Oquab et al. 2023 (DINOv2), table 17, at 14 pixels; Touvron et al. 2022 (DeiT III), table 1.
-_GIANT = {"num_layers": 40, "num_heads": 24, "hidden_dim": 1536, "mlp_dim": 4096}
-_MEDIUM = {"num_layers": 12, "num_heads": 8, "hidden_dim": 512, "mlp_dim": 2048}
-RELEASED = {
-    f"DINOv2-{size}/14": {**fields, "patch_size": 14, "layer_scale": 1e-5}
-    for size, fields in (_SIZES | {"g": _GIANT | {"activation": "swiglu"}}).items()
-    if size in ("S", "B", "L", "g")
-}
-_DEIT3 = {"layer_scale": 1e-6, "class_position": False}
-RELEASED |= {
-    f"DeiT3-{size}/{patch}": {**(_SIZES | {"M": _MEDIUM})[size], "patch_size": patch, **_DEIT3}
-    for size, patch in (("S", 16), ("M", 16), ("B", 16), ("L", 16), ("H", 14))
-}

@@ -30,6 +30,15 @@ class Config:
             )
         return value
 
+    def flag(self, name, default):
+        """True or False; `default`, that of transformers, where the file is silent."""
+        value = self.fields.get(name, default)
+        if type(value) is not bool:
+            raise ValueError(
+                f"Expected {name} of config.json to be true or false. Received: {value!r}"
+            )
+        return value
+
     def number(self, name):
         """A number above 0 and below 1, such as an epsilon."""
         value = self.fields.get(name)

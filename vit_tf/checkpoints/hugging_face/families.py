@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from vit_tf.checkpoints.hugging_face import vits
+from vit_tf.checkpoints.hugging_face import dinov3, vits
 from vit_tf.checkpoints.hugging_face.processing import timm_ends
 from vit_tf.names import choose
 
-TYPES = dict.fromkeys(vits.TYPES, vits)
+TYPES = {kind: family for family in (vits, dinov3) for kind in family.TYPES}
 
 
 def is_timms(folder):

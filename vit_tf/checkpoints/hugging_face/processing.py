@@ -14,6 +14,7 @@ DEFAULTS = {
     "DeiT": {"resample": 3, "do_center_crop": True},
     "Bit": {"resample": 3, "do_center_crop": True},
     "Siglip": {"resample": 3, "do_center_crop": False},
+    "DINOv3ViT": {"resample": 2, "do_center_crop": False},
 }
 # Of means, deviations and factors; JSON has integers that no float holds.
 LARGEST = 1e6
@@ -51,7 +52,7 @@ def ends(folder, image_shape, any_size, wishes):
         if kind not in FAMILIES:
             raise ValueError(
                 "Expected a preprocessor_config.json, or preprocessing=vit_tf.Preprocessing(...): "
-                "values in [-1, 1] and ImageNet's mean and deviation are both in use. "
+                "releases of its type differ in mean and deviation. "
                 f"Received: neither, model_type={kind!r}"
             )
         return FAMILIES[kind]

@@ -11,7 +11,8 @@ import vit_tf
 
 NAMES = ["vit", "vit-pooler", "vit-bare", "deit", "deit-teacher", "deit-pooler"]
 NAMES += ["dinov2", "dinov2-swiglu", "registers", "registers-swiglu"]
-SIZED = [name for name in NAMES if name.startswith(("dinov2", "registers"))]
+NAMES += ["dinov3", "dinov3-gated", "dinov3-biased"]
+SIZED = [name for name in NAMES if name.startswith(("dino", "registers"))]
 MOST = 1e-5
 
 
@@ -69,6 +70,8 @@ def test_every_block_is_that_of_transformers(name, models, written, record_prope
     count = sum(p.numel() for n, p in reference.named_parameters() if "mask_token" not in n)
     classes = model.num_classes
     own = 0 if "classifier" in str(reference) else (model.head.kernel.shape[0] + 1) * classes
+    # Biases that it does not have, which are zero here: of q, v, out, and the gated MLP.
+    own += 2 * (3 * 24 + 2 * 40 + 24) if name == "dinov3-gated" else 0
     assert model.count_params() == count + own
 
 
@@ -81,7 +84,26 @@ def test_positions_at_another_size_are_those_of_transformers(name, models, writt
     errors = errors_of(model, models.taps(reference, images), images)
     assert max(errors.values()) < MOST, errors
     other = vit_tf.load_pretrained(folder, image_shape=(12, 28), positions="bilinear")
-    assert errors_of(other, models.taps(reference, images), images)["embedding"] > 1e-3
+    embedded = errors_of(other, models.taps(reference, images), images)["embedding"]
+    assert embedded < MOST if name.startswith("dinov3") else embedded > 1e-3
+
+
+@pytest.mark.parametrize("name", ["dinov3", "dinov3-gated"])
+def test_weights_are_those_after_rotation(name, models, written):
+    import torch
+
+    reference, folder = written(name)
+    reference.set_attn_implementation("eager")
+    model = vit_tf.load_pretrained(folder, image_shape=(12, 28))
+    images = pictures((12, 28, 3))
+    pixels = torch.tensor(images.transpose(0, 3, 1, 2))
+    attentions = reference(pixels, output_attentions=True).attentions
+    found = model.intermediates(images)
+    for i, expected in enumerate(attentions):
+        expected = expected.detach().numpy()
+        weights = np.asarray(found[f"block{i:02d}/attention/weights"])
+        assert np.abs(weights - expected).max() < MOST * expected.max()
+    assert len(attentions) == 2
 
 
 def test_a_plain_vit_at_another_size(models, written):
