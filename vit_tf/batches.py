@@ -15,6 +15,27 @@ _SHARABLE, _PART, _CHANGE = "_vit_tf_sharable", "_vit_tf_part", "_vit_tf_change"
 _INHERITED = (_EXAMPLES, _SIZE, _SHARABLE, _PART)
 
 
+def untuned(dataset):
+    """A data set that keeps the parallelism it was given, which TensorFlow would tune meanwhile.
+
+    The end of an iterator waits for the thread that tunes, which may miss that it is cancelled: for
+    as long as the iterator has lived, at most a minute, in about every fifth case.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+def divided_by_batch(dataset):
+    """A data set of which workers take parts of every batch, where TensorFlow would divide files.
+
+    Files may be too few, and their parts are other batches than those of one process.
+    """
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return dataset.with_options(options)
+
+
 @dataclasses.dataclass(frozen=True)
 class Change:
     """A random change of single images.

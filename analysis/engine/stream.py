@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
+from vit_tf.batches import untuned
 from vit_tf.image_checks import check_dtype, check_values
 
 from .derived import Calls
@@ -205,9 +206,8 @@ def as_dataset(data, batch_size=BATCH_SIZE):
         count = leaves[0].shape[0]
         size = min(batch_size, count) or 1
         # A batch size that is known makes a graph of static shapes, which runs faster.
-        data = tf.data.Dataset.from_tensor_slices(data).batch(
-            size, drop_remainder=count % size == 0
-        )
+        data = tf.data.Dataset.from_tensor_slices(data)
+        data = untuned(data.batch(size, drop_remainder=count % size == 0))
     spec = data.element_spec
     images = spec[0] if isinstance(spec, tuple) else spec
     if not isinstance(images, tf.TensorSpec) or images.shape.rank in (0, 1, 3):

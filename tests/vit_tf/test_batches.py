@@ -6,6 +6,7 @@ import tensorflow as tf
 from counted_digits import count_decoding
 
 from vit_tf import data
+from vit_tf.analysis.engine.stream import as_dataset
 from vit_tf.batches import full_batches, remakable, remakable_batches, skip_batches
 
 
@@ -86,3 +87,12 @@ def test_loaded_and_augmented_images_are_not_decoded_when_skipped(monkeypatch, m
         for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True):
             np.testing.assert_array_equal(a, b)
     assert len(decoded) == len(set(decoded)) == 16 - 4 * 3
+
+
+def test_no_pass_over_own_data_is_tuned_meanwhile():
+    """A pass that is tuned may end up to a minute late."""
+    train, test = data.load("digits", image_size=8, batch_size=16, take={"train": 33, "test": 21})
+    augmented = data.augment(train, 10, mixup=0.2, flip=True)
+    arrays = as_dataset(np.zeros((4, 8, 8, 3), "float32"))
+    for dataset in (train, test, augmented, skip_batches(train, 1), arrays):
+        assert dataset.options().autotune.enabled is False

@@ -95,7 +95,8 @@ def augment(
 
     def make(dataset, draws):
         seeded = tf.data.Dataset.zip(dataset, draws)
-        return seeded.map(apply, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        # A whole batch is in the making at each of the calls.
+        return seeded.map(apply, num_parallel_calls=2).prefetch(tf.data.AUTOTUNE)
 
     return remakable(make, dataset if changed is None else changed, seeds_of_batches(seed))
 

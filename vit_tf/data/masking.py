@@ -56,7 +56,8 @@ def mask_patches(dataset, grid, *, preprocessing=None, seed=0, fixed=False):
 
     def make(dataset, draws):
         seeded = tf.data.Dataset.zip(dataset, draws)
-        return seeded.map(corrupt, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        # A whole batch is in the making at each of the calls.
+        return seeded.map(corrupt, num_parallel_calls=2).prefetch(tf.data.AUTOTUNE)
 
     return remakable(make, dataset, seeds_of_batches(seed, fixed))
 

@@ -14,12 +14,14 @@ from vit_tf.batches import (
     change_each,
     changeable,
     changer,
+    divided_by_batch,
     empty_batch,
     one_by_one,
     remakable,
     remakable_batches,
     seeds_of_batches,
     sharable,
+    untuned,
 )
 from vit_tf.data.images.decoding import cut
 from vit_tf.data.images.framing import Framing
@@ -94,7 +96,7 @@ def read_batches(
             # A whole batch is in the making at each of these calls: a few are enough.
             calls = max(2, -(-2 * CPUS // batch_size))
             finished = tf.data.Dataset.zip((batches, *seeds)).map(finish, num_parallel_calls=calls)
-            return finished.with_options(_options()).prefetch(tf.data.AUTOTUNE)
+            return divided_by_batch(untuned(finished)).prefetch(tf.data.AUTOTUNE)
 
         return remakable(make, batches, *(seeds for _, seeds in random))
 
@@ -185,13 +187,6 @@ def _take_as_is(images, labels, problems, drawn, change):
     return images, labels, problems
 
 
-def _options():
-    options = tf.data.Options()
-    # Of data made of these, where workers share one seed; files may be too few.
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    return options
-
-
 def _own_spec(source, items, own):
     """Shape and dtype that the decoded images share; None for the shape if they share none."""
     image = items.map(lambda item, label: source.decode(item)[0]).element_spec
@@ -240,7 +235,7 @@ def _decoder(source, framing, shape=None):
 
         def surely():
             decoded = each.map(partial(sure, change=change), num_parallel_calls=CPUS)
-            return decoded.batch(count).get_single_element()
+            return untuned(decoded.batch(count)).get_single_element()
 
         labels = tf.cast(labels, tf.int32)
         if source.attempt is None:
@@ -249,7 +244,8 @@ def _decoder(source, framing, shape=None):
         whole = tf.data.Dataset.from_tensors((items, drawn))
         found = whole.map(lambda *batch: one_by_one(partial(fast, change=change), batch, spec))
         nothing = tf.data.Dataset.from_tensors(tf.zeros((0, *spec.shape), spec.dtype))
-        images = found.ignore_errors().concatenate(nothing).take(1).get_single_element()
+        found = untuned(found.ignore_errors().concatenate(nothing).take(1))
+        images = found.get_single_element()
         images, problems = tf.cond(
             tf.shape(images, tf.int64)[0] == count,
             lambda: (images, tf.fill((count,), "")),

@@ -13,7 +13,7 @@ import functools
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
 
-from vit_tf.batches import is_part, is_sharable, own_part
+from vit_tf.batches import divided_by_batch, is_part, is_sharable, own_part
 from vit_tf.shares import Share
 
 
@@ -68,10 +68,7 @@ def _of_one(spec):
 
 
 def _shared_out(stock):
-    """`TFEpochIterator` whose workers share out every batch, before it is decoded where they can.
-
-    By default TensorFlow shares out files where it can: other batches than those of one process.
-    """
+    """`TFEpochIterator` whose workers share out each batch, before it is decoded where they can."""
 
     @functools.wraps(stock)
     def __init__(self, distribute_strategy=None, *args, x=None, **kwargs):
@@ -79,11 +76,7 @@ def _shared_out(stock):
             if is_sharable(x) or is_part(x):
                 x = distribute_strategy.distribute_datasets_from_function(_part_maker(x))
             else:
-                options = tf.data.Options()
-                options.experimental_distribute.auto_shard_policy = (
-                    tf.data.experimental.AutoShardPolicy.DATA
-                )
-                x = x.with_options(options)
+                x = divided_by_batch(x)
         stock(self, distribute_strategy, *args, x=x, **kwargs)
 
     return __init__
