@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.batches import untuned
 from vit_tf.names import choose
 
 from ..engine.features import taps_of
@@ -231,7 +232,7 @@ def _batches(pairs, points, size):
     specs = tf.TensorSpec((2, size, size, channels)), tf.TensorSpec(points.shape[1:])
     data = tf.data.Dataset.from_generator(generate, output_signature=specs)
     data = data.apply(tf.data.experimental.assert_cardinality(len(pairs)))
-    return data.batch(PAIRS_AT_ONCE)
+    return untuned(data.batch(PAIRS_AT_ONCE))
 
 
 def _labelled(distances, categories, thresholds, boxes, notes):

@@ -6,6 +6,8 @@ import tensorflow as tf
 from keras import ops
 from tqdm.auto import tqdm
 
+from vit_tf.batches import untuned
+
 EPSILON = 1e-6  # of the batch normalisation of MAE
 MOMENTUM = 0.9
 SCORED = 1024  # examples that are scored in one call
@@ -177,7 +179,7 @@ def _batches(inputs, labels, size, steps, epochs, seed):
     def gather(rows):
         return tf.nest.map_structure(lambda x: tf.gather(x, rows), (inputs, labels))
 
-    return tf.data.Dataset.range(epochs).flat_map(epoch).map(gather).prefetch(1)
+    return untuned(tf.data.Dataset.range(epochs).flat_map(epoch).map(gather).prefetch(1))
 
 
 class _Bar(keras.callbacks.Callback):
