@@ -10,6 +10,7 @@ import vit_tf
 from vit_tf.checkpoints import (
     beit,
     clip,
+    eva,
     google_bit,
     google_mixer,
     google_vit,
@@ -26,8 +27,8 @@ from vit_tf.models.transformer import check_pooling
 from vit_tf.names import choose
 from vit_tf.preprocessing import Preprocessing
 
-# In this order: BEiT's files have all the names that tell a ViT of timm.
-FAMILIES = (google_vit, google_bit, google_mixer, clip, beit, timm_vit)
+# In this order: the files of BEiT, DINOv3 and EVA-02 have all the names that tell a ViT of timm.
+FAMILIES = (google_vit, google_bit, google_mixer, clip, beit, eva, timm_vit)
 
 
 def load_pretrained(

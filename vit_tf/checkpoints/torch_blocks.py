@@ -12,20 +12,21 @@ HEADS = {(192, 12): 3, (384, 12): 6, (512, 12): 8, (768, 12): 12, (1024, 24): 16
 HEADS |= {(1536, 40): 24}
 
 
-def guess_heads(width, layers, wishes, other=None):
+def guess_heads(width, layers, wishes, other=None, known=HEADS):
     """The number of heads that a caller names, or that all models of a published size have.
 
     Args:
         width, layers: the size of the encoder.
         wishes: those of the caller.
         other: number of heads of another model of this size that the file may as well be of.
+        known: dict from (width, layers) to the number of heads of the family's published sizes.
 
     Raises:
         ValueError: for a size that does not tell, unless the caller does.
     """
     if wishes.num_heads is not None:
         return wishes.num_heads
-    heads = HEADS.get((width, layers))
+    heads = known.get((width, layers))
     if heads is None or other is not None:
         either = f" ({heads} or {other})" if heads else ""
         raise ValueError(
@@ -59,12 +60,13 @@ def dense_part(layer, name, inputs, outputs, bias=True):
 
     A bias that the file does not have is zero, where the model has one.
     """
-    stored = Source({f"{name}.bias": (outputs,)}) if bias else _no_bias(outputs)
+    stored = Source({f"{name}.bias": (outputs,)}) if bias else no_bias(outputs)
     kernel = Source({f"{name}.weight": (outputs, inputs)}, np.transpose)
     return Part(sources={f"{layer}/kernel": kernel, f"{layer}/bias": stored})
 
 
-def _no_bias(units):
+def no_bias(units):
+    """The `Source` of a bias that a file does not have: zero."""
     return Source({}, partial(np.zeros, units, "float32"))
 
 
@@ -76,7 +78,7 @@ def gate_part(layer, gate, name, inputs, hidden, bias=True):
     return Part(
         sources={
             f"{layer}/kernel": Source(kernels, _in_a_row),
-            f"{layer}/bias": biases if bias else _no_bias(2 * hidden),
+            f"{layer}/bias": biases if bias else no_bias(2 * hidden),
         }
     )
 

@@ -1,16 +1,22 @@
-"""BEiT (Bao et al. 2021, https://arxiv.org/abs/2106.08254), also of BEiT v2 (2208.06366)."""
+"""BEiT (Bao et al. 2021, https://arxiv.org/abs/2106.08254), BEiT v2 (2208.06366) and EVA-02."""
 
 import keras
 import numpy as np
 from keras import layers, ops
 
-from vit_tf.models.embedding import Embedding
+from vit_tf.models.embedding import Embedding, Rotation
 from vit_tf.models.model import VisionModel
+from vit_tf.models.sizes import EVA02
 from vit_tf.models.transformer import LayerNormalization, block_sites, check_pooling, make_blocks
 from vit_tf.names import choose, match_sites
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
+
+# The defaults of later arguments, which a configuration leaves out.
+_LATER = {"position_type": "relative", "activation": "gelu", "sub_norm": ()}
+# Tokens along a side of the images that EVA-02 was pretrained on: of 224 pixels, by 14.
+ROTARY_SIDE = 16
 
 
 def relative_index(rows, columns):
@@ -85,6 +91,12 @@ class BEiT(VisionModel):
         without_skips: sites whose skip is removed, such as `"block06"` or `"block07/mlp"`.
         dropout_rate: share of channels dropped after the embedding and each projection.
         preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
+        position_type: `"relative"`, or `"rotary"` for those of EVA-02 (Fang et al. 2023,
+            https://arxiv.org/abs/2303.11331): learned ones, added to the tokens, and in each
+            block queries and keys of patches that are rotated by angles of their place.
+        activation: as for `ViT`; of EVA-02 `"swiglu"`.
+        sub_norm: sites, of `("attention", "mlp")`, with a normalisation before the last
+            projection of their branch: of EVA-02, but for its small sizes, `("mlp",)`.
 
     Raises:
         ValueError: for sizes that do not fit each other or an unknown name.
@@ -105,6 +117,9 @@ class BEiT(VisionModel):
         without_skips=(),
         dropout_rate=0.0,
         preprocessing=None,
+        position_type="relative",
+        activation="gelu",
+        sub_norm=(),
         **kwargs,
     ):
         config = {
@@ -120,14 +135,18 @@ class BEiT(VisionModel):
             "layer_scale": layer_scale,
             "without_skips": tuple(without_skips),
             "dropout_rate": dropout_rate,
+            "position_type": position_type,
+            "activation": activation,
+            "sub_norm": tuple(sub_norm),
         }
-        super().__init__(config, preprocessing, **{"name": "beit"} | kwargs)
+        super().__init__(config, preprocessing, _LATER, **{"name": "beit"} | kwargs)
         self.pooling = pooling
         check_pooling(pooling)
         self.token_grid = grid = TokenGrid.of_patches(image_shape, patch_size, prefix=1)
         policy = self.dtype_policy
+        rotary = choose("position_type", position_type, {"relative": False, "rotary": True})
         self.embedding = Embedding(
-            grid, hidden_dim, dropout_rate, use_positions=False, dtype=policy, name="embedding"
+            grid, hidden_dim, dropout_rate, use_positions=rotary, dtype=policy, name="embedding"
         )
         self.blocks = make_blocks(
             num_layers,
@@ -138,10 +157,17 @@ class BEiT(VisionModel):
             dropout_rate=dropout_rate,
             key_bias=False,
             layer_scale=layer_scale,
+            activation=activation,
+            sub_norm=sub_norm,
             dtype=policy,
         )
         names = ["bias"] if shared_bias else [f"{block.name}_bias" for block in self.blocks]
+        names = [] if rotary else names
         self.biases = [RelativeBias(grid, num_heads, dtype=policy, name=name) for name in names]
+        self.rotation = None
+        if rotary:
+            width = hidden_dim // num_heads
+            self.rotation = Rotation(grid, width, ROTARY_SIDE, dtype=policy, name="rotation")
         self.norm = LayerNormalization(
             epsilon=1e-6, dtype=policy, name="fc_norm" if pooling == "gap" else "norm"
         )
@@ -153,7 +179,7 @@ class BEiT(VisionModel):
     @classmethod
     def from_variant(cls, variant, **kwargs):
         """A BEiT of a published size, such as `"B/16"`; keyword arguments as for `BEiT`."""
-        return cls(**choose("variant", variant, VARIANTS) | kwargs)
+        return cls(**choose("variant", variant, VARIANTS | EVA02) | kwargs)
 
     @property
     def taps(self):
@@ -166,13 +192,18 @@ class BEiT(VisionModel):
     def patch_kernel(self):
         return ops.convert_to_numpy(self.embedding.patches.kernel)
 
+    @property
+    def position_embedding(self):
+        return ops.convert_to_numpy(self.embedding.positions)[0] if self.rotation else None
+
     def intermediates(self, images, training=None):
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
         taps = {}
         taps["embedding"] = x = self.embedding(images, training=training)
-        biases = [bias(x) for bias in self.biases]
+        biases = [bias(x) for bias in self.biases] or [None]
+        rotation = self.rotation(x) if self.rotation else None
         for i, block in enumerate(self.blocks):
-            inside = block(x, biases[i % len(biases)], training=training)
+            inside = block(x, biases[i % len(biases)], rotation, training=training)
             taps |= {f"{block.name}/{tap}": inside[tap] for tap in block.taps}
             x = inside["mlp/sum"]
         if self.pooling == "gap":

@@ -132,13 +132,14 @@ class Rotation(layers.Layer):
     Args:
         grid: `TokenGrid` of the tokens, or its fields as a dict.
         head_dim: number of channels of a head, a multiple of 4.
+        side: as for `rotary_angles`.
     """
 
-    def __init__(self, grid, head_dim, **kwargs):
+    def __init__(self, grid, head_dim, side=None, **kwargs):
         super().__init__(**kwargs)
         self.grid = TokenGrid(**grid) if isinstance(grid, dict) else grid
-        self.head_dim = head_dim
-        angles = np.tile(rotary_angles(self.grid, head_dim), 2)
+        self.head_dim, self.side = head_dim, side
+        angles = np.tile(rotary_angles(self.grid, head_dim, side), 2)
         self.factors = np.stack([np.cos(angles), np.sin(angles)]).astype("float32")
 
     def call(self, tokens):
@@ -146,19 +147,24 @@ class Rotation(layers.Layer):
         return ops.convert_to_tensor(self.factors, tokens.dtype)
 
     def get_config(self):
-        return super().get_config() | {"grid": vars(self.grid), "head_dim": self.head_dim}
+        config = {"grid": vars(self.grid), "head_dim": self.head_dim, "side": self.side}
+        return super().get_config() | config
 
 
-def rotary_angles(grid, head_dim):
-    """Angles of rotary positions on two axes (Siméoni et al. 2025, DINOv3, section 3.2).
+def rotary_angles(grid, head_dim, side=None):
+    """Angles of rotary positions on two axes, as in DINOv3, or as in EVA-02 where `side` is given.
 
-    The centre of a token's place is `(y, x)`, -1 and 1 being the edges of the image on either
-    axis, and `w_k = 2 pi 100 ** (-4 k / D)` for `k` in [0, D / 4): the angles are those of `w y`,
-    then those of `w x`; tokens without a place have zeros.
+    The angles of a token at `(y, x)` are `w_k y`, then `w_k x`, for `k` in [0, D / 4); tokens
+    without a place have zeros. In DINOv3 (Siméoni et al. 2025, section 3.2) the place is that of
+    the token's centre, -1 and 1 being the edges of the image on either axis, and `w_k = 2 pi
+    100 ** (-4 k / D)`. In EVA-02 (Fang et al. 2023, https://arxiv.org/abs/2303.11331) it is its
+    row and column, stretched to those of a square grid of so many tokens a side, with which it
+    was pretrained, and `w_k = 10000 ** (-4 k / D)`.
 
     Args:
         grid: `TokenGrid` of the tokens.
         head_dim: number of channels `D` of a head, a multiple of 4.
+        side: number of tokens a side; None for DINOv3's places.
 
     Returns:
         float64 array of shape (token, D / 2), in radians.
@@ -171,10 +177,14 @@ def rotary_angles(grid, head_dim):
             "Expected hidden_dim / num_heads to be a multiple of 4, for rotary positions. "
             f"Received: {head_dim} channels of a head"
         )
-    waves = 2 * np.pi * 100.0 ** -np.arange(0, 1, 4 / head_dim)
-    places = np.indices((grid.rows, grid.columns)).reshape(2, -1, 1) + 0.5
+    exponents = -np.arange(head_dim // 4) * 4 / head_dim
+    places = np.indices((grid.rows, grid.columns)).reshape(2, -1, 1)
     size = np.array([grid.rows, grid.columns]).reshape(2, 1, 1)
-    angles = np.concatenate(list((2 * places / size - 1) * waves), axis=1)
+    if side is None:
+        places, waves = 2 * (places + 0.5) / size - 1, 2 * np.pi * 100.0**exponents
+    else:
+        places, waves = places * side / size, 10_000.0**exponents
+    angles = np.concatenate(list(places * waves), axis=1)
     return np.concatenate([np.zeros((grid.prefix, head_dim // 2)), angles])
 
 

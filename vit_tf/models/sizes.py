@@ -55,3 +55,16 @@ RELEASED |= {
     f"DINOv3-{size}/16": {**fields, "activation": "swiglu", **_ROTARY}
     for size, fields in _GATED.items()
 }
+
+# Fang et al. 2023 (EVA-02), table 1: arguments of a `BEiT`.
+_EVA02 = {"patch_size": 14, "position_type": "rotary", "activation": "swiglu", "layer_scale": None}
+_HIDDEN = {"Ti": 512, "S": 1024, "B": 2048, "L": 2730}
+EVA02 = {
+    f"EVA02-{size}/14": {
+        **_SIZES[size],
+        **_EVA02,
+        "mlp_dim": hidden,
+        "sub_norm": ("mlp",) if size in ("B", "L") else (),
+    }
+    for size, hidden in _HIDDEN.items()
+}

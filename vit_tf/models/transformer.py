@@ -103,6 +103,9 @@ class Block(layers.Layer):
         key_bias: whether the projection to keys has a bias.
         layer_scale: first value of a learned factor per channel at the end of either branch
             (Touvron et al. 2021, CaiT, equation 4); None leaves it out.
+        sub_norm: the sites, of `("attention", "mlp")`, that have a normalisation before the last
+            projection of their branch, of what the taps `heads` and `hidden` hold (Wang et al.
+            2022, https://arxiv.org/abs/2210.06423, sub-LayerNorm).
 
     Raises:
         ValueError: for sizes that do not fit each other or an unknown activation.
@@ -121,6 +124,7 @@ class Block(layers.Layer):
         epsilon=1e-6,
         key_bias=True,
         layer_scale=None,
+        sub_norm=(),
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -133,6 +137,7 @@ class Block(layers.Layer):
         self.skips, self.dropout_rate = tuple(skips), dropout_rate
         self.activation, self.epsilon = activation, epsilon
         self.key_bias, self.layer_scale = key_bias, layer_scale
+        self.sub_norm = tuple(sub_norm)
         choose("activation", activation, ACTIVATIONS | GATES)
         self.gate, gelu = GATES.get(activation), ACTIVATIONS.get(activation)
 
@@ -150,6 +155,8 @@ class Block(layers.Layer):
         self.mlp_norm = norm("mlp_norm")
         self.expand = dense(2 * mlp_dim if self.gate else mlp_dim, "expand", activation=gelu)
         self.contract = dense(hidden_dim, "contract")
+        self.heads_norm = norm("heads_norm") if "attention" in self.sub_norm else None
+        self.hidden_norm = norm("hidden_norm") if "mlp" in self.sub_norm else None
         self.dropout = layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
 
     @property
@@ -171,7 +178,12 @@ class Block(layers.Layer):
             layer.build(input_shape)
         for layer in (self.mlp_norm, self.expand):
             layer.build(input_shape)
-        self.contract.build((*input_shape[:-1], self.mlp_dim))
+        hidden_shape = (*input_shape[:-1], self.mlp_dim)
+        self.contract.build(hidden_shape)
+        if self.heads_norm:
+            self.heads_norm.build(input_shape)
+        if self.hidden_norm:
+            self.hidden_norm.build(hidden_shape)
         self.attention_scale = self._add_scale("attention_scale")
         self.mlp_scale = self._add_scale("mlp_scale")
 
@@ -194,14 +206,16 @@ class Block(layers.Layer):
         taps["attention/weights"] = weights = ops.softmax(scores)
         heads = ops.matmul(ops.cast(weights, value.dtype), value)
         taps["attention/heads"] = heads = ops.swapaxes(heads, 1, 2)
-        x = self.out(ops.reshape(heads, (-1, *tokens.shape[1:])))
+        x = ops.reshape(heads, (-1, *tokens.shape[1:]))
+        x = self.out(self.heads_norm(x) if self.heads_norm else x)
         branch = self._end_branch(x, self.attention_scale, training)
         x = join_paths("attention", self.skips, tokens, branch, taps)
 
         taps["mlp/norm"] = y = self.mlp_norm(x)
         y = self.expand(y)
         taps["mlp/hidden"] = y = self.gate(y) if self.gate else y
-        y = self.contract(self.dropout(y, training=training))
+        y = self.dropout(y, training=training)
+        y = self.contract(self.hidden_norm(y) if self.hidden_norm else y)
         branch = self._end_branch(y, self.mlp_scale, training)
         join_paths("mlp", self.skips, x, branch, taps)
         return taps
@@ -217,7 +231,7 @@ class Block(layers.Layer):
 
     def get_config(self):
         names = ("num_heads", "hidden_dim", "mlp_dim", "skips", "dropout_rate")
-        names += ("activation", "epsilon", "key_bias", "layer_scale")
+        names += ("activation", "epsilon", "key_bias", "layer_scale", "sub_norm")
         return super().get_config() | {name: getattr(self, name) for name in names}
 
 
