@@ -45,6 +45,11 @@ def run_script(parse, run, arguments=None, kept=lambda options: NOTHING_KEPT):
         if not _is_mistake(error):
             raise
         print(f"error: {one_line(error)}", file=sys.stderr)
+        if isinstance(error, ConnectionError) and hasattr(options, "strategy"):
+            from vit_tf.distribute import cluster
+
+            if cluster.num_workers() > 1:
+                cluster.leave(2)
         return 2
 
 

@@ -250,4 +250,5 @@ if __name__ == "__main__":
     try:
         main(Path(sys.argv[1]), *sys.argv[2:])
     except ConnectionError as error:
-        sys.exit(f"lost: {error}")
+        print(f"lost: {error}")
+        cluster.leave(1)
