@@ -168,4 +168,5 @@ def _build(plan, wishes, public):
         mean, std = ((0.5,) * channels,) * 2
     preprocessing = Preprocessing(tuple(size), mean, std, ends.interpolation, crop=ends.crop)
     arguments = plan.whole.arguments | {"image_shape": (*size, channels)}
-    return getattr(vit_tf, plan.model)(**arguments, preprocessing=preprocessing)
+    arguments |= {"preprocessing": preprocessing, "class_names": plan.class_names}
+    return getattr(vit_tf, plan.model)(**arguments)

@@ -115,6 +115,7 @@ class Plan:
         positions: how its positions are resampled, a method of `vit_tf.at_resolution`; None for
             the interpolation of its images.
         any_size: whether images may be of any size, which the file does not tell then.
+        class_names: names of the classes of the file's head; None where it tells none.
     """
 
     model: str
@@ -124,6 +125,7 @@ class Plan:
     crop: float | None = None
     positions: str | None = None
     any_size: bool = False
+    class_names: tuple | None = None
 
 
 def norm_part(layer, scale, bias, width):

@@ -15,6 +15,7 @@ register = keras.saving.register_keras_serializable("vit_tf")
 
 # The defaults of later arguments, which a configuration leaves out.
 _LATER = {"position_type": "relative", "activation": "gelu", "sub_norm": ()}
+_LATER |= {"epsilon": 1e-6}
 # Tokens along a side of the images that EVA-02 was pretrained on: of 224 pixels, by 14.
 ROTARY_SIDE = 16
 
@@ -97,6 +98,7 @@ class BEiT(VisionModel):
         activation: as for `ViT`; of EVA-02 `"swiglu"`.
         sub_norm: sites, of `("attention", "mlp")`, with a normalisation before the last
             projection of their branch: of EVA-02, but for its small sizes, `("mlp",)`.
+        epsilon: added to the variance by all normalisations.
 
     Raises:
         ValueError: for sizes that do not fit each other or an unknown name.
@@ -120,6 +122,7 @@ class BEiT(VisionModel):
         position_type="relative",
         activation="gelu",
         sub_norm=(),
+        epsilon=1e-6,
         **kwargs,
     ):
         config = {
@@ -138,6 +141,7 @@ class BEiT(VisionModel):
             "position_type": position_type,
             "activation": activation,
             "sub_norm": tuple(sub_norm),
+            "epsilon": epsilon,
         }
         super().__init__(config, preprocessing, _LATER, **{"name": "beit"} | kwargs)
         self.pooling = pooling
@@ -159,6 +163,7 @@ class BEiT(VisionModel):
             layer_scale=layer_scale,
             activation=activation,
             sub_norm=sub_norm,
+            epsilon=epsilon,
             dtype=policy,
         )
         names = ["bias"] if shared_bias else [f"{block.name}_bias" for block in self.blocks]
@@ -169,7 +174,7 @@ class BEiT(VisionModel):
             width = hidden_dim // num_heads
             self.rotation = Rotation(grid, width, ROTARY_SIDE, dtype=policy, name="rotation")
         self.norm = LayerNormalization(
-            epsilon=1e-6, dtype=policy, name="fc_norm" if pooling == "gap" else "norm"
+            epsilon=epsilon, dtype=policy, name="fc_norm" if pooling == "gap" else "norm"
         )
         self.head = layers.Dense(
             num_classes, kernel_initializer="zeros", dtype="float32", name="head"

@@ -1,5 +1,6 @@
 """The fields of a `config.json`, checked before they are believed."""
 
+from collections import Counter
 from numbers import Real
 
 from vit_tf.checkpoints.plans import MOST_LAYERS
@@ -72,3 +73,34 @@ class Config:
     def activation(self):
         """The form of the GELU, by the name that `vit_tf.ViT` gives it."""
         return choose("hidden_act of config.json", str(self.fields.get("hidden_act")), ACTIVATIONS)
+
+
+def class_names(fields, num_classes):
+    """Names of the classes that a classifier's `id2label` tells, or None.
+
+    Some of ImageNet's classes have one name, of which transformers' files tell no more: these get
+    the number of their class. Names that transformers makes up, `LABEL_0` and so on, are none.
+
+    Args:
+        fields: those of the model's configuration.
+        num_classes: number of the file's logits.
+
+    Raises:
+        ValueError: for labels that are not those of so many classes.
+    """
+    told = fields.get("id2label")
+    if told is None:
+        return None
+    keys = [str(i) for i in range(num_classes)]
+    names = isinstance(told, dict) and all(isinstance(name, str) for name in told.values())
+    if not names or sorted(told) != sorted(keys):
+        raise ValueError(
+            f"Expected id2label of config.json to name the classes 0 to {num_classes - 1}. "
+            f"Received: {str(told)[:200]}"
+        )
+    names = [told[key] for key in keys]
+    if names == [f"LABEL_{key}" for key in keys]:
+        return None
+    counts = Counter(names)
+    names = [f"{n} ({key})" if counts[n] > 1 else n for n, key in zip(names, keys, strict=True)]
+    return tuple(names)

@@ -2,11 +2,13 @@
 
 import dataclasses
 
-from vit_tf.checkpoints.hugging_face import dinov3, vits
+from vit_tf.checkpoints.hugging_face import beit, bit, clip, dinov3, vits
+from vit_tf.checkpoints.hugging_face.configs import class_names
 from vit_tf.checkpoints.hugging_face.processing import timm_ends
 from vit_tf.names import choose
 
-TYPES = {kind: family for family in (vits, dinov3) for kind in family.TYPES}
+FAMILIES = (vits, dinov3, clip, beit, bit)
+TYPES = {kind: family for family in FAMILIES for kind in family.TYPES}
 
 
 def is_timms(folder):
@@ -17,7 +19,11 @@ def is_timms(folder):
 def plan(folder, wishes):
     """The `Plan` of a folder of transformers'."""
     family = choose("model_type of config.json", str(folder.config.get("model_type")), TYPES)
-    return family.plan(folder, wishes)
+    plan = family.plan(folder, wishes)
+    if "head/kernel" not in plan.whole.sources:
+        return plan
+    names = class_names(folder.config, plan.whole.arguments["num_classes"])
+    return dataclasses.replace(plan, class_names=names)
 
 
 def with_timms_ends(plan, folder, wishes):

@@ -3,7 +3,7 @@
 import math
 from numbers import Real
 
-from vit_tf.checkpoints.plans import IMAGENET
+from vit_tf.checkpoints.plans import CLIP, IMAGENET
 from vit_tf.names import choose
 
 # Numbers that Pillow gives its filters.
@@ -14,6 +14,8 @@ DEFAULTS = {
     "DeiT": {"resample": 3, "do_center_crop": True},
     "Bit": {"resample": 3, "do_center_crop": True},
     "Siglip": {"resample": 3, "do_center_crop": False},
+    "CLIP": {"resample": 3, "do_center_crop": True},
+    "Beit": {"resample": 3, "do_center_crop": True},
     "DINOv3ViT": {"resample": 2, "do_center_crop": False},
 }
 # Of means, deviations and factors; JSON has integers that no float holds.
@@ -21,11 +23,16 @@ LARGEST = 1e6
 SUFFIXES = ("ImageProcessorFast", "ImageProcessor", "FeatureExtractor")
 # The processor of each type of model, for files that name none.
 PROCESSORS = {"vit": "ViT", "deit": "DeiT", "dinov2": "Bit", "dinov2_with_registers": "Bit"}
+PROCESSORS |= {"vit_mae": "ViT", "dinov3_vit": "DINOv3ViT", "clip": "CLIP", "bit": "Bit"}
+PROCESSORS |= {"clip_vision_model": "CLIP", "beit": "Beit"}
 # Where the file is missing: a shorter side of 256 pixels, and of these the 224 in the middle
 # (Touvron et al. 2021; Oquab et al. 2023). Of a plain ViT it is open: those of Google's releases
 # are of values in [-1, 1], those of DeiT and of DINO of ImageNet's mean and std.
 _CROPPED = {"values": IMAGENET, "interpolation": "bicubic", "crop": 224 / 256}
-FAMILIES = dict.fromkeys(("deit", "dinov2", "dinov2_with_registers"), _CROPPED)
+FAMILIES = dict.fromkeys(("deit", "vit_mae", "dinov2", "dinov2_with_registers"), _CROPPED)
+# The whole of the shorter side (`clip.load` of openai/CLIP).
+_CLIP = {"values": CLIP, "interpolation": "bicubic", "crop": 1.0}
+FAMILIES |= dict.fromkeys(("clip", "clip_vision_model"), _CLIP)
 
 
 def ends(folder, image_shape, any_size, wishes):
@@ -56,10 +63,7 @@ def ends(folder, image_shape, any_size, wishes):
                 f"Received: neither, model_type={kind!r}"
             )
         return FAMILIES[kind]
-    fields = folder.processor
-    name = str(fields.get("image_processor_type") or fields.get("feature_extractor_type") or "")
-    stem = next((name.removesuffix(s) for s in SUFFIXES if name.endswith(s)), PROCESSORS.get(kind))
-    fields = DEFAULTS.get(stem, {}) | {k: v for k, v in fields.items() if v is not None}
+    fields = _fields(folder)
     size, crop = _size(fields)
     if size != tuple(image_shape[:2]) and not any_size:
         raise ValueError(
@@ -70,6 +74,26 @@ def ends(folder, image_shape, any_size, wishes):
     known = resample if isinstance(resample, int) else repr(resample)
     resample = choose("resample", known, FILTERS)
     return {"values": _values(fields, image_shape[2]), "interpolation": resample, "crop": crop}
+
+
+def told_size(folder, wishes, default):
+    """(height, width) of the images of a family whose `config.json` does not tell it.
+
+    Args:
+        folder, wishes: those of `ends`.
+        default: what is returned where neither the caller nor a processor tells.
+    """
+    if wishes.preprocessing is not None:
+        return wishes.preprocessing.size or default
+    return default if folder.processor is None else _size(_fields(folder))[0]
+
+
+def _fields(folder):
+    """Fields of a processor's file, with what its class does where it leaves something out."""
+    fields, kind = folder.processor, folder.config.get("model_type")
+    name = str(fields.get("image_processor_type") or fields.get("feature_extractor_type") or "")
+    stem = next((name.removesuffix(s) for s in SUFFIXES if name.endswith(s)), PROCESSORS.get(kind))
+    return DEFAULTS.get(stem, {}) | {k: v for k, v in fields.items() if v is not None}
 
 
 def _size(fields):

@@ -1,4 +1,4 @@
-"""ViT, DeiT and DINOv2 in the names of Hugging Face's transformers (`modeling_vit.py`, ...)."""
+"""ViT, DeiT, MAE and DINOv2 in the names of transformers (`modeling_vit.py` and others)."""
 
 import numpy as np
 
@@ -21,7 +21,9 @@ DINO = ATTENTION | {"norm1": "norm1", "norm2": "norm2", "fc1": "mlp.fc1", "fc2":
 DINO |= {"scale1": "layer_scale1.lambda1", "scale2": "layer_scale2.lambda1"}
 GATED = {"fc1": "mlp.weights_in", "fc2": "mlp.weights_out"}
 # Names of a block's parts, by what the models of a type may lie under.
-TYPES = {"vit": VIT, "deit": VIT, "dinov2": DINO, "dinov2_with_registers": DINO}
+TYPES = {"vit": VIT, "deit": VIT, "vit_mae": VIT, "dinov2": DINO, "dinov2_with_registers": DINO}
+# What they lie under, where it is not the type.
+OUTER = {"vit_mae": "vit."}
 HEADS = {"vit": "classifier", "deit": "classifier"}
 
 
@@ -29,7 +31,8 @@ def plan(folder, wishes):
     """The `Plan` of an open folder."""
     config = Config(folder.config)
     kind, tensors = folder.config["model_type"], folder.tensors
-    outer = f"{kind}." if f"{kind}.embeddings.cls_token" in tensors else ""
+    outer = OUTER.get(kind, f"{kind}.")
+    outer = outer if f"{outer}embeddings.cls_token" in tensors else ""
     inside = {n.removeprefix(outer): t for n, t in tensors.items() if n.startswith(outer)}
     sizes = ("hidden_size", "patch_size", "num_channels")
     width, patch, channels = map(config.whole, sizes)
@@ -57,6 +60,8 @@ def plan(folder, wishes):
     whole = _with_heads(whole.under(outer), tensors, width, wishes, kind)
     resampled = kind.startswith("dinov2")
     positions = "bicubic" if kind == "dinov2_with_registers" else "torch"
+    if kind == "vit_mae":
+        whole |= Part(unused=("decoder.*",))
     images = ends(folder, image_shape, resampled, wishes)
     return Plan("ViT", whole, positions=positions, **images)
 
