@@ -214,6 +214,7 @@ from .plots.similarity import (
 from .plots.similarity import (
     plot_matches as plot_matches,
 )
+from .plots.similarity import plot_measures as plot_measures
 from .plots.training import plot_compute as plot_compute
 from .plots.training import plot_formation as plot_formation
 from .probes.clustering import (
@@ -281,6 +282,19 @@ from .similarity.localization import (
 )
 from .similarity.localization import (
     localization_statistic as localization_statistic,
+)
+from .similarity.measures.alignment import rbf_cka as rbf_cka
+from .similarity.measures.alignment import token_cka as token_cka
+from .similarity.measures.correlations import cca as cca
+from .similarity.measures.correlations import pwcca as pwcca
+from .similarity.measures.correlations import svcca as svcca
+from .similarity.measures.geometry import mutual_knn as mutual_knn
+from .similarity.measures.geometry import procrustes as procrustes
+from .similarity.measures.geometry import rsa as rsa
+from .similarity.measures.predictivity import linear_predictivity as linear_predictivity
+from .similarity.measures.similarities import similarities as similarities
+from .similarity.measures.similarities import (
+    similarities_statistic as similarities_statistic,
 )
 from .similarity.residual import (
     depth_cka as depth_cka,

@@ -58,6 +58,11 @@ def cka_beside():
     return analysis.plot_cka_beside(results)
 
 
+def measures():
+    (images,) = digits("test", batch_size=180)  # more than the channels of two layers
+    return analysis.plot_measures(analysis.similarities(sums("vit"), images, tokens="cls"))
+
+
 def counterparts():
     fresh = vit_tf.submodel(vit_tf.fresh_copy(trained("vit")), "embedding", "*/sum")
     others = {"average pooling": sums("gap"), "before the training": fresh}
@@ -371,8 +376,9 @@ def compute():
 
 TITLES = {"ViT-CLS": "vit", "ViT-GAP": "gap", "BiT": "bit"}
 DRAWN = (
-    cka, cka_two_models, cka_beside, counterparts, matches, head_similarity, last_layer_cka,
-    depth_cka, residual_cka, localization, formation, attention_distance, distance_by_depth,
+    cka, cka_two_models, cka_beside, measures, counterparts, matches, head_similarity,
+    last_layer_cka, depth_cka, residual_cka, localization, formation, attention_distance,
+    distance_by_depth,
     attention_maps, aligned_attention, attention_offset, head_classes, attention_patterns,
     rollout, saliency, receptive_field, skip_ratio, skip_ratio_lines, patch_filters,
     position_similarity, ridge_probe, probe_map, probe_variants, linear_probe, knn, clustering,

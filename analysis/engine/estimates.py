@@ -130,13 +130,13 @@ def upper(values):
 
 def rank_correlation(pairs):
     """Spearman's rank correlation of the columns of a (unit, 2) array; NaN if one is constant."""
-    ranks = [_ranks(column) for column in pairs.T]
+    ranks = [ranks(column) for column in pairs.T]
     deviations = [rank - rank.mean() for rank in ranks]
     scale = np.sqrt(np.prod([deviation @ deviation for deviation in deviations]))
     return deviations[0] @ deviations[1] / scale if scale else np.nan
 
 
-def _ranks(values):
+def ranks(values):
     """Ranks from 0, equal values sharing the mean of theirs."""
     _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts + 1) / 2)[which]

@@ -1,5 +1,6 @@
 """Calling features: from a batch of images to named taps, or one line about what is wrong."""
 
+import math
 import warnings
 from collections.abc import Mapping
 
@@ -154,7 +155,7 @@ def of_arrays(*activations):
 
     Returns:
         float32 array of shape (example, number), and a callable from its rows to
-        `{layer: tensor of shape (example, channel)}` for each of the dicts.
+        `{layer: tensor of the array's shape}` for each of the dicts.
 
     Raises:
         ValueError: for what is no such dict, or arrays of other numbers of examples.
@@ -171,7 +172,8 @@ def of_arrays(*activations):
             raise ValueError("Expected arrays of shape (example, ...). Received: a single number")
         first = sum(column.shape[1] for column in columns)
         columns += [values.reshape(len(values), -1) for values in arrays.values()]
-        features.append(_Columns(tuple(of), first, [c.shape[1] for c in columns[-len(of) :]]))
+        shapes = {layer: values.shape[1:] for layer, values in arrays.items()}
+        features.append(_Columns(shapes, first))
     sizes = sorted({len(column) for column in columns})
     if len(sizes) > 1:
         raise ValueError(
@@ -185,9 +187,11 @@ class _Columns:
 
     name = "activations"
 
-    def __init__(self, layers, first, sizes):
-        self._layers, self._first, self._sizes = layers, first, sizes
+    def __init__(self, shapes, first):
+        self._shapes, self._first = shapes, first
+        self._sizes = [math.prod(shape) for shape in shapes.values()]
 
     def __call__(self, rows):
         mine = rows[:, self._first : self._first + sum(self._sizes)]
-        return dict(zip(self._layers, tf.split(mine, self._sizes, axis=1), strict=True))
+        parts = zip(self._shapes.items(), tf.split(mine, self._sizes, axis=1), strict=True)
+        return {layer: tf.reshape(part, (-1, *shape)) for (layer, shape), part in parts}

@@ -44,5 +44,6 @@ from .similarity import plot_cka_beside as plot_cka_beside
 from .similarity import plot_counterparts as plot_counterparts
 from .similarity import plot_data_scale as plot_data_scale
 from .similarity import plot_matches as plot_matches
+from .similarity import plot_measures as plot_measures
 from .training import plot_compute as plot_compute
 from .training import plot_formation as plot_formation

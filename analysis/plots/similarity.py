@@ -28,8 +28,7 @@ def plot_cka(result, ax=None):
     cka = expect_variable(result, "cka", DIMS)
     sides = [style.side(count) if ax is None else None for count in cka.shape]
     target = style.new_axes(sides[0] + 2.6, sides[1] + 1.4) if ax is None else ax
-    image = _draw_heatmap(target, cka)
-    models = _models(result)
+    image, models = _draw_heatmap(target, cka), _models(result)
     layers = [layer_names(cka, dim) for dim in DIMS]
     if layers[0] == layers[1] and models[0] == models[1]:
         target.set_aspect("equal")
@@ -76,7 +75,7 @@ def _entitle(ax, text, models, **options):
 
 def _error_bound(results):
     """The standard errors in the label of a colour bar, where they are known."""
-    errors = [result["stderr"].max().item() for result in results if "stderr" in result]
+    errors = (result["stderr"].max().item() for result in results if "stderr" in result)
     known = [error for error in errors if not math.isnan(error)]
     return f" (standard error at most {max(known):.1g})" if known else ""
 
@@ -93,15 +92,47 @@ def plot_cka_beside(results):
         them, otherwise at every panel; models only where a result compares two.
     """
     maps = style.labelled(expect_results(results), DIMS, "cka")
+    axes, images = _draw_beside(maps)
+    values = np.concatenate([cka.values.ravel() for cka in maps.values()])
+    style.shared_colour_bar(axes, images[-1], f"CKA{_error_bound(results.values())}", values)
+    return _finish_panels(axes, [_sides(result) for result in results.values()])
+
+
+def plot_measures(result):
+    """Heatmaps of several measures of similarity, and where the measures disagree.
+
+    Args:
+        result: Dataset from `similarities`: `similarity` of dims (measure, layer_x, layer_y) and
+            `disagreement` of dims (layer_x, layer_y).
+
+    Returns:
+        ndarray of shape (measures + 1,) of the axes of a new figure, at most 4 in a row: heatmaps
+        of the measures, and last of the disagreement, in other colours, all fixed to [0, 1].
+    """
+    values = expect_variable(result, "similarity", ("measure", *DIMS))
+    maps = dict(zip(layer_names(values, "measure"), values, strict=True))
+    apart = expect_variable(result, "disagreement", DIMS)
+    axes, images = _draw_beside(maps | {"where measures disagree": apart})
+    images[-1].set_cmap(style.colours("cividis"))
+    style.shared_colour_bar(axes, images[0], "similarity", values.values)
+    style.shared_colour_bar(axes, images[-1], "disagreement in the order of pairs", apart.values)
+    return _finish_panels(axes, [_sides(result)] * len(axes))
+
+
+def _draw_beside(maps):
+    """Axes and images of a titled heatmap of each of a dict from label to DataArray."""
     axes = _new_grid(len(maps))
-    for ax, (label, cka) in zip(axes, maps.items(), strict=True):
-        image = _draw_heatmap(ax, cka)
+    images = []
+    for ax, (label, values) in zip(axes, maps.items(), strict=True):
+        images.append(_draw_heatmap(ax, values))
         ax.set_title(label, fontsize=9)
         ax.set(xticks=[], yticks=[])
-    values = np.concatenate([cka.values.ravel() for cka in maps.values()])
-    label = f"CKA{_error_bound(results.values())}"
-    style.shared_colour_bar(axes, image, label, values)
-    above_gap = _name_panels(axes, [_sides(result) for result in results.values()])
+    return axes, images
+
+
+def _finish_panels(axes, sides):
+    """Name the `_sides` of all panels, and size them; the axes."""
+    above_gap = _name_panels(axes, sides)
     style.fit_panels(axes, PANEL)
     for ax, names, model in above_gap:
         _name_side(ax, "x", names, model, PANEL)

@@ -84,19 +84,7 @@ def cka_statistic(features_x, features_y=None):
         places = np.arange(len(scales["x"])), np.arange(len(layers) - of_y, len(layers))
         every = np.stack([scale for of in scales.values() for scale in of.values()], axis=1)
         hsic, _ = unscaled(totals["rows"]["hsic"], every)
-        require_finite("CKA", np.diagonal(hsic, axis1=1, axis2=2).T, layers)
-        varies = _varying(hsic, every)
-        constant = list(dict.fromkeys(np.array(layers)[~varies].tolist()))
-        if not all(varies[of].any() for of in places):
-            raise ValueError(
-                "Expected a layer that varies between examples, of each model. "
-                f"Received constant layers: {listed(constant)}"
-            )
-        if constant:
-            warnings.warn(
-                f"Layers that do not vary between examples are left out: {listed(constant)}",
-                stacklevel=2,
-            )
+        varies, constant = varying_layers(hsic, every, layers, places)
         value, stderr = ratio_and_jackknife(hsic[:, varies][:, :, varies])
         at = np.cumsum(varies) - 1
         x, y = (at[of[varies[of]]] for of in places)
@@ -166,6 +154,37 @@ def with_errors(value, stderr, coords):
         "stderr": variable(dims, stderr, "standard error of CKA"),
     }
     return xr.Dataset(variables, coords)
+
+
+def varying_layers(hsic, scales, layers, places):
+    """Which layers vary between examples; a warning names the others.
+
+    Args:
+        hsic, scales: as for `_varying`.
+        layers: names of the layers of both models.
+        places: positions among them of the layers of each model.
+
+    Returns:
+        Array of truth values of shape (layer,), and the list of the names of the others.
+
+    Raises:
+        ValueError: for a layer that is not finite, which is named, or a model of constant layers
+            only.
+    """
+    require_finite("CKA", np.diagonal(hsic, axis1=1, axis2=2).T, layers)
+    varies = _varying(hsic, scales)
+    constant = list(dict.fromkeys(np.array(layers)[~varies].tolist()))
+    if not all(varies[of].any() for of in places):
+        raise ValueError(
+            "Expected a layer that varies between examples, of each model. "
+            f"Received constant layers: {listed(constant)}"
+        )
+    if constant:
+        warnings.warn(
+            f"Layers that do not vary between examples are left out: {listed(constant)}",
+            stacklevel=3,
+        )
+    return varies, constant
 
 
 def _varying(hsic, scales):

@@ -109,20 +109,38 @@ def ratio_and_jackknife(hsic):
     Returns:
         Two arrays of shape (layer, layer); the error is NaN when there is one batch.
     """
+    return jackknife(ratio, hsic)
 
-    def ratio(sums):
-        own = np.diagonal(sums, axis1=-2, axis2=-1)
-        norm = np.sqrt(own)
-        return sums / norm[..., :, None] / norm[..., None, :]
 
-    total = hsic.sum(axis=0)
-    batches = len(hsic)
+def ratio(sums):
+    """CKA of HSIC summed over batches: array of shape (layer, layer)."""
+    norm = np.sqrt(np.diagonal(sums, axis1=-2, axis2=-1))
+    return sums / norm[..., :, None] / norm[..., None, :]
+
+
+def jackknife(value, rows):
+    """The value of the sums over batches, and its standard error from leaving out one at a time.
+
+    Args:
+        value: function of a structure of sums to an array.
+        rows: the structure of what each batch adds, float64 arrays of shape (batch, ...).
+
+    Returns:
+        Two arrays; the error is NaN when there is one batch, with a warning.
+    """
+    total = tf.nest.map_structure(lambda x: x.sum(axis=0), rows)
+    whole, batches = value(total), len(tf.nest.flatten(rows)[0])
     if batches == 1:
         warnings.warn(
             "Standard errors of a single batch are NaN: cut the images into several, at least 8",
             stacklevel=2,
         )
-        return ratio(total), np.full(total.shape, np.nan)
-    left_out = np.stack([ratio(total - batch) for batch in hsic])
+        return whole, np.full(whole.shape, np.nan)
+    left_out = np.stack(
+        [
+            value(tf.nest.map_structure(lambda x, sums, at=at: sums - x[at], rows, total))
+            for at in range(batches)
+        ]
+    )
     spread = ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0)
-    return ratio(total), np.sqrt((batches - 1) / batches * spread)
+    return whole, np.sqrt((batches - 1) / batches * spread)

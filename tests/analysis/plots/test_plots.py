@@ -555,6 +555,28 @@ def test_cka_beside_draws_every_result_at_one_size_and_scale(rng):
 
 
 @pytest.mark.slow
+def test_measures_are_drawn_beside_their_disagreement_at_fixed_scales(rng):
+    values = rng.uniform(-0.2, 0.9, (3, 4, 6))
+    values[1, 2] = np.nan
+    apart = rng.uniform(0, 0.5, (4, 6))
+    dims = ("measure", "layer_x", "layer_y")
+    coords = {"measure": ["cka", "rsa", "knn"], "layer_x": SITES[:4], "layer_y": SITES}
+    data = {"similarity": (dims, values), "disagreement": (dims[1:], apart)}
+    axes = plots.plot_measures(xr.Dataset(data, coords))
+    assert [ax.get_title() for ax in axes] == ["cka", "rsa", "knn", "where measures disagree"]
+    for ax, drawn in zip(axes, [*values, apart], strict=True):
+        (image,) = ax.images
+        np.testing.assert_array_equal(np.ma.filled(image.get_array(), np.nan), drawn.T)
+        assert image.get_clim() == (0, 1)
+    maps = [ax.images[0].get_cmap().name for ax in axes]
+    assert maps == ["magma"] * 3 + ["cividis"]
+    bars = [ax for ax in axes[0].figure.axes if ax not in list(axes)]
+    assert [bar.get_ylabel() for bar in bars] == [
+        "similarity",
+        "disagreement in the order of pairs",
+    ]
+
+
 def test_cka_beside_names_shared_layers_at_the_outer_panels(rng):
     axes = plots.plot_cka_beside(_beside(rng, 7))
     assert [bool(_ticks(ax)) for ax in axes] == [False] * 3 + [True] * 4

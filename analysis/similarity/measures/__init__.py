@@ -1,0 +1,1 @@
+"""How alike are two representations, by which measure? CKA and others, in one pass."""
