@@ -139,7 +139,8 @@ def run(options):
     start = common.open_model(options.model)
     if not isinstance(start, VisionModel):
         raise ValueError(
-            "Expected the model to be a ViT, BiT, CLIPViT, BEiT or Mixer of this package. "
+            "Expected the model to be a ViT, BiT, CLIPViT, SigLIPViT, BEiT or Mixer of this "
+            "package. "
             f"Received: {type(start).__name__} in {options.model!r}"
         )
     given = image_values.given_values(options, start.preprocessing.size)

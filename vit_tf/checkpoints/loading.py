@@ -9,7 +9,6 @@ import numpy as np
 import vit_tf
 from vit_tf.checkpoints import (
     beit,
-    clip,
     eva,
     google_bit,
     google_mixer,
@@ -22,6 +21,7 @@ from vit_tf.checkpoints.hugging_face import families
 from vit_tf.checkpoints.hugging_face.folder import Folder, open_folder
 from vit_tf.checkpoints.names import fetch
 from vit_tf.checkpoints.plans import Wishes, first_names
+from vit_tf.checkpoints.towers import clip
 from vit_tf.models.resolution import METHODS, at_resolution
 from vit_tf.models.transformer import check_pooling
 from vit_tf.names import choose
@@ -87,7 +87,8 @@ def load_pretrained(
     if positions is not None:
         choose("positions", positions, METHODS)
     path, public = fetch(os.fspath(path_or_name))
-    wishes = dataclasses.replace(wishes, known_name=public is not None)
+    told = {"known_name": public is not None, "resolution": public and public.resolution}
+    wishes = dataclasses.replace(wishes, **told)
     with open_folder(path) if os.path.isdir(path) else open_archive(path) as archive:
         plan = _plan(archive, wishes)
         parts = {"unused": plan.whole.unused, "new": plan.whole.new}

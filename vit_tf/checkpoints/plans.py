@@ -20,7 +20,8 @@ MOST_LAYERS, MOST_STAGES = 1000, 10
 class Wishes:
     """What a caller asks for in the place of what a file has; None asks for the file's.
 
-    `known_name` is whether the file is one of `list_pretrained`, and so of a published size.
+    `known_name` is whether the file is one of `list_pretrained`, and so of a published size;
+    `resolution` is then that of its images.
     `preprocessing` is told by the caller.
     """
 
@@ -29,6 +30,7 @@ class Wishes:
     pooling: str | None = None
     num_heads: int | None = None
     known_name: bool = False
+    resolution: int | None = None
     preprocessing: Preprocessing | None = None
 
     def refuse(self, family, *names):

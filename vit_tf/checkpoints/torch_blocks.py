@@ -108,11 +108,10 @@ def block_part(layer, name, names, width, hidden, gated=False):
     """
     name = {part: f"{name}.{inner}" for part, inner in names.items()}
     parts = []
-    for i, which in enumerate(("query", "key", "value")):
-        if "qkv" in name:
-            fused = Source({name["qkv"]: (3 * width, width)}, partial(_third, index=i))
-            parts.append(Part(sources={f"{layer}/{which}/kernel": fused}))
-        else:
+    if "qkv" in name:
+        parts.append(fused_part(layer, name["qkv"], width))
+    else:
+        for which in ("query", "key", "value"):
             parts.append(dense_part(f"{layer}/{which}", name[which], width, width))
     if "scale1" in name:
         parts.append(scales_part(layer, name["scale1"], name["scale2"], width))
@@ -126,6 +125,16 @@ def block_part(layer, name, names, width, hidden, gated=False):
     ):
         parts.append(dense_part(f"{layer}/{dense}", name[which], inputs, outputs))
     return Part.join(parts)
+
+
+def fused_part(layer, name, width):
+    """The `Part` of the kernels of query, key and value, stored as one."""
+    return Part(
+        sources={
+            f"{layer}/{which}/kernel": Source({name: (3 * width, width)}, partial(_third, index=i))
+            for i, which in enumerate(("query", "key", "value"))
+        }
+    )
 
 
 def fused_bias_part(layer, name, width):

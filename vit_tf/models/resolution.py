@@ -97,7 +97,7 @@ def at_resolution(model, image_shape=None, num_classes=None, method="bilinear"):
     of a BEiT as by `resample_relative_positions`. All other weights are copied.
 
     Args:
-        model: a `ViT`, `BiT`, `CLIPViT`, `BEiT` or `Mixer`.
+        model: a `ViT`, `BiT`, `CLIPViT`, `SigLIPViT`, `BEiT` or `Mixer`.
         image_shape: (height, width, channels) of the images, or only (height, width), in pixels;
             None keeps that of the model.
         num_classes: number of logits of a new head that starts at zero; of a ViT it reads the
@@ -111,7 +111,7 @@ def at_resolution(model, image_shape=None, num_classes=None, method="bilinear"):
     """
     if not isinstance(model, VisionModel):
         raise ValueError(
-            "Expected model to be a ViT, BiT, CLIPViT, BEiT or Mixer. "
+            "Expected model to be a ViT, BiT, CLIPViT, SigLIPViT, BEiT or Mixer. "
             f"Received: {type(model).__name__}"
         )
     channels = model.image_shape[2]
@@ -128,17 +128,19 @@ def at_resolution(model, image_shape=None, num_classes=None, method="bilinear"):
     if num_classes is not None:
         config |= {"num_classes": num_classes}
         config.pop("representation_dim", None)
+        config.pop("text_head", None)
         # A quantized head would not learn.
         replaced = ("head", "pre_logits")
         config["quantized"] = [x for x in config.get("quantized", ()) if x not in replaced]
         config.pop("class_names", None)
     fresh = type(model).from_config(config)
     _check_tokens(model, fresh)
-    _copy_weights(model, fresh, new_head=num_classes is not None, method=method)
+    copy_weights(model, fresh, new_head=num_classes is not None, method=method)
     return fresh
 
 
-def _copy_weights(model, fresh, new_head, method):
+def copy_weights(model, fresh, new_head, method="bilinear"):
+    """Assigns the weights of a model to a fresh one, positions resampled, but for a new head."""
     old = {_path(weight): weight for weight in model.weights}
     grids = model.token_grid, fresh.token_grid
     for weight in fresh.weights:

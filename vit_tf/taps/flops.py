@@ -51,7 +51,7 @@ def formula(model):
     `8 T D^2 + 4 T^2 D + 4 T D M`: four projections, scores and weighted values, and the MLP.
 
     Args:
-        model: a `ViT`, hybrids included, `CLIPViT`, `BEiT`, `BiT` or `Mixer`.
+        model: a `ViT`, hybrids included, `CLIPViT`, `SigLIPViT`, `BEiT`, `BiT` or `Mixer`.
 
     Raises:
         ValueError: for another model.
@@ -187,6 +187,18 @@ def _clip(config):
     return total + _dense(1, config["projection_dim"], config["num_classes"] or 0)
 
 
+def _siglip(config):
+    size, width, hidden = (config[name] for name in ("patch_size", "hidden_dim", "mlp_dim"))
+    *pixels, channels = config["image_shape"]
+    # What lies beyond the last whole patch is not seen.
+    seen = tuple(n // size * size for n in pixels)
+    tokens = math.prod(n // size for n in seen)
+    total = _encoder(config | {"image_shape": seen}, channels, prefix=0)
+    total += 2 * _dense(tokens, width, width) + 2 * _dense(1, tokens, width)
+    total += 2 * _dense(1, width, width) + 2 * _dense(1, width, hidden)
+    return total + _dense(1, width, config["num_classes"] or 0)
+
+
 def _beit(config):
     total = _encoder(config, config["image_shape"][2], prefix=1)
     return total + _dense(1, config["hidden_dim"], config["num_classes"])
@@ -256,4 +268,11 @@ def _convolution(size, kernel, channels, filters):
     return _dense(math.prod(size), kernel * kernel * channels, filters)
 
 
-_FORMULAS = {"ViT": _vit, "CLIPViT": _clip, "BEiT": _beit, "BiT": _bit, "Mixer": _mixer}
+_FORMULAS = {
+    "ViT": _vit,
+    "CLIPViT": _clip,
+    "SigLIPViT": _siglip,
+    "BEiT": _beit,
+    "BiT": _bit,
+    "Mixer": _mixer,
+}

@@ -126,8 +126,9 @@ _WHATS = (
     *("weights", "heads", "hidden", "skip", "branch", "sum"),
 )
 _ENDS = {
-    **{"root": -4, "embedding": -2, "pre_norm": -1, "norm": 1, "pooled": 2},
-    **{"fc_norm": 3, "pre_logits": 3, "projected": 3, "logits": 4},
+    **{"root": -4, "embedding": -2, "pre_norm": -1, "norm": 1},
+    **{"pooling/attention": 2, "pooling/attended": 3, "pooling/hidden": 4, "pooled": 5},
+    **{"fc_norm": 6, "pre_logits": 6, "projected": 6, "logits": 7},
 }
 _UNIT = re.compile(r"stage\d+/unit\d+/")
 

@@ -2,12 +2,12 @@
 
 import dataclasses
 
-from vit_tf.checkpoints.hugging_face import beit, bit, clip, dinov3, vits
+from vit_tf.checkpoints.hugging_face import beit, bit, clip, dinov3, siglip, vits
 from vit_tf.checkpoints.hugging_face.configs import class_names
 from vit_tf.checkpoints.hugging_face.processing import timm_ends
 from vit_tf.names import choose
 
-FAMILIES = (vits, dinov3, clip, beit, bit)
+FAMILIES = (vits, dinov3, clip, siglip, beit, bit)
 TYPES = {kind: family for family in FAMILIES for kind in family.TYPES}
 
 

@@ -3,7 +3,7 @@
 import math
 from numbers import Real
 
-from vit_tf.checkpoints.plans import CLIP, IMAGENET
+from vit_tf.checkpoints.plans import CLIP, HALF, IMAGENET
 from vit_tf.names import choose
 
 # Numbers that Pillow gives its filters.
@@ -25,6 +25,7 @@ SUFFIXES = ("ImageProcessorFast", "ImageProcessor", "FeatureExtractor")
 PROCESSORS = {"vit": "ViT", "deit": "DeiT", "dinov2": "Bit", "dinov2_with_registers": "Bit"}
 PROCESSORS |= {"vit_mae": "ViT", "dinov3_vit": "DINOv3ViT", "clip": "CLIP", "bit": "Bit"}
 PROCESSORS |= {"clip_vision_model": "CLIP", "beit": "Beit"}
+PROCESSORS |= dict.fromkeys(("siglip", "siglip_vision_model"), "Siglip")
 # Where the file is missing: a shorter side of 256 pixels, and of these the 224 in the middle
 # (Touvron et al. 2021; Oquab et al. 2023). Of a plain ViT it is open: those of Google's releases
 # are of values in [-1, 1], those of DeiT and of DINO of ImageNet's mean and std.
@@ -33,6 +34,9 @@ FAMILIES = dict.fromkeys(("deit", "vit_mae", "dinov2", "dinov2_with_registers"),
 # The whole of the shorter side (`clip.load` of openai/CLIP).
 _CLIP = {"values": CLIP, "interpolation": "bicubic", "crop": 1.0}
 FAMILIES |= dict.fromkeys(("clip", "clip_vision_model"), _CLIP)
+# All releases of SigLIP and SigLIP 2 squeeze images into their size.
+_SQUEEZED = {"values": HALF, "interpolation": "bicubic", "crop": None}
+FAMILIES |= dict.fromkeys(("siglip", "siglip_vision_model"), _SQUEEZED)
 
 
 def ends(folder, image_shape, any_size, wishes):

@@ -4,16 +4,18 @@ import keras
 from keras import layers, ops
 
 from vit_tf.models.embedding import Embedding
-from vit_tf.models.model import VisionModel
+from vit_tf.models.towers.tower import ImageTower
 from vit_tf.models.transformer import LayerNormalization, block_sites, make_blocks
 from vit_tf.names import choose, match_sites
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
+_LATER = {"text_head": False}
+
 
 @register
-class CLIPViT(VisionModel):
+class CLIPViT(ImageTower):
     """The Vision Transformer of CLIP, whose every intermediate is a tap.
 
     It differs from `ViT` in a normalisation before the first block, patches embedded without a
@@ -34,6 +36,7 @@ class CLIPViT(VisionModel):
         without_skips: sites whose skip is removed, such as `"block06"` or `"block07/mlp"`.
         dropout_rate: share of channels dropped after the embedding and each projection.
         activation: form of the GELU: `"gelu"`, `"gelu_tanh"` or `"quick_gelu"`.
+        text_head: whether the head is one of texts, as `vit_tf.with_text_head` makes it.
         preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
 
     Raises:
@@ -53,6 +56,7 @@ class CLIPViT(VisionModel):
         without_skips=(),
         dropout_rate=0.0,
         activation="quick_gelu",
+        text_head=False,
         preprocessing=None,
         **kwargs,
     ):
@@ -68,8 +72,9 @@ class CLIPViT(VisionModel):
             "without_skips": tuple(without_skips),
             "dropout_rate": dropout_rate,
             "activation": activation,
+            "text_head": text_head,
         }
-        super().__init__(config, preprocessing, **{"name": "clip"} | kwargs)
+        super().__init__(config, preprocessing, _LATER, **{"name": "clip"} | kwargs)
         self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix=1)
         policy = self.dtype_policy
         self.embedding = Embedding(
@@ -96,11 +101,8 @@ class CLIPViT(VisionModel):
         self.projection = layers.Dense(
             projection_dim, use_bias=False, dtype="float32", name="projection"
         )
-        self.head = None
-        if num_classes is not None:
-            self.head = layers.Dense(
-                num_classes, kernel_initializer="zeros", dtype="float32", name="head"
-            )
+        self.embedding_dim = projection_dim
+        self.head = self.make_head()
         self.build((None, *image_shape))
 
     @classmethod

@@ -1,0 +1,95 @@
+"""Tiny towers of transformers, timm and open_clip with random weights, and what they make."""
+
+import numpy as np
+import torch
+import transformers
+
+SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
+SIZES |= {"intermediate_size": 40, "layer_norm_eps": 1e-3}
+# Of 20 pixels the last 2 in either direction are beyond the last whole patch.
+VISION = SIZES | {"image_size": 20, "patch_size": 6}
+TEXT = SIZES | {"vocab_size": 11, "max_position_embeddings": 5, "projection_size": 24}
+
+
+def randomize(model, seed=0):
+    """The model in evaluation, of random weights: scales around 1, all else around 0."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            scale = key.endswith("weight") and parameter.ndim == 1
+            drawn = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(0.3 * drawn + scale)
+    return model.eval()
+
+
+def siglip(kind="vision", **fields):
+    """A `SiglipVisionModel`, or with `"whole"` a `SiglipModel`, of a configuration's fields."""
+    vision = transformers.SiglipVisionConfig(**VISION | fields)
+    if kind == "vision":
+        return randomize(transformers.SiglipVisionModel(vision))
+    config = transformers.SiglipConfig(TEXT, vision.to_dict())
+    return randomize(transformers.SiglipModel(config))
+
+
+def write(model, folder, processor=True, **options):
+    """The folder that transformers writes of a SigLIP, with its processor's file."""
+    model.save_pretrained(folder, **options)
+    if processor:
+        config = getattr(model.config, "vision_config", model.config)
+        size = dict.fromkeys(("height", "width"), config.image_size)
+        transformers.SiglipImageProcessor(size=size).save_pretrained(folder)
+    return folder
+
+
+def caught(model, modules, images):
+    """dict from tap to what modules of a model put out, and the output of the model.
+
+    Args:
+        modules: dict from tap to module.
+        images: array of shape (example, height, width, channel).
+    """
+    found, hooks = {}, []
+
+    def catch(tap):
+        def hook(module, inputs, output):
+            found[tap] = (output[0] if isinstance(output, tuple) else output).numpy()
+
+        return hook
+
+    for tap, module in modules.items():
+        hooks.append(module.register_forward_hook(catch(tap)))
+    with torch.no_grad():
+        output = model(torch.tensor(images.transpose(0, 3, 1, 2)))
+    for hook in hooks:
+        hook.remove()
+    return found, output
+
+
+def siglip_taps(model, images, resampled=False):
+    """dict from tap to what transformers makes of images."""
+    tower = model.vision_model
+    modules = {"embedding": tower.embeddings, "norm": tower.post_layernorm}
+    layers = enumerate(tower.encoder.layers)
+    modules |= {f"block{i:02d}/mlp/sum": layer for i, layer in layers}
+    modules |= {"attended": tower.head.attention}
+
+    def run(pixels):
+        return tower(pixels, interpolate_pos_encoding=resampled)
+
+    found, output = caught(run, modules, images)
+    found["pooling/attended"] = found.pop("attended")[:, 0]
+    return found | {"pooled": output.pooler_output.numpy()}
+
+
+def errors_of(model, expected, images):
+    """The largest difference of each tap, relative to its largest number."""
+    found = {tap: np.asarray(x) for tap, x in model.intermediates(images).items()}
+    assert {found[tap].shape == x.shape for tap, x in expected.items()} == {True}
+    return {
+        tap: float(np.abs(found[tap] - x).max() / np.abs(x).max()) for tap, x in expected.items()
+    }
+
+
+def pictures(shape, seed=1):
+    """Two random images of a shape (height, width, channel)."""
+    return np.random.default_rng(seed).normal(size=(2, *shape)).astype(np.float32)

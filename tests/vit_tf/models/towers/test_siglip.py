@@ -1,0 +1,137 @@
+import numpy as np
+import oracles
+import pytest
+import tensorflow as tf
+from scipy.special import softmax
+
+import vit_tf
+from vit_tf import TokenGrid
+from vit_tf.models.towers.siglip import VARIANTS, SigLIPViT
+from vit_tf.taps.flops import count_flops, formula
+from vit_tf.taps.submodels import depth_order
+
+# Read off timm 1.0.31, of images of 224 or, with patches of 16 or 32 but for B/16, 256 pixels.
+COUNTS = {"B/32": 94_552_320, "B/16": 92_884_224, "L/16": 315_956_224}
+COUNTS |= {"So400m/14": 427_680_704, "So400m/16": 427_888_064, "g-opt/16": 1_163_168_256}
+
+
+def make(num_classes=None, removed=(), **options):
+    sizes = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 12}
+    sizes |= {"num_classes": num_classes, "without_skips": removed}
+    return SigLIPViT((18, 25, 3), 8, **sizes | options)
+
+
+@pytest.fixture(params=[None, 5])
+def siglip(request):
+    model = make(request.param, ["block01/attention"])
+    oracles.randomize(model)
+    return model
+
+
+@pytest.fixture
+def images(rng):
+    return rng.normal(size=(2, 18, 25, 3)).astype("float32")
+
+
+def oracle(model, images):
+    """big_vision's `models/vit.py` with `pool_type="map"`, in NumPy float64."""
+    weights = oracles.weights_of(model)
+    x = oracles.patches(images[:, :16, :24], weights, 8) + weights["embedding/positions"]
+    taps = {"embedding": x}
+    inside, x = oracles.blocks(x, weights, 2, 2, "gelu_tanh", 1e-6, ["block01/attention"])
+    taps |= inside
+    taps["norm"] = x = oracles.norm(x, weights, "norm", 1e-6)
+    query = oracles.dense(weights["pooling/probe"][0], weights, "pooling/query").reshape(2, 4)
+    key = oracles.dense(x, weights, "pooling/key").reshape(2, -1, 2, 4)
+    value = oracles.dense(x, weights, "pooling/value").reshape(2, -1, 2, 4)
+    shares = softmax(np.einsum("hc,nthc->nht", query, key) / 2, axis=-1)
+    taps["pooling/attention"] = shares
+    x = np.einsum("nht,nthc->nhc", shares, value).reshape(2, 8)
+    taps["pooling/attended"] = x = oracles.dense(x, weights, "pooling/out")
+    y = oracles.dense(oracles.norm(x, weights, "pooling/norm", 1e-6), weights, "pooling/expand")
+    taps["pooling/hidden"] = y = oracles.GELUS["gelu_tanh"](y)
+    taps["pooled"] = x = x + oracles.dense(y, weights, "pooling/contract")
+    if model.num_classes:
+        taps["logits"] = oracles.dense(x, weights, "head")
+    return taps
+
+
+def test_every_tap_equals_the_formulas_in_float64(siglip, images):
+    expected, actual = oracle(siglip, images), siglip.intermediates(images)
+    assert tuple(actual) == siglip.taps == tuple(expected)
+    assert tuple(depth_order(sorted(siglip.taps))) == siglip.taps
+    for tap, value in expected.items():
+        np.testing.assert_allclose(actual[tap], value, rtol=2e-4, atol=2e-5, err_msg=tap)
+    np.testing.assert_array_equal(siglip(images), list(actual.values())[-1])
+    assert siglip.token_grid == TokenGrid(2, 3, 0, 8)
+    assert siglip.position_embedding.shape == (6, 8) and siglip.patch_kernel.shape == (8, 8, 3, 8)
+
+
+def test_parameters_and_operations():
+    assert set(VARIANTS) == set(COUNTS)
+    for name, fields in VARIANTS.items():
+        hidden, mlp, patch = (fields[n] for n in ("hidden_dim", "mlp_dim", "patch_size"))
+        side = (224 if name in ("B/16", "So400m/14") else 256) // patch
+        count = 3 * patch**2 * hidden + hidden + side**2 * hidden + 2 * hidden
+        count += fields["num_layers"] * oracles.block_count(hidden, mlp)
+        # The pooling is a block with a probe in the place of a normalisation of its input.
+        assert count + oracles.block_count(hidden, mlp) - hidden == COUNTS[name], name
+    small = make()
+    expected = 3 * 64 * 8 + 8 + 6 * 8 + 16 + 3 * oracles.block_count(8, 12) - 8
+    assert small.count_params() == expected
+    for model in (small, make(5)):
+        assert formula(model) == count_flops(model)
+
+
+@pytest.mark.slow
+def test_saves_exports_compiles_and_gives_submodels(siglip, images, tmp_path):
+    compiled = tf.function(siglip, jit_compile=True)(images)
+    np.testing.assert_allclose(compiled, siglip(images), rtol=1e-4, atol=1e-5)
+    features = vit_tf.submodel(siglip, "*")
+    assert features.taps == siglip.taps
+    features.export(tmp_path / "taps", verbose=False)
+    features.save(tmp_path / "taps.keras")
+    expected = siglip.intermediates(images)
+    for opened in (tmp_path / "taps", tmp_path / "taps.keras"):
+        outputs = vit_tf.load_features(opened)(images)
+        assert tuple(outputs) == siglip.taps
+        for tap, value in outputs.items():
+            np.testing.assert_allclose(value, expected[tap], rtol=1e-4, atol=1e-5, err_msg=tap)
+
+
+def test_mixed_precision_keeps_softmax_and_what_is_returned_in_float32(images):
+    full, mixed = make(5), make(5, dtype="mixed_bfloat16")
+    oracles.randomize(full)
+    mixed.set_weights(full.get_weights())
+    taps = mixed.intermediates(images)
+    assert taps["block01/mlp/sum"].dtype == taps["pooling/attended"].dtype == tf.bfloat16
+    for tap in ("pooling/attention", "pooled", "logits"):
+        assert taps[tap].dtype == tf.float32
+    np.testing.assert_allclose(taps["logits"], full(images), atol=0.15)
+
+
+def test_another_resolution_keeps_all_but_positions(siglip):
+    larger = vit_tf.at_resolution(siglip, (32, 24), num_classes=3)
+    assert larger.token_grid == TokenGrid(4, 3, 0, 8) and larger.num_classes == 3
+    old, new = oracles.weights_of(siglip), oracles.weights_of(larger)
+    for name, weight in old.items():
+        if not name.startswith(("head/", "embedding/positions")):
+            np.testing.assert_array_equal(new[name], weight)
+    assert not new["head/kernel"].any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"image_shape": (30, 32, 3)}, r"room for a patch.*\(30, 32, 3\), patch_size=32"),
+        ({"num_heads": 5}, r"multiple of num_heads.*num_heads=5"),
+        ({"without_skips": ["block99"]}, r"Expected without_skips.*'block99'"),
+        ({"activation": "swiglu"}, r"Expected activation.*gelu_tanh.*'swiglu'"),
+    ],
+)
+def test_errors(arguments, message):
+    sizes = {"image_shape": (32, 32, 3), "hidden_dim": 12, "patch_size": 32}
+    with pytest.raises(ValueError, match=message):
+        SigLIPViT(**sizes | arguments)
+    with pytest.raises(ValueError, match=r"Expected variant.*B/16.*Received: 'B/15'"):
+        SigLIPViT.from_variant("B/15")

@@ -1,0 +1,1 @@
+"""Files of towers for images that were trained beside one for texts."""

@@ -1,0 +1,1 @@
+"""Towers for images that were trained beside one for texts."""

@@ -1,0 +1,112 @@
+"""What towers for images share: embeddings that texts are compared with, and a head of texts."""
+
+import keras
+import numpy as np
+from keras import layers, ops
+
+from vit_tf.models.model import VisionModel
+from vit_tf.models.resolution import copy_weights
+
+register = keras.saving.register_keras_serializable("vit_tf")
+
+UNIT = 1e-3  # by which the length of an embedding of a text may differ from 1
+LEAST = 1e-12  # of a length that is divided by, as in torch's `normalize`
+
+
+@register
+class TextHead(layers.Layer):
+    """Scores of images for texts: `scale x / |x| E^T + bias`, in float32.
+
+    Args:
+        units: number of texts. The embeddings `E` start at zero.
+    """
+
+    def __init__(self, units, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+
+    def build(self, input_shape):
+        self.kernel = self.add_weight(
+            shape=(input_shape[-1], self.units), initializer="zeros", name="kernel"
+        )
+        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+        self.bias = self.add_weight(shape=(self.units,), initializer="zeros", name="bias")
+
+    def call(self, x):
+        length = ops.sqrt(ops.sum(ops.square(x), axis=-1, keepdims=True))
+        x = x / ops.maximum(length, LEAST)
+        return self.scale * ops.matmul(x, self.kernel) + self.bias
+
+    def get_config(self):
+        return super().get_config() | {"units": self.units}
+
+
+class ImageTower(VisionModel):
+    """A `VisionModel` whose embedding of an image is compared with those of texts.
+
+    Its configuration has `num_classes`, None for no head, and `text_head`, whether the head is a
+    `TextHead` in the place of a linear layer.
+    """
+
+    def make_head(self):
+        """The head of the configuration, or None."""
+        if self.num_classes is None:
+            return None
+        if self._config.get("text_head"):
+            return TextHead(self.num_classes, dtype="float32", name="head")
+        zeros = {"kernel_initializer": "zeros", "dtype": "float32", "name": "head"}
+        return layers.Dense(self.num_classes, **zeros)
+
+
+def with_text_head(model, embeddings, scale, bias=None):
+    """A fresh tower with the weights of another whose logits compare images with texts.
+
+        logits = scale image / |image| . embeddings^T + bias
+
+    which is how CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020, figure 3) and SigLIP
+    (Zhai et al. 2023, https://arxiv.org/abs/2303.15343, algorithm 1) score pairs. With texts that
+    name classes the model is a classifier without training, and all that reads logits can be
+    asked of it. The softmax of CLIP's logits over texts, and the sigmoid of each of SigLIP's, are
+    probabilities. The head is saved with the model.
+
+    Args:
+        model: a `CLIPViT` or `SigLIPViT`; its head, where it has one, is replaced.
+        embeddings: array of shape (text, channel), each row of length 1: the text tower's
+            embeddings, normalised, in the order of the logits.
+        scale: number above 0: the exponential of the released `logit_scale`.
+        bias: number, or array of shape (text,), that is added: SigLIP's `logit_bias`; None for 0.
+
+    Raises:
+        ValueError: for another model, or arrays of another shape, length or of no finite numbers.
+    """
+    if not isinstance(model, ImageTower):
+        raise ValueError(
+            f"Expected model to be a CLIPViT or SigLIPViT. Received: {type(model).__name__}"
+        )
+    embeddings, channels = np.asarray(embeddings, np.float64), model.embedding_dim
+    lengths = np.linalg.norm(embeddings, axis=-1) if embeddings.ndim == 2 else np.zeros(0)
+    unit = lengths.size and np.max(np.abs(lengths - 1)) <= UNIT
+    if embeddings.ndim != 2 or embeddings.shape[1] != channels or not unit:
+        told = f", of length {lengths.min():.4g} to {lengths.max():.4g}" if lengths.size else ""
+        raise ValueError(
+            f"Expected embeddings of shape (text, {channels}), each of length 1. "
+            f"Received: shape {embeddings.shape}{told}"
+        )
+    scale = np.asarray(scale, np.float64)
+    if scale.shape or not 0 < scale < np.inf:
+        raise ValueError(f"Expected scale to be a number above 0. Received: scale={scale}")
+    bias = np.asarray(0.0 if bias is None else bias, np.float64)
+    if bias.shape not in ((), (len(embeddings),)) or not np.isfinite(bias).all():
+        raise ValueError(
+            f"Expected bias to be a number, or one for each of {len(embeddings)} texts. "
+            f"Received: bias={bias}"
+        )
+    config = model.get_config() | {"num_classes": len(embeddings), "text_head": True}
+    config.pop("class_names", None)
+    config["quantized"] = [name for name in config.get("quantized", ()) if name != "head"]
+    fresh = type(model).from_config(config)
+    copy_weights(model, fresh, new_head=True)
+    fresh.head.kernel.assign(embeddings.T)
+    fresh.head.scale.assign(scale)
+    fresh.head.bias.assign(np.broadcast_to(bias, len(embeddings)))
+    return fresh
