@@ -2,6 +2,7 @@
 from . import analysis as analysis
 from . import data as data
 from . import distribute as distribute
+from . import edits as edits
 from .checkpoints.loading import load_pretrained as load_pretrained
 from .checkpoints.names import list_pretrained as list_pretrained
 from .fresh import fresh_copy as fresh_copy
@@ -15,6 +16,7 @@ from .models.towers.tower import with_text_head as with_text_head
 from .models.vit import ViT as ViT
 from .preprocessing import Preprocessing as Preprocessing
 from .taps.flops import count_flops as count_flops
+from .taps.interventions import intervene as intervene
 from .taps.saving import load_features as load_features
 from .taps.saving import load_model as load_model
 from .taps.submodels import submodel as submodel

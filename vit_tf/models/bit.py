@@ -3,6 +3,7 @@
 import keras
 from keras import layers, ops
 
+from vit_tf.edits.recording import Taps
 from vit_tf.models.model import VisionModel
 from vit_tf.names import choose, match_sites
 from vit_tf.tokens import TokenGrid
@@ -129,19 +130,19 @@ class Unit(layers.Layer):
             layer.build(inside)
 
     def call(self, features, training=None):
-        taps = {}
-        taps["norm1"] = x = self.norm1(features)
-        first = ops.relu(x)
-        taps["conv1"] = x = self.conv1(first)
-        taps["norm2"] = x = self.norm2(x)
-        taps["conv2"] = x = self.conv2(_pad(ops.relu(x), 1))
-        taps["norm3"] = x = self.norm3(x)
+        taps = Taps(self.name.replace("_", "/"))
+        first = ops.relu(taps("norm1", self.norm1(features)))
+        x = taps("conv1", self.conv1(first))
+        x = taps("norm2", self.norm2(x))
+        x = taps("conv2", self.conv2(_pad(ops.relu(x), 1)))
+        x = taps("norm3", self.norm3(x))
         branch = self.conv3(ops.relu(x))
         if self.skip:
-            taps["skip"] = skip = features if self.skip == "identity" else self.projection(first)
-        taps["branch"] = branch
-        taps["sum"] = skip + branch if self.skip else branch
-        return taps
+            skip = features if self.skip == "identity" else self.projection(first)
+            skip = taps("skip", skip)
+        branch = taps("branch", branch)
+        taps("sum", skip + branch if self.skip else branch)
+        return taps.values
 
     def get_config(self):
         names = ("filters", "stride", "skip")

@@ -7,6 +7,7 @@ after each convolution, with the group normalisation and standardised kernels of
 import keras
 from keras import layers, ops
 
+from vit_tf.edits.recording import Taps
 from vit_tf.models.bit import GroupNorm
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -84,20 +85,20 @@ class PostNormUnit(layers.Layer):
             self.projection_norm.build(outside)
 
     def call(self, features, training=None):
-        taps = {}
-        taps["conv1"] = x = self.conv1(features)
-        taps["hidden1"] = x = ops.relu(self.norm1(x))
-        taps["conv2"] = x = self.conv2(x)
-        taps["hidden2"] = x = ops.relu(self.norm2(x))
-        taps["conv3"] = x = self.conv3(x)
+        taps = Taps(self.name.replace("_", "/"))
+        x = taps("conv1", self.conv1(features))
+        x = taps("hidden1", ops.relu(self.norm1(x)))
+        x = taps("conv2", self.conv2(x))
+        x = taps("hidden2", ops.relu(self.norm2(x)))
+        x = taps("conv3", self.conv3(x))
         branch = self.norm3(x)
         if self.skip:
             projected = self.skip == "projection"
             skip = self.projection_norm(self.projection(features)) if projected else features
-            taps["skip"] = skip
-        taps["branch"] = branch
-        taps["sum"] = skip + branch if self.skip else branch
-        return taps
+            skip = taps("skip", skip)
+        branch = taps("branch", branch)
+        taps("sum", skip + branch if self.skip else branch)
+        return taps.values
 
     def get_config(self):
         names = ("filters", "stride", "skip")
@@ -158,13 +159,13 @@ class ResNetStem(layers.Layer):
             shape = (None, None, None, 4 * unit.filters)
 
     def call(self, images, training=None):
-        taps = {}
-        taps["root"] = x = self.pool(ops.relu(self.root_norm(self.root(images))))
+        taps = Taps()
+        x = taps("root", self.pool(ops.relu(self.root_norm(self.root(images)))))
         for name, unit in zip(self.unit_names, self.units, strict=True):
             inside = unit(x, training=training)
-            taps |= {f"{name}/{tap}": inside[tap] for tap in unit.taps}
+            taps.values |= {f"{name}/{tap}": inside[tap] for tap in unit.taps}
             x = ops.relu(inside["sum"])
-        return taps | {"features": x}
+        return taps.values | {"features": x}
 
     def get_config(self):
         return super().get_config() | self._config

@@ -3,6 +3,7 @@
 import keras
 from keras import layers, ops
 
+from vit_tf.edits.recording import Taps
 from vit_tf.models.activations import ACTIVATIONS
 from vit_tf.models.embedding import PatchDense
 from vit_tf.models.model import VisionModel
@@ -87,19 +88,19 @@ class MixerBlock(layers.Layer):
         self.token_contract.build((None, self.hidden_dim, self.tokens_mlp_dim))
 
     def call(self, tokens, training=None):
-        taps = {}
-        taps["token_mixing/norm"] = x = self.token_norm(tokens)
-        taps["token_mixing/hidden"] = x = self.token_expand(ops.swapaxes(x, 1, 2))
+        taps = Taps(self.name)
+        x = taps("token_mixing/norm", self.token_norm(tokens))
+        x = taps("token_mixing/hidden", self.token_expand(ops.swapaxes(x, 1, 2)))
         x = self.token_contract(self.dropout(x, training=training))
         x = self.dropout(ops.swapaxes(x, 1, 2), training=training)
         x = join_paths("token_mixing", self.skips, tokens, x, taps)
 
-        taps["channel_mixing/norm"] = y = self.channel_norm(x)
-        taps["channel_mixing/hidden"] = y = self.channel_expand(y)
+        y = taps("channel_mixing/norm", self.channel_norm(x))
+        y = taps("channel_mixing/hidden", self.channel_expand(y))
         y = self.channel_contract(self.dropout(y, training=training))
         y = self.dropout(y, training=training)
         join_paths("channel_mixing", self.skips, x, y, taps)
-        return taps
+        return taps.values
 
     def get_config(self):
         names = ("num_tokens", "hidden_dim", "tokens_mlp_dim", "channels_mlp_dim")

@@ -3,6 +3,7 @@
 import keras
 from keras import layers, ops
 
+from vit_tf.edits.recording import Taps
 from vit_tf.models.activations import ACTIVATIONS, GATES
 from vit_tf.models.embedding import rotate
 from vit_tf.names import choose
@@ -76,10 +77,9 @@ def join_paths(site, skips, skip, branch, taps):
     The sum is the branch alone where the site is not among the `skips` that are kept.
     """
     if site in skips:
-        taps[f"{site}/skip"] = skip
-    taps[f"{site}/branch"] = branch
-    taps[f"{site}/sum"] = total = skip + branch if site in skips else branch
-    return total
+        skip = taps(f"{site}/skip", skip)
+    branch = taps(f"{site}/branch", branch)
+    return taps(f"{site}/sum", skip + branch if site in skips else branch)
 
 
 @register
@@ -194,8 +194,8 @@ class Block(layers.Layer):
         return self.add_weight(shape=(self.hidden_dim,), initializer=first, name=name)
 
     def call(self, tokens, bias=None, rotation=None, training=None):
-        taps = {}
-        taps["attention/norm"] = x = self.attention_norm(tokens)
+        taps = Taps(self.name)
+        x = taps("attention/norm", self.attention_norm(tokens))
         query, key, value = map(self._split, (self.query(x), self.key(x), self.value(x)))
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
@@ -203,22 +203,22 @@ class Block(layers.Layer):
         scores = ops.cast(scores, "float32")
         if bias is not None:
             scores = scores + ops.cast(bias, "float32")
-        taps["attention/weights"] = weights = ops.softmax(scores)
+        weights = taps("attention/weights", ops.softmax(scores))
         heads = ops.matmul(ops.cast(weights, value.dtype), value)
-        taps["attention/heads"] = heads = ops.swapaxes(heads, 1, 2)
+        heads = taps("attention/heads", ops.swapaxes(heads, 1, 2))
         x = ops.reshape(heads, (-1, *tokens.shape[1:]))
         x = self.out(self.heads_norm(x) if self.heads_norm else x)
         branch = self._end_branch(x, self.attention_scale, training)
         x = join_paths("attention", self.skips, tokens, branch, taps)
 
-        taps["mlp/norm"] = y = self.mlp_norm(x)
+        y = taps("mlp/norm", self.mlp_norm(x))
         y = self.expand(y)
-        taps["mlp/hidden"] = y = self.gate(y) if self.gate else y
+        y = taps("mlp/hidden", self.gate(y) if self.gate else y)
         y = self.dropout(y, training=training)
         y = self.contract(self.hidden_norm(y) if self.hidden_norm else y)
         branch = self._end_branch(y, self.mlp_scale, training)
         join_paths("mlp", self.skips, x, branch, taps)
-        return taps
+        return taps.values
 
     def _split(self, x):
         """(example, token, channel) to (example, head, token, channel of the head)."""

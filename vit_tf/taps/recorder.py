@@ -5,6 +5,8 @@ import itertools
 import keras
 from keras import tree
 
+from vit_tf.edits.recording import edits_in_force
+
 
 def find_taps(model):
     """Taps of a built Keras model: dict from name to place, in the order of computation.
@@ -73,7 +75,9 @@ class Recorder(keras.layers.Layer):
         pass
 
     def call(self, images, training=None):
-        records = record(self.model, images, training=training)
+        in_force = edits_in_force().items()
+        edits = {self.places[tap]: edit for tap, edit in in_force if tap in self.places}
+        records = record(self.model, images, training=training, edits=edits)
         return {tap: records[place] for tap, place in self.places.items()}
 
     def get_config(self):
@@ -89,8 +93,11 @@ class Recorder(keras.layers.Layer):
         return cls(model, **config)
 
 
-def record(model, images, training=None):
+def record(model, images, training=None, edits=None):
     """Outputs of every layer inside `model`: dict from place to tensor, as computed.
+
+    With `edits`, a dict from places to functions of what was put out there, the model goes on with
+    what these return, which is recorded.
 
     Keras copies the lists and dicts that it passes to a call, so nothing can be handed down to be
     filled: the `call` of each layer is replaced instead while the model's own call runs.
@@ -99,7 +106,7 @@ def record(model, images, training=None):
     try:
         for position, (_, layer) in enumerate(named_layers(model)):
             changed.append((layer, vars(layer).get("call")))
-            object.__setattr__(layer, "call", _watched(layer.call, position, records))
+            object.__setattr__(layer, "call", _watched(layer.call, position, records, edits or {}))
         model(images, training=training)
     finally:
         for layer, call in changed:
@@ -110,16 +117,20 @@ def record(model, images, training=None):
     return records
 
 
-def _watched(call, position, records):
+def _watched(call, position, records, edits):
     numbers = itertools.count(1)
 
     def watched(*args, **kwargs):
         number = next(numbers)
         result = call(*args, **kwargs)
+        leaves = []
         for path, leaf in tree.flatten_with_path(result):
             if hasattr(leaf, "shape"):
-                records[position, number, "/".join(map(str, path))] = leaf
-        return result
+                place = (position, number, "/".join(map(str, path)))
+                leaf = edits[place](leaf) if place in edits else leaf
+                records[place] = leaf
+            leaves.append(leaf)
+        return tree.pack_sequence_as(result, leaves) if edits else result
 
     return watched
 

@@ -2,6 +2,8 @@
 
 from keras import tree
 
+from vit_tf.edits.recording import in_force
+
 
 class Segment:
     """A piece of a model: called on one tensor, it returns its taps and what goes on.
@@ -10,20 +12,54 @@ class Segment:
         nodes: the operations' calls, in order.
         source, end: symbolic tensors that come in and go on; None for `end` of the last piece.
         taps: dict from tap name to symbolic tensor.
+        prepare: function of what comes in to what takes its place, or None.
     """
 
-    def __init__(self, nodes, source, end, taps):
+    def __init__(self, nodes, source, end, taps, prepare=None):
         self._nodes, self._source, self._end, self._taps = nodes, source, end, taps
+        self._prepare = prepare
 
-    def __call__(self, x):
-        """Dict from tap name to tensor, and the tensor that the next piece takes, or None."""
-        known = {id(self._source): x}
+    def prepared_by(self, prepare):
+        """The same piece of what a function makes of the tensor that comes in."""
+        return Segment(self._nodes, self._source, self._end, self._taps, prepare)
+
+    @property
+    def taps(self):
+        """Names of the taps, in depth order."""
+        return tuple(self._taps)
+
+    def __call__(self, x, edits=None):
+        """Dict from tap name to tensor, and the tensor that the next piece takes, or None.
+
+        Args:
+            x: the tensor that comes in.
+            edits: dict from taps to functions of their values to what stands in their place.
+        """
+        edits, applied = edits or {}, set()
+        within = {tap: _noted(tap, edits[tap], applied) for tap in self._taps if tap in edits}
+        known = {id(self._source): self._prepare(x) if self._prepare else x}
         for node in self._nodes:
             args, kwargs = node.arguments.fill_in(known)
-            results = tree.flatten(node.operation(*args, **kwargs))
+            with in_force(within):
+                results = tree.flatten(node.operation(*args, **kwargs))
             known |= {id(old): new for old, new in zip(node.outputs, results, strict=True)}
+            # A layer that has taps of its own has applied their edits where they are computed.
+            made = {id(output) for output in node.outputs}
+            for place, tap in [(id(self._taps[tap]), tap) for tap in within.keys() - applied]:
+                if place in made:
+                    known[place] = within[tap](known[place])
         taps = {tap: known[id(tensor)] for tap, tensor in self._taps.items()}
         return taps, None if self._end is None else known[id(self._end)]
+
+
+def _noted(tap, edit, applied):
+    """An edit that adds its tap to those that are applied when it is."""
+
+    def apply(value):
+        applied.add(tap)
+        return edit(value)
+
+    return apply
 
 
 def split(model):

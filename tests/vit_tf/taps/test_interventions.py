@@ -1,0 +1,264 @@
+"""Interventions beside the same models with other weights, other runs and runs one by one."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from vit_tf import edits, intervene, submodel
+from vit_tf.taps.interventions import each_alone
+from vit_tf.taps.keras_attention import attention_layers
+
+HEADS = 2
+SHALLOW = {"num_layers": 1, "num_heads": HEADS, "hidden_dim": 8, "mlp_dim": 16, "num_classes": 3}
+TINY = SHALLOW | {"num_layers": 2}
+
+
+def filled(model, seed=0):
+    """A model with random weights everywhere: fresh heads are zero, and biases tell nothing."""
+    rng = np.random.default_rng(seed)
+    for weight in model.trainable_weights:
+        weight.assign(np.asarray(weight) + rng.normal(0, 0.3, weight.shape))
+    return model
+
+
+def our_vit():
+    return filled(vit_tf.ViT((16, 16, 3), 8, registers=1, **TINY))
+
+
+def our_vit_of_all_parts():
+    parts = {"stem_units": (1,), "distillation": "heads", "layer_scale": 0.5}
+    return filled(vit_tf.ViT((16, 16, 3), 2, activation="swiglu", **parts, **SHALLOW))
+
+
+def our_bit():
+    return filled(vit_tf.BiT((16, 16, 3), units=(2,), width_factor=0.5, num_classes=3))
+
+
+def our_mixer():
+    return filled(vit_tf.Mixer((16, 16, 3), 8, 1, 8, 4, 16, num_classes=3))
+
+
+def our_beit():
+    return filled(vit_tf.BEiT((16, 16, 3), 8, **SHALLOW))
+
+
+def our_clip():
+    return filled(vit_tf.CLIPViT((16, 16, 3), 8, projection_dim=4, **SHALLOW))
+
+
+def of_keras_hub():
+    pytest.importorskip("keras_hub", reason="keras_hub is not installed")
+    from keras_hub.models import ViTBackbone
+
+    sizes = {"num_layers": 2, "num_heads": HEADS, "hidden_dim": 8, "mlp_dim": 16, "patch_size": 8}
+    backbone = ViTBackbone((16, 16, 3), **sizes)
+    scores = keras.layers.Dense(3, name="scores")(backbone.output[:, 0])
+    return filled(keras.Model(backbone.input, scores))
+
+
+class OwnModel(keras.Model):
+    """A user's model, subclassed, around two attention layers of Keras'."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.patches = keras.layers.Conv2D(8, 8, 8, name="patches")
+        self.flat = keras.layers.Reshape((4, 8))
+        self.layers_of_attention = [
+            keras.layers.MultiHeadAttention(HEADS, 4, name=f"attention{i}") for i in range(2)
+        ]
+        self.pool = keras.layers.GlobalAveragePooling1D()
+        self.scores = keras.layers.Dense(3, name="scores")
+
+    def call(self, images):
+        x = self.flat(self.patches(images))
+        for attention in self.layers_of_attention:
+            x = x + keras.ops.tanh(attention(x, x))
+        return self.scores(self.pool(x))
+
+
+def of_a_user():
+    model = OwnModel()
+    model(np.zeros((1, 16, 16, 3), "float32"))
+    return filled(model)
+
+
+def batch(seed=1, size=4):
+    return np.random.default_rng(seed).uniform(-1, 1, (size, 16, 16, 3)).astype("float32")
+
+
+def heads_of(model):
+    """The tap with the heads of the second attention layer, and the kernel that they go through."""
+    if isinstance(model, vit_tf.ViT):
+        return "block01/attention/heads", model.blocks[1].out.kernel
+    layers = attention_layers(model)
+    path = list(layers)[1]
+    return f"{path}/value", layers[path].output_dense.kernel
+
+
+OTHERS = (our_vit, of_keras_hub, of_a_user)
+ALL = (our_vit_of_all_parts, our_bit, our_mixer, our_beit, our_clip)
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_an_edit_at_any_tap_changes_what_follows_and_nothing_before(make, rng):
+    model, images = make(), batch(size=2)
+    features = submodel(model, "*")
+    plain = {tap: value.numpy() for tap, value in features(images).items()}
+    for index, tap in enumerate(model.taps):
+        noise = rng.normal(0, 1, plain[tap].shape).astype("float32")
+        if tap.endswith("/weights"):
+            noise = abs(noise)
+        found = intervene(features, {tap: lambda x, noise=noise: x + noise}, "*")(images)
+        for before in model.taps[:index]:
+            assert np.array_equal(found[before], plain[before]), (tap, before)
+        np.testing.assert_allclose(found[tap], plain[tap] + noise, atol=1e-5)
+        assert np.abs(found["logits"] - plain["logits"]).max() > 1e-4, tap
+
+
+@pytest.mark.parametrize("make", OTHERS)
+def test_a_head_set_to_zero_is_one_with_weights_of_zero(make):
+    model, images = make(), batch()
+    tap, kernel = heads_of(model)
+    features = intervene(model, {tap: edits.head(1, edits.zero)})
+    (found,) = features(images).values()
+    (compiled,) = tf.function(features, autograph=False)(tf.constant(images)).values()
+    intact = model(images)
+    values = kernel.numpy()
+    by_head = values.reshape(HEADS, -1, values.shape[-1]).copy()
+    by_head[1] = 0
+    kernel.assign(by_head.reshape(values.shape))
+    np.testing.assert_allclose(found, model(images), atol=1e-6)
+    graph = tf.function(lambda x: model(x), autograph=False)  # it fuses and rounds alike
+    np.testing.assert_allclose(compiled, graph(tf.constant(images)), atol=1e-6)
+    assert np.abs(found - intact).max() > 1e-3
+
+
+@pytest.mark.parametrize("make", OTHERS)
+def test_no_edit_and_edits_that_change_nothing_change_no_bit(make):
+    model, images = make(), tf.constant(batch())
+    tap, _ = heads_of(model)
+    plain = submodel(model, "*")
+    last = plain.taps[-1]
+    compiled = tf.function(lambda x: {last: plain(x)[last]}, autograph=False)(images)[last]
+    for edited in ({}, {tap: edits.scaled(1)}, {"*": edits.where(False, edits.zero)}):
+        features = intervene(plain, edited)
+        np.testing.assert_array_equal(features(images)[last], model(images))
+        found = tf.function(features, autograph=False)(images)[last]
+        np.testing.assert_array_equal(found, compiled)
+
+
+@pytest.mark.parametrize("make", OTHERS)
+def test_values_of_another_run_make_the_other_run(make):
+    model, images, other = make(), batch(1), batch(2)
+    tap, _ = heads_of(model)
+    features = submodel(model, "*")
+    values = features(other)
+    patched = {t: edits.constant(values[t]) for t in features.taps}
+    found = intervene(features, patched, "*")(images)
+    for t in features.taps:
+        np.testing.assert_array_equal(found[t], values[t])
+    last = features.taps[-1]
+    if make is our_vit:  # one tap through which everything goes
+        alone = intervene(features, {"block00/mlp/sum": patched["block00/mlp/sum"]})(images)
+        np.testing.assert_array_equal(alone[last], values[last])
+    found = intervene(features, {tap: patched[tap]})(images)[last]
+    assert np.abs(found - values[last]).max() > 1e-3
+    assert np.abs(found - model(images)).max() > 1e-3
+
+
+@pytest.mark.parametrize("make", OTHERS)
+def test_replicas_run_with_edits(make):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        model = make()
+    tap, _ = heads_of(model)
+    features = intervene(model, {tap: edits.head(0, edits.zero)})
+    (name,) = features.taps
+    images = batch(size=4)
+    halves = strategy.experimental_distribute_values_from_function(
+        lambda context: tf.constant(np.split(images, 2)[context.replica_id_in_sync_group])
+    )
+    run = tf.function(lambda x: strategy.run(lambda y: features(y)[name], (x,)), autograph=False)
+    found = np.concatenate(strategy.experimental_local_results(run(halves)))
+    np.testing.assert_allclose(found, features(images)[name], atol=1e-6)
+    assert np.abs(found - model(images)).max() > 1e-4
+
+
+@pytest.mark.parametrize(("make", "at_once"), [(our_vit, 128), (our_vit, 2), (of_keras_hub, 128)])
+def test_many_runs_at_once_are_those_one_by_one(make, at_once):
+    model, images = make(), batch()
+    known = submodel(model, "*").taps
+    taps = [tap for tap in known if tap.endswith(("/heads", "/value", "mlp/sum"))]
+    zeroed = [{tap: edits.zero} for tap in reversed(taps)]
+    two = {taps[0]: edits.scaled(2), taps[-1]: edits.scaled(0.5)}
+    interventions = [*zeroed, {}, two, {taps[0]: edits.resampled()}]
+    features = submodel(model, taps, known[-1])
+    last = features.taps[-1]
+    intact, found = tf.function(
+        lambda x: each_alone(features, interventions, last, x, at_once), autograph=False
+    )(tf.constant(images))
+    assert list(intact) == list(features.taps)
+    np.testing.assert_allclose(intact[last], model(images), rtol=1e-5, atol=1e-5)
+    assert len(found) == len(interventions)
+    for one, edited in zip(found, interventions, strict=True):
+        alone = intervene(features, edited, last)(images)[last]
+        np.testing.assert_allclose(one, alone, rtol=1e-5, atol=1e-5)
+
+
+def test_edits_are_what_they_say(rng):
+    value = tf.constant(rng.normal(size=(3, 4, 2, 5)).astype("float32"))
+    np.testing.assert_array_equal(edits.zero(value), 0 * value)
+    np.testing.assert_array_equal(edits.scaled(3)(value), 3 * value)
+    mean = value.numpy().mean(axis=0)
+    np.testing.assert_array_equal(edits.constant(mean)(value), np.stack([mean] * 3))
+    np.testing.assert_array_equal(edits.resampled()(value), value.numpy()[[2, 0, 1]])
+    found = edits.tokens([0, 2], edits.head(1, edits.zero))(value).numpy()
+    # The inner edit counts at the tokens only.
+    expected = value.numpy().copy()
+    expected[:, [0, 2], 1] = 0
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(ValueError, match=r"axis 2 of the tap. Received: indices=2 for a tap of"):
+        edits.head(2, edits.zero)(value)
+    with pytest.raises(ValueError, match="Received: shift=3 in a batch of 3"):
+        edits.resampled(3)(value)
+
+
+def test_sets_of_tokens():
+    model = vit_tf.ViT((16, 16, 3), 8, registers=2, distillation="token", **TINY)
+    sets = {name: edits.token_set(model, name) for name in ("cls", "registers", "spatial", "all")}
+    assert sets == {
+        "cls": [0],
+        "registers": [2, 3],
+        "spatial": [4, 5, 6, 7],
+        "all": list(range(8)),
+    }
+    assert edits.token_set(vit_tf.TokenGrid(1, 2, 3, 8), "registers") == [1, 2]
+    with pytest.raises(ValueError, match=r"Expected which to be a known name.*Received: 'patches'"):
+        edits.token_set(model, "patches")
+    with pytest.raises(ValueError, match="Expected a set of tokens that there is"):
+        edits.token_set(vit_tf.TokenGrid(1, 2, 0, 8), "cls")
+
+
+@pytest.mark.parametrize(
+    ("edited", "message"),
+    [
+        ({"block07/*": edits.zero}, "Expected tap pattern to be a known name.*'block07/"),
+        ({"block00/mlp/sum": 0}, "Expected edits to be a dict.*Received: {'block00/mlp/sum': 0}"),
+        ([edits.zero], "Expected edits to be a dict"),
+        ({"block00/mlp/sum": lambda x: x[:, :1]}, r"return shape \(4, 6, 8\), float32. Received: "),
+        ({"block00/mlp/sum": lambda x: tf.cast(x, tf.float64)}, r"\(4, 6, 8\), float64"),
+        ({"pooled": lambda x: None}, "Expected the edit of 'pooled' .* Received: NoneType"),
+    ],
+)
+def test_mistakes_are_told(edited, message):
+    with pytest.raises(ValueError, match=message):
+        intervene(our_vit(), edited)(batch())
+
+
+def test_what_is_no_model_and_no_tap_is_told():
+    with pytest.raises(ValueError, match=r"Expected model to be a keras.Model. Received: function"):
+        intervene(batch, {})
+    with pytest.raises(ValueError, match="Expected tap pattern to be a known name"):
+        intervene(our_vit(), {}, "nothing")

@@ -1,0 +1,140 @@
+"""Edits: what stands at a tap in place of what a model computed there.
+
+An edit is a function of the value at a tap, of any backend, to one of the same shape and dtype.
+`vit_tf.intervene` runs a model with them. Those here are made of `keras.ops`.
+"""
+
+import numpy as np
+
+from vit_tf.names import choose
+from vit_tf.tokens import TokenGrid, prefix_names
+
+
+def zero(value):
+    """Zeros."""
+    from keras import ops
+
+    return ops.zeros_like(value)
+
+
+def scaled(factor):
+    """The value times a factor: 0 removes it, 1 changes nothing."""
+    from keras import ops
+
+    return lambda value: value * ops.cast(factor, value.dtype)
+
+
+def constant(values):
+    """Given values, such as a mean over data, or those of another run: `other["block03/mlp/sum"]`.
+
+    Args:
+        values: array or tensor whose shape broadcasts to that of the tap; without the example axis
+            it stands in each example.
+    """
+    from keras import ops
+
+    return lambda value: ops.broadcast_to(ops.cast(values, value.dtype), ops.shape(value))
+
+
+def resampled(shift=1):
+    """The value of another image of the batch, `shift` places before it.
+
+    Raises:
+        ValueError: where it is called on a batch that is known to hold no other image.
+    """
+    from keras import ops
+
+    def edit(value):
+        if value.shape[0] is not None and shift % value.shape[0] == 0:
+            raise ValueError(
+                "Expected batches in which another image stands `shift` places before. "
+                f"Received: shift={shift} in a batch of {value.shape[0]}"
+            )
+        return ops.roll(value, shift, axis=0)
+
+    return edit
+
+
+def where(mask, edit):
+    """An edit where a mask is true, and the value elsewhere, bit for bit.
+
+    Args:
+        mask: boolean array or tensor whose shape broadcasts to that of the tap.
+        edit: the edit, which is given the whole value.
+    """
+    from keras import ops
+
+    return lambda value: ops.where(mask, edit(value), value)
+
+
+def along(axis, indices, edit):
+    """An edit at some places of an axis only.
+
+    Args:
+        axis: number of the axis; 0 is the example.
+        indices: an int, or a list of them, from 0.
+        edit: the edit, which is given the whole value.
+
+    Raises:
+        ValueError: where it is called on a value that has no such axis or places.
+    """
+    chosen = np.atleast_1d(np.asarray(indices))
+
+    def selected(value):
+        rank = len(value.shape)
+        size = value.shape[axis] if -rank <= axis < rank else None
+        whole = chosen.dtype.kind in "iu" and chosen.size
+        if size is None or not whole or chosen.min() < 0 or chosen.max() >= size:
+            raise ValueError(
+                f"Expected indices from 0 to the size of axis {axis} of the tap. "
+                f"Received: indices={indices} for a tap of shape {tuple(value.shape)}"
+            )
+        mask = np.isin(np.arange(size), chosen)
+        shape = [1] * rank
+        shape[axis] = size
+        return where(mask.reshape(shape), edit)(value)
+
+    return selected
+
+
+def head(indices, edit, axis=2):
+    """An edit of some heads only.
+
+    Args:
+        indices: an int, or a list of them, from 0.
+        edit: the edit, which is given the whole value.
+        axis: that of the heads: 2 of outputs of heads, (example, token, head, channel), and of the
+            values of a Keras attention layer; 1 of attention weights, (example, head, query, key).
+    """
+    return along(axis, indices, edit)
+
+
+def tokens(indices, edit):
+    """An edit of some tokens only, of a tap of shape (example, token, ...); see `token_set`."""
+    return along(1, indices, edit)
+
+
+def token_set(of, which):
+    """The positions of a set of tokens in the sequence: list of int.
+
+    Args:
+        of: the model that has the tokens, or a `TokenGrid`, whose first token without a place is
+            taken for CLS and the others for registers.
+        which: `"cls"`, `"registers"`, `"spatial"` for those with a place, or `"all"`.
+
+    Raises:
+        ValueError: for another set, or one that the model does not have.
+    """
+    grid = of if isinstance(of, TokenGrid) else getattr(of, "token_grid", None)
+    if grid is None:
+        raise ValueError(f"Expected a model with tokens or a TokenGrid. Received: {of!r}")
+    names = getattr(of, "prefix_names", None) or prefix_names(grid.prefix)
+    sets = {
+        "cls": [i for i, name in enumerate(names) if name == "CLS"],
+        "registers": [i for i, name in enumerate(names) if name.startswith("register")],
+        "spatial": list(range(grid.prefix, grid.num_tokens)),
+        "all": list(range(grid.num_tokens)),
+    }
+    if not (found := choose("which", which, sets)):
+        raise ValueError(f"Expected a set of tokens that there is. Received: {which!r} of {grid}")
+    return found

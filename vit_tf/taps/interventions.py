@@ -1,0 +1,223 @@
+"""Interventions: running a model with other values at its taps, one run or many at once."""
+
+import itertools
+from collections.abc import Mapping
+
+import keras
+from keras import ops
+
+from vit_tf.names import as_patterns, match
+from vit_tf.taps import recorder
+from vit_tf.taps.submodels import TapModel, submodel
+
+
+def intervene(model, edits, *patterns):
+    """Features of a model in which the values at some taps are replaced while it runs.
+
+    What is computed after a tap is made of what its edit returns, and what was computed before
+    stays as it is (Vig et al. 2020, https://arxiv.org/abs/2004.12265). With the head of an
+    attention set to zero, for example:
+
+        intervene(vit, {"block03/attention/heads": edits.head(2, edits.zero)})
+
+    The features compute what a submodel does, eagerly or inside a `tf.function`.
+
+    Args:
+        model: as for `submodel`: one of ours, any other built Keras model, or a submodel of either,
+            which then holds the taps of `edits` and of `patterns`.
+        edits: dict from shell patterns of taps to functions of the value at a tap, of shape
+            (example, ...), to another of the same shape and dtype; `vit_tf.edits` has the usual
+            ones. A tap that several patterns fit has their functions applied in turn.
+        *patterns: of the taps to return, as for `submodel`; by default the model's last one.
+
+    Returns:
+        `Intervened` features: a callable from images to `{tap: tensor}`.
+
+    Raises:
+        ValueError: for a pattern that fits no tap, what is no function, and, when the features are
+            called, a function that returns another shape or dtype.
+    """
+    _require_edits(edits)
+    if isinstance(model, TapModel):
+        features, known = model, model.taps
+    else:
+        features, known = None, _taps_of(model)
+    wanted = match(as_patterns(patterns), known) if patterns else known[-1:]
+    by_tap = _by_tap(edits, known)
+    if features is None:
+        features = submodel(model, *by_tap, *wanted)
+    return Intervened(features, by_tap, wanted)
+
+
+class Intervened:
+    """A submodel that is run with edits.
+
+    Args:
+        features: the `TapModel`.
+        edits: dict from its taps to functions of their values.
+        taps: names of the taps to return.
+    """
+
+    def __init__(self, features, edits, taps):
+        self.name, self.taps = features.name, tuple(taps)
+        self.token_grid, self.preprocessing = features.token_grid, features.preprocessing
+        self.input_shape = features.input_shape
+        self._segments, self._edits = features.segments(), edits
+
+    def __call__(self, images):
+        """Dict from tap to tensor, of a batch of images of shape (example, row, column, channel).
+
+        Raises:
+            ValueError: for an edit that returns another shape or dtype than it was given.
+        """
+        edits = {tap: _checked(tap, edit) for tap, edit in self._edits.items()}
+        taps, x = {}, ops.cast(images, "float32")
+        for segment in self._segments:
+            found, x = segment(x, edits)
+            taps |= found
+        return {tap: taps[tap] for tap in self.taps}
+
+
+def each_alone(features, interventions, tap, images, at_once=128):
+    """The values at a tap, of the model as it is and in a run for each of some interventions.
+
+    No run repeats what comes before its first edit. Runs go on together, as one larger batch,
+    `at_once` of them at most.
+
+    Args:
+        features: a submodel that has `tap` and those of the interventions.
+        interventions: list of dicts from taps to edits, as for `intervene`, of which patterns are
+            resolved before; or a function of the taps of the model as it is to such a list.
+        tap: name of the tap to return.
+        images: tensor of shape (example, row, column, channel).
+        at_once: number of runs that share a batch, for whose activations memory has to suffice.
+
+    Returns:
+        The taps of the model as it is, and a tensor of shape (intervention, example, ...).
+
+    Raises:
+        ValueError: for an edit that returns another shape or dtype than it was given.
+    """
+    segments = features.segments()
+    starts, taps, x = [], {}, ops.cast(images, "float32")
+    for segment in segments:
+        starts.append(x)
+        found, x = segment(x)
+        taps |= found
+    if callable(interventions):
+        interventions = interventions(taps)
+    place = {tap: index for index, segment in enumerate(segments) for tap in segment.taps}
+    first = [min((place[t] for t in edits), default=len(segments)) for edits in interventions]
+    order = sorted(range(len(interventions)), key=first.__getitem__)
+    values = {}
+    for begin in range(0, len(order), at_once):
+        group = order[begin : begin + at_once]
+        runs = [(first[i], interventions[i]) for i in group]
+        values |= dict(zip(group, _together(segments, starts, runs, tap, taps[tap]), strict=True))
+    return taps, ops.stack([values[index] for index in range(len(values))])
+
+
+def _together(segments, starts, runs, tap, intact):
+    """The values at a tap of runs that grow from their first segments on: a list of tensors.
+
+    Args:
+        segments, starts: the chain, and what comes into each piece without an edit.
+        runs: list of (number of the first segment, edits), in the order of these numbers.
+        tap: name of the tap.
+        intact: its value without edits, which is that of runs that begin after it.
+    """
+    x, running, found = None, [], {}
+    for index, segment in enumerate(segments):
+        new = [edits for first, edits in runs if first == index]
+        if new:
+            x = ops.concatenate([*([] if x is None else [x]), *([starts[index]] * len(new))])
+        running += new
+        if running:
+            found, x = segment(x, _merged(running))
+        if tap in segment.taps and running:
+            parts = ops.split(found[tap], len(running))
+            return parts + [intact] * (len(runs) - len(parts))
+    return [intact] * len(runs)
+
+
+def _merged(runs):
+    """The edits of a batch that holds several runs, one after another.
+
+    Args:
+        runs: the edits of each run, dicts from tap to function.
+    """
+
+    def of(tap):
+        edits = [_checked(tap, edits[tap]) if tap in edits else None for edits in runs]
+
+        def edit(value):
+            size, parts, start = ops.shape(value)[0] // len(runs), [], 0
+            for edited, group in itertools.groupby(edits, key=lambda e: e is not None):
+                for count, one in [(1, e) for e in group] if edited else [(len([*group]), None)]:
+                    part = value[start * size : (start + count) * size]
+                    parts.append(one(part) if edited else part)
+                    start += count
+            return ops.concatenate(parts)
+
+        return edit
+
+    return {tap: of(tap) for tap in dict.fromkeys(tap for edits in runs for tap in edits)}
+
+
+def _taps_of(model):
+    """Names of the taps of a model, in the order of computation."""
+    if not isinstance(model, keras.Model):
+        raise ValueError(f"Expected model to be a keras.Model. Received: {type(model).__name__}")
+    return tuple(model.taps if hasattr(model, "intermediates") else recorder.find_taps(model))
+
+
+def _by_tap(edits, known):
+    """Edits of patterns as a dict from tap to edit, in the order of the taps."""
+    found = {}
+    for pattern, edit in edits.items():
+        for tap in match([pattern], known):
+            found.setdefault(tap, []).append(edit)
+    return {tap: _in_turn(found[tap]) for tap in known if tap in found}
+
+
+def _in_turn(edits):
+    def apply(value):
+        for edit in edits:
+            value = edit(value)
+        return value
+
+    return edits[0] if len(edits) == 1 else apply
+
+
+def _require_edits(edits):
+    if not isinstance(edits, Mapping) or not all(
+        isinstance(pattern, str) and callable(edit) for pattern, edit in edits.items()
+    ):
+        raise ValueError(
+            "Expected edits to be a dict from tap patterns to functions of a value, such as "
+            f"{{'block03/attention/branch': vit_tf.edits.zero}}. Received: {edits!r}"
+        )
+
+
+def _checked(tap, edit):
+    """An edit that raises a `ValueError` where it returns another shape or dtype."""
+
+    def apply(value):
+        result = edit(value)
+        expected = tuple(value.shape), keras.backend.standardize_dtype(value.dtype)
+        received = type(result).__name__
+        if hasattr(result, "shape") and hasattr(result, "dtype"):
+            received = tuple(result.shape), keras.backend.standardize_dtype(result.dtype)
+            alike = len(received[0]) == len(expected[0]) and all(
+                None in pair or pair[0] == pair[1]
+                for pair in zip(received[0], expected[0], strict=True)
+            )
+            if alike and received[1] == expected[1]:
+                return ops.convert_to_tensor(result)
+            received = "shape {}, {}".format(*received)
+        raise ValueError(
+            f"Expected the edit of {tap!r} to return shape {expected[0]}, {expected[1]}. "
+            f"Received: {received}"
+        )
+
+    return apply
