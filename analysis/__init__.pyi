@@ -81,6 +81,11 @@ from .flow.embeddings import (
 )
 from .flow.grad_cam import grad_cam as grad_cam
 from .flow.input_gradients import input_gradients as input_gradients
+from .flow.interventions.heads import head_ablation as head_ablation
+from .flow.interventions.patching import activation_patching as activation_patching
+from .flow.interventions.skips import skip_ablation as skip_ablation
+from .flow.interventions.tokens import token_ablation as token_ablation
+from .flow.logit_lens import lens_accuracy as lens_accuracy
 from .flow.logit_lens import logit_lens as logit_lens
 from .flow.place_fields import place_fields as place_fields
 from .flow.receptive_field import receptive_field as receptive_field
@@ -158,6 +163,7 @@ from .plots.flow import (
 )
 from .plots.images.evidence import plot_grad_cam as plot_grad_cam
 from .plots.images.evidence import plot_input_gradients as plot_input_gradients
+from .plots.images.evidence import plot_lens_accuracy as plot_lens_accuracy
 from .plots.images.evidence import plot_logit_lens as plot_logit_lens
 from .plots.images.evidence import plot_path_norms as plot_path_norms
 from .plots.images.evidence import plot_place_fields as plot_place_fields
@@ -167,6 +173,10 @@ from .plots.images.tokens import plot_gradient_attention as plot_gradient_attent
 from .plots.images.tokens import plot_token_similarity as plot_token_similarity
 from .plots.interactive import cka_heatmap as cka_heatmap
 from .plots.interactive import distance_lines as distance_lines
+from .plots.interventions.effects import plot_activation_patching as plot_activation_patching
+from .plots.interventions.effects import plot_head_ablation as plot_head_ablation
+from .plots.interventions.effects import plot_skip_ablation as plot_skip_ablation
+from .plots.interventions.effects import plot_token_ablation as plot_token_ablation
 from .plots.lines import (
     plot_attention_distance as plot_attention_distance,
 )

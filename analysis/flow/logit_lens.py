@@ -7,7 +7,7 @@ import xarray as xr
 from vit_tf.names import listed
 
 from ..engine.features import require_features, require_scores
-from ..engine.results import provenance, require_finite
+from ..engine.results import expect_array, provenance, require_finite, variable
 from ..engine.stream import collect
 
 
@@ -73,6 +73,40 @@ def logit_lens(features, images, scores="logits"):
             scores=scores,
         ),
     )
+
+
+def lens_accuracy(lens, labels):
+    """How often each layer is read as the right class, and as that of the last layer.
+
+        accuracy  = mean over examples of [argmax s_layer = y]
+        agreement = mean over examples of [argmax s_layer = argmax s_last]
+
+    Args:
+        lens: DataArray (example, layer, class) of `logit_lens`.
+        labels: integer array of shape (example,), those of its images.
+
+    Returns:
+        Dataset with `accuracy` and `agreement` of shape (layer,), each with its standard error,
+        that of a mean over the examples, in `..._stderr`.
+
+    Raises:
+        ValueError: for another result, or labels that are not one for each example.
+    """
+    lens, labels = expect_array(lens, ("example", "layer", "class")), np.asarray(labels)
+    if labels.shape != lens.shape[:1] or labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"Expected integer labels of shape {lens.shape[:1]}. "
+            f"Received: {labels.dtype} of shape {labels.shape}"
+        )
+    found = lens.values.argmax(axis=2)
+    right = {"accuracy": found == labels[:, None], "agreement": found == found[:, -1:]}
+    variables = {}
+    for name, hits in right.items():
+        error = hits.std(axis=0, ddof=1) / np.sqrt(len(hits)) if len(hits) > 1 else np.nan
+        error = np.broadcast_to(error, hits.shape[1:])
+        variables[name] = variable("layer", hits.mean(axis=0), f"{name} of the logit lens")
+        variables[f"{name}_stderr"] = variable("layer", error, f"standard error of {name}")
+    return xr.Dataset(variables, coords={"layer": lens["layer"].values}, attrs=lens.attrs)
 
 
 def _split(features, images, scores):

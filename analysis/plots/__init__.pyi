@@ -14,6 +14,7 @@ from .flow import plot_receptive_field as plot_receptive_field
 from .flow import plot_skip_ratio as plot_skip_ratio
 from .images.evidence import plot_grad_cam as plot_grad_cam
 from .images.evidence import plot_input_gradients as plot_input_gradients
+from .images.evidence import plot_lens_accuracy as plot_lens_accuracy
 from .images.evidence import plot_logit_lens as plot_logit_lens
 from .images.evidence import plot_path_norms as plot_path_norms
 from .images.evidence import plot_place_fields as plot_place_fields
@@ -21,6 +22,10 @@ from .images.overlay import plot_overlay as plot_overlay
 from .images.tokens import plot_attention_rows as plot_attention_rows
 from .images.tokens import plot_gradient_attention as plot_gradient_attention
 from .images.tokens import plot_token_similarity as plot_token_similarity
+from .interventions.effects import plot_activation_patching as plot_activation_patching
+from .interventions.effects import plot_head_ablation as plot_head_ablation
+from .interventions.effects import plot_skip_ablation as plot_skip_ablation
+from .interventions.effects import plot_token_ablation as plot_token_ablation
 from .lines import plot_attention_distance as plot_attention_distance
 from .lines import plot_attention_distances as plot_attention_distances
 from .lines import plot_distance_by_depth as plot_distance_by_depth

@@ -119,7 +119,7 @@ class Normalised:
         self._scale, self._shift = np.float32(0.5 / std), np.float32((0.5 - mean) / std)
         self._turned = preprocessing.channel_order == "bgr"
         if hasattr(features, "segments"):
-            self.segments = self._segments
+            self.segments, self.taps, self.output = self._segments, features.taps, features.output
 
     def __call__(self, images):
         return self._features(self.prepared(images))
@@ -127,7 +127,7 @@ class Normalised:
     def _segments(self):
         """Those of the features, of which the first takes images in [-1, 1]."""
         first, *others = self._features.segments()
-        return [lambda images: first(self.prepared(images)), *others]
+        return [first.prepared_by(self.prepared), *others]
 
     def prepared(self, images):
         """Images in [-1, 1] as the model expects them."""

@@ -101,6 +101,41 @@ def plot_logit_lens(result, ax=None, classes=None, example=0):
     return ax
 
 
+def plot_lens_accuracy(results, ax=None):
+    """How often each layer is read as the right class, and as that of the last layer.
+
+    Bands are 1.96 standard errors.
+
+    Args:
+        results: Dataset of `lens_accuracy`, or a dict from label to several.
+        ax: Matplotlib axes; new ones if None.
+
+    Returns:
+        The axes: two lines for each result.
+
+    Raises:
+        ValueError: if a result is another.
+    """
+    kinds = {"accuracy": "right", "agreement": "as the last layer"}
+    lines = {
+        (label, kind): expect_variable(result, kind, ("layer",))
+        for label, result in style.by_label(results).items()
+        for kind in kinds
+    }
+    ax = draw_lines(lines, kinds, ax)
+    for line, (label, kind) in zip(list(ax.lines), lines, strict=False):
+        error = expect_variable(style.by_label(results)[label], f"{kind}_stderr", ("layer",))
+        depth, middle = line.get_xdata(), np.asarray(line.get_ydata())
+        reach = 1.96 * error.values
+        ax.fill_between(
+            depth, middle - reach, middle + reach, color=line.get_color(), alpha=0.15, linewidth=0
+        )
+    ax.set_ylabel("share of the images")
+    ax.set_ylim(0, 1.03)
+    ax.set_title(style.titled("Classes by the model's own head", results))
+    return ax
+
+
 def plot_path_norms(result, ax=None, example=0):
     """Norms of skip and branch through the depth, mean over tokens between their extremes.
 

@@ -1,0 +1,167 @@
+"""What a model loses without heads, skips and tokens, and what tokens hand on."""
+
+import numpy as np
+
+from ...engine.results import expect_variable, layer_names
+from .. import style
+from ..layers import depth_axis, layer_label, name_layers, shorten
+
+EFFECTS = {
+    "accuracy_change": "change of accuracy",
+    "loss_change": "change of the loss (nat)",
+    "output_change": "divergence of the output (nat)",
+}
+
+
+def plot_head_ablation(result, ax=None, change="output_change"):
+    """What a model loses with each of its heads: a cell per layer and head.
+
+    Args:
+        result: Dataset of `head_ablation`.
+        change: `"accuracy_change"`, `"loss_change"` or `"output_change"`.
+
+    Returns:
+        The axes: layers left to right, heads downwards; grey where there is no head.
+    """
+    values = expect_variable(result, _effect(change), ("layer", "head"))
+    return _draw_cells(values, ax, "Without single heads", EFFECTS[change])
+
+
+def plot_activation_patching(result, ax=None):
+    """How far each token of each layer moves the scores to those of another run.
+
+    Args:
+        result: Dataset of `activation_patching`.
+
+    Returns:
+        The axes: layers left to right, tokens downwards.
+    """
+    values = expect_variable(result, "transfer", ("layer", "token"))
+    return _draw_cells(values, ax, "Activation patching", "share of the way to the other run")
+
+
+def plot_head_effects(results, ax=None, change="output_change"):
+    """What is lost with each head against how far it looks.
+
+    Args:
+        results: Dataset of `head_ablation` with the `distance` of each head in a further variable,
+            or a dict from label to several.
+        change: `"accuracy_change"`, `"loss_change"` or `"output_change"`.
+
+    Returns:
+        The axes: a point for each head.
+    """
+    effects = style.labelled(results, ("layer", "head"), _effect(change))
+    distances = style.labelled(results, ("layer", "head"), "distance")
+    ax = style.new_axes(7, 4.2) if ax is None else ax
+    colours = style.line_colours(effects)
+    for label, effect in effects.items():
+        far, colour = distances[label].reindex_like(effect), colours[label]
+        ax.scatter(far.values.ravel(), effect.values.ravel(), s=18, color=colour, label=label)
+    units = next(iter(distances.values())).attrs.get("units", "no unit")
+    ax.set(xlabel=f"mean attention distance ({units})", ylabel=EFFECTS[change])
+    ax.set_title(style.titled("Without single heads", results))
+    style.tidy(ax)
+    if any(effects):
+        style.legend(ax)
+    return ax
+
+
+def plot_skip_ablation(results, ax=None, change="accuracy_change"):
+    """What models lose without the skips, and without the branches, of each block.
+
+    Bars are 1.96 standard errors.
+
+    Args:
+        results: Dataset of `skip_ablation`, or a dict from label to several.
+        change: `"accuracy_change"`, `"loss_change"` or `"output_change"`.
+
+    Returns:
+        The axes: a line for each model and path.
+    """
+    lines = style.labelled(results, ("layer", "path"), _effect(change))
+    errors = style.labelled(results, ("layer", "path"), f"{change}_stderr")
+    ax = style.new_axes(8, 4.2) if ax is None else ax
+    depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
+    colours = style.line_colours(lines)
+    for depth, (label, line) in zip(depths, lines.items(), strict=True):
+        for number, path in enumerate(line["path"].values):
+            options = {"color": colours[label], "marker": style.marker(number), "markersize": 4.5}
+            options |= {"linestyle": style.LINE_STYLES[number % len(style.LINE_STYLES)]}
+            reach = 1.96 * errors[label].sel(path=path).values
+            name = f"{label}: without {path}" if label else f"without {path}"
+            ax.errorbar(depth, line.sel(path=path).values, reach, label=name, **options)
+    ax.axhline(0, color="grey", linewidth=0.8)
+    ax.set_ylabel(EFFECTS[change])
+    ax.set_title(style.titled("Without the skips or branches of a block", results))
+    style.tidy(ax)
+    style.legend(ax)
+    return ax
+
+
+def plot_token_ablation(result, ax=None, change="accuracy_change"):
+    """What a model loses with growing shares of its tokens: a line for each order.
+
+    Bars are 1.96 standard errors; tokens without a place, replaced as a whole, are points at 1.
+
+    Args:
+        result: Dataset of `token_ablation`.
+        change: `"accuracy_change"`, `"loss_change"` or `"output_change"`.
+
+    Returns:
+        The axes: share of the tokens against the change.
+    """
+    values = expect_variable(result, _effect(change), ("tokens", "share"))
+    errors = expect_variable(result, f"{change}_stderr", ("tokens", "share"))
+    ax = style.new_axes(7, 4.2) if ax is None else ax
+    names = [str(name) for name in values["tokens"].values]
+    colours = style.line_colours(names)
+    for number, name in enumerate(names):
+        line, reach = values.sel(tokens=name), 1.96 * errors.sel(tokens=name).values
+        known = np.isfinite(line.values)
+        options = {"color": colours[name], "marker": style.marker(number), "label": name}
+        shares = values["share"].values[known]
+        ax.errorbar(shares, line.values[known], reach[known], markersize=4.5, **options)
+    ax.axhline(0, color="grey", linewidth=0.8)
+    ax.set(xlabel="share of the tokens that is replaced", ylabel=EFFECTS[change])
+    ax.set_title(style.titled("Without some tokens", result))
+    style.tidy(ax)
+    style.legend(ax, title="tokens")
+    return ax
+
+
+def plot_token_ablations(results):
+    """`plot_token_ablation` of several models, a panel each."""
+    title = style.titled("Without some tokens", results)
+    axes = style.new_panels(len(results), title)
+    for ax, (label, result) in zip(axes, results.items(), strict=False):
+        plot_token_ablation(result, ax).set_title(label)
+    return axes
+
+
+def _effect(change):
+    if change not in EFFECTS:
+        raise ValueError(f"Expected change in {list(EFFECTS)}. Received: {change!r}")
+    return change
+
+
+def _draw_cells(values, ax, title, label):
+    """A heatmap of an array (layer, unit), in colours centred on 0."""
+    from matplotlib.colors import Normalize
+
+    unit = values.dims[1]
+    names, cut = shorten(layer_names(values))
+    width = style.side(len(names)) if ax is None else None
+    target = style.new_axes(width + 2.4, 4.4) if ax is None else ax
+    reach = float(np.nanmax(np.abs(values.values), initial=0)) or 1.0
+    options = {"cmap": style.colours("RdBu"), "interpolation": "nearest", "aspect": "auto"}
+    image = target.imshow(values.values.T, norm=Normalize(-reach, reach), **options)
+    name_layers(target, "x", names, np.arange(len(names)), width)
+    ticks = np.arange(0, values.shape[1], max(1, -(-values.shape[1] // 16)))
+    target.set_yticks(ticks, [str(values[unit].values[tick]) for tick in ticks])
+    target.set(xlabel=layer_label(cut), ylabel=unit)
+    target.set_title(style.titled(title, values))
+    style.colour_bar(target, image, label)
+    if ax is None:
+        style.shrink_wrap(target, width, 3)
+    return target

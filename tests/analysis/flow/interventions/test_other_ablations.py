@@ -1,0 +1,149 @@
+"""Skips, tokens and patches: beside runs one by one in NumPy, and where the answer is known."""
+
+import numpy as np
+import pytest
+
+import vit_tf
+from vit_tf import analysis, edits, intervene
+
+SIZES = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 8, "num_classes": 3}
+
+
+@pytest.fixture(scope="module")
+def vit():
+    model = vit_tf.ViT((16, 16, 3), 8, registers=1, **SIZES)
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(np.asarray(weight) + rng.normal(0, 0.3, weight.shape))
+    return model
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(1)
+    return rng.uniform(-1, 1, (7, 16, 16, 3)).astype("float32"), rng.integers(0, 3, 7)
+
+
+def log_softmax(scores):
+    scores = np.asarray(scores, np.float64)
+    return scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
+
+
+def expected_effects(model, edited, data):
+    """Mean and standard error of each change, by the formulas, of one intervention."""
+    images, labels = data
+    before = log_softmax(model(images))
+    after = log_softmax(intervene(model, edited)(images)["logits"])
+    rows = np.arange(len(labels))
+    changes = {
+        "accuracy_change": 1.0 * (after.argmax(1) == labels) - (before.argmax(1) == labels),
+        "loss_change": before[rows, labels] - after[rows, labels],
+        "output_change": (np.exp(before) * (before - after)).sum(1),
+    }
+    return {n: (x.mean(), x.std(ddof=1) / np.sqrt(len(x))) for n, x in changes.items()}
+
+
+def assert_effects(cell, expected):
+    for name, (mean, error) in expected.items():
+        np.testing.assert_allclose(cell[name], mean, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(cell[f"{name}_stderr"], error, atol=1e-5, err_msg=name)
+
+
+def test_skips_and_branches_are_those_removed_one_by_one(vit, data):
+    features = vit_tf.submodel(vit, "*/skip", "*/branch", "logits")
+    result = analysis.skip_ablation(features, data)
+    assert result.layer.values.tolist() == ["block00", "block01"]
+    for block in result.layer.values:
+        for path in ("skip", "branch"):
+            edited = {f"{block}/*/{path}": edits.zero}
+            cell = result.sel(layer=block, path=path)
+            assert_effects(cell, expected_effects(vit, edited, data))
+
+
+def test_removal_of_skips_is_the_model_built_without_them(vit, data):
+    without = vit_tf.ViT((16, 16, 3), 8, registers=1, without_skips=["block01"], **SIZES)
+    without.set_weights(vit.get_weights())
+    found = intervene(vit, {"block01/*/skip": edits.zero})(data[0])["logits"]
+    np.testing.assert_allclose(found, without(data[0]), atol=1e-6)
+
+
+def test_tokens_go_by_their_rank_of_attention(vit, data):
+    weights = "block00/attention/weights"
+    features = vit_tf.submodel(vit, "embedding", weights, "logits")
+    result = analysis.token_ablation(features, data, shares=(0.5, 1.0), replacement="mean")
+    orders = ("random", "largest", "attended", "unattended")
+    assert set(result.tokens.values) == {"cls", "registers", *orders}
+    taps = features(data[0])
+    mean = edits.constant(taps["embedding"].numpy().mean(axis=0))
+    received = taps[weights].numpy()[:, :, :2, 2:].mean(axis=(1, 2))
+    order = np.argsort(-received, axis=1, kind="stable")
+    norms = np.linalg.norm(taps["embedding"].numpy()[:, 2:], axis=2)
+    largest = np.argsort(-norms, axis=1, kind="stable")[:, :2]
+    halves = {"attended": order[:, :2], "unattended": order[:, 2:], "largest": largest}
+    for name, chosen in halves.items():
+        mask = np.zeros((7, 6, 1), bool)
+        np.put_along_axis(mask[:, :, 0], chosen + 2, True, axis=1)
+        expected = expected_effects(vit, {"embedding": edits.where(mask, mean)}, data)
+        assert_effects(result.sel(tokens=name, share=0.5), expected)
+    everything = [result.sel(tokens=n, share=1.0) for n in orders]
+    expected = expected_effects(vit, {"embedding": edits.tokens([2, 3, 4, 5], mean)}, data)
+    for cell in everything:
+        assert_effects(cell, expected)
+    register = expected_effects(vit, {"embedding": edits.tokens([1], mean)}, data)
+    assert_effects(result.sel(tokens="registers", share=1.0), register)
+    assert np.isnan(result.output_change.sel(tokens="cls", share=0.5))
+
+
+def test_patching_the_token_that_is_read_makes_the_other_run(vit, data):
+    images, others = data[0], data[0][::-1].copy()
+    images, others = images[:3], others[:3]
+    features = vit_tf.submodel(vit, "block*/mlp/sum", "logits")
+    result = analysis.activation_patching(features, (images, others))
+    assert result.transfer.dims == ("layer", "token") and result.transfer.shape == (2, 6)
+    last = result.transfer.sel(layer="block01/mlp/sum").values
+    np.testing.assert_allclose(last, [1, 0, 0, 0, 0, 0], atol=1e-5)  # the head reads CLS
+    plain, whole = (np.asarray(vit(x), np.float64) for x in (images, others))
+    values = features(others)
+    tap = "block00/mlp/sum"
+    for token in range(6):
+        edited = {tap: edits.tokens(token, edits.constant(values[tap]))}
+        found = np.asarray(intervene(vit, edited)(images)["logits"], np.float64)
+        gone, way = ((found - plain) * (whole - plain)).sum(1), ((whole - plain) ** 2).sum(1)
+        ratio = gone.sum() / way.sum()
+        cell = result.sel(layer=tap, token=token)
+        np.testing.assert_allclose(cell.transfer, ratio, atol=1e-5)
+        error = np.sqrt(((gone - ratio * way) ** 2).sum() * 3 / 2) / way.sum()
+        np.testing.assert_allclose(cell.stderr, error, atol=1e-4)
+    with pytest.raises(ValueError, match="Expected pairs whose scores differ"):
+        analysis.activation_patching(features, (images, images), tokens=[0])
+
+
+def test_patching_between_two_models_ends_at_the_other_model(vit, data):
+    other = vit_tf.ViT((16, 16, 3), 8, registers=1, **SIZES)
+    other.set_weights([1.5 * w for w in vit.get_weights()])
+    other.norm.set_weights(vit.norm.get_weights())
+    other.head.set_weights(vit.head.get_weights())
+    patterns = ("block01/mlp/sum", "logits")
+    features, source = (vit_tf.submodel(model, *patterns) for model in (vit, other))
+    same = (data[0][:2], data[0][:2])
+    result = analysis.activation_patching(features, same, source=source, tokens=[0, 3])
+    np.testing.assert_allclose(result.transfer, [[1, 0]], atol=1e-5)
+
+
+def test_mistakes_are_told(vit, data):
+    tokens = vit_tf.submodel(vit, "embedding", "logits")
+    with pytest.raises(ValueError, match=r"Expected shares in \(0, 1\]. Received: \(0,\)"):
+        analysis.token_ablation(tokens, data, shares=(0,))
+    with pytest.raises(ValueError, match="Expected one tap of tokens"):
+        analysis.token_ablation(vit_tf.submodel(vit, "*/sum", "logits"), data)
+    with pytest.raises(ValueError, match="Expected taps 'site/skip' or 'site/branch'"):
+        analysis.skip_ablation(tokens, data)
+    with pytest.raises(ValueError, match="Expected outputs of heads of shape"):
+        analysis.head_ablation(tokens, data)
+    with pytest.raises(ValueError, match="Expected features to be a submodel"):
+        analysis.head_ablation(vit, data)
+    heads = vit_tf.submodel(vit, "block00/*/heads", "logits")
+    with pytest.raises(ValueError, match="Expected replacement to be one of"):
+        analysis.head_ablation(heads, data, replacement="noise")
+    with pytest.raises(ValueError, match="Expected labels among the classes of 'logits'"):
+        analysis.head_ablation(heads, (data[0], data[1] + 2))
