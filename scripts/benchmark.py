@@ -27,6 +27,8 @@ CONTESTS = (
     "cka_paper",
     "one_pass",
     "every_statistic",
+    "interventions",
+    "interventions_small",
     "fields",
     "probes",
     "forward_vit_small",
