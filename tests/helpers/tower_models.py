@@ -41,6 +41,29 @@ def write(model, folder, processor=True, **options):
     return folder
 
 
+def timm_siglip(**fields):
+    """A ViT of timm's with the attention pooling of SigLIP and the form of GELU of its releases."""
+    from without_torchvision import import_or_skip
+
+    options = {"img_size": 20, "patch_size": 6, "embed_dim": 24, "depth": 2, "num_heads": 3}
+    options |= {"mlp_ratio": 2, "class_token": False, "global_pool": "map", "num_classes": 0}
+    make = import_or_skip("timm").models.vision_transformer.VisionTransformer
+    return randomize(make(**options | {"act_layer": "gelu_tanh"} | fields))
+
+
+def timm_taps(model, images):
+    """dict from tap to what a ViT of timm's makes of images."""
+    modules = {"norm": model.norm, "embedding": model.norm_pre}
+    modules |= {f"block{i:02d}/mlp/sum": block for i, block in enumerate(model.blocks)}
+    found, output = caught(model, modules, images)
+    return found | {"output": output.numpy()}
+
+
+def state_of(model, prefix=""):
+    """The tensors of a model, as NumPy's, by their names after a prefix."""
+    return {prefix + name: t.detach().numpy() for name, t in model.state_dict().items()}
+
+
 def caught(model, modules, images):
     """dict from tap to what modules of a model put out, and the output of the model.
 

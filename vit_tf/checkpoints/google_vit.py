@@ -52,7 +52,7 @@ def plan(tensors, wishes):
     prefix = _prefix(tensors)
     tensors = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
     *patch, channels, width = dims(tensors, "embedding/kernel", 4)
-    blocks = _blocks_part(tensors, width, wishes)
+    blocks = blocks_part(tensors, width, wishes)
     stem = _stem_part(tensors)
     stride = square(tensors, "embedding/kernel", *patch)
     embedding = Part(
@@ -95,7 +95,7 @@ def _head_part(tensors, width, wishes):
     return before | head
 
 
-def _blocks_part(tensors, width, wishes):
+def blocks_part(tensors, width, wishes):
     stacked = any(name.startswith("Transformer/encoderblock/") for name in tensors)
     first = "Transformer/encoderblock" if stacked else "Transformer/encoderblock_0"
     known = (name for name in LAYOUTS if f"{first}/{name}/query/kernel" in tensors)

@@ -21,14 +21,14 @@ from vit_tf.checkpoints.hugging_face import families
 from vit_tf.checkpoints.hugging_face.folder import Folder, open_folder
 from vit_tf.checkpoints.names import fetch
 from vit_tf.checkpoints.plans import Wishes, first_names
-from vit_tf.checkpoints.towers import clip
+from vit_tf.checkpoints.towers import clip, siglip
 from vit_tf.models.resolution import METHODS, at_resolution
 from vit_tf.models.transformer import check_pooling
 from vit_tf.names import choose
 from vit_tf.preprocessing import Preprocessing
 
-# In this order: the files of BEiT, DINOv3 and EVA-02 have all the names that tell a ViT of timm.
-FAMILIES = (google_vit, google_bit, google_mixer, clip, beit, eva, timm_vit)
+# In this order: files of SigLIP, BEiT, DINOv3 and EVA-02 have all names that tell a ViT of timm.
+FAMILIES = (google_vit, google_bit, google_mixer, clip, siglip, beit, eva, timm_vit)
 
 
 def load_pretrained(
