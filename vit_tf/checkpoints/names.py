@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass, field
 
 from vit_tf.checkpoints.hugging_face.folder import FILES
-from vit_tf.checkpoints.plans import CLIP, HALF, IMAGENET
+from vit_tf.checkpoints.plans import HALF, IMAGENET
+from vit_tf.checkpoints.towers import released
 from vit_tf.names import unknown_name
 
 HUB = "hf://"
@@ -130,32 +131,29 @@ def _bucket(name, variant, resolution, citation, **fields):
     return Checkpoint(name, url, variant, resolution, citation, **fields)
 
 
-def _hub(name, citation, values=HALF, file="model.safetensors"):
+def _hub(name, citation, values=HALF):
     """A checkpoint of timm's on the Hugging Face hub, whose name tells its size."""
-    size, patch, resolution = re.search(r"_(\w+?)_patch(\d+)(?:_clip)?_(\d+)\.", name).groups()
+    size, patch, resolution = re.search(r"_(\w+?)_patch(\d+)_(\d+)\.", name).groups()
+    told = {"variant": f"{SIZES[size]}/{patch}", "resolution": int(resolution)}
+    told |= {"citation": citation, "values": values, "crop": _crop(name, int(resolution))}
+    return _at_hub(name, "model.safetensors", told)
+
+
+def _at_hub(name, file, fields):
+    """A checkpoint of a file of a repository on the Hugging Face hub."""
     url = f"https://huggingface.co/{name}/resolve/main/{file}"
-    variant = f"{SIZES[size]}/{patch}"
-    ends = {"interpolation": "bicubic", "crop": _crop(name, int(resolution), citation)}
-    return Checkpoint(
-        name, url, variant, int(resolution), citation, values, **ends, hub=(name, file)
-    )
+    return Checkpoint(name, url, **fields, interpolation="bicubic", hub=(name, file))
 
 
 def _later(name, variant, resolution, citation, crop):
     """A ViT of timm's on the hub of a later family, trained on ImageNet's mean and std."""
-    name, file = f"timm/{name}", "model.safetensors"
-    url = f"https://huggingface.co/{name}/resolve/main/{file}"
-    ends = {"interpolation": "bicubic", "crop": crop, "hub": (name, file)}
-    return Checkpoint(name, url, variant, resolution, citation, IMAGENET, **ends)
+    told = {"variant": variant, "resolution": resolution, "citation": citation}
+    return _at_hub(f"timm/{name}", "model.safetensors", told | {"values": IMAGENET, "crop": crop})
 
 
-def _crop(name, resolution, citation):
-    """The crop that a file on the hub was evaluated with.
-
-    Of OpenAI's that of `clip.load` (openai/CLIP), of all others `crop_pct` of timm 1.0.31, in whose
-    `default_cfgs` it is 0.9 at 224 pixels and 1 above, but for the large BEiT v2 on ImageNet.
-    """
-    if citation == OPENAI or resolution > 224:
+def _crop(name, resolution):
+    """`crop_pct` of timm 1.0.31: 0.9 at 224 pixels and 1 above, but for a large BEiT v2."""
+    if resolution > 224:
         return 1.0
     return 0.95 if "beitv2_large" in name and name.endswith("_in1k") else 0.9
 
@@ -164,7 +162,7 @@ SIZES = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H"}
 SIZES |= {"medium": "M", "giant": "g"}
 VIT, AUGREG, SAM = "2010.11929", "2106.10270", "2106.01548"
 BIT, DISTILLED, MIXER = "1912.11370", "2106.05237", "2105.01601"
-DEIT, DINO, MAE, OPENAI = "2012.12877", "2104.14294", "2111.06377", "2103.00020"
+DEIT, DINO, MAE = "2012.12877", "2104.14294", "2111.06377"
 BEIT, BEIT2 = "2106.08254", "2208.06366"
 DEIT3, DINO2, REGISTERS = "2204.07118", "2304.07193", "2309.16588"
 
@@ -261,8 +259,6 @@ def _timm_vits():
 
 
 def _timm_others():
-    for name in ("base_patch32_clip_224", "base_patch16_clip_224", "large_patch14_clip_224"):
-        yield _hub(f"timm/vit_{name}.openai", OPENAI, CLIP, "open_clip_model.safetensors")
     for size in ("base", "large"):
         tuned = ["in22k_ft_in22k", "in22k_ft_in22k_in1k"]
         for name in (f"{size}_patch16_224.{end}" for end in tuned):
@@ -292,5 +288,11 @@ def _later_vits():
             yield _later(name, f"DINOv2-{SIZES[size]}/14", 518, citation, 1.0)
 
 
-_ALL = (_google_vits, _augreg, _bits, _mixers, _timm_vits, _timm_others, _later_vits)
+def _towers():
+    """The image towers of CLIP, SigLIP and SigLIP 2."""
+    yield from (_at_hub(*fields) for fields in released.on_the_hub())
+    yield from (_bucket(*fields, released.SIGLIP) for fields in released.in_the_bucket())
+
+
+_ALL = (_google_vits, _augreg, _bits, _mixers, _timm_vits, _timm_others, _later_vits, _towers)
 CHECKPOINTS = {checkpoint.name: checkpoint for table in _ALL for checkpoint in table()}

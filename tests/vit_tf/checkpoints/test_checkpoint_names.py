@@ -10,8 +10,10 @@ from archive_files import write_safetensors
 
 import vit_tf
 from vit_tf.checkpoints.names import CHECKPOINTS, fetch
-from vit_tf.checkpoints.plans import IMAGENET
+from vit_tf.checkpoints.plans import HALF, IMAGENET
 from vit_tf.models.bit import VARIANTS as BITS
+from vit_tf.models.towers.clip import VARIANTS as CLIPS
+from vit_tf.models.towers.siglip import VARIANTS as SIGLIPS
 from vit_tf.models.vit import HYBRIDS, RELEASED, VARIANTS
 
 VIT = "vit_models/imagenet21k/ViT-B_16"
@@ -29,12 +31,13 @@ def test_every_checkpoint_is_of_a_known_size():
     assert len(CHECKPOINTS) > 100
     for name, checkpoint in CHECKPOINTS.items():
         assert checkpoint.name == name
-        assert checkpoint.variant in BITS | HYBRIDS | VARIANTS | RELEASED
+        assert checkpoint.variant in BITS | HYBRIDS | VARIANTS | RELEASED | CLIPS | SIGLIPS
         assert checkpoint.url.startswith("https://") and f"/{name}" in checkpoint.url
         # BiT's maps may be of any size; a grid of tokens is whole.
         if not name.startswith("bit_models"):
             stride = 32 if "+" in checkpoint.variant else int(checkpoint.variant.split("/")[1])
-            assert checkpoint.resolution % stride == 0
+            beyond = 6 if checkpoint.variant == "So400m/14" and checkpoint.resolution > 378 else 0
+            assert checkpoint.resolution % stride == beyond
         assert len(checkpoint.values["mean"]) == len(checkpoint.values["std"]) == 3
 
 
@@ -60,6 +63,35 @@ def test_later_families_are_named_as_timm_names_them():
             assert CHECKPOINTS[name].interpolation == "bicubic"
     assert CHECKPOINTS["timm/vit_giant_patch14_dinov2.lvd142m"].variant == "DINOv2-g/14"
     assert CHECKPOINTS["timm/vit_base_patch14_reg4_dinov2.lvd142m"].resolution == 518
+
+
+def test_towers_are_named_as_they_are_released():
+    """As timm 1.0.31 lists SigLIP's but for NaFlex, pooled means and a fine-tuned one; bicubic and
+    squeezed as in their processors, bilinear as in big_vision's own evaluation."""
+    for pattern, count, resize in (
+        *(("timm/*siglip*", 26, "bicubic"), ("big_vision/*", 9, "bilinear")),
+    ):
+        names = vit_tf.list_pretrained(pattern)
+        assert len(names) == count
+        for name in names:
+            checkpoint = CHECKPOINTS[name]
+            assert (checkpoint.interpolation, checkpoint.crop) == (resize, None)
+            assert checkpoint.values == HALF and f"_{checkpoint.resolution}" in name
+    assert len(vit_tf.list_pretrained("*.openai")) == 3
+    bucket = CHECKPOINTS["big_vision/siglip/webli_en_so400m_384_58765454"]
+    assert bucket.url.endswith(".com/big_vision/siglip/webli_en_so400m_384_58765454.npz")
+
+
+def test_a_name_tells_pixels_beyond_the_patches():
+    """Those of So400m/14 have 384 pixels a side, of which its 27 patches see 378."""
+    from vit_tf.checkpoints.files.tensors import TensorInfo
+    from vit_tf.checkpoints.plans import Wishes
+    from vit_tf.checkpoints.towers.pooling import image_part
+
+    tensors = {"pos_embed": TensorInfo((1, 729, 1152), "float32")}
+    for resolution, expected in ((384, 384), (378, 378), (None, 378), (224, 378)):
+        part = image_part(tensors, "pos_embed", 14, 3, Wishes(resolution=resolution))
+        assert part.arguments["image_shape"] == (expected, expected, 3)
 
 
 def test_a_name_downloads_its_file(home, monkeypatch):
