@@ -3,6 +3,7 @@ from . import analysis as analysis
 from . import data as data
 from . import distribute as distribute
 from . import edits as edits
+from .checkpoints.keras_hub import from_keras_hub as from_keras_hub
 from .checkpoints.loading import load_pretrained as load_pretrained
 from .checkpoints.names import list_pretrained as list_pretrained
 from .fresh import fresh_copy as fresh_copy

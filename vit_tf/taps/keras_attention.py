@@ -1,22 +1,7 @@
-"""Attention weights of Keras' own attention layers, which compute and do not put them out."""
+"""Features that are the attention weights of Keras' own attention layers, and their checks."""
 
-import keras
-from keras import ops
-
-from vit_tf.taps.recorder import named_layers
+from vit_tf.taps.attention_weights import attention_layers, contradicts
 from vit_tf.taps.submodels import submodel
-
-PARTS = ("query", "key", "value")
-FAR = 1e-3  # share of a layer's largest output, from which the weights are not what it used
-
-
-def attention_layers(model):
-    """The Keras attention layers inside a model: dict from their path to the layer."""
-    return {
-        path: layer
-        for path, layer in named_layers(model)
-        if isinstance(layer, keras.layers.MultiHeadAttention)
-    }
 
 
 class KerasAttention:
@@ -45,27 +30,21 @@ class KerasAttention:
                 f"Received: {model.name!r} without"
             )
         self._layers = {path: layers[path] for path in (layers if paths is None else paths)}
-        parts = [f"{path}/{part}" for path in self._layers for part in PARTS]
-        self._features = submodel(model, *self._layers, *parts)
+        weights = {f"{path}/weights": path for path in self._layers}
+        self._weights = submodel(model, *weights)
+        values = [f"{path}/value" for path in self._layers]
+        self._all = submodel(model, *self._layers, *values, *weights)
 
     def __call__(self, images):
         """Dict from `"PATH/weights"` to weights of shape (example, head, query, key)."""
-        taps = self._features(images)
-        return {f"{path}/weights": self._weights(taps, path) for path in self._layers}
+        taps = self._weights(images)
+        return {f"{path}/weights": taps[f"{path}/weights"] for path in self._layers}
 
     def contradictions(self, images):
         """The paths of the layers that put out something else than these weights would give."""
-        taps, found = self._features(images), []
-        for path, layer in self._layers.items():
-            value = ops.cast(taps[f"{path}/value"], "float32")
-            heads = ops.einsum("bnqk,bknh->bqnh", self._weights(taps, path), value)
-            told = ops.cast(taps[path], "float32")
-            off = ops.cast(layer.output_dense(heads), "float32") - told
-            if not float(ops.max(ops.abs(off))) <= FAR * float(ops.max(ops.abs(told))):
-                found.append(path)
-        return found
-
-    def _weights(self, taps, path):
-        query, key = (ops.cast(taps[f"{path}/{part}"], "float32") for part in ("query", "key"))
-        scores = ops.einsum("bqnh,bknh->bnqk", query, key) * query.shape[-1] ** -0.5
-        return ops.softmax(scores, axis=-1)
+        taps = self._all(images)
+        return [
+            path
+            for path, layer in self._layers.items()
+            if contradicts(layer, taps[f"{path}/weights"], taps[f"{path}/value"], taps[path])
+        ]

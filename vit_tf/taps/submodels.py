@@ -12,6 +12,7 @@ from vit_tf.models.transformer import TokenDense
 from vit_tf.names import as_patterns, match
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.taps import recorder
+from vit_tf.taps.attention_weights import AttentionWeights, computed_weights
 from vit_tf.taps.segments import split
 from vit_tf.tokens import TokenGrid
 
@@ -88,6 +89,9 @@ def submodel(model, *patterns):
     have the taps of `model.taps`. Of any other Keras model every layer inside is a tap, named
     by the slash-joined names of the layers that contain it; a layer that returns several tensors
     gives one tap for each (`"attention/0"`), and a layer that is called again `"relu@2"`.
+    Patterns that end in `"/weights"` also fit the attention weights of `MultiHeadAttention` layers,
+    KerasHub's among them, which do not put them out: they are computed of their queries and keys,
+    as if there were no mask.
 
     Args:
         model: a built Keras model of one input, functional or subclassed.
@@ -111,8 +115,29 @@ def submodel(model, *patterns):
         images = keras.Input(model.image_shape, name="images")
         outputs = model.intermediates(images)
         return _tap_model(model, images, {tap: outputs[tap] for tap in taps}, name)
-    taps = match(patterns, list(recorder.find_taps(model)))
-    return _tap_model(model, *recorder.symbolic_taps(model, taps), name)
+    return _tap_model(model, *_foreign_taps(model, patterns), name)
+
+
+def _foreign_taps(model, patterns):
+    """Symbolic images, and a dict from tap to symbolic output, of a model of other origin."""
+    found = list(recorder.find_taps(model))
+    computed = computed_weights(model, found)
+    plain = [pattern for pattern in patterns if not pattern.endswith("/weights")]
+    asked = [pattern for pattern in patterns if pattern.endswith("/weights")]
+    taps = match(plain, found) if plain else []
+    weights = match(asked, [*found, *computed]) if asked else []
+    sources = [source for tap in weights for source in computed.get(tap, (tap,))]
+    wanted = [tap for tap in found if tap in {*taps, *sources}]
+    images, outputs = recorder.symbolic_taps(model, wanted)
+    chosen = {}
+    for tap in wanted:
+        if tap in taps or tap in weights:
+            chosen[tap] = outputs[tap]
+        for name in (name for name in weights if name in computed and computed[name][1] == tap):
+            # The key comes after the query.
+            layer = AttentionWeights(dtype="float32", name=name.replace("/", "_"))
+            chosen[name] = layer(*(outputs[source] for source in computed[name]))
+    return images, chosen
 
 
 def _tap_model(model, images, outputs, name):

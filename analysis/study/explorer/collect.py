@@ -7,7 +7,8 @@ import numpy as np
 import xarray as xr
 
 from vit_tf.names import listed
-from vit_tf.taps.keras_attention import KerasAttention, attention_layers
+from vit_tf.taps.attention_weights import attention_layers
+from vit_tf.taps.keras_attention import KerasAttention
 from vit_tf.tokens import prefix_names
 
 from ...attention.attention_rows import attention_rows

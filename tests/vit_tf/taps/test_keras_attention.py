@@ -1,8 +1,12 @@
+"""Attention weights of Keras' own layers, computed of their queries and keys."""
+
 import keras
 import numpy as np
 import pytest
 
-from vit_tf.taps.keras_attention import KerasAttention, attention_layers
+from vit_tf import submodel
+from vit_tf.taps.attention_weights import attention_layers
+from vit_tf.taps.keras_attention import KerasAttention
 
 
 class Masked(keras.layers.Layer):
@@ -52,3 +56,37 @@ def test_a_model_without_such_layers():
     model = keras.Model(images, keras.layers.Flatten()(images), name="flat")
     with pytest.raises(ValueError, match="Received: 'flat' without"):
         KerasAttention(model)
+
+
+def test_a_submodel_has_them_on_request(rng, tmp_path):
+    model, images = model_of(False), rng.normal(size=(2, 4, 4, 3)).astype("float32")
+    assert not any(tap.endswith("/weights") for tap in submodel(model, "*").taps)
+    features = submodel(model, "block1/attention", "*/weights")
+    names = ["block0/attention/weights", "block1/attention/weights", "block1/attention"]
+    assert list(features.taps) == names
+    found = features(images)
+    x = images.reshape(2, 16, 3)
+    for path, layer in attention_layers(model).items():
+        x, weights = layer(x, x, return_attention_scores=True)
+        np.testing.assert_allclose(found[f"{path}/weights"], weights, atol=1e-6)
+    np.testing.assert_allclose(found["block1/attention"], x, atol=1e-6)
+    features.save(tmp_path / "weights.keras")
+    again = keras.saving.load_model(tmp_path / "weights.keras", {"Masked": Masked})(images)
+    for tap in names:
+        np.testing.assert_allclose(again[tap], found[tap], atol=1e-6)
+    with pytest.raises(ValueError, match=r"block0/attention/weights.*Received: 'block/weights'"):
+        submodel(model, "block/weights")
+
+
+def test_those_of_keras_hub(rng):
+    keras_hub = pytest.importorskip("keras_hub", reason="keras_hub is not installed")
+    sizes = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 12, "patch_size": 4}
+    model = keras_hub.models.ViTBackbone(image_shape=(8, 12, 3), **sizes)
+    images = rng.normal(size=(2, 8, 12, 3)).astype("float32")
+    found = submodel(model, "*/weights")(images)
+    assert len(found) == 2
+    inside = submodel(model, "*/ln_1")(images)
+    for (tap, weights), normalised in zip(found.items(), inside.values(), strict=True):
+        layer = attention_layers(model)[tap.removesuffix("/weights")]
+        _, expected = layer(normalised, normalised, return_attention_scores=True)
+        np.testing.assert_allclose(weights, expected, atol=1e-6)

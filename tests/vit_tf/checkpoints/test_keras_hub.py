@@ -1,0 +1,114 @@
+"""Weights of KerasHub's models in our own: every block puts out what KerasHub's does."""
+
+import numpy as np
+import pytest
+
+import vit_tf
+
+keras_hub = pytest.importorskip("keras_hub", reason="keras_hub is not installed")
+SIZES = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8}
+HALF = (0.5, 0.5, 0.5)
+
+
+def vit(**options):
+    sizes = {"image_shape": (24, 40, 3), "patch_size": 8, "mlp_dim": 12}
+    return keras_hub.models.ViTBackbone(**SIZES | sizes | options)
+
+
+def deit(**options):
+    sizes = {"image_shape": (24, 40, 3), "patch_size": 8, "intermediate_dim": 12}
+    return keras_hub.models.DeiTBackbone(**SIZES | sizes | options)
+
+
+def dino(registers, gated):
+    return keras_hub.models.DINOV2Backbone(
+        **SIZES,
+        patch_size=14,
+        intermediate_dim=24,
+        image_shape=(42, 42, 3),
+        position_embedding_shape=(56, 56),
+        num_register_tokens=registers,
+        use_swiglu_ffn=gated,
+    )
+
+
+CASES = {
+    "vit": (vit, "vit_encoder/transformer_block_{}", 1),
+    "vit gap": (lambda: vit(use_class_token=False), "vit_encoder/transformer_block_{}", 1),
+    "vit without biases": (
+        lambda: vit(use_mha_bias=False, use_mlp_bias=False, use_patch_bias=False),
+        "vit_encoder/transformer_block_{}",
+        1,
+    ),
+    "vit of another epsilon": (
+        lambda: vit(layer_norm_epsilon=0.1),
+        "vit_encoder/transformer_block_{}",
+        1,
+    ),
+    "deit": (deit, "deit_encoder/transformer_block_{}/output_layer", 1),
+    "dinov2": (lambda: dino(0, False), "encoder/layers_{}", 0),
+    "dinov2 with registers": (lambda: dino(3, False), "encoder/layers_{}", 0),
+    "dinov2 gated": (lambda: dino(0, True), "encoder/layers_{}", 0),
+}
+
+
+def randomise(model, rng):
+    """Weights unlike each other, biases, scales and positions among them."""
+    for weight in model.weights:
+        weight.assign(rng.normal(0.3 if "gamma" in weight.path else 0, 0.3, weight.shape))
+    return model
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_block_is_that_of_keras_hub(case, rng):
+    make, block, first = CASES[case]
+    theirs = randomise(make(), rng)
+    ours = vit_tf.from_keras_hub(theirs)
+    images = rng.normal(size=(2, *ours.image_shape)).astype("float32")
+    blocks = [block.format(i + first) for i in range(2)]
+    expected = vit_tf.submodel(theirs, *blocks)(images)
+    found = vit_tf.submodel(ours, "block*/mlp/sum", "norm")(images)
+    taps = {"block00/mlp/sum": expected[blocks[0]], "block01/mlp/sum": expected[blocks[1]]}
+    for tap, value in taps.items():
+        scale = np.abs(value).max()
+        np.testing.assert_allclose(found[tap], value, atol=1e-5 * scale, err_msg=tap)
+    last = np.asarray(theirs(images))
+    np.testing.assert_allclose(found["norm"], last, atol=1e-5 * np.abs(last).max())
+    pooled = last.mean(axis=1) if case == "vit gap" else last[:, 0]
+    np.testing.assert_allclose(ours(images), pooled, atol=1e-5 * np.abs(last).max())
+
+
+def test_a_classifier_keeps_its_head_and_its_images(rng):
+    scale, offset = [1 / (255 * s) for s in (0.2, 0.3, 0.4)], [-1.0, -1.5, -0.5]
+    converter = keras_hub.layers.ViTImageConverter((24, 40), scale=scale, offset=offset)
+    preprocessor = keras_hub.models.ViTImageClassifierPreprocessor(converter)
+    theirs = keras_hub.models.ViTImageClassifier(
+        vit(), 5, preprocessor=preprocessor, intermediate_dim=6
+    )
+    ours = vit_tf.from_keras_hub(randomise(theirs, rng))
+    images = rng.normal(size=(2, 24, 40, 3)).astype("float32")
+    expected = np.asarray(theirs(images))
+    assert ours.get_config()["representation_dim"] == 6 and expected.shape == (2, 5)
+    np.testing.assert_allclose(ours(images), expected, atol=1e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(ours.preprocessing.std, (0.2, 0.3, 0.4), rtol=1e-6)
+    np.testing.assert_allclose(ours.preprocessing.mean, (0.2, 0.45, 0.2), rtol=1e-6)
+
+
+def test_images_are_told_by_the_family_or_the_caller():
+    assert vit_tf.from_keras_hub(vit()).preprocessing.mean == HALF
+    assert vit_tf.from_keras_hub(deit()).preprocessing.mean == (0.485, 0.456, 0.406)
+    own = vit_tf.Preprocessing((24, 40), (0.1, 0.2, 0.3), HALF)
+    assert vit_tf.from_keras_hub(vit(), preprocessing=own).preprocessing == own
+
+
+def test_refuses_what_a_vit_is_not():
+    vgg = keras_hub.models.VGGBackbone([1], [4], image_shape=(16, 16, 3))
+    with pytest.raises(ValueError, match=r"ViTBackbone, DeiTBackbone.*VGGBackbone"):
+        vit_tf.from_keras_hub(vgg)
+    with pytest.raises(ValueError, match=r"(?s)keras_hub.*Received: vit_tf"):
+        vit_tf.from_keras_hub(vit_tf.ViT((8, 8, 3), 4, 1, 2, 8, 16, 3))
+    pooled = keras_hub.models.ViTImageClassifier(vit(), 5, pooling="gap")
+    with pytest.raises(ValueError, match=r"pooling to be 'token'.*Received: pooling='gap'"):
+        vit_tf.from_keras_hub(pooled)
+    with pytest.raises(ValueError, match="square patches"):
+        vit_tf.from_keras_hub(vit(patch_size=(8, 4)))

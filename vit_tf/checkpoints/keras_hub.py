@@ -1,0 +1,247 @@
+"""KerasHub's ViT, DeiT and DINOv2, in memory: their weights in a `ViT`, which has all its taps."""
+
+from functools import partial
+
+import numpy as np
+from keras import ops
+
+import vit_tf
+from vit_tf.checkpoints.files.tensors import TensorInfo
+from vit_tf.checkpoints.filling import Source, fill
+from vit_tf.checkpoints.loading import weights_by_name
+from vit_tf.checkpoints.plans import Part, Wishes, dims, head_part, norm_part
+from vit_tf.checkpoints.torch_blocks import no_bias, scales_part
+from vit_tf.models.input_range import find_preprocessing
+
+TASKS = {"ViTImageClassifier": "ViTBackbone", "DeiTImageClassifier": "DeiTBackbone"}
+
+
+def from_keras_hub(model, preprocessing=None):
+    """A `ViT` with the weights of a KerasHub backbone or image classifier, and so with its taps.
+
+    `submodel` reads a KerasHub model too, but only what its layers put out. Dropout is left out.
+
+    Args:
+        model: a `ViTBackbone`, `DeiTBackbone` or `DINOV2Backbone` of `keras_hub.models`, or a
+            `ViTImageClassifier` or `DeiTImageClassifier`, whose logits the model gives then.
+        preprocessing: the `vit_tf.Preprocessing` of its images; by default that of the image
+            converter of a classifier, or of the public weights of the family.
+
+    Returns:
+        `ViT`. That of a backbone hands on its class token, or the mean of its tokens, as logits.
+
+    Raises:
+        ValueError: for another model, or one with a feature that a `ViT` does not have.
+    """
+    name = type(model).__name__ if type(model).__module__.startswith("keras_hub.") else None
+    backbone = model.backbone if name in TASKS else model
+    kind = TASKS.get(name, name)
+    if kind not in _PARTS:
+        known = ", ".join([*_PARTS, *TASKS])
+        raise ValueError(
+            f"Expected model to be one of keras_hub.models: {known}. "
+            f"Received: {type(model).__module__}.{type(model).__name__}"
+        )
+    if getattr(backbone, "data_format", "channels_last") != "channels_last":
+        raise ValueError(
+            "Expected a model whose data_format is 'channels_last'. "
+            f"Received: {backbone.data_format!r}"
+        )
+    weights = _Weights(model)
+    whole = _PARTS[kind](backbone, weights.tensors)
+    if name in TASKS:
+        whole |= _pooling_part(model, whole.arguments["pooling"], weights.tensors)
+    width = whole.arguments.get("representation_dim", whole.arguments["hidden_dim"])
+    kernel, bias = "predictions/kernel", "predictions/bias"
+    whole |= head_part(weights.tensors, width, Wishes(), kernel, bias, lambda n: (width, n))
+    told = preprocessing or find_preprocessing(model)[0]
+    vit = vit_tf.ViT(**whole.arguments, preprocessing=told)
+    fill(weights_by_name(vit), weights, whole.sources, unused=whole.unused, new=whole.new)
+    if whole.headless:
+        vit.head.kernel.assign(np.eye(vit.num_classes))
+    return vit
+
+
+class _Weights:
+    """The weights of a Keras model by their paths, as an `Archive` has them."""
+
+    def __init__(self, model):
+        self.path = model.name
+        self._weights = {weight.path: weight for weight in model.weights}
+        self.tensors = {
+            name: TensorInfo(tuple(weight.shape), weight.dtype)
+            for name, weight in self._weights.items()
+        }
+
+    def read(self, name):
+        return ops.convert_to_numpy(self._weights[name])
+
+
+def _vit_part(backbone, tensors):
+    config = backbone.get_config()
+    tokens = ["class_token"] if config["use_class_token"] else []
+    names = {"fc1": "mlp/dense_1", "fc2": "mlp/dense_2"}
+    return _google_part("vit", config, tensors, tokens, config["mlp_dim"], names)
+
+
+def _deit_part(backbone, tensors):
+    config = backbone.get_config()
+    tokens = ["class_token", "distillation_token"]
+    names = {"fc1": "mlp/dense", "fc2": "output_layer/output"}
+    part = _google_part("deit", config, tensors, tokens, config["intermediate_dim"], names)
+    unused = ("deit_patching_and_embedding/mask_token",)
+    return part | Part({"distillation": "token"}, unused=unused)
+
+
+def _google_part(kind, config, tensors, tokens, hidden, names):
+    """The `Part` of a backbone whose layers are called as those of KerasHub's ViT."""
+    first, encoder = f"{kind}_patching_and_embedding", f"{kind}_encoder"
+    positions = f"{first}/position_embedding"
+    positions += "/embeddings" if f"{positions}/embeddings" in tensors else ""
+    names = {"norm1": "ln_1", "attention": "mha", "norm2": "ln_2"} | names
+    return Part.join(
+        [
+            _sizes_part(config, config["image_shape"], hidden, bool(tokens)),
+            Part({"epsilon": config["layer_norm_epsilon"]}),
+            _embedding_part(tensors, f"{first}/patch_embedding", positions),
+            _tokens_part(tensors, [f"{first}/{token}" for token in tokens]),
+            *(
+                _block_part(tensors, i, f"{encoder}/transformer_block_{i + 1}", names)
+                for i in range(config["num_layers"])
+            ),
+            _norm_part("norm", f"{encoder}/ln", config["hidden_dim"]),
+        ]
+    )
+
+
+def _dino_part(backbone, tensors):
+    config = backbone.get_config()
+    names = {"norm1": "norm1", "attention": "attention/attention", "norm2": "norm2"}
+    gated = config["use_swiglu_ffn"]
+    fc1, fc2 = ("weights_in", "weights_out") if gated else ("fc1", "fc2")
+    names |= {"fc1": f"mlp/{fc1}", "fc2": f"mlp/{fc2}"}
+    names |= {"scale1": "layer_scale1/lambda1", "scale2": "layer_scale2/lambda1"}
+    hidden = dims(tensors, f"encoder/layers_0/{names['fc2']}/kernel", 2)[0]
+    registers = config["num_register_tokens"]
+    tokens = ["embeddings/cls_token", *(["embeddings/register_tokens"] if registers else [])]
+    arguments = {"registers": registers, "layer_scale": config["layer_scale_init_value"]}
+    arguments |= {"activation": "swiglu"} if gated else {}
+    # Those that the images are resampled from are kept beside those that are added.
+    unused = ("embeddings/position_embeddings", "embeddings/mask_token")
+    positions = "embeddings/interpolated_position_embeddings"
+    return Part.join(
+        [
+            _sizes_part(config, config["image_shape"], hidden, True),
+            Part({"epsilon": 1e-6, **arguments}, unused=unused),
+            _embedding_part(tensors, "embeddings/patch_embeddings/projection", positions),
+            _tokens_part(tensors, tokens),
+            *(
+                _block_part(tensors, i, f"encoder/layers_{i}", names)
+                for i in range(config["num_layers"])
+            ),
+            _norm_part("norm", "layernorm", config["hidden_dim"]),
+        ]
+    )
+
+
+_PARTS = {"ViTBackbone": _vit_part, "DeiTBackbone": _deit_part, "DINOV2Backbone": _dino_part}
+
+
+def _sizes_part(config, image_shape, hidden, has_class):
+    """The `Part` of a model's size, and of its pooling."""
+    patch = np.broadcast_to(config["patch_size"], 2)
+    if patch[0] != patch[1]:
+        raise ValueError(f"Expected square patches. Received: patch_size={config['patch_size']}")
+    arguments = {name: config[name] for name in ("num_layers", "num_heads", "hidden_dim")}
+    arguments |= {"image_shape": tuple(image_shape), "patch_size": int(patch[0])}
+    return Part(arguments | {"mlp_dim": hidden, "pooling": "cls" if has_class else "gap"})
+
+
+def _embedding_part(tensors, patches, positions):
+    *_, width = tensors[f"{patches}/kernel"].shape
+    shape = tensors[positions].shape
+    return Part(
+        sources={
+            "embedding/patches/kernel": Source({f"{patches}/kernel": _shape(tensors, patches)}),
+            "embedding/patches/bias": _bias(tensors, patches, width),
+            "embedding/positions": Source({positions: shape}, _with_example),
+        }
+    )
+
+
+def _with_example(positions):
+    return positions.reshape(1, *positions.shape[-2:])
+
+
+def _tokens_part(tensors, names):
+    """The `Part` of the tokens without a place."""
+    if not names:
+        return Part()
+    shapes = {name: tensors[name].shape for name in names}
+    return Part(sources={"embedding/prefix": Source(shapes, _in_a_row)})
+
+
+def _in_a_row(*tokens):
+    return np.concatenate(tokens, axis=1)
+
+
+def _block_part(tensors, number, name, names):
+    """The `Part` of a block; `names` are those of its layers, and of its scales if it has some."""
+    layer = f"block{number:02d}"
+    inner = {part: f"{name}/{inside}" for part, inside in names.items()}
+    width, heads, channels = _shape(tensors, f"{inner['attention']}/query")
+    parts = [_norm_part(f"{layer}/attention_norm", inner["norm1"], width)]
+    parts += [_norm_part(f"{layer}/mlp_norm", inner["norm2"], width)]
+    joined = partial(_reshaped, shape=(width, heads * channels))
+    for which in ("query", "key", "value"):
+        dense = f"{inner['attention']}/{which}"
+        parts.append(_dense_part(tensors, f"{layer}/{which}", dense, heads * channels, joined))
+    out = f"{inner['attention']}/attention_output"
+    apart = partial(_reshaped, shape=(heads * channels, width))
+    parts.append(_dense_part(tensors, f"{layer}/out", out, width, apart))
+    for dense, which in (("expand", "fc1"), ("contract", "fc2")):
+        units = _shape(tensors, inner[which])[-1]
+        parts.append(_dense_part(tensors, f"{layer}/{dense}", inner[which], units, np.asarray))
+    if "scale1" in inner:
+        parts.append(scales_part(layer, inner["scale1"], inner["scale2"], width))
+    return Part.join(parts)
+
+
+def _reshaped(array, shape):
+    return array.reshape(shape)
+
+
+def _dense_part(tensors, layer, name, units, convert):
+    kernel = Source({f"{name}/kernel": _shape(tensors, name)}, convert)
+    return Part(sources={f"{layer}/kernel": kernel, f"{layer}/bias": _bias(tensors, name, units)})
+
+
+def _bias(tensors, name, units):
+    """The `Source` of a bias, which is zero where the layer has none."""
+    if f"{name}/bias" not in tensors:
+        return no_bias(units)
+    return Source({f"{name}/bias": tensors[f"{name}/bias"].shape}, np.ravel)
+
+
+def _norm_part(layer, name, width):
+    return norm_part(layer, f"{name}/gamma", f"{name}/beta", width)
+
+
+def _shape(tensors, name):
+    return tensors[f"{name}/kernel"].shape
+
+
+def _pooling_part(task, pooling, tensors):
+    """The `Part` of what a classifier does before its head, if a `ViT` does the same."""
+    expected = {"cls": "token", "gap": "gap"}[pooling]
+    if task.pooling != expected:
+        raise ValueError(
+            f"Expected pooling to be {expected!r}, for a backbone "
+            f"{'with' if pooling == 'cls' else 'without'} a class token. "
+            f"Received: pooling={task.pooling!r}"
+        )
+    if "pre_logits/kernel" not in tensors:
+        return Part()
+    units = tensors["pre_logits/kernel"].shape[1]
+    part = _dense_part(tensors, "pre_logits", "pre_logits", units, np.asarray)
+    return part | Part({"representation_dim": units})

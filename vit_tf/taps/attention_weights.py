@@ -1,0 +1,72 @@
+"""Attention weights that Keras' own attention layers compute and do not put out."""
+
+import re
+
+import keras
+from keras import ops
+
+from vit_tf.taps.recorder import named_layers
+
+FAR = 1e-3  # share of a layer's largest output, from which the weights are not what it used
+
+
+def attention_layers(model):
+    """The Keras attention layers inside a model: dict from their path to the layer."""
+    return {
+        path: layer
+        for path, layer in named_layers(model)
+        if isinstance(layer, keras.layers.MultiHeadAttention)
+    }
+
+
+@keras.saving.register_keras_serializable("vit_tf")
+class AttentionWeights(keras.layers.Layer):
+    """Weights of shape (example, head, query, key) of queries and keys.
+
+        weights = softmax(query key^T / sqrt(channels of a head))
+
+    in float32, of queries and keys of shape (example, token, head, channel).
+    """
+
+    def call(self, query, key):
+        query, key = ops.cast(query, "float32"), ops.cast(key, "float32")
+        scores = ops.einsum("bqnh,bknh->bnqk", query, key) * query.shape[-1] ** -0.5
+        return ops.softmax(scores, axis=-1)
+
+
+def computed_weights(model, taps):
+    """The weights that can be computed of the taps of a model: dict from their name.
+
+    Args:
+        model: a built Keras model.
+        taps: names of what its layers put out.
+
+    Returns:
+        dict from `"PATH/weights"` to the taps `"PATH/query"` and `"PATH/key"`, of each Keras
+        attention layer and each of its calls.
+    """
+    layers, found = attention_layers(model), {}
+    for tap in taps:
+        match = re.fullmatch(r"(.*)/query((?:@\d+)?)", tap)
+        if match and match[1] in layers:
+            path, call = match.groups()
+            if f"{path}/weights{call}" not in taps:
+                found[f"{path}/weights{call}"] = (tap, f"{path}/key{call}")
+    return found
+
+
+def contradicts(layer, weights, value, output):
+    """Whether a layer put out something else than weights give with its values.
+
+    A mask, or a rule of its own, makes it use other weights.
+
+    Args:
+        layer: the `keras.layers.MultiHeadAttention`.
+        weights: as of `AttentionWeights`.
+        value: shape (example, token, head, channel).
+        output: what the layer put out for them.
+    """
+    heads = ops.einsum("bnqk,bknh->bqnh", weights, ops.cast(value, "float32"))
+    told = ops.cast(output, "float32")
+    off = ops.cast(layer.output_dense(heads), "float32") - told
+    return not float(ops.max(ops.abs(off))) <= FAR * float(ops.max(ops.abs(told)))
