@@ -130,8 +130,8 @@ def upper(values):
 
 def rank_correlation(pairs):
     """Spearman's rank correlation of the columns of a (unit, 2) array; NaN if one is constant."""
-    ranks = [ranks(column) for column in pairs.T]
-    deviations = [rank - rank.mean() for rank in ranks]
+    ranked = [ranks(column) for column in pairs.T]
+    deviations = [rank - rank.mean() for rank in ranked]
     scale = np.sqrt(np.prod([deviation @ deviation for deviation in deviations]))
     return deviations[0] @ deviations[1] / scale if scale else np.nan
 
