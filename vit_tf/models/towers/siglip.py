@@ -3,6 +3,7 @@
 import keras
 from keras import layers, ops
 
+from vit_tf.edits.recording import Taps
 from vit_tf.models.activations import ACTIVATIONS
 from vit_tf.models.embedding import Embedding
 from vit_tf.models.towers.tower import ImageTower
@@ -53,21 +54,19 @@ class AttentionPooling(layers.Layer):
         self.contract.build((1, 1, self.mlp_dim))
 
     def call(self, tokens):
-        taps = {}
+        taps = Taps("pooling")
         probe = ops.cast(self.probe, tokens.dtype)
         query, key, value = map(
             self._split, (self.query(probe), self.key(tokens), self.value(tokens))
         )
         scores = ops.matmul(query * query.shape[-1] ** -0.5, ops.swapaxes(key, 2, 3))
         weights = ops.softmax(ops.cast(scores, "float32"))
-        taps["attention"] = weights[:, :, 0]
+        weights = taps("attention", weights[:, :, 0])[:, :, None]
         heads = ops.matmul(ops.cast(weights, value.dtype), value)
         x = self.out(ops.reshape(ops.swapaxes(heads, 1, 2), (-1, 1, self.hidden_dim)))
-        taps["attended"] = x[:, 0]
-        y = self.expand(self.norm(x))
-        taps["hidden"] = y[:, 0]
-        taps["pooled"] = ops.cast((x + self.contract(y))[:, 0], "float32")
-        return taps
+        x = taps("attended", x[:, 0])[:, None]
+        y = taps("hidden", self.expand(self.norm(x))[:, 0])[:, None]
+        return taps.values | {"pooled": ops.cast((x + self.contract(y))[:, 0], "float32")}
 
     def _split(self, x):
         """(example, token, channel) to (example, head, token, channel of the head)."""
