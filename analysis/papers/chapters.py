@@ -83,3 +83,9 @@ SCALE = Chapter(
     "what they have learned.",
     rank=10,
 )
+CAUSES = Chapter(
+    "Causes",
+    "Which heads, blocks and tokens are a model's answers made of? They are removed one after "
+    "another while the model runs, and what is lost is told: what looks important need not be.",
+    rank=11,
+)

@@ -30,7 +30,7 @@ class Finding:
         inputs: names of the results, with the parts of the models in braces: `"cka.{vit}"`;
             `"accuracy.{vit}"` is the test accuracy of a model, and `"block"` the block without
             skips of the model that plays "without".
-        section, figure: where the paper reports it.
+        section, figure: where the paper reports it; both empty for its abstract.
         unit: what the value is, in a few words.
         line: what the value is held against.
         direction: the side of the line that the paper reports: "above" or "below".
@@ -91,7 +91,7 @@ class Claim:
     Attributes:
         name: short and unique.
         statement: the finding, in words.
-        section, figure: where the paper reports it.
+        section, figure: where the paper reports it; both empty for its abstract.
         quantity: what the value is, in a few words.
         value: the statistic.
         low, high: its 95 % interval; NaN where nothing is known of the uncertainty.

@@ -9,7 +9,7 @@ def head_ablation(features, images, scores="logits", replacement=ZERO):
     """What a model answers with the output of one head after another removed.
 
     The output of the head, before the heads are projected together, is replaced at every token
-    (Michel et al. 2019, https://arxiv.org/abs/1905.10650, section 3). See `effects` for the
+    (Michel et al. 2019, https://arxiv.org/abs/1905.10650). See `effects` for the
     formulas of the changes; where one is zero, the other heads and layers make up for the head, or
     nothing reads it.
 

@@ -20,9 +20,9 @@ def activation_patching(features, pairs, scores="logits", source=None, tokens=No
         transfer = sum over pairs of <s_patched - s, d> / sum over pairs of |d|^2,  d = s_other - s
 
     of scores `s` of an image, `s_other` of the other run, and `s_patched` with the token's value of
-    the other run (after Meng et al. 2022, https://arxiv.org/abs/2202.05262, section 2, of language
-    models): 0 where the token does not matter, 1 where all that tells the runs apart passes through
-    it. It may lie outside [0, 1].
+    the other run (after Meng et al. 2022, https://arxiv.org/abs/2202.05262, of language models): 0
+    where the token does not matter, 1 where all that tells the runs apart passes through it. It may
+    lie outside [0, 1].
 
     Args:
         features: a submodel of layers of tokens, of shape (example, token, channel), and of the

@@ -1,0 +1,149 @@
+"""The chapter on causes: its findings on results whose truth is known, and its figures whole."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import vit_tf
+from vit_tf.analysis.engine.stream import as_dataset, evaluate
+from vit_tf.analysis.papers import causes
+from vit_tf.analysis.study.data import Data
+from vit_tf.analysis.study.judge import verdict
+from vit_tf.analysis.study.measurement import DATA, with_inputs
+from vit_tf.analysis.study.models import StudyModel
+
+EXPECTED = {1: "holds", -1: "does not hold", 0: "cannot tell"}
+
+
+def table(dims, coords, **variables):
+    return xr.Dataset({name: (dims, values) for name, values in variables.items()}, coords=coords)
+
+
+def heads(side):
+    rises = {1: 0.0, -1: 1.0, 0: np.tile([0.0, 1.0], 6).reshape(3, 4)}[side] * np.ones((3, 4))
+    values = {"loss_change": rises, "loss_change_stderr": 0.1 * np.ones((3, 4))}
+    return [table(("layer", "head"), {}, **values)]
+
+
+def layers(side):
+    loss = np.linspace(-0.1, 0, 8)
+    both = {1: (loss, loss - 0.5), -1: (loss - 0.5, loss), 0: (loss, loss)}[side]
+    coords = {"path": ["skip", "branch"]}
+    return [
+        table(("layer", "path"), coords, accuracy_change=np.stack([loss - 9, x], axis=1))
+        for x in both
+    ]
+
+
+def tokens(side):
+    change = np.array([[0.5 + 0.2 * side, 9], [0.5, 0]])
+    coords = {"tokens": ["largest", "random"], "share": [0.1, 0.9]}
+    error = np.full((2, 2), 0.02)
+    return [table(("tokens", "share"), coords, output_change=change, output_change_stderr=error)]
+
+
+def lens(side):
+    rising = np.linspace(0.1, 0.9, 8)
+    values = {1: rising, -1: rising[::-1], 0: [0.1, 0.9] * 4}[side]
+    return [table(("layer",), {}, accuracy=values)]
+
+
+BUILDERS = {
+    causes.heads_are_dispensable: (heads, 0.5, 1),
+    causes.vits_survive_layers: (layers, 0, 0.5),
+    causes.large_tokens_hold_more: (tokens, 0, 0.2),
+    causes.classes_emerge: (lens, 0, None),
+}
+
+
+@pytest.mark.parametrize("side", EXPECTED)
+@pytest.mark.parametrize("found", BUILDERS, ids=lambda one: one.name)
+def test_verdict_and_value(found, side):
+    build, line, value = BUILDERS[found]
+    estimate = found(*build(side))
+    assert verdict(estimate.low, estimate.high, line, "above") == EXPECTED[side], estimate
+    if side == 1 and value is not None:
+        np.testing.assert_allclose(estimate.value, value)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_heads_that_look_further_matter_as_their_rank_says(sign):
+    distance = np.arange(12.0).reshape(3, 4)
+    changes = {"distance": distance, "output_change": np.exp(sign * distance)}
+    effects = table(("layer", "head"), {}, **changes)
+    effects["output_change"][0, 0] = np.nan  # no such head
+    estimate = causes.global_heads_matter.statistic(effects)
+    np.testing.assert_allclose([estimate.value, estimate.low, estimate.high], [sign] * 3)
+
+
+@pytest.fixture(scope="module")
+def models():
+    rng = np.random.default_rng(0)
+
+    def subject(name, role, model, **facts):
+        for weight in model.trainable_weights:
+            weight.assign(np.asarray(weight) + rng.normal(0, 0.3, weight.shape))
+        features = partial(vit_tf.submodel, model)
+        return StudyModel(name, role, name, model.taps, model.token_grid, features, **facts)
+
+    def tiny(**more):
+        return vit_tf.ViT((16, 16, 3), 8, 2, 2, 8, 16, 3, **more)
+
+    vit = subject("ViT", "vit", tiny(), accuracy=(0.5, 10))
+    bare = tiny(without_skips=["block01"])
+    bit = vit_tf.BiT((16, 16, 3), (1, 1), 0.5, 3, stem="small")
+    return [
+        vit,
+        subject("Bare", "without", bare, of=vit, detail="block01", accuracy=(0.25, 10)),
+        subject("Again", "seed", tiny(), of=vit, detail=1),
+        subject("BiT", "resnet", bit),
+    ]
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(1)
+    pair = rng.uniform(-1, 1, (6, 16, 16, 3)).astype("float32"), rng.integers(0, 3, 6)
+    return Data(as_dataset(pair), None, num_classes=3)
+
+
+def made(measurement, data, results):
+    """The result of a measurement, with all that it is made of."""
+    for name, one in with_inputs([measurement]).items():
+        if name not in results:
+            fed = [data if x is DATA else results[x.name] for x in one.inputs]
+            if hasattr(one, "taps"):
+                features = one.models[0].features(*one.taps[0])
+                results[name] = evaluate(one.make(features, *fed), data.test, features)
+            else:
+                results[name] = one.make(*fed)
+    return results[measurement.name]
+
+
+@pytest.mark.parametrize(
+    "figure", [causes.HEADS, causes.BLOCKS, causes.TOKENS, causes.LENS], ids=lambda f: f.numbers
+)
+def test_each_figure_is_measured_drawn_and_judged(figure, models, data):
+    (selection,), reasons = figure.select(models)
+    assert not reasons
+    results = {}
+    drawn = {label: made(one, data, results) for label, one in selection.measurements.items()}
+    assert np.ravel(figure.draw(drawn))[0].figure is not None
+    slugs = {"vit": "vit", "resnet": "bit"}
+    for found in figure.findings:
+        names = [name.format(**slugs) for name in found.inputs]
+        assert np.isfinite(found(*(results[name] for name in names)).value)
+    if figure is causes.BLOCKS:
+        removal = results["removal.vit.bare"]
+        trained = removal.accuracy_change.sel(path="skip, in training too")
+        np.testing.assert_allclose(trained, [np.nan, -0.25])
+        bare = removal.accuracy_change.sel(path="skip").values
+        np.testing.assert_array_equal(bare, results["skip_ablation.vit"].accuracy_change[:, 0])
+
+
+def test_a_quick_study_has_none_of_them(models):
+    quick = [model for model in models if model.role in ("vit", "resnet")]
+    for figure in (causes.HEADS, causes.BLOCKS, causes.TOKENS, causes.LENS):
+        assert figure.select(quick)[0] == []
