@@ -97,27 +97,17 @@ def lens_of(model):
     return _of_data("lens_accuracy", model, blocks or model.lacks("blocks of one width"), measure)
 
 
-def heads_of_trainings(models):
-    """Effects of the heads of a ViT and of a second training of it."""
-    return _beside(models, "seed", head_effects_of)
+def of_trainings(measure):
+    """A function of models that measures a ViT and other trainings of it alike."""
 
+    def measured(models):
+        for intact in playing(models, "vit"):
+            if others := variants(models, intact, "seed"):
+                both = {intact.name: intact} | {f"{o.name}, again": o for o in others}
+                return {label: measure(model) for label, model in both.items()}
+        return None
 
-def tokens_of_trainings(models):
-    """Effects of the tokens of both."""
-    return _beside(models, "seed", token_ablation_of)
-
-
-def lens_of_trainings(models):
-    """The logit lens of both."""
-    return _beside(models, "seed", lens_of)
-
-
-def _beside(models, role, measure):
-    for intact in playing(models, "vit"):
-        if others := variants(models, intact, role):
-            both = {intact.name: intact} | {f"{o.name}, again": o for o in others}
-            return {label: measure(model) for label, model in both.items()}
-    return None
+    return measured
 
 
 def removal_of_blocks(models):
@@ -222,19 +212,10 @@ def large_tokens_hold_more(effects):
     Args:
         effects: Dataset of `token_ablation`.
     """
-    found = [
-        Sample(
-            *(
-                np.atleast_1d(
-                    expect_variable(effects, f"output_change{end}", ("tokens", "share"))
-                    .sel(tokens=tokens, share=FEW)
-                    .values
-                )
-                for end in ("", "_stderr")
-            )
-        )
-        for tokens in (LARGEST, RANDOM)
-    ]
+    found = []
+    for tokens in (LARGEST, RANDOM):
+        cell = effects.sel(tokens=[tokens], share=FEW)
+        found.append(Sample(cell["output_change"].values, cell["output_change_stderr"].values))
     return difference(*found, over="shares")
 
 
@@ -260,7 +241,7 @@ HEADS = Figure(
     chapter=CAUSES,
     shows="what is lost with each head, by how far it looks",
     models=group("vit", "seed", anyone=False),
-    measure=heads_of_trainings,
+    measure=of_trainings(head_effects_of),
     draw=plot_head_effects,
     name="head-effects-{model}",
     title="What {model} loses with each of its heads",
@@ -292,7 +273,7 @@ TOKENS = Figure(
     chapter=CAUSES,
     shows="what is lost without growing shares of the tokens",
     models=group("vit", "seed", anyone=False),
-    measure=tokens_of_trainings,
+    measure=of_trainings(token_ablation_of),
     draw=plot_token_ablations,
     name="without-tokens-{model}",
     title="Accuracy of {model} without some tokens in the middle of its depth",
@@ -307,7 +288,7 @@ LENS = Figure(
     chapter=CAUSES,
     shows="accuracy of the head on earlier blocks",
     models=group("vit", "seed", anyone=False),
-    measure=lens_of_trainings,
+    measure=of_trainings(lens_of),
     draw=plot_lens_accuracy,
     name="logit-lens-{model}",
     title="Blocks of {model} as its own head reads them",
