@@ -222,6 +222,20 @@ def skip_ratio_lines():
     return analysis.plot_skip_ratio_lines(results)
 
 
+def head_ablation():
+    features = vit_tf.submodel(trained("vit"), "*/heads", "logits")
+    return analysis.plot_head_ablation(analysis.head_ablation(features, test_images()))
+
+
+def activation_patching():
+    features = vit_tf.submodel(trained("vit"), "block*/mlp/sum", "logits")
+    images, labels = next(test_images().as_numpy_iterator())
+    pairs = images[labels == labels[0]][:4], images[labels != labels[0]][:4]
+    return analysis.plot_activation_patching(
+        analysis.activation_patching(features, tuple(x[: min(map(len, pairs))] for x in pairs))
+    )
+
+
 def patch_filters():
     return analysis.plot_patch_filters(analysis.patch_filters(trained("vit").patch_kernel, 14))
 
@@ -380,7 +394,8 @@ DRAWN = (
     last_layer_cka, depth_cka, residual_cka, localization, formation, attention_distance,
     distance_by_depth,
     attention_maps, aligned_attention, attention_offset, head_classes, attention_patterns,
-    rollout, saliency, receptive_field, skip_ratio, skip_ratio_lines, patch_filters,
+    rollout, saliency, receptive_field, skip_ratio, skip_ratio_lines, head_ablation,
+    activation_patching, patch_filters,
     position_similarity, ridge_probe, probe_map, probe_variants, linear_probe, knn, clustering,
     object_clustering, retrieval, label_propagation, keypoints, dense_features, compute,
 )  # fmt: skip

@@ -2,4 +2,4 @@
 
 from vit_tf.scripts.benchmarks.interventions import contest
 
-CONTEST = contest(6, 1)
+CONTEST = contest(4, 1)
