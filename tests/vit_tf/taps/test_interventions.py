@@ -48,10 +48,6 @@ def our_clip():
     return filled(vit_tf.CLIPViT((16, 16, 3), 8, projection_dim=4, **SHALLOW))
 
 
-def our_siglip():
-    return filled(vit_tf.SigLIPViT((16, 16, 3), 8, **SHALLOW))
-
-
 def of_keras_hub():
     pytest.importorskip("keras_hub", reason="keras_hub is not installed")
     from keras_hub.models import ViTBackbone
@@ -102,7 +98,7 @@ def heads_of(model):
 
 
 OTHERS = (our_vit, of_keras_hub, of_a_user)
-ALL = (our_vit_of_all_parts, our_bit, our_mixer, our_beit, our_clip, our_siglip)
+ALL = (our_vit_of_all_parts, our_bit, our_mixer, our_beit, our_clip)
 
 
 @pytest.mark.parametrize("make", ALL)
