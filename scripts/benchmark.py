@@ -25,6 +25,7 @@ CONTESTS = (
     "cka_stream",
     "cka_taps",
     "cka_paper",
+    "measures",
     "one_pass",
     "every_statistic",
     "interventions",

@@ -75,8 +75,7 @@ def pwcca():
 
     def stacks(layers):
         bases, counts = _bases(layers, 1.0)
-        channels, narrow = _channels(layers)
-        return bases, tf.where(narrow, counts, layers.examples), channels
+        return bases, counts, _channels(layers)
 
     def value(basis_x, count_x, channels_x, basis_y, count_y, _):
         between = tf.matmul(basis_x, basis_y, transpose_a=True)
@@ -90,7 +89,8 @@ def pwcca():
         return _known(mean, count_x, count_y, n)
 
     invariant = "invertible linear maps of layer_y, isotropic scaling and translation"
-    return of_pairs("pwcca", stacks, value, invariant, symmetric=False, unknown=UNKNOWN)
+    options = {"symmetric": False, "known": _narrow, "unknown": UNKNOWN}
+    return of_pairs("pwcca", stacks, value, invariant, **options)
 
 
 def _mean_correlation(name, variance, invariant, settings):
@@ -135,23 +135,22 @@ def _known(values, count_x, count_y, n):
     return tf.where(count_x + count_y <= n - 1, values, tf.constant(float("nan"), tf.float64))
 
 
-def _channels(layers):
-    """Centred channels of each layer, (layer, n, channel), filled with zeros to one width.
-
-    Returns:
-        The channels, and which layers have them: not those of more channels than `NARROW`, or than
-        there are images.
-    """
+def _narrow(layers):
+    """Which layers have no more channels than there are images, nor than `NARROW`."""
     most = min(NARROW, layers.values[0].shape[0] or NARROW)
-    widths = [width_of(x) for x in layers.values]
-    narrow = [width <= most for width in widths]
-    widest = max([width for width in widths if width <= most], default=1)
+    return [width_of(x) <= most for x in layers.values]
+
+
+def _channels(layers):
+    """Centred channels (layer, n, channel), filled with zeros to one width; 0 of wide layers."""
+    narrow = _narrow(layers)
+    widths = [width_of(x) if fits else 0 for x, fits in zip(layers.values, narrow, strict=True)]
     made = []
     for x, width in zip(layers.values, widths, strict=True):
-        if width > most:
-            made.append(tf.zeros((layers.examples, widest), tf.float64))
+        if not width:
+            made.append(tf.zeros((layers.examples, max(widths)), tf.float64))
             continue
         flat = tf.cast(tf.reshape(x, (layers.examples, width)), tf.float64)
         centred = flat - tf.reduce_mean(flat, axis=0)
-        made.append(tf.pad(centred, [[0, 0], [0, widest - width]]))
-    return tf.stack(made), tf.constant(narrow)
+        made.append(tf.pad(centred, [[0, 0], [0, max(widths) - width]]))
+    return tf.stack(made)

@@ -30,9 +30,14 @@ class Layers:
         self.examples = tf.shape(values[0])[0]
 
     @cached_property
+    def _grams(self):
+        """Centred kernels as they are, float32, and what centring took, of each layer."""
+        return [layer_gram(values) for values in self.values]
+
+    @cached_property
     def unbiased(self):
         """U-centred kernels, float32, and scales of shape (layer, 3), as `unbiased` makes them."""
-        return unbiased(*map(tf.stack, zip(*map(layer_gram, self.values), strict=True)))
+        return unbiased(*map(tf.stack, zip(*self._grams, strict=True)))
 
     @cached_property
     def hsic(self):
@@ -44,7 +49,9 @@ class Layers:
     @cached_property
     def _parts(self):
         """Kernels as they are, what the mean adds to each row, (layer, n), and its square."""
-        return tuple(map(tf.stack, zip(*map(_kernel, self.values), strict=True)))
+        kernels = [kernel for kernel, _ in self._grams]
+        made = [_kernel(*pair) for pair in zip(self.values, kernels, strict=True)]
+        return tuple(map(tf.stack, zip(*made, strict=True)))
 
     @cached_property
     def size(self):
@@ -96,14 +103,20 @@ class Layers:
 
 
 @tf.function(autograph=False)  # many layers have one shape, and are traced once
-def _kernel(values):
-    """The linear kernel of a layer and what its mean adds, as float64: see `Layers._parts`."""
+def _kernel(values, kernel):
+    """The linear kernel of a layer and what its mean adds, as float64: see `Layers._parts`.
+
+    Args:
+        values: tensor of shape (example, ...).
+        kernel: the same in float32, which is kept of a wide layer.
+    """
     flat = tf.reshape(values, (tf.shape(values)[0], -1))
     precise = width_of(values) <= NARROW
     flat = tf.cast(flat, tf.float64 if precise else tf.float32)
     mean = tf.reduce_mean(flat, axis=0, keepdims=True)
     centred = flat - mean
-    kernel = tf.matmul(centred, centred, transpose_b=True) if precise else layer_gram(values)[0]
+    if precise:
+        kernel = tf.matmul(centred, centred, transpose_b=True)
     along = tf.linalg.matvec(centred, mean[0])
     return tuple(tf.cast(x, tf.float64) for x in (kernel, along, tf.reduce_sum(mean**2)))
 

@@ -92,7 +92,7 @@ def of_matrix(name, matrix, invariant, **options):
     return Measure(name, terms, value, invariant, **options)
 
 
-def of_pairs(name, stacks, function, invariant, symmetric=True, **options):
+def of_pairs(name, stacks, function, invariant, symmetric=True, known=None, **options):
     """A measure that is the mean over batches of a value of each pair of layers.
 
     Args:
@@ -100,10 +100,18 @@ def of_pairs(name, stacks, function, invariant, symmetric=True, **options):
         stacks: function of the `Layers` to a tuple of tensors of shape (layer, ...).
         function: as for `over_pairs`.
         symmetric: whether both orders of a pair have one value.
+        known: function of the `Layers` to whether each has any value; of pairs with others nothing
+            is computed.
     """
 
     def terms(layers, places):
-        values = over_pairs(function, places.pairs(symmetric), *stacks(layers))
+        pairs = places.pairs(symmetric)
+        there = known(layers) if known else [True] * len(layers.values)
+        made = [at for at, (i, j) in enumerate(pairs) if there[i] and there[j]]
+        values = tf.fill((len(pairs),), tf.constant(np.nan, tf.float64))
+        if made:
+            found = over_pairs(function, [pairs[at] for at in made], *stacks(layers))
+            values = tf.tensor_scatter_nd_update(values, np.array(made)[:, None], found)
         return {"sum": values, "batches": tf.ones((), tf.float64)}
 
     def value(totals, places):

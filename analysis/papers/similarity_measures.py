@@ -1,0 +1,107 @@
+"""Ding et al. 2021: "Grounding Representation Similarity Through Statistical Testing"."""
+
+from functools import partial
+
+import numpy as np
+
+from ..engine.estimates import bootstrap, ranks
+from ..engine.results import expect_variable
+from ..plots.similarity import plot_measures
+from ..similarity.measures.similarities import similarities_statistic
+from ..study.figure import Figure, Paper, each
+from ..study.judge import finding
+from ..study.measurement import statistic
+from .chapters import STRUCTURE
+
+DING = Paper("Ding et al. (2021)", "https://arxiv.org/abs/2108.01661", prefix="S.", rank=5)
+# Those that have a value for all activations of a layer, of fewer images than channels.
+MEASURES = (
+    "cka",
+    "rbf_cka",
+    "procrustes",
+    "rsa_pearson",
+    "rsa_spearman",
+    "mutual_knn",
+    "linear_predictivity",
+)
+LEAST_LAYERS = 3  # of which two pairs can be ordered
+
+
+def measures_of(seed):
+    """Measures of similarity of the outputs of the blocks of a model that was trained twice."""
+    if seed.detail != 1:  # one picture of each model, however many trainings it has
+        return None
+    model = seed.of
+    taps = model.blocks
+    if len(taps) < LEAST_LAYERS:
+        model.lacks(f"{LEAST_LAYERS} blocks to compare")
+    make = partial(similarities_statistic, measures=MEASURES)
+    return statistic("similarities", model, taps, make)
+
+
+@finding("similarities.{vit}", section="1", figure="1", unit="rank correlation", above=0)
+def measures_agree(result):
+    """Measures of similarity order pairs of layers alike.
+
+    Mean, over pairs of measures, of the rank correlation of what they say of the pairs of layers.
+
+    Against 0, orders that have nothing to do with each other. Ding et al. ask which measure to
+    trust where they differ; 1 would leave nothing to ask.
+
+    Args:
+        result: Dataset similarity(measure, layer_x, layer_y) of a model's layers among themselves.
+    """
+    values = expect_variable(result, "similarity", ("measure", "layer_x", "layer_y")).values
+    both = (values + values.swapaxes(1, 2)) / 2  # where x predicts y, and y predicts x
+
+    def agreement(layers):
+        return mean_rank_correlation(pairs_of(both, layers))
+
+    return bootstrap(agreement, np.arange(both.shape[1]), over="layers")
+
+
+def pairs_of(values, layers):
+    """The values of all pairs of different layers among those chosen, which may repeat.
+
+    Args:
+        values: symmetric array of shape (measure, layer, layer).
+        layers: array of positions of layers.
+
+    Returns:
+        Array of shape (measure, pair).
+    """
+    first, second = (layers[at] for at in np.triu_indices(len(layers), 1))
+    differ = first != second
+    return values[:, first[differ], second[differ]]
+
+
+def mean_rank_correlation(values):
+    """Mean of Spearman's rank correlation of all pairs of rows; NaN if one is constant.
+
+    Args:
+        values: array of shape (measure, pair).
+    """
+    placed = np.array([ranks(row) for row in values])
+    deviations = placed - placed.mean(axis=1, keepdims=True)
+    lengths = np.linalg.norm(deviations, axis=1)
+    if not values.shape[1] or not lengths.all():
+        return np.nan
+    units = deviations / lengths[:, None]
+    return (units @ units.T)[np.triu_indices(len(units), 1)].mean()
+
+
+AGREEMENT = Figure(
+    paper=DING,
+    numbers="agreement",
+    chapter=STRUCTURE,
+    shows="do measures of similarity agree?",
+    models=each("seed", anyone=False),
+    measure=measures_of,
+    draw=plot_measures,
+    name="measures-{of}",
+    title="Do measures agree on the layers of {of}?",
+    caption="Each panel compares the blocks by another measure, all on one scale; the last is "
+    "bright where a pair of blocks is among the most alike by one measure and among the least by "
+    "another.",
+    findings=[measures_agree],
+)

@@ -1,0 +1,62 @@
+from itertools import combinations
+
+import numpy as np
+import pytest
+import xarray as xr
+from scipy.stats import spearmanr
+
+from vit_tf.analysis.papers.similarity_measures import (
+    AGREEMENT,
+    mean_rank_correlation,
+    measures_agree,
+)
+from vit_tf.analysis.study.judge import scorecard
+from vit_tf.analysis.study.plan import all_figures
+
+
+def result(maps):
+    """What `similarities` returns, of maps (measure, layer, layer)."""
+    names = [f"block{number:02}/mlp/sum" for number in range(maps.shape[1])]
+    dims = ("measure", "layer_x", "layer_y")
+    coords = {"layer_x": names, "layer_y": names}
+    return xr.Dataset({"similarity": (dims, maps)}, coords)
+
+
+def symmetric(rng, layers=10):
+    values = rng.uniform(size=(layers, layers))
+    return (values + values.T) / 2
+
+
+def test_measures_that_are_curves_of_each_other_agree(rng):
+    one = symmetric(rng)
+    estimate = measures_agree(result(np.stack([one, one**3, np.exp(one)])))
+    assert estimate.value == pytest.approx(1) and estimate.low == pytest.approx(1)
+    assert measures_agree(result(np.stack([one, 1 - one]))).high == pytest.approx(-1)
+
+
+def test_value_is_the_mean_of_the_rank_correlations_of_pairs_of_layers(rng):
+    maps = np.stack([symmetric(rng) for _ in range(3)])
+    upper = np.triu_indices(10, 1)
+    wanted = [spearmanr(*pair).statistic for pair in combinations([m[upper] for m in maps], 2)]
+    estimate = measures_agree(result(maps))
+    assert estimate.value == pytest.approx(np.mean(wanted))
+    assert estimate.low < 0 < estimate.high
+
+
+def test_a_measure_that_is_not_symmetric_counts_by_the_mean_of_both_orders(rng):
+    one = symmetric(rng)
+    tilt = rng.normal(size=one.shape)
+    assert measures_agree(result(np.stack([one, one + tilt - tilt.T]))).value == pytest.approx(1)
+
+
+def test_a_constant_measure_has_no_order():
+    assert np.isnan(mean_rank_correlation(np.array([[1.0, 1, 1], [1, 2, 3]])))
+
+
+def test_the_finding_is_judged_of_the_vit_and_the_quick_study_is_without_it(rng):
+    one = symmetric(rng)
+    results = {"similarities.vit": result(np.stack([one, one**2]))}
+    claims = scorecard(results, vit="vit")
+    (claim,) = [claim for claim in claims if claim.name == "measures-agree"]
+    assert claim.verdict == "holds" and claim.source[0] == "Ding et al. (2021)"
+    assert AGREEMENT in all_figures() and AGREEMENT.models.all_roles == ("seed",)
