@@ -53,19 +53,17 @@ def compare(measures, pooled=False):
     return run
 
 
-EVERY = "all of these but pwcca together"
 POOLED_PWCCA = f"pwcca, of {POOLED} channels"
 RATIOS = [
-    Ratio(("cka",), float("inf") if of == EVERY else TARGET, what, of=of)
-    for of in (*MEASURES[1:], POOLED_PWCCA, EVERY)
+    Ratio(("cka",), TARGET, what, of=of)
+    for of in (*MEASURES[1:], POOLED_PWCCA)
     for what in ("seconds", "peak")
 ]
 CONTEST = Contest(
     f"84 activations of the shapes of ViT-B/16, {COUNT} images",
     {name: partial(compare, [name]) for name in MEASURES}
-    | {POOLED_PWCCA: partial(compare, ["pwcca"], pooled=True)}
-    | {EVERY: partial(compare, list(MEASURES))},
+    | {POOLED_PWCCA: partial(compare, ["pwcca"], pooled=True)},
     (*RATIOS, *(Ratio((), float("inf"), what, of="cka") for what in ("seconds", "peak"))),
-    once=(*MEASURES, POOLED_PWCCA, EVERY),
+    once=(*MEASURES, POOLED_PWCCA),
     rounds=1,
 )
