@@ -44,11 +44,11 @@ def load_pretrained(
 
     Known are Google's `.npz` of ViT (vision_transformer and big_vision), its hybrids, BiT and
     Mixer, and `.safetensors` or PyTorch files of ViT in timm's names (supervised, DeiT, DeiT-3,
-    DINO, DINOv2, MAE, MoCo-v3), of OpenAI's CLIP and of BEiT, and folders of Hugging Face's ViT,
-    DeiT and DINOv2, with registers or without: `model.safetensors`, whole or in parts, beside
-    `config.json`. What a file holds is read off the names and shapes of its tensors. Every tensor
-    is used, or left out by name: a head that is replaced, with the layer of tanh before it, a text
-    tower, a decoder, what an optimizer keeps. Every weight is filled, or new.
+    DINO, DINOv2, MAE, MoCo-v3), of OpenAI's CLIP, of SigLIP and of BEiT, big_vision's `.npz` of
+    SigLIP, and folders of Hugging Face's ViT, DeiT, DINOv2 and SigLIP: `model.safetensors`, whole
+    or in parts, beside `config.json`. What a file holds is read off the names and shapes of its
+    tensors. Every tensor is used, or left out by name: a head that is replaced, with the layer of
+    tanh before it, a text tower, a decoder, what an optimizer keeps. Every weight is filled or new.
 
     The model's `preprocessing` is that of the family or, better, of the name: files do not tell
     whether a ViT in timm's names with a head was trained on values in [-1, 1], which is assumed,

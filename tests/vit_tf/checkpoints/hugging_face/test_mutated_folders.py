@@ -35,15 +35,20 @@ def mutate(folder, rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["vit", "deit-teacher", "registers-swiglu"])
+@pytest.mark.parametrize("name", ["vit", "deit-teacher", "registers-swiglu", "siglip"])
 @pytest.mark.parametrize("parts", [False, True])
 def test_mutated_folders_end_in_one_error(name, parts, tmp_path):
     pytest.importorskip("torch", reason="torch is not installed")
     pytest.importorskip("transformers", reason="transformers is not installed")
     import hugging_face_models as models
+    import tower_models
 
     options = {"max_shard_size": "30KB"} if parts else {}
-    whole = models.write(models.make(name), tmp_path / "whole", models.processor(name), **options)
+    if name == "siglip":
+        whole = tower_models.write(tower_models.siglip("whole"), tmp_path / "whole", **options)
+    else:
+        made = models.make(name), tmp_path / "whole", models.processor(name)
+        whole = models.write(*made, **options)
     rng = np.random.default_rng(int(parts))
     loaded = 0
     for _ in range(35):
