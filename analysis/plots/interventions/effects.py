@@ -24,7 +24,8 @@ def plot_head_ablation(result, ax=None, change="output_change"):
         The axes: layers left to right, heads downwards; grey where there is no head.
     """
     values = expect_variable(result, _effect(change), ("layer", "head"))
-    return _draw_cells(values, ax, "Without single heads", EFFECTS[change])
+    title = style.titled("Without single heads", result)
+    return _draw_cells(values, ax, title, EFFECTS[change])
 
 
 def plot_activation_patching(result, ax=None):
@@ -37,7 +38,8 @@ def plot_activation_patching(result, ax=None):
         The axes: layers left to right, tokens downwards.
     """
     values = expect_variable(result, "transfer", ("layer", "token"))
-    return _draw_cells(values, ax, "Activation patching", "share of the way to the other run")
+    title = style.titled("Activation patching", result)
+    return _draw_cells(values, ax, title, "share of the way to the other run")
 
 
 def plot_head_effects(results, ax=None, change="output_change"):
@@ -160,7 +162,7 @@ def _draw_cells(values, ax, title, label):
     ticks = np.arange(0, values.shape[1], max(1, -(-values.shape[1] // 16)))
     target.set_yticks(ticks, [str(values[unit].values[tick]) for tick in ticks])
     target.set(xlabel=layer_label(cut), ylabel=unit)
-    target.set_title(style.titled(title, values))
+    target.set_title(title)
     style.colour_bar(target, image, label)
     if ax is None:
         style.shrink_wrap(target, width, 3)
