@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from vit_tf.tokens import prefix_names
+
 from ..engine.results import (
     CLS,
     PARTS,
@@ -127,5 +129,5 @@ def _of_query(result, query, prefix):
     if query not in range(result.sizes["query"]):
         count = result.sizes["query"]
         raise ValueError(f"Expected query among 0 to {count - 1}. Received: query={query}")
-    of = "CLS" if query == 0 and prefix else f"token {query}"
+    of = prefix_names(prefix)[query] if query < prefix else f"token {query}"
     return result.values[:, query], of

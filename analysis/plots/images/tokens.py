@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from vit_tf.tokens import prefix_names
+
 from ...engine.results import expect_array, expect_variable
 from .. import style
 from .overlay import draw_panels, grid_of, pick
@@ -33,7 +35,7 @@ def plot_attention_rows(result, query=None, axes=None, image=None, layer=None, e
     values = pick(of_layer, "query", query)[0].values[:, prefix:].reshape(-1, rows, columns)
     cell = divmod(query - prefix, columns) if query >= prefix else None
     panels = [(f"head {head}", image, one, cell) for head, one in enumerate(values)]
-    of = "CLS" if query < prefix else f"token {query}"
+    of = prefix_names(prefix)[query] if query < prefix else f"token {query}"
     return draw_panels(panels, style.titled(f"Attention of {of} in {layer}", result), axes)
 
 

@@ -72,6 +72,16 @@ def test_attention_of_a_query_in_every_head(rng):
         plots.plot_attention_rows(result, 7)
 
 
+def test_a_register_is_named(rng):
+    attention = array(rng, example=1, layer=1, head=2, query=8, key=8)
+    result = xr.Dataset({"attention": attention}, attrs=attention.attrs | {"prefix": 2})
+    (panel, *_) = plots.plot_attention_rows(result, 1)
+    assert panel.figure.get_suptitle().startswith("Attention of register 1 in")
+    assert not panel.patches
+    (panel, *_) = plots.plot_attention_rows(result, 2)
+    assert panel.figure.get_suptitle().startswith("Attention of token 2 in") and panel.patches
+
+
 @pytest.mark.slow
 def test_relevance_is_that_of_what_the_head_reads(rng):
     result = array(rng, example=1, **{"class": 2}, query=7, key=7)
