@@ -66,7 +66,7 @@ def processor(name):
     if kind.startswith("Dino"):
         size = fields["image_size"]
         return transformers.BitImageProcessor(
-            size={"shortest_edge": 22}, crop_size={"height": size, "width": size}
+            size={"shortest_edge": size + 2}, crop_size={"height": size, "width": size}
         )
     size = fields["image_size"]
     pair = (size, size) if isinstance(size, int) else size

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from vit_tf.checkpoints.hugging_face.folder import FILES
+from vit_tf.checkpoints.hugging_face.released import rows
 from vit_tf.checkpoints.plans import HALF, IMAGENET
 from vit_tf.checkpoints.towers import released
 from vit_tf.names import unknown_name
@@ -145,10 +146,10 @@ def _at_hub(name, file, fields):
     return Checkpoint(name, url, **fields, interpolation="bicubic", hub=(name, file))
 
 
-def _later(name, variant, resolution, citation, crop):
-    """A ViT of timm's on the hub of a later family, trained on ImageNet's mean and std."""
+def _later(name, variant, resolution, citation, crop, values=IMAGENET):
+    """A ViT of timm's on the hub of a later family."""
     told = {"variant": variant, "resolution": resolution, "citation": citation}
-    return _at_hub(f"timm/{name}", "model.safetensors", told | {"values": IMAGENET, "crop": crop})
+    return _at_hub(f"timm/{name}", "model.safetensors", told | {"values": values, "crop": crop})
 
 
 def _crop(name, resolution):
@@ -159,12 +160,10 @@ def _crop(name, resolution):
 
 
 SIZES = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H"}
-SIZES |= {"medium": "M", "giant": "g"}
 VIT, AUGREG, SAM = "2010.11929", "2106.10270", "2106.01548"
 BIT, DISTILLED, MIXER = "1912.11370", "2106.05237", "2105.01601"
 DEIT, DINO, MAE = "2012.12877", "2104.14294", "2111.06377"
 BEIT, BEIT2 = "2106.08254", "2208.06366"
-DEIT3, DINO2, REGISTERS = "2204.07118", "2304.07193", "2309.16588"
 
 
 def _google_vits():
@@ -270,22 +269,7 @@ def _timm_others():
 
 
 def _later_vits():
-    """DeiT with its token of distillation, DeiT-3 and DINOv2, with `crop_pct` of timm 1.0.31."""
-    for size, n in (("tiny", 224), ("small", 224), ("base", 224), ("base", 384)):
-        crop = 0.9 if n == 224 else 1.0
-        name = f"deit_{size}_distilled_patch16_{n}.fb_in1k"
-        yield _later(name, f"{SIZES[size]}/16", n, DEIT, crop)
-    for size in ("small", "medium", "base", "large", "huge"):
-        patch = 14 if size == "huge" else 16
-        for n in (224, 384) if size in ("small", "base", "large") else (224,):
-            for end, crop in (("fb_in1k", 0.9), ("fb_in22k_ft_in1k", 1.0)):
-                name = f"deit3_{size}_patch{patch}_{n}.{end}"
-                variant = f"DeiT3-{SIZES[size]}/{patch}"
-                yield _later(name, variant, n, DEIT3, crop if n == 224 else 1.0)
-    for size in ("small", "base", "large", "giant"):
-        for registers, citation in (("", DINO2), ("_reg4", REGISTERS)):
-            name = f"vit_{size}_patch14{registers}_dinov2.lvd142m"
-            yield _later(name, f"DINOv2-{SIZES[size]}/14", 518, citation, 1.0)
+    return (_later(*row) for row in rows())
 
 
 def _towers():

@@ -1,5 +1,6 @@
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import checkpoint_layouts as layouts
@@ -12,9 +13,9 @@ import vit_tf
 from vit_tf.checkpoints.names import CHECKPOINTS, fetch
 from vit_tf.checkpoints.plans import HALF, IMAGENET
 from vit_tf.models.bit import VARIANTS as BITS
+from vit_tf.models.sizes import EVA02, HYBRIDS, RELEASED, VARIANTS
 from vit_tf.models.towers.clip import VARIANTS as CLIPS
 from vit_tf.models.towers.siglip import VARIANTS as SIGLIPS
-from vit_tf.models.vit import HYBRIDS, RELEASED, VARIANTS
 
 VIT = "vit_models/imagenet21k/ViT-B_16"
 DEIT = "timm/deit_small_patch16_224.fb_in1k"
@@ -31,7 +32,8 @@ def test_every_checkpoint_is_of_a_known_size():
     assert len(CHECKPOINTS) > 100
     for name, checkpoint in CHECKPOINTS.items():
         assert checkpoint.name == name
-        assert checkpoint.variant in BITS | HYBRIDS | VARIANTS | RELEASED | CLIPS | SIGLIPS
+        known = BITS | HYBRIDS | VARIANTS | RELEASED | EVA02 | CLIPS | SIGLIPS
+        assert checkpoint.variant in known
         assert checkpoint.url.startswith("https://") and f"/{name}" in checkpoint.url
         # BiT's maps may be of any size; a grid of tokens is whole.
         if not name.startswith("bit_models"):
@@ -92,6 +94,34 @@ def test_a_name_tells_pixels_beyond_the_patches():
     for resolution, expected in ((384, 384), (378, 378), (None, 378), (224, 378)):
         part = image_part(tensors, "pos_embed", 14, 3, Wishes(resolution=resolution))
         assert part.arguments["image_shape"] == (expected, expected, 3)
+
+
+def test_preprocessing_of_released_models_is_timms():
+    """Every name of timm's that its package lists, field by field."""
+    if find_spec("timm") is None:
+        pytest.skip("timm is not installed")
+    pytest.importorskip("torch", reason="torch is not installed")
+    from timm_models import timm
+
+    listed = [name for name in CHECKPOINTS if name.startswith("timm/")]
+    known = 0
+    for name in listed:
+        config = timm.get_pretrained_cfg(name.removeprefix("timm/"), allow_unregistered=False)
+        if config is None or not config.has_weights:
+            continue
+        known += 1
+        checkpoint = CHECKPOINTS[name]
+        assert config.input_size[1:] == (checkpoint.resolution,) * 2, name
+        assert checkpoint.interpolation == config.interpolation, name
+        assert tuple(checkpoint.values["mean"]) == tuple(config.mean), name
+        assert tuple(checkpoint.values["std"]) == tuple(config.std), name
+        # Of OpenAI's files the crop is that of OpenAI's code.
+        if not name.endswith(".openai"):
+            squeezed = config.crop_mode == "squash"
+            assert checkpoint.crop == (None if squeezed else config.crop_pct), name
+    assert known == len(listed)
+    for pattern, count in (("*_dinov3*", 12), ("*eva02_*", 16)):
+        assert len(vit_tf.list_pretrained(pattern)) == count
 
 
 def test_a_name_downloads_its_file(home, monkeypatch):

@@ -69,9 +69,10 @@ def read_json(path):
     """
     try:
         with open(path, "rb") as file:
-            text = file.read(LONGEST + 1)
-        if len(text) > LONGEST:
-            raise ValueError(f"more than {LONGEST} bytes")
+            # Reading up to a limit would take as much memory beforehand.
+            if os.fstat(file.fileno()).st_size > LONGEST:
+                raise ValueError(f"more than {LONGEST} bytes")
+            text = file.read()
         fields = json.loads(text.decode("utf-8"))
         if not isinstance(fields, dict):
             raise ValueError(f"a {type(fields).__name__}")

@@ -5,6 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from archive_files import refuses
+from paths import SHARED
+from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from vit_tf import Preprocessing
@@ -73,6 +75,48 @@ def test_pixels_are_those_of_the_processor(kind, options):
     level = (scale if fields["do_normalize"] else fields["rescale_factor"] * 255) / 255
     assert expected.shape == shape
     assert np.max(np.abs(found(picture) - expected) / level) <= 1.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ViT", "DeiT", "Bit", "CLIP", "Beit"])
+def test_photographs_are_those_of_the_processor(kind, record_property):
+    """With what each processor does where it is told nothing, to one of 255 levels.
+
+    DeiT's and BEiT's are shown squares. The places of a crop of an odd rest differ by one pixel
+    between libraries: such photographs are passed over.
+    """
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    pytest.importorskip("torch", reason="torch is not installed")
+    paths = sorted((SHARED / "images" / "imagenet_samples").rglob("*.jpg"))[::9]
+    if not paths:
+        pytest.skip("no photographs")
+    processor = getattr(transformers, f"{kind}ImageProcessor")()
+    fields = processor.to_dict()
+    size = fields.get("crop_size") or fields["size"]
+    found = read(fields, shape=(size["height"], size["width"], 3))
+    scale = fields["rescale_factor"] * 255 / np.array(fields["image_std"])
+    worst, compared = 0.0, 0
+    for path in paths:
+        with Image.open(path) as opened:
+            picture = np.asarray(opened.convert("RGB"))
+        if kind in ("DeiT", "Beit"):
+            side = min(picture.shape[:2])
+            picture = picture[:side, :side]
+        expected = processor(picture, return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
+        difference = np.max(np.abs(found(picture) - expected) / (scale / 255))
+        if _cropped_alike(picture.shape, found):
+            worst, compared = max(worst, difference), compared + 1
+    record_property("largest difference in levels", float(worst))
+    assert compared > 5 and worst <= 1.01
+
+
+def _cropped_alike(shape, preprocessing):
+    """Whether the rest on either side of a crop is even."""
+    if preprocessing.crop is None:
+        return True
+    edge = int(preprocessing.size[0] / preprocessing.crop)
+    longer = int(edge * max(shape[:2]) / min(shape[:2]))
+    return all((n - preprocessing.size[0]) % 2 == 0 for n in (edge, longer))
 
 
 def test_what_a_file_leaves_out_is_its_processors_default():
