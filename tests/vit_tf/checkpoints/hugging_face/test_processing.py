@@ -82,6 +82,8 @@ def test_pixels_are_those_of_the_processor(kind, options):
 def test_photographs_are_those_of_the_processor(kind, record_property):
     """With what each processor does where it is told nothing, to one of 255 levels.
 
+    Where it shrinks bicubically, Pillow rounds and clips between the passes along rows and along
+    columns: few numbers next to edges differ by more, and none from Pillow's result for floats.
     DeiT's and BEiT's are shown squares. The places of a crop of an odd rest differ by one pixel
     between libraries: such photographs are passed over.
     """
@@ -95,7 +97,7 @@ def test_photographs_are_those_of_the_processor(kind, record_property):
     size = fields.get("crop_size") or fields["size"]
     found = read(fields, shape=(size["height"], size["width"], 3))
     scale = fields["rescale_factor"] * 255 / np.array(fields["image_std"])
-    worst, compared = 0.0, 0
+    worst, share, compared = 0.0, 0.0, 0
     for path in paths:
         with Image.open(path) as opened:
             picture = np.asarray(opened.convert("RGB"))
@@ -103,11 +105,26 @@ def test_photographs_are_those_of_the_processor(kind, record_property):
             side = min(picture.shape[:2])
             picture = picture[:side, :side]
         expected = processor(picture, return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
-        difference = np.max(np.abs(found(picture) - expected) / (scale / 255))
-        if _cropped_alike(picture.shape, found):
-            worst, compared = max(worst, difference), compared + 1
+        if not _cropped_alike(picture.shape, found):
+            continue
+        image, compared = np.asarray(found(picture)), compared + 1
+        difference = np.abs(image - expected) / (scale / 255)
+        worst, share = max(worst, difference.max()), max(share, np.mean(difference > 1.01))
+        if kind in ("Bit", "CLIP"):
+            levels = (image * np.array(found.std) + np.array(found.mean)) * 255
+            assert np.abs(levels - _shrunk(picture, found.size)).max() < 0.05
     record_property("largest difference in levels", float(worst))
-    assert compared > 5 and worst <= 1.01
+    assert compared > 5 and share < (0.01 if kind in ("Bit", "CLIP") else 1e-9)
+
+
+def _shrunk(picture, size):
+    """The centre of a picture that Pillow shrinks bicubically in floats."""
+    height, width = picture.shape[:2]
+    shape = [size[0] * n // min(height, width) for n in (width, height)]
+    bands = (Image.fromarray(band.astype("float32")) for band in np.moveaxis(picture, 2, 0))
+    whole = np.stack([np.asarray(band.resize(shape, Image.BICUBIC)) for band in bands], axis=-1)
+    top, left = ((whole.shape[axis] - size[axis]) // 2 for axis in (0, 1))
+    return whole[top : top + size[0], left : left + size[1]].clip(0, 255)
 
 
 def _cropped_alike(shape, preprocessing):
