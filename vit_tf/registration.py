@@ -19,6 +19,7 @@ MODULES = (
     "vit_tf.models.towers.tower",
     "vit_tf.models.transformer",
     "vit_tf.models.vit",
+    "vit_tf.taps.attention_weights",
     "vit_tf.taps.recorder",
     "vit_tf.taps.submodels",
     "vit_tf.training.masked_patches",

@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 
 from vit_tf.names import listed
+from vit_tf.tokens import prefix_names
 
 
 def provenance(features, examples, batches, **parameters):
@@ -169,3 +170,8 @@ def current_words(result):
     word = result.attrs.get("tokens")
     known = isinstance(word, str) and word in CURRENT
     return result.assign_attrs(tokens=CURRENT[word]) if known else result
+
+
+def token_name(position, prefix):
+    """What a token at a position is called, after so many tokens without a place."""
+    return prefix_names(prefix)[position] if position < prefix else f"token {position}"

@@ -2,8 +2,6 @@
 
 import numpy as np
 
-from vit_tf.tokens import prefix_names
-
 from ..engine.results import (
     CLS,
     PARTS,
@@ -13,6 +11,7 @@ from ..engine.results import (
     layer_names,
     require_word,
     select_layers,
+    token_name,
 )
 from . import style
 from .layers import FONT_SIZE, depth_axis, layer_label, name_layers, name_places, shorten, wrap
@@ -129,5 +128,4 @@ def _of_query(result, query, prefix):
     if query not in range(result.sizes["query"]):
         count = result.sizes["query"]
         raise ValueError(f"Expected query among 0 to {count - 1}. Received: query={query}")
-    of = prefix_names(prefix)[query] if query < prefix else f"token {query}"
-    return result.values[:, query], of
+    return result.values[:, query], token_name(query, prefix)

@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from vit_tf.tokens import prefix_names
-
-from ...engine.results import expect_array, expect_variable
+from ...engine.results import expect_array, expect_variable, token_name
 from .. import style
 from .overlay import draw_panels, grid_of, pick
 
@@ -35,8 +33,8 @@ def plot_attention_rows(result, query=None, axes=None, image=None, layer=None, e
     values = pick(of_layer, "query", query)[0].values[:, prefix:].reshape(-1, rows, columns)
     cell = divmod(query - prefix, columns) if query >= prefix else None
     panels = [(f"head {head}", image, one, cell) for head, one in enumerate(values)]
-    of = prefix_names(prefix)[query] if query < prefix else f"token {query}"
-    return draw_panels(panels, style.titled(f"Attention of {of} in {layer}", result), axes)
+    title = f"Attention of {token_name(query, prefix)} in {layer}"
+    return draw_panels(panels, style.titled(title, result), axes)
 
 
 def plot_gradient_attention(result, axes=None, image=None, example=0):
