@@ -129,9 +129,9 @@ def test_a_head_set_to_zero_is_one_with_weights_of_zero(make):
     by_head = values.reshape(HEADS, -1, values.shape[-1]).copy()
     by_head[1] = 0
     kernel.assign(by_head.reshape(values.shape))
-    np.testing.assert_allclose(found, model(images), atol=1e-6)
+    np.testing.assert_allclose(found, model(images), rtol=1e-6, atol=1e-6)
     graph = tf.function(lambda x: model(x), autograph=False)  # it fuses and rounds alike
-    np.testing.assert_allclose(compiled, graph(tf.constant(images)), atol=1e-6)
+    np.testing.assert_allclose(compiled, graph(tf.constant(images)), rtol=1e-6, atol=1e-6)
     assert np.abs(found - intact).max() > 1e-3
 
 
@@ -182,7 +182,8 @@ def test_replicas_run_with_edits(make):
     )
     run = tf.function(lambda x: strategy.run(lambda y: features(y)[name], (x,)), autograph=False)
     found = np.concatenate(strategy.experimental_local_results(run(halves)))
-    np.testing.assert_allclose(found, features(images)[name], atol=1e-6)
+    # Graphs of two images beside four at once.
+    np.testing.assert_allclose(found, features(images)[name], rtol=1e-5, atol=1e-5)
     assert np.abs(found - model(images)).max() > 1e-4
 
 

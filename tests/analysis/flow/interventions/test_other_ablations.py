@@ -64,7 +64,7 @@ def test_removal_of_skips_is_the_model_built_without_them(vit, data):
     without = vit_tf.ViT((16, 16, 3), 8, registers=1, without_skips=["block01"], **SIZES)
     without.set_weights(vit.get_weights())
     found = intervene(vit, {"block01/*/skip": edits.zero})(data[0])["logits"]
-    np.testing.assert_allclose(found, without(data[0]), atol=1e-6)
+    np.testing.assert_allclose(found, without(data[0]), rtol=1e-6, atol=1e-6)
 
 
 def test_tokens_go_by_their_rank_of_attention(vit, data):
