@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from vit_tf.checkpoints.hugging_face.folder import FILES
-from vit_tf.checkpoints.hugging_face.released import rows
+from vit_tf.checkpoints.hugging_face.released import SIZES, rows
 from vit_tf.checkpoints.plans import HALF, IMAGENET
 from vit_tf.checkpoints.towers import released
 from vit_tf.names import unknown_name
@@ -159,7 +159,6 @@ def _crop(name, resolution):
     return 0.95 if "beitv2_large" in name and name.endswith("_in1k") else 0.9
 
 
-SIZES = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H"}
 VIT, AUGREG, SAM = "2010.11929", "2106.10270", "2106.01548"
 BIT, DISTILLED, MIXER = "1912.11370", "2106.05237", "2105.01601"
 DEIT, DINO, MAE = "2012.12877", "2104.14294", "2111.06377"

@@ -44,14 +44,15 @@ def patch_dims(tensors, kernel):
 
 def patches_part(name, width, channels, patch, bias=True):
     """The `Part` of a patch embedding, stored as (output, input, row, column)."""
-    kernel = Source({f"{name}.weight": (width, channels, patch, patch)}, _rows_first)
+    kernel = Source({f"{name}.weight": (width, channels, patch, patch)}, rows_first)
     sources = {"embedding/patches/kernel": kernel}
     if bias:
         sources["embedding/patches/bias"] = Source({f"{name}.bias": (width,)})
     return Part({"patch_size": patch, "hidden_dim": width}, sources)
 
 
-def _rows_first(kernel):
+def rows_first(kernel):
+    """A convolution kernel (output, input, row, column) as (row, column, input, output)."""
     return kernel.transpose(2, 3, 1, 0)
 
 

@@ -46,7 +46,7 @@ RELEASED |= {
 _ROTARY = {"patch_size": 16, "position_type": "rotary", "registers": 4, "key_bias": False}
 _ROTARY |= {"layer_scale": 1e-5, "epsilon": 1e-5}
 _GATED = {
-    "S+": _SIZES["S"] | {"mlp_dim": 1536},
+    "S+": _SIZES["S"],
     "H+": _SIZES["H"] | {"num_heads": 20, "mlp_dim": 5120},
     "7B": {"num_layers": 40, "num_heads": 32, "hidden_dim": 4096, "mlp_dim": 8192},
 }

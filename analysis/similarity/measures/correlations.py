@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from .alignment import ROTATIONS
 from .layers import NARROW, width_of
 from .measure import of_pairs
 
@@ -35,9 +36,7 @@ def svcca(variance=0.99):
         raise ValueError(
             f"Expected variance to be above 0 and at most 1. Received: variance={variance}"
         )
-    invariant = "orthogonal maps, isotropic scaling and translation of either representation"
-    settings = {"variance": float(variance)}
-    return _mean_correlation("svcca", variance, invariant, settings)
+    return _mean_correlation("svcca", variance, ROTATIONS, {"variance": float(variance)})
 
 
 def cca():

@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from .alignment import ROTATIONS
 from .measure import Measure
 
 
@@ -51,9 +52,8 @@ def linear_predictivity(l2=0.1, folds=5):
         share = totals["residual"] / totals["total"]
         return 1.0 - share[np.ix_(places.x, places.y)]
 
-    invariant = "orthogonal maps, isotropic scaling and translation of either representation"
     settings = {"l2": float(l2), "folds": int(folds)}
-    return Measure("linear_predictivity", terms, value, invariant, settings, 2 * folds)
+    return Measure("linear_predictivity", terms, value, ROTATIONS, settings, 2 * folds)
 
 
 def _held_out(kernels, fold, folds, l2):

@@ -6,6 +6,7 @@ from vit_tf.checkpoints.filling import Source
 from vit_tf.checkpoints.hugging_face.configs import Config
 from vit_tf.checkpoints.hugging_face.processing import ends, told_size
 from vit_tf.checkpoints.plans import Part, Plan, count_units, dims, head_part, norm_part
+from vit_tf.checkpoints.torch_blocks import rows_first
 
 FAMILY = "Hugging Face's BiT"
 TYPES = ("bit",)
@@ -40,7 +41,7 @@ def plan(folder, wishes):
         "width_factor": width / 64 if width % 64 else width // 64,
         "stem": "imagenet",
     }
-    sources = {"root/kernel": Source({ROOT: (width, channels, 7, 7)}, _rows_first)}
+    sources = {"root/kernel": Source({ROOT: (width, channels, 7, 7)}, rows_first)}
     before = width
     for stage, depth in enumerate(units):
         for unit in range(depth):
@@ -76,15 +77,11 @@ def _unit(stage, unit, before, inner):
     sources = {}
     for conv, shape in shapes.items():
         norm = conv.replace("conv", "norm")
-        sources[f"{layer}/{conv}/kernel"] = Source({f"{name}.{conv}.weight": shape}, _rows_first)
+        sources[f"{layer}/{conv}/kernel"] = Source({f"{name}.{conv}.weight": shape}, rows_first)
         sources |= norm_part(
             f"{layer}/{norm}", f"{name}.{norm}.weight", f"{name}.{norm}.bias", shape[1]
         ).sources
     if unit == 0:
         shape = {f"{name}.downsample.conv.weight": (4 * inner, before, 1, 1)}
-        sources[f"{layer}/projection/kernel"] = Source(shape, _rows_first)
+        sources[f"{layer}/projection/kernel"] = Source(shape, rows_first)
     return sources
-
-
-def _rows_first(kernel):
-    return kernel.transpose(2, 3, 1, 0)

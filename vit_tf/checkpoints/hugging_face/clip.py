@@ -5,14 +5,16 @@ from functools import partial
 import numpy as np
 
 from vit_tf.checkpoints.filling import Source
-from vit_tf.checkpoints.hugging_face.configs import Config
+from vit_tf.checkpoints.hugging_face.configs import Config, image_fields
 from vit_tf.checkpoints.hugging_face.processing import ends
 from vit_tf.checkpoints.plans import Part, Plan, dims, norm_part
 from vit_tf.checkpoints.token_parts import file_grid, fit_positions, pixels
 from vit_tf.checkpoints.torch_blocks import block_part, patches_part
 
 FAMILY = "Hugging Face's CLIP"
-TYPES = ("clip", "clip_vision_model")
+# With a tower for texts, and without.
+WHOLE = ("clip",)
+TYPES = (*WHOLE, "clip_vision_model")
 # Those of `CLIPVisionConfig`, of which a whole CLIP's `vision_config` tells what differs.
 DEFAULTS = {
     "hidden_size": 768,
@@ -40,12 +42,7 @@ NAMES = ATTENTION | {
 def plan(folder, wishes):
     """The `Plan` of an open folder."""
     wishes.refuse(FAMILY, "pooling")
-    told = folder.config
-    if told["model_type"] == "clip":
-        told = told.get("vision_config")
-    if not isinstance(told, dict):
-        raise ValueError(f"Expected vision_config of config.json. Received: {told!r}")
-    config = Config(DEFAULTS | told)
+    config = Config(DEFAULTS | image_fields(folder, WHOLE))
     sizes = ("hidden_size", "patch_size", "num_channels", "num_attention_heads")
     width, patch, channels, heads = map(config.whole, sizes)
     wishes.check_heads(heads, width)

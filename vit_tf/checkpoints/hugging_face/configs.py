@@ -75,6 +75,26 @@ class Config:
         return choose("hidden_act of config.json", str(self.fields.get("hidden_act")), ACTIVATIONS)
 
 
+def image_fields(folder, whole):
+    """Fields of the tower for images: those of `vision_config` where there is one for texts too.
+
+    Args:
+        folder: the open folder.
+        whole: the values of `model_type` with both towers.
+
+    Raises:
+        ValueError: for a `vision_config` that is missing or no object.
+    """
+    fields = folder.config
+    if fields["model_type"] in whole:
+        fields = fields.get("vision_config")
+    if not isinstance(fields, dict):
+        raise ValueError(
+            f"Expected vision_config of config.json to be an object. Received: {fields!r}"
+        )
+    return fields
+
+
 def class_names(fields, num_classes):
     """Names of the classes that a classifier's `id2label` tells, or None.
 

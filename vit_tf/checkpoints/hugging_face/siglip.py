@@ -6,7 +6,7 @@ import numpy as np
 
 from vit_tf.checkpoints.filling import Source
 from vit_tf.checkpoints.hugging_face.clip import NAMES
-from vit_tf.checkpoints.hugging_face.configs import Config
+from vit_tf.checkpoints.hugging_face.configs import Config, image_fields
 from vit_tf.checkpoints.hugging_face.processing import ends
 from vit_tf.checkpoints.plans import Part, Plan, norm_part
 from vit_tf.checkpoints.torch_blocks import block_part, patches_part
@@ -72,19 +72,13 @@ def plan(folder, wishes):
 
 def _config(folder):
     """The `Config` of the image tower."""
-    kind, fields = folder.config["model_type"], folder.config
+    kind = folder.config["model_type"]
     if kind.startswith("siglip2"):
         raise ValueError(
             "Expected a SigLIP of images of one size, as fixed-resolution SigLIP 2 is (model_type "
             f"'siglip'). Received: NaFlex, whose number of patches varies, model_type={kind!r}"
         )
-    if kind in WHOLE:
-        fields = fields.get("vision_config")
-    if not isinstance(fields, dict):
-        raise ValueError(
-            f"Expected vision_config of config.json to be an object. Received: {fields!r}"
-        )
-    return Config(DEFAULTS | fields)
+    return Config(DEFAULTS | image_fields(folder, WHOLE))
 
 
 def _classifier_part(wishes):

@@ -35,9 +35,8 @@ def on_the_hub():
     OpenAI's images are those of `clip.load` (openai/CLIP), SigLIP's those of its processors, which
     squeeze them; timm's own configurations crop 0.9 of them.
     """
-    for size, variant in (
-        *(("base_patch32", "B/32"), ("base_patch16", "B/16"), ("large_patch14", "L/14")),
-    ):
+    clips = {"base_patch32": "B/32", "base_patch16": "B/16", "large_patch14": "L/14"}
+    for size, variant in clips.items():
         name = f"timm/vit_{size}_clip_224.openai"
         fields = {"variant": variant, "resolution": 224, "citation": OPENAI, "values": CLIP}
         yield name, "open_clip_model.safetensors", fields | {"crop": 1.0}
