@@ -6,6 +6,7 @@ import pytest
 import xarray as xr
 
 from vit_tf.analysis import plots
+from vit_tf.analysis.plots.interventions.effects import plot_head_effects
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +46,46 @@ def test_a_line_for_each_path_of_a_block():
     ax = plots.plot_skip_ablation(effects(("layer", "path"), values, coords))
     drawn = [bar.lines[0].get_ydata().tolist() for bar in ax.containers]
     assert drawn == [[-0.1, -0.3], [-0.2, -0.4]]
+
+
+def test_cells_are_the_tokens_that_are_patched():
+    values = np.array([[0.1, 0.9, -0.2], [0.3, 1.2, 0.0]])
+    coords = {"layer": ["block00/mlp/sum", "block01/mlp/sum"], "token": [0, 3, 4]}
+    result = xr.Dataset({"transfer": (("layer", "token"), values)}, coords=coords)
+    ax = plots.plot_activation_patching(result)
+    (image,) = ax.images
+    np.testing.assert_array_equal(image.get_array(), values.T)
+    assert image.get_clim() == (-1.2, 1.2)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["0", "3", "4"]
+
+
+def test_heads_are_points_of_their_distance_and_effect():
+    effect, far = np.array([[0.1, 0.4], [0.2, 0.3]]), np.array([[5.0, 6.0], [7.0, 8.0]])
+    coords = {"layer": ["block00/attention", "block01/attention"], "head": [0, 1]}
+    result = effects(("layer", "head"), effect, coords)
+    distance = xr.DataArray(far, coords, ("layer", "head"), attrs={"units": "pixel"})
+    # Which head is which follows from the coordinates, not from their order.
+    result = result.assign(distance=distance.sel(layer=coords["layer"][::-1]))
+    ax = plot_head_effects({"tiny": result, "other": result}, change="accuracy_change")
+    for points in ax.collections:
+        np.testing.assert_array_equal(
+            points.get_offsets(), np.stack([far, effect], -1).reshape(4, 2)
+        )
+    assert ax.get_xlabel() == "mean attention distance (pixel)"
+
+
+def test_lines_of_the_lens_lie_in_bands_of_their_errors():
+    numbers = {"accuracy": [0.2, 0.7], "agreement": [0.4, 1.0]}
+    numbers |= {"accuracy_stderr": [0.05, 0.1], "agreement_stderr": [0.02, 0.0]}
+    layers = {"layer": ["block00/mlp/sum", "block01/mlp/sum"]}
+    lens = xr.Dataset({k: ("layer", v) for k, v in numbers.items()}, coords=layers)
+    ax = plots.plot_lens_accuracy({"tiny": lens})
+    for line, band, kind in zip(ax.lines, ax.collections, ("accuracy", "agreement"), strict=True):
+        np.testing.assert_array_equal(line.get_ydata(), numbers[kind])
+        reach = 1.96 * np.array(numbers[f"{kind}_stderr"])
+        edges = {depth: [] for depth in line.get_xdata()}
+        for x, y in band.get_paths()[0].vertices:
+            edges[x].append(y)
+        low, high = zip(*((min(ys), max(ys)) for ys in edges.values()), strict=True)
+        np.testing.assert_allclose(low, np.array(numbers[kind]) - reach, atol=1e-12)
+        np.testing.assert_allclose(high, np.array(numbers[kind]) + reach, atol=1e-12)
