@@ -234,3 +234,34 @@ def _shapes(features, images):
             f"Expected taps of known shapes, to fill them with noise. Received: {listed(unknown)}"
         )
     return shapes
+
+
+class Normalised:
+    """Features of a model that expects other values than [-1, 1], for images in [-1, 1].
+
+    Args:
+        features: callable from images to taps.
+        preprocessing: the `Preprocessing` that the model expects.
+    """
+
+    def __init__(self, features, preprocessing):
+        self.name, self.token_grid = features.name, features.token_grid
+        self._features = features
+        mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
+        self._scale, self._shift = np.float32(0.5 / std), np.float32((0.5 - mean) / std)
+        self._turned = preprocessing.channel_order == "bgr"
+        if hasattr(features, "segments"):
+            self.segments, self.taps, self.output = self._segments, features.taps, features.output
+
+    def __call__(self, images):
+        return self._features(self.prepared(images))
+
+    def _segments(self):
+        """Those of the features, of which the first takes images in [-1, 1]."""
+        first, *others = self._features.segments()
+        return [first.prepared_by(self.prepared), *others]
+
+    def prepared(self, images):
+        """Images in [-1, 1] as the model expects them."""
+        images = images[..., ::-1] if self._turned else images
+        return images * self._scale + self._shift

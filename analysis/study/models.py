@@ -53,6 +53,8 @@ class StudyModel:
             takes it; None where it has none.
         position_embedding: the same of its position embedding, as `position_similarity` takes it.
         told: the part of `ROLES` that a `"model"` plays in the scorecard, where the user says.
+        computed: names of attention weights that are no taps but follow from queries and keys.
+        unattended: why a model with attention has none of them over its grid, as `lacks` takes it.
     """
 
     name: str
@@ -69,6 +71,8 @@ class StudyModel:
     patch_kernel: Callable | None = field(default=None, compare=False)
     position_embedding: Callable | None = field(default=None, compare=False)
     told: str | None = None
+    computed: tuple[str, ...] = field(default=(), compare=False)
+    unattended: str = field(default="", compare=False)
 
     def lacks(self, what):
         """Raises a `Lacking`: a figure does not show this model, as it has no `what`."""
@@ -84,6 +88,18 @@ class StudyModel:
         """The `placed` taps; a `Lacking` where there are none."""
         self.require_grid()
         return self.placed or self.lacks("layers on the grid of its tokens or places")
+
+    def require_attention(self):
+        """The names of its attention weights, taps or computed; a `Lacking` where there are none.
+
+        The grid of its tokens is required too.
+        """
+        hidden = self.has_tokens and not self.has_sums
+        within = " among its layers: a layer that has any keeps them to itself" if hidden else ""
+        weights = self.weights or list(self.computed)
+        weights = weights or self.lacks(self.unattended or f"attention weights{within}")
+        self.require_grid()
+        return weights
 
     @property
     def part(self):
@@ -196,6 +212,27 @@ def spread(items, most):
     if len(items) <= most:
         return list(items)
     return [items[round(index * (len(items) - 1) / (most - 1))] for index in range(most)]
+
+
+def attended(weights, grid):
+    """Those of attention weights that are over a grid of tokens, and otherwise why there are none.
+
+    Args:
+        weights: dict from name to shape (head, query, key).
+        grid: the `TokenGrid`; None, where it is not known, leaves out none.
+
+    Returns:
+        A list of names, and words for `StudyModel.lacks`, of which one is empty.
+    """
+    over = grid and (grid.num_tokens,) * 2
+    fit = [name for name, shape in weights.items() if not grid or shape[1:] == over]
+    if not fit:
+        name, (_, queries, keys) = next(iter(weights.items()))
+        told = f"{name} has {queries} queries and {keys} keys"
+        return [], f"attention over the {grid.num_tokens} tokens of its grid: {told}"
+    if len({weights[name][0] for name in fit}) > 1:
+        return [], "equally many heads in all its layers of attention"
+    return fit, ""
 
 
 def without_repeats(values):

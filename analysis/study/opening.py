@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 import vit_tf
-from vit_tf.names import match
+from vit_tf.names import listed, match
 from vit_tf.preprocessing import Preprocessing
+from vit_tf.taps.keras_attention import attention_taps, contradictions
 from vit_tf.tokens import TokenGrid
 
-from ..engine.derived import gaussian_like
+from ..engine.derived import Normalised, gaussian_like
 from ..engine.store import fingerprint
-from .models import StudyModel, representations, spread, without_repeats
+from .models import StudyModel, attended, representations, spread, without_repeats
 
 MOST_TAPS = 40  # of a model whose layers were not chosen
 PROBES = 3  # images to read the shapes of taps on, not one, as an axis that broadcasts has
@@ -104,37 +105,6 @@ def expected(model):
     return getattr(model, "preprocessing", None) or Preprocessing(None)
 
 
-class Normalised:
-    """Features of a model that expects other values than [-1, 1], for images in [-1, 1].
-
-    Args:
-        features: callable from images to taps.
-        preprocessing: the `Preprocessing` that the model expects.
-    """
-
-    def __init__(self, features, preprocessing):
-        self.name, self.token_grid = features.name, features.token_grid
-        self._features = features
-        mean, std = np.array(preprocessing.mean), np.array(preprocessing.std)
-        self._scale, self._shift = np.float32(0.5 / std), np.float32((0.5 - mean) / std)
-        self._turned = preprocessing.channel_order == "bgr"
-        if hasattr(features, "segments"):
-            self.segments, self.taps, self.output = self._segments, features.taps, features.output
-
-    def __call__(self, images):
-        return self._features(self.prepared(images))
-
-    def _segments(self):
-        """Those of the features, of which the first takes images in [-1, 1]."""
-        first, *others = self._features.segments()
-        return [first.prepared_by(self.prepared), *others]
-
-    def prepared(self, images):
-        """Images in [-1, 1] as the model expects them."""
-        images = images[..., ::-1] if self._turned else images
-        return images * self._scale + self._shift
-
-
 def study_model(opened, images):
     """An opened model as one under study.
 
@@ -154,21 +124,46 @@ def study_model(opened, images):
     names = ("patch_kernel", "position_embedding")
     there = [name for name in names if getattr(opened.model, name, None) is not None]
     first_layer = {name: partial(getattr, opened.model, name) for name in there}
+    computed, why = _attention_of(opened, images, grid)
     model = StudyModel(
         opened.name,
         "model",
-        fingerprint(opened.key, list(shapes), grid and vars(grid), *plain),
+        fingerprint(opened.key, list(shapes), grid and vars(grid), *plain, *computed),
         tuple(shapes),
         grid,
         partial(_features_of, opened, grid),
         accuracy=opened.accuracy,
-        shapes=shapes,
+        shapes=shapes | computed,
         image_size=size,
         told=opened.part,
+        computed=tuple(computed),
+        unattended=why,
         **first_layer,
     )
     moves = [variation(value) for value in values.values()]  # none where a head is still zero
     return model, constant, next((share for share in reversed(moves) if share), 0.0)
+
+
+def _attention_of(opened, images, grid):
+    """Attention weights that a foreign model's layers do not put out: dict from name to shape.
+
+    With words for `StudyModel.lacks` where there are none, though it has layers of attention.
+    """
+    told = attention_taps(opened.model) if opened.is_foreign and opened.is_keras else {}
+    if not told:
+        return {}, ""
+    needed = [*told, *(name for names in told.values() for name in names)]
+    taps = _features_of(opened, None, *needed)(images)
+    shapes = {name: tuple(taps[name].shape[1:]) for name in told}
+    names, why = attended(shapes, grid)
+    wrong = contradictions(opened.model, taps, names)
+    return ({}, STRANGE.format(listed(wrong))) if wrong else ({n: shapes[n] for n in names}, why)
+
+
+STRANGE = (
+    "attention weights among its layers, and what it projects to queries and keys does not give "
+    "the output of {}: it is masked, or has a rule of its own"
+)
 
 
 def baselines_of(model, fresh=None):

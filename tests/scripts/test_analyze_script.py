@@ -12,7 +12,7 @@ from image_folders import write
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.engine import stream
+from vit_tf.analysis.engine import derived, stream
 from vit_tf.analysis.study import assemble, opening
 from vit_tf.analysis.study.data import batch_size_of
 from vit_tf.analysis.study.models import slug
@@ -314,5 +314,5 @@ def test_models_that_want_other_values_get_them_from_the_shared_images(rng):
         def __call__(self, images):
             seen.append(images)
 
-    opening.Normalised(Features(), wanted)(2 * pixels - 1)
+    derived.Normalised(Features(), wanted)(2 * pixels - 1)
     np.testing.assert_allclose(seen[0], (pixels - wanted.mean) / wanted.std, atol=1e-6)

@@ -1,50 +1,46 @@
-"""Features that are the attention weights of Keras' own attention layers, and their checks."""
+"""Whether the attention weights that follow from queries and keys are those that a model used."""
 
-from vit_tf.taps.attention_weights import attention_layers, contradicts
-from vit_tf.taps.submodels import submodel
+from vit_tf.taps import recorder
+from vit_tf.taps.attention_weights import attention_layers, computed_weights, contradicts
 
 
-class KerasAttention:
-    """Features that are the attention weights of the Keras attention layers inside a model.
-
-        weights = softmax(query key^T / sqrt(channels of a head))
-
-    of what a layer projects its input to. Whether these are the weights that it used, without a
-    mask or a rule of its own, can be checked: with its values they have to give its output.
+def attention_taps(model):
+    """The taps that tell what the Keras attention layers inside a model attend to, and check it.
 
     Args:
         model: a built Keras model of one input, the images.
-        paths: those of `attention_layers` that are read; all by default.
 
-    Raises:
-        ValueError: for a model without such layers.
+    Returns:
+        dict from `"PATH/weights"`, which `vit_tf.submodel` computes of queries and keys, to the
+        names of the values and of the output of that layer; of layers called again the first call.
     """
+    if not attention_layers(model):
+        return {}
+    found, told = recorder.find_taps(model), {}
+    for weights in computed_weights(model, found):
+        path = weights.removesuffix("/weights")
+        if path != weights:
+            # A layer that returns its weights too has two outputs.
+            told[weights] = (f"{path}/value", path if path in found else f"{path}/0")
+    return told
 
-    token_grid = None
 
-    def __init__(self, model, paths=None):
-        self.name, layers = model.name, attention_layers(model)
-        if not layers:
-            raise ValueError(
-                "Expected a model with keras.layers.MultiHeadAttention inside. "
-                f"Received: {model.name!r} without"
-            )
-        self._layers = {path: layers[path] for path in (layers if paths is None else paths)}
-        weights = {f"{path}/weights": path for path in self._layers}
-        self._weights = submodel(model, *weights)
-        values = [f"{path}/value" for path in self._layers]
-        self._all = submodel(model, *self._layers, *values, *weights)
+def contradictions(model, taps, names):
+    """The paths of the layers that put out something else than their weights would give.
 
-    def __call__(self, images):
-        """Dict from `"PATH/weights"` to weights of shape (example, head, query, key)."""
-        taps = self._weights(images)
-        return {f"{path}/weights": taps[f"{path}/weights"] for path in self._layers}
+        weights = softmax(query key^T / sqrt(channels of a head))
 
-    def contradictions(self, images):
-        """The paths of the layers that put out something else than these weights would give."""
-        taps = self._all(images)
-        return [
-            path
-            for path, layer in self._layers.items()
-            if contradicts(layer, taps[f"{path}/weights"], taps[f"{path}/value"], taps[path])
-        ]
+    These are not what a layer used that masks, or has a rule of its own.
+
+    Args:
+        model: the Keras model.
+        taps: dict from the names that `attention_taps` tells to what they hold for some images.
+        names: those of its weights that are looked at.
+    """
+    layers, told = attention_layers(model), attention_taps(model) if names else {}
+    paths = {name: name.removesuffix("/weights") for name in names}
+    return [
+        path
+        for name, path in paths.items()
+        if contradicts(layers[path], taps[name], *(taps[tap] for tap in told[name]))
+    ]

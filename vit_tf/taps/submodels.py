@@ -18,8 +18,6 @@ from vit_tf.tokens import TokenGrid
 
 FACTS = "features.json"  # beside a SavedModel
 
-FACTS = "features.json"  # beside a SavedModel
-
 
 @keras.saving.register_keras_serializable("vit_tf")
 class TapModel(keras.Model):

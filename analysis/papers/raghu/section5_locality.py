@@ -20,9 +20,7 @@ FIRST_HEADS = ("block00/attention/weights", "block00/attention/heads")
 
 def attention_distance_of(model):
     """Reach of every attention head."""
-    weights = model.weights or model.lacks("attention weights")
-    model.require_grid()
-    return statistic("attention_distance", model, weights, attention_statistic)
+    return statistic("attention_distance", model, model.require_attention(), attention_statistic)
 
 
 def head_similarity_of(one, other):

@@ -21,16 +21,9 @@ from . import WALMER
 LOCAL = ("strict", "soft", "axial", "offset")
 
 
-def attending(model):
-    """The taps of attention weights of a model whose grid is known."""
-    weights = model.weights or model.lacks("attention weights")
-    model.require_grid()
-    return weights
-
-
 def mean_attention_of(model):
     """Attention maps averaged over images, which others follow from."""
-    return statistic("mean_attention", model, attending(model), mean_attention_statistic)
+    return statistic("mean_attention", model, model.require_attention(), mean_attention_statistic)
 
 
 def aligned_attention_of(model):

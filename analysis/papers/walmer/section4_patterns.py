@@ -15,14 +15,14 @@ from ...study.judge import finding
 from ...study.measurement import statistic, task
 from ..chapters import LOCALITY
 from . import WALMER
-from .section4_heads import attending, mean_attention_of
+from .section4_heads import mean_attention_of
 
 MAPS = ("query", "layer", "layer_other")
 
 
 def attention_patterns_of(model):
     """How far heads and layers attend to the same few tokens of an image."""
-    return statistic("attention_patterns", model, attending(model), pattern_statistic)
+    return statistic("attention_patterns", model, model.require_attention(), pattern_statistic)
 
 
 def cls_attention_of(model):

@@ -13,13 +13,13 @@ from ...study.judge import finding
 from ...study.measurement import statistic
 from ..chapters import OBJECTS
 from . import WALMER
-from .section4_heads import attending, mean_gap, phases
+from .section4_heads import mean_gap, phases
 from .section4_patterns import of_query
 
 
 def saliency_of(model):
     """Whether what is attended to is the object in the image."""
-    return statistic("saliency", model, attending(model), _of_union, reads="objects")
+    return statistic("saliency", model, model.require_attention(), _of_union, reads="objects")
 
 
 def _of_union(features):

@@ -6,9 +6,6 @@ from functools import cached_property
 import numpy as np
 import xarray as xr
 
-from vit_tf.names import listed
-from vit_tf.taps.attention_weights import attention_layers
-from vit_tf.taps.keras_attention import KerasAttention
 from vit_tf.tokens import prefix_names
 
 from ...attention.attention_rows import attention_rows
@@ -23,7 +20,6 @@ from ...flow.place_fields import place_fields
 from ...flow.skips import path_norms
 from ...objects.correspondence import token_similarity
 from ..models import spread
-from ..opening import Normalised
 
 MOST_LAYERS = 13  # whose tokens are compared
 MOST_CELLS = 64  # whose receptive fields are taken
@@ -41,7 +37,6 @@ class Subject:
         classes: positions of the classes to explain; those of the highest scores if None.
         samples, noise, seed: of SmoothGrad.
         foreign: whether its layers have no names of the tap grammar.
-        opened: the `Opened` of a foreign Keras model, whose attention layers may be looked into.
         named: names of its tokens without a place, None where the model has none for them.
     """
 
@@ -52,7 +47,6 @@ class Subject:
     noise: float = 0.1
     seed: int = 0
     foreign: bool = False
-    opened: object = None
     named: tuple | None = None
 
     @property
@@ -106,35 +100,16 @@ class Subject:
 def attention(subject):
     """Attention of every query, of at most so many layers as a page can hold."""
     model = subject.model
-    if not model.weights:
-        return _hidden_attention(subject)
-    grid = model.require_grid()
-    taps = spread(model.weights, _most_layers(model.shapes[model.weights[0]][0], grid))
-    return attention_rows(model.features(*taps), subject.images, grid)
+    weights = model.require_attention()
+    taps = spread(weights, _most_layers(model.shapes[weights[0]][0], model.grid))
+    result = attention_rows(model.features(*taps), subject.images, model.grid)
+    if model.weights:
+        return result
+    return result.assign_attrs(weights="computed from the queries and keys of each layer")
 
 
 def _most_layers(heads, grid):
     return max(1, MOST_WEIGHTS // (heads * grid.num_tokens**2))
-
-
-def _hidden_attention(subject):
-    """The same of Keras' own attention layers, which do not put their weights out."""
-    model, opened = subject.model, subject.opened
-    layers = attention_layers(opened.model) if opened else {}
-    if not layers:
-        hidden = ": a layer that has any keeps them to itself" if model.has_tokens else ""
-        model.lacks(f"attention weights among its layers{hidden}")
-    grid = model.require_grid()
-    paths = spread(list(layers), _most_layers(next(iter(layers.values())).num_heads, grid))
-    read = KerasAttention(opened.model, paths)
-    features = Normalised(read, opened.expects)
-    if strange := read.contradictions(features.prepared(subject.images)):
-        model.lacks(
-            "attention weights among its layers, and what it projects to queries and keys does not "
-            f"give the output of {listed(strange)}: it is masked, or has a rule of its own"
-        )
-    result = attention_rows(features, subject.images, grid)
-    return result.assign_attrs(weights="computed from the queries and keys of each layer")
 
 
 def rollout(subject):

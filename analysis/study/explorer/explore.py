@@ -118,9 +118,8 @@ def open_subject(model, images, *, name, preprocessing, image_size, told, option
     resize = Preprocessing(tuple(size), interpolation=expects.interpolation, crop=expects.crop)
     batch = np.stack([resize(picture) for picture in pictures])
     under_study, _ = study_model(opened, _probes(batch))[:2]
-    inside = opened if opened.is_foreign and opened.is_keras else None
     options = options | {"named": getattr(model, "prefix_names", None)}
-    subject = Subject(under_study, batch, foreign=opened.is_foreign, opened=inside, **options)
+    subject = Subject(under_study, batch, foreign=opened.is_foreign, **options)
     if subject.classes is not None:
         _check_classes(subject)
     return opened, subject, names
