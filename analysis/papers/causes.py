@@ -103,8 +103,7 @@ def of_trainings(measure):
     def measured(models):
         for intact in playing(models, "vit"):
             if others := variants(models, intact, "seed"):
-                both = {intact.name: intact} | {f"{o.name}, again": o for o in others}
-                return {label: measure(model) for label, model in both.items()}
+                return {model.name: measure(model) for model in (intact, *others)}
         return None
 
     return measured

@@ -113,32 +113,65 @@ def plot_token_ablation(result, ax=None, change="accuracy_change"):
     Returns:
         The axes: share of the tokens against the change.
     """
-    values = expect_variable(result, _effect(change), ("tokens", "share"))
-    errors = expect_variable(result, f"{change}_stderr", ("tokens", "share"))
     ax = style.new_axes(7, 4.2) if ax is None else ax
-    names = [str(name) for name in values["tokens"].values]
-    colours = style.line_colours(names)
-    for number, name in enumerate(names):
-        line, reach = values.sel(tokens=name), 1.96 * errors.sel(tokens=name).values
-        known = np.isfinite(line.values)
-        options = {"color": colours[name], "marker": style.marker(number), "label": name}
-        shares = values["share"].values[known]
-        ax.errorbar(shares, line.values[known], reach[known], markersize=4.5, **options)
-    ax.axhline(0, color="grey", linewidth=0.8)
-    ax.set(xlabel="share of the tokens that is replaced", ylabel=EFFECTS[change])
+    _draw_orders(ax, result, change, _orders([result]))
     ax.set_title(style.titled("Without some tokens", result))
-    style.tidy(ax)
     style.legend(ax, title="tokens")
     return ax
 
 
-def plot_token_ablations(results):
-    """`plot_token_ablation` of several models, a panel each."""
+def plot_token_ablations(results, change="accuracy_change"):
+    """`plot_token_ablation` of several models, a panel each, on one scale.
+
+    Args:
+        results: dict from label to Dataset of `token_ablation`.
+        change: as there.
+
+    Returns:
+        ndarray of shape (models,) of the axes of a new figure.
+    """
+    columns = min(len(results), 3)
+    rows = -(-len(results) // columns)
     title = style.titled("Without some tokens", results)
-    axes = style.new_panels(len(results), title)
-    for ax, (label, result) in zip(axes, results.items(), strict=False):
-        plot_token_ablation(result, ax).set_title(label)
+    axes = style.new_grid(
+        rows, columns, (4.2 * columns + 1.6, 3.4 * rows + 0.4), title, "constrained"
+    )
+    axes, orders = style.leading(axes, len(results)), _orders(results.values())
+    for ax in axes[1:]:
+        ax.sharey(axes[0])
+    for ax, (label, result) in zip(axes, results.items(), strict=True):
+        _draw_orders(ax, result, change, orders)
+        ax.set_title(label)
+        ax.label_outer()
+    shown = {bars.get_label(): bars for ax in axes for bars in ax.containers}
+    handles = [shown[name] for name in orders if name in shown]
+    place = {"loc": "outside right center", "frameon": False}
+    axes[0].figure.legend(handles=handles, title="tokens", **place)
     return axes
+
+
+def _orders(results):
+    """Colour and marker of each order of tokens: dict from its name."""
+    names = list(dict.fromkeys(str(name) for of in results for name in of["tokens"].values))
+    colours = style.line_colours(names)
+    return {
+        name: {"color": colours[name], "marker": style.marker(number), "label": name}
+        for number, name in enumerate(names)
+    }
+
+
+def _draw_orders(ax, result, change, orders):
+    """A line for each order of tokens, as `plot_token_ablation` has them, without a legend."""
+    values = expect_variable(result, _effect(change), ("tokens", "share"))
+    errors = expect_variable(result, f"{change}_stderr", ("tokens", "share"))
+    for name in map(str, values["tokens"].values):
+        line, reach = values.sel(tokens=name), 1.96 * errors.sel(tokens=name).values
+        known = np.isfinite(line.values)
+        shares = values["share"].values[known]
+        ax.errorbar(shares, line.values[known], reach[known], markersize=4.5, **orders[name])
+    ax.axhline(0, color="grey", linewidth=0.8)
+    ax.set(xlabel="share of the tokens that is replaced", ylabel=EFFECTS[change])
+    style.tidy(ax)
 
 
 def _effect(change):
