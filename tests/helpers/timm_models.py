@@ -1,34 +1,11 @@
 """Tiny models of timm with random weights, the files that it writes of them, and their blocks."""
 
-import sys
-from unittest.mock import MagicMock
-
 import numpy as np
 import torch
 from safetensors.torch import save_file
+from without_torchvision import import_or_skip
 
-
-def _import_timm():
-    """timm, whose data pipeline alone needs torchvision: a stand-in where that does not import."""
-    try:
-        import timm
-    except (ImportError, RuntimeError):
-        parts = ("", ".datasets", ".models", ".models.feature_extraction", ".ops", ".ops.misc")
-        parts += (".transforms", ".transforms.functional", ".utils")
-        stand_ins = {f"torchvision{part}": MagicMock() for part in parts}
-        for name in [name for name in sys.modules if name.partition(".")[0] == "timm"]:
-            del sys.modules[name]
-        sys.modules.update(stand_ins)
-        try:
-            import timm
-        finally:
-            # transformers asks whether there is a torchvision, and is to find none.
-            for name in stand_ins:
-                sys.modules.pop(name, None)
-    return timm
-
-
-timm = _import_timm()
+timm = import_or_skip("timm")
 SIZES = {"embed_dim": 24, "depth": 2, "num_heads": 3, "patch_size": 4, "img_size": 20}
 DINO = {"num_reg_tokens": 4, "global_pool": "token"}
 EVA = {"num_classes": 5, "ref_feat_shape": (16, 16)}
@@ -39,6 +16,8 @@ MODELS = {
     "dinov3-plus": ("vit_small_plus_patch16_dinov3_qkvb", DINO),
     "eva02-small": ("eva02_small_patch14_224", EVA),
     "eva02-base": ("eva02_base_patch14_224", EVA),
+    "clip": ("vit_base_patch16_clip_224", {"num_classes": 10}),
+    "clip-quick": ("vit_base_patch16_clip_quickgelu_224", {"num_classes": 10}),
     "eva02-clip": ("eva02_base_patch16_clip_224", EVA),
 }
 
@@ -80,6 +59,8 @@ def taps(model, images):
         block.register_forward_hook(catch(f"block{i:02d}/mlp/sum"))
         for i, block in enumerate(model.blocks)
     ]
+    if hasattr(model, "norm_pre") and not isinstance(model.norm_pre, torch.nn.Identity):
+        hooks.append(model.norm_pre.register_forward_hook(catch("pre_norm")))
     last = "norm" if not isinstance(model.norm, torch.nn.Identity) else "fc_norm"
     hooks.append(getattr(model, last).register_forward_hook(catch(last)))
     with torch.no_grad():

@@ -21,14 +21,17 @@ from vit_tf.checkpoints.hugging_face import families
 from vit_tf.checkpoints.hugging_face.folder import Folder, open_folder
 from vit_tf.checkpoints.names import fetch
 from vit_tf.checkpoints.plans import Wishes, first_names
-from vit_tf.checkpoints.towers import clip, siglip
+from vit_tf.checkpoints.towers import clip, siglip, timm_clip
+from vit_tf.models.activations import ACTIVATIONS
 from vit_tf.models.resolution import METHODS, at_resolution
 from vit_tf.models.transformer import check_pooling
 from vit_tf.names import choose
 from vit_tf.preprocessing import Preprocessing
 
 # In this order: files of SigLIP, BEiT, DINOv3 and EVA-02 have all names that tell a ViT of timm.
-FAMILIES = (google_vit, google_bit, google_mixer, clip, siglip, beit, eva, timm_vit)
+FAMILIES = (google_vit, google_bit, google_mixer, clip, siglip, beit, eva, timm_clip, timm_vit)
+# Those whose files do not tell the form of their GELU.
+SILENT = (clip, timm_clip)
 
 
 def load_pretrained(
@@ -39,14 +42,16 @@ def load_pretrained(
     num_heads=None,
     positions=None,
     preprocessing=None,
+    activation=None,
 ):
     """A model with the weights of a checkpoint, as its authors released it.
 
     Known are Google's `.npz` of ViT (vision_transformer and big_vision), its hybrids, BiT and
     Mixer, and `.safetensors` or PyTorch files of ViT in timm's names (supervised, DeiT, DeiT-3,
-    DINO, DINOv2, MAE, MoCo-v3), of OpenAI's CLIP, of SigLIP and of BEiT, big_vision's `.npz` of
-    SigLIP, and folders of Hugging Face's ViT, DeiT, DINOv2 and SigLIP: `model.safetensors`, whole
-    or in parts, beside `config.json`. What a file holds is read off the names and shapes of its
+    DINO, DINOv2, MAE, MoCo-v3), of CLIP in OpenAI's names and timm's, of SigLIP and of BEiT,
+    big_vision's `.npz` of SigLIP, folders of open_clip with `open_clip_config.json`, and folders
+    of Hugging Face's ViT, DeiT, DINOv2 and SigLIP: `model.safetensors`, whole or in parts, beside
+    `config.json`. What a file holds is read off the names and shapes of its
     tensors. Every tensor is used, or left out by name: a head that is replaced, with the layer of
     tanh before it, a text tower, a decoder, what an optimizer keeps. Every weight is filled or new.
 
@@ -76,18 +81,25 @@ def load_pretrained(
             which Walmer et al. 2023 ran, is `"dino"`.
         preprocessing: a `vit_tf.Preprocessing` in the place of the one that the file, its name or
             its family tells.
+        activation: form of the GELU of a file of CLIP, `"quick_gelu"` or `"gelu"`, which tensors
+            do not tell. None is that of a known name, of the configuration in a folder, and, of a
+            file with the numbers that OpenAI's own have, the quick one; other files need it.
 
     Raises:
         ValueError: for an unknown name, a file that cannot be fetched, is damaged or of no known
             family, or does not fit the model in every tensor and weight, which are listed.
     """
     wishes = Wishes(num_classes, _image_shape(image_shape), pooling, num_heads)
-    wishes = dataclasses.replace(wishes, preprocessing=preprocessing)
+    wishes = dataclasses.replace(wishes, preprocessing=preprocessing, activation=activation)
     _check(wishes)
     if positions is not None:
         choose("positions", positions, METHODS)
+    if activation is not None:
+        choose("activation", activation, ACTIVATIONS)
     path, public = fetch(os.fspath(path_or_name))
     told = {"known_name": public is not None, "resolution": public and public.resolution}
+    if activation is None and public is not None:
+        told["activation"] = public.activation
     wishes = dataclasses.replace(wishes, **told)
     with open_folder(path) if os.path.isdir(path) else open_archive(path) as archive:
         plan = _plan(archive, wishes)
@@ -145,9 +157,13 @@ def _plan(archive, wishes):
             raise ValueError(f"{error}, in {archive.path!r}") from error
     for family in FAMILIES:
         if family.recognise(archive.tensors):
+            folder = isinstance(archive, Folder)
             try:
+                if family not in SILENT:
+                    wishes.refuse(family.FAMILY, "activation")
+                elif folder:
+                    wishes = families.with_timms_activation(wishes, archive)
                 plan = family.plan(archive.tensors, wishes)
-                folder = isinstance(archive, Folder)
                 return families.with_timms_ends(plan, archive, wishes) if folder else plan
             except ValueError as error:
                 raise ValueError(f"{error}, in {archive.path!r} of {family.FAMILY}") from error

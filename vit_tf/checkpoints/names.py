@@ -5,7 +5,12 @@ import os
 import re
 from dataclasses import dataclass, field
 
-from vit_tf.checkpoints.hugging_face.folder import FILES
+from vit_tf.checkpoints.hugging_face.folder import (
+    FILES,
+    OPEN_CLIP,
+    OPEN_CLIP_WEIGHTS,
+    has_weights,
+)
 from vit_tf.checkpoints.hugging_face.released import SIZES, rows
 from vit_tf.checkpoints.plans import HALF, IMAGENET
 from vit_tf.checkpoints.towers import released
@@ -28,6 +33,7 @@ class Checkpoint:
         values: mean and std of its images, for values in [0, 1].
         interpolation: `"bilinear"` or `"bicubic"`.
         crop: as of `Preprocessing`, that of its published evaluation.
+        activation: form of the GELU of its training, where its file does not tell.
         hub: (repository, file) on the Hugging Face hub; None for a file that lies elsewhere.
     """
 
@@ -40,6 +46,7 @@ class Checkpoint:
     interpolation: str = "bilinear"
     # vision_transformer's and big_transfer's input_pipeline.py squeeze images to evaluate.
     crop: float | None = None
+    activation: str | None = None
     hub: tuple | None = None
 
     @property
@@ -104,7 +111,12 @@ def _snapshot(name):
     try:
         from huggingface_hub import snapshot_download
 
-        return snapshot_download(repository, allow_patterns=list(FILES))
+        path = snapshot_download(repository, allow_patterns=list(FILES))
+        # Weights of one kind only: many repositories hold the same twice or three times.
+        for weights in OPEN_CLIP_WEIGHTS:
+            if not has_weights(path):
+                path = snapshot_download(repository, allow_patterns=[OPEN_CLIP, weights])
+        return path
     except Exception as error:
         url, place = f"https://huggingface.co/{repository}", "opened as a folder"
         raise _not_fetched(url, place, error) from error
@@ -143,7 +155,8 @@ def _hub(name, citation, values=HALF):
 def _at_hub(name, file, fields):
     """A checkpoint of a file of a repository on the Hugging Face hub."""
     url = f"https://huggingface.co/{name}/resolve/main/{file}"
-    return Checkpoint(name, url, **fields, interpolation="bicubic", hub=(name, file))
+    fields = {"interpolation": "bicubic"} | fields
+    return Checkpoint(name, url, **fields, hub=(name, file))
 
 
 def _later(name, variant, resolution, citation, crop, values=IMAGENET):

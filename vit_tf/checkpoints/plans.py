@@ -22,7 +22,7 @@ class Wishes:
 
     `known_name` is whether the file is one of `list_pretrained`, and so of a published size;
     `resolution` is then that of its images.
-    `preprocessing` is told by the caller.
+    `preprocessing` is told by the caller, `activation`, a form of GELU, by the caller or the name.
     """
 
     num_classes: int | None = None
@@ -32,6 +32,7 @@ class Wishes:
     known_name: bool = False
     resolution: int | None = None
     preprocessing: Preprocessing | None = None
+    activation: str | None = None
 
     def refuse(self, family, *names):
         """Raises a ValueError for a wish that no model of a family can fulfil."""

@@ -10,6 +10,8 @@ from vit_tf.checkpoints.plans import Part, dims, norm_part, square
 # Heads by width and number of layers, which no tensor's shape tells: those of the published sizes.
 HEADS = {(192, 12): 3, (384, 12): 6, (512, 12): 8, (768, 12): 12, (1024, 24): 16, (1280, 32): 16}
 HEADS |= {(1536, 40): 24}
+# The same of CLIP (OpenAI, open_clip and timm 1.0.31).
+CLIP_HEADS = HEADS | {(896, 12): 14, (1408, 40): 16, (1664, 48): 16}
 
 
 def guess_heads(width, layers, wishes, other=None, known=HEADS):

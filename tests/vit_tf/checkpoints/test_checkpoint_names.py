@@ -37,7 +37,7 @@ def test_every_checkpoint_is_of_a_known_size():
         assert checkpoint.url.startswith("https://") and f"/{name}" in checkpoint.url
         # BiT's maps may be of any size; a grid of tokens is whole.
         if not name.startswith("bit_models"):
-            stride = 32 if "+" in checkpoint.variant else int(checkpoint.variant.split("/")[1])
+            stride = 32 if checkpoint.variant[0] == "R" else int(checkpoint.variant.split("/")[1])
             beyond = 6 if checkpoint.variant == "So400m/14" and checkpoint.resolution > 378 else 0
             assert checkpoint.resolution % stride == beyond
         assert len(checkpoint.values["mean"]) == len(checkpoint.values["std"]) == 3

@@ -17,17 +17,22 @@ MOST = {"num_hidden_layers": MOST_LAYERS, "num_channels": 1000}
 
 
 class Config:
-    """Typed access to the fields of a model's configuration; each raises a ValueError."""
+    """Typed access to the fields of a model's configuration; each raises a ValueError.
 
-    def __init__(self, fields):
-        self.fields = fields
+    Args:
+        fields: dict of the fields.
+        file: name of the file that they are of.
+    """
+
+    def __init__(self, fields, file="config.json"):
+        self.fields, self.file = fields, file
 
     def whole(self, name):
         """An integer above 0."""
         value = self.fields.get(name)
         if type(value) is not int or not 0 < value <= MOST.get(name, 2**31):
             raise ValueError(
-                f"Expected {name} of config.json to be an integer above 0. Received: {value!r}"
+                f"Expected {name} of {self.file} to be an integer above 0. Received: {value!r}"
             )
         return value
 
@@ -36,7 +41,7 @@ class Config:
         value = self.fields.get(name, default)
         if type(value) is not bool:
             raise ValueError(
-                f"Expected {name} of config.json to be true or false. Received: {value!r}"
+                f"Expected {name} of {self.file} to be true or false. Received: {value!r}"
             )
         return value
 
@@ -45,7 +50,7 @@ class Config:
         value = self.fields.get(name)
         if not isinstance(value, Real) or not 0 < value < 1:
             raise ValueError(
-                f"Expected {name} of config.json to be a number above 0 and below 1. "
+                f"Expected {name} of {self.file} to be a number above 0 and below 1. "
                 f"Received: {value!r}"
             )
         return float(value)
@@ -57,7 +62,7 @@ class Config:
         fit = isinstance(pair, list | tuple) and all(type(n) is int and n > 0 for n in pair)
         if not fit or len(pair) != 2:
             raise ValueError(
-                f"Expected {name} of config.json to be one or two integers. Received: {value!r}"
+                f"Expected {name} of {self.file} to be one or two integers. Received: {value!r}"
             )
         return tuple(pair)
 
@@ -66,7 +71,7 @@ class Config:
         received = self.fields.get(name, value)
         if received != value:
             raise ValueError(
-                f"Expected {name} of config.json to be {value!r}, which is all that is supported. "
+                f"Expected {name} of {self.file} to be {value!r}, which is all that is supported. "
                 f"Received: {received!r}"
             )
 

@@ -2,9 +2,11 @@
 
 import dataclasses
 
-from vit_tf.checkpoints.hugging_face import beit, bit, clip, dinov3, siglip, vits
+from vit_tf.checkpoints.hugging_face import beit, bit, clip, dinov3, open_clip, siglip, vits
 from vit_tf.checkpoints.hugging_face.configs import class_names
+from vit_tf.checkpoints.hugging_face.folder import OPEN_CLIP
 from vit_tf.checkpoints.hugging_face.processing import timm_ends
+from vit_tf.checkpoints.towers.released import timm_activation
 from vit_tf.names import choose
 
 FAMILIES = (vits, dinov3, clip, siglip, beit, bit)
@@ -17,13 +19,25 @@ def is_timms(folder):
 
 
 def plan(folder, wishes):
-    """The `Plan` of a folder of transformers'."""
+    """The `Plan` of a folder of transformers' or open_clip's, which tells the form of GELU."""
+    wishes.refuse("a folder with its configuration", "activation")
+    if folder.file == OPEN_CLIP:
+        return open_clip.plan(folder, wishes)
     family = choose("model_type of config.json", str(folder.config.get("model_type")), TYPES)
     plan = family.plan(folder, wishes)
     if "head/kernel" not in plan.whole.sources:
         return plan
     names = class_names(folder.config, plan.whole.arguments["num_classes"])
     return dataclasses.replace(plan, class_names=names)
+
+
+def with_timms_activation(wishes, folder):
+    """The wishes with the form of GELU of a CLIP in timm's names, as `config.json` tells it."""
+    architecture, told = folder.config.get("architecture"), folder.config["pretrained_cfg"]
+    if wishes.activation is not None or not isinstance(architecture, str):
+        return wishes
+    tag = told.get("tag") if isinstance(told, dict) else None
+    return dataclasses.replace(wishes, activation=timm_activation(f"{architecture}.{tag}"))
 
 
 def with_timms_ends(plan, folder, wishes):

@@ -1,4 +1,7 @@
-"""Opening a folder of `model.safetensors`, whole or in parts, with the JSON files beside it."""
+"""Opening a folder of `model.safetensors`, whole or in parts, with the JSON files beside it.
+
+Or one of open_clip's, which has other names for its configuration and its weights.
+"""
 
 import json
 import os
@@ -11,16 +14,23 @@ CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # All that is read of a folder, and so all that is downloaded.
 FILES = (CONFIG, PROCESSOR, INDEX, "model*.safetensors")
+# The same of a folder of open_clip's, its weights in the order in which they are looked for.
+OPEN_CLIP = "open_clip_config.json"
+OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 LONGEST = 32_000_000  # bytes of a JSON file
 
 
 def open_folder(path):
     """The `Folder` of a path, its weights open as one archive.
 
+    Of a folder that both transformers or timm and open_clip wrote, the former is opened.
+
     Raises:
-        ValueError: for a folder without `config.json` and weights, a damaged file, or parts that
+        ValueError: for a folder without a configuration and weights, a damaged file, or parts that
             are not those of the index.
     """
+    if not has_weights(path, (WEIGHTS, INDEX)) and os.path.exists(os.path.join(path, OPEN_CLIP)):
+        return _open_clip(path)
     config = read_json(os.path.join(path, CONFIG))
     there = os.path.join(path, PROCESSOR)
     processor = read_json(there) if os.path.exists(there) else None
@@ -33,17 +43,37 @@ def open_folder(path):
     return folder
 
 
+def has_weights(path, names=(WEIGHTS, INDEX, *OPEN_CLIP_WEIGHTS)):
+    """Whether a folder has one of the files of weights."""
+    return any(os.path.isfile(os.path.join(path, name)) for name in names)
+
+
+def _open_clip(path):
+    config = read_json(os.path.join(path, OPEN_CLIP))
+    paths = [os.path.join(path, name) for name in OPEN_CLIP_WEIGHTS]
+    weights = next(filter(os.path.isfile, paths), None)
+    if weights is None:
+        raise ValueError(
+            f"Expected {path!r} to hold {' or '.join(OPEN_CLIP_WEIGHTS)} beside {OPEN_CLIP}. "
+            f"Received: {', '.join(sorted(os.listdir(path))[:8])}"
+        )
+    with ExitStack() as stack:
+        archive = stack.enter_context(open_archive(weights))
+        return Folder(path, config, None, [archive], stack.pop_all(), OPEN_CLIP)
+
+
 class Folder:
     """The named tensors of an open folder, as an `Archive` has them; a context manager.
 
     Attributes:
         path: the folder.
         config, processor: dicts of its JSON files; the latter None where there is none.
+        file: name of the file that `config` is of.
         tensors: dict from name to `TensorInfo`.
     """
 
-    def __init__(self, path, config, processor, archives, stack):
-        self.path, self.config, self.processor = path, config, processor
+    def __init__(self, path, config, processor, archives, stack, file=CONFIG):
+        self.path, self.config, self.processor, self.file = path, config, processor, file
         self.tensors = {name: info for one in archives for name, info in one.tensors.items()}
         self.archives = {name: one for one in archives for name in one.tensors}
         self.stack = stack

@@ -141,7 +141,7 @@ def _values(fields, channels):
     """Mean and std of values in [0, 1], of what a file does with those in [0, 255]."""
     mean, std = (0.0,) * channels, (1.0,) * channels
     if fields.get("do_normalize", True):
-        mean, std = (_numbers(fields, name, channels) for name in ("image_mean", "image_std"))
+        mean, std = (numbers(fields, name, channels) for name in ("image_mean", "image_std"))
     scale = 255.0
     if fields.get("do_rescale", True):
         factor = fields.get("rescale_factor", 1 / 255)
@@ -153,7 +153,7 @@ def _values(fields, channels):
     return {"mean": mean, "std": std}
 
 
-def _numbers(fields, name, channels):
+def numbers(fields, name, channels):
     """A number for each channel."""
     values = fields.get(name)
     values = [values] * channels if isinstance(values, Real) else values
@@ -179,7 +179,7 @@ def timm_ends(config, channels):
             f" Received: crop_pct={crop!r}, crop_mode={told.get('crop_mode')!r}"
         )
     filters = dict(zip(FILTERS.values(), FILTERS.values(), strict=True))
-    mean, std = (_numbers(told, name, channels) for name in ("mean", "std"))
+    mean, std = (numbers(told, name, channels) for name in ("mean", "std"))
     return {
         "values": {"mean": mean, "std": std},
         "interpolation": choose("interpolation", str(told.get("interpolation")), filters),

@@ -15,6 +15,7 @@ from vit_tf.checkpoints.plans import (
 )
 from vit_tf.checkpoints.token_parts import file_grid, fit_positions, pixels
 from vit_tf.checkpoints.torch_blocks import (
+    CLIP_HEADS,
     block_part,
     fused_bias_part,
     guess_heads,
@@ -23,10 +24,15 @@ from vit_tf.checkpoints.torch_blocks import (
 )
 
 FAMILY = "OpenAI's CLIP"
+TOWER = "visual."
+# Where the towers lie: as they are, or as several devices trained them.
+PREFIXES = ("", "module.")
+# The numbers that OpenAI's own files hold, and they alone: what their code was traced with.
+TRACED = ("input_resolution", "context_length", "vocab_size")
 # The text tower, and what it takes to compare images with texts.
 UNUSED = (
-    *("transformer.*", "token_embedding.*", "positional_embedding", "ln_final.*"),
-    *("text_projection", "logit_scale", "input_resolution", "context_length", "vocab_size"),
+    *("transformer.*", "token_embedding.*", "positional_embedding", "ln_final.*", "text.*"),
+    *("text_projection", "logit_scale", "logit_bias", *TRACED),
 )
 NAMES = {
     "norm1": "ln_1",
@@ -40,36 +46,80 @@ NAMES = {
 
 def recognise(tensors):
     """Whether the names are those of this family."""
-    return any(name.startswith("visual.transformer.resblocks.") for name in tensors)
+    return _prefix(tensors) is not None
+
+
+def _prefix(tensors):
+    blocks = {prefix: f"{prefix}{TOWER}transformer.resblocks." for prefix in PREFIXES}
+    found = (p for p in PREFIXES if any(name.startswith(blocks[p]) for name in tensors))
+    return next(found, None)
 
 
 def plan(tensors, wishes):
-    """The `Plan` of a file's tensors."""
+    """The `Plan` of a file's tensors, of which OpenAI's own alone tell the form of GELU."""
+    activation = "quick_gelu" if any(name in tensors for name in TRACED) else None
+    return tower_plan(tensors, wishes, asked(wishes, activation))
+
+
+def asked(wishes, told=None):
+    """The form of the GELU of a file of CLIP: that wished for, or told.
+
+    Raises:
+        ValueError: if there is neither: OpenAI trained with the quick form, most others with the
+            exact one, in tensors of the same names and shapes.
+    """
+    activation = wishes.activation or told
+    if activation is None:
+        raise ValueError(
+            "Expected activation='quick_gelu', as of OpenAI's and some later weights, or 'gelu', "
+            "as of most of open_clip's, which a file of CLIP without open_clip_config.json does "
+            "not tell. Received: activation=None"
+        )
+    return activation
+
+
+def tower_plan(tensors, wishes, activation, image_shape=None):
+    """The `Plan` of a file's tensors.
+
+    Args:
+        tensors, wishes: those of the plan.
+        activation: form of the GELU.
+        image_shape: (height, width) of the file's images, where it tells.
+    """
     wishes.refuse(FAMILY, "pooling")
-    inside = {n[len("visual.") :]: t for n, t in tensors.items() if n.startswith("visual.")}
+    outer = _prefix(tensors)
+    if outer is None:
+        raise ValueError(
+            f"Expected tensors '{TOWER}transformer.resblocks.*' of the image tower of a CLIP. "
+            "Received: none"
+        )
+    prefix = outer + TOWER
+    inside = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
     width, channels, patch = patch_dims(inside, "conv1.weight")
     projection = dims(inside, "proj", 2)[1]
     layers = count(inside, r"transformer\.resblocks\.(\d+)\.")
     whole = patches_part("conv1", width, channels, patch, bias=False)
     whole |= Part(
         {
-            "num_heads": guess_heads(width, layers, wishes),
+            "num_heads": guess_heads(width, layers, wishes, known=CLIP_HEADS),
             "projection_dim": projection,
             "num_classes": wishes.num_classes,
+            "activation": activation,
         },
         {"projection/kernel": Source({"proj": (width, projection)})},
         new=("head/*",),
     )
-    whole |= _positions_part(inside, width, channels, patch, wishes)
+    whole |= _positions_part(inside, width, channels, patch, wishes, image_shape)
     whole |= _blocks_part(inside, width, layers)
     for layer, name in (("pre_norm", "ln_pre"), ("norm", "ln_post")):
         whole |= norm_part(layer, f"{name}.weight", f"{name}.bias", width)
-    return Plan("CLIPViT", whole.under("visual.") | Part(unused=UNUSED), "bicubic", CLIP, 1.0)
+    whole = whole.under(TOWER) | Part(unused=UNUSED)
+    return Plan("CLIPViT", whole.under(outer), "bicubic", CLIP, 1.0)
 
 
-def _positions_part(tensors, width, channels, patch, wishes):
+def _positions_part(tensors, width, channels, patch, wishes, image_shape):
     num_positions = dims(tensors, "positional_embedding", 2)[0]
-    grid = file_grid(num_positions, 1, patch, wishes.image_shape)
+    grid = file_grid(num_positions, 1, patch, wishes.image_shape, image_shape)
     fit = partial(fit_positions, grid=grid, prefix=1)
     as_tokens = partial(np.reshape, shape=(1, 1, width))
     return Part(

@@ -152,12 +152,20 @@ class CLIPViT(ImageTower):
         self.built = True
 
 
-# Radford et al. 2021, table 20.
+# Radford et al. 2021, table 20, and those of open_clip (Cherti et al. 2022,
+# https://arxiv.org/abs/2212.07143), whose configurations tell the larger ones.
 _SIZES = {
     "B": {"num_layers": 12, "num_heads": 12, "hidden_dim": 768, "mlp_dim": 3072},
+    "B+": {"num_layers": 12, "num_heads": 14, "hidden_dim": 896, "mlp_dim": 3584},
     "L": {"num_layers": 24, "num_heads": 16, "hidden_dim": 1024, "mlp_dim": 4096},
+    "H": {"num_layers": 32, "num_heads": 16, "hidden_dim": 1280, "mlp_dim": 5120},
+    "g": {"num_layers": 40, "num_heads": 16, "hidden_dim": 1408, "mlp_dim": 6144},
+    "bigG": {"num_layers": 48, "num_heads": 16, "hidden_dim": 1664, "mlp_dim": 8192},
 }
 VARIANTS = {
     f"{size}/{patch}": {**_SIZES[size], "patch_size": patch, "projection_dim": projection}
-    for size, patch, projection in (("B", 32, 512), ("B", 16, 512), ("L", 14, 768))
+    for size, patch, projection in (
+        *(("B", 32, 512), ("B", 16, 512), ("B+", 16, 640), ("L", 14, 768)),
+        *(("H", 14, 1024), ("g", 14, 1024), ("bigG", 14, 1280)),
+    )
 }

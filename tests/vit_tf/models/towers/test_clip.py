@@ -7,8 +7,9 @@ import vit_tf
 from vit_tf import TokenGrid
 from vit_tf.models.towers.clip import VARIANTS, CLIPViT
 
-# Parameters of the image tower of OpenAI's releases.
-COUNTS = {"B/32": 87_849_216, "B/16": 86_192_640, "L/14": 303_966_208}
+# Parameters of the image tower of OpenAI's releases, and of open_clip's (its model_profile.csv).
+COUNTS = {"B/32": 87_849_216, "B/16": 86_192_640, "L/14": 303_966_208, "B+/16": 117_187_840}
+COUNTS |= {"H/14": 632_076_800, "g/14": 1_012_645_632, "bigG/14": 1_844_907_264}
 
 
 def analytic_count(layers, hidden, mlp, patch, projection, places=None):
@@ -22,7 +23,8 @@ def test_parameter_counts():
     names = ("num_layers", "hidden_dim", "mlp_dim", "patch_size", "projection_dim")
     for name, fields in VARIANTS.items():
         assert analytic_count(*(fields[n] for n in names)) == COUNTS[name], name
-        assert fields["hidden_dim"] == 64 * fields["num_heads"]
+        width = {"H": 80, "g": 88, "bigG": 104}.get(name.partition("/")[0], 64)
+        assert fields["hidden_dim"] == width * fields["num_heads"]
     assert CLIPViT.from_variant("B/32").count_params() == COUNTS["B/32"]
     small = make(None)
     assert small.count_params() == analytic_count(2, 8, 12, 8, 6, 6)
