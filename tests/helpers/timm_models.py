@@ -18,6 +18,8 @@ MODELS = {
     "eva02-base": ("eva02_base_patch14_224", EVA),
     "clip": ("vit_base_patch16_clip_224", {"num_classes": 10}),
     "clip-quick": ("vit_base_patch16_clip_quickgelu_224", {"num_classes": 10}),
+    "mae": ("vit_base_patch16_224", {"num_classes": 0}),
+    "mae-tuned": ("vit_base_patch16_224", {"num_classes": 5, "global_pool": "avg"}),
     "eva02-clip": ("eva02_base_patch16_clip_224", EVA),
 }
 

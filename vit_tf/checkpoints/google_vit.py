@@ -67,12 +67,31 @@ def plan(tensors, wishes):
         channels = dims(tensors, "conv_root/kernel", 4)[2]
     positions = next((name for name in POSITIONS if name in tensors), "pos_embedding")
     names = TokenNames(positions, "cls")
-    embedding |= vit_embedding_part(tensors, names, stride, channels, wishes)
+    if positions in tensors:
+        embedding |= vit_embedding_part(tensors, names, stride, channels, wishes)
+    else:
+        embedding |= _sincos_part(tensors, channels, wishes)
     norm = norm_part(
         "norm", "Transformer/encoder_norm/scale", "Transformer/encoder_norm/bias", width
     )
     whole = embedding | stem | blocks | norm | _head_part(tensors, width, wishes)
     return Plan("ViT", whole.under(prefix) | Part(unused=PREFIXES[prefix]))
+
+
+def _sincos_part(tensors, channels, wishes):
+    """The `Part` of positions of sines and cosines, which are not stored (Beyer et al. 2022).
+
+    They fit images of any size, which only the caller, or a known name, tells.
+    """
+    size = wishes.image_shape or (wishes.resolution and (wishes.resolution,) * 2)
+    if size is None or "cls" in tensors or wishes.pooling == "cls":
+        raise ValueError(
+            "Expected image_shape, and no class token, for a file without positions, which are of "
+            f"sines and cosines. Received: image_shape={wishes.image_shape}, "
+            f"{'cls' if 'cls' in tensors else 'no cls'}, pooling={wishes.pooling!r}"
+        )
+    told = {"image_shape": (*size[:2], channels), "pooling": "gap", "position_type": "sincos"}
+    return Part(told, new=("embedding/positions",))
 
 
 def _head_part(tensors, width, wishes):

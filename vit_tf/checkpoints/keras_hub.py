@@ -10,6 +10,7 @@ from vit_tf.checkpoints.files.tensors import TensorInfo
 from vit_tf.checkpoints.filling import Source, fill
 from vit_tf.checkpoints.loading import weights_by_name
 from vit_tf.checkpoints.plans import Part, Wishes, dims, head_part, norm_part
+from vit_tf.checkpoints.token_parts import in_a_row
 from vit_tf.checkpoints.torch_blocks import no_bias, scales_part
 from vit_tf.models.input_range import find_preprocessing
 
@@ -178,11 +179,7 @@ def _tokens_part(tensors, names):
     if not names:
         return Part()
     shapes = {name: tensors[name].shape for name in names}
-    return Part(sources={"embedding/prefix": Source(shapes, _in_a_row)})
-
-
-def _in_a_row(*tokens):
-    return np.concatenate(tokens, axis=1)
+    return Part(sources={"embedding/prefix": Source(shapes, in_a_row)})
 
 
 def _block_part(tensors, number, name, names):

@@ -1,11 +1,13 @@
 """Vision Transformers in timm's names: supervised, DeiT, DINO, MAE's encoder and MoCo-v3.
 
 The names are those of timm's `vision_transformer.py`, which DeiT, DINO, DINOv2, MAE and MoCo-v3
-share but for a few; all have the exact GELU and an epsilon of 1e-6.
+share but for a few; all have the exact GELU and an epsilon of 1e-6. MAE's encoder, fine-tuned,
+hands the mean of its patches to a normalisation and then to its head, as a BEiT does.
 """
 
 import numpy as np
 
+from vit_tf.checkpoints.filling import Source
 from vit_tf.checkpoints.plans import (
     HALF,
     IMAGENET,
@@ -16,7 +18,7 @@ from vit_tf.checkpoints.plans import (
     head_part,
     norm_part,
 )
-from vit_tf.checkpoints.token_parts import TokenNames, vit_embedding_part
+from vit_tf.checkpoints.token_parts import TokenNames, file_grid, pixels, vit_embedding_part
 from vit_tf.checkpoints.torch_blocks import (
     block_part,
     dense_part,
@@ -70,11 +72,9 @@ def plan(tensors, wishes):
     """The `Plan` of a file's tensors."""
     prefix = _prefix(tensors)
     inside = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-    if any(name.startswith("fc_norm.") for name in inside):
-        raise ValueError(
-            "Expected a ViT whose last normalisation comes before pooling. Received: tensors "
-            "'fc_norm.*', of one that comes after it"
-        )
+    if "fc_norm.weight" in inside:
+        whole = _averaged_part(inside, prefix, wishes).under(prefix)
+        return Plan("BEiT", whole | Part(unused=PREFIXES[prefix]), "bicubic", IMAGENET)
     width, channels, patch = patch_dims(inside, "patch_embed.proj.weight")
     whole = patches_part("patch_embed.proj", width, channels, patch)
     whole |= Part({"num_heads": _heads(inside, width, prefix, wishes)}, unused=UNUSED)
@@ -92,6 +92,37 @@ def plan(tensors, wishes):
     positions = "dino" if "mask_token" in inside and registers is None and not plain else None
     whole = whole.under(prefix) | Part(unused=PREFIXES[prefix])
     return Plan("ViT", whole, "bicubic", values, positions=positions)
+
+
+def _averaged_part(tensors, prefix, wishes):
+    """The whole of an encoder whose head reads the mean of its patches, normalised after it."""
+    width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
+    num_positions = dims(tensors, "pos_embed", 3)[1]
+    grid = file_grid(num_positions, 1, patch, wishes.image_shape)
+    others = ("norm.weight", "dist_token", "pre_logits.fc.weight", *REGISTERS)
+    found = [name for name in others if name in tensors]
+    if found or "cls_token" not in tensors or not grid.prefix or wishes.pooling == "cls":
+        raise ValueError(
+            "Expected an encoder with 'fc_norm.*' to have a class token with a position, no other "
+            "token and no other normalisation, and to pool by the mean of its patches. Received: "
+            f"{num_positions} positions, {', '.join(found) or 'cls_token' in tensors}, "
+            f"pooling={wishes.pooling!r}"
+        )
+    sizes = {
+        "image_shape": pixels(grid, channels),
+        "num_heads": _heads(tensors, width, prefix, wishes),
+        "position_type": "learned",
+        "key_bias": True,
+        "layer_scale": None,
+    }
+    sources = {
+        "embedding/prefix": Source({"cls_token": (1, 1, width)}),
+        "embedding/positions": Source({"pos_embed": (1, num_positions, width)}),
+    }
+    whole = patches_part("patch_embed.proj", width, channels, patch)
+    whole |= Part(sizes, sources, unused=UNUSED) | _blocks_part(tensors, width)
+    whole |= norm_part("fc_norm", "fc_norm.weight", "fc_norm.bias", width)
+    return whole | _end(tensors, width, wishes)
 
 
 def count_blocks(tensors):

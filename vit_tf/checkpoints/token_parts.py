@@ -78,10 +78,11 @@ def unplaced_part(tensors, names, width, wishes):
     part |= Part({"registers": registers})
     if not sizes:
         return part | Part(new=("embedding/prefix",))
-    return part | Part(sources={"embedding/prefix": Source(sizes, _in_a_row)})
+    return part | Part(sources={"embedding/prefix": Source(sizes, in_a_row)})
 
 
-def _in_a_row(*tokens):
+def in_a_row(*tokens):
+    """Arrays of shape (1, token, channel) as one."""
     return np.concatenate(tokens, axis=1)
 
 

@@ -77,17 +77,17 @@ def gate_part(layer, gate, name, inputs, hidden, bias=True):
     """The `Part` of a linear layer that the file stores as that of a gate and what it gates."""
     both = (gate, name)
     kernels = {f"{one}.weight": (hidden, inputs) for one in both}
-    biases = Source({f"{one}.bias": (hidden,) for one in both}, _in_a_row)
+    biases = Source({f"{one}.bias": (hidden,) for one in both}, _gate_first)
     return Part(
         sources={
-            f"{layer}/kernel": Source(kernels, _in_a_row),
+            f"{layer}/kernel": Source(kernels, _gate_first),
             f"{layer}/bias": biases if bias else no_bias(2 * hidden),
         }
     )
 
 
-def _in_a_row(*arrays):
-    return np.concatenate([array.T for array in arrays], axis=-1)
+def _gate_first(gate, gated):
+    return np.concatenate([gate.T, gated.T], axis=-1)
 
 
 def scales_part(layer, first, second, width):

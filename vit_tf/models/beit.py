@@ -1,4 +1,7 @@
-"""BEiT (Bao et al. 2021, https://arxiv.org/abs/2106.08254), BEiT v2 (2208.06366) and EVA-02."""
+"""BEiT (Bao et al. 2021, https://arxiv.org/abs/2106.08254), BEiT v2 (2208.06366) and EVA-02.
+
+And other encoders whose head reads the mean of their patches, normalised, beside a class token.
+"""
 
 import keras
 import numpy as np
@@ -15,7 +18,9 @@ register = keras.saving.register_keras_serializable("vit_tf")
 
 # The defaults of later arguments, which a configuration leaves out.
 _LATER = {"position_type": "relative", "activation": "gelu", "sub_norm": ()}
-_LATER |= {"epsilon": 1e-6}
+_LATER |= {"epsilon": 1e-6, "key_bias": False}
+# Whether positions are added to the tokens, and whether queries and keys are rotated.
+_POSITIONS = {"relative": (False, False), "learned": (True, False), "rotary": (True, True)}
 # Tokens along a side of the images that EVA-02 was pretrained on: of 224 pixels, by 14.
 ROTARY_SIDE = 16
 
@@ -94,11 +99,14 @@ class BEiT(VisionModel):
         preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
         position_type: `"relative"`, or `"rotary"` for those of EVA-02 (Fang et al. 2023,
             https://arxiv.org/abs/2303.11331): learned ones, added to the tokens, and in each
-            block queries and keys of patches that are rotated by angles of their place.
+            block queries and keys of patches that are rotated by angles of their place; or
+            `"learned"`, the former alone, of a ViT such as MAE's fine-tuned one (He et al. 2021,
+            https://arxiv.org/abs/2111.06377, appendix A.1).
         activation: as for `ViT`; of EVA-02 `"swiglu"`.
         sub_norm: sites, of `("attention", "mlp")`, with a normalisation before the last
             projection of their branch: of EVA-02, but for its small sizes, `("mlp",)`.
         epsilon: added to the variance by all normalisations.
+        key_bias: whether projections to keys have a bias.
 
     Raises:
         ValueError: for sizes that do not fit each other or an unknown name.
@@ -123,6 +131,7 @@ class BEiT(VisionModel):
         activation="gelu",
         sub_norm=(),
         epsilon=1e-6,
+        key_bias=False,
         **kwargs,
     ):
         config = {
@@ -142,15 +151,16 @@ class BEiT(VisionModel):
             "activation": activation,
             "sub_norm": tuple(sub_norm),
             "epsilon": epsilon,
+            "key_bias": key_bias,
         }
         super().__init__(config, preprocessing, _LATER, **{"name": "beit"} | kwargs)
         self.pooling = pooling
         check_pooling(pooling)
         self.token_grid = grid = TokenGrid.of_patches(image_shape, patch_size, prefix=1)
         policy = self.dtype_policy
-        rotary = choose("position_type", position_type, {"relative": False, "rotary": True})
+        added, rotary = choose("position_type", position_type, _POSITIONS)
         self.embedding = Embedding(
-            grid, hidden_dim, dropout_rate, use_positions=rotary, dtype=policy, name="embedding"
+            grid, hidden_dim, dropout_rate, use_positions=added, dtype=policy, name="embedding"
         )
         self.blocks = make_blocks(
             num_layers,
@@ -159,7 +169,7 @@ class BEiT(VisionModel):
             hidden_dim=hidden_dim,
             mlp_dim=mlp_dim,
             dropout_rate=dropout_rate,
-            key_bias=False,
+            key_bias=key_bias,
             layer_scale=layer_scale,
             activation=activation,
             sub_norm=sub_norm,
@@ -167,7 +177,7 @@ class BEiT(VisionModel):
             dtype=policy,
         )
         names = ["bias"] if shared_bias else [f"{block.name}_bias" for block in self.blocks]
-        names = [] if rotary else names
+        names = [] if added else names
         self.biases = [RelativeBias(grid, num_heads, dtype=policy, name=name) for name in names]
         self.rotation = None
         if rotary:
@@ -199,7 +209,9 @@ class BEiT(VisionModel):
 
     @property
     def position_embedding(self):
-        return ops.convert_to_numpy(self.embedding.positions)[0] if self.rotation else None
+        if self._config["position_type"] == "relative":
+            return None
+        return ops.convert_to_numpy(self.embedding.positions)[0]
 
     def intermediates(self, images, training=None):
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""

@@ -74,11 +74,6 @@ def test_what_the_models_cannot_express_is_named(load):
     with raises("unexpected tensors .*MAPHead_0/probe"):
         load(tensors)
     tensors = layouts.timm_vit()
-    for end in ("weight", "bias"):
-        tensors[f"fc_norm.{end}"] = tensors.pop(f"norm.{end}")
-    with raises("fc_norm"):
-        load(tensors, num_heads=HEADS)
-    tensors = layouts.timm_vit()
     tensors.draw("blocks.0.ls1.gamma", WIDTH)
     with raises("missing tensors .*blocks.0.ls2.gamma"):
         load(tensors, num_heads=HEADS)
