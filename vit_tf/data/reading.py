@@ -72,7 +72,7 @@ def read_batches(
     framing = Framing(tuple(size or own), preprocessing or Preprocessing(None), area)
     items = _items(source, split, indices, seed)
     most = CACHE_BYTES if keep and (seed is None or len(indices) <= CACHE_EXAMPLES) else -1
-    examples, prepare, singly = _plan(source, items, len(indices), own, framing, seed, most)
+    examples, ways, singly = _plan(source, items, len(indices), own, framing, seed, most)
     if share and not share.size(len(indices) % batch_size):
         examples = examples.take(len(indices) // batch_size * batch_size)
 
@@ -87,15 +87,14 @@ def read_batches(
         random = [(framing.draw, seeds_of_batches(seed))] if area else []
         random += [(change.draw, change.seeds)] if change else []
 
-        def finish(batch, *seeds):
+        def finish(prepare, batch, *seeds):
             count = tf.size(batch[1])
             drawn = tuple(draw(count, one) for (draw, _), one in zip(random, seeds, strict=True))
-            return _told(*prepare(*batch, drawn, change))
+            return prepare(*batch, drawn, change)
 
         def make(batches, *seeds):
-            # A whole batch is in the making at each of these calls: a few are enough.
-            calls = max(2, -(-2 * CPUS // batch_size))
-            finished = tf.data.Dataset.zip((batches, *seeds)).map(finish, num_parallel_calls=calls)
+            drawn = tf.data.Dataset.zip((batches, *seeds))
+            finished = _tried(drawn, [partial(finish, way) for way in ways], batch_size).map(_told)
             return divided_by_batch(untuned(finished)).prefetch(tf.data.AUTOTUNE)
 
         return remakable(make, batches, *(seeds for _, seeds in random))
@@ -157,13 +156,13 @@ def _plan(source, items, count, own, framing, seed, most):
     """What is kept in memory, at `most` so many bytes, and what is left to do with a batch of it.
 
     Returns:
-        Tuple of the shuffled examples, to be batched; of a function of a batch of them, of what was
-        drawn for them and of a `Change` or None to (images, labels, problems); and of whether that
-        one makes the images one by one, so that it can change them.
+        Tuple of the shuffled examples, to be batched; of functions, for `_tried`, of a batch of
+        them, of what was drawn and of a `Change` or None to (images, labels, problems); and of
+        whether these make the images one by one, so that they can change them.
     """
-    shape, dtype = _own_spec(source, items, own)
+    spec = _own_spec(source, items, own)
     resized = np.prod((*framing.size, 3)) * tf.float32.size
-    cost = np.prod(shape) * dtype.size if shape else np.inf
+    cost = np.prod(spec.shape) * spec.dtype.size if spec else np.inf
     # Larger images than those asked for are kept only where they are cropped anew in each epoch.
     as_they_are = framing.area or cost <= resized or count * resized > most
 
@@ -175,12 +174,13 @@ def _plan(source, items, count, own, framing, seed, most):
         def frame(images, labels, problems, drawn, change):
             return _framed(images, drawn, framing, change), labels, problems
 
-        kept = _cached(items, _decoder(source, None, shape), count)
-        return shuffle(kept, count), frame, bool(framing.area)
+        kept = _cached(items, _decoders(source, None, spec), count)
+        return shuffle(kept, count), [frame], bool(framing.area)
     if not framing.area and count * resized <= most:
-        return shuffle(_cached(items, _decoder(source, framing), count), count), _take_as_is, False
-    decode = _decoder(source, framing, shape if own and not framing.area else None)
-    return shuffle(items, min(count, source.shuffle_buffer)), decode, True
+        kept = _cached(items, _decoders(source, framing), count)
+        return shuffle(kept, count), [_take_as_is], False
+    ways = _decoders(source, framing, spec if own and not framing.area else None)
+    return shuffle(items, min(count, source.shuffle_buffer)), ways, True
 
 
 def _take_as_is(images, labels, problems, drawn, change):
@@ -188,72 +188,75 @@ def _take_as_is(images, labels, problems, drawn, change):
 
 
 def _own_spec(source, items, own):
-    """Shape and dtype that the decoded images share; None for the shape if they share none."""
+    """The `tf.TensorSpec` that the decoded images share, or None if they share no shape."""
     image = items.map(lambda item, label: source.decode(item)[0]).element_spec
     shape = tuple(image.shape)
     shape = (*own, shape[2]) if own and None not in (*own, shape[2]) else shape
-    return (None if None in shape else shape), image.dtype
+    return None if None in shape else tf.TensorSpec(shape, image.dtype)
 
 
-def _cached(items, decode, count):
+def _tried(batches, ways, size):
+    """What the first of one or two functions that raises nothing makes of each batch, in order.
+
+    The second is for batches of which the first raises an error. Each is caught in a data set that
+    `interleave` reads: `get_single_element` would optimize the functions anew for each batch.
+    """
+    # A whole batch is in the making at each of these calls: a few are enough.
+    calls = max(2, -(-2 * CPUS // size))
+    if len(ways) == 1:
+        return batches.map(*ways, num_parallel_calls=calls)
+
+    def one(*batch):
+        first, second = [tf.data.Dataset.from_tensors(batch).map(way) for way in ways]
+        return first.ignore_errors().concatenate(second).take(1)
+
+    made = batches.interleave(one, cycle_length=calls, num_parallel_calls=calls, deterministic=True)
+    return made.apply(tf.data.experimental.assert_cardinality(batches.cardinality()))
+
+
+def _cached(items, ways, count):
     """Decoded examples, (image, label, problem), kept in memory once they have been seen."""
-    blocks = items.batch(BLOCK).map(decode, num_parallel_calls=max(2, -(-2 * CPUS // BLOCK)))
-    examples = blocks.unbatch().apply(tf.data.experimental.assert_cardinality(count))
-    return examples.cache()
+    examples = _tried(items.batch(BLOCK), ways, BLOCK).unbatch()
+    return examples.apply(tf.data.experimental.assert_cardinality(count)).cache()
 
 
-def _decoder(source, framing, shape=None):
-    """A function of (items, labels) to (images, labels, problems), all batched.
+def _decoders(source, framing, spec=None):
+    """Functions, for `_tried`, of (items, labels) to (images, labels, problems), all batched.
 
-    It also takes what was drawn for the images, and a `Change` of them or None.
+    They also take what was drawn for the images, and a `Change` of them or None. The last tells
+    what is wrong with an item; the one before it, if there is one, is faster and raises an error.
 
     Args:
         source: `Source`.
         framing: `Framing`, or None to leave images as they are.
-        shape: the one that all decoded images are to have, or None.
+        spec: `tf.TensorSpec` that all decoded images are to have, or None.
     """
-
-    # An attempt returns images of 8 bits.
-    spec = framing.spec if framing else tf.TensorSpec(shape, tf.uint8)
+    shape = spec and tuple(spec.shape)
+    spec = framing.spec if framing else spec
 
     def fit(image, drawn, change):
         return framing.fit(image, change, drawn) if framing else image
 
-    def fast(item, drawn, change):
+    def attempt(item, drawn, change):
         image = source.attempt(item, framing.window(drawn) if framing else None)
         return fit(tf.ensure_shape(image, shape) if shape else image, drawn, change)
 
-    def sure(item, drawn, change):
+    def tell(item, drawn, change):
         image, problem = source.decode(item)
         image = cut(image, framing.window(drawn) if framing else None)
         image, problem = _of_one_shape(image, shape, problem) if shape else (image, problem)
         return fit(image, drawn, change), problem
 
-    def decode(items, labels, drawn=(), change=None):
-        each = tf.data.Dataset.from_tensor_slices((items, drawn))
-        count = tf.size(labels, tf.int64)
+    def fast(items, labels, drawn=(), change=None):
+        images = one_by_one(partial(attempt, change=change), (items, drawn), spec)
+        return _of_batch(images, labels), tf.cast(labels, tf.int32), tf.fill(tf.shape(labels), "")
 
-        def surely():
-            decoded = each.map(partial(sure, change=change), num_parallel_calls=CPUS)
-            return untuned(decoded.batch(count)).get_single_element()
+    def sure(items, labels, drawn=(), change=None):
+        told = (spec, tf.TensorSpec((), tf.string))
+        images, problems = one_by_one(partial(tell, change=change), (items, drawn), told)
+        return _of_batch(images, labels), tf.cast(labels, tf.int32), _of_batch(problems, labels)
 
-        labels = tf.cast(labels, tf.int32)
-        if source.attempt is None:
-            images, problems = surely()
-            return _of_batch(images, labels), labels, problems
-        whole = tf.data.Dataset.from_tensors((items, drawn))
-        found = whole.map(lambda *batch: one_by_one(partial(fast, change=change), batch, spec))
-        nothing = tf.data.Dataset.from_tensors(tf.zeros((0, *spec.shape), spec.dtype))
-        found = untuned(found.ignore_errors().concatenate(nothing).take(1))
-        images = found.get_single_element()
-        images, problems = tf.cond(
-            tf.shape(images, tf.int64)[0] == count,
-            lambda: (images, tf.fill((count,), "")),
-            surely,
-        )
-        return _of_batch(images, labels), labels, problems
-
-    return decode
+    return [fast, sure] if source.attempt else [sure]
 
 
 def _of_one_shape(image, shape, problem):
