@@ -71,7 +71,7 @@ class RemotePath(os.PathLike):
     def __init__(self, path):
         scheme, _, rest = os.fspath(path).partition("://")
         self._scheme, self._rest = scheme, PurePosixPath(rest)
-        self._files = _file_system(scheme)
+        self._files = _file_system(scheme, os.fspath(path))
 
     def __fspath__(self):
         return f"{self._scheme}://{self._rest}"
@@ -186,12 +186,12 @@ class _TensorFlowFiles:
 
 
 class _FsspecFiles:
-    """A file system of fsspec."""
+    """A file system of fsspec, at the host that an address names."""
 
-    def __init__(self, scheme):
-        import fsspec
+    def __init__(self, path):
+        from fsspec.core import url_to_fs
 
-        self._system = fsspec.filesystem(scheme)
+        self._system, _ = url_to_fs(path)
 
     def exists(self, path):
         self._system.invalidate_cache()
@@ -220,13 +220,13 @@ class _FsspecFiles:
             shutil.copyfileobj(source, target, CHUNK)
 
 
-def _file_system(scheme):
+def _file_system(scheme, path):
     import tensorflow as tf
 
     if scheme in tf.io.gfile.get_registered_schemes():
         return _TensorFlowFiles()
     try:
-        return _FsspecFiles(scheme)
+        return _FsspecFiles(path)
     except (ImportError, ValueError) as error:
         raise ValueError(
             "Expected a path that TensorFlow or fsspec can open. "

@@ -1,16 +1,19 @@
 """Files and runs at addresses, in the file systems in memory of TensorFlow and of fsspec."""
 
 import errno
-import io
 import logging
 import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import fsspec
 import numpy as np
 import pytest
+import remote_run
 import tensorflow as tf
-from PIL import Image
+from remote_run import run, write_photos
 from resume_worker import Kill
 from training_runs import make_data, make_model
 
@@ -18,7 +21,6 @@ import vit_tf
 from vit_tf.files import write_whole
 from vit_tf.remote import RemotePath, as_path, local_copy
 from vit_tf.scripts import option_groups
-from vit_tf.scripts import train as train_script
 from vit_tf.training import callbacks
 from vit_tf.training.locks import only_process
 from vit_tf.training.recipes import Recipe
@@ -95,56 +97,83 @@ def test_a_run_that_was_taken_over_saves_no_more(place):
     assert as_path(taken).read_text() == "7 on another"
 
 
-TINY = "--image-size 8 --take 40 --epochs 3 --batch-size 12 --patch-size 8 --num-layers 1"
-TINY += " --num-heads 1 --hidden-dim 16 --mlp-dim 16 --dropout-rate 0.1 --ema 0.9 --mixup 0.2"
-TINY += " --strategy none --save-every 2"
-
-
 @pytest.fixture
 def photos(tmp_path, rng):
     """A folder of two classes with 30 images each, in memory."""
-    folder = f"ram://photos/{tmp_path.name}"
-    for number in range(60):
-        pixels, file = rng.integers(0, 256, (8, 8, 3)).astype("uint8"), io.BytesIO()
-        Image.fromarray(pixels).save(file, "PNG")
-        path = as_path(folder) / ("ape", "bee")[number % 2] / f"{number}.png"
-        path.write_from(io.BytesIO(file.getvalue()))
-    return folder
+    return write_photos(f"ram://photos/{tmp_path.name}", rng)
 
 
 @pytest.mark.slow
-def test_a_whole_training_at_an_address_is_stopped_and_resumed(
-    place, photos, tmp_path, monkeypatch, capsys
-):
-    def run(out, *kills):
-        real = vit_tf.train
-
-        def train(*args, callbacks=(), **kwargs):
-            return real(*args, callbacks=[*callbacks, *kills], **kwargs)
-
-        with monkeypatch.context() as context:
-            context.setattr(vit_tf, "train", train)
-            return train_script.main([*TINY.split(), "--data", photos, "--out", str(out)])
-
-    assert run(tmp_path / "whole") == 0
+def test_a_whole_training_at_an_address_is_stopped_and_resumed(place, photos, tmp_path, capsys):
+    assert run(photos, tmp_path / "whole") == 0
     capsys.readouterr()
-    assert run(place, Kill(5, signal.SIGTERM)) == 143  # of 4 steps in each epoch
+    assert run(photos, place, Kill(5, signal.SIGTERM)) == 143  # of 4 steps in each epoch
     kept = f"stopped: {place} holds the state after epoch 1 and 1 steps of the next"
     assert capsys.readouterr().err.splitlines()[-1].startswith(kept)
-    assert run(place) == 0
+    assert run(photos, place) == 0
     names = {path.name for path in as_path(place).iterdir()}
     expected = {path.name for path in (tmp_path / "whole").iterdir()}
     assert names == expected and "model.keras" in names
-    for name in ("model.keras", "best.keras"):
-        found = vit_tf.load_model(f"{place}/{name}").get_weights()
-        wanted = vit_tf.load_model(tmp_path / "whole" / name).get_weights()
-        for one, other in zip(found, wanted, strict=True):
-            np.testing.assert_array_equal(one, other)
+    assert_equal_models(place, tmp_path / "whole")
     log = (as_path(place) / "log.csv").read_text()
     assert log == (tmp_path / "whole" / "log.csv").read_bytes().decode()
     assert len(list((as_path(place) / "tensorboard" / "train").glob("*tfevents*"))) == 2
     with pytest.raises(ValueError, match=r"\.keras file. Received: .*/none.keras', no such file"):
         vit_tf.load_model(f"{place}/none.keras")
+
+
+def assert_equal_models(found, wanted):
+    for name in ("model.keras", "best.keras"):
+        weights = [vit_tf.load_model(f"{out}/{name}").get_weights() for out in (found, wanted)]
+        for one, other in zip(*weights, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A folder at a server of this process, which outlives those that write to it."""
+    servers = pytest.importorskip("pyftpdlib.servers")
+    from pyftpdlib.authorizers import DummyAuthorizer
+    from pyftpdlib.handlers import FTPHandler
+
+    class Handler(FTPHandler):
+        authorizer = DummyAuthorizer()
+
+    (tmp_path / "served").mkdir()
+    Handler.authorizer.add_user("user", "word", str(tmp_path / "served"), perm="elradfmwMT")
+    with servers.ThreadedFTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"ftp://user:word@127.0.0.1:{server.address[1]}/runs"
+        server.close_all()
+        thread.join()
+
+
+def test_addresses_name_the_host_of_their_files(server):
+    write_whole(f"{server}/a/one.npz", lambda local: local.write_bytes(b"old"))
+    write_whole(f"{server}/a/one.npz", lambda local: local.write_bytes(b"new"))
+    [one] = as_path(server).glob("a")[0].iterdir()
+    assert str(one) == f"{server}/a/one.npz" and one.read_bytes() == b"new"
+    one.unlink()
+    assert not one.exists() and not as_path(f"{server}/none").is_dir()
+
+
+@pytest.mark.slow
+def test_a_killed_training_at_a_server_is_resumed_by_another_process(server, tmp_path):
+    """SIGKILL in the second epoch, so that nothing but the server keeps what was done."""
+
+    def start(*arguments):
+        command = [sys.executable, remote_run.__file__, *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=600)
+
+    killed = start(server, 7)  # of 4 steps in each epoch
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    kept = [path.name for path in (as_path(server) / "state").iterdir()]
+    assert kept and not (as_path(server) / "model.keras").exists()
+    for out in (server, tmp_path / "whole"):
+        ended = start(out)
+        assert ended.returncode == 0, ended.stderr
+    assert_equal_models(server, tmp_path / "whole")
 
 
 def test_scripts_read_paths_and_addresses():
