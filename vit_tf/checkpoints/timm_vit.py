@@ -98,10 +98,12 @@ def _averaged_part(tensors, prefix, wishes):
     """The whole of an encoder whose head reads the mean of its patches, normalised after it."""
     width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
     num_positions = dims(tensors, "pos_embed", 3)[1]
-    grid = file_grid(num_positions, 1, patch, wishes.image_shape)
     others = ("norm.weight", "dist_token", "pre_logits.fc.weight", *REGISTERS)
     found = [name for name in others if name in tensors]
-    if found or "cls_token" not in tensors or not grid.prefix or wishes.pooling == "cls":
+    # Other tokens may have positions, which make no grid then.
+    grid = None if found else file_grid(num_positions, 1, patch, wishes.image_shape)
+    placed = grid is not None and grid.prefix and "cls_token" in tensors
+    if not placed or wishes.pooling == "cls":
         raise ValueError(
             "Expected an encoder with 'fc_norm.*' to have a class token with a position, no other "
             "token and no other normalisation, and to pool by the mean of its patches. Received: "

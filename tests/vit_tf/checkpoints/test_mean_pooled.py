@@ -78,6 +78,7 @@ def test_resampled_positions_and_a_new_head(written):
         ({}, {"pooling": "cls"}, "mean of its patches.*pooling='cls'"),
         ({"class_token": False}, {}, "class token.*25 positions"),
         ({"no_embed_class": True}, {}, "class token with a position.*25 positions"),
+        ({"reg_tokens": 2}, {}, "no other token.*reg_token"),
         ({"final_norm": True}, {}, "no other.*normalisation.*norm.weight"),
         ({"qk_norm": True}, {}, "unexpected tensors.*q_norm"),
     ],

@@ -13,6 +13,14 @@ FAMILIES = (vits, dinov3, clip, siglip, beit, bit)
 TYPES = {kind: family for family in FAMILIES for kind in family.TYPES}
 
 
+# Types of models that differ from those here in what no option expresses.
+DIFFERENT = {
+    "vit_hybrid": "its ResNet has group normalisations with an epsilon of 1e-5 and adds 1e-8 to "
+    "the variance of kernels, where Google's, of whose .npz a hybrid opens, has 1e-6 and adds 1e-5 "
+    "to their deviation",
+}
+
+
 def is_timms(folder):
     """Whether a folder is one of timm's, whose tensors tell the family."""
     return "model_type" not in folder.config and "pretrained_cfg" in folder.config
@@ -23,7 +31,13 @@ def plan(folder, wishes):
     wishes.refuse("a folder with its configuration", "activation")
     if folder.file == OPEN_CLIP:
         return open_clip.plan(folder, wishes)
-    family = choose("model_type of config.json", str(folder.config.get("model_type")), TYPES)
+    kind = str(folder.config.get("model_type"))
+    if kind in DIFFERENT:
+        raise ValueError(
+            f"Expected a model_type that a model here computes. Received: {kind!r}: "
+            f"{DIFFERENT[kind]}"
+        )
+    family = choose("model_type of config.json", kind, TYPES)
     plan = family.plan(folder, wishes)
     if "head/kernel" not in plan.whole.sources:
         return plan

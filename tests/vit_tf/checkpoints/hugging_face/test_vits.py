@@ -228,6 +228,14 @@ def test_a_damaged_config_is_one_error(text, written):
         vit_tf.load_pretrained(folder)
 
 
+def test_what_sets_hybrids_of_transformers_apart_is_named(written):
+    _, folder = written("vit")
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": "vit_hybrid"}
+    (folder / "config.json").write_text(json.dumps(config))
+    with refuses("'vit_hybrid'.*epsilon of 1e-5.*1e-8.*1e-6"):
+        vit_tf.load_pretrained(folder)
+
+
 def test_a_name_on_the_hub_is_a_folder(written, monkeypatch):
     hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
     _, folder = written("vit")
