@@ -95,7 +95,8 @@ def taps(model, images):
     options = {}
     if isinstance(model, transformers.ViTMAEForPreTraining):
         # In their own order, of which none is left out.
-        patches = (images.shape[1] // 4) * (images.shape[2] // 4)
+        patch = model.config.patch_size
+        patches = (images.shape[1] // patch) * (images.shape[2] // patch)
         options["noise"] = torch.arange(patches).repeat(len(images), 1) / patches
     if isinstance(model, transformers.CLIPModel):
         with torch.no_grad():
