@@ -1,4 +1,4 @@
-"""Vision Transformers of transformers in the shapes of a release, of random weights, at its own size."""
+"""Vision Transformers of transformers, of random weights in the shapes of a release."""
 
 import gc
 
