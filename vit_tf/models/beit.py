@@ -209,7 +209,7 @@ class BEiT(VisionModel):
 
     @property
     def position_embedding(self):
-        if self._config["position_type"] == "relative":
+        if self.biases:
             return None
         return ops.convert_to_numpy(self.embedding.positions)[0]
 
