@@ -202,3 +202,12 @@ def test_without_the_hub_it_is_named(monkeypatch):
 def test_unknown_names():
     with pytest.raises(ValueError, match=f"near matches: {VIT}, .*Received"):
         vit_tf.load_pretrained("imagenet21k/ViT-B_16")
+
+
+def test_the_guide_counts_every_name():
+    guide = Path(__file__).parents[3] / "docs/guides/public-weights.md"
+    _, _, after = guide.read_text().partition("| family | names | resized |")
+    rows = [line.split(" | ") for line in after.partition("\n\n")[0].splitlines()[2:]]
+    counts = [int(row[1]) for row in rows if row[1].strip()]
+    assert len(counts) == 11 and sum(counts) == len(vit_tf.list_pretrained())
+    assert f"`list_pretrained`, {sum(counts)}," in after
