@@ -227,6 +227,7 @@ from .plots.similarity import (
 from .plots.similarity import plot_measures as plot_measures
 from .plots.training import plot_compute as plot_compute
 from .plots.training import plot_formation as plot_formation
+from .plots.training import plot_trainings as plot_trainings
 from .probes.clustering import (
     cluster_scores as cluster_scores,
 )
@@ -326,3 +327,5 @@ from .study.figure import Figure as Figure
 from .study.judge import Claim as Claim
 from .study.judge import Finding as Finding
 from .study.judge import scorecard as scorecard
+from .study.trainings.scorecard import report_trainings as report_trainings
+from .study.trainings.scorecard import scorecard_of_trainings as scorecard_of_trainings

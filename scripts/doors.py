@@ -11,6 +11,7 @@ from vit_tf.names import unknown_name
 DOORS = (
     "study",
     "analyze",
+    "scorecard",
     "explore",
     "train",
     "finetune",

@@ -70,10 +70,59 @@ def student(values, over):
     return Estimate(value, float(value - reach), float(value + reach), f"Student's t over {over}")
 
 
+def over_trainings(estimates):
+    """Mean of what several trainings give, with an interval that speaks of another training too.
+
+        reach^2 = (t s / sqrt(k))^2 + (mean of the trainings' own reaches)^2
+
+    with `s` the standard deviation of the `k` values and `t` Student's quantile of k - 1 degrees of
+    freedom, on either side. The first term is the spread between trainings, and what differs
+    between them of the errors within (Bouthillier et al. 2021, https://arxiv.org/abs/2103.03098,
+    of why one training is not enough); the second is for what they share, such as the test images:
+    the mean of errors has at most the mean of their standard errors, however they are correlated.
+    Where they are independent the interval is wider than it has to be.
+
+    Args:
+        estimates: list of `Estimate`, one for each training.
+
+    Returns:
+        `Estimate`; without an interval for fewer than two trainings.
+    """
+    values = np.array([one.value for one in estimates], np.float64)
+    between = student(values, over="trainings")
+    if len(values) < 2:
+        return between
+    ends = np.array([[one.value - one.low, one.high - one.value] for one in estimates])
+    known = np.isfinite(ends).all()
+    within = ends.mean(axis=0) if known else np.zeros(2)
+    low, high = np.hypot(between.high - between.value, within)
+    spread = np.std(values, ddof=1)
+    how = f"Student's t over {len(values)} trainings (standard deviation {spread:.2g}), and "
+    how += "the mean of their own intervals" if known else "no interval within one is known"
+    if not low + high:
+        how += "; all give the same, so that it has no width, which tells nothing of another one"
+    return Estimate(between.value, between.value - low, between.value + high, how)
+
+
+def verdict(low, high, threshold, direction):
+    """Whether an interval lies on the reported side of a line, on the other, or across it.
+
+    Args:
+        low, high: its ends; NaN for an interval that is not known.
+        threshold: the line.
+        direction: "above" or "below", the side that is reported.
+    """
+    above, below = low > threshold, high < threshold
+    if not (above or below):
+        return "cannot tell"
+    return "holds" if above == (direction == "above") else "does not hold"
+
+
 def bootstrap(statistic, *samples, over, seed=0):
     """Percentile bootstrap: the middle 95 % of a statistic over resampled samples.
 
-    An interval without width means that all units agree.
+    An interval without width means that all units agree; it is told in words, as it says nothing of
+    other units.
 
     Args:
         statistic: function of arrays to a number.
@@ -95,7 +144,10 @@ def bootstrap(statistic, *samples, over, seed=0):
     ]
     draws = np.array(draws)[np.isfinite(draws)]
     low, high = np.percentile(draws, [2.5, 97.5]) if draws.size else (np.nan, np.nan)
-    return Estimate(value, float(low), float(high), f"bootstrap over {over}")
+    how = f"bootstrap over {over}"
+    if low == high:
+        how += ", of which all samples agree: without width, it tells nothing of others"
+    return Estimate(value, float(low), float(high), how)
 
 
 def difference(one, other, over):

@@ -52,3 +52,4 @@ from .similarity import plot_matches as plot_matches
 from .similarity import plot_measures as plot_measures
 from .training import plot_compute as plot_compute
 from .training import plot_formation as plot_formation
+from .training import plot_trainings as plot_trainings

@@ -1,4 +1,4 @@
-"""How representations form, and accuracy against training compute."""
+"""How representations form, accuracy against training compute, and findings over trainings."""
 
 import numpy as np
 
@@ -13,6 +13,7 @@ PANELS = {
     "accuracy": ("ridge classifier", "viridis", "test accuracy (%)"),
 }
 WIDTH = 3.4  # inches of a panel
+VERDICTS = {"holds": "tab:blue", "does not hold": "tab:orange", "cannot tell": "0.45"}
 
 
 def plot_formation(result, axes=None):
@@ -152,3 +153,45 @@ def _name_points(ax, x, y, names):
             if not any(box.overlaps(other) for other in taken):
                 break
         taken.append(text.get_window_extent())
+
+
+def plot_trainings(result, ax=None):
+    """Findings in each of several trainings, beside the line that each is held against.
+
+    Args:
+        result: Dataset of `scorecard_of_trainings`.
+        ax: Matplotlib axes; new ones if None.
+
+    Returns:
+        The axes: a row for each finding that was measured, on a scale of its own that ends at the
+        largest distance from the line, the side that the paper reports on the right. Small points
+        are trainings, large ones their mean, coloured by the verdict, with the interval.
+    """
+    values = expect_variable(result, "values", ("claim", "training"))
+    rows = [row for row in result["claim"].values if np.isfinite(result["value"].sel(claim=row))]
+    if not rows:
+        raise ValueError("Expected a finding that was measured. Received: none")
+    ax = style.new_axes(8.5, 0.34 * len(rows) + 1.4) if ax is None else ax
+    for place, name in enumerate(rows):
+        row = result.sel(claim=name)
+        side = 1 if row["direction"].item() == "above" else -1
+        every = values.sel(claim=name).values
+        numbers = [row[end].item() for end in ("value", "low", "high")]
+        away = side * (np.concatenate([numbers, every]) - row["threshold"].item())
+        away = away / (np.nanmax(np.abs(away)) or 1.0)
+        colour = VERDICTS[row["verdict"].item()]
+        ax.plot(away[3:], [place] * len(every), "o", color=colour, markersize=3.5, alpha=0.7)
+        ax.plot(sorted(away[1:3]), [place] * 2, color=colour, linewidth=1.6)
+        ax.plot(away[:1], [place], "D", color=colour, markersize=6.5, markeredgecolor="white")
+    ax.axvline(0, color="grey", linewidth=0.8, linestyle="--")
+    statements = [result["statement"].sel(claim=row).item() for row in rows]
+    ax.set_yticks(range(len(rows)), statements, fontsize=FONT_SIZE)
+    ax.set_xticks([-1, 0, 1], ["the other side", "the line", "as reported"])
+    ax.set(xlim=(-1.08, 1.08), ylim=(len(rows) - 0.5, -0.5))
+    ax.set_title(f"Findings over {values.sizes['training']} trainings")
+    shown = list(dict.fromkeys(result["verdict"].sel(claim=row).item() for row in rows))
+    for one in shown:
+        ax.plot([], [], "D", color=VERDICTS[one], label=one)
+    style.tidy(ax)
+    style.legend(ax, "verdict")
+    return ax

@@ -56,6 +56,7 @@ def write_report(
     introduction,
     differences=(),
     scorecard=(),
+    trainings=1,
     models=(),
     sections=(),
     not_shown=(),
@@ -74,6 +75,7 @@ def write_report(
         differences: list of `differences.Comparison`, shown first.
         scorecard: list of `Claim`, a table for each paper; each links to
             `results/NAME.nc` for the results that it names.
+        trainings: number of trainings that the scorecard is over.
         models: list of dicts, the rows of a table, from column name to text or number.
         sections: list of (heading, text, list of `ReportFigure`).
         not_shown: list of (what a figure shows, list of sentences on why it is not there).
@@ -111,6 +113,7 @@ def write_report(
         compared=sum(bool(one.sentences) for one in differences),
         differing=sum(one.differs > 0 for one in differences),
         papers=_by_paper(scorecard),
+        trainings=trainings,
         models=_table(models),
         sections=sections,
         not_shown=list(not_shown),

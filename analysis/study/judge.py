@@ -10,6 +10,7 @@ from itertools import product
 import numpy as np
 import xarray as xr
 
+from ..engine.estimates import verdict
 from .models import ROLES
 from .plan import all_figures
 
@@ -119,14 +120,6 @@ class Claim:
     results: tuple[str, ...]
     source: tuple[str, str]
     models: tuple[str, ...] = ()
-
-
-def verdict(low, high, threshold, direction):
-    """Whether an interval lies on the reported side of a line, on the other, or across it."""
-    above, below = low > threshold, high < threshold
-    if not (above or below):
-        return "cannot tell"
-    return "holds" if above == (direction == "above") else "does not hold"
 
 
 def scorecard(

@@ -6,10 +6,11 @@ import xarray as xr
 from scipy import stats
 
 from vit_tf.analysis.engine import estimates
+from vit_tf.analysis.engine.estimates import verdict
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.raghu.section5_receptive_fields import extent
 from vit_tf.analysis.papers.raghu.section6_skips import skips_partition as without_skips
-from vit_tf.analysis.study.judge import VERDICTS, as_dataset, scorecard, verdict
+from vit_tf.analysis.study.judge import VERDICTS, as_dataset, scorecard
 from vit_tf.analysis.study.models import representations
 from vit_tf.analysis.study.plan import all_figures
 

@@ -1,0 +1,1 @@
+"""Several trainings of the same models: what holds of each of them?"""

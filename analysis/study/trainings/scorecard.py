@@ -1,0 +1,178 @@
+"""The scorecard over several trainings: would a finding survive the luck of another one?"""
+
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+from vit_tf.files import write_whole
+from vit_tf.names import joined, listed
+
+from ...engine.estimates import Estimate, over_trainings, verdict
+from ...plots.training import plot_trainings
+from ...report.page import ReportFigure, write_report
+from ..assemble import Report
+from ..judge import Claim
+from ..plan import all_figures
+
+FIXED = ("statement", "section", "figure", "quantity", "threshold", "direction", "source")
+NUMBERS = ("value", "low", "high")
+PLACE = Path("results", "scorecard.nc")
+
+
+def scorecard_of_trainings(scorecards):
+    """Every finding over several trainings of the same models, from the scorecard of each.
+
+    The value is the mean over the trainings in which the finding was measured; the interval is that
+    of `engine.estimates.over_trainings`, which covers the spread between trainings and, within
+    each, the uncertainty that all share.
+
+    Args:
+        scorecards: dict from the name of a training to the Dataset of its scorecard, which reports
+            keep as `results/scorecard.nc`; at least two.
+
+    Returns:
+        Dataset along `claim` with what a scorecard has, and with `values`, `lows`, `highs` and
+        `verdicts` of shape (claim, training), NaN and `"not measured"` where a training has none.
+
+    Raises:
+        ValueError: for fewer scorecards, what is none, or lines that differ between them.
+    """
+    if len(scorecards) < 2:
+        raise ValueError(f"Expected at least two scorecards. Received: {len(scorecards)}")
+    for name, card in scorecards.items():
+        if "claim" not in card.dims or not {*FIXED, *NUMBERS, "verdict"} <= set(card):
+            raise ValueError(f"Expected {name} to be a scorecard. Received: {list(card)}")
+    claims = list(
+        dict.fromkeys(str(c) for card in scorecards.values() for c in card["claim"].values)
+    )
+    rows = [_over(claim, scorecards) for claim in claims]
+    data = {
+        name: (
+            ("claim", "training") if np.ndim(rows[0][name]) else "claim",
+            [r[name] for r in rows],
+        )
+        for name in rows[0]
+    }
+    coords = {"claim": claims, "training": list(scorecards)}
+    return xr.Dataset(data, coords, {"interval": "95 %, over trainings"})
+
+
+def _over(claim, scorecards):
+    """A row of `scorecard_of_trainings`: dict from name to value, or to one for each training."""
+    cards = {n: card.sel(claim=claim) for n, card in scorecards.items() if claim in card["claim"]}
+    first = {name: [card[name].item() for card in cards.values()] for name in FIXED}
+    for name in ("threshold", "direction"):
+        if len(set(first[name])) > 1:
+            raise ValueError(
+                f"Expected one {name} of {claim!r} in all scorecards. Received: {first[name]}"
+            )
+    of = {
+        name: [cards[n][name].item() if n in cards else np.nan for n in scorecards]
+        for name in NUMBERS
+    }
+    measured = [
+        Estimate(*numbers, "")
+        for numbers in zip(*of.values(), strict=True)
+        if numbers[0] == numbers[0]
+    ]
+    row = {name: values[0] for name, values in first.items()}
+    words = next(iter(cards.values()))["explanation"].item().partition(" Interval: ")[0]
+    if measured:
+        whole = over_trainings(measured)
+        row |= {name: getattr(whole, name) for name in NUMBERS}
+        row["verdict"] = verdict(whole.low, whole.high, row["threshold"], row["direction"])
+        row["explanation"] = f"{words} Interval: {whole.how}."
+    else:
+        row |= dict.fromkeys(NUMBERS, np.nan) | {"verdict": "not measured", "explanation": words}
+    verdicts = [cards[n]["verdict"].item() if n in cards else "not measured" for n in scorecards]
+    return row | {f"{name}s": values for name, values in of.items()} | {"verdicts": verdicts}
+
+
+def report_trainings(reports, folder):
+    """The report of several trainings, from the reports of each: the scorecard over all of them.
+
+    Example:
+        report_trainings({"seed 0": "report-0", "seed 1": "report-1"}, "report-over-seeds")
+
+    Args:
+        reports: dict from the name of a training to the folder of its report, as `make_report`,
+            `vit-tf analyze` and `vit-tf study` write it, of models that differ in their seed alone;
+            each has one model for each part of the scorecard.
+        folder: where the report, its figure and `results/scorecard.nc` are written.
+
+    Returns:
+        The `Report`.
+
+    Raises:
+        ValueError: for a folder without a scorecard, or as `scorecard_of_trainings`.
+    """
+    folder = Path(folder)
+    missing = [str(path) for path in reports.values() if not Path(path, PLACE).is_file()]
+    if missing:
+        raise ValueError(
+            f"Expected the folders of reports with a scorecard, {PLACE}. "
+            f"Received: {listed(missing)} without"
+        )
+    cards = {name: xr.load_dataset(Path(path, PLACE)) for name, path in reports.items()}
+    result = scorecard_of_trainings(cards)
+    for path in (folder / PLACE.parent, folder / "figures"):
+        path.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / PLACE, result.to_netcdf)
+    figure = ReportFigure(
+        name="trainings",
+        title="Findings in each training",
+        caption="Each row is a finding on a scale of its own, the line that it is held against in "
+        "the middle and the side that its paper reports on the right. Small points are trainings, "
+        "the large one is their mean, with its 95 % interval.",
+        paper="",
+        alt=_told(result),
+        png=folder / "figures" / "trainings.png",
+        results=(str(PLACE),),
+    )
+    write_whole(figure.png, lambda part: plot_trainings(result).figure.savefig(part, format="png"))
+    claims = _claims(result)
+    path = write_report(
+        folder / "report.html",
+        title=f"What holds of {len(cards)} trainings",
+        introduction=f"The same models were trained {len(cards)} times, and what was measured of "
+        f"each training is in the reports {joined(cards)}.",
+        scorecard=claims,
+        trainings=len(cards),
+        models=[
+            {"training": name} | _counts(result["verdicts"].sel(training=name).values)
+            for name in cards
+        ],
+        sections=[("Each training", "How far do the trainings agree?", [figure])],
+    )
+    return Report(path, {"scorecard": result}, claims, [])
+
+
+def _counts(verdicts):
+    known = ("holds", "does not hold", "cannot tell", "not measured")
+    return {one: int(np.sum(np.asarray(verdicts) == one)) for one in known}
+
+
+def _told(result):
+    """What the figure shows, in words."""
+    rows = zip(result["statement"].values, result["verdict"].values, strict=True)
+    return " ".join(f"{statement} {verdict}." for statement, verdict in rows)
+
+
+def _claims(result):
+    """The rows of a scorecard as `Claim`s, whose explanations tell the values of all trainings."""
+    sources = dict(figure.paper.source for figure in all_figures())
+    plain = {field.name for field in fields(Claim)} & set(result)
+    claims = []
+    for name in result["claim"].values:
+        row = result.sel(claim=name)
+        values = {field: row[field].item() for field in plain}
+        each = [
+            f"{training}: {value:.3g}" if value == value else f"{training}: not measured"
+            for training, value in zip(result["training"].values, row["values"].values, strict=True)
+        ]
+        values["explanation"] += f" Values: {'; '.join(each)}."
+        values["source"] = (values["source"], sources.get(values["source"], ""))
+        claims.append(Claim(name=str(name), results=("scorecard",), **values))
+    return claims

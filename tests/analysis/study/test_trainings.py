@@ -1,0 +1,160 @@
+"""The scorecard over several trainings, beside NumPy and SciPy and simulated trainings."""
+
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import xarray as xr
+from scipy import stats
+
+from vit_tf import analysis
+from vit_tf.analysis.engine.estimates import Estimate, bootstrap, over_trainings
+from vit_tf.analysis.study.judge import Claim, as_dataset
+from vit_tf.scripts import scorecard as script
+
+CLAIM = Claim(
+    name="skips",
+    statement="Skips matter.",
+    section="6",
+    figure="7",
+    quantity="ratio",
+    value=1.0,
+    low=0.5,
+    high=2.0,
+    threshold=0.0,
+    direction="above",
+    verdict="holds",
+    explanation="The ratio of norms. Interval: bootstrap over layers.",
+    results=("skips.vit",),
+    source=("Raghu et al. (2021)", "https://arxiv.org/abs/2108.08810"),
+)
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def card(**claims):
+    """A scorecard of claims that differ from `CLAIM` in some fields."""
+    return as_dataset([replace(CLAIM, name=name, **of) for name, of in claims.items()])
+
+
+def test_the_interval_is_the_spread_between_trainings_and_within():
+    values, below, above = [1.0, 1.4, 0.9], [0.1, 0.3, 0.2], [0.2, 0.2, 0.5]
+    told = zip(values, below, above, strict=True)
+    found = over_trainings([Estimate(v, v - b, v + a, "") for v, b, a in told])
+    ends = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
+    assert found.value == pytest.approx(1.1)
+    assert found.low == pytest.approx(1.1 - np.hypot(1.1 - ends[0], 0.2))
+    assert found.high == pytest.approx(1.1 + np.hypot(ends[1] - 1.1, 0.3))
+    unknown = over_trainings([Estimate(v, np.nan, np.nan, "") for v in values])
+    np.testing.assert_allclose((unknown.low, unknown.high), ends)
+    assert "no interval within" in unknown.how
+    assert np.isnan(over_trainings([Estimate(1.0, 0.0, 2.0, "")]).low)
+
+
+@pytest.mark.parametrize("shared", [0.0, 1.0])
+def test_it_covers_the_truth_also_of_trainings_that_share_their_images(rng, shared):
+    """`shared` of the variance within is of the images, which all trainings are measured on."""
+    trials, count, within, hits = 2000, 4, 1.0, 0
+    for _ in range(trials):
+        of_images = rng.normal() * np.sqrt(shared)
+        own = rng.normal(size=count) * np.sqrt(1 - shared)
+        values = rng.normal(scale=0.5, size=count) + within * (of_images + own)
+        found = over_trainings([Estimate(v, v - 1.96, v + 1.96, "") for v in values])
+        hits += found.low <= 0 <= found.high
+    error = np.sqrt(0.95 * 0.05 / trials)
+    assert hits / trials > 0.95 - 3 * error
+
+
+def test_an_interval_without_width_is_told():
+    found = bootstrap(np.mean, np.ones(5), over="heads")
+    assert (found.low, found.high) == (1, 1)
+    assert "without width, it tells nothing of others" in found.how
+    assert "without width" not in bootstrap(np.mean, np.arange(5.0), over="heads").how
+    same = over_trainings([Estimate(1.0, 1.0, 1.0, "")] * 3)
+    assert same.low == same.high and "no width, which tells nothing of another" in same.how
+
+
+def test_findings_are_matched_by_name_and_judged_anew():
+    cards = {
+        "seed 0": card(skips={}, heads={"value": 2.0, "verdict": "cannot tell"}),
+        "seed 1": card(skips={"value": 1.1, "low": 0.9, "high": 1.3}),
+        "seed 2": card(
+            heads={"value": np.nan, "low": np.nan, "high": np.nan, "verdict": "not measured"},
+            skips={"value": 0.9, "low": 0.8, "high": 1.2},
+        ),
+    }
+    found = analysis.scorecard_of_trainings(cards)
+    assert found["claim"].values.tolist() == ["skips", "heads"]
+    np.testing.assert_array_equal(found["values"].sel(claim="skips"), [1.0, 1.1, 0.9])
+    np.testing.assert_array_equal(found["values"].sel(claim="heads"), [2.0, np.nan, np.nan])
+    skips, heads = found.sel(claim="skips"), found.sel(claim="heads")
+    below = np.mean([0.5, 0.2, 0.1])
+    reach = stats.t.ppf(0.975, 2) * stats.sem([1.0, 1.1, 0.9])
+    assert skips["low"].item() == pytest.approx(1.0 - np.hypot(reach, below))
+    assert skips["verdict"].item() == "holds"
+    # One training tells nothing of another.
+    assert heads["value"].item() == 2 and np.isnan(heads["low"].item())
+    assert heads["verdict"].item() == "cannot tell"
+    assert found["verdicts"].sel(claim="heads").values.tolist() == [
+        *("cannot tell", "not measured", "not measured")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cards", "message"),
+    [
+        ({"one": card(skips={})}, "at least two scorecards. Received: 1"),
+        ({"one": card(skips={}), "two": xr.Dataset({"cka": 1.0})}, "two to be a scorecard"),
+        (
+            {"one": card(skips={}), "two": card(skips={"threshold": 1.0})},
+            r"one threshold of 'skips' in all scorecards. Received: \[0.0, 1.0\]",
+        ),
+    ],
+)
+def test_what_is_no_scorecard(cards, message):
+    with pytest.raises(ValueError, match=message):
+        analysis.scorecard_of_trainings(cards)
+
+
+def test_points_are_trainings_on_the_side_that_the_paper_reports():
+    below = {"direction": "below", "threshold": 1.0, "verdict": "holds"}
+    cards = {
+        "a": card(skips={}, heads=below | {"value": 0.5, "low": 0.4, "high": 0.6}),
+        "b": card(skips={"value": 2.0, "low": 1.9}, heads=below | {"value": 0.6, "low": 0.5}),
+    }
+    found = analysis.scorecard_of_trainings(cards)
+    ax = analysis.plot_trainings(found)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["Skips matter."] * 2
+    points = [line.get_xydata() for line in ax.lines if line.get_marker() == "o"]
+    for place, (name, sign) in enumerate((("skips", 1), ("heads", -1))):
+        row = found.sel(claim=name)
+        away = sign * (row["values"].values - row["threshold"].item())
+        scale = np.abs([row[end].item() - row["threshold"].item() for end in ("low", "high")]).max()
+        np.testing.assert_allclose(points[place][:, 0], away / scale)
+        assert (points[place][:, 1] == place).all()
+    with pytest.raises(ValueError, match="Expected a finding that was measured"):
+        analysis.plot_trainings(found.assign(value=found["value"] * np.nan))
+
+
+def test_a_report_of_two_reports(tmp_path, capsys):
+    for name, value in (("first", 1.0), ("second", 1.1)):
+        (tmp_path / name / "results").mkdir(parents=True)
+        one = card(skips={"value": value, "low": value - 0.1, "high": value + 0.1})
+        one.to_netcdf(tmp_path / name / "results" / "scorecard.nc")
+    folders = [str(tmp_path / name) for name in ("first", "second")]
+    assert script.main([*folders, "--out", str(tmp_path / "both")]) == 0
+    assert "cannot tell   Skips matter." not in (told := capsys.readouterr().out)
+    assert "holds         Skips matter." in told
+    page = (tmp_path / "both" / "report.html").read_text("utf-8")
+    assert "spread between 2 trainings" in page and "not the luck" not in page
+    assert "Values: first: 1; second: 1.1." in page and "2108.08810" in page
+    kept = xr.load_dataset(tmp_path / "both" / "results" / "scorecard.nc")
+    np.testing.assert_allclose(kept["value"].values, 1.05)
+    assert script.main([folders[0], str(tmp_path), "--out", str(tmp_path / "none")]) == 2
+    assert "Expected the folders of reports with a scorecard" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
