@@ -186,7 +186,7 @@ def plot_trainings(result, ax=None):
     ax.axvline(0, color="grey", linewidth=0.8, linestyle="--")
     statements = [result["statement"].sel(claim=row).item() for row in rows]
     ax.set_yticks(range(len(rows)), statements, fontsize=FONT_SIZE)
-    ax.set_xticks([-1, 0, 1], ["the other side", "the line", "as reported"])
+    ax.set_xticks([-1, 0, 1], ["the other side", "the line", "as reported"], fontsize=FONT_SIZE)
     ax.set(xlim=(-1.08, 1.08), ylim=(len(rows) - 0.5, -0.5))
     ax.set_title(f"Findings over {values.sizes['training']} trainings")
     shown = list(dict.fromkeys(result["verdict"].sel(claim=row).item() for row in rows))

@@ -1,6 +1,7 @@
 """The scorecard over several trainings: would a finding survive the luck of another one?"""
 
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -131,7 +132,8 @@ def report_trainings(reports, folder):
         png=folder / "figures" / "trainings.png",
         results=(str(PLACE),),
     )
-    write_whole(figure.png, lambda part: plot_trainings(result).figure.savefig(part, format="png"))
+    drawn = plot_trainings(result).figure
+    write_whole(figure.png, partial(drawn.savefig, dpi=150))
     claims = _claims(result)
     path = write_report(
         folder / "report.html",
@@ -172,7 +174,8 @@ def _claims(result):
             f"{training}: {value:.3g}" if value == value else f"{training}: not measured"
             for training, value in zip(result["training"].values, row["values"].values, strict=True)
         ]
-        values["explanation"] += f" Values: {'; '.join(each)}."
+        if values["verdict"] != "not measured":
+            values["explanation"] += f" Values: {'; '.join(each)}."
         values["source"] = (values["source"], sources.get(values["source"], ""))
         claims.append(Claim(name=str(name), results=("scorecard",), **values))
     return claims
