@@ -47,7 +47,7 @@ def draw(pictures, results, folder, progress=None):
         key = fingerprint(made_of, picture.title, caption, drawing_code())
         if keys.get(picture.name) != key or not path.exists():
             log.info("drawing %s", picture.name)
-            _save(picture.draw(chosen), path)
+            save_figure(picture.draw(chosen), path)
             keys[picture.name] = key
             write_whole(manifest, lambda partial: partial.write_text(json.dumps(keys, indent=1)))
         drawn.append((picture.figure.chapter, _report_figure(picture, caption, chosen, path)))
@@ -62,7 +62,8 @@ def drawing_code():
     return [vit_tf.__version__, fingerprint(texts)]
 
 
-def _save(figure, path):
+def save_figure(figure, path):
+    """Writes a Matplotlib figure as a PNG, whole or not at all, and closes it."""
     import matplotlib.pyplot as plt
 
     write_whole(path, partial(figure.savefig, dpi=150))

@@ -1,7 +1,6 @@
 """The scorecard over several trainings: would a finding survive the luck of another one?"""
 
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from vit_tf.names import joined, listed
 
 from ...engine.estimates import Estimate, over_trainings, verdict
 from ...plots.training import plot_trainings
+from ...report.drawing import save_figure
 from ...report.page import ReportFigure, write_report
 from ..assemble import Report
 from ..judge import Claim
@@ -132,8 +132,7 @@ def report_trainings(reports, folder):
         png=folder / "figures" / "trainings.png",
         results=(str(PLACE),),
     )
-    drawn = plot_trainings(result).figure
-    write_whole(figure.png, partial(drawn.savefig, dpi=150))
+    save_figure(plot_trainings(result).figure, figure.png)
     claims = _claims(result)
     path = write_report(
         folder / "report.html",
