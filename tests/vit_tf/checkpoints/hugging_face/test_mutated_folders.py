@@ -87,7 +87,8 @@ def check_like_transformers(model, folder, reference, taps, tally):
 
 def check(name, count, tmp_path, parts=False, compared=True):
     """Mutates a sound folder so many times."""
-    from safetensors.numpy import load_file, save_file
+    numpy_files = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+    load_file, save_file = numpy_files.load_file, numpy_files.save_file
 
     options = {"max_shard_size": "30KB"} if parts else {}
     whole, reference, taps = written(name, tmp_path / "whole", **options)
