@@ -19,6 +19,7 @@ DOORS = (
     "evaluate",
     "compute",
     "export",
+    "release",
     "benchmark",
     "endurance",
 )

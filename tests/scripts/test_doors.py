@@ -17,6 +17,7 @@ from vit_tf.scripts import doors, evaluate, explore, option_groups
 # Options that mean another thing in one script than in another, or come in other numbers.
 DIFFERENT = {
     "MODEL": "analyze takes several",
+    "RUN": "compute takes several",
     "--names": "one name for the one model of explore",
     "--shots": "evaluate fits to several numbers of images",
     "--out": "a file where one file is written",

@@ -25,6 +25,7 @@ NAMES = {
     "export": "model.keras --list",
     "finetune": "model.keras --out {out}",
     "pretrain": "--out {out}",
+    "release": "{out} --name a --out {out}",
     "scorecard": "report --out {out}",
     "study": "--out {out}",
     "train": "--out {out}",

@@ -22,6 +22,8 @@ from vit_tf.checkpoints.hugging_face.folder import Folder, open_folder
 from vit_tf.checkpoints.names import fetch
 from vit_tf.checkpoints.plans import Wishes, first_names
 from vit_tf.checkpoints.towers import clip, siglip, timm_clip
+from vit_tf.checkpoints.zoo.files import zoo
+from vit_tf.checkpoints.zoo.opening import open_zoo
 from vit_tf.models.activations import ACTIVATIONS
 from vit_tf.models.resolution import METHODS, at_resolution
 from vit_tf.models.transformer import check_pooling
@@ -46,8 +48,9 @@ def load_pretrained(
 ):
     """A model with the weights of a checkpoint, as its authors released it.
 
-    Known are Google's `.npz` of ViT (vision_transformer and big_vision), its hybrids, BiT and
-    Mixer, and `.safetensors` or PyTorch files of ViT in timm's names (supervised, DeiT, DeiT-3,
+    Small models that come with the package open by their names: `list_pretrained("*cifar10")`.
+    Known are also Google's `.npz` of ViT (vision_transformer and big_vision), its hybrids, BiT
+    and Mixer, and `.safetensors` or PyTorch files of ViT in timm's names (supervised, DeiT, DeiT-3,
     DINO, DINOv2, MAE, MoCo-v3), of CLIP in OpenAI's names and timm's, of SigLIP and of BEiT,
     big_vision's `.npz` of SigLIP, folders of open_clip with `open_clip_config.json`, and folders
     of Hugging Face's ViT, DeiT, DINOv2 and SigLIP: `model.safetensors`, whole or in parts, beside
@@ -96,6 +99,8 @@ def load_pretrained(
         choose("positions", positions, METHODS)
     if activation is not None:
         choose("activation", activation, ACTIVATIONS)
+    if path_or_name in zoo():
+        return open_zoo(path_or_name, wishes, positions)
     path, public = fetch(os.fspath(path_or_name))
     told = {"known_name": public is not None, "resolution": public and public.resolution}
     if activation is None and public is not None:

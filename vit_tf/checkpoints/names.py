@@ -5,18 +5,13 @@ import os
 import re
 from dataclasses import dataclass, field
 
-from vit_tf.checkpoints.hugging_face.folder import (
-    FILES,
-    OPEN_CLIP,
-    OPEN_CLIP_WEIGHTS,
-    has_weights,
-)
+from vit_tf.checkpoints.hugging_face.hub import HUB, not_fetched, snapshot
 from vit_tf.checkpoints.hugging_face.released import SIZES, rows
 from vit_tf.checkpoints.plans import HALF, IMAGENET
 from vit_tf.checkpoints.towers import released
+from vit_tf.checkpoints.zoo.files import zoo
 from vit_tf.names import unknown_name
 
-HUB = "hf://"
 EXTENSIONS = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".tar")
 
 
@@ -57,29 +52,36 @@ class Checkpoint:
 
 
 def list_pretrained(pattern="*"):
-    """Names of the public checkpoints that fit a shell pattern, such as `"*augreg*"`.
+    """Names of the known checkpoints that fit a shell pattern, such as `"*augreg*"`.
+
+    Those of models that come with the package are first, without a `/`; others are downloaded.
 
     Raises:
         ValueError: for a pattern that fits none; near matches are listed.
     """
-    names = fnmatch.filter(CHECKPOINTS, pattern)
+    known = [*zoo(), *CHECKPOINTS]
+    names = fnmatch.filter(known, pattern)
     if not names:
-        raise unknown_name("pattern", pattern, CHECKPOINTS)
+        raise unknown_name("pattern", pattern, known)
     return names
 
 
 def fetch(path_or_name):
     """(path, `Checkpoint` or None) of a file, a folder or a known name, downloaded once.
 
+    A model that comes with the package has none.
+
     Raises:
         ValueError: for neither; or if the file cannot be fetched, which is then named with the
             place to put it.
     """
     if path_or_name.startswith(HUB):
-        return _snapshot(path_or_name), None
+        return snapshot(path_or_name), None
+    if path_or_name in zoo():
+        return str(zoo()[path_or_name]), None
     if path_or_name not in CHECKPOINTS:
         if not os.path.exists(path_or_name) and not path_or_name.endswith(EXTENSIONS):
-            raise unknown_name("path_or_name", path_or_name, CHECKPOINTS)
+            raise unknown_name("path_or_name", path_or_name, [*zoo(), *CHECKPOINTS])
         return path_or_name, None
     checkpoint = CHECKPOINTS[path_or_name]
     if os.path.isfile(checkpoint.path):
@@ -89,37 +91,7 @@ def fetch(path_or_name):
     except Exception as error:
         # Both clients raise whatever a network can do to them, get_file a bare Exception.
         place = f"put at {checkpoint.path}"
-        raise _not_fetched(checkpoint.url, place, error) from error
-
-
-def _not_fetched(url, place, error):
-    """The `ValueError` for what could not be downloaded, which names it and another way."""
-    reason = " ".join(str(error).split())[:200]
-    if isinstance(error, ImportError):
-        reason += "; `pip install huggingface_hub`"
-    return ValueError(
-        f"Expected {url} to be fetched; it can also be fetched by other means and {place}. "
-        f"Received: {type(error).__name__}: {reason}"
-    )
-
-
-def _snapshot(name):
-    """The folder of a repository on the Hugging Face hub, downloaded once."""
-    repository = name.removeprefix(HUB)
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
-        raise ValueError(f"Expected a name such as 'hf://owner/name'. Received: {name!r}")
-    try:
-        from huggingface_hub import snapshot_download
-
-        path = snapshot_download(repository, allow_patterns=list(FILES))
-        # Weights of one kind only: many repositories hold the same twice or three times.
-        for weights in OPEN_CLIP_WEIGHTS:
-            if not has_weights(path):
-                path = snapshot_download(repository, allow_patterns=[OPEN_CLIP, weights])
-        return path
-    except Exception as error:
-        url, place = f"https://huggingface.co/{repository}", "opened as a folder"
-        raise _not_fetched(url, place, error) from error
+        raise not_fetched(checkpoint.url, place, error) from error
 
 
 def _download(checkpoint):

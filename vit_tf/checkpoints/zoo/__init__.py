@@ -1,0 +1,1 @@
+"""Small models that come with the package: `NAME.keras`, and its card `NAME.md`."""
