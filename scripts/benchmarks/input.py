@@ -19,7 +19,7 @@ import numpy as np
 
 from vit_tf.scripts.benchmarks.contest import Contest, Ratio
 
-COUNT, SIZE, BATCH, CLASSES, FILES = 1536, 224, 128, 4, 16
+COUNT, SIZE, BATCH, CLASSES, FILES = 4352, 224, 128, 4, 16
 AREA = (0.05, 1.0)
 STRONG = {"magnitude": 0.5, "augmentations_per_image": 2}
 

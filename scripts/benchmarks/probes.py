@@ -38,6 +38,8 @@ def ours():
     def features(numbers):
         return {"layer": tf.gather(table, numbers[:, 0])}
 
+    features.integer_images = True
+
     def run():
         score = analysis.ridge_probe(features, fitted, scored, CLASSES, PENALTIES, tokens="each")
         return score.sel(layer="layer").transpose("token", "l2").values

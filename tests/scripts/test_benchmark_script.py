@@ -123,3 +123,15 @@ def test_every_comparison_is_listed_and_mistakes_are_told(capsys):
     for wrong in (["--what", "speed"], ["--rounds", "0"]):
         assert run(benchmark.parse, benchmark.run, wrong) == 2
         assert "Expected --" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_probes_of_both_sides_agree(monkeypatch):
+    """At a hundredth of the size, as the contest itself compares them."""
+    from vit_tf.scripts.benchmarks import probes
+
+    for name, value in {"EXAMPLES": 400, "TESTED": 100, "TOKENS": 3, "CHANNELS": 24}.items():
+        monkeypatch.setattr(probes, name, value)
+    one, other = (np.asarray(side()()) for side in probes.CONTEST.contestants.values())
+    assert one.shape == other.shape == (3, len(probes.PENALTIES)) and other.max() > 0.15
+    np.testing.assert_allclose(one, other, atol=0.011)  # one image of 100 at the margin
