@@ -64,6 +64,65 @@ def state_of(model, prefix=""):
     return {prefix + name: t.detach().numpy() for name, t in model.state_dict().items()}
 
 
+def big_vision_siglip(state, heads, stacked):
+    """The tensors of a SigLIP of timm's in big_vision's names, with some of the text tower.
+
+    From `models/vit.py` (`MAPHead`, `Encoder1DBlock`) and `models/proj/image_text/two_towers.py`.
+    """
+    width = state["norm.bias"].size
+    split = (heads, width // heads)
+
+    def attention(name, q, k, v, out):
+        found = {}
+        for which, (weight, bias) in {"query": q, "key": k, "value": v}.items():
+            found[f"{name}/{which}/kernel"] = weight.T.reshape(width, *split)
+            found[f"{name}/{which}/bias"] = bias.reshape(split)
+        found[f"{name}/out/kernel"] = state[f"{out}.weight"].T.reshape(*split, width)
+        return found | {f"{name}/out/bias": state[f"{out}.bias"]}
+
+    def rest(name, norms, mlp):
+        found = {}
+        for i, norm in enumerate(norms):
+            found[f"{name}/LayerNorm_{i}/scale"] = state[f"{norm}.weight"]
+            found[f"{name}/LayerNorm_{i}/bias"] = state[f"{norm}.bias"]
+        for i in range(2):
+            found[f"{name}/MlpBlock_0/Dense_{i}/kernel"] = state[f"{mlp}.fc{i + 1}.weight"].T
+            found[f"{name}/MlpBlock_0/Dense_{i}/bias"] = state[f"{mlp}.fc{i + 1}.bias"]
+        return found
+
+    def parts(name, count):
+        both = (np.split(state[f"{name}.{end}"], count) for end in ("weight", "bias"))
+        return list(zip(*both, strict=True))
+
+    blocks = []
+    for i in range(2):
+        b, a = f"blocks.{i}", "MultiHeadDotProductAttention_0"
+        found = attention(f"/{a}", *parts(f"{b}.attn.qkv", 3), f"{b}.attn.proj")
+        blocks.append(found | rest("", (f"{b}.norm1", f"{b}.norm2"), f"{b}.mlp"))
+    one = "Transformer/encoderblock"
+    if stacked:
+        named = {f"{one}{name}": np.stack([b[name] for b in blocks]) for name in blocks[0]}
+    else:
+        named = {f"{one}_{i}{n}": x for i, b in enumerate(blocks) for n, x in b.items()}
+    query = parts("attn_pool.q", 1)
+    named |= attention(
+        *("MAPHead_0/MultiHeadDotProductAttention_0", *query),
+        *(*parts("attn_pool.kv", 2), "attn_pool.proj"),
+    )
+    named |= rest("MAPHead_0", ("attn_pool.norm",), "attn_pool.mlp")
+    named |= {
+        "MAPHead_0/probe": state["attn_pool.latent"],
+        "embedding/kernel": state["patch_embed.proj.weight"].transpose(2, 3, 1, 0),
+        "embedding/bias": state["patch_embed.proj.bias"],
+        "pos_embedding": state["pos_embed"],
+        "Transformer/encoder_norm/scale": state["norm.weight"],
+        "Transformer/encoder_norm/bias": state["norm.bias"],
+    }
+    whole = {f"params/img/{name}": array for name, array in named.items()}
+    text = {"params/t": np.ones(1, "float32"), "params/b": np.ones(1, "float32")}
+    return whole | text | {"params/txt/head/bias": np.ones(3, "float32")}
+
+
 def caught(model, modules, images):
     """dict from tap to what modules of a model put out, and the output of the model.
 

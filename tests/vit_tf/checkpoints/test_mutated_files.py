@@ -11,7 +11,8 @@ from mutants import Tally, load, mutate_file, save_npz, save_torch, values_of
 
 import vit_tf
 
-SLOW, FAST = 200, 24
+LONG, SLOW, FAST = 200, 30, 24
+COUNTS = [pytest.param(SLOW, marks=pytest.mark.slow), pytest.param(LONG, marks=pytest.mark.long)]
 
 
 def safe(tensors, path):
@@ -30,6 +31,8 @@ def siglip_of(names):
         if names == "open_clip":
             text = {"text.ln_final.bias": np.ones(3, "float32")}
             return tower_models.state_of(model, "visual.trunk.") | text
+        if names == "big_vision":
+            return tower_models.big_vision_siglip(tower_models.state_of(model), 3, stacked=False)
         return tower_models.state_of(model)
 
     return make
@@ -50,6 +53,7 @@ FORMATS = {
     "hybrid npz": (FILES["hybrid"][0], save_npz, {}),
     "siglip safetensors": (siglip_of("timm"), safe, {"num_heads": 3}),
     "siglip open_clip": (siglip_of("open_clip"), safe, {"num_heads": 3}),
+    "siglip npz": (siglip_of("big_vision"), save_npz, {}),
 }
 ENDS = {safe: "safetensors", save_torch: "pth", save_npz: "npz"}
 
@@ -70,13 +74,13 @@ def check(name, count, tmp_path):
     return tally
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("name", FORMATS)
-def test_mutated_files_load_whole_or_end_in_one_error(name, tmp_path, record_property):
-    tally = check(name, SLOW, tmp_path)
+def test_mutated_files_load_whole_or_end_in_one_error(name, count, tmp_path, record_property):
+    tally = check(name, count, tmp_path)
     record_property("mutants", str(tally))
-    assert tally.read > 0 and tally.refused > SLOW / 3
+    assert tally.read > 0 and tally.refused > count / 3
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")

@@ -33,7 +33,8 @@ LIKELY = {
 # One of each way to read a family's names.
 NAMES = ("vit", "deit-teacher", "dinov2-swiglu", "registers", "dinov3", "dinov3-gated")
 NAMES += ("clip", "clip-vision", "beit", "beit-shared", "bit", "mae", "siglip")
-SLOW, FAST = 200, 24
+LONG, SLOW, FAST = 200, 30, 24
+COUNTS = [pytest.param(SLOW, marks=pytest.mark.slow), pytest.param(LONG, marks=pytest.mark.long)]
 
 
 def written(name, folder, **options):
@@ -75,8 +76,8 @@ def check_like_transformers(model, folder, reference, taps, tally):
     images = np.random.default_rng(0).normal(size=shape).astype("float32")
     try:
         expected = taps(theirs, images)
-    except (ValueError, RuntimeError):
-        return  # Of images that its own fields forbid.
+    except (ValueError, RuntimeError, TypeError):
+        return  # Of images that its own fields forbid, or fields that it does not check.
     found = model.intermediates(images)
     for tap, value in expected.items():
         if tap in found:
@@ -117,17 +118,17 @@ def check(name, count, tmp_path, parts=False, compared=True):
     return tally
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("parts", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_mutated_folders_load_as_they_say_or_end_in_one_error(
-    name, parts, tmp_path, record_property
+    name, parts, count, tmp_path, record_property
 ):
     if parts and name not in ("vit", "siglip"):
         pytest.skip("parts are read alike for all families")
-    tally = check(name, SLOW, tmp_path, parts)
+    tally = check(name, count, tmp_path, parts)
     record_property("mutants", str(tally))
-    assert tally.read > 0 and tally.refused > SLOW / 4 and tally.compared > 0
+    assert tally.read > 0 and tally.refused > count / 4 and tally.compared > 0
 
 
 @pytest.mark.parametrize("name", ["vit", "siglip"])
