@@ -1,28 +1,30 @@
-"""Interventions: which heads, blocks and tokens are the answers made of?
-
-Figures of the full study: each takes many forward passes.
-"""
+"""Interventions: which heads, blocks and tokens are the answers made of?"""
 
 import numpy as np
-import xarray as xr
+
+from vit_tf.names import joined
 
 from ..engine.estimates import Sample, bootstrap, difference, lower, rank_correlation, upper
 from ..engine.results import expect_variable
-from ..flow.interventions.heads import head_ablation
-from ..flow.interventions.skips import skip_ablation
-from ..flow.interventions.tokens import LARGEST, RANDOM, token_ablation
-from ..flow.logit_lens import lens_accuracy, logit_lens
+from ..flow.interventions.tokens import LARGEST, RANDOM
 from ..plots.images.evidence import plot_lens_accuracy
 from ..plots.interventions.effects import (
     plot_head_effects,
     plot_skip_ablation,
     plot_token_ablations,
 )
-from ..study.figure import Figure, Paper, group, playing, variants
+from ..study.figure import Figure, Paper, group
 from ..study.judge import finding
-from ..study.measurement import DATA, quantity, task
+from ..study.measurement import quantity
 from .chapters import CAUSES
-from .walmer.section4_heads import unit_distance_of
+from .interventions import (
+    head_effects_of,
+    lens_of,
+    of_trainings,
+    removal_of_blocks,
+    skip_ablation_of,
+    token_ablation_of,
+)
 
 MICHEL = Paper("Michel et al. (2019)", "https://arxiv.org/abs/1905.10650", prefix="Mi.", rank=5)
 BHOJANAPALLI = Paper(
@@ -30,115 +32,8 @@ BHOJANAPALLI = Paper(
 )
 DARCET = Paper("Darcet et al. (2023)", "https://arxiv.org/abs/2309.16588", prefix="Da.", rank=7)
 VILAS = Paper("Vilas et al. (2023)", "https://arxiv.org/abs/2310.18969", prefix="Vi.", rank=8)
-SCORES = "logits"
 FEW = 0.1  # of the tokens, those of the largest norm
 Z = 1.96
-
-
-def _of_data(analysis, model, taps, measure):
-    """A measurement that runs a model with interventions on the labelled test images."""
-    if SCORES not in model.taps:
-        model.lacks("scores of classes that are known")
-    return task(
-        analysis,
-        model,
-        lambda data: measure(model.features(*taps, SCORES), data.test),
-        reads="test",
-        inputs=(DATA,),
-    )
-
-
-def head_ablation_of(model):
-    """What the model loses with each of its heads."""
-    heads = [tap for tap in model.taps if tap.endswith("/heads")]
-    return _of_data("head_ablation", model, heads or model.lacks("outputs of heads"), head_ablation)
-
-
-def head_effects_of(model):
-    """The same beside how far each head looks."""
-
-    def make(effects, distance):
-        named = {"layer": [tap.rpartition("/")[0] for tap in distance["layer"].values]}
-        effects = effects.assign_coords(
-            layer=[tap.rpartition("/")[0] for tap in effects["layer"].values]
-        )
-        return effects.assign(distance=distance.assign_coords(named))
-
-    return task(
-        "head_effects", model, make, inputs=(head_ablation_of(model), unit_distance_of(model))
-    )
-
-
-def skip_ablation_of(model):
-    """What the model loses without the skips, and without the branches, of each block."""
-    taps = [tap for tap in model.taps if tap.endswith(("/skip", "/branch"))]
-    taps = taps or model.lacks("skips that are known apart from their branches")
-    return _of_data("skip_ablation", model, taps, skip_ablation)
-
-
-def token_ablation_of(model):
-    """What the model loses without some tokens in the middle of its depth."""
-    model.require_grid()
-    sums = [tap for tap in model.on_grid(model.blocks) if tap.endswith("/sum")]
-    middle = (sums or model.lacks("blocks of tokens"))[len(sums) // 2 - 1]
-    weights = f"{middle.split('/')[0]}/attention/weights"
-    taps = [middle, *([weights] if weights in model.taps else [])]
-    return _of_data("token_ablation", model, taps, token_ablation)
-
-
-def lens_of(model):
-    """How often each block is read as the right class by the model's own head."""
-
-    def measure(features, test):
-        labels = np.concatenate([labels for _, labels in test.as_numpy_iterator()])
-        return lens_accuracy(logit_lens(features, test, SCORES), labels)
-
-    blocks = [tap for tap in model.blocks if tap.startswith("block") and tap.endswith("/sum")]
-    return _of_data("lens_accuracy", model, blocks or model.lacks("blocks of one width"), measure)
-
-
-def of_trainings(measure):
-    """A function of models that measures a ViT and other trainings of it alike."""
-
-    def measured(models):
-        for intact in playing(models, "vit"):
-            if others := variants(models, intact, "seed"):
-                return {model.name: measure(model) for model in (intact, *others)}
-        return None
-
-    return measured
-
-
-def removal_of_blocks(models):
-    """Skips and branches removed at test time, beside the ViTs that were trained without skips."""
-    for intact in playing(models, "vit"):
-        if without := variants(models, intact, "without"):
-            others = playing(models, "gap", "resnet", "mixer")
-            return {intact.name: _beside_trained(intact, without)} | {
-                model.name: skip_ablation_of(model) for model in others
-            }
-    return None
-
-
-def _beside_trained(intact, without):
-    """Skip ablation with another path, the difference in accuracy of models trained without."""
-
-    def make(effects):
-        change = xr.full_like(effects["accuracy_change"].isel(path=[0]), np.nan)
-        change = change.assign_coords(path=["skip, in training too"])
-        error = change.copy(deep=True)
-        for model in without:
-            (accuracy, count), (whole, _) = model.accuracy, intact.accuracy
-            sites = [layer for layer in change["layer"].values if layer == model.detail]
-            variance = accuracy * (1 - accuracy) + whole * (1 - whole)
-            change.loc[{"layer": sites}] = accuracy - whole
-            error.loc[{"layer": sites}] = np.sqrt(variance / count)
-        trained = xr.Dataset({"accuracy_change": change, "accuracy_change_stderr": error})
-        return xr.concat(
-            [effects, trained], "path", data_vars="minimal", join="outer"
-        ).assign_attrs(effects.attrs)
-
-    return task("removal", (intact, *without), make, inputs=(skip_ablation_of(intact),))
 
 
 @finding("head_ablation.{vit}", section="", figure="", unit="share of heads", above=0.5)
@@ -234,16 +129,21 @@ def classes_emerge(lens):
     return bootstrap(lambda x, y: x.mean() - y.mean(), *halves, over="layers")
 
 
+def _of(title):
+    """The title of a picture of several models: function of them, further trainings untold."""
+    return lambda *models: title.format(joined([m.name for m in models if m.role != "seed"]))
+
+
 HEADS = Figure(
     paper=MICHEL,
     numbers="heads",
     chapter=CAUSES,
     shows="what is lost with each head, by how far it looks",
-    models=group("vit", "seed", anyone=False),
+    models=group("vit", "seed", needing=head_effects_of),
     measure=of_trainings(head_effects_of),
     draw=plot_head_effects,
     name="head-effects-{model}",
-    title="What {model} loses with each of its heads",
+    title=_of("Change of the output without each head of {}"),
     caption="Each point is a head: the higher, the more the output changes without it; the further "
     "right, the further it looks.",
     findings=[heads_are_dispensable],
@@ -255,7 +155,7 @@ BLOCKS = Figure(
     numbers="blocks",
     chapter=CAUSES,
     shows="what is lost without the skips or branches of each block",
-    models=group("vit", "gap", "resnet", "mixer", "without", anyone=False),
+    models=group("vit", "gap", "resnet", "mixer", "without", needing=skip_ablation_of),
     measure=removal_of_blocks,
     draw=plot_skip_ablation,
     name="without-blocks",
@@ -271,11 +171,11 @@ TOKENS = Figure(
     numbers="tokens",
     chapter=CAUSES,
     shows="what is lost without growing shares of the tokens",
-    models=group("vit", "seed", anyone=False),
+    models=group("vit", "seed", needing=token_ablation_of),
     measure=of_trainings(token_ablation_of),
     draw=plot_token_ablations,
     name="without-tokens-{model}",
-    title="Accuracy of {model} without some tokens in the middle of its depth",
+    title=_of("Accuracy of {} without some tokens in the middle of the depth"),
     caption="Each line is an order in which tokens go: where it falls before that of random ones, "
     "these tokens hold more.",
     findings=[large_tokens_hold_more],
@@ -286,11 +186,11 @@ LENS = Figure(
     numbers="lens",
     chapter=CAUSES,
     shows="accuracy of the head on earlier blocks",
-    models=group("vit", "seed", anyone=False),
+    models=group("vit", "seed", needing=lens_of),
     measure=of_trainings(lens_of),
     draw=plot_lens_accuracy,
     name="logit-lens-{model}",
-    title="Blocks of {model} as its own head reads them",
+    title=_of("Accuracy of the head of {} on earlier blocks"),
     caption="Each point is a block, read as if it were the last: where the lines rise, the class "
     "is written in the words of the head.",
     findings=[classes_emerge],

@@ -27,11 +27,12 @@ MEASURES = (
 LEAST_LAYERS = 3  # of which two pairs can be ordered
 
 
-def measures_of(seed):
-    """Measures of similarity of the outputs of the blocks of a model that was trained twice."""
-    if seed.detail != 1:  # one picture of each model, however many trainings it has
-        return None
-    model = seed.of
+def measures_of(model):
+    """Measures of similarity of the blocks' outputs, of anyone's model or one trained twice."""
+    if model.role == "seed":
+        if model.detail != 1:  # one picture of each model, however many trainings it has
+            return None
+        model = model.of
     taps = model.blocks
     if len(taps) < LEAST_LAYERS:
         model.lacks(f"{LEAST_LAYERS} blocks to compare")
@@ -95,11 +96,11 @@ AGREEMENT = Figure(
     numbers="agreement",
     chapter=STRUCTURE,
     shows="do measures of similarity agree?",
-    models=each("seed", anyone=False),
+    models=each("seed"),
     measure=measures_of,
     draw=plot_measures,
-    name="measures-{of}",
-    title="Do measures agree on the layers of {of}?",
+    name=lambda model: f"measures-{(model.of or model).slug}",
+    title=lambda model: f"Do measures agree on the layers of {(model.of or model).name}?",
     caption="Each panel compares the blocks by another measure, all on one scale; the last is "
     "bright where a pair of blocks is among the most alike by one measure and among the least by "
     "another.",

@@ -69,7 +69,8 @@ class Figure:
             lacks, `model.lacks` raises.
         draw: function of the result, or of a dict from label to result for `together`, `group` and
             wherever several are measured, to Matplotlib axes.
-        name: of the picture and its file, with the models in braces: `"cka-{model}"`.
+        name: of the picture and its file, with the models in braces: `"cka-{model}"`; or a function
+            of the models, as the title may be.
         title: what a picture shows, with the names of the models in braces: `"{model}"`,
             `"{other}"`, `"{of}"` for the model that it is a variant of, and `"{label}"`.
         caption: how to read it, as `title`; or a function of the models and of a dict from label to
@@ -89,8 +90,8 @@ class Figure:
     models: Any
     measure: Callable
     draw: Callable
-    name: str
-    title: str
+    name: str | Callable
+    title: str | Callable
     caption: str | Callable
     findings: Sequence = ()
     quantities: Sequence = ()

@@ -1,5 +1,6 @@
 """The chapter on causes: its findings on results whose truth is known, and its figures whole."""
 
+import dataclasses
 from functools import partial
 
 import numpy as np
@@ -8,11 +9,13 @@ import xarray as xr
 
 import vit_tf
 from vit_tf.analysis.engine.stream import as_dataset, evaluate
-from vit_tf.analysis.papers import causes
+from vit_tf.analysis.papers import causes, interventions
+from vit_tf.analysis.papers.similarity_measures import AGREEMENT
 from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.judge import verdict
 from vit_tf.analysis.study.measurement import DATA, with_inputs
 from vit_tf.analysis.study.models import StudyModel
+from vit_tf.analysis.study.plan import Picture
 
 EXPECTED = {1: "holds", -1: "does not hold", 0: "cannot tell"}
 
@@ -147,3 +150,42 @@ def test_a_quick_study_has_none_of_them(models):
     quick = [model for model in models if model.role in ("vit", "resnet")]
     for figure in (causes.HEADS, causes.BLOCKS, causes.TOKENS, causes.LENS):
         assert figure.select(quick)[0] == []
+
+
+@pytest.fixture(scope="module")
+def anyones(models):
+    """The ViT and the BiT as models without a part in a study."""
+    chosen = [models[0], models[3]]
+    return [dataclasses.replace(m, role="model", shapes={}, accuracy=(0.5, 10)) for m in chosen]
+
+
+def test_anyones_models_are_shown_those_they_have_the_parts_for(anyones):
+    names = {
+        figure.numbers: [name for s in figure.select(anyones)[0] for name in s.measurements]
+        for figure in (causes.HEADS, causes.BLOCKS, causes.TOKENS, causes.LENS, AGREEMENT)
+    }
+    both = ["ViT", "BiT"]
+    assert names.pop("blocks") == names.pop("agreement") == both
+    assert names == {"heads": ["ViT"], "tokens": ["ViT"], "lens": ["ViT"]}
+    (picture,), _ = causes.HEADS.select(anyones)
+    assert Picture(causes.HEADS, picture).title.endswith(" of ViT")
+
+
+def test_models_of_other_classes_are_left_out_with_the_reason(anyones):
+    other = [dataclasses.replace(model, accuracy=None) for model in anyones]
+    for figure in (causes.HEADS, causes.BLOCKS, causes.TOKENS, causes.LENS):
+        found, reasons = figure.select(other)
+        assert not found
+        assert "ViT has no scores of the classes of these images." in reasons
+
+
+def test_of_anyones_models_the_first_images_are_read(anyones, data, monkeypatch):
+    monkeypatch.setattr(interventions, "MOST_IMAGES", 3)
+    measurement = interventions.skip_ablation_of(anyones[1])
+    batches = Data(as_dataset(data.test.unbatch().batch(2)), None, num_classes=3)
+    first = made(measurement, batches, {})
+    (images, labels) = next(iter(data.test))
+    four = as_dataset((images[:4].numpy(), labels[:4].numpy()))
+    whole = dataclasses.replace(anyones[1], role="resnet")
+    expected = made(interventions.skip_ablation_of(whole), Data(four, None, num_classes=3), {})
+    np.testing.assert_allclose(first.loss_change, expected.loss_change, rtol=1e-4, atol=1e-6)
