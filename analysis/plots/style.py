@@ -129,6 +129,7 @@ def shrink_wrap(ax, width, height):
 def fit_panels(axes, inches):
     """Size a new figure so that its panels are squares of this side, then fix its layout."""
     figure = axes[0].figure
+    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)  # names are wider at other resolutions
     rows, columns = axes[0].get_gridspec().get_geometry()
     for _ in range(4):  # converges: the colour bar takes a small share of each change
         figure.draw_without_rendering()
