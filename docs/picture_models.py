@@ -1,8 +1,10 @@
 """The models and the data that the pictures of the documentation are of.
 
-Models are trained when they are first asked for, and kept in `runs/docs/`.
+Photographs are those of CIFAR-10, and their models come with the package. A ViT of flat shapes is
+trained when it is first asked for, and kept in `runs/docs/`.
 """
 
+import os
 from functools import cache
 from pathlib import Path
 
@@ -11,45 +13,40 @@ import keras
 import vit_tf
 
 RUNS = Path(__file__).resolve().parents[1] / "runs" / "docs"
-VIT = {
-    "patch_size": 4,
-    "num_layers": 6,
-    "num_heads": 4,
-    "hidden_dim": 48,
-    "mlp_dim": 96,
-    "num_classes": 10,
-}
-EPOCHS = {"vit": 20, "gap": 20, "bit": 20, "shapes": 8}
+MODELS = {"vit": "vit-cls-cifar10", "gap": "vit-gap-cifar10", "bit": "bit-cifar10"}
+SEEN = {"vit": 5 * 49_000, "gap": 5 * 49_000, "bit": 2 * 49_000}  # images in training
+TEST, TRAIN = 480, 4000  # images
 
 
 @cache
-def digits(*splits, take=None, batch_size=40):
-    """Splits of the digits at 32 pixels."""
-    return vit_tf.data.load(
-        "digits", image_size=32, splits=splits, take=take, batch_size=batch_size
+def photographs(split="test", take=TEST, batch_size=40):
+    """Images of CIFAR-10, from the folder of TFDS or from that in TFDS_DATA_DIR."""
+    folder = os.environ.get("TFDS_DATA_DIR")
+    (images,) = vit_tf.data.load(
+        "cifar10",
+        data_dir=folder,
+        image_size=32,
+        splits=(split,),
+        take={split: take},
+        batch_size=batch_size,
     )
+    return images
+
+
+def train_images():
+    """Labelled images that probes are fitted on, and others that choose their penalty."""
+    whole = photographs("train", TRAIN, batch_size=80)
+    return whole.skip(10), whole.take(10)
 
 
 def test_images():
-    return digits("test")[0]
+    return photographs()
 
 
 @cache
 def trained(name):
-    """A model of the digits: "vit", with a CLS token, "gap", with average pooling, or "bit"."""
-    keras.utils.set_random_seed(0)
-    if name == "bit":
-        size = {"units": (2, 2, 2), "width_factor": 0.5, "stem": "imagenet"}
-        model = vit_tf.BiT((32, 32, 3), **size, num_classes=10)
-    else:
-        model = vit_tf.ViT((32, 32, 3), **VIT, pooling="gap" if name == "gap" else "cls")
-    return fitted(model, name, *digits("train", "validation", batch_size=64), shift=2)
-
-
-def fitted(model, name, train, validation, **recipe):
-    """A model after its training, or as it was kept."""
-    vit_tf.train(model, vit_tf.Recipe(EPOCHS[name], **recipe), train, validation, RUNS / name)
-    return vit_tf.load_model(RUNS / name / "best.keras")
+    """A model of CIFAR-10: "vit", with a CLS token, "gap", with average pooling, or "bit"."""
+    return vit_tf.load_pretrained(MODELS[name])
 
 
 @cache
@@ -60,7 +57,9 @@ def shapes_vit():
     model = vit_tf.ViT((64, 64, 3), **size, num_classes=8)
     splits, take = ("train", "validation"), {"train": 3000, "validation": 500}
     data = vit_tf.data.load("shapes", image_size=64, batch_size=64, splits=splits, take=take)
-    return fitted(model, "shapes", *data, flip=True, label_smoothing=0.0)
+    recipe = vit_tf.Recipe(epochs=8, flip=True, label_smoothing=0.0)
+    vit_tf.train(model, recipe, *data, RUNS / "shapes")
+    return vit_tf.load_model(RUNS / "shapes" / "best.keras")
 
 
 @cache

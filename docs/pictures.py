@@ -1,8 +1,9 @@
-"""Draws the pictures of the documentation: small models are trained, measured and drawn.
+"""Draws the pictures of the documentation: small models are measured and drawn.
 
 Run it in the root of a checkout: `python docs/pictures.py`, or with the names of some pictures.
-The models are kept in `runs/docs/` and are not trained twice; the pictures lie in
-`docs/pictures/`.
+CIFAR-10 is expected as TFDS has it, in `~/tensorflow_datasets` or `TFDS_DATA_DIR`. Most models come
+with the package; the others are kept in `runs/docs/` and are not trained twice. The pictures lie
+in `docs/pictures/`.
 """
 
 import argparse
@@ -20,14 +21,15 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 from picture_models import (
-    EPOCHS,
-    VIT,
+    SEEN,
+    TRAIN,
     blocks,
-    digits,
+    photographs,
     shapes,
     shapes_vit,
     sums,
     test_images,
+    train_images,
     trained,
     weights,
 )
@@ -59,7 +61,7 @@ def cka_beside():
 
 
 def measures():
-    (images,) = digits("test", batch_size=180)  # more than the channels of two layers
+    images = photographs(batch_size=480)  # more than the channels of two layers
     return analysis.plot_measures(analysis.similarities(sums("vit"), images, tokens="cls"))
 
 
@@ -104,13 +106,13 @@ def localization():
 
 
 def formation():
-    train, test = digits("train", "test", take=320)
+    train, test = photographs("train", TRAIN, batch_size=80), test_images()
     keras.utils.set_random_seed(0)
-    model = vit_tf.ViT((32, 32, 3), **VIT)
+    model = vit_tf.fresh_copy(trained("vit"))
     features = vit_tf.submodel(model, "embedding", "*mlp/sum")
-    recorder = analysis.FormationRecorder(features, test, every=2, probes=(train, test, 10))
-    vit_tf.Recipe(epochs=12).compile(model, steps_per_epoch=8)
-    model.fit(train, epochs=12, verbose=0, callbacks=[recorder])
+    recorder = analysis.FormationRecorder(features, test, every=1, probes=(train, test, 10))
+    vit_tf.Recipe(epochs=6).compile(model, steps_per_epoch=TRAIN // 80)
+    model.fit(train, epochs=6, verbose=0, callbacks=[recorder])
     return analysis.plot_formation(recorder.result)
 
 
@@ -247,24 +249,24 @@ def position_similarity():
 
 
 def ridge_probe():
-    train, held_out, test = digits("train", "validation", "test", batch_size=64)
+    train, held_out = train_images()
     axes = None
     for title, of in TITLES.items():
         score = analysis.fit_ridge_probe(sums(of), train, 10, l2=(0.1, 10.0, 1000.0))
-        chosen = analysis.select_l2(score(held_out), score(test))
+        chosen = analysis.select_l2(score(held_out), score(test_images()))
         axes = analysis.plot_ridge_probe(chosen, axes, label=title)
     return axes
 
 
 def probe_map():
-    train, test = digits("train", "test", batch_size=64)
+    train, test = train_images()[0], test_images()
     accuracy = analysis.ridge_probe(blocks("vit"), train, test, 10, l2=(10.0,), tokens="each")
     layers = ["block00/mlp/sum", "block02/mlp/sum", "block05/mlp/sum"]
     return analysis.plot_probe_map(accuracy.sel(l2=10.0), layers=layers)
 
 
 def probe_variants():
-    train, test = digits("train", "test", batch_size=64)
+    train, test = train_images()[0], test_images()
     results = {
         f"ViT-CLS: {tokens}": analysis.ridge_probe(
             blocks("vit"), train, test, 10, l2=(10.0,), tokens=tokens
@@ -275,12 +277,12 @@ def probe_variants():
 
 
 def linear_probe():
-    train, test = digits("train", "test", batch_size=64)
+    train, test = train_images()[0], test_images()
     return analysis.plot_linear_probe(analysis.linear_probe(blocks("vit"), train, test, 10))
 
 
 def knn():
-    train, test = digits("train", "test", batch_size=64)
+    train, test = train_images()[0], test_images()
     features = {
         "trained": blocks("vit"),
         "untrained": vit_tf.submodel(vit_tf.fresh_copy(trained("vit")), "*mlp/sum"),
@@ -373,14 +375,12 @@ def dense_features():
 
 
 def compute():
-    (test,), (train, _) = digits("test"), digits("train", "validation", batch_size=64)
-    labels = np.concatenate([batch for _, batch in test])
-    images = sum(len(batch) for _, batch in train)
+    labels = np.concatenate([batch for _, batch in test_images()])
     flops, accuracy = [], []
     for of in TITLES.values():
-        logits = trained(of).predict(test, verbose=0)
+        logits = trained(of).predict(test_images(), verbose=0)
         accuracy.append((logits.argmax(axis=1) == labels).mean())
-        flops.append(3 * vit_tf.count_flops(trained(of)) * images * EPOCHS[of])
+        flops.append(3 * vit_tf.count_flops(trained(of)) * SEEN[of])
     table = xr.Dataset(
         {"training_flops": ("run", flops), "test_accuracy": ("run", accuracy)},
         coords={"run": list(TITLES), "family": ("run", ["ViT", "ViT", "BiT"])},
