@@ -105,14 +105,15 @@ def under_study(opened, data, description, options):
         model, constant, moves = study_model(one, few)
         values = image_values.values_of(one.expects, why)
         log.info("%s: %d layers are read; images: %s", one.name, len(model.taps), values)
-        accuracy, why_not = accuracy_of(
+        share, why_not = accuracy_of(
             one, model, data, description.class_names, options.out / "results"
         )
-        model = dataclasses.replace(model, accuracy=accuracy)
+        if share is not None:
+            model = dataclasses.replace(model, accuracy=(share, options.sizes["test"]))
         models += [model, *opened_baselines(one, model, options.seed)]
         rows.append(describe_model(one, model) | {"images": values, "file": one.source})
-        if accuracy:
-            rows[-1]["test accuracy (%)"] = round(100 * accuracy[0], 2)
+        if share is not None:
+            rows[-1]["test accuracy (%)"] = round(100 * share, 2)
         if why_not:
             others.append(f"{one.name}: {why_not}.")
             log.info("No accuracy of %s: %s", one.name, why_not)
@@ -140,8 +141,8 @@ def accuracy_of(opened, model, data, class_names, folder):
     """Share of the test images that a model's own head gets right, kept in a folder of results.
 
     Returns:
-        Pair of it and of the number of images, and no words; None for a model whose last layer does
-        not hold a number for each of these classes, and words where it names other ones.
+        A float and no words; None for a model whose last layer does not hold a number for each of
+        these classes, and words where it names other ones.
     """
     tap = model.taps[-1]
     if not opened.is_keras or len(model.shapes[tap]) != 1 or not class_names:
@@ -152,15 +153,13 @@ def accuracy_of(opened, model, data, class_names, folder):
     except ValueError as error:
         return None, str(error) if own else ""
     path = folder / f"accuracy.{model.slug}.nc"
-    key = fingerprint("accuracy of images", model.key, data.facts, list(class_names))
+    key = fingerprint("accuracy", model.key, data.facts, list(class_names))
     result = load(path, key)
     if result is None:
         head = model.features(tap)
         share = top_k_accuracy(lambda images: head(images)[tap], data.test, ks=(1,))[1]
-        count = sum(len(labels) for _, labels in data.test.as_numpy_iterator())
-        result = xr.DataArray(share, name="accuracy", attrs={"images": count})
-        result = keep(result, path, key, {"model": model.name})
-    return (float(result), int(result.attrs["images"])), ""
+        result = keep(xr.DataArray(share, name="accuracy"), path, key, {"model": model.name})
+    return float(result), ""
 
 
 def own_name(source):

@@ -15,6 +15,7 @@ Examples:
 import json
 import re
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 if not __package__:  # started by its path: the package is that of its own checkout
@@ -97,14 +98,12 @@ def read_json(path):
 
 def test_images(trained, model, data_dir):
     """The test split of the data that a run was trained on, as its model expects images."""
-    listed = trained["classes"]
-    chosen = {"classes": vit_tf.data.read_class_list(listed)} if listed else {}
     (test,) = vit_tf.data.load(
         trained["data"],
         data_dir=data_dir or trained["data_dir"],
         splits=("test",),
         preprocessing=model.preprocessing,
-        **chosen,
+        **common.chosen_classes(Namespace(**trained)),
     )
     return test
 

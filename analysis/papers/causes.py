@@ -2,8 +2,6 @@
 
 import numpy as np
 
-from vit_tf.names import joined
-
 from ..engine.estimates import Sample, bootstrap, difference, lower, rank_correlation, upper
 from ..engine.results import expect_variable
 from ..flow.interventions.tokens import LARGEST, RANDOM
@@ -129,11 +127,6 @@ def classes_emerge(lens):
     return bootstrap(lambda x, y: x.mean() - y.mean(), *halves, over="layers")
 
 
-def _of(title):
-    """The title of a picture of several models: function of them, further trainings untold."""
-    return lambda *models: title.format(joined([m.name for m in models if m.role != "seed"]))
-
-
 HEADS = Figure(
     paper=MICHEL,
     numbers="heads",
@@ -143,7 +136,7 @@ HEADS = Figure(
     measure=of_trainings(head_effects_of),
     draw=plot_head_effects,
     name="head-effects-{model}",
-    title=_of("Change of the output without each head of {}"),
+    title="Change of the output without each head of {models}",
     caption="Each point is a head: the higher, the more the output changes without it; the further "
     "right, the further it looks.",
     findings=[heads_are_dispensable],
@@ -175,7 +168,7 @@ TOKENS = Figure(
     measure=of_trainings(token_ablation_of),
     draw=plot_token_ablations,
     name="without-tokens-{model}",
-    title=_of("Accuracy of {} without some tokens in the middle of the depth"),
+    title="Accuracy of {models} without some tokens in the middle of the depth",
     caption="Each line is an order in which tokens go: where it falls before that of random ones, "
     "these tokens hold more.",
     findings=[large_tokens_hold_more],
@@ -190,7 +183,7 @@ LENS = Figure(
     measure=of_trainings(lens_of),
     draw=plot_lens_accuracy,
     name="logit-lens-{model}",
-    title=_of("Accuracy of the head of {} on earlier blocks"),
+    title="Accuracy of the head of {models} on earlier blocks",
     caption="Each point is a block, read as if it were the last: where the lines rise, the class "
     "is written in the words of the head.",
     findings=[classes_emerge],

@@ -99,8 +99,8 @@ AGREEMENT = Figure(
     models=each("seed"),
     measure=measures_of,
     draw=plot_measures,
-    name=lambda model: f"measures-{(model.of or model).slug}",
-    title=lambda model: f"Do measures agree on the layers of {(model.of or model).name}?",
+    name="measures-{of}",
+    title="Do measures agree on the layers of {of}?",
     caption="Each panel compares the blocks by another measure, all on one scale; the last is "
     "bright where a pair of blocks is among the most alike by one measure and among the least by "
     "another.",

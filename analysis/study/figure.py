@@ -69,10 +69,10 @@ class Figure:
             lacks, `model.lacks` raises.
         draw: function of the result, or of a dict from label to result for `together`, `group` and
             wherever several are measured, to Matplotlib axes.
-        name: of the picture and its file, with the models in braces: `"cka-{model}"`; or a function
-            of the models, as the title may be.
+        name: of the picture and its file, with the models in braces: `"cka-{model}"`.
         title: what a picture shows, with the names of the models in braces: `"{model}"`,
-            `"{other}"`, `"{of}"` for the model that it is a variant of, and `"{label}"`.
+            `"{other}"`, `"{of}"` for the model that it is a variant of, or itself, `"{models}"` for
+            all but further trainings, and `"{label}"`.
         caption: how to read it, as `title`; or a function of the models and of a dict from label to
             result.
         instead: function of such a dict to the sentence that takes the picture's place, or to None
@@ -90,8 +90,8 @@ class Figure:
     models: Any
     measure: Callable
     draw: Callable
-    name: str | Callable
-    title: str | Callable
+    name: str
+    title: str
     caption: str | Callable
     findings: Sequence = ()
     quantities: Sequence = ()

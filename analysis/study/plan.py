@@ -6,6 +6,8 @@ from functools import cache
 from importlib import import_module
 from pkgutil import walk_packages
 
+from vit_tf.names import joined
+
 from .figure import Figure, Selection
 
 
@@ -57,10 +59,11 @@ class Picture:
 
     def _filled(self, text, field):
         models = self.of.models
-        named = {"model": models[0], "other": models[-1], "of": models[0].of}
-        values = {key: getattr(model, field, "") for key, model in named.items()}
+        named = {"model": models[0], "other": models[-1], "of": models[0].of or models[0]}
+        values = {key: getattr(model, field) for key, model in named.items()}
+        values["models"] = joined([getattr(m, field) for m in models if m.role != "seed"])
         values["label"] = self.of.label
-        return (text(*models) if callable(text) else text).format(**values)
+        return text.format(**values)
 
 
 def _figure_of(axes):

@@ -77,8 +77,8 @@ def fetch(path_or_name):
     """
     if path_or_name.startswith(HUB):
         return snapshot(path_or_name), None
-    if path_or_name in zoo():
-        return str(zoo()[path_or_name]), None
+    if path := zoo().get(path_or_name):
+        return str(path), None
     if path_or_name not in CHECKPOINTS:
         if not os.path.exists(path_or_name) and not path_or_name.endswith(EXTENSIONS):
             raise unknown_name("path_or_name", path_or_name, [*zoo(), *CHECKPOINTS])

@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 
 from vit_tf.files import write_whole
+from vit_tf.fresh import fresh_copy
 
 WEIGHTS = "model.weights.h5"
 
@@ -32,7 +33,7 @@ def save_half(model, path):
         _require_half(weight.path, np.asarray(weight))
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / "whole.keras"
-        bare = type(model).from_config(model.get_config())
+        bare = fresh_copy(model)
         bare.set_weights(model.get_weights())
         bare.save(whole)
         write_whole(path, lambda partial: _halve(whole, partial, folder))
