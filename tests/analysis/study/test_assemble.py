@@ -19,7 +19,7 @@ from vit_tf.analysis.study.figure import Figure, Selection, each
 from vit_tf.analysis.study.models import StudyModel
 from vit_tf.analysis.study.plan import Picture, choose_figures, plan
 
-MODEL = SimpleNamespace(name="ViT", slug="vit", of=None)
+MODEL = SimpleNamespace(name="ViT", slug="vit", role="vit", of=None)
 
 
 @pytest.fixture
