@@ -70,7 +70,7 @@ def student(values, over):
     return Estimate(value, float(value - reach), float(value + reach), f"Student's t over {over}")
 
 
-def over_trainings(estimates):
+def over_trainings(estimates, bounds=(-np.inf, np.inf)):
     """Mean of what several trainings give, with an interval that speaks of another training too.
 
         reach^2 = (t s / sqrt(k))^2 + (mean of the trainings' own reaches)^2
@@ -84,6 +84,8 @@ def over_trainings(estimates):
 
     Args:
         estimates: list of `Estimate`, one for each training.
+        bounds: pair of the least and the largest possible value, such as -1 and 1 of a correlation.
+            The interval ends there at the latest, which costs no coverage.
 
     Returns:
         `Estimate`; without an interval for fewer than two trainings.
@@ -101,7 +103,8 @@ def over_trainings(estimates):
     how += "the mean of their own intervals" if known else "no interval within one is known"
     if not low + high:
         how += "; all give the same, so that it has no width, which tells nothing of another one"
-    return Estimate(between.value, between.value - low, between.value + high, how)
+    low, high = np.clip([between.value - low, between.value + high], *bounds).tolist()
+    return Estimate(between.value, low, high, how)
 
 
 def verdict(low, high, threshold, direction):

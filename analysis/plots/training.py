@@ -164,14 +164,14 @@ def plot_trainings(result, ax=None):
 
     Returns:
         The axes: a row for each finding that was measured, on a scale of its own that ends at the
-        largest distance from the line, the side that the paper reports on the right. Small points
-        are trainings, large ones their mean, coloured by the verdict, with the interval.
+        largest distance from the line, the side that the paper reports on the right. Points are
+        trainings, diamonds their mean, coloured by the verdict, with the interval.
     """
     values = expect_variable(result, "values", ("claim", "training"))
     rows = [row for row in result["claim"].values if np.isfinite(result["value"].sel(claim=row))]
     if not rows:
         raise ValueError("Expected a finding that was measured. Received: none")
-    ax = style.new_axes(8.5, 0.34 * len(rows) + 1.4) if ax is None else ax
+    ax = style.new_axes(10.5, 0.25 * len(rows) + 1.4) if ax is None else ax
     for place, name in enumerate(rows):
         row = result.sel(claim=name)
         side = 1 if row["direction"].item() == "above" else -1
@@ -180,9 +180,9 @@ def plot_trainings(result, ax=None):
         away = side * (np.concatenate([numbers, every]) - row["threshold"].item())
         away = away / (np.nanmax(np.abs(away)) or 1.0)
         colour = VERDICTS[row["verdict"].item()]
-        ax.plot(away[3:], [place] * len(every), "o", color=colour, markersize=3.5, alpha=0.7)
         ax.plot(sorted(away[1:3]), [place] * 2, color=colour, linewidth=1.6)
-        ax.plot(away[:1], [place], "D", color=colour, markersize=6.5, markeredgecolor="white")
+        ax.plot(away[:1], [place], "D", color=colour, markersize=7, markerfacecolor="white")
+        ax.plot(away[3:], [place] * len(every), "o", color=colour, markersize=3.5)
     ax.axvline(0, color="grey", linewidth=0.8, linestyle="--")
     statements = [result["statement"].sel(claim=row).item() for row in rows]
     ax.set_yticks(range(len(rows)), statements, fontsize=FONT_SIZE)
@@ -191,7 +191,7 @@ def plot_trainings(result, ax=None):
     ax.set_title(f"Findings over {values.sizes['training']} trainings")
     shown = list(dict.fromkeys(result["verdict"].sel(claim=row).item() for row in rows))
     for one in shown:
-        ax.plot([], [], "D", color=VERDICTS[one], label=one)
+        ax.plot([], [], "D", color=VERDICTS[one], markerfacecolor="white", label=one)
     style.tidy(ax)
     style.legend(ax, "verdict")
     return ax

@@ -20,6 +20,12 @@ from ..plan import all_figures
 FIXED = ("statement", "section", "figure", "quantity", "threshold", "direction", "source")
 NUMBERS = ("value", "low", "high")
 PLACE = Path("results", "scorecard.nc")
+# The least and the largest possible value of quantities that have one.
+BOUNDS = {
+    "rank correlation": (-1.0, 1.0),
+    "share beyond chance": (-np.inf, 1.0),
+    **dict.fromkeys(("share of depth", "share of heads", "share of layers"), (0.0, 1.0)),
+}
 
 
 def scorecard_of_trainings(scorecards):
@@ -81,7 +87,7 @@ def _over(claim, scorecards):
     row = {name: values[0] for name, values in first.items()}
     words = next(iter(cards.values()))["explanation"].item().partition(" Interval: ")[0]
     if measured:
-        whole = over_trainings(measured)
+        whole = over_trainings(measured, BOUNDS.get(row["quantity"], (-np.inf, np.inf)))
         row |= {name: getattr(whole, name) for name in NUMBERS}
         row["verdict"] = verdict(whole.low, whole.high, row["threshold"], row["direction"])
         row["explanation"] = f"{words} Interval: {whole.how}."
@@ -125,8 +131,8 @@ def report_trainings(reports, folder):
         name="trainings",
         title="Findings in each training",
         caption="Each row is a finding on a scale of its own, the line that it is held against in "
-        "the middle and the side that its paper reports on the right. Small points are trainings, "
-        "the large one is their mean, with its 95 % interval.",
+        "the middle and the side that its paper reports on the right. Points are trainings, the "
+        "diamond is their mean, with its 95 % interval.",
         paper="",
         alt=_told(result),
         png=folder / "figures" / "trainings.png",

@@ -106,6 +106,27 @@ def test_findings_are_matched_by_name_and_judged_anew():
 
 
 @pytest.mark.parametrize(
+    ("quantity", "values", "ends"),
+    [
+        ("rank correlation", (-0.9, 0.8, 0.1), (-1.0, 1.0)),
+        ("share of heads", (0.1, 0.3, 0.8), (0.0, 1.0)),
+        ("share beyond chance", (0.2, 0.5, 0.9), (None, 1.0)),
+        ("ratio", (0.2, 0.5, 0.9), (None, None)),
+    ],
+)
+def test_an_interval_ends_where_the_quantity_does(quantity, values, ends):
+    cards = {
+        name: card(one={"quantity": quantity, "value": value, "low": value, "high": value})
+        for name, value in zip("abc", values, strict=True)
+    }
+    found = analysis.scorecard_of_trainings(cards).sel(claim="one")
+    free = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
+    for name, end, without in zip(("low", "high"), ends, free, strict=True):
+        assert found[name].item() == pytest.approx(without if end is None else end)
+        assert end is None or abs(without) > abs(end)
+
+
+@pytest.mark.parametrize(
     ("cards", "message"),
     [
         ({"one": card(skips={})}, "at least two scorecards. Received: 1"),
