@@ -87,6 +87,7 @@ def run(options):
 def analyze(figures, options):
     """Measure what these figures show, draw them and write the report."""
     from vit_tf.analysis.study.assemble import write_figures
+    from vit_tf.analysis.study.opening.under_study import under_study
     from vit_tf.names import joined
     from vit_tf.scripts import analyze_models
 
@@ -99,7 +100,17 @@ def analyze(figures, options):
         data.facts.update(
             data=options.data, sizes=options.sizes, seed=options.seed, images=images.to_config()
         )
-        models, rows, notes = analyze_models.under_study(opened, data, description, options)
+        models, rows, notes = under_study(
+            [one for one, _ in opened],
+            data,
+            options.out,
+            description.class_names,
+            options.seed,
+            REMEDY,
+        )
+        for row, (one, why) in zip(rows, opened, strict=True):
+            row |= {"images": image_values.values_of(one.expects, why), "file": one.source}
+            log.info("%s: images: %s", one.name, row["images"])
         names = [row["model"] for row in rows]
         return write_figures(
             figures,
@@ -129,6 +140,8 @@ INTRODUCTION = (
     "Nothing was trained here: what a figure shows is what the models brought with them. "
     "What does not apply to a model is listed, with the reason, after the figures."
 )
+
+REMEDY = " If it expects others, tell them by --range, or by --mean and --std."
 
 FITTED = (
     "Linear probes are fitted on {shots} training images of each class, their penalty is chosen on "

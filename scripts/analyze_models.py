@@ -1,28 +1,14 @@
 """Opening the models under analysis: any Keras model, checkpoint or SavedModel."""
 
-import dataclasses
 import hashlib
-import logging
 from pathlib import Path
 
-import xarray as xr
-
 import vit_tf
-from vit_tf.analysis.engine.store import fingerprint, keep, load
-from vit_tf.analysis.study.models import ROLES, describe_model, slug
-from vit_tf.analysis.study.opening import (
-    PROBES,
-    STILL,
-    Opened,
-    opened_baselines,
-    study_model,
-)
+from vit_tf.analysis.study.models import ROLES, slug
+from vit_tf.analysis.study.opening.opened import Opened
 from vit_tf.checkpoints.names import fetch
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.scripts import common, image_values
-from vit_tf.training.evaluation import match_classes, top_k_accuracy
-
-log = logging.getLogger("vit_tf.analyze")
 
 PARTS = ("vit", "gap", "resnet", "mixer", "-")
 
@@ -88,78 +74,6 @@ def require_use(opened, options):
             "Expected --patch-size only with a model that does not tell where its tokens lie. "
             f"{received}"
         )
-
-
-def under_study(opened, data, description, options):
-    """The models as `StudyModel`s, their rows in the report, and what to say of them.
-
-    Args:
-        opened: list, as `open_all` returns it.
-        data: the `Data` that is measured.
-        description: `vit_tf.data.Description` of it.
-        options: of the command line.
-    """
-    few = next(iter(data.few))[0][:PROBES].numpy()
-    models, rows, constants, still, others = [], [], [], [], []
-    for one, why in opened:
-        model, constant, moves = study_model(one, few)
-        values = image_values.values_of(one.expects, why)
-        log.info("%s: %d layers are read; images: %s", one.name, len(model.taps), values)
-        share, why_not = accuracy_of(
-            one, model, data, description.class_names, options.out / "results"
-        )
-        if share is not None:
-            model = dataclasses.replace(model, accuracy=(share, options.sizes["test"]))
-        models += [model, *opened_baselines(one, model, options.seed)]
-        rows.append(describe_model(one, model) | {"images": values, "file": one.source})
-        if share is not None:
-            rows[-1]["test accuracy (%)"] = round(100 * share, 2)
-        if why_not:
-            others.append(f"{one.name}: {why_not}.")
-            log.info("No accuracy of %s: %s", one.name, why_not)
-        if constant:
-            constants.append(f"{one.name}: {', '.join(constant)}.")
-        if moves < STILL:
-            still.append(HARDLY.format(model=one.name, values=values))
-    notes = {
-        "Models that hardly move": still,
-        "Layers that do not vary between images": constants,
-        "Models of other classes than those of the data": others,
-    }
-    if any("test accuracy (%)" in row for row in rows):
-        rows = [row | {"test accuracy (%)": row.get("test accuracy (%)")} for row in rows]
-    return models, rows, [(what, sentences) for what, sentences in notes.items() if sentences]
-
-
-HARDLY = (
-    "The last layers of {model} hardly differ between images, which it got with {values}. If it "
-    "expects other values, tell them by --range, or by --mean and --std."
-)
-
-
-def accuracy_of(opened, model, data, class_names, folder):
-    """Share of the test images that a model's own head gets right, kept in a folder of results.
-
-    Returns:
-        A float and no words; None for a model whose last layer does not hold a number for each of
-        these classes, and words where it names other ones.
-    """
-    tap = model.taps[-1]
-    if not opened.is_keras or len(model.shapes[tap]) != 1 or not class_names:
-        return None, ""
-    own = getattr(opened.model, "class_names", None)
-    try:
-        match_classes(own, *model.shapes[tap], class_names)
-    except ValueError as error:
-        return None, str(error) if own else ""
-    path = folder / f"accuracy.{model.slug}.nc"
-    key = fingerprint("accuracy", model.key, data.facts, list(class_names))
-    result = load(path, key)
-    if result is None:
-        head = model.features(tap)
-        share = top_k_accuracy(lambda images: head(images)[tap], data.test, ks=(1,))[1]
-        result = keep(xr.DataArray(share, name="accuracy"), path, key, {"model": model.name})
-    return float(result), ""
 
 
 def own_name(source):

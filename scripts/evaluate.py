@@ -161,7 +161,7 @@ def run(options):
 
 def evaluate(options):
     """The numbers that the options ask for, as a dict."""
-    from vit_tf.analysis.study.opening import STILL, variation
+    from vit_tf.analysis.study.opening.layers import STILL, variation
     from vit_tf.batches import num_examples
     from vit_tf.training.evaluation import top_k_accuracy
     from vit_tf.training.labels import explained_labels

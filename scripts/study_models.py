@@ -7,7 +7,7 @@ from functools import cache, cached_property, partial
 
 import vit_tf
 from vit_tf.analysis.study.models import StudyModel, slug
-from vit_tf.analysis.study.opening import baselines_of
+from vit_tf.analysis.study.opening.study_model import baselines_of
 from vit_tf.names import joined
 from vit_tf.scripts.progress import told_to
 from vit_tf.scripts.study_training import model_path, trained

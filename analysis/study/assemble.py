@@ -18,15 +18,8 @@ from ..report.page import in_frame, write_report
 from .data import make_data
 from .judge import as_dataset, judge
 from .measure import attempt, measure
-from .models import describe_model
-from .opening import (
-    PROBES,
-    STILL,
-    Opened,
-    expected,
-    opened_baselines,
-    study_model,
-)
+from .opening.opened import Opened, expected
+from .opening.under_study import under_study
 from .plan import choose_figures, plan, without_failures
 
 log = logging.getLogger(__name__)
@@ -138,6 +131,7 @@ def make_report(
     figures=(),
     train=None,
     num_classes=None,
+    class_names=(),
     parts=None,
     taps=(),
     patch_size=None,
@@ -163,6 +157,9 @@ def make_report(
         train: labelled images for probes and neighbours, as `images`; without them these figures
             are left out.
         num_classes: number of classes, of labels from 0 on; by default those of `train`.
+        class_names: names of the classes of the labels of `images`, in their order. Models with a
+            score for each of them then have their test accuracy told, and what depends on it
+            measured, such as the effect of each head.
         parts: dict from name to the part that a model plays in the scorecard, `"vit"`, `"gap"`,
             `"resnet"` or `"mixer"`, where it cannot be told from its layers.
         taps, patch_size, prefix: of models whose layers or tokens are not known: patterns of the
@@ -173,24 +170,20 @@ def make_report(
         seed: of the random baselines.
 
     Returns:
-        The `Report`, which a notebook shows; a `ValueError` if no figure applies.
+        The `Report`, which a notebook shows.
+
+    Raises:
+        ValueError: if no figure applies, or for names of classes of images without labels.
     """
     data = make_data(images, train, num_classes, optional or {})
-    probes = next(iter(data.few))
-    probes = (probes[0] if isinstance(probes, tuple) else probes)[:PROBES].numpy()
-    found, rows, notes = [], [], []
+    if class_names and not isinstance(data.test.element_spec, tuple):
+        raise ValueError("Expected class_names only with labels of the images. Received: no labels")
     told = {"taps": tuple(taps), "patch_size": patch_size, "prefix": prefix}
-    for name, model in models.items():
-        opened = Opened(name, model, expected(model), part=(parts or {}).get(name), **told)
-        under_study, constant, moves = study_model(opened, probes)
-        found += [under_study, *opened_baselines(opened, under_study, seed)]
-        rows.append(describe_model(opened, under_study))
-        if constant:
-            notes.append(
-                ("Layers that do not vary between images", [f"{name}: {', '.join(constant)}."])
-            )
-        if moves < STILL:
-            notes.append(("Models that hardly move", [f"The last layers of {name} hardly differ."]))
+    opened = [
+        Opened(name, model, expected(model), part=(parts or {}).get(name), **told)
+        for name, model in models.items()
+    ]
+    found, rows, notes = under_study(opened, data, folder, class_names, seed)
     return write_figures(
         choose_figures(figures),
         found,

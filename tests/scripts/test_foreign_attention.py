@@ -10,7 +10,8 @@ import xarray as xr
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.study.models import Lacking
-from vit_tf.analysis.study.opening import Opened, study_model
+from vit_tf.analysis.study.opening.opened import Opened
+from vit_tf.analysis.study.opening.study_model import study_model
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.scripts import analyze
 

@@ -30,6 +30,26 @@ def top_k_accuracy(model, dataset, ks=(1, 5)):
             another backend of Keras than TensorFlow, scores that are not finite or not of shape
             (example, class), or no examples.
     """
+    ranks, num_classes = _ranks_of(model, dataset)
+    ks = [k for k in ks if k == 1 or k < num_classes]
+    *right, count = sum_of_workers(np.array([*((ranks < k).sum() for k in ks), len(ranks)]))
+    return {k: float(of_k / count) for k, of_k in zip(ks, right, strict=True)}
+
+
+def right_answers(model, dataset):
+    """How many examples have the largest score for their label, and how many there are.
+
+    Arguments and errors are those of `top_k_accuracy`.
+
+    Returns:
+        Two int.
+    """
+    ranks, _ = _ranks_of(model, dataset)
+    return tuple(map(int, sum_of_workers(np.array([(ranks < 1).sum(), len(ranks)]))))
+
+
+def _ranks_of(model, dataset):
+    """The rank of each label among the scores of this worker's part, and the number of classes."""
     require_tensorflow("evaluation")
     if isinstance(dataset, tf.data.Dataset):
         require_images_of(model, dataset.element_spec[0])
@@ -39,11 +59,7 @@ def top_k_accuracy(model, dataset, ks=(1, 5)):
     ranks = [_ranks(score(images), labels) for images, labels in batches]
     if not ranks:
         raise ValueError("Expected at least one batch of images. Received none")
-    num_classes = ranks[0][1]
-    ranks = np.concatenate([rank for rank, _ in ranks])
-    ks = [k for k in ks if k == 1 or k < num_classes]
-    *right, count = sum_of_workers(np.array([*((ranks < k).sum() for k in ks), len(ranks)]))
-    return {k: float(of_k / count) for k, of_k in zip(ks, right, strict=True)}
+    return np.concatenate([rank for rank, _ in ranks]), ranks[0][1]
 
 
 def majority_accuracy(train, test, num_classes, most=-1):

@@ -15,7 +15,8 @@ from ...flow.input_gradients import require_samples
 from ...report.explore_page import write_explore_page
 from ...report.page import in_frame
 from ..models import describe_model
-from ..opening import PROBES, Opened, expected, study_model
+from ..opening.opened import Opened, expected
+from ..opening.study_model import PROBES, study_model
 from .collect import Subject, collect_results
 from .payload import ROUNDING, make_payload
 

@@ -1,0 +1,1 @@
+"""Models of any origin as models under study."""

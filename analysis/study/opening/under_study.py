@@ -1,0 +1,89 @@
+"""Opened models as those of a report, with their accuracy and what to say of them."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import xarray as xr
+
+from vit_tf.preprocessing import interval
+from vit_tf.training.evaluation import match_classes, right_answers
+
+from ...engine.store import fingerprint, keep, load
+from ..models import describe_model
+from .layers import STILL
+from .study_model import PROBES, opened_baselines, study_model
+
+log = logging.getLogger(__name__)
+
+STILL_MODELS = "Models that hardly move"
+CONSTANT_LAYERS = "Layers that do not vary between images"
+OTHER_CLASSES = "Models of other classes than those of the data"
+HARDLY = (
+    "The last layers of {model} hardly differ between images, which it got with values in {values}."
+)
+
+
+def under_study(opened, data, folder, class_names=(), seed=0, remedy=""):
+    """Opened models as those of a report, with their random baselines and what to say of them.
+
+    Args:
+        opened: list of `Opened`.
+        data: the `Data` that is measured.
+        folder: of the report, which keeps accuracies among its results.
+        class_names: names of the classes of the labels; none where the accuracy is not asked for.
+        seed: of the random baselines.
+        remedy: what to do about images of other values than a model expects, in words.
+
+    Returns:
+        List of `StudyModel`, a row for each opened one, and a list as `Report.left_out`.
+    """
+    few = next(iter(data.few))
+    few = (few[0] if isinstance(few, tuple) else few)[:PROBES].numpy()
+    models, rows, notes = [], [], {STILL_MODELS: [], CONSTANT_LAYERS: [], OTHER_CLASSES: []}
+    for one in opened:
+        model, constant, moves = study_model(one, few)
+        log.info("%s: %d layers are read", one.name, len(model.taps))
+        accuracy, why_not = accuracy_of(one, model, data, class_names, Path(folder, "results"))
+        model = replace(model, accuracy=accuracy)
+        models += [model, *opened_baselines(one, model, seed)]
+        rows.append(describe_model(one, model))
+        if accuracy:
+            rows[-1]["test accuracy (%)"] = round(100 * accuracy[0], 2)
+        if why_not:
+            notes[OTHER_CLASSES].append(f"{one.name}: {why_not}.")
+            log.info("No accuracy of %s: %s", one.name, why_not)
+        if constant:
+            notes[CONSTANT_LAYERS].append(f"{one.name}: {', '.join(constant)}.")
+        if moves < STILL:
+            values = interval(*one.expects.value_range)
+            notes[STILL_MODELS].append(HARDLY.format(model=one.name, values=values) + remedy)
+    if any("test accuracy (%)" in row for row in rows):
+        rows = [row | {"test accuracy (%)": row.get("test accuracy (%)")} for row in rows]
+    return models, rows, [(what, sentences) for what, sentences in notes.items() if sentences]
+
+
+def accuracy_of(opened, model, data, class_names, folder):
+    """How often a model's own head is right about the test images, kept in a folder of results.
+
+    Returns:
+        Pair of the share and the number of images, and no words; None for a model whose last layer
+        does not hold a number for each of these classes, with words where it names other ones.
+    """
+    tap = model.taps[-1]
+    if not opened.is_keras or len(model.shapes[tap]) != 1 or not class_names:
+        return None, ""
+    own = getattr(opened.model, "class_names", None)
+    try:
+        match_classes(own, *model.shapes[tap], class_names)
+    except ValueError as error:
+        return None, str(error) if own else ""
+    path = folder / f"accuracy.{model.slug}.nc"
+    key = fingerprint("right answers", model.key, data.facts, list(class_names))
+    result = load(path, key)
+    if result is None:
+        head = model.features(tap)
+        right, count = right_answers(lambda images: head(images)[tap], data.test)
+        result = xr.DataArray(right / count, name="accuracy", attrs={"examples": count})
+        result = keep(result, path, key, {"model": model.name})
+    return (float(result), int(result.attrs["examples"])), ""

@@ -1,0 +1,80 @@
+"""Opened models as those of a report: their accuracy, and what is said of them."""
+
+import numpy as np
+import pytest
+
+import vit_tf
+from vit_tf import analysis
+from vit_tf.analysis.study.data import make_data
+from vit_tf.analysis.study.opening.opened import Opened, expected
+from vit_tf.analysis.study.opening.under_study import under_study
+
+NAMES = ("cat", "dog", "owl")
+
+
+@pytest.fixture(scope="module")
+def images():
+    rng = np.random.default_rng(0)
+    return rng.uniform(-1, 1, (24, 16, 16, 3)).astype("float32"), rng.integers(3, size=24)
+
+
+def small_vit(seed, **options):
+    model = vit_tf.ViT((16, 16, 3), 8, 1, 1, 8, 8, 3, **options)
+    kernel, bias = model.get_layer("head").get_weights()
+    rng = np.random.default_rng(seed)
+    model.get_layer("head").set_weights([rng.normal(size=kernel.shape), bias])
+    return model
+
+
+def opened(name, model):
+    return Opened(name, model, expected(model))
+
+
+def test_the_accuracy_is_how_often_the_largest_score_is_right(images, tmp_path):
+    vit, other = small_vit(0), small_vit(1, class_names=["ant", "bee", "fly"])
+    models, rows, notes = under_study(
+        [opened("ViT", vit), opened("other", other)],
+        make_data(images, None, None, {}),
+        tmp_path,
+        NAMES,
+    )
+    pixels, labels = images
+    right = np.mean(np.argmax(vit.predict(pixels, verbose=0), axis=-1) == labels)
+    found = {model.slug: model.accuracy for model in models}
+    assert found["vit"] == (pytest.approx(right), 24)
+    assert {name for name, accuracy in found.items() if accuracy} == {"vit"}
+    assert rows[0]["test accuracy (%)"] == pytest.approx(100 * right, abs=0.005)
+    assert rows[1]["test accuracy (%)"] is None
+    told = dict(notes)["Models of other classes than those of the data"]
+    assert len(told) == 1 and told[0].startswith("other: Expected data of the 3 classes")
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["accuracy.vit.nc"]
+
+
+def test_without_names_of_classes_nothing_is_said_of_accuracy(images, tmp_path):
+    data = make_data(images[0], None, None, {})
+    models, rows, notes = under_study([opened("ViT", small_vit(0))], data, tmp_path)
+    assert models[0].accuracy is None and not notes and "test accuracy (%)" not in rows[0]
+    assert not list(tmp_path.iterdir())
+
+
+def test_models_that_hardly_move_are_told_with_the_values_that_they_got(images, tmp_path):
+    still = small_vit(0)
+    kernel, _ = still.get_layer("head").get_weights()
+    still.get_layer("head").set_weights([1e-3 * kernel, np.ones(3)])
+    data = make_data(images, None, None, {})
+    _, _, notes = under_study([opened("ViT", still)], data, tmp_path, remedy=" Tell others.")
+    told = dict(notes)["Models that hardly move"]
+    assert told == [
+        "The last layers of ViT hardly differ between images, which it got with values in [-1, 1]. "
+        "Tell others."
+    ]
+
+
+def test_a_report_of_named_classes_draws_causes(images, tmp_path):
+    report = analysis.make_report(
+        {"ViT": small_vit(0)}, images, class_names=NAMES, figures=["heads"], folder=tmp_path
+    )
+    assert "head_ablation.vit" in report.results
+    assert "test accuracy" in report.path.read_text("utf-8")
+    with pytest.raises(ValueError, match="class_names only with labels of the images"):
+        analysis.make_report({"ViT": small_vit(0)}, images[0], class_names=NAMES, folder=tmp_path)
