@@ -147,7 +147,7 @@ def outline(plans, options, seconds):
     return (
         f"{names} {'are' if len(plans) > 1 else 'is'} trained on {sizes['train']} images and "
         f"measured on {sizes['test']}, unless they were before: about "
-        f"{max(1, round(seconds / 60))} minutes on two cores. Results: {options.out}"
+        f"{max(1, round(seconds / 60))} minutes on two slow cores. Results: {options.out}"
     )
 
 

@@ -61,7 +61,8 @@ class Picture:
         models = self.of.models
         named = {"model": models[0], "other": models[-1], "of": models[0].of or models[0]}
         values = {key: getattr(model, field) for key, model in named.items()}
-        values["models"] = joined([getattr(m, field) for m in models if m.role != "seed"])
+        firsts = [model for model in models if model.role != "seed"] or models
+        values["models"] = joined([getattr(model, field) for model in firsts])
         values["label"] = self.of.label
         return text.format(**values)
 

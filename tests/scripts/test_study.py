@@ -13,8 +13,9 @@ import xarray as xr
 
 import vit_tf
 from vit_tf.analysis.engine import stream
-from vit_tf.analysis.study.data import Data
+from vit_tf.analysis.study.data import OPTIONAL, Data
 from vit_tf.analysis.study.judge import judge
+from vit_tf.analysis.study.opening.study_model import baselines_of
 from vit_tf.analysis.study.plan import all_figures, choose_figures
 from vit_tf.analysis.study.plan import plan as plan_pictures
 from vit_tf.scripts import (
@@ -268,6 +269,32 @@ def test_every_plan_is_another_and_every_figure_has_its_models(options):
     needed = {role for figure in all_figures() for role in figure.models.all_roles}
     assert needed == {plan.role for plan in plans}
     assert sum(plan.role == "seed" for plan in plans) == 2 * (options.seeds - 1)
+
+
+def models_of(plans, options):
+    """The models of these plans as they are before any training, with their baselines."""
+    built, models = {}, {}
+    for plan in plans:
+        key = (plan.model, str(plan.config))
+        built[key] = model = built.get(key) or plan.model(**plan.config)
+        row = {"test accuracy (%)": 10.0, "tested on": 40}
+        found = {"key": plan.name, "taps": model.taps, "grid": model.token_grid, "row": row}
+        models[plan.name] = study_models.under_study(plan, found, models.get(plan.of), options)
+    return [*models.values(), *baselines_of(models["ViT-CLS"], lambda: None)]
+
+
+def test_every_picture_of_the_full_study_has_a_name_and_a_title_of_its_own(options):
+    models = models_of(study_models.make_plans(options, 10), options)
+    data = Data(*["there"] * 4, 10, optional=dict.fromkeys(OPTIONAL, lambda: "there"))
+    pictures, left_out = plan_pictures(all_figures(), models, data)
+    assert len({picture.name for picture in pictures}) == len(pictures) > 60
+    for picture in pictures:
+        assert re.fullmatch(r"[a-z0-9-]+", picture.name)
+        assert picture.title and not set("{}") & set(picture.title)
+    titles = {picture.name: picture.title for picture in pictures}
+    assert titles["seeds-bit-seed-1"].startswith("BiT, trained twice")
+    assert titles["head-effects-vit-cls"].endswith("each head of ViT-CLS")
+    assert not [what for what, _ in left_out if "skips of a block" in what]
 
 
 def labels_of(data):

@@ -151,12 +151,6 @@ def _centre_shares(field, patch):
     return {site: share for site, share in named if site.endswith("attention")}
 
 
-def fields_title(model):
-    """The title of `FIGURE_6`, which is of layers where sums are not known."""
-    known = " after the sums" if model.has_sums else ""
-    return f"Effective receptive fields of {{model}}{known}"
-
-
 def fields_caption(models, results):
     """The caption of `FIGURE_6`."""
     sums = all(layer.endswith("/sum") for r in results.values() for layer in layer_names(r))
@@ -176,7 +170,7 @@ FIGURE_6 = Figure(
     measure=receptive_field_of,
     draw=plot_receptive_field,
     name="receptive-field-{model}",
-    title=fields_title,
+    title="Effective receptive fields of {model}",
     caption=fields_caption,
     findings=[early_fields],
     quantities=[early_extent],
