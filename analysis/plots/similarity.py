@@ -112,16 +112,17 @@ def plot_measures(result):
     values = expect_variable(result, "similarity", ("measure", *DIMS))
     maps = dict(zip(layer_names(values, "measure"), values, strict=True))
     apart = expect_variable(result, "disagreement", DIMS)
-    axes, images = _draw_beside(maps | {"where measures disagree": apart})
+    title = style.titled("Similarity of layers by several measures", result)
+    axes, images = _draw_beside(maps | {"where measures disagree": apart}, title)
     images[-1].set_cmap(style.colours("cividis"))
     style.shared_colour_bar(axes, images[0], "similarity", values.values)
     style.shared_colour_bar(axes, images[-1], "disagreement in the order of pairs", apart.values)
     return _finish_panels(axes, [_sides(result)] * len(axes))
 
 
-def _draw_beside(maps):
+def _draw_beside(maps, title="Similarity of layers"):
     """Axes and images of a titled heatmap of each of a dict from label to DataArray."""
-    axes = _new_grid(len(maps))
+    axes = _new_grid(len(maps), title)
     images = []
     for ax, (label, values) in zip(axes, maps.items(), strict=True):
         images.append(_draw_heatmap(ax, values))
@@ -170,12 +171,12 @@ def _sides(result):
     return list(zip(layers, models, strict=True))
 
 
-def _new_grid(count):
-    """`count` axes of a new figure, in rows of at most 4 and as equal as may be."""
+def _new_grid(count, title):
+    """`count` axes of a new titled figure, in rows of at most 4 and as equal as may be."""
     rows = math.ceil(count / MOST_COLUMNS)
     columns = math.ceil(count / rows)
     size = (columns * (PANEL + 1.5) + 1.5, rows * (PANEL + 1.5) + 0.5)
-    axes = style.new_grid(rows, columns, size, "Similarity of layers", "constrained")
+    axes = style.new_grid(rows, columns, size, title, "constrained")
     return style.leading(axes, count)
 
 
