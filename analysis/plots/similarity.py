@@ -111,9 +111,8 @@ def plot_measures(result):
     """
     values = expect_variable(result, "similarity", ("measure", *DIMS))
     maps = dict(zip(layer_names(values, "measure"), values, strict=True))
-    apart = expect_variable(result, "disagreement", DIMS)
-    title = style.titled("Similarity of layers by several measures", result)
-    axes, images = _draw_beside(maps | {"where measures disagree": apart}, title)
+    apart = maps["where measures disagree"] = expect_variable(result, "disagreement", DIMS)
+    axes, images = _draw_beside(maps, style.titled("Layers by several measures", result))
     images[-1].set_cmap(style.colours("cividis"))
     style.shared_colour_bar(axes, images[0], "similarity", values.values)
     style.shared_colour_bar(axes, images[-1], "disagreement in the order of pairs", apart.values)

@@ -563,7 +563,7 @@ def test_measures_are_drawn_beside_their_disagreement_at_fixed_scales(rng):
     coords = {"measure": ["cka", "rsa", "knn"], "layer_x": SITES[:4], "layer_y": SITES}
     data = {"similarity": (dims, values), "disagreement": (dims[1:], apart)}
     axes = plots.plot_measures(xr.Dataset(data, coords, {"model": "ViT"}))
-    assert axes[0].figure.get_suptitle() == "Similarity of layers by several measures: ViT"
+    assert axes[0].figure.get_suptitle() == "Layers by several measures: ViT"
     assert [ax.get_title() for ax in axes] == ["cka", "rsa", "knn", "where measures disagree"]
     for ax, drawn in zip(axes, [*values, apart], strict=True):
         (image,) = ax.images
