@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import threading
+import traceback
 from pathlib import Path
 
 # Here and in every script what needs TensorFlow is imported where it is used, so that it is parsed
@@ -44,7 +45,7 @@ def run_script(parse, run, arguments=None, kept=lambda options: NOTHING_KEPT):
     except Exception as error:
         if not _is_mistake(error):
             raise
-        print(f"error: {one_line(error)}", file=sys.stderr)
+        print(f"error: {one_line(error)}{_place_of(error)}", file=sys.stderr)
         if isinstance(error, ConnectionError) and hasattr(options, "strategy"):
             from vit_tf.distribute import cluster
 
@@ -114,6 +115,21 @@ def one_line(error):
         asserted = re.search(r"assertion failed: \[(.*?)\]\s*(\[\[|$)", error.message, re.DOTALL)
         text = asserted[1] if asserted else error.message.split("available>")[-1].split("[[")[0]
     return " ".join(text.split())
+
+
+def _place_of(error):
+    """Where a `ValueError` was raised that says nothing of what was expected; else nothing.
+
+    It may be a mistake of this package, which is found by its place.
+    """
+    if not isinstance(error, ValueError) or "Expected" in str(error):
+        return ""
+    steps = [
+        (frame.f_globals.get("__name__", ""), line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    ours = [f" (in {name}, line {line})" for name, line in steps if name.startswith("vit_tf.")]
+    return ours[-1] if ours else ""
 
 
 def describe_data(options):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import inspect
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ import pytest
 from paths import SCRIPTS
 
 import vit_tf
+from vit_tf.names import joined
 from vit_tf.scripts import common, doors, option_groups, training_options
 
 # Each script, and arguments that it can parse.
@@ -88,6 +90,22 @@ def test_a_stopped_script_says_so_in_one_line(name, tmp_path, monkeypatch, capsy
         error = capsys.readouterr().err
         assert error == "stopped: nothing is saved; the same command starts again\n"
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_error_that_names_nothing_expected_tells_its_place(capsys):
+    def run(options):
+        return joined([])  # a mistake of the package, not of the user
+
+    assert common.run_script(lambda arguments: None, run) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    line = inspect.getsourcelines(joined)[1] + 2
+    assert error.endswith(f"got 0) (in vit_tf.names, line {line})")
+
+    def refuse(options):
+        raise ValueError("Expected 1. Received: 2")
+
+    assert common.run_script(lambda arguments: None, refuse) == 2
+    assert capsys.readouterr().err == "error: Expected 1. Received: 2\n"
 
 
 def test_what_is_kept_is_said(tmp_path):
