@@ -28,7 +28,7 @@ class Opened:
         source: where it is from, as tables show it.
         taps: patterns of the layers that are read of a model whose layers have no names of ours.
         patch_size, prefix: of tokens: pixels, and how many have no place, where it does not tell.
-        part, accuracy: as `told` and `accuracy` of a `StudyModel`.
+        part: as `told` of a `StudyModel`.
     """
 
     name: str
@@ -40,7 +40,6 @@ class Opened:
     patch_size: int | None = None
     prefix: int | None = None
     part: str | None = None
-    accuracy: tuple[float, int] | None = None
 
     @property
     def is_keras(self):

@@ -43,7 +43,6 @@ def study_model(opened, images):
         tuple(shapes),
         grid,
         partial(features_of, opened, grid),
-        accuracy=opened.accuracy,
         shapes=shapes | computed,
         image_size=size,
         told=opened.part,
