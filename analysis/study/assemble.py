@@ -105,7 +105,7 @@ def write_figures(
         return None
     results = {name: result for name, result in results.items() if result is not None}
     drawn = draw(pictures, results, folder, partial(progress, "drawing") if progress else None)
-    claims = judge(figures, models, results, elsewhere)
+    claims = judge(figures, models, results, elsewhere, data)
     if claims:
         _keep_scorecard(folder / "results" / "scorecard.nc", as_dataset(claims))
     for claim in claims:

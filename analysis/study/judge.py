@@ -12,7 +12,7 @@ import xarray as xr
 
 from ..engine.estimates import verdict
 from .models import ROLES
-from .plan import all_figures
+from .plan import all_figures, lacking
 
 VERDICTS = ("holds", "does not hold", "cannot tell", "not measured")
 
@@ -162,7 +162,7 @@ def scorecard(
     ]
 
 
-def judge(figures, models, results, elsewhere=""):
+def judge(figures, models, results, elsewhere="", data=None):
     """The findings that these figures bear on, as far as these models and results decide them.
 
     A finding is measured on every set of models that can play its parts (`StudyModel.part`).
@@ -172,6 +172,7 @@ def judge(figures, models, results, elsewhere=""):
         models: list of `StudyModel`.
         results: dict from result name to labelled result.
         elsewhere: sentence on how findings about models that are not here are measured.
+        data: the `Data` that was measured, for what it lacks.
 
     Returns:
         List of `Claim`, as `scorecard` returns it.
@@ -179,6 +180,8 @@ def judge(figures, models, results, elsewhere=""):
     accuracy = {model.slug: model.accuracy for model in models if model.accuracy}
     claims = []
     for figure in figures:
+        absent = lacking(figure.select(models)[0], data) if data and figure.findings else []
+        lacks = " ".join(dict.fromkeys(filter(None, absent)))
         for finding in figure.findings:
             casts = _casts(finding, models)
             for players in casts:
@@ -187,7 +190,7 @@ def judge(figures, models, results, elsewhere=""):
                 names = tuple(model.name for model in players.values()) if len(casts) > 1 else ()
                 found = _findable(results, accuracy, block)
                 cast |= {"block": block}
-                claims.append(_claim(figure, finding, cast, found, names, elsewhere))
+                claims.append(_claim(figure, finding, cast, found, names, elsewhere, lacks))
     return claims
 
 
@@ -247,7 +250,7 @@ def _from_the_middle(model, variant):
     return abs(blocks.index(variant.detail) - len(blocks) // 2)
 
 
-def _claim(figure, finding, cast, found, models=(), elsewhere=""):
+def _claim(figure, finding, cast, found, models=(), elsewhere="", lacks=""):
     """A finding, measured if its models and results are there."""
     value = low = high = np.nan
     used = ()
@@ -255,7 +258,7 @@ def _claim(figure, finding, cast, found, models=(), elsewhere=""):
         names = tuple(_named(template, cast) for template in finding.inputs)
         absent = [name for name in names if found.get(name) is None]
         if absent:
-            raise ValueError(f"There is no result {' and no '.join(absent)}.")
+            raise ValueError(lacks or f"There is no result {' and no '.join(absent)}.")
         estimate = finding.statistic(*(found[name] for name in names))
     except ValueError as error:
         result, text = "not measured", str(error)

@@ -123,8 +123,7 @@ def plan(figures, models, data, elsewhere=""):
         selections, reasons = figure.select(models)
         if elsewhere and not selections and not reasons:
             reasons = [f"It takes {figure.models.lacking(models)}. {elsewhere}"]
-        needed = [_reads(selection) for selection in selections]
-        absent = [data.lacks(reads) for reads in needed]
+        absent = lacking(selections, data)
         pictures += [
             Picture(figure, selection)
             for selection, why in zip(selections, absent, strict=True)
@@ -140,6 +139,11 @@ def describe(figure):
     """What a figure is, in words: "Figure 9 of Raghu et al. (2021): ..."."""
     of = f"{figure.reference} of {figure.paper.name}" if figure.reference else figure.paper.name
     return f"{of}: {figure.shows}"
+
+
+def lacking(selections, data):
+    """What each `Selection` needs of a `Data` that is not there: list of sentences, or empty."""
+    return [data.lacks(_reads(selection)) for selection in selections]
 
 
 def _reads(selection):

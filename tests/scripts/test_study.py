@@ -297,6 +297,17 @@ def test_every_picture_of_the_full_study_has_a_name_and_a_title_of_its_own(optio
     assert not [what for what, _ in left_out if "skips of a block" in what]
 
 
+def test_findings_say_which_data_they_lack(options):
+    models = models_of(tiny_plans(options, 10), options)
+    told = {
+        claim.name: claim.explanation
+        for claim in judge(all_figures(), models, {}, data=Data(*["there"] * 4, 10))
+    }
+    assert told["saliency-early"] == "It needs images with masks of objects."
+    assert told["videos-above-chance"] == "It needs videos with masks of objects."
+    assert told["own-patch"] == "There is no result localization.vit-cls."
+
+
 def labels_of(data):
     return [int(label) for _, labels in data for label in labels]
 
