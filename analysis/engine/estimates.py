@@ -7,6 +7,7 @@ import numpy as np
 DRAWS = 2000
 Z = 1.96  # standard deviations on either side that hold 95 % of a normal distribution
 LEAST_EXAMPLES = 4  # of a batch, for the unbiased HSIC
+UNBOUNDED = (-np.inf, np.inf)  # the possible values of most quantities
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def student(values, over):
     return Estimate(value, float(value - reach), float(value + reach), f"Student's t over {over}")
 
 
-def over_trainings(estimates, bounds=(-np.inf, np.inf)):
+def over_trainings(estimates, bounds=UNBOUNDED):
     """Mean of what several trainings give, with an interval that speaks of another training too.
 
         reach^2 = (t s / sqrt(k))^2 + (mean of the trainings' own reaches)^2

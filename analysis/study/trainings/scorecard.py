@@ -9,7 +9,7 @@ import xarray as xr
 from vit_tf.files import write_whole
 from vit_tf.names import joined, listed
 
-from ...engine.estimates import Estimate, over_trainings, verdict
+from ...engine.estimates import UNBOUNDED, Estimate, over_trainings, verdict
 from ...plots.training import plot_trainings
 from ...report.drawing import save_figure
 from ...report.page import ReportFigure, write_report
@@ -87,7 +87,7 @@ def _over(claim, scorecards):
     row = {name: values[0] for name, values in first.items()}
     words = next(iter(cards.values()))["explanation"].item().partition(" Interval: ")[0]
     if measured:
-        whole = over_trainings(measured, BOUNDS.get(row["quantity"], (-np.inf, np.inf)))
+        whole = over_trainings(measured, BOUNDS.get(row["quantity"], UNBOUNDED))
         row |= {name: getattr(whole, name) for name in NUMBERS}
         row["verdict"] = verdict(whole.low, whole.high, row["threshold"], row["direction"])
         row["explanation"] = f"{words} Interval: {whole.how}."
