@@ -1,20 +1,111 @@
 """Measurements of what a vision model has learned.
 
-Every analysis takes `features`, a callable from a batch of images to `{tap: tensor}`, streams a
-data set through it once and returns a labelled xarray result.
+Every measurement takes a model and images, streams them through it once and returns a labelled
+xarray result: `analysis.cka(model, images)`. Plots are in `analysis.plots`; what a measurement of
+one's own is made of is in `analysis.engine`, and `analysis.cka.statistic` is what `cka` adds up.
 
 Args that the measurements share, unless their docstrings say otherwise:
-    features: callable from a batch of images to `{layer: tensor}`, tensors of shape (example,
-        token, channel), (example, row, column, channel) or (example, channel).
-    images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-    train, test: batched `tf.data.Dataset` of (images, labels), or pairs of arrays; labels are
-        integers from 0 to `num_classes - 1`.
-    num_classes: number of classes.
+    features: the model, or anything that has an answer: any built Keras model of one input, a
+        submodel, a SavedModel, the path or name of one of these, a function from images to
+        `{layer: tensor}` or `{layer: array}`, and, where images are not needed, `{layer: array}`
+        alone. Tensors are of shape (example, token, channel), (example, row, column, channel) or
+        (example, channel). See `features_of`.
+    layers: which layers are measured, a shell pattern, a name or a list of them; by default those
+        that the measurement is about: the representations of the model (the embedding, the output
+        of each block or stage, the final norm), its attention weights, or its skips and branches.
+    images: array of shape (example, height, width, channel), or one image; PIL images, paths, a
+        list of these, or a folder; or a `tf.data.Dataset`, batched or not, of images, of (images,
+        labels) with or without weights, or of dicts. Files, PIL images and 8-bit values are
+        resized and normalised as the model declares; floats are taken as they are, and compared
+        with its range.
+    train, test: the same with labels, which are integers from 0 to `num_classes - 1`: a
+        `tf.data.Dataset` of (images, labels), a pair of arrays, or a folder of class folders.
+    num_classes: number of classes; by default that of the labels, of the data set or of the model.
     grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
     tokens: what a layer is summarised by: the `"cls"` token, or the mean of the `"spatial"` tokens
-        or of `"all"`. The `token_grid` of the features tells which are which.
+        or of `"all"`. The `token_grid` of the features separates them. None is CLS where there is
+        one, the mean of the spatial tokens elsewhere, and a vector as it is.
 """
+
+import ast
+import warnings
+from importlib import import_module
+from pathlib import Path
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+from vit_tf.names import near_names, renamed_attributes
+
+# Former names, which are to be removed in the next release.
+RENAMED = {
+    "plot_attention_distances": "plot_attention_distance",
+    "plot_cka_beside": "plot_cka",
+    "plot_distance_by_depth": "plot_mean_distance",
+    "plot_keypoints": "plot_keypoint_correspondence",
+    "plot_knn": "plot_knn_accuracy",
+    "plot_matches": "plot_own_matches",
+    "plot_measures": "plot_similarities",
+    "plot_offsets": "plot_attention_offset",
+    "plot_propagation": "plot_label_propagation",
+    "plot_rollout": "plot_attention_rollout",
+    "plot_saliency_iou": "plot_attention_saliency",
+}
+
+_public, _, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+# dict from a public name to the subpackage that it is from.
+_SOURCES = {
+    name.asname: node.module.split(".")[0]
+    for node in ast.parse(Path(__file__).with_suffix(".pyi").read_text("utf-8")).body
+    if isinstance(node, ast.ImportFrom) and node.module
+    for name in node.names
+}
+# Subpackages whose names were flat here, and still can be imported for one release.
+_GROUPED = ("plots", "engine")
+_FLAT = {"features_of", "plot"}
+
+
+def _place_of(name):
+    """Where a name is found that is no longer flat, or None for one that is."""
+    if name.endswith("_statistic") and name not in ("score_statistic", "pooled_statistic"):
+        return f"{_public(name).measurement}.statistic"
+    group = _SOURCES.get(name)
+    return f"{group}.{name}" if group in _GROUPED and name not in _FLAT else None
+
+
+def __getattr__(name):
+    """A public name, imported when first used; an `AttributeError` lists near matches."""
+    if name in _GROUPED:
+        return import_module(f"{__name__}.{name}")
+    if name in __all__:
+        if place := _place_of(name):
+            warnings.warn(
+                f"vit_tf.analysis.{name} is vit_tf.analysis.{place}; the flat name will be removed "
+                "in the next release",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+        return _public(name)
+    try:
+        return _public(name)  # a module
+    except AttributeError:
+        near = [] if name.startswith("_") else near_names(name, __all__)
+        if not near:
+            raise
+        hint = " or ".join(_place_of(one) or one for one in near[:3])
+        raise AttributeError(
+            f"module 'vit_tf.analysis' has no attribute {name!r}. Did you mean {hint}?"
+        ) from None
+
+
+def __dir__():
+    """The measurements and what reads their results; plots and classes are in their subpackages."""
+    flat = {
+        name
+        for name in __all__
+        if name in _FLAT or not (name.endswith("_statistic") or _SOURCES.get(name) in _GROUPED)
+    }
+    return sorted(flat | {"engine", "plots"})
+
+
+__getattr__ = renamed_attributes(__getattr__, RENAMED, __name__)

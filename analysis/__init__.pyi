@@ -59,6 +59,7 @@ from .engine.derived import (
 from .engine.derived import (
     match_maps as match_maps,
 )
+from .engine.front import features_of as features_of
 from .engine.pooling import Pooled as Pooled
 from .engine.pooling import pooled_statistic as pooled_statistic
 from .engine.stream import (
@@ -122,109 +123,60 @@ from .objects.video_scores import (
 from .objects.video_scores import (
     write_masks as write_masks,
 )
-from .plots.attention import (
-    plot_aligned_attention as plot_aligned_attention,
-)
-from .plots.attention import (
-    plot_attention_maps as plot_attention_maps,
-)
-from .plots.attention import (
-    plot_head_classes as plot_head_classes,
-)
-from .plots.attention import (
-    plot_offsets as plot_offsets,
-)
-from .plots.features import (
-    plot_clustering as plot_clustering,
-)
-from .plots.features import (
-    plot_knn as plot_knn,
-)
-from .plots.features import (
-    plot_last_layer_cka as plot_last_layer_cka,
-)
-from .plots.features import (
-    plot_linear_probe as plot_linear_probe,
-)
-from .plots.features import (
-    plot_retrieval as plot_retrieval,
-)
-from .plots.flow import (
-    plot_patch_filters as plot_patch_filters,
-)
-from .plots.flow import (
-    plot_position_similarity as plot_position_similarity,
-)
-from .plots.flow import (
-    plot_receptive_field as plot_receptive_field,
-)
-from .plots.flow import (
-    plot_skip_ratio as plot_skip_ratio,
-)
-from .plots.images.evidence import plot_grad_cam as plot_grad_cam
-from .plots.images.evidence import plot_input_gradients as plot_input_gradients
-from .plots.images.evidence import plot_lens_accuracy as plot_lens_accuracy
-from .plots.images.evidence import plot_logit_lens as plot_logit_lens
-from .plots.images.evidence import plot_path_norms as plot_path_norms
-from .plots.images.evidence import plot_place_fields as plot_place_fields
-from .plots.images.overlay import plot_overlay as plot_overlay
-from .plots.images.tokens import plot_attention_rows as plot_attention_rows
-from .plots.images.tokens import plot_gradient_attention as plot_gradient_attention
-from .plots.images.tokens import plot_token_similarity as plot_token_similarity
+from .plots.attention import plot_aligned_attention as plot_aligned_attention
+from .plots.attention import plot_attention_distance as plot_attention_distance
+from .plots.attention import plot_attention_maps as plot_attention_maps
+from .plots.attention import plot_attention_offset as plot_attention_offset
+from .plots.attention import plot_attention_patterns as plot_attention_patterns
+from .plots.attention import plot_attention_rollout as plot_attention_rollout
+from .plots.attention import plot_attention_rows as plot_attention_rows
+from .plots.attention import plot_attention_saliency as plot_attention_saliency
+from .plots.attention import plot_gradient_attention as plot_gradient_attention
+from .plots.attention import plot_head_classes as plot_head_classes
+from .plots.attention import plot_mean_attention as plot_mean_attention
+from .plots.attention import plot_mean_distance as plot_mean_distance
+from .plots.attention import plot_mean_patterns as plot_mean_patterns
+from .plots.attention import plot_rollout_of_images as plot_rollout_of_images
+from .plots.dispatch import plot as plot
+from .plots.features import plot_clustering as plot_clustering
+from .plots.features import plot_keypoint_correspondence as plot_keypoint_correspondence
+from .plots.features import plot_knn_accuracy as plot_knn_accuracy
+from .plots.features import plot_label_propagation as plot_label_propagation
+from .plots.features import plot_linear_probe as plot_linear_probe
+from .plots.features import plot_object_clustering as plot_object_clustering
+from .plots.features import plot_retrieval as plot_retrieval
+from .plots.flow import plot_lens_accuracy as plot_lens_accuracy
+from .plots.flow import plot_logit_lens as plot_logit_lens
+from .plots.flow import plot_patch_filters as plot_patch_filters
+from .plots.flow import plot_path_norms as plot_path_norms
+from .plots.flow import plot_position_similarity as plot_position_similarity
+from .plots.flow import plot_receptive_field as plot_receptive_field
+from .plots.flow import plot_skip_ratio as plot_skip_ratio
+from .plots.flow import plot_skip_ratio_lines as plot_skip_ratio_lines
+from .plots.images import plot_grad_cam as plot_grad_cam
+from .plots.images import plot_input_gradients as plot_input_gradients
+from .plots.images import plot_overlay as plot_overlay
+from .plots.images import plot_place_fields as plot_place_fields
+from .plots.images import plot_token_similarity as plot_token_similarity
 from .plots.interactive import cka_heatmap as cka_heatmap
 from .plots.interactive import distance_lines as distance_lines
-from .plots.interventions.effects import plot_activation_patching as plot_activation_patching
-from .plots.interventions.effects import plot_head_ablation as plot_head_ablation
-from .plots.interventions.effects import plot_skip_ablation as plot_skip_ablation
-from .plots.interventions.effects import plot_token_ablation as plot_token_ablation
-from .plots.lines import (
-    plot_attention_distance as plot_attention_distance,
-)
-from .plots.lines import (
-    plot_distance_by_depth as plot_distance_by_depth,
-)
-from .plots.lines import (
-    plot_skip_ratio_lines as plot_skip_ratio_lines,
-)
-from .plots.localization import (
-    plot_head_similarity as plot_head_similarity,
-)
-from .plots.localization import (
-    plot_localization as plot_localization,
-)
-from .plots.objects import plot_keypoints as plot_keypoints
-from .plots.objects import plot_propagation as plot_propagation
-from .plots.probes import (
-    plot_probe_map as plot_probe_map,
-)
-from .plots.probes import (
-    plot_probe_variants as plot_probe_variants,
-)
-from .plots.probes import (
-    plot_ridge_probe as plot_ridge_probe,
-)
-from .plots.saliency import (
-    plot_attention_patterns as plot_attention_patterns,
-)
-from .plots.saliency import (
-    plot_rollout as plot_rollout,
-)
-from .plots.saliency import (
-    plot_saliency_iou as plot_saliency_iou,
-)
-from .plots.similarity import (
-    plot_cka as plot_cka,
-)
-from .plots.similarity import (
-    plot_cka_beside as plot_cka_beside,
-)
-from .plots.similarity import (
-    plot_counterparts as plot_counterparts,
-)
-from .plots.similarity import (
-    plot_matches as plot_matches,
-)
-from .plots.similarity import plot_measures as plot_measures
+from .plots.interventions import plot_activation_patching as plot_activation_patching
+from .plots.interventions import plot_head_ablation as plot_head_ablation
+from .plots.interventions import plot_head_effects as plot_head_effects
+from .plots.interventions import plot_skip_ablation as plot_skip_ablation
+from .plots.interventions import plot_token_ablation as plot_token_ablation
+from .plots.localization import plot_head_similarity as plot_head_similarity
+from .plots.localization import plot_localization as plot_localization
+from .plots.probes import plot_probe_map as plot_probe_map
+from .plots.probes import plot_probe_variants as plot_probe_variants
+from .plots.probes import plot_ridge_probe as plot_ridge_probe
+from .plots.similarity import plot_cka as plot_cka
+from .plots.similarity import plot_counterparts as plot_counterparts
+from .plots.similarity import plot_depth_cka as plot_depth_cka
+from .plots.similarity import plot_last_layer_cka as plot_last_layer_cka
+from .plots.similarity import plot_own_matches as plot_own_matches
+from .plots.similarity import plot_residual_cka as plot_residual_cka
+from .plots.similarity import plot_similarities as plot_similarities
 from .plots.training import plot_compute as plot_compute
 from .plots.training import plot_formation as plot_formation
 from .plots.training import plot_trainings as plot_trainings

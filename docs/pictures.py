@@ -1,6 +1,7 @@
 """Draws the pictures of the documentation: small models are measured and drawn.
 
 Run it in the root of a checkout: `python docs/pictures.py`, or with the names of some pictures.
+A picture without a function here is the one that the code of its page saves.
 CIFAR-10 is expected as TFDS has it, in `~/tensorflow_datasets` or `TFDS_DATA_DIR`. Most models come
 with the package; the others are kept in `runs/docs/` and are not trained twice. The pictures lie
 in `docs/pictures/`.
@@ -8,9 +9,11 @@ in `docs/pictures/`.
 
 import argparse
 import os
+import re
+from contextlib import chdir
 from functools import cache
-from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -39,7 +42,8 @@ import vit_tf
 from vit_tf import analysis
 
 PICTURES = Path(__file__).resolve().parent / "pictures"
-DPI, LARGE = 76, 55_000  # bytes
+LARGE = 55_000  # bytes
+plt.rcParams.update({"savefig.dpi": 76, "savefig.bbox": "tight"})
 
 
 @cache
@@ -48,21 +52,23 @@ def mean(name="vit"):
 
 
 def cka():
-    return analysis.plot_cka(analysis.cka(sums("vit"), test_images()))
+    return analysis.plots.plot_cka(analysis.cka(sums("vit"), test_images()))
 
 
 def cka_two_models():
-    return analysis.plot_cka(analysis.cka(sums("vit"), test_images(), sums("bit")))
+    return analysis.plots.plot_cka(analysis.cka(sums("vit"), test_images(), sums("bit")))
 
 
 def cka_beside():
     results = {name: analysis.cka(sums(of), test_images()) for name, of in TITLES.items()}
-    return analysis.plot_cka_beside(results)
+    return analysis.plots.plot_cka(results)
 
 
 def measures():
     images = photographs(batch_size=480)  # more than the channels of two layers
-    return analysis.plot_measures(analysis.similarities(sums("vit"), images, tokens="cls"))
+    return analysis.plots.plot_similarities(
+        analysis.similarities(sums("vit"), images, tokens="cls")
+    )
 
 
 def counterparts():
@@ -72,37 +78,39 @@ def counterparts():
         label: analysis.counterparts(analysis.cka(sums("vit"), test_images(), other))
         for label, other in others.items()
     }
-    return analysis.plot_counterparts(results)
+    return analysis.plots.plot_counterparts(results)
 
 
 def matches():
-    return analysis.plot_matches(analysis.cka(blocks("vit"), test_images(), blocks("gap")))
+    return analysis.plots.plot_own_matches(
+        analysis.cka(blocks("vit"), test_images(), blocks("gap"))
+    )
 
 
 def head_similarity():
     vit = vit_tf.submodel(trained("vit"), "block00/attention/weights", "block00/attention/heads")
     bit = vit_tf.submodel(trained("bit"), "root", "stage1/*/sum")
-    return analysis.plot_head_similarity(analysis.head_similarity(vit, bit, test_images()))
+    return analysis.plots.plot_head_similarity(analysis.head_similarity(vit, bit, test_images()))
 
 
 def last_layer_cka():
     models = {title: vit_tf.submodel(trained(of), "norm") for title, of in TITLES.items()}
-    return analysis.plot_last_layer_cka(analysis.last_layer_cka(models, test_images()))
+    return analysis.plots.plot_last_layer_cka(analysis.last_layer_cka(models, test_images()))
 
 
 def depth_cka():
     features = vit_tf.submodel(trained("vit"), "*norm")
-    return analysis.plot_cka(analysis.depth_cka(features, test_images()))
+    return analysis.plots.plot_cka(analysis.depth_cka(features, test_images()))
 
 
 def residual_cka():
     features = vit_tf.submodel(trained("vit"), "*/attention/skip", "*/attention/branch")
-    return analysis.plot_cka(analysis.residual_cka(features, test_images()))
+    return analysis.plots.plot_cka(analysis.residual_cka(features, test_images()))
 
 
 def localization():
     features = vit_tf.submodel(trained("vit"), "block05/mlp/sum")
-    return analysis.plot_localization(analysis.localization(features, test_images()))
+    return analysis.plots.plot_localization(analysis.localization(features, test_images()))
 
 
 def formation():
@@ -113,12 +121,12 @@ def formation():
     recorder = analysis.FormationRecorder(features, test, every=1, probes=(train, test, 10))
     vit_tf.Recipe(epochs=6).compile(model, steps_per_epoch=TRAIN // 80)
     model.fit(train, epochs=6, verbose=0, callbacks=[recorder])
-    return analysis.plot_formation(recorder.result)
+    return analysis.plots.plot_formation(recorder.result)
 
 
 def attention_distance():
     distance = analysis.attention_distance(weights("vit"), test_images())
-    return analysis.plot_attention_distance(distance)
+    return analysis.plots.plot_attention_distance(distance)
 
 
 def distance_by_depth():
@@ -127,24 +135,24 @@ def distance_by_depth():
         for title, of in TITLES.items()
         if of != "bit"
     }
-    return analysis.plot_distance_by_depth(results)
+    return analysis.plots.plot_mean_distance(results)
 
 
 LAYERS = ["block00/attention/weights", "block02/attention/weights", "block05/attention/weights"]
 
 
 def attention_maps():
-    return analysis.plot_attention_maps(analysis.attention_maps(mean()), layers=LAYERS)
+    return analysis.plots.plot_attention_maps(analysis.attention_maps(mean()), layers=LAYERS)
 
 
 def aligned_attention():
     aligned = analysis.aligned_attention(mean())
-    return analysis.plot_aligned_attention(aligned, layers=LAYERS)
+    return analysis.plots.plot_aligned_attention(aligned, layers=LAYERS)
 
 
 def attention_offset():
     offset = analysis.attention_offset(analysis.aligned_attention(mean()))
-    return analysis.plot_offsets(offset)
+    return analysis.plots.plot_attention_offset(offset)
 
 
 def head_classes():
@@ -167,17 +175,19 @@ def head_classes():
         return {"constructed/weights": tf.repeat(constructed[None], tf.shape(images)[0], axis=0)}
 
     known = analysis.mean_attention(features, np.zeros((4, 32, 32, 3), "float32"), grid)
-    return analysis.plot_head_classes(analysis.head_classes(known))
+    return analysis.plots.plot_head_classes(analysis.head_classes(known))
 
 
 def attention_patterns():
     patterns = analysis.attention_patterns(weights("vit"), test_images())
-    return analysis.plot_attention_patterns(patterns)
+    return analysis.plots.plot_attention_patterns(patterns)
 
 
 def rollout():
     features = vit_tf.submodel(trained("vit"), "*/weights", "*/skip", "*/sum")
-    return analysis.plot_rollout(analysis.attention_rollout(features, test_images()))
+    return analysis.plots.plot_attention_rollout(
+        analysis.attention_rollout(features, test_images())
+    )
 
 
 def saliency():
@@ -187,7 +197,7 @@ def saliency():
         )
         for label, model in both(shapes_vit()).items()
     }
-    return analysis.plot_saliency_iou(results, baselines=["untrained"])
+    return analysis.plots.plot_attention_saliency(results, baselines=["untrained"])
 
 
 def both(model):
@@ -206,12 +216,12 @@ def receptive_field():
         some = field.isel(layer=[0, len(field["layer"]) // 2, -1])
         layers = [f"{name}: {layer}" for layer in some["layer"].values]
         chosen.append(some.assign_coords(layer=layers))
-    return analysis.plot_receptive_field(xr.concat(chosen, "layer"))
+    return analysis.plots.plot_receptive_field(xr.concat(chosen, "layer"))
 
 
 def skip_ratio():
     features = vit_tf.submodel(trained("vit"), "*/skip", "*/branch")
-    return analysis.plot_skip_ratio(analysis.skip_ratio(features, test_images()))
+    return analysis.plots.plot_skip_ratio(analysis.skip_ratio(features, test_images()))
 
 
 def skip_ratio_lines():
@@ -221,31 +231,33 @@ def skip_ratio_lines():
         )
         for title, of in TITLES.items()
     }
-    return analysis.plot_skip_ratio_lines(results)
+    return analysis.plots.plot_skip_ratio_lines(results)
 
 
 def head_ablation():
     features = vit_tf.submodel(trained("vit"), "*/heads", "logits")
-    return analysis.plot_head_ablation(analysis.head_ablation(features, test_images()))
+    return analysis.plots.plot_head_ablation(analysis.head_ablation(features, test_images()))
 
 
 def activation_patching():
     features = vit_tf.submodel(trained("vit"), "block*/mlp/sum", "logits")
     images, labels = next(test_images().as_numpy_iterator())
     pairs = images[labels == labels[0]][:4], images[labels != labels[0]][:4]
-    return analysis.plot_activation_patching(
+    return analysis.plots.plot_activation_patching(
         analysis.activation_patching(features, tuple(x[: min(map(len, pairs))] for x in pairs))
     )
 
 
 def patch_filters():
-    return analysis.plot_patch_filters(analysis.patch_filters(trained("vit").patch_kernel, 14))
+    return analysis.plots.plot_patch_filters(
+        analysis.patch_filters(trained("vit").patch_kernel, 14)
+    )
 
 
 def position_similarity():
     vit = trained("vit")
     similarity = analysis.position_similarity(vit.position_embedding, vit.token_grid)
-    return analysis.plot_position_similarity(similarity)
+    return analysis.plots.plot_position_similarity(similarity)
 
 
 def ridge_probe():
@@ -254,7 +266,7 @@ def ridge_probe():
     for title, of in TITLES.items():
         score = analysis.fit_ridge_probe(sums(of), train, 10, l2=(0.1, 10.0, 1000.0))
         chosen = analysis.select_l2(score(held_out), score(test_images()))
-        axes = analysis.plot_ridge_probe(chosen, axes, label=title)
+        axes = analysis.plots.plot_ridge_probe(chosen, axes, label=title)
     return axes
 
 
@@ -262,7 +274,7 @@ def probe_map():
     train, test = train_images()[0], test_images()
     accuracy = analysis.ridge_probe(blocks("vit"), train, test, 10, l2=(10.0,), tokens="each")
     layers = ["block00/mlp/sum", "block02/mlp/sum", "block05/mlp/sum"]
-    return analysis.plot_probe_map(accuracy.sel(l2=10.0), layers=layers)
+    return analysis.plots.plot_probe_map(accuracy.sel(l2=10.0), layers=layers)
 
 
 def probe_variants():
@@ -273,12 +285,12 @@ def probe_variants():
         ).sel(l2=10.0)
         for tokens in ("cls", "spatial", "all")
     }
-    return analysis.plot_probe_variants(results)
+    return analysis.plots.plot_probe_variants(results)
 
 
 def linear_probe():
     train, test = train_images()[0], test_images()
-    return analysis.plot_linear_probe(analysis.linear_probe(blocks("vit"), train, test, 10))
+    return analysis.plots.plot_linear_probe(analysis.linear_probe(blocks("vit"), train, test, 10))
 
 
 def knn():
@@ -286,10 +298,10 @@ def knn():
     features = {
         "trained": blocks("vit"),
         "untrained": vit_tf.submodel(vit_tf.fresh_copy(trained("vit")), "*mlp/sum"),
-        "noise": analysis.gaussian_like(blocks("vit")),
+        "noise": analysis.engine.gaussian_like(blocks("vit")),
     }
     results = {label: analysis.knn_accuracy(of, train, test, 10) for label, of in features.items()}
-    return analysis.plot_knn(results, baselines=["untrained", "noise"])
+    return analysis.plots.plot_knn_accuracy(results, baselines=["untrained", "noise"])
 
 
 def clustering():
@@ -299,7 +311,7 @@ def clustering():
         )
         for title, of in TITLES.items()
     }
-    return analysis.plot_clustering(results)
+    return analysis.plots.plot_clustering(results)
 
 
 def object_clustering():
@@ -312,7 +324,7 @@ def object_clustering():
         )
         for label, model in both(shapes_vit()).items()
     }
-    return analysis.plot_clustering(results, baselines=["untrained"])
+    return analysis.plots.plot_clustering(results, baselines=["untrained"])
 
 
 def retrieval():
@@ -330,7 +342,7 @@ def retrieval():
         features = vit_tf.submodel(model, "*mlp/sum")
         queries = (images[:16], np.arange(16))
         results[name] = analysis.retrieval(features, queries, images[16:], truth)
-    return analysis.plot_retrieval(results, baselines=["untrained"])
+    return analysis.plots.plot_retrieval(results, baselines=["untrained"])
 
 
 def label_propagation():
@@ -340,7 +352,7 @@ def label_propagation():
         label: analysis.label_propagation(vit_tf.submodel(model, "embedding", "*mlp/sum"), pairs)
         for label, model in both(shapes_vit()).items()
     }
-    return analysis.plot_propagation(results, baselines=["untrained"])
+    return analysis.plots.plot_label_propagation(results, baselines=["untrained"])
 
 
 def keypoints():
@@ -351,7 +363,7 @@ def keypoints():
         )
         for label, model in both(shapes_vit()).items()
     }
-    return analysis.plot_keypoints(results, baselines=["untrained"])
+    return analysis.plots.plot_keypoint_correspondence(results, baselines=["untrained"])
 
 
 def dense_features():
@@ -371,7 +383,7 @@ def dense_features():
         axis.set(xticks=[], yticks=[])
     axes[0, 0].set_ylabel("image")
     axes[1, 0].set_ylabel("dense features")
-    return axes
+    return axes[0, 0]
 
 
 def compute():
@@ -385,7 +397,7 @@ def compute():
         {"training_flops": ("run", flops), "test_accuracy": ("run", accuracy)},
         coords={"run": list(TITLES), "family": ("run", ["ViT", "ViT", "BiT"])},
     )
-    return analysis.plot_compute(table)
+    return analysis.plots.plot_compute(table)
 
 
 TITLES = {"ViT-CLS": "vit", "ViT-GAP": "gap", "BiT": "bit"}
@@ -401,20 +413,35 @@ DRAWN = (
 )  # fmt: skip
 
 
-def save(draw):
-    """A picture as a PNG, of few colours if it would be large."""
-    axes = np.ravel(draw())
-    content = BytesIO()
-    axes[0].figure.savefig(content, dpi=DPI, bbox_inches="tight")
-    plt.close("all")
-    picture = Image.open(content).convert("RGB")
-    if content.tell() > LARGE:
-        picture = picture.quantize(256, dither=Image.Dither.NONE)
-    picture.save(PICTURES / f"{draw.__name__}.png", optimize=True)
+def of_pages():
+    """dict from a picture that a page shows and its own code saves as `NAME.png` to that code."""
+    codes = {}
+    for page in sorted(PICTURES.parent.rglob("*.md")):
+        text = page.read_text("utf-8")
+        for name in re.findall(r"pictures/(\w+)\.png\)", text):
+            if f'.savefig("{name}.png"' in text:
+                codes[name] = "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S))
+    return codes
+
+
+def save(name, draw):
+    """The picture of a function, or of a page's code, as a PNG, of few colours if it is large."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder, f"{name}.png")
+        if callable(draw):
+            draw().figure.savefig(file)
+        else:
+            with chdir(folder):
+                exec(draw, {"__name__": "page"})
+        plt.close("all")
+        picture = Image.open(file).convert("RGB")
+        if file.stat().st_size > LARGE:
+            picture = picture.quantize(256, dither=Image.Dither.NONE)
+    picture.save(PICTURES / file.name, optimize=True)
 
 
 def main():
-    known = {draw.__name__: draw for draw in DRAWN}
+    known = of_pages() | {draw.__name__: draw for draw in DRAWN}
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="pictures (default: all)")
     names = parser.parse_args().names or list(known)
@@ -423,7 +450,7 @@ def main():
     PICTURES.mkdir(exist_ok=True)
     for name in names:
         print(name, flush=True)
-        save(known[name])
+        save(name, known[name])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,71 @@
-"""The doors: each script parses its options, loads, calls the package and saves."""
+"""The commands: each script parses its options, loads, calls the package and saves.
 
+TensorFlow's start-up lines and the deprecation warnings of other packages are kept out of what a
+command prints, unless `TF_CPP_MIN_LOG_LEVEL` or Python's `-W` asks for them.
+"""
+
+import contextlib
+import logging
 import os
+import re
+import sys
+import tempfile
+import warnings
+from importlib.util import find_spec
 
-# Both count only when they are set before TensorFlow and Matplotlib are imported.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Lines that TensorFlow's libraries log in C++, which no setting keeps back during the import.
+LOG_LINE = re.compile(
+    rb"[IWE]\d{4} [\d:.]+|WARNING: All log messages before absl|To enable the fol"
+)
+
+
+class _QuietImport:
+    """Finds TensorFlow as the other finders do, and imports it without its start-up lines."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "tensorflow":
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None:
+            execute = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: _execute_quietly(execute, module)
+        return spec
+
+
+def _execute_quietly(execute, module):
+    with _without_log_lines():
+        execute(module)
+        module.config.list_physical_devices()  # which logs that there is no GPU
+    for name in ("absl", "tensorflow"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+@contextlib.contextmanager
+def _without_log_lines():
+    """Holds back the standard error, and prints what is not a log line of C++ at the end."""
+    if sys.stderr is None:  # closed
+        yield
+        return
+    sys.stderr.flush()
+    shown = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(shown, 2)
+            os.close(shown)
+            held.seek(0)
+            os.write(2, b"".join(line for line in held if not LOG_LINE.match(line)))
+
+
+# These count only when they are set before TensorFlow and Matplotlib are imported.
+if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    sys.meta_path.insert(0, _QuietImport())
+if not sys.warnoptions:
+    for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning):
+        warnings.simplefilter("ignore", category)
 os.environ.setdefault("MPLBACKEND", "Agg")

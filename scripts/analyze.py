@@ -14,7 +14,8 @@ such as a ViT, needs --patch-size for all that concerns places in the image, and
 findings, where its layers do not tell what it is.
 
 The report, its figures (PNG) and the results (netCDF) lie in the output folder. A run that was
-stopped goes on where it was; one with nothing changed measures nothing.
+stopped goes on where it was; one with nothing changed measures nothing. Other weights, images,
+labels, options or code are measured again.
 
 Examples:
     vit-tf analyze mobilenet.keras
@@ -32,6 +33,7 @@ from pathlib import Path
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from vit_tf.remote import without_password
 from vit_tf.scripts import common, image_values, option_groups, reporting
 from vit_tf.scripts.own_modules import add_imports
 
@@ -97,9 +99,7 @@ def analyze(figures, options):
         split = options.split or ("test" if description.num_classes else "all")
         options.sizes = reporting.measured_sizes(options, description, split)
         data = reporting.read_data(options, description, split, preprocessing=images)
-        data.facts.update(
-            data=options.data, sizes=options.sizes, seed=options.seed, images=images.to_config()
-        )
+        data.facts["images"] = images.to_config()
         models, rows, notes = under_study(
             [one for one, _ in opened],
             data,
@@ -109,7 +109,10 @@ def analyze(figures, options):
             REMEDY,
         )
         for row, (one, why) in zip(rows, opened, strict=True):
-            row |= {"images": image_values.values_of(one.expects, why), "file": one.source}
+            row |= {
+                "images": image_values.values_of(one.expects, why),
+                "file": without_password(one.source),
+            }
             log.info("%s: images: %s", one.name, row["images"])
         names = [row["model"] for row in rows]
         return write_figures(

@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 import vit_tf
-from vit_tf.analysis.study.models import ROLES, slug
+from vit_tf.analysis.study.models import ROLES, distinct, slug
 from vit_tf.analysis.study.opening.opened import Opened
 from vit_tf.checkpoints.names import fetch
 from vit_tf.preprocessing import Preprocessing
@@ -80,17 +80,6 @@ def own_name(source):
     """The name of a model without the folders and the ending of its file."""
     path = Path(source)
     return path.stem if path.is_file() else path.name
-
-
-def distinct(name, taken):
-    """A name whose slug is none of those `taken`: `"vit (2)"` for a second `"vit"`."""
-    if not slug(name):
-        raise ValueError(f"Expected --names with Latin letters or digits. Received: {name!r}")
-    number, found = 1, name
-    while slug(found) in taken:
-        number += 1
-        found = f"{name} ({number})"
-    return found
 
 
 def open_any(source):

@@ -1,8 +1,10 @@
 """What the scripts that write a report read besides labelled images: masks, videos, pairs."""
 
 from functools import cache, partial
+from pathlib import Path
 
 import vit_tf
+from vit_tf.files import digest_tree
 
 BATCH = 60
 # Of the shapes, which are made on the spot.
@@ -37,7 +39,9 @@ def read_annotations(options, size, preprocessing=None):
         if source:
             found = read(source, options, shaped)  # at once, since a path may be wrong
             made[name] = lambda found=found: found
-            facts[name] = {name: source, "take": options.take_objects}
+            paths = [source] if isinstance(source, str) else source
+            digests = [digest_tree(path) for path in paths if Path(path).exists()]
+            facts[name] = {name: [source, *digests], "take": options.take_objects}
     return made, facts
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 # Here and in every script what needs TensorFlow is imported where it is used, so that it is parsed
 # first: mistakes and --help are answered at once.
 import vit_tf
+from vit_tf.remote import without_password
 from vit_tf.scripts.own_modules import import_libraries, import_modules
 
 
@@ -21,7 +22,9 @@ class Terminated(BaseException):
     """The process was asked to end, by SIGTERM."""
 
 
-def run_script(parse, run, arguments=None, kept=lambda options: NOTHING_KEPT):
+def run_script(
+    parse, run, arguments=None, kept=lambda options: NOTHING_KEPT, needs_tensorflow=True
+):
     """Parse and run; the exit status, as shells have it.
 
     It is that of `run`, 0 for none; 2 and one line on the standard error for a mistake of the user;
@@ -33,17 +36,20 @@ def run_script(parse, run, arguments=None, kept=lambda options: NOTHING_KEPT):
         arguments: those of the command line; None for this process' own.
         kept: function of the options to the line that tells what a stopped run leaves, and how to
             go on.
+        needs_tensorflow: whether it is a mistake to run this on another backend of Keras.
     """
     options = None
     try:
         with _terminations():
             options = parse(arguments)
+            if needs_tensorflow:
+                _require_tensorflow()
             return _run(run, options) or 0
     except (KeyboardInterrupt, Terminated) as stop:
         print(f"stopped: {kept(options) if options else NOTHING_KEPT}", file=sys.stderr)
         return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
     except Exception as error:
-        if not _is_mistake(error):
+        if not _is_mistake(error) or isinstance(error, BrokenPipeError):
             raise
         print(f"error: {one_line(error)}{_place_of(error)}", file=sys.stderr)
         if isinstance(error, ConnectionError) and hasattr(options, "strategy"):
@@ -55,6 +61,16 @@ def run_script(parse, run, arguments=None, kept=lambda options: NOTHING_KEPT):
 
 
 NOTHING_KEPT = "nothing is saved; the same command starts again"
+
+
+def _require_tensorflow():
+    # Before Keras is imported, which takes long and fails where the backend is not installed.
+    backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
+    if backend != "tensorflow":
+        raise ValueError(
+            "Expected the TensorFlow backend of Keras for this command: unset KERAS_BACKEND, or "
+            f"set KERAS_BACKEND=tensorflow. Received: KERAS_BACKEND={backend}"
+        )
 
 
 def _run(run, options):
@@ -114,7 +130,7 @@ def one_line(error):
     if not isinstance(error, (ValueError, OSError)):
         asserted = re.search(r"assertion failed: \[(.*?)\]\s*(\[\[|$)", error.message, re.DOTALL)
         text = asserted[1] if asserted else error.message.split("available>")[-1].split("[[")[0]
-    return " ".join(text.split())
+    return without_password(" ".join(text.split()))
 
 
 def _place_of(error):
@@ -230,6 +246,7 @@ def fit_and_score(model, recipe, splits, options, description, callbacks=()):
         steps_per_execution=options.steps_per_execution,
         callbacks=callbacks,
         save_every=options.save_every,
+        keep_states=options.keep_states,
     )
     if vit_tf.distribute.is_tpu(model.distribute_strategy):
         test = vit_tf.distribute.full_batches(test)
@@ -256,12 +273,12 @@ def write_result(model, recipe, history, scores, options, more=None):
 def say(text):
     """Print a result, once where several workers have it."""
     if vit_tf.distribute.is_chief():
-        print(text)
+        print(without_password(text))
 
 
 def write_json(result, path):
     """Write a result as JSON, whole or not at all."""
     from vit_tf.training import checkpointing
 
-    text = json.dumps(result, indent=1, default=str)
+    text = without_password(json.dumps(result, indent=1, default=str))
     checkpointing.write_on_chief(path, lambda partial: Path(partial).write_text(text + "\n"))

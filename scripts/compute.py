@@ -216,7 +216,7 @@ def run(options):
     write_whole(options.out / "compute.csv", lambda path: write_csv(table, path))
     if table["test_accuracy"].isnull().all():
         raise ValueError("Expected a run that has ended, to plot. Received: none")
-    figure = vit_tf.analysis.plot_compute(table).figure
+    figure = vit_tf.analysis.plots.plot_compute(table).figure
     write_whole(options.out / "compute.png", lambda path: figure.savefig(path, dpi=150))
 
 

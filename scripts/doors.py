@@ -1,6 +1,8 @@
 """The command `vit-tf`: names the doors, and hands the rest of the line to the one asked for."""
 
 import ast
+import os
+import signal
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -31,7 +33,22 @@ vit-tf COMMAND --help tells the options of one, vit-tf --version that of the pac
 
 
 def main(arguments=None):
-    """Open the door that the first argument names; its exit status, 2 if there is none."""
+    """Open the door that the first argument names; its exit status, 2 if there is none.
+
+    A reader that has seen enough, such as `head`, ends it without a word.
+    """
+    try:
+        try:
+            return _open(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left to write goes nowhere, or Python would say so when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _open(arguments):
     words = sys.argv[1:] if arguments is None else list(arguments)
     if not words or words[0] in ("-h", "--help", "help"):
         doors = "\n".join(f"  {name:10} {sentence_of(name)}" for name in DOORS)

@@ -136,6 +136,7 @@ def table(result):
     lines = [
         f"{result['model']} on {result['examples']} images of {result['data']}",
         f"images: {result['images']}",
+        f"size: {result['size']}",
         *result["warnings"],
     ]
     for k, share in result["top"].items():
@@ -163,7 +164,7 @@ def evaluate(options):
     """The numbers that the options ask for, as a dict."""
     from vit_tf.analysis.study.opening.layers import STILL, variation
     from vit_tf.batches import num_examples
-    from vit_tf.training.evaluation import top_k_accuracy
+    from vit_tf.training.evaluation import require_scores, top_k_accuracy
     from vit_tf.training.labels import explained_labels
 
     model = common.open_model(options.model)
@@ -173,9 +174,14 @@ def evaluate(options):
     (test,) = vit_tf.data.load(
         options.data, splits=(options.split,), take=options.take_test, **arguments
     )
+    size = " x ".join(map(str, test.element_spec[0].shape[1:3])) + " pixels"
+    if preprocessing.size is None:
+        source = "as --image-size says" if options.image_size else "that of the data"
+        size += f", {source}, since the model takes images of any size"
     top, warnings = {}, []
     if not options.no_head:
         scores = model(next(iter(test))[0])
+        require_scores(scores)
         own_labels = relabelled(options, model, scores.shape[-1], known, test)
         with explained_labels():
             top = top_k_accuracy(model, own_labels)
@@ -186,6 +192,7 @@ def evaluate(options):
         "data": f"{options.data} ({options.split})",
         "examples": num_examples(test),
         "images": image_values.values_of(preprocessing, why),
+        "size": size,
         "preprocessing": preprocessing.to_config(),
         "warnings": warnings,
         "top": top,

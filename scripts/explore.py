@@ -1,4 +1,4 @@
-"""Shows what a vision model makes of single images, on one page that answers to mouse and keys.
+"""Shows what vision models make of single images, on an interactive page for each model.
 
 Choose a patch of the picture, and the page shows where each head looks from there, which patches of
 this image and of the next are represented alike, what CLS looks at, what speaks for a class, and
@@ -12,6 +12,7 @@ resized to what the model takes.
 Examples:
     vit-tf explore vit.keras cat.jpg --out cat.html
     vit-tf explore ViT-B_16.npz cat.jpg dog.jpg --explain tabby 207
+    vit-tf explore vit-cls-cifar10 bit-cifar10 cat.jpg dog.jpg
     vit-tf explore hub_vit.keras cat.jpg --patch-size 16
     vit-tf explore resnet.keras cat.jpg --image-size 224 --range 0 255 --results numbers/
 """
@@ -38,14 +39,14 @@ def parse(arguments=None):
     """The options of the command line."""
     parser = option_groups.make_parser("explore", __doc__)
     add = parser.group("model")
-    add("model", metavar="MODEL", help="file, folder or public name of a model")
-    add("--names", nargs=1, metavar="NAME", help="on the page (default: its file's)")
+    add("inputs", nargs="+", metavar="MODEL_OR_IMAGE", help="model (file, folder or public name)")
+    add("--names", nargs="+", metavar="NAME", help="on the pages (default: those of the files)")
     add_imports(add)
     option_groups.add_layers(add)
     image_values.add_values(add)
     add = parser.group("page")
-    add("images", nargs="+", metavar="IMAGE", help="image file")
-    add("--out", type=Path, metavar="FILE", default=Path("explore.html"), help="the page")
+    text = "the page; of several models, each page has the model's name added"
+    add("--out", type=Path, metavar="FILE", default=Path("explore.html"), help=text)
     add("--results", type=Path, metavar="FOLDER", help="write the numbers there too, as netCDF")
     add("--explain", nargs="+", metavar="CLASS", help="names or numbers (default: the best five)")
     add = parser.group("SmoothGrad")
@@ -53,14 +54,37 @@ def parse(arguments=None):
     add("--noise", type=float, default=0.1, help="standard deviation, as a share of its range")
     add("--seed", type=int, default=0, help="of the noise")
     options = parser.parse_args(arguments)
+    first, *others = options.inputs
+    options.models = [first, *(one for one in others if is_model(one))]
+    options.images = [one for one in others if not is_model(one)]
     _check(options)
     return options
+
+
+def is_model(source):
+    """Whether an argument is a model, by its ending, as a folder or as a public name."""
+    from vit_tf.checkpoints.names import CHECKPOINTS, EXTENSIONS
+    from vit_tf.checkpoints.zoo.files import zoo
+
+    return (
+        source.endswith((".keras", *EXTENSIONS))
+        or os.path.isdir(source)
+        or source.startswith("hf://")
+        or source in zoo()
+        or source in CHECKPOINTS
+    )
 
 
 def _check(options):
     """Raises a `ValueError` for values that no model has use for."""
     option_groups.check_layers(options)
     option_groups.require_at_least(options, samples=1, noise=0)
+    if not options.images:
+        raise ValueError(f"Expected an IMAGE, a file. Received: {listed(options.models)}, models")
+    if options.names and len(options.names) != len(options.models):
+        raise ValueError(
+            f"Expected --names for {len(options.models)} models. Received: {len(options.names)}"
+        )
     for image in options.images:
         if not os.path.isfile(image):
             raise ValueError(f"Expected IMAGE to be an image file. Received: {image!r}, no file")
@@ -71,18 +95,34 @@ def _check(options):
 
 
 def run(options):
-    """Open, measure, write the page."""
+    """Explore each model."""
+    from vit_tf.analysis.study.models import slug
+    from vit_tf.scripts import analyze_models
+
+    names = options.names or []
+    for number, source in enumerate(options.models):
+        name = names[number] if names else analyze_models.own_name(source)
+        several = len(options.models) > 1
+        page = options.out
+        page = page.with_name(f"{page.stem}-{slug(name)}{page.suffix}") if several else page
+        results = options.results
+        results = results / slug(name) if results and several else results
+        explore_one(source, name, page, results, options)
+
+
+def explore_one(source, name, page, folder, options):
+    """Open a model, measure it and write its page."""
     from vit_tf import analysis
     from vit_tf.scripts import analyze_models
 
     start = time.perf_counter()
-    model = analyze_models.open_any(options.model)
+    model = analyze_models.open_any(source)
     expects, why = image_values.expected_images(options, model)
     made = analysis.explore(
         model,
         options.images,
-        options.out,
-        name=options.names[0] if options.names else analyze_models.own_name(options.model),
+        page,
+        name=name,
         preprocessing=expects,
         image_size=options.image_size,
         taps=options.taps or (),
@@ -95,10 +135,10 @@ def run(options):
     )
     for what, reasons in made.left_out:
         print(f"not shown: {what}. {' '.join(reasons)}")
-    if options.results:
-        options.results.mkdir(parents=True, exist_ok=True)
-        for name, result in made.results.items():
-            result.to_netcdf(options.results / f"{name}.nc")
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        for result_name, result in made.results.items():
+            result.to_netcdf(folder / f"{result_name}.nc")
     print(f"images: {image_values.values_of(expects, why)}")
     size, seconds = made.path.stat().st_size / 1e6, time.perf_counter() - start
     print(f"{made.path}, {size:.1f} MB, after {seconds:.0f} seconds")

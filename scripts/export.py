@@ -23,6 +23,7 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
+from vit_tf.names import joined
 from vit_tf.scripts import common, image_values, option_groups
 
 
@@ -42,8 +43,12 @@ def parse(arguments=None):
     run("--out", type=Path, metavar="FOLDER", help="of the SavedModel; it is made")
     run("--list", action="store_true", help="list the names of all taps, and stop")
     options = parser.parse_args(arguments)
-    if not options.list and not (options.taps and options.out):
-        raise ValueError("Expected --taps and --out, or --list. Received: neither")
+    missing = [f"no --{name}" for name in ("taps", "out") if not getattr(options, name)]
+    if missing and not options.list:
+        raise ValueError(
+            "Expected --taps and --out, or --list, which lists the layers that --taps can name. "
+            f"Received: {joined(missing)}"
+        )
     return options
 
 

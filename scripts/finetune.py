@@ -26,6 +26,7 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
+from vit_tf.remote import without_password
 from vit_tf.scripts import common, image_values, option_groups
 
 SPLITS = ("train", "validation", "test")
@@ -154,7 +155,11 @@ def run(options):
     if size:
         preprocessing = dataclasses.replace(preprocessing, size=size)
     splits = load_splits(options, recipe, preprocessing)
-    description = {"name": options.data, "start": options.model, "positions": options.positions}
+    description = {
+        "name": without_password(options.data),
+        "start": without_password(options.model),
+        "positions": options.positions,
+    }
     description |= {"preprocessing": preprocessing.to_config()} | common.data_arguments(options)
     common.train_and_test(
         lambda: vit_tf.at_resolution(start, size, known.num_classes, options.positions),

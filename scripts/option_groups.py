@@ -5,7 +5,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from vit_tf.remote import is_remote
+from vit_tf.names import near_names
+from vit_tf.remote import is_remote, without_password
 from vit_tf.scripts.own_modules import add_imports
 
 # Where each strategy of `vit_tf.distribute` trains.
@@ -54,10 +55,22 @@ class Parser(argparse.ArgumentParser):
         return self._titled[title].add_argument
 
     def parse_args(self, args=None, namespace=None):
-        words = sys.argv[1:] if args is None else list(args)
+        self._words = words = sys.argv[1:] if args is None else list(args)
         options = super().parse_args(words, namespace)
-        options.command = shlex.join([*self.prog.split(), *map(str, words)])
+        options.command = without_password(shlex.join([*self.prog.split(), *map(str, words)]))
         return options
+
+    def error(self, message):
+        """Ends the command with a line that suggests near matches of mistyped options."""
+        actions = self._option_string_actions.items()
+        known = [name.lstrip("-") for name, action in actions if action.help != argparse.SUPPRESS]
+        hints = []
+        for word in self._words:
+            typed = word.partition("=")[0]
+            near = near_names(typed.lstrip("-"), known) if typed.startswith("--") else []
+            if near and not any(name.startswith(typed) for name in self._option_string_actions):
+                hints.append(f"did you mean --{near[0]} in place of {typed}?")
+        super().error(without_password("; ".join([message, *hints])))
 
 
 def make_parser(name, docstring, more=""):
@@ -176,6 +189,7 @@ def add_training(parser, image_size):
     run("--steps-per-execution", type=int, help=text)
     text = "save the state every so many steps too; it is after each epoch and on SIGTERM"
     run("--save-every", type=int, help=text)
+    run("--keep-states", type=int, default=2, help="number of the last states that stay")
 
 
 def require_at_least(options, **least):

@@ -24,6 +24,7 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
+from vit_tf.remote import without_password
 from vit_tf.scripts import common, option_groups, training_options
 from vit_tf.scripts.training_options import SMALL_VIT
 
@@ -82,7 +83,9 @@ def run(options):
     )
     num_classes = common.describe_labelled(options).num_classes
     shape = tuple(splits[0].element_spec[0].shape[1:])
-    description = {"name": options.data, **data} | common.given(options, AUGMENTATIONS)
+    description = {"name": without_password(options.data), **data} | common.given(
+        options, AUGMENTATIONS
+    )
     with vit_tf.distribute.strategy(options.strategy).scope():
         model = make_model(options, shape, num_classes)
         train, validation, test = mask_splits(splits, model.vit, num_classes, options)

@@ -1,6 +1,9 @@
 """One progress bar over work of several stages, with the time that is left."""
 
 import contextlib
+import logging
+import threading
+import time
 
 from tqdm.auto import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
@@ -39,6 +42,48 @@ class Progress:
         before = self.done
         self._done[stage] = self._stages[stage] * done / of
         self._bar.update(self.done - before)
+
+
+class _LastLine(logging.Handler):
+    """When a line was logged last, and which."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.time = "starting", time.monotonic()
+
+    def emit(self, record):
+        if record.msg != STILL:
+            self.words, self.time = record.getMessage(), time.monotonic()
+
+
+STILL = "still at it after %d s: %s"
+SECONDS = (10, 20, 40, 60)  # until the first line, the second and so on; the last is repeated
+
+
+@contextlib.contextmanager
+def lines_while_working(logger):
+    """Logs that a step is still going on, 10 s after its line, and then less and less often."""
+    last, stopped = _LastLine(), threading.Event()
+
+    def watch():
+        begun, count, spoken = last.time, 0, last.time
+        while not stopped.wait(SECONDS[0] / 10):
+            if last.time != begun:
+                begun, count, spoken = last.time, 0, last.time
+            now = time.monotonic()
+            if now - spoken >= SECONDS[min(count, len(SECONDS) - 1)]:
+                logger.info(STILL, now - begun, last.words)
+                count, spoken = count + 1, now
+
+    thread = threading.Thread(target=watch, daemon=True)
+    logger.addHandler(last)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+        logger.removeHandler(last)
 
 
 def told_to(progress):

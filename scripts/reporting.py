@@ -10,7 +10,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import vit_tf
+from vit_tf.remote import without_password
 from vit_tf.scripts import annotations, common, option_groups
+from vit_tf.scripts.progress import lines_while_working
 from vit_tf.training.locks import only_process
 
 LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other than the digits
@@ -20,8 +22,14 @@ GALLERY = 2_000  # training images that neighbours are looked for among, at most
 def run_logged(parse, run, arguments=None):
     """Parse and run with progress on the standard error; the exit status."""
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    logging.getLogger("vit_tf").setLevel(logging.INFO)
-    return common.run_script(parse, run, arguments, results_kept)
+    logger = logging.getLogger("vit_tf")
+    logger.setLevel(logging.INFO)
+
+    def run_with_lines(options):
+        with lines_while_working(logger):
+            return run(options)
+
+    return common.run_script(parse, run_with_lines, arguments, results_kept)
 
 
 def results_kept(options):
@@ -65,6 +73,9 @@ def strategy_in(folder, name):
 
     Of several workers, which share the folder, only the chief may write there.
     """
+    from vit_tf.analysis.report.page import require_own
+
+    require_own(folder / "report.html")
     strategy = vit_tf.distribute.strategy(name)
     alone = only_process(folder) if vit_tf.distribute.is_chief() else contextlib.nullcontext()
     with alone, strategy.scope():
@@ -135,9 +146,12 @@ def read_data(options, description, split="test", **images):
     (few,) = load(splits=(split,), batch_size=FIELD_IMAGES, take=min(FIELD_IMAGES, tested))
     pixels = tuple(few.element_spec[0].shape[1:3])
     annotated, facts = annotations.read_annotations(options, pixels, images.get("preprocessing"))
-    told = {"batch": size, "field_images": FIELD_IMAGES, **classes}
-    if split != "test":
-        told["split"] = split
+    told = {"batch": size, "field_images": FIELD_IMAGES, "size": pixels}
+    told |= {
+        "data": without_password(str(options.data)),
+        "seed": options.seed,
+        "test": test.identify(),
+    }
     if not can_fit(description, split):
         return Data(test, few, facts=told, optional=annotated, optional_facts=facts)
     train, held_out = vit_tf.data.few_shot(
@@ -155,9 +169,9 @@ def read_data(options, description, split="test", **images):
         train,
         held_out,
         description.num_classes,
-        {"shots": options.shots, **told},
+        told | {"train": train.identify(), "validation": held_out.identify()},
         {"gallery": lambda: gallery, **annotated},
-        {"gallery": {"gallery": known}, **facts},
+        {"gallery": {"gallery": gallery.identify()}, **facts},
     )
 
 
@@ -172,7 +186,7 @@ def provenance(options, description):
     packages = ("tensorflow", "keras", "numpy", "xarray", "matplotlib")
     return {
         "command": options.command,
-        "data": {"name": options.data, "classes": description.num_classes}
+        "data": {"name": without_password(options.data), "classes": description.num_classes}
         | {f"{split} images": count for split, count in description.num_examples.items()},
         "options": _chosen(options),
         "versions": {"python": platform.python_version(), "vit_tf": vit_tf.__version__}
@@ -193,5 +207,5 @@ def _chosen(options):
         elif isinstance(value, list | tuple):
             value = " ".join(map(str, value))
         if value not in (None, "", False):
-            texts[name.replace("_", " ")] = str(value)
+            texts[name.replace("_", " ")] = without_password(str(value))
     return texts

@@ -2,7 +2,8 @@
 
 Takes the folders of the reports of each training, which analyze.py and study.py write. The models
 of a report differ from those of the others in their seed alone, and each report has one model for
-each part of the scorecard. Nothing is measured again.
+each part of the scorecard; reports of other models or data are an error that lists what differs.
+Nothing is measured again.
 
 A finding is the mean over the trainings, with an interval that covers the spread between them and
 what is uncertain within each. Writes report.html, figures/trainings.png and results/scorecard.nc to
@@ -25,7 +26,7 @@ from vit_tf.scripts import common, option_groups
 
 def main(arguments=None):
     """Report as told on the command line; the exit status, 2 for a mistake of the user."""
-    return common.run_script(parse, run, arguments)
+    return common.run_script(parse, run, arguments, needs_tensorflow=False)
 
 
 def parse(arguments=None):

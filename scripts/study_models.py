@@ -166,7 +166,7 @@ def train_all(plans, options, progress):
         baseline
         for model in models.values()
         if model.role == "vit"
-        for baseline in baselines_of(model, untrained(model, options))
+        for baseline in baselines_of(model, untrained(model, options), options.seed)
     ]
     return [*models.values(), *baselines], rows
 
@@ -195,6 +195,11 @@ def under_study(plan, found, origin, options):
         plan.detail,
         origin,
         (found["row"]["test accuracy (%)"] / 100, found["row"]["tested on"]),
+        configuration={
+            "class": plan.model.__name__,
+            "config": plan.config,
+            "recipe": dataclasses.asdict(plan.recipe),
+        },
         **{name: lambda name=name: getattr(load(), name) for name in first_layer},
     )
 

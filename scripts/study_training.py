@@ -11,6 +11,7 @@ import tensorflow as tf
 import vit_tf
 from vit_tf import TokenGrid
 from vit_tf.analysis.engine.store import fingerprint
+from vit_tf.files import digest_files
 from vit_tf.scripts import common
 from vit_tf.training import checkpointing
 
@@ -31,7 +32,9 @@ def load_data(options, batch_size, splits=("train", "validation", "test"), **cha
 
 def model_key(plan, options):
     """`fingerprint` of everything that the trained model of a plan depends on."""
-    source = [options.data, options.image_size, options.sizes]
+    if not hasattr(options, "digests"):  # once for all plans
+        options.digests = [split.identify() for split in load_data(options, options.batch_size)]
+    source = [options.data, options.image_size, options.sizes, options.digests]
     source += common.chosen_classes(options).values()
     return fingerprint(plan.facts, source, options.batch_size, options.seed)
 
@@ -42,12 +45,17 @@ def model_path(plan, options):
 
 
 def kept(plan, options):
-    """What `trained` returns of a model that was trained before; None if it was not."""
+    """What `trained` returns of a model that was trained before; None if it was not.
+
+    The `key` among it changes with the file, whose weights are what is measured.
+    """
     note = model_path(plan, options).with_suffix(".json")
     if note.exists() and model_path(plan, options).exists():
         facts = json.loads(note.read_text())
         if facts["key"] == model_key(plan, options):
-            return facts | {"grid": facts["grid"] and TokenGrid(**facts["grid"])}
+            weights = digest_files([model_path(plan, options)])
+            grid = facts["grid"] and TokenGrid(**facts["grid"])
+            return facts | {"grid": grid, "key": fingerprint(facts["key"], weights)}
     return None
 
 
@@ -55,8 +63,8 @@ def trained(plan, options, callbacks=()):
     """Facts about the trained model of a plan, which is made now unless it was before.
 
     Returns:
-        dict of `row`, the model's line in the report's table, and `taps` and `grid`, those of the
-        model.
+        dict of `row`, the model's line in the report's table, `taps` and `grid`, those of the
+        model, and the `key` of its weights.
     """
     if found := kept(plan, options):
         return found
@@ -68,7 +76,7 @@ def trained(plan, options, callbacks=()):
     grid = model.token_grid and dataclasses.asdict(model.token_grid)
     text = json.dumps({"key": key, "row": row, "taps": model.taps, "grid": grid}, indent=1)
     checkpointing.write_on_chief(note, lambda partial: Path(partial).write_text(text))
-    return {"key": key, "row": row, "taps": model.taps, "grid": model.token_grid}
+    return kept(plan, options)
 
 
 def _train(plan, options, key, callbacks):

@@ -30,7 +30,7 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
-from vit_tf.remote import is_remote
+from vit_tf.remote import is_remote, without_password
 from vit_tf.scripts import common, option_groups, training_options
 from vit_tf.scripts.training_options import SMALL_VIT
 
@@ -74,6 +74,7 @@ def parse(arguments=None):
             image_size=published.image_size,
             batch_size=published.batch_size,
             random_resized_crop=published.area[0],
+            validation=published.validation,
             **published.arguments,
         )
         options = parser.parse_args(arguments)
@@ -161,7 +162,7 @@ def draw_formation(result, path):
     from vit_tf.files import write_whole
 
     matplotlib.use("agg")
-    figure = vit_tf.analysis.plot_formation(result)[0].figure
+    figure = vit_tf.analysis.plots.plot_formation(result).figure
     write_whole(path, lambda partial: figure.savefig(partial, dpi=150))
 
 
@@ -192,7 +193,7 @@ def run(options):
         recipe,
         splits,
         options,
-        {"name": options.data, **data},
+        {"name": without_password(options.data), **data},
         recorders,
     )
     if recorders and vit_tf.distribute.is_chief():

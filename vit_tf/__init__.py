@@ -15,6 +15,28 @@ if not (_INSIDE / "analysis").is_dir() and (_BESIDE / "analysis" / "__init__.py"
     __path__.append(str(_BESIDE))
 
 # Imported when first used: `import vit_tf` alone loads neither Keras nor TensorFlow.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name):
+    """A public name, imported when first used; an `AttributeError` lists near matches."""
+    if name in __all__ or name.startswith("_"):
+        return _public(name)
+    try:
+        return _public(name)  # a module
+    except AttributeError:
+        from vit_tf import analysis
+        from vit_tf.names import near_names
+
+        known = [*__all__, *(f"analysis.{measure}" for measure in analysis.__all__)]
+        near = [one for one in known if one.rpartition(".")[2] == name]
+        near = near or near_names(name, known)
+        if not near:
+            raise
+        hint = " or ".join(f"vit_tf.{one}" for one in near[:3])
+        raise AttributeError(
+            f"module 'vit_tf' has no attribute {name!r}. Did you mean {hint}?"
+        ) from None
+
 
 register_with_keras()

@@ -4,6 +4,7 @@ from . import data as data
 from . import distribute as distribute
 from . import edits as edits
 from .checkpoints.keras_hub import from_keras_hub as from_keras_hub
+from .checkpoints.loading import load as load
 from .checkpoints.loading import load_pretrained as load_pretrained
 from .checkpoints.names import list_pretrained as list_pretrained
 from .fresh import fresh_copy as fresh_copy
@@ -21,6 +22,7 @@ from .taps.interventions import intervene as intervene
 from .taps.saving import load_features as load_features
 from .taps.saving import load_model as load_model
 from .taps.submodels import submodel as submodel
+from .taps.torch_features import torch_features as torch_features
 from .tokens import TokenGrid as TokenGrid
 from .training.finetuning import FineTuning as FineTuning
 from .training.masked_patches import MaskedPatchPrediction as MaskedPatchPrediction

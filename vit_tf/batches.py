@@ -203,6 +203,39 @@ def seeds_of_batches(seed, fixed=False):
     return _marked(seeds, remake)
 
 
+def require_finite_length(dataset):
+    """Raises a `ValueError` for a data set that never ends."""
+    if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise ValueError(
+            "Expected a data set that ends. Received: one of infinite length, such as repeat() "
+            "makes; limit it: dataset.take(number_of_batches)"
+        )
+
+
+def look_at_first(dataset, spec, look):
+    """A data set whose first batch of images is shown to a function when it is read.
+
+    Args:
+        dataset: batched `tf.data.Dataset` of images, or of tuples that begin with them.
+        spec: the `tf.TensorSpec` of the images.
+        look: function of an array of shape (example, height, width, channel).
+    """
+
+    def look_and_go_on(images):
+        look(images.numpy())
+        return images
+
+    def show(number, batch):
+        images, *others = tf.nest.flatten(batch)
+        first = tf.equal(number, 0)
+        shown = tf.cond(
+            first, lambda: tf.py_function(look_and_go_on, [images], spec.dtype), lambda: images
+        )
+        return tf.nest.pack_sequence_as(batch, [tf.ensure_shape(shown, spec.shape), *others])
+
+    return remakable(lambda batches: batches.enumerate().map(show), dataset)
+
+
 def empty_batch(dataset):
     """A data set of one batch of no examples, like those of another."""
     specs = dataset.element_spec

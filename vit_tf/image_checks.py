@@ -1,14 +1,17 @@
 """Whether images have the values that a model expects of them."""
 
+import sys
 import warnings
 
 import numpy as np
 
+from vit_tf.image_shapes import require_images_of
 from vit_tf.preprocessing import interval
 
 NAMED = ((0, 1), (-1, 1))  # ranges that images often come in
 FAR = 16  # half widths of the expected range from its middle
 NEAR = 1.05  # rounding and interpolation
+LOOKED_AT = 128  # images of an array
 NARROW = 0.55  # share of the expected range that a half of it does not exceed
 
 
@@ -25,12 +28,17 @@ def check_dtype(features, dtype):
     Raises:
         ValueError: for integers that are not declared.
     """
-    features = _innermost(features)
+    if words := _wrong_dtype(innermost_features(features), dtype):
+        raise ValueError(words)
+
+
+def _wrong_dtype(features, dtype):
+    """What is wrong about integer images that features do not declare, or None."""
     if "int" not in dtype or _takes_integers(features):
-        return
-    expected = _expected(features)
+        return None
+    expected = value_range(features)
     words = f"in {interval(*expected)}" if expected else "in the range that the model expects"
-    raise ValueError(
+    return (
         f"Expected float images {words}, as vit_tf.Preprocessing makes them, or features that "
         f"declare `integer_images = True`. Received: {dtype} images for "
         f"{getattr(features, 'name', None) or getattr(features, '__name__', 'features')}"
@@ -50,41 +58,115 @@ def check_values(features, images):
     Raises:
         ValueError: for values far beyond the range.
     """
-    features = _innermost(features)
-    expected = _expected(features)
-    images = np.asarray(images)
+    words, far = _wrong_values(innermost_features(features), np.asarray(images))
+    if far:
+        raise ValueError(words)
+    if words:
+        warnings.warn(words, stacklevel=2)
+
+
+def _wrong_values(features, images):
+    """What is wrong about the values of images, or None, and whether they are far off."""
+    expected = value_range(features)
     if expected is None or not images.size:
-        return
+        return None, False
     low, high = np.min(expected[0]), np.max(expected[1])
     least, most = float(images.min()), float(images.max())
     reach = max(abs(least - (low + high) / 2), abs(most - (low + high) / 2)) / ((high - low) / 2)
     found = f"values from {least:.4g} to {most:.4g} for {features.name}"
     words = f"Expected images with values in {interval(low, high)}. Received: {found}"
-    if reach > FAR:
-        raise ValueError(words)
     other = next((ends for ends in NAMED if ends[0] <= least and most <= ends[1]), None)
     narrow = least < most <= least + NARROW * (high - low)
     if reach > NEAR:
-        warnings.warn(words, stacklevel=2)
-    elif narrow and other and not np.allclose(other, (low, high)):
-        warnings.warn(f"{words}, as in {interval(*other)}", stacklevel=2)
+        return words, reach > FAR
+    if narrow and other and not np.allclose(other, (low, high)):
+        return f"{words}, as in {interval(*other)}", False
+    return None, False
 
 
-def _innermost(features):
+def far_values(features):
+    """The range beyond which `check_values` refuses values: (low, high), or None."""
+    expected = value_range(features)
+    if expected is None:
+        return None
+    low, high = np.min(expected[0]), np.max(expected[1])
+    middle, half = (low + high) / 2, FAR * (high - low) / 2
+    return float(middle - half), float(middle + half)
+
+
+def watch_images(model, data):
+    """Data whose images have the model's shape, and that warn once of values it does not expect.
+
+    Args:
+        model: a `VisionModel`.
+        data: what `fit`, `evaluate` or `predict` are given: an array or tensor of images, which is
+            looked at now, or a `tf.data.Dataset`, whose first batch is looked at when it is read.
+            Other data are not looked at.
+
+    Returns:
+        The data, to be used in their place.
+
+    Raises:
+        ValueError: for images whose shape is known and not the model's.
+    """
+
+    def look(images):
+        if not model.has_seen_images:
+            model.has_seen_images = True
+            images = np.asarray(images)
+            words = _wrong_dtype(model, images.dtype.name) or _wrong_values(model, images)[0]
+            if words:
+                warnings.warn(words, stacklevel=2)
+
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is not None and isinstance(data, tensorflow.data.Dataset):
+        from vit_tf.batches import look_at_first  # only here, since it imports TensorFlow
+
+        spec = tensorflow.nest.flatten(data.element_spec)[0]
+        if isinstance(spec, tensorflow.TensorSpec):
+            require_images_of(model, spec)
+            return data if model.has_seen_images else look_at_first(data, spec, look)
+    elif hasattr(data, "shape") and hasattr(data, "dtype"):
+        require_images_of(model, data)
+        look(data[:LOOKED_AT])
+    return data
+
+
+def require_finite(images, first=0):
+    """Raises a `ValueError` that names the first image with a value that is not finite.
+
+    Args:
+        images: array of shape (example, ...).
+        first: number of the first of them in the data set.
+    """
+    images = np.asarray(images)
+    if not np.issubdtype(images.dtype, np.floating) or np.isfinite(np.sum(images)):
+        return
+    finite = np.isfinite(images.reshape(len(images), -1)).all(axis=1)
+    if not finite.all():
+        place = int(np.argmin(finite))
+        values = "NaN" if np.isnan(images[place]).any() else "infinite values"
+        raise ValueError(
+            f"Expected images of finite values. Received: {values} in image {first + place} of the "
+            f"data (from 0), {int((~finite).sum())} of {len(images)} images of its batch"
+        )
+
+
+def innermost_features(features):
     """The features that others are made of."""
     while callable(getattr(features, "features", None)):
         features = features.features
     return features
 
 
-def _expected(features):
+def value_range(features):
     """The smallest and the largest value of each channel, or None where features do not tell."""
     return getattr(getattr(features, "preprocessing", None), "value_range", None)
 
 
 def _takes_integers(features):
     inputs = getattr(features, "inputs", None)
-    expected = _expected(features)
+    expected = value_range(features)
     return (
         getattr(features, "integer_images", False)
         or (bool(inputs) and "int" in str(inputs[0].dtype))

@@ -1,4 +1,27 @@
-"""One error for images of another shape than a model takes, grey ones above all."""
+"""One error for images of another shape than a model takes."""
+
+import contextlib
+import re
+
+from vit_tf.names import as_sizes
+
+# What `tf.ensure_shape` raises.
+_WRONG = re.compile(
+    r"Shape of tensor \S* ?\[([\d,]+)\] is not compatible with expected shape \[([\d,?]+)\]"
+)
+
+
+def as_image_shape(image_shape, counts=(3,)):
+    """An `image_shape` as a tuple of int.
+
+    Args:
+        image_shape: (height, width, channels) in pixels.
+        counts: how many numbers it may have.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    return as_sizes("image_shape", image_shape, "(height, width, channels) in pixels", counts)
 
 
 def require_images(received, expected):
@@ -18,20 +41,63 @@ def require_images(received, expected):
         hint = "; grey images need an axis of channels: images[..., None]"
     elif received[-1:] == (1,) and expected[-1:] == (3,):
         hint = "; grey images become colour images by numpy.repeat(images, 3, axis=-1)"
+    elif len(received) == len(expected) == 4 and received[3] == expected[3]:
+        hint = (
+            "; resize the images, or make the model for their size: "
+            f"image_shape={received[1:]}, or vit_tf.at_resolution for trained weights"
+        )
     raise ValueError(f"Expected images of shape {expected}. Received: shape {received}{hint}")
 
 
-def require_images_of(model, images):
-    """Raises a `ValueError` unless images, or their `TensorSpec`, have the channels of a model's.
+def fix_image_shape(images, expected):
+    """Images with the static shape of a model's; a size not known yet is checked when it is.
 
-    Their size is left to the model, since a recipe may yet crop them.
+    Args:
+        images: tensor of shape (example, height, width, channel).
+        expected: that of the model's images. In either, None stands for any size.
+
+    Raises:
+        ValueError: for images of another shape. Inside a TensorFlow graph that does not know it,
+            an `InvalidArgumentError`, which `explained_images` makes a `ValueError` of.
     """
-    if hasattr(model, "image_shape"):
-        channels = model.image_shape[-1]
-    else:
-        shape = getattr(model, "input_shape", None)
-        if not isinstance(shape, tuple) or len(shape) != 4:
-            return
-        channels = shape[-1]
-    if images.shape.rank is not None:
-        require_images(images.shape, (None, None, None, channels))
+    if getattr(images.shape, "rank", len(expected)) is not None:
+        require_images(images.shape, expected)
+        if all(size is not None for size, of in zip(images.shape, expected, strict=True) if of):
+            return images
+    import tensorflow as tf  # only its graphs have shapes that are not known yet
+
+    return tf.ensure_shape(images, expected)
+
+
+@contextlib.contextmanager
+def explained_images():
+    """Makes a `ValueError` of the error that `fix_image_shape` raises when a graph runs."""
+    try:
+        yield
+    except Exception as error:
+        wrong = _WRONG.search(str(error))
+        if not wrong or isinstance(error, ValueError):
+            raise
+        received, expected = (
+            tuple(None if size == "?" else int(size) for size in shape.split(","))
+            for shape in wrong.groups()
+        )
+        try:
+            require_images(received, expected)
+        except ValueError as explained:
+            raise explained from error
+        raise
+
+
+def require_images_of(model, images, any_size=False):
+    """Raises a `ValueError` unless images, or their `TensorSpec`, have the shape of a model's.
+
+    Args:
+        model: a Keras model, or another callable, of which nothing is known.
+        images: an array, a tensor or a `TensorSpec`.
+        any_size: whether only the channels count, such as of images that a recipe will crop.
+    """
+    shape = getattr(model, "accepted_shape", None) or getattr(model, "input_shape", None)
+    if not isinstance(shape, tuple) or len(shape) != 4 or getattr(images.shape, "rank", 4) is None:
+        return
+    require_images(images.shape, (None, None, None, shape[-1]) if any_size else shape)

@@ -2,7 +2,9 @@
 
 import difflib
 import fnmatch
+import operator
 import re
+import warnings
 
 NAMED = 10
 SIMILAR = 0.6  # of two words, of which one may be a slip for the other
@@ -130,6 +132,34 @@ def _near_pattern(pattern, names):
     return [name for _, name in sorted(found, key=lambda pair: pair[0])][:5]
 
 
+def as_names(names):
+    """Names as a tuple; a text is one name."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def as_sizes(name, sizes, form, counts=None, least=1):
+    """Sizes as a tuple of int.
+
+    Args:
+        name: name of the argument that they are.
+        sizes: the numbers.
+        form: what is expected, in words, such as `"(height, width, channels)"`.
+        counts: how many there may be; None for any number.
+        least: the smallest that one may be.
+
+    Raises:
+        ValueError: for anything else than so many whole numbers.
+    """
+    try:
+        whole = tuple(operator.index(size) for size in sizes)
+    except TypeError:
+        whole = None
+    few = whole is not None and counts is not None and len(whole) not in counts
+    if whole is None or few or min(whole, default=least) < least:
+        raise ValueError(f"Expected {name} to be {form}. Received: {name}={sizes!r}")
+    return whole
+
+
 def match_sites(chosen, sites):
     """The `sites` named in `chosen`, where `"block06"` means every site of that block.
 
@@ -141,3 +171,23 @@ def match_sites(chosen, sites):
         if name not in sites and name not in owners:
             raise unknown_name("without_skips", name, [*owners, *sites])
     return frozenset(s for s in sites if s in chosen or s.rpartition("/")[0] in chosen)
+
+
+def renamed_attributes(lookup, renamed, module):
+    """A module's `__getattr__` that finds former names too, with a `DeprecationWarning`.
+
+    Args:
+        lookup: the module's `__getattr__`.
+        renamed: dict from former name to name.
+        module: name of the module.
+    """
+
+    def __getattr__(name):
+        if name not in renamed:
+            return lookup(name)
+        warnings.warn(
+            f"{module}.{name} is deprecated: use {renamed[name]}", DeprecationWarning, stacklevel=2
+        )
+        return lookup(renamed[name])
+
+    return __getattr__

@@ -9,6 +9,7 @@ from vit_tf.names import choose
 
 INTERPOLATIONS = ("bilinear", "bicubic")
 ORDERS = ("rgb", "bgr")
+ROUNDINGS = ("even", "down")
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Preprocessing:
         crop: None where images of another shape are squeezed into the size; or the share in (0, 1]
             of the shorter side that is shown. The shorter side is resized to `floor(size / crop)`,
             such as 256 for 224 and 0.875, and the centre is cut out.
+        crop_rounding: what becomes of half a pixel beside the crop: `"even"`, to the nearest even
+            number, as torchvision does, or `"down"`, as the image processors of transformers do.
 
     Raises:
         ValueError: for a value out of its range.
@@ -38,6 +41,7 @@ class Preprocessing:
     interpolation: str = "bilinear"
     channel_order: str = "rgb"
     crop: float | None = None
+    crop_rounding: str = "even"
 
     def __post_init__(self):
         for name in ("size", "mean", "std"):  # lists, as JSON has them, and arrays
@@ -63,6 +67,7 @@ class Preprocessing:
             )
         choose("interpolation", self.interpolation, dict.fromkeys(INTERPOLATIONS))
         choose("channel_order", self.channel_order, dict.fromkeys(ORDERS))
+        choose("crop_rounding", self.crop_rounding, dict.fromkeys(ROUNDINGS))
 
     @classmethod
     def of(cls, image_shape):
@@ -95,13 +100,10 @@ class Preprocessing:
         return config if isinstance(config, cls) else cls(**config)
 
     def to_config(self):
-        """A dict that JSON can hold; an order of RGB and a crop of None are left out."""
+        """A dict that JSON can hold; defaults of later fields are left out."""
         fields = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-        if self.channel_order == "rgb":
-            del fields["channel_order"]
-        if self.crop is None:
-            del fields["crop"]
-        return fields
+        later = ("channel_order", "crop", "crop_rounding")
+        return {k: v for k, v in fields.items() if k not in later or v != getattr(type(self), k)}
 
     def squeezed(self):
         """The same without a crop, for images whose annotations have to fit them."""
@@ -149,7 +151,8 @@ class Preprocessing:
             )
         images = np.repeat(images, channels // images.shape[-1], axis=-1).astype(np.float32)
         if self.size is not None:
-            images = np.asarray(resize_image(images, self.size, self.interpolation, self.crop))
+            how = (self.interpolation, self.crop, self.crop_rounding)
+            images = np.asarray(resize_image(images, self.size, *how))
         return np.asarray(scale_values(images, self))
 
 

@@ -5,6 +5,7 @@ import errno
 import fnmatch
 import io
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path, PurePosixPath
@@ -17,6 +18,14 @@ CHUNK = 2**24  # bytes that are copied at a time
 def is_remote(path):
     """Whether a path is an address, such as `"gs://bucket/run"`, and not on this machine."""
     return "://" in os.fspath(path)
+
+
+def without_password(text):
+    """A text with `***` in place of the password of every address in it.
+
+    `"ftp://user:secret@host/a"` becomes `"ftp://user:***@host/a"`.
+    """
+    return re.sub(r"([a-zA-Z][\w+.-]*://[^\s/:@]*):[^\s/]*@", r"\1:***@", text)
 
 
 def as_path(path):
@@ -62,7 +71,8 @@ class RemotePath(os.PathLike):
     """A file or folder of a file system that TensorFlow (`tf.io.gfile`) or fsspec can open.
 
     Of the calls of a `pathlib.Path` those that a run needs. A scheme that both know, such as `gs`,
-    is TensorFlow's. A folder of an object store is there when something is in it.
+    is TensorFlow's. A folder of an object store is there when something is in it. `str` and `repr`
+    hide a password; `os.fspath` gives the whole address.
 
     Raises:
         ValueError: for a scheme that neither knows.
@@ -76,19 +86,20 @@ class RemotePath(os.PathLike):
     def __fspath__(self):
         return f"{self._scheme}://{self._rest}"
 
-    __str__ = __fspath__
+    def __str__(self):
+        return without_password(os.fspath(self))
 
     def __repr__(self):
         return repr(str(self))
 
     def __eq__(self, other):
-        return isinstance(other, RemotePath) and str(self) == str(other)
+        return isinstance(other, RemotePath) and os.fspath(self) == os.fspath(other)
 
     def __hash__(self):
-        return hash(str(self))
+        return hash(os.fspath(self))
 
     def __truediv__(self, name):
-        return RemotePath(f"{self}/{os.fspath(name)}")
+        return RemotePath(f"{os.fspath(self)}/{os.fspath(name)}")
 
     @property
     def parent(self):
@@ -103,19 +114,19 @@ class RemotePath(os.PathLike):
         return self._rest.stem
 
     def exists(self):
-        return self._files.exists(str(self))
+        return self._files.exists(os.fspath(self))
 
     def is_dir(self):
-        return self._files.is_dir(str(self))
+        return self._files.is_dir(os.fspath(self))
 
     def is_file(self):
         return self.exists() and not self.is_dir()
 
     def mkdir(self, parents=True, exist_ok=True):
-        self._files.mkdir(str(self))
+        self._files.mkdir(os.fspath(self))
 
     def iterdir(self):
-        return [self / name for name in self._files.names(str(self))]
+        return [self / name for name in self._files.names(os.fspath(self))]
 
     def glob(self, pattern):
         """The entries of this folder whose names match; none where there is no folder."""
@@ -124,13 +135,13 @@ class RemotePath(os.PathLike):
 
     def unlink(self, missing_ok=False):
         if self.exists() or not missing_ok:
-            self._files.remove(str(self))
+            self._files.remove(os.fspath(self))
 
     def open(self):
         """The file, opened to read bytes."""
         if not self.is_file():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
-        return self._files.open(str(self))
+        return self._files.open(os.fspath(self))
 
     def read_bytes(self):
         with self.open() as file:
@@ -145,7 +156,7 @@ class RemotePath(os.PathLike):
     def write_from(self, source):
         """Copy an open file here, in the place of an older one; the folder is made."""
         self.parent.mkdir()
-        self._files.write(str(self), source)
+        self._files.write(os.fspath(self), source)
 
 
 class _TensorFlowFiles:

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from ..engine.front import measurement, statistic_of
 from ..engine.results import mean_of, provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import on_grid
@@ -11,6 +12,7 @@ from ..engine.tokens import on_grid
 LEFT_OUT = {"long_name": "queries that attend to prefix tokens only", "units": "1"}
 
 
+@measurement("attention")
 def attention_distance(features, images, grid=None):
     """Mean distance in pixels between a query and the keys that each head attends to.
 
@@ -39,6 +41,7 @@ def attention_distance(features, images, grid=None):
     return evaluate(statistic, images, features, description="attention distance")
 
 
+@statistic_of(attention_distance)
 def attention_statistic(features, grid=None):
     """The `Statistic` of `attention_distance`."""
     return on_grid(features, grid, lambda grid: _statistic(features, grid), num_attended)

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from ..engine.front import measurement, statistic_of
 from ..engine.results import mean_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import on_grid
@@ -15,6 +16,7 @@ from .saliency import has_places, query_maps, query_names
 FLAT = 1e-5
 
 
+@measurement("attention")
 def attention_patterns(features, images, grid=None):
     """Whether the heads of all layers repeat one sparse pattern of attention, image by image.
 
@@ -51,6 +53,7 @@ def attention_patterns(features, images, grid=None):
     return evaluate(statistic, images, features, description="attention patterns")
 
 
+@statistic_of(attention_patterns)
 def pattern_statistic(features, grid=None):
     """The `Statistic` of `attention_patterns`."""
     return on_grid(features, grid, lambda grid: _statistic(features, grid), num_attended)

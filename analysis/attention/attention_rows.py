@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from ..engine.front import measurement
 from ..engine.results import provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import on_grid
@@ -12,6 +13,7 @@ from .attention import attention_weights, num_attended, spatial_shares
 MASS = ("prefix", "itself", "others")  # the parts that the attention of a query divides into
 
 
+@measurement("attention")
 def attention_rows(features, images, grid=None):
     """The attention of every query of every image, its distance, and where its mass goes.
 

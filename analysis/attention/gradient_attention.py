@@ -7,13 +7,15 @@ import xarray as xr
 from vit_tf.tokens import as_grid
 
 from ..engine.features import class_gradients
+from ..engine.front import measurement
 from ..engine.results import provenance, require_finite
 from ..engine.stream import collect
-from ..engine.tokens import grid_of
+from ..engine.tokens import grid_of, pooled_tokens
 from .attention import attention_weights, num_attended
 
 
-def gradient_attention(features, images, classes, grid=None, scores="logits"):
+@measurement("class_attention")
+def gradient_attention(features, images, classes=None, grid=None, scores="logits"):
     """Relevance of tokens for a class: attention weighted by its gradient, through the layers.
 
         R_l = R_(l-1) + A_l R_(l-1),  A_l = mean over heads of max(0, a_l * d y_c / d a_l),  R_0 = I
@@ -22,14 +24,16 @@ def gradient_attention(features, images, classes, grid=None, scores="logits"):
     through query q of the last layer (Chefer et al. 2021, "Generic Attention-Model Explainability",
     https://arxiv.org/abs/2103.15679, equations 5 and 6). Unlike rollout it depends on the class.
     Values and MLPs are left out of account, and rows do not sum to 1. The query to look at is what
-    the head reads: CLS, or the mean over the spatial tokens.
+    the head reads, the mean over `pooled_tokens` in the attributes: those of the features, or else
+    CLS where there is a prefix and all tokens where there is none.
 
     Args:
         features: callable from images to taps with gradients: attention weights of shape (example,
             head, query, key) and the scores, as of
             `vit_tf.submodel(vit, "block*/attention/weights", "logits")`.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        classes: positions of the classes among the scores.
+        classes: names or positions of the classes among the scores; by default those predicted for
+            the images, 5 at most.
         grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
         scores: the tap that holds them, of shape (example, class).
 
@@ -76,6 +80,7 @@ def gradient_attention(features, images, classes, grid=None, scores="logits"):
             units="1",
             estimator="sum through the layers of positive attention times gradient",
             scores=scores,
+            pooled_tokens=list(pooled_tokens(getattr(features, "pooled_tokens", None), seen[0])),
             **vars(seen[0]),
         ),
     )

@@ -4,12 +4,14 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from ..engine.front import measurement, statistic_of
 from ..engine.results import mean_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import on_grid
 from .attention import LEFT_OUT, attention_weights, num_attended, summed_spatial
 
 
+@measurement("attention")
 def mean_attention(features, images, grid=None):
     """Attention weights averaged over examples, raw and renormalised over the spatial keys.
 
@@ -40,6 +42,7 @@ def mean_attention(features, images, grid=None):
     return evaluate(statistic, images, features, description="mean attention")
 
 
+@statistic_of(mean_attention)
 def mean_attention_statistic(features, grid=None):
     """The `Statistic` of `mean_attention`."""
     return on_grid(features, grid, lambda grid: _statistic(features, grid), num_attended)

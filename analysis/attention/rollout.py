@@ -8,6 +8,7 @@ import xarray as xr
 
 from vit_tf.names import listed
 
+from ..engine.front import measurement, statistic_of
 from ..engine.results import provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import on_grid
@@ -17,6 +18,7 @@ from .attention import attention_weights, num_attended
 UNCHANGED = 1e-6
 
 
+@measurement("rollout")
 def attention_rollout(features, images, grid=None):
     """Attention followed through the layers down to the input, averaged over examples.
 
@@ -45,6 +47,7 @@ def attention_rollout(features, images, grid=None):
     return evaluate(statistic, images, features, description="attention rollout")
 
 
+@statistic_of(attention_rollout)
 def rollout_statistic(features, grid=None):
     """The `Statistic` of `attention_rollout`."""
     return on_grid(features, grid, lambda grid: _statistic(features, grid), num_attended)
@@ -71,6 +74,7 @@ def _statistic(features, grid):
     return Statistic(step, finish)
 
 
+@measurement("rollout")
 def rollout_of_images(features, images, grid=None):
     """Attention rollout through all layers, of each image: for a few images to look at.
 

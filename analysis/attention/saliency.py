@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from ..engine.front import measurement, statistic_of
 from ..engine.results import PARTS, SPATIAL, mean_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import on_grid
@@ -13,6 +14,7 @@ from .attention import LEFT_OUT, attention_weights, num_attended, spatial_shares
 ROUNDING = 1e-6
 
 
+@measurement("attention")
 def attention_saliency(features, images_and_masks, grid=None, mass=0.6):
     """Overlap of the most attended tokens of each image with a mask of its object.
 
@@ -50,6 +52,7 @@ def attention_saliency(features, images_and_masks, grid=None, mass=0.6):
     return evaluate(statistic, images_and_masks, features, description="attention saliency")
 
 
+@statistic_of(attention_saliency)
 def saliency_statistic(features, grid=None, mass=0.6):
     """The `Statistic` of `attention_saliency`; its labels are the masks."""
     if not 0 < mass <= 1:

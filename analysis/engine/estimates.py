@@ -1,74 +1,351 @@
-"""Estimates: numbers with their 95 % intervals."""
+"""Estimates: numbers with their 95 % confidence intervals."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
-DRAWS = 2000
-Z = 1.96  # standard deviations on either side that hold 95 % of a normal distribution
+from .intervals import (
+    ALPHA,
+    LEAST_PAIRS,
+    fieller,
+    holm_levels,
+    log_variances,
+    mean_error,
+    mover,
+    newcombe_paired,
+    p_value,
+    pair_counts,
+    pseudo_values,
+    rank_correlation,
+    spearman_interval,
+    sum_of_errors,
+    t_interval,
+    wilson,
+)
+
 LEAST_EXAMPLES = 4  # of a batch, for the unbiased HSIC
 UNBOUNDED = (-np.inf, np.inf)  # the possible values of most quantities
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % interval.
+    """A number with its 95 % confidence interval.
 
     Attributes:
         value: the number.
-        low, high: ends of the interval; NaN where nothing is known of the uncertainty.
+        low, high: ends of the interval; NaN where there is none: the number is descriptive.
         how: where the interval comes from, in words.
+        limits: function of alpha to both ends, for a correction for several comparisons.
+        error: pair of standard error and degrees of freedom, where the interval is Student's.
+        units: what the number is a mean of, of shape (unit,): pseudo-values of a jackknife, or
+            truth values, such as which images are classified correctly.
+        pairing: what the units are, "9 batches of 1000 images"; two estimates of the same units are
+            compared by paired differences. Empty where the units of two models are not the same.
     """
 
     value: float
     low: float
     high: float
     how: str
+    limits: Callable | None = field(default=None, compare=False, repr=False)
+    error: tuple[float, float] | None = field(default=None, compare=False, repr=False)
+    units: np.ndarray | None = field(default=None, compare=False, repr=False)
+    pairing: str = field(default="", compare=False, repr=False)
+
+    def at(self, alpha):
+        """The ends of the interval that misses the truth with probability `alpha`."""
+        if self.limits:
+            return self.limits(alpha)
+        scale = t_interval(0, 1, np.inf, alpha)[1] / t_interval(0, 1, np.inf)[1]
+        return (
+            self.value - scale * (self.value - self.low),
+            self.value + scale * (self.high - self.value),
+        )
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Values of one kind, one per layer, head or token.
+def estimate(value, limits, how, **more):
+    """The `Estimate` whose ends are `limits(0.05)`."""
+    low, high = map(float, limits(ALPHA))
+    return Estimate(float(value), low, high, how, limits, **more)
 
-    Attributes:
-        values: array of shape (unit,).
-        stderr: their standard errors, of the same shape; None or NaN where they are not known.
+
+def descriptive(value, why):
+    """An `Estimate` without an interval, which gives no outcome.
+
+    Args:
+        value: the number.
+        why: why it has none, "a maximum over heads".
     """
-
-    values: np.ndarray
-    stderr: np.ndarray | None = None
-
-    @property
-    def known(self):
-        """Whether every value has its standard error."""
-        return self.stderr is not None and bool(np.isfinite(self.stderr).all())
+    return Estimate(float(value), np.nan, np.nan, f"no interval: {why}")
 
 
-def normal(value, stderr, how):
-    """`value +- 1.96 stderr`."""
-    value, reach = float(value), Z * float(stderr)
-    return Estimate(value, value - reach, value + reach, f"1.96 standard errors; {how}")
+def require_estimate(value, what):
+    """Raises a `ValueError` that names what was to return an `Estimate`, for anything else."""
+    if not isinstance(value, Estimate):
+        raise ValueError(
+            f"Expected {what} to return an Estimate, as `student` makes. Received: {value!r}"
+        )
 
 
-def student(values, over):
-    """Mean of independent values, with Student's interval: `mean +- t stderr`.
+def with_error(value, stderr, df, how, **more):
+    """The `Estimate` with Student's interval; normal where `df` is infinite."""
+    stderr, df = float(stderr), float(df)
+    limits = partial(t_interval, float(value), stderr, df)
+    if not stderr > 0:
+        how += "; all agree, so that it has no width and says nothing of others"
+    return estimate(value, limits, how, error=(stderr, df), **more)
 
-    For few units, for which a bootstrap is too narrow: of 8 units, it covers about 88 %, not 95 %.
+
+def student(values, over, pairing=""):
+    """Mean of independent values, with Student's interval.
 
     Args:
         values: array of shape (unit,).
         over: what its axis holds, in words, "videos".
+        pairing: as that of `Estimate`, where another model has values of the same units.
 
     Returns:
         `Estimate`; without an interval for fewer than two units.
     """
-    from scipy.special import stdtrit
+    if len(values) < 2:
+        return descriptive(np.mean(values), f"needs at least two {over}")
+    how = f"Student's t over {len(values)} {over}"
+    more = {"units": np.asarray(values), "pairing": pairing} if pairing else {}
+    return with_error(np.mean(values), *mean_error(values), how, **more)
 
-    value, count = float(np.mean(values)), len(values)
-    if count < 2:
-        return Estimate(value, np.nan, np.nan, f"no interval: needs at least two {over}")
-    reach = stdtrit(count - 1, 0.975) * np.std(values, ddof=1) / np.sqrt(count)
-    return Estimate(value, float(value - reach), float(value + reach), f"Student's t over {over}")
+
+def welch(one, other, over):
+    """Mean of one sample minus the mean of another, with Welch's interval.
+
+    Args:
+        one, other: arrays of shape (unit,), of independent units.
+        over: what their axes hold, in words, "layers".
+
+    Returns:
+        `Estimate`; without an interval where a sample has fewer than two units.
+    """
+    return minus(student(one, over), student(other, over))
+
+
+def share(successes, trials, over, correct=None, pairing=""):
+    """A proportion, with Wilson's interval.
+
+    Args:
+        successes, trials: numbers of units; for a mean of proportions the first is no integer.
+        over: what the units are, in words, "heads".
+        correct: truth values of shape (unit,), to compare models on the same units.
+        pairing: as that of `Estimate`.
+
+    Returns:
+        `Estimate`.
+    """
+    limits = partial(wilson, successes, trials)
+    how = f"Wilson's interval over {int(trials)} {over}"
+    return estimate(successes / trials, limits, how, units=correct, pairing=pairing)
+
+
+def accuracy_of(accuracy, examples, correct=None, over="images"):
+    """Test accuracy, with Wilson's interval.
+
+    Args:
+        accuracy: share of the images that are classified correctly, or a mean of such shares.
+        examples: number of images.
+        correct: which of them are, of shape (example,), where known.
+        over: what the examples are, in words.
+
+    Returns:
+        `Estimate`; without an interval where the number of images is not known.
+    """
+    if correct is None and not examples >= 1:
+        return descriptive(accuracy, f"the number of {over} is not known")
+    if correct is None:
+        return share(accuracy * examples, examples, over)
+    correct = np.asarray(correct, bool)
+    return share(correct.sum(), len(correct), over, correct, f"{len(correct)} {over}")
+
+
+def require_above_chance(accuracy, facts, what):
+    """Raises a `ValueError` where an accuracy is not significantly above chance, 1 / classes.
+
+    A model at chance has nothing to lose, and no layer of it is better than another: claims about
+    its accuracy are not tested. Classes are taken to be of equal size.
+
+    Args:
+        accuracy: share of the images that are classified correctly.
+        facts: dict with the numbers of `examples` and `num_classes`, the attributes of a result.
+        what: whose accuracy it is, in words, "the ViT".
+    """
+    if missing := {"examples", "num_classes"} - set(facts):
+        raise ValueError(f"Expected attributes {sorted(missing)}. Received: {sorted(facts)}")
+    known, chance = accuracy_of(float(accuracy), facts["examples"]), 1 / facts["num_classes"]
+    if not known.low > chance:
+        raise ValueError(
+            f"Not tested: the accuracy of {what}, {known.value:.3g} ({known.low:.3g} to "
+            f"{known.high:.3g}), is not above chance, {chance:.3g}."
+        )
+
+
+def correlation(pairs, over):
+    """Spearman's rank correlation of the columns of a (unit, 2) array, with its interval.
+
+    Args:
+        pairs: array of shape (unit, 2).
+        over: what the units are, in words, "heads".
+
+    Returns:
+        `Estimate`; without an interval for fewer than five units, or a constant column.
+    """
+    value = rank_correlation(pairs)
+    if len(pairs) < LEAST_PAIRS or not np.isfinite(value):
+        return descriptive(value, f"needs at least {LEAST_PAIRS} {over} that differ")
+    limits = partial(spearman_interval, value, len(pairs))
+    return estimate(value, limits, f"Fisher's z of a rank correlation of {len(pairs)} {over}")
+
+
+def ratio_of_means(pairs, over):
+    """Mean of the first column over that of the second of (unit, 2), with Fieller's interval."""
+    above, below = pairs.mean(axis=0)
+    if not below > 0:
+        return descriptive(np.nan, "the mean below the line is not above 0")
+    if len(pairs) < 2:
+        return descriptive(above / below, f"needs at least two {over}")
+    if np.isnan(fieller(pairs)).any():
+        return descriptive(above / below, "the mean below the line may be 0")
+    how = f"Fieller's interval over {len(pairs)} {over}"
+    return estimate(above / below, partial(fieller, pairs), how)
+
+
+def ratio_of_spreads(one, other, over):
+    """Standard deviation of one sample over that of another, with its interval.
+
+    The jackknife of the logarithm of the variances (Miller 1968), which does not take values to be
+    normal, with Welch's degrees of freedom.
+
+    Args:
+        one, other: arrays of shape (unit,), of independent units.
+        over: what the units are, in words, "heads".
+    """
+    if min(len(one), len(other)) < 3 or not min(np.ptp(one), np.ptp(other)) > 0:
+        value = np.std(one, ddof=1) / np.std(other, ddof=1) if np.ptp(other) else np.nan
+        return descriptive(value, f"needs at least three {over} that differ, in each")
+    (log_one, units), (log_other, other_units) = map(log_variances, (one, other))
+    error = sum_of_errors(mean_error(units), mean_error(other_units))
+    gap = with_error(
+        log_one - log_other, *error, f"jackknife of the logarithm of variances, over {over}"
+    )
+    return transformed(gap, lambda x: np.exp(x / 2))
+
+
+def transformed(inner, function):
+    """An increasing function of an `Estimate`, such as the exponential of a mean of logarithms."""
+    value, low, high = (float(function(x)) for x in (inner.value, inner.low, inner.high))
+
+    def limits(alpha):
+        return tuple(float(function(end)) for end in inner.at(alpha))
+
+    return Estimate(value, low, high, inner.how, limits)
+
+
+def jackknifed(value, leave_one_out, over, pairing=""):
+    """A statistic of all units, with the interval of the jackknife: Student's, of units - 1.
+
+    Args:
+        value: the statistic.
+        leave_one_out: its values without each unit, of shape (unit,).
+        over: what the units are, in words, "batches".
+        pairing: as that of `Estimate`, where another model has values of the same units.
+
+    Returns:
+        `Estimate`; without an interval for fewer than two units.
+    """
+    if len(leave_one_out) < 2 or not np.isfinite(leave_one_out).all():
+        return descriptive(value, f"needs at least two {over}")
+    units = pseudo_values(value, leave_one_out)
+    how = f"jackknife over {len(units)} {over}, Student's t"
+    return with_error(value, *mean_error(units), how, units=units, pairing=pairing)
+
+
+def of_cka(statistic, result):
+    """A number that follows from CKA, with the jackknife over batches.
+
+    Args:
+        statistic: function of an array with the dims of `result["cka"]` to a number.
+        result: Dataset with `cka`, and `leave_one_out` of dims (batch, ...). Of older files, which
+            have but `stderr`, the interval is the widest that the statistic, an average, can have,
+            and models are not compared batch by batch.
+    """
+    cka = result["cka"]
+    value, examples = statistic(cka.values), result.attrs.get("examples", np.nan)
+    if "leave_one_out" in result:
+        rest = result["leave_one_out"].transpose("batch", *cka.dims).values
+        pairing = f"{len(rest)} batches of {examples} images"
+        return jackknifed(value, np.array([statistic(one) for one in rest]), "batches", pairing)
+    stderr = statistic(result["stderr"].transpose(*cka.dims).values) if "stderr" in result else 0
+    batches = num_batches(result)
+    if not (stderr > 0 and batches > 1):
+        return descriptive(value, "needs at least two batches, and their number")
+    how = f"Student's t over {int(batches)} batches; at most the mean standard error, not paired"
+    return with_error(value, stderr, batches - 1, how)
+
+
+def num_batches(result):
+    """How many batches a result was measured on; NaN where it does not say."""
+    size = result.attrs.get("batch_size", np.nan)
+    return np.ceil(result.attrs.get("examples", np.nan) / size)
+
+
+def minus(one, other):
+    """The difference of two estimates, an `Estimate`: paired where both are of the same units.
+
+    Of truth values of the same units Newcombe's paired interval, and of other values that of
+    Student's t over their differences. Of independent units Welch's interval for Student's, and the
+    method of variance estimates recovery (Zou and Donner 2008) for others.
+    """
+    value = one.value - other.value
+    if not np.isfinite([one.low, one.high, other.low, other.high]).all():
+        why = one.how if not np.isfinite(one.low) else other.how
+        return descriptive(value, why.removeprefix("no interval: "))
+    paired = bool(one.pairing) and one.pairing == other.pairing
+    paired = paired and one.units is not None and other.units is not None
+    if paired and one.units.dtype == bool:
+        how = f"Newcombe's paired interval over the same {one.pairing}"
+        return estimate(value, partial(newcombe_paired, *pair_counts(one.units, other.units)), how)
+    if paired:
+        units = one.units - other.units
+        how = f"paired over the same {one.pairing}, Student's t"
+        return with_error(value, *mean_error(units), how, units=units, pairing=one.pairing)
+    words = " and ".join(dict.fromkeys([one.how, other.how]))
+    if one.error and other.error:
+        how = f"Welch's interval; {words}; not paired"
+        return with_error(value, *sum_of_errors(one.error, other.error), how)
+
+    def limits(alpha):
+        return mover(one.value, one.at(alpha), other.value, other.at(alpha))
+
+    return estimate(value, limits, f"{words}; not paired")
+
+
+def corrected(estimates, null=0.0):
+    """Several estimates with intervals that allow for their number: Holm's, at 5 % for all.
+
+    An interval leaves out `null` exactly where Holm's method rejects it.
+
+    Args:
+        estimates: list of `Estimate`.
+        null: the value that they are compared with.
+    """
+    tested = [one for one in estimates if np.isfinite(one.low)]
+    if len(tested) < 2:
+        return list(estimates)
+    levels = holm_levels([p_value(one.at, null) for one in estimates])
+    found = []
+    for one, level in zip(estimates, levels, strict=True):
+        how = f"{one.how}; corrected for {len(tested)} comparisons (Holm)"
+        low, high = map(float, one.at(level))
+        found.append(replace(one, low=low, high=high, how=how) if one in tested else one)
+    return found
 
 
 def over_trainings(estimates, bounds=UNBOUNDED):
@@ -111,67 +388,19 @@ def over_trainings(estimates, bounds=UNBOUNDED):
 def verdict(low, high, threshold, direction):
     """Whether an interval lies on the reported side of a line, on the other, or across it.
 
+    A number without an interval is "descriptive", whatever its value.
+
     Args:
-        low, high: its ends; NaN for an interval that is not known.
+        low, high: its ends; NaN where there is no interval.
         threshold: the line.
         direction: "above" or "below", the side that is reported.
     """
     above, below = low > threshold, high < threshold
+    if not np.isfinite([low, high]).all():
+        return "descriptive"
     if not (above or below):
         return "cannot tell"
     return "holds" if above == (direction == "above") else "does not hold"
-
-
-def bootstrap(statistic, *samples, over, seed=0):
-    """Percentile bootstrap: the middle 95 % of a statistic over resampled samples.
-
-    An interval without width means that all units agree; it is told in words, as it says nothing of
-    other units.
-
-    Args:
-        statistic: function of arrays to a number.
-        *samples: arrays whose first axis is resampled with replacement, each by itself; what
-            belongs together is in one array.
-        over: what the first axis holds, in words, "layers".
-        seed: of the resampling.
-
-    Returns:
-        `Estimate`; without an interval where a sample has fewer than two units.
-    """
-    value = float(statistic(*samples))
-    if min(map(len, samples)) < 2:
-        return Estimate(value, np.nan, np.nan, f"no interval: needs at least two {over}")
-    rng = np.random.default_rng(seed)
-    draws = [
-        statistic(*(sample[rng.integers(len(sample), size=len(sample))] for sample in samples))
-        for _ in range(DRAWS)
-    ]
-    draws = np.array(draws)[np.isfinite(draws)]
-    low, high = np.percentile(draws, [2.5, 97.5]) if draws.size else (np.nan, np.nan)
-    how = f"bootstrap over {over}"
-    if low == high:
-        how += ", of which all samples agree: without width, it tells nothing of others"
-    return Estimate(value, float(low), float(high), how)
-
-
-def difference(one, other, over):
-    """Mean of one `Sample` minus the mean of another.
-
-        stderr(mean) <= mean of the stderr,    stderr(difference)^2 = sum of stderr^2
-
-    The bound holds however the values' errors are correlated, the sum unless those of the two
-    samples are opposed. Where standard errors are missing, the interval is a bootstrap.
-
-    Args:
-        one, other: `Sample`s.
-        over: what they hold, in words, for the bootstrap.
-    """
-    value = np.mean(one.values) - np.mean(other.values)
-    if one.known and other.known:
-        stderr = np.hypot(np.mean(one.stderr), np.mean(other.stderr))
-        how = "each at most the mean of the single values' own"
-        return normal(value, stderr, how)
-    return bootstrap(lambda x, y: x.mean() - y.mean(), one.values, other.values, over=over)
 
 
 def lower(values):
@@ -182,17 +411,3 @@ def lower(values):
 def upper(values):
     """The last half along the first axis, with the middle of an odd number."""
     return values[len(values) // 2 :]
-
-
-def rank_correlation(pairs):
-    """Spearman's rank correlation of the columns of a (unit, 2) array; NaN if one is constant."""
-    ranked = [ranks(column) for column in pairs.T]
-    deviations = [rank - rank.mean() for rank in ranked]
-    scale = np.sqrt(np.prod([deviation @ deviation for deviation in deviations]))
-    return deviations[0] @ deviations[1] / scale if scale else np.nan
-
-
-def ranks(values):
-    """Ranks from 0, equal values sharing the mean of theirs."""
-    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts + 1) / 2)[which]

@@ -26,7 +26,7 @@ def taps_of(features, images):
             TensorFlow.
     """
     require_features(features, images)
-    taps = features(images)
+    taps = _call(features, images)
     if not isinstance(taps, Mapping) or not taps:
         name = getattr(features, "name", None) or getattr(features, "__name__", repr(features))
         what = "a tensor" if tf.is_tensor(taps) else f"{type(taps).__name__}"
@@ -35,6 +35,65 @@ def taps_of(features, images):
     if not kept:
         raise ValueError(f"Expected taps with an example axis. Received: {listed(taps)}")
     return kept
+
+
+def _call(features, images):
+    """The answer of features; a function of NumPy arrays, which no graph can hold, runs eagerly.
+
+    Which kind it is shows when it is traced: a function that fails then and works for arrays is
+    called through `tf.numpy_function`, with the dtypes and shapes that it returns for zeros.
+    """
+    own = type(features).__module__.split(".")[0] in ("vit_tf", "keras", "tensorflow")
+    eager = getattr(features, "eager", False)
+    if own and not eager:
+        return features(images)
+    try:
+        if eager:
+            raise NotImplementedError
+        taps = features(images)
+        if not isinstance(taps, Mapping) or all(map(tf.is_tensor, taps.values())):
+            return taps
+    except Exception as error:  # whatever a library makes of a symbolic tensor
+        traced = error
+    else:
+        traced = None
+    if tf.executing_eagerly():
+        return {n: tf.constant(x) for n, x in _arrays(features, np.asarray(images))[0].items()}
+    with tf.init_scope():
+        sizes = [2, *(size or 1 for size in images.shape[1:])]
+        try:
+            example, argument = _arrays(features, np.zeros(sizes, images.dtype.as_numpy_dtype))
+        except Exception as error:
+            raise (traced or error) from None
+    names = list(example)
+    values = tf.numpy_function(
+        lambda batch: [_arrays(features, batch, argument)[0][name] for name in names],
+        [images],
+        [tf.as_dtype(example[name].dtype) for name in names],
+    )
+    for value, name in zip(values, names, strict=True):
+        value.set_shape((images.shape[0], *example[name].shape[1:]))
+    return dict(zip(names, values, strict=True))
+
+
+def _arrays(features, images, arguments=(np.asarray, tf.constant)):
+    """What a function returns for an array, as arrays, and the kind of argument that it takes."""
+    for argument in arguments:
+        try:
+            taps = features(argument(images))
+            break
+        except Exception:
+            if argument is arguments[-1]:
+                raise
+    if not isinstance(taps, Mapping):
+        raise TypeError(f"{EXPECTED}. Received: one that returns {type(taps).__name__}")
+    return {name: _array(value) for name, value in taps.items()}, (argument,)
+
+
+def _array(value):
+    """A tensor of any library as an array."""
+    value = value.detach().cpu() if hasattr(value, "detach") else value
+    return np.ascontiguousarray(value)
 
 
 def example_taps(taps, images):
@@ -65,11 +124,22 @@ def _has_examples(shape, examples):
 def require_features(features, images):
     """Raises a `ValueError` for what `taps_of` refuses before it calls the features."""
     require_tensorflow("measurements")
-    if not callable(features):
-        raise ValueError(f"{EXPECTED}{HOW}. Received: {_described(features)}")
+    require_model(features)
     shape = getattr(features, "input_shape", None)
     if isinstance(shape, tuple):
         require_images(images.shape, shape)
+
+
+def require_model(model):
+    """Raises a `ValueError` for what no measurement can be made of."""
+    if any(kind.__module__.split(".")[0] == "torch" for kind in type(model).__mro__):
+        raise ValueError(
+            "Expected a Keras model or a function of images. Received: a PyTorch module, "
+            f"{type(model).__name__}; open its checkpoint with vit_tf.load_pretrained, or measure "
+            "the module itself by vit_tf.torch_features(module, 'blocks.*')"
+        )
+    if not callable(model):
+        raise ValueError(f"{EXPECTED}{HOW}. Received: {_described(model)}")
 
 
 def _described(features):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from .results import CLS, POOLED, require_finite, require_word
+from .results import ALL, CLS, POOLED, SPATIAL, require_finite, require_word
 from .stream import Statistic
 from .tokens import tokens_of
 
@@ -27,14 +27,15 @@ class Pooled:
     batches: int
 
 
-def pool(taps, tokens, grid=None):
-    """The CLS token of each layer, or the mean of its tokens with a place, or of all.
+def pool(taps, tokens=None, grid=None):
+    """The CLS token of each layer, or the mean of its spatial tokens, or of all.
 
     Args:
         taps: dict from layer to tensor of shape (example, token, channel), (example, row, column,
             channel) or (example, channel).
-        tokens: `"cls"`, `"spatial"` or `"all"`.
-        grid: `TokenGrid` of the sequences, which tells `"cls"` from `"spatial"`.
+        tokens: `"cls"`, `"spatial"` or `"all"`; None for the CLS token of sequences that have one,
+            the mean of the spatial tokens of others and of maps, and vectors as they are.
+        grid: `TokenGrid` of the sequences, which separates `"cls"` from `"spatial"`.
 
     Returns:
         dict from layer to float64 tensor of shape (example, channel).
@@ -42,12 +43,25 @@ def pool(taps, tokens, grid=None):
     Raises:
         ValueError: for other `tokens`, and as `tokens_of`.
     """
-    require_word(tokens, POOLED)
-    chosen = {layer: tokens_of(layer, x, tokens, grid) for layer, x in taps.items()}
+    _require_tokens(tokens)
+    words = {layer: tokens or _default_tokens(x.shape.rank, grid) for layer, x in taps.items()}
+    chosen = {layer: tokens_of(layer, x, words[layer], grid) for layer, x in taps.items()}
     return {layer: tf.cast(tf.reduce_mean(x, axis=1), tf.float64) for layer, x in chosen.items()}
 
 
-def pooled_statistic(tokens=CLS, grid=None):
+def _require_tokens(tokens):
+    if tokens is not None:
+        require_word(tokens, POOLED)
+
+
+def _default_tokens(rank, grid):
+    """What stands for a layer by default, from the number of its axes."""
+    if rank == 3:
+        return CLS if grid is None or grid.prefix else SPATIAL
+    return ALL
+
+
+def pooled_statistic(tokens=None, grid=None):
     """The `Statistic` of images and labels that finishes with the `Pooled` features.
 
     It keeps the rows: several analyses of one data set can share them. Arguments are those of
@@ -57,7 +71,7 @@ def pooled_statistic(tokens=CLS, grid=None):
         ValueError: for other `tokens`, or labels that are not integers of shape (example,); at the
             end, for features that are not finite.
     """
-    require_word(tokens, POOLED)
+    _require_tokens(tokens)
 
     def step(images, labels, taps):
         require_vector(labels)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import xarray as xr
 
-from vit_tf.names import listed
+from vit_tf.names import listed, near_names
 from vit_tf.tokens import prefix_names
 
 
@@ -53,6 +53,20 @@ def require_finite(what, values, layers):
         )
 
 
+def pack_correct(correct):
+    """Truth values (..., example) as texts of hexadecimal digits, to save as a coordinate."""
+    packed = np.packbits(correct, axis=-1)
+    texts = [row.tobytes().hex() for row in packed.reshape(-1, packed.shape[-1])]
+    return np.array(texts).reshape(packed.shape[:-1])
+
+
+def unpack_correct(texts, examples):
+    """Truth values of shape (..., example), from texts of `pack_correct`."""
+    texts = np.asarray(texts)
+    packed = np.array([np.frombuffer(bytes.fromhex(str(text)), np.uint8) for text in texts.ravel()])
+    return np.unpackbits(packed, axis=-1, count=examples).astype(bool).reshape(*texts.shape, -1)
+
+
 def mean_of(total, count):
     """`total / count` of arrays that broadcast, NaN where nothing was counted."""
     counted = np.asarray(count) > 0
@@ -78,10 +92,10 @@ def expect_array(result, dims, optional=()):
     """Return a DataArray of these dims, in this order, or raise a `ValueError`."""
     wanted = f"({', '.join(dims)}{''.join(f'[, {name}]' for name in optional)})"
     if not isinstance(result, xr.DataArray):
-        raise ValueError(f"Expected a DataArray of dims {wanted}. Received: {_describe(result)}")
+        raise ValueError(f"Expected a DataArray of dims {wanted}. Received: {describe(result)}")
     rest = set(result.dims) - set(dims)
     if set(dims) - set(result.dims) or rest - set(optional) or not result.size:
-        raise ValueError(f"Expected a DataArray of dims {wanted}. Received: {_describe(result)}")
+        raise ValueError(f"Expected a DataArray of dims {wanted}. Received: {describe(result)}")
     return result.transpose(*dims, *(name for name in optional if name in rest))
 
 
@@ -89,7 +103,7 @@ def expect_variable(result, name, dims):
     """Return variable `name` of a Dataset, of dims `dims`, or raise a `ValueError`."""
     if not isinstance(result, xr.Dataset) or name not in result.data_vars:
         raise ValueError(
-            f"Expected a Dataset with {name}({', '.join(dims)}). Received: {_describe(result)}"
+            f"Expected a Dataset with {name}({', '.join(dims)}). Received: {describe(result)}"
         )
     return expect_array(result[name], dims)
 
@@ -98,13 +112,13 @@ def expect_results(results):
     """Return a dict from label to result, not an empty one, or raise a `ValueError`."""
     if not isinstance(results, dict):
         wanted = "Expected at least one result, as a dict from label to result"
-        raise ValueError(f"{wanted}. Received: {_describe(results)}")
+        raise ValueError(f"{wanted}. Received: {describe(results)}")
     if not results:
         raise ValueError("Expected at least one result. Received: {}")
     return results
 
 
-def _describe(result):
+def describe(result):
     if isinstance(result, xr.Dataset):
         return f"Dataset with variables {sorted(map(str, result.data_vars))}"
     if isinstance(result, xr.DataArray):
@@ -121,17 +135,37 @@ def select_layers(result, layers):
     """The named layers, in the order asked for; all if `layers` is None."""
     if layers is None:
         return result
+    layers = [layers] if isinstance(layers, str) else list(layers)
     known = layer_names(result)
     unknown = [name for name in layers if name not in known]
-    if unknown or not len(layers):
-        raise ValueError(f"Expected layers among {known}. Received: {list(layers)}")
+    if unknown or not layers:
+        hint = did_you_mean(unknown[0], known) if unknown else ""
+        raise ValueError(f"Expected layers among {known}. Received: {layers}.{hint}")
     return result.isel(layer=[known.index(name) for name in layers])
+
+
+def select_labels(result, **wanted):
+    """The part of a result at these values of its coordinates; an error lists near matches."""
+    for dim, value in wanted.items():
+        known = result[dim].values.tolist()
+        if value not in known:
+            hint = did_you_mean(value, known)
+            raise ValueError(f"Expected {dim} among {known}. Received: {dim}={value!r}.{hint}")
+        result = result.isel({dim: known.index(value)})
+    return result
+
+
+def did_you_mean(name, known):
+    """The nearest of some names as a sentence that follows others; empty where none is near."""
+    near = near_names(name, [str(other) for other in known]) if isinstance(name, str) else []
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 CLS, SPATIAL, ALL, EACH = "cls", "spatial", "all", "each"
 PARTS = (CLS, SPATIAL)  # of a sequence, and whose attention is looked at
 POOLED = (CLS, SPATIAL, ALL)  # what one vector for each image is made of
 PROBED = (*POOLED, EACH)
+DEFAULT = "default"  # in attributes, where no word was given
 # The same in names of saved results, and in results that were saved with other words.
 KEPT = {CLS: "first", SPATIAL: "rest", ALL: "mean"}
 CURRENT = {kept: word for word, kept in KEPT.items()}
@@ -175,3 +209,14 @@ def current_words(result):
 def token_name(position, prefix):
     """What a token at a position is called, after so many tokens without a place."""
     return prefix_names(prefix)[position] if position < prefix else f"token {position}"
+
+
+def query_position(query, prefix, count):
+    """Position in the sequence of a query given by its name, such as "cls", or by its position."""
+    names = [name.lower() for name in prefix_names(prefix)]
+    if isinstance(query, str) and query.lower() in names:
+        return names.index(query.lower())
+    if isinstance(query, str) or query not in range(count):
+        hint = did_you_mean(query, names) or (f" Or by name: {listed(names)}." if names else "")
+        raise ValueError(f"Expected query among 0 to {count - 1}. Received: query={query!r}.{hint}")
+    return int(query)

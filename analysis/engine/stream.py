@@ -1,6 +1,8 @@
 """The engine of every analysis: compiled statistics, reduced over batches in one pass."""
 
 import itertools
+import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +11,9 @@ import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
-from vit_tf.batches import untuned
-from vit_tf.image_checks import check_dtype, check_values
+from vit_tf.batches import require_finite_length, untuned
+from vit_tf.image_checks import check_dtype, check_values, require_finite
+from vit_tf.image_shapes import require_images_of
 
 from .derived import Calls
 from .replicas import (
@@ -22,7 +25,10 @@ from .replicas import (
     this_worker,
 )
 
+log = logging.getLogger(__name__)
+
 BATCH_SIZE = 128
+SECONDS_BETWEEN_LINES = 10  # of the log, where no progress bar is shown
 # Number of the batch that a worker without batches computes for the structure of the totals only.
 NOT_MINE = -1
 
@@ -76,9 +82,10 @@ def one_pass(requests, images, description=None, checked=()):
         an error does not cost the others: call `statistic.finish(totals)`.
 
     Raises:
-        ValueError: for data that is empty, unbatched, without the labels or with a batch, not the
-            last of several, smaller than a statistic asks for; for integer images that the features
-            do not declare and values far beyond their range; and what the steps raise.
+        ValueError: for data that is empty, endless, unbatched, without the labels or with a batch,
+            not the last of several, smaller than a statistic asks for; for integer images that the
+            features do not declare, values far beyond their range, NaN and infinity in an image,
+            which is named; and what the steps raise.
     """
     statistics = [statistic for statistic, *_ in requests.values()]
     with_labels = any(statistic.with_labels for statistic in statistics)
@@ -194,7 +201,7 @@ def as_dataset(data, batch_size=BATCH_SIZE):
     """`data` as a batched `tf.data.Dataset`; arrays are cut into batches of `batch_size`.
 
     Raises:
-        ValueError: for data that is neither, or images that do not come in batches.
+        ValueError: for data that is neither or never ends, or images that do not come in batches.
     """
     if not isinstance(data, tf.data.Dataset):
         leaves = data if isinstance(data, tuple) else (data,)
@@ -208,6 +215,7 @@ def as_dataset(data, batch_size=BATCH_SIZE):
         # A batch size that is known makes a graph of static shapes, which runs faster.
         data = tf.data.Dataset.from_tensor_slices(data)
         data = untuned(data.batch(size, drop_remainder=count % size == 0))
+    require_finite_length(data)
     spec = data.element_spec
     images = spec[0] if isinstance(spec, tuple) else spec
     if not isinstance(images, tf.TensorSpec) or images.shape.rank in (0, 1, 3):
@@ -248,6 +256,8 @@ def _results(step, data, with_labels, description, min_batch, checked):
         if first is None:
             first = group[0]
             for features in checked:
+                if len(first[0].shape) == 4:  # of pairs and videos a step makes the images
+                    require_images_of(features, first[0])
                 check_values(features, first[0])
         if len(group) == replicas > 1:
             results = of_replicas(strategy, every_replica(spread(strategy, group)))
@@ -279,12 +289,19 @@ def _groups(dataset, size, min_batch, description):
     """Yields the number of a batch, and the list of it and the next ones, one for each replica."""
     count = dataset.cardinality().numpy()
     total = count if count >= 0 else None
-    batches = iter(tqdm(dataset, desc=description, total=total, delay=2, disable=None, leave=False))
-    start, before = 0, None
+    bar = tqdm(dataset, desc=description, total=total, delay=2, disable=None, leave=False)
+    batches, logged = iter(bar), time.monotonic()
+    start, before, examples = 0, None, 0
     while group := list(itertools.islice(batches, size)):
+        if bar.disable and time.monotonic() - logged >= SECONDS_BETWEEN_LINES:
+            log.info("%s: %d of %s batches", description or "images", start, total or "unknown")
+            logged = time.monotonic()
         for images, *_ in group:
             _check_size(before, images.shape[0], min_batch)
             before = images.shape[0]
+            if images.shape.rank > 2:  # not rows of activations, whose layers are checked
+                require_finite(images, examples)
+            examples += before
         yield start, group
         start += len(group)
 

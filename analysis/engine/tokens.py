@@ -81,6 +81,11 @@ def _product(sizes):
     return None if None in tuple(sizes) else sizes[0] * sizes[1]
 
 
+def pooled_tokens(own, grid):
+    """Positions of the tokens that a head reads: the model's `own`; of None CLS, or else all."""
+    return tuple(own or (range(1) if grid.prefix else range(grid.num_tokens)))
+
+
 def grid_of(features, grid):
     """What is known of the grid before the first batch.
 

@@ -3,10 +3,19 @@
 Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", section 4.5 and figure 7.
 """
 
+import os
+
 import numpy as np
 import xarray as xr
 
+import vit_tf
 from vit_tf.tokens import as_grid
+
+
+def _weight_of(model, name):
+    """A weight of a model, or of its path or name, by its attribute; an array as it is."""
+    model = vit_tf.load(model) if isinstance(model, str | os.PathLike) else model
+    return getattr(model, name, None) if callable(model) else model
 
 
 def patch_filters(kernel, count=28):
@@ -18,7 +27,8 @@ def patch_filters(kernel, count=28):
     component is free: here its number of greatest magnitude is positive.
 
     Args:
-        kernel: array of shape (row, column, channel, hidden unit), such as `model.patch_kernel`.
+        kernel: a model that embeds patches of the image, its path or name; or an array of shape
+            (row, column, channel, hidden unit), such as `model.patch_kernel`.
         count: number of components.
 
     Returns:
@@ -29,6 +39,7 @@ def patch_filters(kernel, count=28):
         ValueError: for a kernel of another shape, that is not finite or whose filters are all the
             same, and for more components than there can be.
     """
+    kernel = _weight_of(kernel, "patch_kernel")
     if np.ndim(kernel) != 4:
         received = "None, of a model that embeds no patches of the image"
         raise ValueError(
@@ -64,13 +75,14 @@ def patch_filters(kernel, count=28):
     )
 
 
-def position_similarity(positions, grid):
+def position_similarity(positions, grid=None):
     """Cosine similarity of the position embeddings of all pairs of patches (figure 7, centre).
 
     Args:
-        positions: array of shape (token, hidden unit), such as `model.position_embedding`.
-        grid: `TokenGrid` of the tokens, such as `model.token_grid`, or a pair (rows, columns); its
-            prefix is left out.
+        positions: a model with position embeddings, its path or name; or an array of shape (token,
+            hidden unit), such as `model.position_embedding`.
+        grid: `TokenGrid` of the tokens, or a pair (rows, columns), whose prefix is left out; by
+            default the model's own.
 
     Returns:
         DataArray of dims (row, column, other_row, other_column), in [-1, 1] but for rounding.
@@ -78,6 +90,9 @@ def position_similarity(positions, grid):
     Raises:
         ValueError: for positions that do not fit the grid, are not finite or have no direction.
     """
+    model = vit_tf.load(positions) if isinstance(positions, str | os.PathLike) else positions
+    grid = getattr(model, "token_grid", None) if grid is None else grid
+    positions = _weight_of(model, "position_embedding")
     grid = as_grid(grid, np.shape(positions)[0] if np.ndim(positions) else None)
     if np.ndim(positions) != 2 or len(positions) != grid.num_tokens:
         received = "None, of a model without absolute positions"

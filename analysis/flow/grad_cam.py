@@ -7,11 +7,13 @@ import xarray as xr
 from vit_tf.names import listed
 
 from ..engine.features import class_gradients
+from ..engine.front import measurement
 from ..engine.results import provenance, require_finite
 from ..engine.stream import collect
 
 
-def grad_cam(features, images, classes, scores="logits"):
+@measurement("class_maps")
+def grad_cam(features, images, classes=None, scores="logits"):
     """Class activation of every map, weighted by gradients, enlarged to the image.
 
         cam_c(place) = max(0, sum_k w_k A_k(place)),  w_k = mean over places of d y_c / d A_k
@@ -23,7 +25,8 @@ def grad_cam(features, images, classes, scores="logits"):
         features: callable from images to taps with gradients: maps of shape (example, row, column,
             channel), and the scores, as of `vit_tf.submodel(bit, "stage*/unit*/sum", "logits")`.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        classes: positions of the classes among the scores.
+        classes: names or positions of the classes among the scores; by default those predicted for
+            the images, 5 at most.
         scores: the tap that holds them, of shape (example, class).
 
     Returns:

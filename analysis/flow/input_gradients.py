@@ -5,11 +5,13 @@ import tensorflow as tf
 import xarray as xr
 
 from ..engine.features import class_gradients
+from ..engine.front import measurement
 from ..engine.results import provenance, require_finite
 from ..engine.stream import collect
 
 
-def input_gradients(features, images, classes, samples=25, noise=0.1, seed=0, scores="logits"):
+@measurement("scores")
+def input_gradients(features, images, classes=None, samples=25, noise=0.1, seed=0, scores="logits"):
     """Gradient of the scores of classes with respect to the pixels, averaged over noisy images.
 
         gradient = mean over n samples of d y_c / d x at x + e,  e ~ N(0, sigma^2)
@@ -21,7 +23,8 @@ def input_gradients(features, images, classes, samples=25, noise=0.1, seed=0, sc
     Args:
         features: callable from images to taps with gradients, the scores among them.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        classes: positions of the classes among the scores.
+        classes: names or positions of the classes among the scores; by default those predicted for
+            the images, 5 at most.
         samples: number of noisy images, at least 1; images of a batch get the same noise before
             it is scaled.
         noise: standard deviation of the noise as a share of an image's range of values.

@@ -7,10 +7,12 @@ import xarray as xr
 from vit_tf.names import listed
 
 from ..engine.features import require_features, require_scores
+from ..engine.front import measurement
 from ..engine.results import expect_array, provenance, require_finite, variable
 from ..engine.stream import collect
 
 
+@measurement("lens")
 def logit_lens(features, images, scores="logits"):
     """The scores that the end of a model makes of every layer, as if it were the last.
 
@@ -106,7 +108,9 @@ def lens_accuracy(lens, labels):
         error = np.broadcast_to(error, hits.shape[1:])
         variables[name] = variable("layer", hits.mean(axis=0), f"{name} of the logit lens")
         variables[f"{name}_stderr"] = variable("layer", error, f"standard error of {name}")
-    return xr.Dataset(variables, coords={"layer": lens["layer"].values}, attrs=lens.attrs)
+    facts = {"examples": len(labels), "num_classes": lens.sizes["class"]}
+    coords = {"layer": lens["layer"].values}
+    return xr.Dataset(variables, coords=coords, attrs=lens.attrs | facts)
 
 
 def _split(features, images, scores):

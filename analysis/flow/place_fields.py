@@ -4,11 +4,13 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from ..engine.front import measurement
 from ..engine.results import provenance, require_finite
 from ..engine.stream import collect
 from .gradients import absolute_gradients, run_pieces
 
 
+@measurement("maps")
 def place_fields(features, images, rows, columns):
     """Absolute gradient of each place of every map with respect to the pixels of each image.
 

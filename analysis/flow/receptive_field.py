@@ -8,12 +8,14 @@ import xarray as xr
 
 from vit_tf.tokens import as_grid
 
+from ..engine.front import measurement
 from ..engine.results import provenance, require_finite
 from ..engine.stream import accumulate
 from ..engine.tokens import as_tokens, grid_of
 from .gradients import absolute_gradients, run_pieces
 
 
+@measurement()
 def receptive_field(features, images, channels="sum", grid=None, seed=0):
     """Mean absolute gradient of the centre of each layer with respect to the image.
 

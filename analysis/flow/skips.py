@@ -6,11 +6,13 @@ import xarray as xr
 
 from vit_tf.names import listed
 
+from ..engine.front import measurement, statistic_of
 from ..engine.results import mean_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import as_tokens, grid_of, on_grid, raise_contradiction
 
 
+@measurement("skips")
 def skip_ratio(features, images, grid=None):
     """Norm ratio and cosine similarity of skip and branch, for every token of every sum.
 
@@ -39,6 +41,7 @@ def skip_ratio(features, images, grid=None):
     return evaluate(statistic, images, features, description="skip ratios")
 
 
+@measurement("skips")
 def path_norms(features, images):
     """Norms of skip and branch of every token of every sum, of each image.
 
@@ -88,6 +91,7 @@ def path_norms(features, images):
     return evaluate(Statistic(step, finish), images, features, description="norms")
 
 
+@statistic_of(skip_ratio)
 def skip_statistic(features, grid=None):
     """The `Statistic` of `skip_ratio`."""
     known, own = grid_of(features, grid), grid_of(features, None)

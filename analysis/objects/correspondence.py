@@ -3,11 +3,13 @@
 import numpy as np
 import xarray as xr
 
+from ..engine.front import measurement
 from ..engine.results import provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import as_tokens, grid_of, shared_grid
 
 
+@measurement("tokens")
 def token_similarity(features, images, grid=None):
     """Cosine similarity of every token that has a place to every other, of all pairs of images.
 

@@ -2,10 +2,12 @@
 
 import itertools
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import tensorflow as tf
 
 from ..engine.features import taps_of
+from ..engine.front import measurement
 from ..engine.stream import as_dataset, collect
 from ..engine.tokens import as_tokens, require_grid
 
@@ -81,6 +83,7 @@ def _along(length, size, patch):
     return [*places, (length - size, (size - rest) // patch)] if rest else places
 
 
+@measurement("tokens", any_size=True)
 def dense_features(features, images, grid=None):
     """Tokens of images at twice the input size, cut into windows that the model takes.
 
@@ -103,11 +106,13 @@ def dense_features(features, images, grid=None):
     """
     grid = require_square(features, grid)
     data = as_dataset(images, BATCH_SIZE)
+    # The values of the images are checked, not their size, which is that of several windows.
+    of_any_size = SimpleNamespace(features=features)
     return collect(
         lambda batch: _dense_step(features, batch, grid),
         data,
         description="dense",
-        checked=(features,),
+        checked=(of_any_size,),
     )
 
 

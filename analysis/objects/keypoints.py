@@ -8,6 +8,7 @@ from vit_tf.batches import untuned
 from vit_tf.names import choose
 
 from ..engine.features import taps_of
+from ..engine.front import measurement
 from ..engine.results import provenance, require_finite, variable
 from ..engine.stream import collect
 from .dense_features import require_square, token_map
@@ -127,6 +128,7 @@ def _longer_sides(boxes, count):
     return sides.max(axis=1)
 
 
+@measurement("tokens")
 def keypoint_correspondence(
     features,
     pairs,

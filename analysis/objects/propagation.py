@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from ..engine.front import measurement
 from ..engine.results import provenance, require_finite, variable
 from ..engine.tokens import require_grid
 from .dense_features import dense_features, token_maps
@@ -144,6 +145,7 @@ def without_void(masks):
     return np.where(masks == VOID, 0, masks)
 
 
+@measurement("tokens")
 def follow_masks(features, frames, first, grid=None, dense=True, **options):
     """The masks that each layer finds in a video, from that of its first frame.
 
@@ -174,6 +176,7 @@ def _follow(features, frames, first, grid, dense, options):
         yield layer, propagate_masks(tokens, first, **options)
 
 
+@measurement("tokens")
 def label_propagation(features, videos, grid=None, dense=True, **options):
     """How well the objects of videos are followed from their masks in the first frame.
 

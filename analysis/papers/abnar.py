@@ -1,7 +1,7 @@
 """Abnar and Zuidema 2020: "Quantifying Attention Flow in Transformers"."""
 
 from ..attention.rollout import rollout_statistic
-from ..plots.saliency import plot_rollout
+from ..plots.attention import plot_attention_rollout
 from ..study.figure import Figure, Paper, each
 from ..study.measurement import statistic
 from .chapters import LOCALITY
@@ -30,7 +30,7 @@ ROLLOUT = Figure(
     shows="attention followed through the layers",
     models=each("vit", "gap"),
     measure=rollout_of,
-    draw=plot_rollout,
+    draw=plot_attention_rollout,
     name="rollout-{model}",
     title="Attention rollout of {model}",
     caption="Each panel shows from which places of the image a token's content comes after that "

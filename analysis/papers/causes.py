@@ -2,15 +2,21 @@
 
 import numpy as np
 
-from ..engine.estimates import Sample, bootstrap, difference, lower, rank_correlation, upper
+from ..engine.estimates import (
+    correlation,
+    estimate,
+    lower,
+    minus,
+    require_above_chance,
+    upper,
+    welch,
+    with_error,
+)
+from ..engine.intervals import t_interval, wilson
 from ..engine.results import expect_variable
 from ..flow.interventions.tokens import LARGEST, RANDOM
-from ..plots.images.evidence import plot_lens_accuracy
-from ..plots.interventions.effects import (
-    plot_head_effects,
-    plot_skip_ablation,
-    plot_token_ablations,
-)
+from ..plots.flow import plot_lens_accuracy
+from ..plots.interventions import plot_head_effects, plot_skip_ablation, plot_token_ablation
 from ..study.figure import Figure, Paper, group
 from ..study.judge import finding
 from ..study.measurement import quantity
@@ -31,25 +37,37 @@ BHOJANAPALLI = Paper(
 DARCET = Paper("Darcet et al. (2023)", "https://arxiv.org/abs/2309.16588", prefix="Da.", rank=7)
 VILAS = Paper("Vilas et al. (2023)", "https://arxiv.org/abs/2310.18969", prefix="Vi.", rank=8)
 FEW = 0.1  # of the tokens, those of the largest norm
-Z = 1.96
+HARDLY = -np.log(0.99)  # nat: the probability of the right class falls by 1 %
 
 
 @finding("head_ablation.{vit}", section="", figure="", unit="share of heads", above=0.5)
 def heads_are_dispensable(effects):
-    """Most heads can be removed one at a time without a measurable loss.
+    """Most heads can be removed one at a time with hardly any loss.
 
-    Share of the heads without which the loss does not grow by more than 1.96 standard errors.
+    Share of the heads without which the probability of the right class falls by less than 1 %.
 
-    Against 1/2, most (Michel et al. 2019, of language models).
+    The geometric mean over the images: the loss grows by less than 0.01 nat, a margin that does not
+    depend on how many images there are. Against 1/2, most (Michel et al. 2019, of language models).
+    The interval is Wilson's over heads, its lower end of those that are below the margin with their
+    own interval, its upper end of those that are not above it.
 
     Args:
         effects: Dataset of `head_ablation`.
     """
+    require_above_chance(effects["accuracy"], effects.attrs, "the ViT")
     dims = ("layer", "head")
     grows = expect_variable(effects, "loss_change", dims).values.ravel()
     error = expect_variable(effects, "loss_change_stderr", dims).values.ravel()
-    known = np.isfinite(grows)
-    return bootstrap(np.mean, 1.0 * (grows <= Z * error)[known], over="heads")
+    known, df = np.isfinite(grows), effects.attrs["examples"] - 1
+    grows, error = grows[known], error[known]
+
+    def limits(alpha):
+        low, high = t_interval(grows, error, df, alpha)
+        fewest, most = np.sum(high < HARDLY), np.sum(low < HARDLY)
+        return wilson(fewest, len(grows), alpha)[0], wilson(most, len(grows), alpha)[1]
+
+    how = f"Wilson's interval over {len(grows)} heads, and Student's of each head's loss"
+    return estimate(np.mean(grows < HARDLY), limits, how)
 
 
 @quantity("head_effects.{model}", unit="rank correlation")
@@ -64,7 +82,7 @@ def global_heads_matter(effects):
         expect_variable(effects, n, dims).values.ravel() for n in ("distance", "output_change")
     ]
     pairs = np.stack(pairs, axis=1)
-    return bootstrap(rank_correlation, pairs[np.isfinite(pairs).all(axis=1)], over="heads")
+    return correlation(pairs[np.isfinite(pairs).all(axis=1)], "heads")
 
 
 @finding(
@@ -85,10 +103,11 @@ def vits_survive_layers(vit, resnet):
         vit, resnet: Dataset of `skip_ablation`.
     """
     samples = []
-    for result in (vit, resnet):
+    for what, result in (("the ViT", vit), ("the ResNet", resnet)):
+        require_above_chance(result["accuracy"], result.attrs, what)
         change = expect_variable(result, "accuracy_change", ("layer", "path"))
         samples.append(change.sel(path="branch").dropna("layer").values)
-    return bootstrap(lambda x, y: x.mean() - y.mean(), *samples, over="layers")
+    return welch(*samples, "layers")
 
 
 @finding("token_ablation.{vit}", section="", figure="", unit="nat", above=0.0)
@@ -107,8 +126,9 @@ def large_tokens_hold_more(effects):
     found = []
     for tokens in (LARGEST, RANDOM):
         cell = effects.sel(tokens=[tokens], share=FEW)
-        found.append(Sample(cell["output_change"].values, cell["output_change_stderr"].values))
-    return difference(*found, over="shares")
+        numbers = (cell[f"output_change{end}"].item() for end in ("", "_stderr"))
+        found.append(with_error(*numbers, effects.attrs.get("examples", np.inf) - 1, "Student's t"))
+    return minus(*found)
 
 
 @finding("lens_accuracy.{vit}", section="", figure="", unit="difference in accuracy", above=0.0)
@@ -123,8 +143,8 @@ def classes_emerge(lens):
         lens: Dataset of `lens_accuracy`.
     """
     accuracy = expect_variable(lens, "accuracy", ("layer",)).values
-    halves = [half(accuracy) for half in (upper, lower)]
-    return bootstrap(lambda x, y: x.mean() - y.mean(), *halves, over="layers")
+    require_above_chance(accuracy[-1], lens.attrs, "the ViT")
+    return welch(upper(accuracy), lower(accuracy), "layers")
 
 
 HEADS = Figure(
@@ -166,7 +186,7 @@ TOKENS = Figure(
     shows="what is lost without growing shares of the tokens",
     models=group("vit", "seed", needing=token_ablation_of),
     measure=of_trainings(token_ablation_of),
-    draw=plot_token_ablations,
+    draw=plot_token_ablation,
     name="without-tokens-{model}",
     title="Accuracy of {models} without some tokens in the middle of the depth",
     caption="Each line is an order in which tokens go: where it falls before that of random ones, "

@@ -18,10 +18,11 @@ FILTERS = 28  # in the paper's figure, at most
 
 def filters_of(model):
     """The principal components of the patch embedding's filters."""
-    find = model.patch_kernel or model.lacks("embedding of patches that is known")
+    if model.patch_kernel is None:
+        model.lacks("embedding of patches that is known")
 
     def make():
-        kernel = find()
+        kernel = model.patch_kernel()
         most = min(FILTERS, np.prod(kernel.shape[:-1]), kernel.shape[-1] - 1)
         return patch_filters(kernel, int(most))
 
@@ -30,10 +31,13 @@ def filters_of(model):
 
 def positions_of(model):
     """The similarity of every position embedding to every other."""
-    find = model.position_embedding or model.lacks("embedding of positions that is known")
-    return task(
-        "position_similarity", model, lambda: position_similarity(find(), model.grid), reads=""
-    )
+    if model.position_embedding is None:
+        model.lacks("embedding of positions that is known")
+
+    def make():
+        return position_similarity(model.position_embedding(), model.grid)
+
+    return task("position_similarity", model, make, reads="")
 
 
 FIGURE_7_LEFT = Figure(

@@ -9,6 +9,7 @@ import math
 import numpy as np
 import xarray as xr
 
+from ..engine.intervals import mean_error
 from ..flow.interventions.heads import head_ablation
 from ..flow.interventions.skips import skip_ablation
 from ..flow.interventions.tokens import token_ablation
@@ -118,6 +119,15 @@ def removal_of_blocks(models):
     return None
 
 
+def _gain_of(model, intact):
+    """Difference in accuracy and its standard error, paired where each image's answer is known."""
+    if model.correct is not None and intact.correct is not None:
+        gains = np.subtract(model.correct, intact.correct, dtype=float)
+        return gains.mean(), mean_error(gains)[0]
+    (one, count), (other, _) = model.accuracy, intact.accuracy
+    return one - other, np.sqrt((one * (1 - one) + other * (1 - other)) / count)
+
+
 def _beside_trained(intact, without):
     """Skip ablation with another path, the difference in accuracy of models trained without."""
 
@@ -126,11 +136,10 @@ def _beside_trained(intact, without):
         change = change.assign_coords(path=["skip, in training too"])
         error = change.copy(deep=True)
         for model in without:
-            (accuracy, count), (whole, _) = model.accuracy, intact.accuracy
             sites = [layer for layer in change["layer"].values if layer == model.detail]
-            variance = accuracy * (1 - accuracy) + whole * (1 - whole)
-            change.loc[{"layer": sites}] = accuracy - whole
-            error.loc[{"layer": sites}] = np.sqrt(variance / count)
+            gain, gain_error = _gain_of(model, intact)
+            change.loc[{"layer": sites}] = gain
+            error.loc[{"layer": sites}] = gain_error
         trained = xr.Dataset({"accuracy_change": change, "accuracy_change_stderr": error})
         return xr.concat(
             [effects, trained], "path", data_vars="minimal", join="outer"

@@ -4,9 +4,10 @@ from functools import partial
 
 import numpy as np
 
-from ..engine.estimates import bootstrap, ranks
+from ..engine.estimates import jackknifed, transformed
+from ..engine.intervals import ranks
 from ..engine.results import expect_variable
-from ..plots.similarity import plot_measures
+from ..plots.similarity import plot_similarities
 from ..similarity.measures.similarities import similarities_statistic
 from ..study.figure import Figure, Paper, each
 from ..study.judge import finding
@@ -47,7 +48,8 @@ def measures_agree(result):
     Mean, over pairs of measures, of the rank correlation of what they say of the pairs of layers.
 
     Against 0, orders that have nothing to do with each other. Ding et al. ask which measure to
-    trust where they differ; 1 would leave nothing to ask.
+    trust where they differ; 1 would leave nothing to ask. Pairs of layers share layers: the
+    jackknife, of Fisher's z, leaves out one layer at a time.
 
     Args:
         result: Dataset similarity(measure, layer_x, layer_y) of a model's layers among themselves.
@@ -56,24 +58,15 @@ def measures_agree(result):
     both = (values + values.swapaxes(1, 2)) / 2  # where x predicts y, and y predicts x
 
     def agreement(layers):
-        return mean_rank_correlation(pairs_of(both, layers))
+        first, second = (layers[at] for at in np.triu_indices(len(layers), 1))
+        return mean_rank_correlation(both[:, first, second])
 
-    return bootstrap(agreement, np.arange(both.shape[1]), over="layers")
-
-
-def pairs_of(values, layers):
-    """The values of all pairs of different layers among those chosen, which may repeat.
-
-    Args:
-        values: symmetric array of shape (measure, layer, layer).
-        layers: array of positions of layers.
-
-    Returns:
-        Array of shape (measure, pair).
-    """
-    first, second = (layers[at] for at in np.triu_indices(len(layers), 1))
-    differ = first != second
-    return values[:, first[differ], second[differ]]
+    layers = np.arange(both.shape[1])
+    whole = agreement(layers)
+    rest = np.array([agreement(np.delete(layers, at)) for at in layers])
+    if np.abs([whole, *rest]).max() > 1 - 1e-12:  # perfect agreement, of which there is no z
+        return jackknifed(whole, rest, "layers")
+    return transformed(jackknifed(np.arctanh(whole), np.arctanh(rest), "layers"), np.tanh)
 
 
 def mean_rank_correlation(values):
@@ -98,7 +91,7 @@ AGREEMENT = Figure(
     shows="do measures of similarity agree?",
     models=each("seed"),
     measure=measures_of,
-    draw=plot_measures,
+    draw=plot_similarities,
     name="measures-{of}",
     title="Do measures agree on the layers of {of}?",
     caption="Each panel compares the blocks by another measure, all on one scale; the last is "

@@ -1,18 +1,36 @@
-"""Attention of heads by the offset from the query: aligned maps, offsets and kinds of heads."""
+"""Attention: distances, maps, offsets, kinds of heads, patterns, rollout, and single queries."""
+
+from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 
-from ..engine.results import CLS, expect_array, expect_variable, layer_names, select_layers
+from ..engine.results import (
+    CLS,
+    PARTS,
+    SPATIAL,
+    expect_array,
+    expect_results,
+    expect_variable,
+    layer_names,
+    query_position,
+    require_word,
+    select_labels,
+    select_layers,
+    token_name,
+)
 from . import style
-from .layers import FONT_SIZE, elide, layer_label, name_layers, shorten
+from .layers import FONT_SIZE, depth_axis, elide, layer_label, shorten
+from .primitives import SCALED, draw_maps, draw_matrix, panels, renamed_arguments
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LARGEST_LEGEND = 24
+QUERIES = {CLS: "CLS", SPATIAL: "mean of the spatial tokens"}
 KIND_COLOURS = {
-    "strict": "#332288",
-    "soft": "#88ccee",
-    "axial": "#ddcc77",
-    "offset": "#cc6677",
-    "global": "#e8e8e8",
-    "none": "#ffffff",
+    **{"strict": "#332288", "soft": "#88ccee", "axial": "#ddcc77", "offset": "#cc6677"},
+    **{"global": "#e8e8e8", "none": "#ffffff"},
 }
 KIND_LABELS = {
     "strict": "strict local (own token)",
@@ -20,7 +38,16 @@ KIND_LABELS = {
     "axial": "axial (—, | or +)",
     "offset": "offset (arrow)",
     "global": "global",
-    "none": "at no place (prefix only)",
+    "none": "prefix tokens only",
+}
+# What heads of each kind do, in a sentence.
+KINDS = {
+    "strict": "attend to their own token",
+    "soft": "attend to their own token and its neighbours",
+    "axial": "attend along a row or a column",
+    "offset": "attend to a neighbour in one direction",
+    "global": "attend to the whole image",
+    "none": "attend to prefix tokens only",
 }
 _ON_DARK = ("strict", "offset")
 _SIGNS = {
@@ -30,128 +57,283 @@ _SIGNS = {
 }
 
 
-def plot_aligned_attention(result, axes=None, layers=None):
-    """Attention by the offset from the query, a row per layer and a column per head (Figure 3).
+def plot_attention_distance(
+    results: style.Arrays, ax: "Axes | None" = None, layers: list[str] | None = None
+) -> "Axes":
+    """Mean attention distance of each head, sorted within its layer (Figures 3 and 4 of Raghu).
 
-    Figures are those of Walmer et al. 2023. Every panel is scaled to its own maximum; red lines
-    cross at the query.
+    Args:
+        results: DataArray of dims (layer, head), in pixels or the `units` in its attributes; a dict
+            from label to several is drawn as a panel each, on one scale.
+        ax: Matplotlib axes; those of a new figure if None.
+        layers: names of the layers to draw, in order; all if None.
+
+    Returns:
+        The axes: rank of a head within its layer against its mean distance, a line per layer.
+
+    Raises:
+        ValueError: for another result, or a layer that it does not have.
+
+    Example:
+        >>> distance = analysis.attention_distance(model, images)
+        >>> ax = analysis.plot_attention_distance(distance)
+
+    See also:
+        `attention_distance`, `plot_mean_distance`.
+    """
+    if isinstance(results, dict):
+        return _draw_distances(expect_results(results), ax, layers)
+    result = select_layers(expect_array(results, ("layer", "head")), layers)
+    names, cut = shorten(layer_names(result))
+    colours = style.depth_colours(len(names))
+    ranks = np.arange(1, result.sizes["head"] + 1)
+    ax = style.new_axes(7, 4.2) if ax is None else ax
+    for name, colour, heads in zip(names, colours, result.values, strict=True):
+        ax.plot(ranks, np.sort(heads), marker="o", markersize=3.5, color=colour, label=name)
+    ax.set_title(style.titled("Attention distance", result))
+    ax.set(xlabel="head, sorted by distance within its layer")
+    ax.set(ylabel=f"mean attention distance ({result.attrs.get('units', 'pixels')})")
+    ax.set_ylim(bottom=0)
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    style.tidy(ax)
+    if len(names) <= LARGEST_LEGEND:
+        style.legend(ax, title=layer_label(cut))
+    else:
+        _depth_bar(ax, names, colours, layer_label(cut))
+    return ax
+
+
+def _draw_distances(results, ax, layers):
+    """A panel for each model, at most three a row, on one scale."""
+    count = len(results)
+    columns = min(3, count)
+    ax, flat = panels(ax, count, "Attention distance", "result", columns, inches=(3.8, 3.0))
+    for panel, (label, result) in zip(flat, results.items(), strict=True):
+        plot_attention_distance(result, panel, layers).set_title(label, fontsize=10)
+    top = max(panel.get_ylim()[1] for panel in flat)
+    shared = len({tuple(layer_names(result)) for result in results.values()}) == 1
+    for index, panel in enumerate(flat):
+        panel.set_ylim(0, top)
+        if shared and index != columns - 1 and panel.get_legend():
+            panel.get_legend().remove()
+    return ax
+
+
+def _depth_bar(ax, names, colours, heading):
+    """A colour bar with one step per layer, for more layers than a legend can hold."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap, Normalize
+
+    steps = ScalarMappable(Normalize(-0.5, len(names) - 0.5), ListedColormap(colours))
+    bar = ax.figure.colorbar(steps, ax=ax, label=heading, pad=0.02)
+    every = slice(None, None, 1 + len(names) // LARGEST_LEGEND)
+    bar.set_ticks(np.arange(len(names))[every], labels=names[every], fontsize=8)
+    bar.ax.tick_params(length=0)
+
+
+def plot_mean_distance(results: style.Arrays, ax: "Axes | None" = None) -> "Axes":
+    """Attention distance of every head by layer (Figures 4 and 15 of Walmer et al. 2023).
+
+    Also the right panel of figure 7 of Dosovitskiy et al. 2020.
+
+    Args:
+        results: DataArray of dims (layer, head) from `mean_distance` or `attention_distance`, or a
+            dict from label to several.
+        ax: Matplotlib axes; those of a new figure if None.
+
+    Returns:
+        The axes: a point per head, a line through the means of the layers.
+
+    Raises:
+        ValueError: for another result, or if the units of the distances differ.
+
+    Example:
+        >>> distance = analysis.mean_distance(analysis.mean_attention(model, images))
+        >>> ax = analysis.plot_mean_distance(distance)
+
+    See also:
+        `mean_distance`, `plot_attention_distance`.
+    """
+    distances = style.labelled(results, ("layer", "head"))
+    units = {str(result.attrs.get("units", "")) for result in distances.values()}
+    if len(units) > 1:
+        raise ValueError(f"Expected distances of one unit. Received: {sorted(units)}")
+    ax = style.new_axes(8, 4.2) if ax is None else ax
+    depths = depth_axis(ax, [layer_names(result) for result in distances.values()])
+    colours = style.line_colours(distances)
+    for depth, (label, result) in zip(depths, distances.items(), strict=True):
+        many, colour = np.repeat(depth, result.sizes["head"]), colours[label]
+        ax.scatter(many, result.values.ravel(), s=14, color=colour, alpha=0.5, linewidth=0)
+        mean = result.values.mean(axis=1)
+        ax.plot(depth, mean, color=colour, label=label or "mean over heads")
+    ax.set_title(style.titled("Attention distance by layer (points: heads)", results))
+    ax.set(ylabel=f"attention distance ({units.pop() or 'no unit'})")
+    ax.set_ylim(0, 1.06 * max(result.values.max() for result in distances.values()))
+    style.tidy(ax)
+    style.legend(ax)
+    return ax
+
+
+@renamed_arguments(axes="ax")
+def plot_aligned_attention(
+    result: xr.DataArray, ax: "Axes | None" = None, layers: list[str] | None = None
+) -> "Axes":
+    """Attention by the offset from the query (Figure 3 of Walmer et al. 2023).
 
     Args:
         result: DataArray of dims (layer, head, row_offset, column_offset), with offsets in pixels
             as coordinates, from `aligned_attention`.
+        ax: Matplotlib axes; those of a new figure if None.
+        layers: names of the layers to draw, in order; all if None.
 
     Returns:
-        ndarray of shape (layers, heads) of the axes drawn on.
+        The axes, with `ax.panels` of shape (layer, head). Every panel is scaled to its own
+        maximum; red lines cross at the query.
+
+    Raises:
+        ValueError: for another result, or a layer that it does not have.
+
+    Example:
+        >>> aligned = analysis.aligned_attention(analysis.mean_attention(model, images))
+        >>> ax = analysis.plot_aligned_attention(aligned, layers=aligned.layer.values[:2])
+
+    See also:
+        `aligned_attention`, `plot_attention_offset`.
     """
     dims = ("layer", "head", "row_offset", "column_offset")
     result = select_layers(expect_array(result, dims), layers)
+    rows, columns = (_half_extent(result, dim) for dim in dims[2:])
+    extent = (-columns, columns, rows, -rows)
     title = style.titled("Attention by offset from the query", result)
-    scaled = "each panel scaled to its own maximum; red lines cross at the query"
-    axes = _new_panels(result, axes, f"{title}\n{scaled}")
-    reach = [_half_reach(result, dim) for dim in dims[2:]]
-    for ax, values in zip(axes.ravel(), result.values.reshape(-1, *result.shape[2:]), strict=True):
-        image = _draw_aligned(ax, values, reach)
-    _name_offsets(axes[-1, 0], reach)
-    _panel_bar(axes, image)
-    return axes
+    title = f"{title}\n{SCALED}\nred lines cross at the query"
+    ax, flat = _draw_heads(result, ax, title, extent=extent)
+    for panel in flat:
+        panel.axhline(0, color="red", linewidth=0.5, alpha=0.8)
+        panel.axvline(0, color="red", linewidth=0.5, alpha=0.8)
+    first = flat[-result.sizes["head"]]  # of the last row
+    first.set_xticks([-columns, 0, columns], [f"{-columns:g}", "0", f"{columns:g}"])
+    first.tick_params(axis="x", labelsize=FONT_SIZE - 1, length=2)
+    first.set_xlabel("offset (pixels)", fontsize=FONT_SIZE)
+    return ax
 
 
-def plot_attention_maps(result, axes=None, layers=None):
-    """Mean attention on the grid of keys, a row per layer and a column per head (Figures 2 and 17).
-
-    Figures are those of Walmer et al. 2023. Every panel is scaled to its own maximum.
+@renamed_arguments(axes="ax")
+def plot_attention_maps(
+    result: xr.DataArray, ax: "Axes | None" = None, layers: list[str] | None = None
+) -> "Axes":
+    """Mean attention of a query on the grid of keys (Figures 2 and 17 of Walmer et al. 2023).
 
     Args:
         result: DataArray of dims (layer, head, row, column) from `attention_maps`.
+        ax: Matplotlib axes; those of a new figure if None.
+        layers: names of the layers to draw, in order; all if None.
 
     Returns:
-        ndarray of shape (layers, heads) of the axes drawn on.
+        The axes, with `ax.panels` of shape (layer, head). Every panel is scaled to its own maximum.
+
+    Raises:
+        ValueError: for another result, or a layer that it does not have.
+
+    Example:
+        >>> maps = analysis.attention_maps(analysis.mean_attention(model, images))
+        >>> ax = analysis.plot_attention_maps(maps)
+
+    See also:
+        `attention_maps`, `plot_mean_attention`.
     """
-    result = expect_array(result, ("layer", "head", "row", "column"))
-    result = select_layers(result, layers)
-    title = style.titled("Mean attention of the query", result)
-    if result.attrs.get("query") == CLS:
-        title = style.titled("Mean attention of CLS", result)
-    axes = _new_panels(result, axes, f"{title}\neach panel scaled to its own maximum")
-    for ax, values in zip(axes.ravel(), result.values.reshape(-1, *result.shape[2:]), strict=True):
-        image = ax.imshow(values / values.max(), cmap=style.colours("viridis"), vmin=0, vmax=1)
-        ax.set_xticks([])
-        ax.set_yticks([])
-    _panel_bar(axes, image)
-    return axes
+    result = select_layers(expect_array(result, ("layer", "head", "row", "column")), layers)
+    query = "CLS" if result.attrs.get("query") == CLS else "the query"
+    title = style.titled(f"Mean attention of {query}", result)
+    return _draw_heads(result, ax, f"{title}\n{SCALED}")[0]
 
 
-def _new_panels(result, axes, heading):
-    """Axes of shape (layers, heads) with their names, new ones if None are given."""
-    shape = result.shape[:2]
+def plot_mean_attention(
+    result: xr.Dataset,
+    ax: "Axes | None" = None,
+    query: str | int | None = None,
+    layers: list[str] | None = None,
+) -> "Axes":
+    """Mean attention of a query of every head on the grid of keys, over all images.
+
+    Args:
+        result: Dataset with `raw` of dims (layer, head, query, key) from `mean_attention`.
+        ax: Matplotlib axes; those of a new figure if None.
+        query: `"cls"`; `"spatial"`, the mean over the spatial queries; or a position in the
+            sequence. If None, `"cls"` where there is a prefix, else `"spatial"`.
+        layers: names of the layers to draw, in order; all if None.
+
+    Returns:
+        The axes, with `ax.panels` of shape (layer, head). Every panel is scaled to its own maximum.
+
+    Raises:
+        ValueError: for another result, or a query or layer that it does not have.
+
+    Example:
+        >>> mean = analysis.mean_attention(model, images)
+        >>> ax = analysis.plot_mean_attention(mean, query="cls")
+
+    See also:
+        `mean_attention`, `plot_attention_maps`.
+    """
+    raw = select_layers(expect_variable(result, "raw", ("layer", "head", "query", "key")), layers)
+    prefix, shape = style.token_layout(result)
+    values, name = _of_query(raw, query, prefix)
+    values = values[..., prefix:].reshape(*values.shape[:2], *shape)
+    coords = {"layer": layer_names(raw), "head": raw["head"].values}
+    maps = xr.DataArray(values, coords, ("layer", "head", "row", "column"))
+    title = style.titled(f"Mean attention of {name}", result)
+    return _draw_heads(maps, ax, f"{title}\n{SCALED}")[0]
+
+
+def _draw_heads(result, ax, title, **options):
+    """Maps of dims (layer, head, ...), a row per layer and a column per head; axes and panels."""
     names, cut = shorten(layer_names(result))
-    if axes is None:
-        axes = _panels(shape, result.shape[2] / result.shape[3], heading)
-        axes[0].figure.supylabel(layer_label(cut), fontsize=9)
-    axes = style.expect_axes(axes, shape[0] * shape[1], "layer and head").reshape(shape)
-    for ax, head in zip(axes[0], result["head"].values, strict=True):
-        ax.set_title(f"head {head}", fontsize=8, pad=3)
-    for ax, name in zip(axes[:, 0], names, strict=True):
-        ax.set_ylabel(elide(name, 14), fontsize=8)
-    return axes
+    tall = result.shape[2] / result.shape[3]
+    width = max(0.6, 1.1 / max(tall, 1))
+    inches, shape = (width, width * tall), result.shape[:2]
+    maps = result.values.reshape(-1, *result.shape[2:])
+    look = {"cmap": "viridis", "bar": "attention / panel maximum", "label": layer_label(cut)}
+    look |= {"shape": shape, "inches": inches} | options
+    ax, _ = draw_maps(ax, maps, None, title, "layer and head", **look)
+    grid = getattr(ax, "panels", ax)
+    for panel, head in zip(grid[0], result["head"].values, strict=True):
+        panel.set_title(f"head {head}", fontsize=8, pad=3)
+    for panel, name in zip(grid[:, 0], names, strict=True):
+        panel.set_ylabel(elide(name, 14), fontsize=8)
+    return ax, grid.ravel()
 
 
-def _panel_bar(axes, image):
-    """One colour bar of all panels, each scaled to its own maximum."""
-    aspect = max(30, 10 * len(axes))
-    style.panel_bar(axes.ravel(), image, "attention / panel maximum", aspect, pad=0.02)
-
-
-def _panels(shape, tall, heading):
-    """Axes of a new figure, a row per layer and a column per head, flat."""
-    rows, columns = shape
-    width = max(0.55, 1.1 / max(tall, 1))
-    size = (max(4.6, columns * width + 1.6), max(2.6, rows * width * tall + 1.2))
-    return style.new_grid(rows, columns, size, heading, fontsize=10).ravel()
-
-
-def _half_reach(result, dim):
-    """How far the cells of a map reach along an axis, in pixels."""
+def _half_extent(result, dim):
+    """Distance from the centre of a map to its edge along an axis, in pixels."""
     offsets = np.asarray(result[dim].values, float)
     half = (offsets[1] - offsets[0]) / 2 if len(offsets) > 1 else 0.5
     return offsets[-1] + half
 
 
-def _draw_aligned(ax, values, reach):
-    """Draw a map of offsets as shares of its maximum, with lines through the query."""
-    rows, columns = reach
-    image = ax.imshow(
-        values / values.max(),
-        cmap=style.colours("viridis"),
-        vmin=0,
-        vmax=1,
-        extent=(-columns, columns, rows, -rows),
-        interpolation="nearest",
-    )
-    ax.axhline(0, color="red", linewidth=0.5, alpha=0.8)
-    ax.axvline(0, color="red", linewidth=0.5, alpha=0.8)
-    ax.set_xticks([])
-    ax.set_yticks([])
-    return image
-
-
-def _name_offsets(ax, reach):
-    """Write how far the maps reach on the last panel of the first column."""
-    ax.set_xticks([-reach[1], 0, reach[1]], [f"{-reach[1]:g}", "0", f"{reach[1]:g}"])
-    ax.tick_params(axis="x", labelsize=FONT_SIZE - 1, length=2)
-    ax.set_xlabel("offset (pixels)", fontsize=FONT_SIZE)
-
-
-def plot_offsets(result, ax=None, layers=None):
+def plot_attention_offset(
+    result: xr.Dataset, ax: "Axes | None" = None, layers: list[str] | None = None
+) -> "Axes":
     """Centre of mass of each head's attention, from its query (Section 4.2 of Walmer et al. 2023).
 
     Args:
         result: Dataset with `row_offset` and `column_offset` of dims (layer, head), in pixels, from
             `attention_offset`.
+        ax: Matplotlib axes; those of a new figure if None.
+        layers: names of the layers to draw, in order; all if None.
 
     Returns:
         The axes: a point per head, right and down as in the image, a colour per layer; lines cross
         at the query.
+
+    Raises:
+        ValueError: for another result, or a layer that it does not have.
+
+    Example:
+        >>> offset = analysis.attention_offset(aligned)
+        >>> ax = analysis.plot_attention_offset(offset)
+
+    See also:
+        `attention_offset`, `plot_aligned_attention`.
     """
     offsets = [
         select_layers(expect_variable(result, name, ("layer", "head")), layers)
@@ -161,79 +343,69 @@ def plot_offsets(result, ax=None, layers=None):
     ax = style.new_axes(6.4, 4.6) if ax is None else ax
     for line in (ax.axhline, ax.axvline):
         line(0, color="0.6", linewidth=0.8, zorder=1)
-    depth = style.depth_colours(len(names))
-    for name, colour, x, y in zip(names, depth, *(one.values for one in offsets), strict=True):
+    depth, values = style.depth_colours(len(names)), [offset.values for offset in offsets]
+    for name, colour, x, y in zip(names, depth, *values, strict=True):
         ax.scatter(x, y, s=26, color=colour, label=name, edgecolor="white", linewidth=0.4)
-    reach = 1.12 * np.nanmax(np.abs([one.values for one in offsets]), initial=1)
-    ax.set(xlim=(-reach, reach), ylim=(reach, -reach), aspect="equal")
-    ax.set_title(style.titled("Mean offset of attention from its query", result))
-    ax.set(xlabel="to the right (pixels)", ylabel="down (pixels)")
+    limit = 1.12 * np.nanmax(np.abs(values), initial=1)
+    ax.set(xlim=(-limit, limit), ylim=(limit, -limit), aspect="equal")
+    ax.set_title(style.titled("Mean attention offset from the query", result))
+    ax.set(xlabel="column offset (pixels)", ylabel="row offset, downwards (pixels)")
     ax.locator_params(nbins=5)
     ax.spines[["top", "right"]].set_visible(False)
     style.legend(ax, title=layer_label(cut))
     return ax
 
 
-def plot_head_classes(result, ax=None, layers=None):
-    """The kind of every head, with the direction of those that have one.
+def plot_head_classes(
+    result: xr.Dataset, ax: "Axes | None" = None, layers: list[str] | None = None
+) -> "Axes":
+    """The type of every attention head, with the direction of those that have one.
 
     Args:
         result: Dataset with `kind` and `direction` of dims (layer, head) from `head_classes`.
+        ax: Matplotlib axes; those of a new figure if None.
+        layers: names of the layers to draw, in order; all if None.
 
     Returns:
-        The axes: layers left to right, heads downwards, a colour per kind.
+        The axes: layers left to right, heads downwards, a colour per type.
+
+    Raises:
+        ValueError: for another result, or a layer that it does not have.
+
+    Example:
+        >>> classes = analysis.head_classes(analysis.mean_attention(model, images))
+        >>> ax = analysis.plot_head_classes(classes)
+
+    See also:
+        `head_classes`, `plot_attention_offset`.
     """
     from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
 
     kind, direction = (
-        select_layers(expect_variable(result, name, ("layer", "head")), layers).values.T
+        select_layers(expect_variable(result, name, ("layer", "head")), layers)
         for name in ("kind", "direction")
     )
     known = list(KIND_COLOURS)
-    unknown = sorted(set(kind.ravel().tolist()) - set(known))
+    unknown = sorted(set(kind.values.ravel().tolist()) - set(known))
     if unknown:
         raise ValueError(f"Expected kinds among {known}. Received: {unknown}")
-    names, cut = shorten(layer_names(result) if layers is None else list(layers))
-    width = style.side(len(names)) if ax is None else None
-    target = style.new_axes(width + 2.6, 0.3 * len(kind) + 1.4) if ax is None else ax
-    codes = np.vectorize(known.index, otypes=[int])(kind)
-    colours = ListedColormap(list(KIND_COLOURS.values()))
-    target.imshow(codes, cmap=colours, vmin=-0.5, vmax=len(known) - 0.5, aspect="auto")
-    for row, column in np.ndindex(*kind.shape):
-        tone = "white" if kind[row, column] in _ON_DARK else "black"
-        sign = _SIGNS[direction[row, column]]
-        target.text(column, row, sign, color=tone, ha="center", va="center", fontsize=9)
-    name_layers(target, "x", names, np.arange(len(names)), width)
-    target.set_yticks(np.arange(len(kind)), result["head"].values, fontsize=FONT_SIZE)
-    target.set_title(style.titled("Kinds of attention heads", result))
-    target.set(xlabel=layer_label(cut), ylabel="head")
-    _kind_legend(target, kind)
-    if ax is None:
-        style.shrink_wrap(target, width, max(1.2, 0.22 * len(kind)))
-    return target
-
-
-def _kind_legend(ax, kind):
-    """A legend of the kinds with their numbers of heads; `"none"` only if there are any."""
-    from matplotlib.patches import Patch
-
+    codes = kind.copy(data=np.vectorize(known.index, otypes=[int])(kind.values))
+    look = {"cmap": ListedColormap(list(KIND_COLOURS.values())), "vmin": -0.5}
+    height = max(1.6, 0.22 * kind.sizes["head"])
+    ax, _ = draw_matrix(codes, ax, height=height, vmax=len(known) - 0.5, **look)
+    for (row, column), name in np.ndenumerate(kind.values.T):
+        tone = "white" if name in _ON_DARK else "black"
+        sign = _SIGNS[direction.values[column, row]]
+        ax.text(column, row, sign, color=tone, ha="center", va="center", fontsize=9)
+    ax.set_title(style.titled("Attention head types", result))
     handles = [
-        Patch(facecolor=c, edgecolor="0.6", label=f"{KIND_LABELS[k]}: {np.sum(kind == k)}")
+        Patch(facecolor=c, edgecolor="0.6", label=f"{KIND_LABELS[k]}: {np.sum(kind.values == k)}")
         for k, c in KIND_COLOURS.items()
-        if k != "none" or k in kind
+        if k != "none" or k in kind.values
     ]
-    ax.legend(handles=handles, title="heads", **style.BESIDE)
-
-
-# What heads of each kind do, in a sentence.
-KINDS = {
-    "strict": "look at their own token",
-    "soft": "look at their own token and around it",
-    "axial": "look along a row or a column",
-    "offset": "look at a neighbour in one direction",
-    "global": "look everywhere in the image",
-    "none": "attend to no place",
-}
+    ax.legend(handles=handles, title="number of heads", **style.BESIDE)
+    return ax
 
 
 def one_kind(results):
@@ -247,3 +419,244 @@ def one_kind(results):
         f"All {result['kind'].size} heads, of {result.sizes['layer']} layers, are of one kind, "
         f"{kinds[0]}{along}: they {KINDS[kinds[0]]}."
     )
+
+
+def plot_attention_saliency(
+    results: style.Datasets, ax: "Axes | None" = None, baselines: list[str] = ()
+) -> "Axes":
+    """Overlap of attention with objects by layer (Figures 5 and 16 of Walmer et al. 2023).
+
+    Args:
+        results: Dataset with `iou` of dims (query, layer, head) from `attention_saliency`, or a
+            dict from label to several.
+        ax: Matplotlib axes; those of a new figure if None.
+        baselines: labels of results that are drawn in grey.
+
+    Returns:
+        The axes: lines through the best head of each layer, over the points of all heads.
+
+    Raises:
+        ValueError: for another result, or an empty dict.
+
+    Example:
+        >>> overlap = analysis.attention_saliency(model, (images, masks))
+        >>> ax = analysis.plot_attention_saliency(overlap)
+
+    See also:
+        `attention_saliency`, `plot_attention_maps`.
+    """
+    lines = {
+        (label, str(query)): iou.sel(query=query)
+        for label, iou in style.labelled(results, ("query", "layer", "head"), "iou").items()
+        for query in iou["query"].values
+    }
+    ax = style.new_axes(8, 4.2) if ax is None else ax
+    depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
+    names = {
+        pair: ": ".join(filter(None, [pair[0], QUERIES.get(pair[1], pair[1])])) for pair in lines
+    }
+    grey = [name for (label, _), name in names.items() if label in baselines]
+    colours = style.line_colours(names.values(), grey)
+    for depth, (pair, line) in zip(depths, lines.items(), strict=True):
+        name, colour = names[pair], colours[names[pair]]
+        many = np.repeat(depth, line.sizes["head"])
+        ax.scatter(many, line.values.ravel(), s=12, color=colour, alpha=0.45, linewidth=0)
+        best = np.fmax.reduce(line.values, axis=1)  # NaN only where no head has an overlap
+        ax.plot(depth, best, marker="o", markersize=4.5, color=colour, label=name)
+    title = "Overlap of attention and object (line: best head, points: all heads)"
+    ax.set_title(style.titled(title, results), fontsize=11)
+    ax.set(ylabel="IoU of attention and mask")
+    ax.set_ylim(bottom=0)
+    style.tidy(ax)
+    style.legend(ax)
+    return ax
+
+
+def plot_attention_patterns(
+    result: xr.Dataset, ax: "Axes | None" = None, query: str = SPATIAL
+) -> "Axes":
+    """How much the heads of two layers repeat one sparse pattern.
+
+    Args:
+        result: Dataset with `repetition` of dims (query, layer, layer_other) from
+            `attention_patterns`.
+        ax: Matplotlib axes; those of a new figure if None.
+        query: `"cls"` or `"spatial"`.
+
+    Returns:
+        The axes: a matrix with depth rightwards and upwards, whose colours span its values.
+
+    Raises:
+        ValueError: for another result, or a query that it does not have.
+
+    Example:
+        >>> patterns = analysis.attention_patterns(model, images)
+        >>> ax = analysis.plot_attention_patterns(patterns, query="cls")
+
+    See also:
+        `attention_patterns`, `plot_attention_maps`.
+    """
+    repetition = expect_variable(result, "repetition", ("query", "layer", "layer_other"))
+    values = select_labels(repetition, query=query)
+    look = {"cmap": style.colours("magma"), **style.span(values.values)}
+    ax, image = draw_matrix(values, ax, **look)
+    ax.set_title(style.titled("Repetition of attention patterns", result), fontsize=11)
+    gaps = "\n(grey: a single head)" if np.isnan(values.values).any() else ""
+    style.colour_bar(ax, image, f"repetition, {QUERIES[query]}{gaps}\n{style.SPANNED}")
+    return ax
+
+
+@renamed_arguments(axes="ax")
+def plot_attention_rollout(
+    result: xr.DataArray,
+    ax: "Axes | None" = None,
+    query: str | int | None = None,
+    layers: list[str] | None = None,
+) -> "Axes":
+    """Attention rollout of a query on the grid of keys (Abnar and Zuidema 2020).
+
+    Args:
+        result: DataArray of dims (layer, query, key) from `attention_rollout`, or (example, query,
+            key) from `rollout_of_images`, with the attributes `rows`, `columns` and `prefix`.
+        ax: Matplotlib axes; those of a new figure if None.
+        query: `"cls"`; `"spatial"`, the mean over the spatial queries; or a position in the
+            sequence. If None, `"cls"` where there is a prefix, else `"spatial"`.
+        layers: names of the layers to draw, in order; all if None.
+
+    Returns:
+        The axes, with `ax.panels` of shape (layer,) or (example,). Every panel is scaled to its own
+        maximum.
+
+    Raises:
+        ValueError: for another result, or a query or layer that it does not have.
+
+    Example:
+        >>> rollout = analysis.attention_rollout(model, images)
+        >>> ax = analysis.plot_attention_rollout(rollout, query="cls")
+
+    See also:
+        `attention_rollout`, `rollout_of_images`.
+    """
+    first = "example" if "example" in getattr(result, "dims", ()) else "layer"
+    result = expect_array(result, (first, "query", "key"))
+    prefix, shape = style.token_layout(result)
+    result = select_layers(result, layers) if first == "layer" else result
+    values, query_name = _of_query(result, query, prefix)
+    names = layer_names(result, first)
+    names = shorten(names)[0] if first == "layer" else [f"example {name}" for name in names]
+    title = f"{style.titled(f'Attention rollout of {query_name}', result)}\n{SCALED}"
+    maps = values[:, prefix:].reshape(-1, *shape)
+    return draw_maps(ax, maps, names, title, first, bar="rollout / panel maximum", unit="token")[0]
+
+
+def _of_query(result, query, prefix):
+    """The values of a query of an array (..., query, key), and words for the query."""
+    query = (CLS if prefix else SPATIAL) if query is None else query
+    if isinstance(query, str) and query in (*PARTS, "first", "rest"):
+        if require_word(query, PARTS, "query") == SPATIAL:
+            return result.values[..., prefix:, :].mean(axis=-2), "the spatial tokens"
+        if not prefix:
+            raise ValueError("Expected query 'spatial' (there is no CLS token). Received: 'cls'")
+    query = query_position(query, prefix, result.sizes["query"])
+    return result.values[..., query, :], token_name(query, prefix)
+
+
+@renamed_arguments(axes="ax")
+def plot_attention_rows(
+    result: xr.Dataset,
+    query: str | int | None = None,
+    ax: "Axes | None" = None,
+    image: np.ndarray | None = None,
+    layer: str | None = None,
+    example: int = 0,
+) -> "Axes":
+    """Attention of one query in all heads of a layer, over the image.
+
+    Args:
+        result: Dataset with `attention` of dims (example, layer, head, query, key) from
+            `attention_rows`.
+        query: name of a prefix token, such as `"cls"`, or position in the sequence; by default CLS
+            where there is a prefix, else the centre.
+        ax: Matplotlib axes; those of a new figure if None.
+        image: that of the example, as for `plot_overlay`; None draws the maps alone.
+        layer: name of the layer; the last if None.
+        example: number of the image.
+
+    Returns:
+        The axes, with `ax.panels` of shape (head,). Every panel is scaled to its own maximum.
+
+    Raises:
+        ValueError: for another result, or a query, layer or example that it does not have.
+
+    Example:
+        >>> rows = analysis.attention_rows(model, images)
+        >>> ax = analysis.plot_attention_rows(rows, query="cls")
+
+    See also:
+        `attention_rows`, `plot_mean_attention`.
+    """
+    dims = ("example", "layer", "head", "query", "key")
+    attention = expect_variable(result, "attention", dims)
+    prefix, (rows, columns) = style.token_layout(result)
+    layer = layer_names(attention)[-1] if layer is None else layer
+    if query is None:
+        query = 0 if prefix else prefix + (rows // 2) * columns + columns // 2
+    query = query_position(query, prefix, attention.sizes["query"])
+    values = select_labels(attention, example=example, layer=layer).values[:, query, prefix:]
+    cell = divmod(query - prefix, columns) if query >= prefix else None
+    count = len(values)
+    return draw_maps(
+        ax,
+        values.reshape(-1, rows, columns),
+        [f"head {head}" for head in attention["head"].values],
+        style.titled(f"Attention of {token_name(query, prefix)} in {layer}", result),
+        "head",
+        images=None if image is None else [image] * count,
+        frames=[cell] * count,
+    )[0]
+
+
+@renamed_arguments(axes="ax")
+def plot_gradient_attention(
+    result: xr.DataArray,
+    ax: "Axes | None" = None,
+    image: np.ndarray | None = None,
+    example: int = 0,
+) -> "Axes":
+    """Gradient-weighted attention of what the model's head uses, a panel for each class.
+
+    Args:
+        result: DataArray of dims (example, class, query, key) from `gradient_attention`; what the
+            head uses is the mean over the queries `pooled_tokens` of its attributes.
+        ax: Matplotlib axes; those of a new figure if None.
+        image: that of the example, as for `plot_overlay`; None draws the maps alone.
+        example: number of the image.
+
+    Returns:
+        The axes, with `ax.panels` of shape (class,). Every panel is scaled to its own maximum.
+
+    Raises:
+        ValueError: for another result, or an example that it does not have.
+
+    Example:
+        >>> relevance = analysis.gradient_attention(model, images)
+        >>> ax = analysis.plot_gradient_attention(relevance)
+
+    See also:
+        `gradient_attention`, `plot_grad_cam`.
+    """
+    result = expect_array(result, ("example", "class", "query", "key"))
+    prefix, shape = style.token_layout(result)
+    values = select_labels(result, example=example).values
+    # An older file does not name them, and one token comes back as a number.
+    pooled = result.attrs.get("pooled_tokens", 0 if prefix else range(values.shape[1]))
+    used = values[:, np.atleast_1d(pooled)].mean(axis=1)
+    names = [f"class {name}" for name in result["class"].values]
+    images = None if image is None else [image] * len(used)
+    title = style.titled("Gradient-weighted attention", result)
+    maps = used[:, prefix:].reshape(-1, *shape)
+    return draw_maps(ax, maps, names, title, "class", images=images)[0]
+
+
+plot_mean_patterns = plot_attention_patterns
+plot_rollout_of_images = plot_attention_rollout

@@ -1,17 +1,13 @@
-"""Evaluations of features: k-NN, linear probes, retrieval, clustering, and CKA of last layers."""
+"""Evaluations of features by layer: probes, k-NN, retrieval, clustering, videos, keypoints."""
 
-import numpy as np
+from typing import TYPE_CHECKING
 
-from ..engine.results import (
-    ALL,
-    CLS,
-    SPATIAL,
-    current_words,
-    expect_variable,
-    layer_names,
-)
+from ..engine.results import ALL, CLS, SPATIAL, current_words, select_labels
 from . import style
-from .layers import FONT_SIZE, draw_lines
+from .layers import draw_lines
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SCORES = {
     "purity": "cluster purity",
@@ -19,42 +15,77 @@ SCORES = {
     "ari": "adjusted Rand index",
 }
 TOKENS = {CLS: "CLS token", SPATIAL: "mean of the spatial tokens", ALL: "mean of all tokens"}
-PARTS = {CLS: "CLS token", SPATIAL: "spatial tokens"}
-PANEL = 3.0  # inches, of few models
 
 
-def plot_knn(results, ax=None, top=1, baselines=()):
-    """Accuracy of a vote among neighbours through the depth (Figures 9 and 28 of Walmer et al.).
+def _lines(results, ax, kinds, lines, title, ylabel, baselines, in_percent=True):
+    """Lines through the depth under a title, in percent or as they are."""
+    ax = draw_lines(lines, kinds, ax, baselines)
+    ax.set_title(style.titled(title, results))
+    ax.set(ylabel=ylabel + (" (%)" if in_percent else ""))
+    if in_percent:
+        style.percent(ax.yaxis)
+    return ax
+
+
+def plot_knn_accuracy(
+    results: style.Arrays, ax: "Axes | None" = None, top: int = 1, baselines: list[str] = ()
+) -> "Axes":
+    """k-NN accuracy by layer (Figures 9 and 28 of Walmer et al. 2023).
 
     Args:
-        results: DataArray of dims (layer, k, top) from `knn_accuracy`.
+        results: DataArray of dims (layer, k, top) from `knn_accuracy`, or a dict from label to
+            several.
+        ax: Matplotlib axes; those of a new figure if None.
         top: 1 or 5, which accuracy.
+        baselines: labels of results that are drawn in grey.
 
     Returns:
         The axes: a colour per result, a line style per k.
+
+    Raises:
+        ValueError: for another result, or a `top` that it does not have.
+
+    Example:
+        >>> accuracy = analysis.knn_accuracy(model, train, test)
+        >>> ax = analysis.plot_knn_accuracy(accuracy, top=5)
+
+    See also:
+        `knn_accuracy`, `plot_linear_probe`.
     """
     accuracies = style.labelled(results, ("layer", "k", "top"))
     lines = {
-        (label, int(k)): style.chosen(accuracy, top=top).sel(k=k)
+        (label, int(k)): select_labels(accuracy, top=top).sel(k=k)
         for label, accuracy in accuracies.items()
         for k in accuracy["k"].values
     }
     kinds = {k: f"k = {k}" for k in sorted({k for _, k in lines})}
-    ax = draw_lines(lines, kinds, ax, baselines)
-    ax.set_title(style.titled(f"k-nearest neighbours, top {top}", results))
-    ax.set(ylabel="test accuracy (%)")
-    style.percent(ax.yaxis)
-    return ax
+    title = f"k-NN accuracy, top {top}"
+    return _lines(results, ax, kinds, lines, title, "test accuracy", baselines)
 
 
-def plot_linear_probe(results, ax=None, baselines=()):
-    """Accuracy of probes by gradient descent through the depth (Table 6 of Walmer et al.).
+def plot_linear_probe(
+    results: style.Arrays, ax: "Axes | None" = None, baselines: list[str] = ()
+) -> "Axes":
+    """Accuracy by layer of linear probes trained by gradient descent (Table 6 of Walmer et al.).
 
     Args:
-        results: DataArray of dims (layer, tokens, batch_norm) from `linear_probe`.
+        results: DataArray of dims (layer, tokens, batch_norm) from `linear_probe`, or a dict from
+            label to several.
+        ax: Matplotlib axes; those of a new figure if None.
+        baselines: labels of results that are drawn in grey.
 
     Returns:
         The axes: a colour per result, a line style per choice of tokens and batch normalisation.
+
+    Raises:
+        ValueError: for another result, or an empty dict.
+
+    Example:
+        >>> accuracy = analysis.linear_probe(model, train, test)
+        >>> ax = analysis.plot_linear_probe(accuracy)
+
+    See also:
+        `linear_probe`, `plot_ridge_probe`.
     """
     accuracies = style.labelled(results, ("layer", "tokens", "batch_norm"))
     lines = {
@@ -63,22 +94,36 @@ def plot_linear_probe(results, ax=None, baselines=()):
         for norm in accuracy["batch_norm"].values
         for tokens in accuracy["tokens"].values
     }
-    kinds = {(of, norm): TOKENS[of] + (", batch norm" if norm else "") for _, (of, norm) in lines}
-    ax = draw_lines(lines, kinds, ax, baselines)
-    ax.set_title(style.titled("Linear probes by gradient descent", results))
-    ax.set(ylabel="test accuracy (%)")
-    style.percent(ax.yaxis)
-    return ax
+    kinds = {
+        (tokens, norm): TOKENS[tokens] + (", batch norm" if norm else "")
+        for _, (tokens, norm) in lines
+    }
+    return _lines(results, ax, kinds, lines, "Linear-probe accuracy", "test accuracy", baselines)
 
 
-def plot_retrieval(results, ax=None, baselines=()):
-    """Mean average precision of retrieval through the depth (Figures 9 and 29 of Walmer et al.).
+def plot_retrieval(
+    results: style.Datasets, ax: "Axes | None" = None, baselines: list[str] = ()
+) -> "Axes":
+    """Mean average precision of image retrieval by layer (Figures 9 and 29 of Walmer et al.).
 
     Args:
-        results: Dataset with `score` of dims (layer, difficulty) from `retrieval`.
+        results: Dataset with `score` of dims (layer, difficulty) from `retrieval`, or a dict from
+            label to several.
+        ax: Matplotlib axes; those of a new figure if None.
+        baselines: labels of results that are drawn in grey.
 
     Returns:
         The axes: a colour per result, a line style per difficulty.
+
+    Raises:
+        ValueError: for another result, or an empty dict.
+
+    Example:
+        >>> score = analysis.retrieval(model, queries, gallery, truth)
+        >>> ax = analysis.plot_retrieval(score)
+
+    See also:
+        `retrieval`, `plot_knn_accuracy`.
     """
     lines = {
         (label, str(difficulty)): score.sel(difficulty=difficulty)
@@ -86,71 +131,126 @@ def plot_retrieval(results, ax=None, baselines=()):
         for difficulty in score["difficulty"].values
     }
     kinds = {difficulty: difficulty for _, difficulty in lines}
-    ax = draw_lines(lines, kinds, ax, baselines)
-    title = ", ".join(["Retrieval", *kinds]) if len(kinds) == 1 else "Retrieval"
-    ax.set_title(style.titled(title, results))
-    ax.set(ylabel="mean average precision (%)")
-    style.percent(ax.yaxis)
-    return ax
+    title = ", ".join(["Image retrieval", *kinds]) if len(kinds) == 1 else "Image retrieval"
+    return _lines(results, ax, kinds, lines, title, "mean average precision", baselines)
 
 
-def plot_clustering(results, ax=None, score="purity", baselines=()):
-    """Agreement of clusters with labels through the depth (Figures 7, 8 and 24 to 27 of Walmer).
+def plot_clustering(
+    results: style.Datasets,
+    ax: "Axes | None" = None,
+    score: str = "purity",
+    baselines: list[str] = (),
+) -> "Axes":
+    """Agreement of clusters with labels by layer (Figures 7, 8 and 24 to 27 of Walmer et al.).
 
     Args:
-        results: Dataset with `purity`, `nmi` and `ari` of dims (layer,) from `clustering`.
+        results: Dataset with `purity`, `nmi` and `ari` of dims (layer,) from `clustering` or
+            `object_clustering`, or a dict from label to several.
+        ax: Matplotlib axes; those of a new figure if None.
         score: one of these three.
+        baselines: labels of results that are drawn in grey.
 
     Returns:
         The axes: a line per result.
+
+    Raises:
+        ValueError: for another result or score.
+
+    Example:
+        >>> scores = analysis.clustering(model, (images, labels))
+        >>> ax = analysis.plot_clustering(scores, score="nmi")
+
+    See also:
+        `clustering`, `object_clustering`.
     """
     if score not in SCORES:
         raise ValueError(f"Expected score in {list(SCORES)}. Received: score={score!r}")
     scores = style.labelled(results, ("layer",), score)
     lines = {(label, score): values for label, values in scores.items()}
-    ax = draw_lines(lines, {score: SCORES[score]}, ax, baselines)
-    counts = {int(result.attrs["clusters"]) for result in style.by_label(results).values()}
-    title = f"Agreement of {counts.pop()} clusters with labels" if len(counts) == 1 else "Clusters"
-    ax.set_title(style.titled(title, results))
-    ax.set(ylabel=SCORES[score])
-    return ax
+    counts = {result.attrs.get("clusters") for result in style.by_label(results).values()}
+    (number,) = counts if len(counts) == 1 else [None]
+    title = f"Agreement of {number} clusters with labels" if number else "Cluster agreement"
+    kinds = {score: SCORES[score]}
+    return _lines(results, ax, kinds, lines, title, SCORES[score], baselines, in_percent=False)
 
 
-def plot_last_layer_cka(result, axes=None):
-    """Similarity of the last layers of all pairs of models (Figures 6 and 19 of Walmer et al.).
+def plot_label_propagation(
+    results: style.Datasets, ax: "Axes | None" = None, baselines: list[str] = ()
+) -> "Axes":
+    """Quality of object masks propagated through videos, by layer (Figures 10 and 30 of Walmer).
 
     Args:
-        result: Dataset with `cka` of dims (model_x, model_y, part) from `last_layer_cka`.
+        results: Dataset with `score` of dims (layer,) from `label_propagation`, or a dict from
+            label to several.
+        ax: Matplotlib axes; those of a new figure if None.
+        baselines: labels of results that are drawn in grey.
 
     Returns:
-        ndarray of shape (part,) of the axes: heatmaps with the numbers written on them, colours
-        fixed to [0, 1]. A part that no two models have is left out; one that a model lacks is grey.
+        The axes: a line per result.
+
+    Raises:
+        ValueError: for another result, or an empty dict.
+
+    Example:
+        >>> score = analysis.label_propagation(model, videos)
+        >>> ax = analysis.plot_label_propagation(score)
+
+    See also:
+        `label_propagation`, `plot_keypoint_correspondence`.
     """
-    cka = expect_variable(result, "cka", ("model_x", "model_y", "part"))
-    least = min(2, cka.sizes["model_x"])
-    cka = cka.isel(part=cka.notnull().any("model_y").sum("model_x").values >= least)
-    parts, names = layer_names(cka, "part"), layer_names(cka, "model_x")
-    axes = _new_matrices(len(parts), len(names)) if axes is None else axes
-    axes = style.expect_axes(axes, len(parts), "part")
-    for ax, part in zip(axes, parts, strict=True):
-        values = cka.sel(part=part).values.T
-        image = ax.imshow(values, cmap=style.colours("magma"), vmin=0, vmax=1)
-        for (row, column), value in np.ndenumerate(values):
-            if np.isfinite(value):
-                shade = "black" if value > 0.6 else "white"
-                at = {"ha": "center", "va": "center", "fontsize": FONT_SIZE, "color": shade}
-                ax.text(column, row, f"{value:.2f}", **at)
-        ax.set_title(PARTS.get(part, part), fontsize=10)
-        ax.set_xticks(range(len(names)), names, rotation=90, fontsize=FONT_SIZE)
-        ax.set_yticks(range(len(names)), names, fontsize=FONT_SIZE)
-        ax.tick_params(length=0)
-    # A model's similarity to itself is 1 but for rounding.
-    style.shared_colour_bar(axes, image, "CKA of last layers", cka.values.round(6))
-    return axes
+    scores = style.labelled(results, ("layer",), "score")
+    lines = {(label, "score"): score for label, score in scores.items()}
+    title, ylabel = "Propagation of masks through videos", "J&F score"
+    kinds = {"score": "J&F"}
+    return _lines(results, ax, kinds, lines, title, ylabel, baselines, in_percent=False)
 
 
-def _new_matrices(parts, models):
-    """Axes of a new figure with room for a square of so many models each."""
-    side = max(PANEL, 0.42 * models + 0.6)
-    size = (parts * side + 1.6, side + 1.2)
-    return style.new_grid(1, parts, size, layout="constrained").ravel()
+def plot_keypoint_correspondence(
+    results: style.Datasets,
+    ax: "Axes | None" = None,
+    threshold: float = 0.1,
+    average: str = "image",
+    baselines: list[str] = (),
+) -> "Axes":
+    """Percentage of correct keypoints (PCK) by layer (Figures 10 and 31 of Walmer et al. 2023).
+
+    Args:
+        results: Dataset with `score` of dims (average, layer, threshold) from
+            `keypoint_correspondence`, or a dict from label to several.
+        ax: Matplotlib axes; those of a new figure if None.
+        threshold: largest distance of a correct keypoint, in longer sides of the image or of the
+            object's box, as the results are.
+        average: `"image"` or `"point"`, what is averaged within a category.
+        baselines: labels of results that are drawn in grey.
+
+    Returns:
+        The axes: a line per result.
+
+    Raises:
+        ValueError: for another result, a threshold or average that it does not have, and if some
+            thresholds are of the image and others of the box.
+
+    Example:
+        >>> score = analysis.keypoint_correspondence(model, pairs)
+        >>> ax = analysis.plot_keypoint_correspondence(score, threshold=0.05)
+
+    See also:
+        `keypoint_correspondence`, `plot_label_propagation`.
+    """
+    scores = style.labelled(results, ("average", "layer", "threshold"), "score")
+    lines = {
+        (label, "pck"): select_labels(score, threshold=threshold, average=average)
+        for label, score in scores.items()
+    }
+    sides = {result.attrs.get("threshold", "image") for result in style.by_label(results).values()}
+    if len(sides) > 1:
+        raise ValueError(
+            "Expected results with thresholds of one kind. Received: thresholds of the "
+            f"{' and of the '.join(sorted(sides))}"
+        )
+    box = " of the object's box" if sides == {"box"} else ""
+    title, ylabel = "Keypoint correspondence", f"PCK@{threshold:g}{box}"
+    return _lines(results, ax, {"pck": "PCK"}, lines, title, ylabel, baselines)
+
+
+plot_object_clustering = plot_clustering

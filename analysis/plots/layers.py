@@ -134,7 +134,7 @@ def depth_axis(ax, layers):
     return [places] * len(layers)
 
 
-def name_places(ax, shape, unit):
+def name_positions(ax, shape, unit):
     """Number the first and last row and column of a map of this shape, outer panels only."""
     rows, columns = shape
     ax.set_xticks(sorted({0, columns - 1}))
@@ -186,7 +186,7 @@ def wrap(name, width=22):
     return f"{elide(name[:cut])}\n{elide(name[cut:])}"
 
 
-def draw_lines(lines, kinds, ax=None, baselines=()):
+def draw_lines(lines, kinds, ax=None, baselines=(), errors=None):
     """Draw lines through the depth: a colour per label, a style per kind, and a legend.
 
     Args:
@@ -195,6 +195,7 @@ def draw_lines(lines, kinds, ax=None, baselines=()):
             shown where there are several kinds, or where labels are empty.
         ax: Matplotlib axes; new ones if None.
         baselines: labels that are drawn in grey.
+        errors: dict from (label, kind) to standard errors of dims (layer,), drawn as bands of 1.96.
 
     Returns:
         The axes. Layers are named if all lines share them; otherwise depth is normalised to [0, 1].
@@ -205,11 +206,21 @@ def draw_lines(lines, kinds, ax=None, baselines=()):
     for depth, ((label, kind), line) in zip(depths, lines.items(), strict=True):
         order = list(kinds).index(kind)
         name = ": ".join(filter(None, [label, kinds[kind] if len(kinds) > 1 or not label else ""]))
-        look = {"linestyle": style.LINE_STYLES[order % len(style.LINE_STYLES)], "label": name}
-        look |= {"color": colours[label], "marker": style.marker(order), "markersize": 4.5}
+        look = {"linestyle": style.line_style(order), "label": name, "color": colours[label]}
+        look |= {"marker": style.marker(order), "markersize": 4.5}
         if label in baselines:
             look |= {"linewidth": 1.1, "markersize": 3, "zorder": 1.5}
         ax.plot(depth, line.values, **look)
+        if errors:
+            draw_band(ax, depth, line.values, 1.96 * errors[label, kind].values, colours[label])
     style.tidy(ax)
     style.legend(ax)
     return ax
+
+
+def draw_band(ax, depth, middle, half_width, colour):
+    """A band to either side of a line, where its half width is known."""
+    known = np.isfinite(half_width)
+    if known.any():
+        low, high = middle - half_width, middle + half_width
+        ax.fill_between(depth, low, high, where=known, color=colour, alpha=0.18, linewidth=0)

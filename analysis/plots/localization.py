@@ -1,60 +1,85 @@
-"""Similarity of tokens to image patches, and of heads to layers of another model."""
+"""CKA of tokens with image patches, and of heads with layers of another model."""
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 
 from ..engine.results import expect_array, expect_variable, layer_names, select_layers
 from . import style
 from .layers import layer_label, shorten, wrap
+from .primitives import panels, renamed_arguments
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MOST_PANELS = 4  # along either side, where tokens are chosen for the reader
 MOST_BY_LAYER = 6
 FRAMED = "framed: the token's own (row, column)"
 
 
-def plot_localization(result, axes=None, layer=None, tokens=None):
-    """CKA of single tokens with every patch of the input image (Figures 9, 10, D.1 to D.3).
+@renamed_arguments(axes="ax")
+def plot_localization(
+    result: xr.DataArray,
+    ax: "Axes | None" = None,
+    layer: str | list[str] | None = None,
+    tokens: list[int] | None = None,
+) -> "Axes":
+    """CKA of single tokens with every input patch (Figures 9, 10, D.1 to D.3 of Raghu et al.).
 
-    A frame around it marks each token's own place. The maps of one layer lie as their tokens do in
-    the image, prefix tokens in a row above; those of a list of layers, or of one, in a row per
-    layer.
+    A frame marks each token's own position. The maps of one layer are arranged as the tokens are in
+    the image, prefix tokens in a row above; those of a list of layers, in a row per layer.
 
     Args:
         result: DataArray of dims (layer, token, row, column) from `localization`, with the
             coordinates `token_row` and `token_column`; NaN (constant patches) is drawn grey.
+        ax: Matplotlib axes; those of a new figure if None.
         layer: name of the layer to draw, the last if None; or a list of names, in order.
         tokens: the tokens to draw, by their coordinate. If None, of one layer all 16 tokens or
-            fewer, else up to 4 x 4 with a place, evenly spaced; of a list of layers all 6 or fewer,
+            fewer, else up to 4 x 4 spatial ones, evenly spaced; of a list of layers all 6 or fewer,
             else the first, and those nearest to the centre, two corners and two edges.
 
     Returns:
-        ndarray of the axes drawn on, of shape (tokens,), and (layers, tokens) for a list. Colours
-        are those of all maps and span their values: CKA of a token and a patch is often far from 1.
+        The axes, with `ax.panels` of shape (token,), and (layer, token) for a list. Colours are
+        shared by all maps and span their values: CKA of a token and a patch is often far from 1.
+
+    Raises:
+        ValueError: for another result, or a layer or token that it does not have.
+
+    Example:
+        >>> cka = analysis.localization(model, images)
+        >>> ax = analysis.plot_localization(cka, layer=list(cka.layer.values))
+
+    See also:
+        `localization`, `plot_cka`.
     """
     result = expect_array(result, ("layer", "token", "row", "column"))
     missing = {"token_row", "token_column"} - set(result.coords)
     if missing:
         raise ValueError(f"Expected the coordinates {sorted(missing)}. Received: no such")
-    one = layer is None or isinstance(layer, str)
-    names = [layer_names(result)[-1] if layer is None else layer] if one else layer
-    chosen = select_layers(result, names)
-    chosen = _spaced(chosen, one) if tokens is None else _named(chosen, tokens)
-    shape = chosen.shape[:2]
-    if axes is None:
-        title = style.titled("Localization of tokens", result)
-        axes = _panels_in_place(chosen, title) if one else _panels_by_layer(chosen, title)
-    axes = style.expect_axes(axes, math.prod(shape), "token and layer")
-    span = style.span(chosen.values)
-    for ax, (row, column) in zip(axes, np.ndindex(*shape), strict=True):
-        token = chosen.isel(layer=row, token=column)
-        image = _draw_token(ax, token, span, titled=one or row == 0)
-        if not one and column == 0:
-            ax.set_ylabel(wrap(layer_names(chosen)[row], 16), fontsize=8)
-    gaps = " (grey: patch is constant)" if np.isnan(chosen.values).any() else ""
+    single = layer is None or isinstance(layer, str)
+    names = [layer_names(result)[-1] if layer is None else layer] if single else layer
+    drawn = select_layers(result, names)
+    drawn = _spaced(drawn, single) if tokens is None else _named(drawn, tokens)
+    names, shape = layer_names(drawn), drawn.shape[:2]
+    title = style.titled("CKA between tokens and input patches", result)
+    title += f"\n{names[0]}; {FRAMED}" if single else f"\n{FRAMED}"
+    tall = drawn.sizes["row"] / drawn.sizes["column"]
+    width = max(0.6, 1.35 / max(tall, 1))
+    options = {"inches": (width, width * tall), "lines": 2 if tall > 1.5 else 1}
+    shape, cells = (shape[1:], _cells(drawn)) if single else (shape, None)
+    ax, flat = panels(ax, shape, title, "token and layer", cells=cells, **options)
+    limits = style.span(drawn.values)
+    for panel, (row, column) in zip(flat, np.ndindex(*drawn.shape[:2]), strict=True):
+        token = drawn.isel(layer=row, token=column)
+        image = _draw_token(panel, token, limits, titled=single or row == 0)
+        if not single and column == 0:
+            panel.set_ylabel(wrap(names[row], 16), fontsize=8)
+    gaps = " (grey: patch is constant)" if np.isnan(drawn.values).any() else ""
     label = f"CKA of token and input patch{gaps}\n{style.SPANNED}"
-    style.shared_colour_bar(axes, image, label, chosen.values)
-    return axes if one else axes.reshape(shape)
+    style.colour_bar(flat, image, label, drawn.values)
+    return ax
 
 
 def _named(result, tokens):
@@ -97,46 +122,23 @@ def _landmarks(places, shape):
 
 
 def _cells(result):
-    """The row and column of the panel of each token: its place among those drawn."""
-    places = np.stack([result["token_row"].values, result["token_column"].values])
-    prefix = np.isnan(places).any(axis=0)
-    row, column = (np.unique(side, return_inverse=True)[1] for side in places)
+    """The row and column of the panel of each token: its position among those drawn."""
+    positions = np.stack([result["token_row"].values, result["token_column"].values])
+    prefix = np.isnan(positions).any(axis=0)
+    row, column = (np.unique(side, return_inverse=True)[1] for side in positions)
     row = np.where(prefix, 0, row + prefix.any())
-    return row, np.where(prefix, np.cumsum(prefix) - 1, column)
-
-
-def _panels_in_place(result, title):
-    """Axes of a new figure, one per token, laid out like the grid."""
-    row, column = _cells(result)
-    heading = f"{title}\n{layer_names(result)[0]}; {FRAMED}"
-    axes = _new_panels(result, row.max() + 1, column.max() + 1, heading, 0.3)
-    used = axes[row, column]
-    for ax in set(axes.ravel()) - set(used):
-        ax.remove()
-    return used
-
-
-def _panels_by_layer(result, title):
-    """Axes of a new figure, a row per layer and a column per token."""
-    return _new_panels(result, *result.shape[:2], f"{title}\n{FRAMED}", 0.1)
-
-
-def _new_panels(result, rows, columns, heading, between):
-    """Axes of shape (rows, columns), each as oblong as the maps, with inches `between` rows."""
-    tall = result.sizes["row"] / result.sizes["column"]
-    width = max(0.6, 1.35 / max(tall, 1))
-    size = (max(5.3, columns * width + 1.3), max(2.4, rows * (width * tall + between) + 0.8))
-    return style.new_grid(rows, columns, size, heading)
+    column = np.where(prefix, np.cumsum(prefix) - 1, column)
+    return list(zip(row.tolist(), column.tolist(), strict=True))
 
 
 def _draw_token(ax, values, span, titled):
-    """Draw the map of one token, with its own place framed; return the image."""
+    """Draw the map of one token, with its own position framed; return the image."""
     image = ax.imshow(values, cmap=style.colours("magma"), **span, interpolation="nearest")
     token, row, column = (values[name].item() for name in ("token", "token_row", "token_column"))
     between = "\n" if values.sizes["row"] > 1.5 * values.sizes["column"] else " "
     ax.set_xticks([])
     ax.set_yticks([])
-    place = "(no place)" if math.isnan(row) else f"({row:g}, {column:g})"
+    place = "(prefix)" if math.isnan(row) else f"({row:g}, {column:g})"
     if titled:
         ax.set_title(f"token {token}{between}{place}", fontsize=8, pad=3)
     if not math.isnan(row):
@@ -144,17 +146,31 @@ def _draw_token(ax, values, span, titled):
     return image
 
 
-def plot_head_similarity(result, ax=None, layers=None):
-    """CKA of growing subsets of a ViT's heads with layers of another model (Figure 5).
+def plot_head_similarity(
+    result: xr.Dataset, ax: "Axes | None" = None, layers: list[str] | None = None
+) -> "Axes":
+    """CKA of growing subsets of a ViT's heads with layers of another model (Figure 5 of Raghu).
 
     Args:
         result: Dataset from `head_similarity` with `cka`(order, subset, layer), `distance`(order,
             subset) in pixels and, where known, the standard error `stderr`, drawn as a band.
+        ax: Matplotlib axes; those of a new figure if None.
+        layers: names of the layers to draw, in order; all if None.
 
     Returns:
         The axes: mean attention distance of a subset against CKA, a colour per layer; filled
         markers and solid lines for subsets of the most local heads, hollow and dashed for the most
-        global. Both orders meet where all heads are in.
+        global. Both orders meet at the subset of all heads.
+
+    Raises:
+        ValueError: for another result, or a layer that it does not have.
+
+    Example:
+        >>> cka = analysis.head_similarity(model, other_model, images)
+        >>> ax = analysis.plot_head_similarity(cka)
+
+    See also:
+        `head_similarity`, `plot_attention_distance`.
     """
     dims = ("order", "subset", "layer")
     cka = select_layers(expect_variable(result, "cka", dims), layers)
@@ -174,8 +190,8 @@ def plot_head_similarity(result, ax=None, layers=None):
                 spread = error.isel(layer=index).sel(order=order).values
                 ax.fill_between(x, y - spread, y + spread, color=colour, alpha=0.15, linewidth=0)
     models = [result.attrs.get(f"model_{which}", "") for which in "xy"]
-    of = " of ".join(filter(None, ["heads", models[0]]))
-    ax.set_title(f"Similarity of {of} to layers" + (f" of {models[1]}" if models[1] else ""))
+    heads = " of ".join(filter(None, ["heads", models[0]]))
+    ax.set_title(f"CKA between {heads} and layers" + (f" of {models[1]}" if models[1] else ""))
     ax.set(xlabel="mean attention distance of the heads (pixels)", ylabel="CKA")
     ax.set_ylim(bottom=min(0, cka.values.min() - 0.02))
     style.tidy(ax)
@@ -200,6 +216,6 @@ def _legends(ax, heading):
     style.legend(ax, title=heading)
 
 
-def plot_localization_by_layer(result):
+def plot_localization_by_layer(result: xr.DataArray, ax: "Axes | None" = None) -> "Axes":
     """`plot_localization` of all layers."""
-    return plot_localization(result, layer=list(result.layer.values))
+    return plot_localization(result, ax, layer=list(result.layer.values))

@@ -1,6 +1,7 @@
 """Linear probes: accuracy against depth, of several models or ways to pool, and by token."""
 
 import itertools
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -12,32 +13,55 @@ from .layers import (
     depth_axis,
     layer_label,
     name_layers,
-    name_places,
+    name_positions,
     shorten,
     wrap,
 )
+from .primitives import panels, renamed_arguments
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MANY_LAYERS = 40
 MOST_MAPS = 8
 
 
-def plot_ridge_probe(result, ax=None, label=None):
-    """Test accuracy of linear probes against depth (Figures 11, 13, F.1 and F.2).
+def plot_ridge_probe(
+    results: style.Arrays, ax: "Axes | None" = None, label: str | None = None
+) -> "Axes":
+    """Ridge-probe accuracy by layer (Figures 11, 13, F.1 and F.2 of Raghu et al. 2021).
 
-    One line per `l2`, none chosen: choosing on the test set would bias the accuracy. Pass
-    `result.sel(l2=...)`, chosen elsewhere, to draw it alone. Calling again on the same axes adds
+    One line per `l2`, none selected: selecting on the test set would bias the accuracy. Pass
+    `result.sel(l2=...)`, selected elsewhere, to draw it alone. Calling again on the same axes adds
     another model in another colour.
 
     Args:
-        result: DataArray of dims `(layer, l2[, token][, seed])`, accuracies in [0, 1]; `l2` may
+        results: DataArray of dims `(layer, l2[, token][, seed])`, accuracies in [0, 1]; `l2` may
             be a coordinate of a scalar or of each layer. With tokens, the line is their mean and
             the band their range; with seeds, the line is their mean, and the error bars, of two
-            seeds or more, their standard deviation (of n - 1 degrees of freedom).
+            seeds or more, their standard deviation (of n - 1 degrees of freedom). Or a dict from
+            label to several.
+        ax: Matplotlib axes; those of a new figure if None.
         label: name of the model in the legend; the attribute `model` if None.
 
     Returns:
         The axes: depth normalised to [0, 1]; layers are named while all models drawn share them.
+
+    Raises:
+        ValueError: for another result, or an empty dict.
+
+    Example:
+        >>> accuracy = analysis.ridge_probe(model, train, test)
+        >>> ax = analysis.plot_ridge_probe(accuracy.sel(l2=10.0))
+
+    See also:
+        `ridge_probe`, `select_l2`, `plot_probe_map`.
     """
+    if isinstance(results, dict):
+        for name, result in expect_results(results).items():
+            ax = plot_ridge_probe(result, ax, name)
+        return ax
+    result = results
     if isinstance(result, xr.DataArray) and "l2" in result.coords and "l2" not in result.dims:
         result = result.reset_coords("l2", drop=True).expand_dims(l2=[0.0])
     result = expect_array(result, ("layer", "l2"), optional=("token", "seed"))
@@ -54,7 +78,7 @@ def plot_ridge_probe(result, ax=None, label=None):
         strength = f"l2 = {l2:g}" if result.sizes["l2"] > 1 or not label else ""
         options |= {"linestyle": line_style, "label": ", ".join(filter(None, [label, strength]))}
         _plot_probe(ax, depth, line.squeeze("l2"), options)
-    ax.set_title("Linear probes")
+    ax.set_title("Ridge-probe accuracy")
     _finish_accuracies(ax)
     return ax
 
@@ -121,16 +145,27 @@ def _name_depth(ax, names, depth, overlay):
         ax.set_xlabel(NORMALISED)
 
 
-def plot_probe_variants(results, ax=None):
-    """Test accuracy of probes on one model's tokens pooled in several ways (Figures 11 and F.3).
+def plot_probe_variants(results: dict[str, xr.DataArray], ax: "Axes | None" = None) -> "Axes":
+    """Ridge-probe accuracy by layer and token pooling (Figures 11 and F.3 of Raghu et al. 2021).
 
     Args:
         results: dict from label, "model: variant", such as "ViT-CLS: first token", to DataArray
             of dims `(layer[, seed])`, accuracies in [0, 1].
+        ax: Matplotlib axes; those of a new figure if None.
 
     Returns:
         The axes: a colour per model, a line style and marker per variant, the same in all models.
         Means over seeds with error bars as in `plot_ridge_probe`.
+
+    Raises:
+        ValueError: for another result, or an empty dict.
+
+    Example:
+        >>> accuracy = analysis.ridge_probe(model, train, test).sel(l2=10.0, drop=True)
+        >>> ax = analysis.plot_probe_variants({"ViT: cls": accuracy, "ViT: all": accuracy})
+
+    See also:
+        `ridge_probe`, `plot_ridge_probe`.
     """
     lines = {
         label: expect_array(result, ("layer",), optional=("seed",))
@@ -144,54 +179,67 @@ def plot_probe_variants(results, ax=None):
     for depth, (label, line) in zip(depths, lines.items(), strict=True):
         model, _, variant = label.partition(": ")
         order = variants.index(variant)
-        look = {"linestyle": style.LINE_STYLES[order % len(style.LINE_STYLES)], "label": label}
+        look = {"linestyle": style.line_style(order), "label": label}
         look |= {"marker": style.marker(order), "markerfacecolor": "white" if order else None}
         _plot_probe(ax, depth, line, {"color": colours[model], **look})
-    ax.set_title("Linear probes on tokens pooled in several ways")
+    ax.set_title("Ridge-probe accuracy by token pooling")
     _finish_accuracies(ax)
     return ax
 
 
-def plot_probe_map(result, axes=None, layers=None):
-    """Test accuracy of a probe on each token, a map per layer (Figure D.4).
+@renamed_arguments(axes="ax")
+def plot_probe_map(
+    result: xr.DataArray, ax: "Axes | None" = None, layers: list[str] | None = None
+) -> "Axes":
+    """Ridge-probe accuracy of every token, a map per layer (Figure D.4 of Raghu et al. 2021).
 
     Args:
-        result: DataArray of dims (layer, token), accuracies in [0, 1]. The attributes `prefix`,
-            `rows` and `columns` tell the grid of the tokens: those after the prefix lie row by
-            row. Layers with other tokens hold NaN beyond their last, and cannot be drawn.
+        result: DataArray of dims (layer, token), accuracies in [0, 1], as from `ridge_probe` with
+            `tokens="each"` at one `l2`. The attributes `prefix`, `rows` and `columns` give the grid
+            of the tokens: those after the prefix lie row by row. Layers with other tokens hold NaN
+            beyond their last, and cannot be drawn.
+        ax: Matplotlib axes; those of a new figure if None.
         layers: names of the layers to draw; if None, at most 8 of those on the grid, evenly
             spaced through the depth.
 
     Returns:
-        ndarray of shape (layers,) of the axes drawn on. All maps share one scale, which the colour
-        bar tells; titles tell the accuracy of the CLS token, where there is one.
+        The axes, with `ax.panels` of shape (layer,). All maps share one scale, given at the colour
+        bar; titles give the accuracy of the CLS token, where there is one.
 
     Raises:
-        ValueError: if a layer is not on the grid.
+        ValueError: for another result, or a layer that it does not have or that is not on the grid.
+
+    Example:
+        >>> accuracy = analysis.ridge_probe(model, train, test, tokens="each")
+        >>> ax = analysis.plot_probe_map(accuracy.sel(l2=10.0))
+
+    See also:
+        `ridge_probe`, `plot_ridge_probe`.
     """
     result = expect_array(result, ("layer", "token"))
-    prefix, shape = style.layout(result)
-    chosen = select_layers(result, _spaced_on_grid(result) if layers is None else layers)
-    percent = 100 * _expect_on_grid(chosen)
+    prefix, shape = style.token_layout(result)
+    shown = select_layers(result, _spaced_on_grid(result) if layers is None else layers)
+    percent = 100 * _expect_on_grid(shown)
     maps = percent.values[:, prefix : prefix + shape[0] * shape[1]].reshape(-1, *shape)
-    names = layer_names(chosen)
-    if axes is None:
-        title = style.titled("Linear probes on single tokens", result)
-        axes = style.new_panels(len(names), title, shape[0] / shape[1])
-    axes = style.expect_axes(axes, len(names), "layer")
+    names = layer_names(shown)
+    title = style.titled("Ridge-probe accuracy by token", result)
+    inches = (1.6, 1.6 * shape[0] / shape[1])
+    ax, flat = panels(ax, len(names), title, "layer", inches=inches, lines=3 if prefix else 2)
     limits = {"vmin": maps.min(), "vmax": maps.max()}
-    for ax, name, first, values in zip(axes, names, percent.values[:, 0], maps, strict=True):
-        image = ax.imshow(values, cmap=style.colours("viridis"), interpolation="nearest", **limits)
-        ax.set_title(wrap(name) + (f"\nCLS: {first:.1f} %" if prefix else ""), fontsize=8)
-        name_places(ax, shape, "token")
+    for panel, name, first, values in zip(flat, names, percent.values[:, 0], maps, strict=True):
+        image = panel.imshow(
+            values, cmap=style.colours("viridis"), interpolation="nearest", **limits
+        )
+        panel.set_title(wrap(name) + (f"\nCLS: {first:.1f} %" if prefix else ""), fontsize=8)
+        name_positions(panel, shape, "token")
     scale = "from {vmin:.1f} to {vmax:.1f}".format(**limits)
-    style.shared_colour_bar(axes, image, f"test accuracy (%)\n{scale}", maps)
-    return axes
+    style.colour_bar(flat, image, f"test accuracy (%)\n{scale}", maps)
+    return ax
 
 
 def _off_grid(result):
     """Layers whose tokens are not those of the grid: dict from name to number of tokens."""
-    prefix, (rows, columns) = style.layout(result)
+    prefix, (rows, columns) = style.token_layout(result)
     expected = prefix + rows * columns
     known = zip(layer_names(result), result.notnull().values, strict=True)
     return {
@@ -214,46 +262,48 @@ def _expect_on_grid(result):
     """Return the result if its layers have the grid's tokens, or raise a `ValueError`."""
     off = _off_grid(result)
     if off:
-        prefix, (rows, columns) = style.layout(result)
+        prefix, (rows, columns) = style.token_layout(result)
         raise ValueError(
             f"Expected layers of {prefix} + {rows} x {columns} tokens. Received numbers: {off}"
         )
     return result
 
 
-def plot_token_probes(results):
+def plot_token_probes(results: dict[str, xr.DataArray], ax: "Axes | None" = None) -> "Axes":
     """A line for each model, and the range of its spatial tokens."""
-    ax = None
-    for name, result in results.items():
-        spatial = result.isel(token=slice(int(result.attrs["prefix"]), None))
-        ax = plot_ridge_probe(spatial, ax=ax, label=name)
-    return ax
+    spatial = {
+        label: result.isel(token=slice(int(result.attrs["prefix"]), None))
+        for label, result in results.items()
+    }
+    return plot_ridge_probe(spatial, ax)
 
 
-def plot_summary_probes(results):
+def plot_summary_probes(results: dict[str, xr.DataArray], ax: "Axes | None" = None) -> "Axes":
     """Lines for each model and summary of its tokens, at the layers that have them all."""
     shared = {}
     for label, result in results.items():
         layers = shared.setdefault(label.partition(": ")[0], list(result.layer.values))
         layers[:] = [layer for layer in layers if layer in result.layer.values]
-    chosen = {
+    shown = {
         label: result.sel(layer=shared[label.partition(": ")[0]])
         for label, result in results.items()
     }
-    return plot_probe_variants(chosen)
+    return plot_probe_variants(shown, ax)
 
 
-def plot_probes(results):
-    """One line for each model, with bars where there are several trainings of it.
+def plot_probes(results: dict[str, xr.DataArray], ax: "Axes | None" = None) -> "Axes":
+    """A line for each model, with error bars where there are several seeds of it.
 
     Args:
-        results: dict from label to accuracy of dims (layer,); further trainings of a model are
+        results: dict from label to accuracy of dims (layer,); further seeds of a model are
             labelled "MODEL: seed 1".
+        ax: Matplotlib axes; those of a new figure if None.
     """
-    trainings, ax = {}, None
+    seeds = {}
     for label, result in results.items():
-        trainings.setdefault(label.partition(": seed ")[0], []).append(result)
-    for model, seeds in trainings.items():
-        result = xr.concat(seeds, dim="seed", combine_attrs="drop_conflicts")
-        ax = plot_ridge_probe(result, ax=ax, label=model)
-    return ax
+        seeds.setdefault(label.partition(": seed ")[0], []).append(result)
+    models = {
+        model: xr.concat(each, dim="seed", combine_attrs="drop_conflicts")
+        for model, each in seeds.items()
+    }
+    return plot_ridge_probe(models, ax)

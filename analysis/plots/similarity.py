@@ -1,57 +1,76 @@
-"""CKA of layers: of all pairs, of several models beside each other, of counterparts."""
+"""Similarity of layers: matrices of all pairs, of several models or measures, and lines."""
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 
-from ..engine.results import expect_results, expect_variable, layer_names
+from ..engine.estimates import num_batches
+from ..engine.intervals import t_interval
+from ..engine.results import expect_array, expect_results, expect_variable, layer_names
 from . import style
-from .layers import depth_axis, layer_label, name_layers, shorten
+from .layers import FONT_SIZE, depth_axis, draw_band
+from .primitives import draw_matrix, label_layers, panels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 DIMS = ("layer_x", "layer_y")
-MOST_COLUMNS = 4
 PANEL = 2.5  # inches
 LONG_TITLE = 48
+PARTS = {"cls": "CLS token", "spatial": "spatial tokens"}
+FIXED = {"vmin": 0, "vmax": 1}
 
 
-def plot_cka(result, ax=None):
-    """Heatmap of the similarity of every pair of layers (Figures 1, 2 and 8).
+def plot_cka(
+    results: xr.Dataset | xr.DataArray | dict[str, xr.Dataset | xr.DataArray],
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """CKA of every pair of layers (Figures 1, 2, 8 and H.1 of Raghu et al. 2021).
 
     Args:
-        result: Dataset with `cka` and, where known, its standard error `stderr`, both of dims
-            (layer_x, layer_y). The attributes `model_x` and `model_y` name the models.
+        results: Dataset with `cka` and, where known, its standard error `stderr`, of dims
+            (layer_x, layer_y); or that DataArray `cka` alone. The attributes `model_x` and
+            `model_y` name the models. A dict from label to several is drawn as a panel each.
+        ax: Matplotlib axes; those of a new figure if None.
 
     Returns:
         The axes: `layer_x` left to right, `layer_y` bottom up, colours fixed to [0, 1]. Values
         beyond (the estimator is unbiased, not bounded) saturate, and the colour bar has arrows.
+        Panels of several results are at most 4 in a row; layers are named at the outer panels
+        where all results share them, models only where a result compares two.
+
+    Raises:
+        ValueError: for a result without CKA, or an empty dict.
+
+    Example:
+        >>> similarity = analysis.cka(model, images)
+        >>> ax = analysis.plot_cka(similarity)
+
+    See also:
+        `cka`, `depth_cka`, `residual_cka`, `plot_own_matches`.
     """
-    cka = expect_variable(result, "cka", DIMS)
-    sides = [style.side(count) if ax is None else None for count in cka.shape]
-    target = style.new_axes(sides[0] + 2.6, sides[1] + 1.4) if ax is None else ax
-    image, models = _draw_heatmap(target, cka), _models(result)
-    layers = [layer_names(cka, dim) for dim in DIMS]
-    if layers[0] == layers[1] and models[0] == models[1]:
-        target.set_aspect("equal")
-    for which, names, model, inches in zip("xy", layers, models, sides, strict=True):
-        _name_side(target, which, names, model, inches)
-    _entitle(target, "Similarity of layers", models)
-    style.colour_bar(target, image, f"CKA{_error_bound([result])}")
-    if ax is None:
-        style.shrink_wrap(target, *sides)
-    return target
+    if isinstance(results, dict):
+        return _draw_panels(
+            {label: _cka_of(result) for label, result in expect_results(results).items()},
+            "CKA between layers",
+            [_models(result) for result in results.values()],
+            ax,
+            f"CKA{_error_bound(results.values())}",
+        )
+    cka, models = _cka_of(results), _models(results)
+    ax, image = draw_matrix(cka, ax, models=models, cmap=style.colours("magma"), **FIXED)
+    _entitle(ax, "CKA between layers", models)
+    style.colour_bar(ax, image, f"CKA{_error_bound([results])}")
+    return ax
 
 
-def _draw_heatmap(ax, cka):
-    """Draw CKA of dims (layer_x, layer_y), the first left to right; return the image."""
-    return ax.imshow(
-        cka.values.T,
-        cmap=style.colours("magma"),
-        vmin=0,
-        vmax=1,
-        origin="lower",
-        interpolation="nearest",
-        aspect="auto",
-    )
+def _cka_of(result):
+    """CKA of dims (layer_x, layer_y), of a Dataset or as it is."""
+    if isinstance(result, xr.DataArray):
+        return expect_array(result, DIMS)
+    return expect_variable(result, "cka", DIMS)
 
 
 def _models(result):
@@ -59,242 +78,243 @@ def _models(result):
     return [result.attrs.get(f"model_{which}", "") for which in "xy"]
 
 
-def _name_side(ax, which, names, model, inches):
-    """Name the layers and the model along an axis, "x" or "y"."""
-    short, cut = shorten(names)
-    name_layers(ax, which, short, np.arange(len(names)), inches)
-    ax.set(**{f"{which}label": layer_label(cut, model)})
-
-
 def _entitle(ax, text, models, **options):
-    """Title a heatmap with the models that it compares, on a line of their own if need be."""
+    """Title a matrix with the models that it compares, on a line of their own if need be."""
     pair = " and ".join(dict.fromkeys(filter(None, models)))
     space = "\n" if len(text) + len(pair) > LONG_TITLE else " "
-    ax.set_title(f"{text}:{space}{pair}" if pair else text, **options)
+    ax.set_title(f"{text}:{space}{pair}" if pair else text, fontsize=11, **options)
 
 
 def _error_bound(results):
     """The standard errors in the label of a colour bar, where they are known."""
-    errors = (result["stderr"].max().item() for result in results if "stderr" in result)
+    datasets = (result for result in results if isinstance(result, xr.Dataset))
+    errors = (result["stderr"].max().item() for result in datasets if "stderr" in result)
     known = [error for error in errors if not math.isnan(error)]
     return f" (standard error at most {max(known):.1g})" if known else ""
 
 
-def plot_cka_beside(results):
-    """Heatmaps of several models beside each other, all of one size (Figures 1, 8 and H.1).
+def _draw_panels(maps, title, models, ax, bar, apart=None, apart_label=""):
+    """A matrix for each of a dict from label to DataArray; the last in other colours if `apart`."""
+    columns = math.ceil(len(maps) / math.ceil(len(maps) / 4))
+    models = [pair if pair[0] != pair[1] else ["", ""] for pair in models]
+    lines = 1 + max(label.count("\n") for label in maps)
+    inches = (PANEL + 0.4, PANEL + 0.4)
+    ax, flat = panels(ax, len(maps), title, "result", columns, inches=inches, lines=lines)
+    values = list(maps.values())
+    sides = [
+        [(tuple(layer_names(value, dim)), model) for dim, model in zip(DIMS, pair, strict=True)]
+        for value, pair in zip(values, models, strict=True)
+    ]
+    for index, (panel, (label, value)) in enumerate(zip(flat, maps.items(), strict=True)):
+        last = apart and index == len(maps) - 1
+        look = {"cmap": style.colours("cividis" if last else "magma"), **FIXED}
+        look |= {"origin": "lower", "interpolation": "nearest"}
+        image = panel.imshow(value.values.T, aspect=value.shape[0] / value.shape[1], **look)
+        panel.set_title(label, fontsize=9)
+        panel.set(xticks=[], yticks=[])
+        row, column = divmod(index, columns)
+        bottom = row == (len(maps) - 1) // columns
+        for which, outer in ((0, bottom), (1, column == 0)):
+            if outer or len({pair[which] for pair in sides}) > 1:
+                label_layers(panel, "xy"[which], *sides[index][which], PANEL)
+    drawn = np.concatenate([value.values.ravel() for value in values[: -1 if apart else None]])
+    style.colour_bar(flat, flat[-2 if apart else -1].images[0], bar, drawn)
+    if apart:
+        style.colour_bar(flat, image, apart_label)
+    return ax
 
-    Args:
-        results: dict from label, a panel's title, to Dataset as for `plot_cka`.
 
-    Returns:
-        ndarray of shape (results,) of the axes of a new figure, at most 4 in a row, with one
-        colour bar fixed to [0, 1]. Layers are named at the outer panels where all results share
-        them, otherwise at every panel; models only where a result compares two.
-    """
-    maps = style.labelled(expect_results(results), DIMS, "cka")
-    axes, images = _draw_beside(maps)
-    values = np.concatenate([cka.values.ravel() for cka in maps.values()])
-    style.shared_colour_bar(axes, images[-1], f"CKA{_error_bound(results.values())}", values)
-    return _finish_panels(axes, [_sides(result) for result in results.values()])
-
-
-def plot_measures(result):
-    """Heatmaps of several measures of similarity, and where the measures disagree.
+def plot_similarities(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+    """Several measures of similarity between layers, and where the measures disagree.
 
     Args:
         result: Dataset from `similarities`: `similarity` of dims (measure, layer_x, layer_y) and
             `disagreement` of dims (layer_x, layer_y).
+        ax: Matplotlib axes; those of a new figure if None.
 
     Returns:
-        ndarray of shape (measures + 1,) of the axes of a new figure, at most 4 in a row: heatmaps
-        of the measures, and last of the disagreement, in other colours, all fixed to [0, 1].
+        The axes, with `ax.panels` of shape (measures + 1,), at most 4 in a row: matrices of the
+        measures, and last of the disagreement, in other colours, all fixed to [0, 1].
+
+    Raises:
+        ValueError: for another result.
+
+    Example:
+        >>> result = analysis.similarities(model, images)
+        >>> ax = analysis.plot_similarities(result)
+
+    See also:
+        `similarities`, `plot_cka`.
     """
     values = expect_variable(result, "similarity", ("measure", *DIMS))
     maps = dict(zip(layer_names(values, "measure"), values, strict=True))
-    apart = maps["where measures disagree"] = expect_variable(result, "disagreement", DIMS)
-    axes, images = _draw_beside(maps, style.titled("Layers by several measures", result))
-    images[-1].set_cmap(style.colours("cividis"))
-    style.shared_colour_bar(axes, images[0], "similarity", values.values)
-    style.shared_colour_bar(axes, images[-1], "disagreement in the order of pairs", apart.values)
-    return _finish_panels(axes, [_sides(result)] * len(axes))
+    maps["disagreement of the measures"] = expect_variable(result, "disagreement", DIMS)
+    title = style.titled("Similarity measures between layers", result)
+    models, apart = [_models(result)] * len(maps), "disagreement in the order of pairs"
+    return _draw_panels(maps, title, models, ax, "similarity", True, apart)
 
 
-def _draw_beside(maps, title="Similarity of layers"):
-    """Axes and images of a titled heatmap of each of a dict from label to DataArray."""
-    axes = _new_grid(len(maps), title)
-    images = []
-    for ax, (label, values) in zip(axes, maps.items(), strict=True):
-        images.append(_draw_heatmap(ax, values))
-        ax.set_title(label, fontsize=9)
-        ax.set(xticks=[], yticks=[])
-    return axes, images
-
-
-def _finish_panels(axes, sides):
-    """Name the `_sides` of all panels, and size them; the axes."""
-    above_gap = _name_panels(axes, sides)
-    style.fit_panels(axes, PANEL)
-    for ax, names, model in above_gap:
-        _name_side(ax, "x", names, model, PANEL)
-    return axes
-
-
-def _name_panels(axes, sides):
-    """Name the layers of all panels, or of the outer ones along a side that all panels share.
-
-    Returns:
-        List of (axes, layers, model), what is yet to be named along x once the layout is fixed:
-        those above the gap that an unfinished last row leaves, which would push the rows apart.
-    """
-    above_gap = []
-    columns = axes[0].get_gridspec().ncols
-    last_row = (len(axes) - 1) // columns
-    for which in (0, 1):
-        shared = len({side[which] for side in sides}) == 1
-        for index, ax in enumerate(axes):
-            names, model = sides[index][which]
-            row, column = divmod(index, columns)
-            if not shared or (column == 0 if which else row == last_row):
-                _name_side(ax, "xy"[which], names, model, PANEL)
-            elif not which and index + columns >= len(axes):
-                above_gap.append((ax, names, model))
-    return above_gap
-
-
-def _sides(result):
-    """What names each side of a heatmap: (layers, model), no model where it is beside itself."""
-    layers = [tuple(layer_names(result, dim)) for dim in DIMS]
-    models = _models(result)
-    if models[0] == models[1]:
-        models = ["", ""]
-    return list(zip(layers, models, strict=True))
-
-
-def _new_grid(count, title):
-    """`count` axes of a new titled figure, in rows of at most 4 and as equal as may be."""
-    rows = math.ceil(count / MOST_COLUMNS)
-    columns = math.ceil(count / rows)
-    size = (columns * (PANEL + 1.5) + 1.5, rows * (PANEL + 1.5) + 0.5)
-    axes = style.new_grid(rows, columns, size, title, "constrained")
-    return style.leading(axes, count)
-
-
-def plot_matches(result, ax=None):
-    """Which layer of another training each layer is most like (Kornblith et al. 2019, 6.1).
+def plot_own_matches(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+    """The most similar layer of another run for each layer (Kornblith et al. 2019, section 6.1).
 
     Args:
-        result: Dataset as for `plot_cka`, of two trainings of one architecture.
+        result: Dataset as for `plot_cka`, of two runs of one architecture.
+        ax: Matplotlib axes; those of a new figure if None.
 
     Returns:
-        The axes: the heatmap, and in every column (`layer_x`) a mark at the `layer_y` of the
-        largest CKA: a disc on the thin diagonal, where layers meet their own counterparts, else a
-        cross.
+        The axes: the matrix of CKA, and in every column (`layer_x`) a mark at the `layer_y` of the
+        largest CKA: a disc on the thin diagonal, where layers meet the layer of their own name,
+        else a cross.
 
     Raises:
         ValueError: if the layers of the two models differ.
+
+    Example:
+        >>> similarity = analysis.cka(model, images, other_model)
+        >>> ax = analysis.plot_own_matches(similarity)
+
+    See also:
+        `own_matches`, `plot_cka`.
     """
     cka = expect_variable(result, "cka", DIMS)
     names, other = (layer_names(cka, dim) for dim in DIMS)
     if names != other:
         differing = sorted(set(names) ^ set(other)) or "another order"
         raise ValueError(f"Expected the same layers along both dims. Received: {differing}")
-    length = style.side(len(names)) if ax is None else None
-    target = style.new_axes(length + 2.6, length + 2) if ax is None else ax
-    image = _draw_heatmap(target, cka)
-    target.set_aspect("equal")
-    models = _models(result)
-    for which, model in zip("xy", models, strict=True):
-        _name_side(target, which, names, model, length)
-    _mark_matches(target, cka.values, length)
-    _entitle(target, "Best matching layers", models, pad=54)
-    style.colour_bar(target, image, f"CKA{_error_bound([result])}")
-    if ax is None:
-        style.shrink_wrap(target, length, length)
-    return target
+    models, look = _models(result), {"cmap": style.colours("magma"), **FIXED}
+    ax, image = draw_matrix(cka, ax, room=0.7, models=models, square=True, **look)
+    _mark_matches(ax, cka.values)
+    _entitle(ax, "Best matching layers", models, pad=54)
+    style.colour_bar(ax, image, f"CKA{_error_bound([result])}")
+    return ax
 
 
-def _mark_matches(ax, cka, inches):
+def _mark_matches(ax, cka):
     """Mark the largest CKA of each column, the first axis of `cka`; count those on the diagonal."""
     columns = np.flatnonzero(np.isfinite(cka).any(axis=1))
     best = np.nan_to_num(cka[columns], nan=-np.inf).argmax(axis=1)
     own = best == columns
     ends = (-0.5, len(cka) - 0.5)
-    ax.plot(ends, ends, color="0.6", linewidth=0.8, label="layer and its own counterpart")
-    size = float(np.clip(54 * (inches or 3) / len(cka), 3, 7))
-    shared = {"linestyle": "none", "markeredgecolor": "black", "markeredgewidth": 0.5}
-    for label, chosen, marker, colour in (
-        ("best match: own counterpart", own, "o", "white"),
+    ax.plot(ends, ends, color="0.6", linewidth=0.8, label="corresponding layers")
+    look = {"linestyle": "none", "markeredgecolor": "black", "markeredgewidth": 0.5}
+    look["markersize"] = float(np.clip(54 * 3.2 / len(cka), 3, 7))
+    for label, rows, marker, colour in (
+        ("best match: corresponding layer", own, "o", "white"),
         ("best match: another layer", ~own, "X", style.ACCENT),
     ):
-        options = {"marker": marker, "markersize": size, "markerfacecolor": colour, **shared}
-        ax.plot(columns[chosen], best[chosen], label=label, **options)
+        marks = {"marker": marker, "markerfacecolor": colour, "label": label}
+        ax.plot(columns[rows], best[rows], **marks, **look)
     ax.set(xlim=ends, ylim=ends)
+    place = {"loc": "lower left", "bbox_to_anchor": (0, 1.01), "borderaxespad": 0, "borderpad": 0}
     ax.legend(
-        title=f"{own.sum()} of {len(cka)} layers match their own counterpart best",
-        loc="lower left",
-        bbox_to_anchor=(0, 1.01),
-        borderaxespad=0,
-        borderpad=0,
-        frameon=False,
-        fontsize=8,
-        title_fontsize=8,
-        handlelength=1.6,
-        labelspacing=0.25,
+        title=f"{own.sum()} of {len(cka)} layers match the corresponding layer best",
+        **place, frameon=False, fontsize=8, title_fontsize=8, handlelength=1.6, labelspacing=0.25,
         alignment="left",
-    )
+    )  # fmt: skip
 
 
-def plot_counterparts(results, ax=None):
-    """CKA of each layer with its own counterpart in another model (Figures 12, G.1 and G.2).
+def plot_counterparts(results: style.Datasets, ax: "Axes | None" = None) -> "Axes":
+    """CKA of each layer with the layer of its name in another model (Figures 12, G.1 and G.2).
 
     Args:
-        results: dict from label to Dataset with `cka` and, where known, its standard error
-            `stderr`, of dims (layer,); in order where the labels have one, such as growing shares
-            of the training images.
+        results: Dataset with `cka` and, where known, its standard error `stderr`, of dims (layer,),
+            or a dict from label to several; in order where the labels have one, such as growing
+            fractions of the training images.
+        ax: Matplotlib axes; those of a new figure if None.
 
     Returns:
-        The axes: a line per result, from dark to bright, with a band of 1.96 standard errors to
-        either side. CKA runs from 0 to 1, and further only where values do.
+        The axes: a line per result, from dark to bright, with a band of the 95 % interval where the
+        number of batches is known: Student's t over batches. CKA runs from 0 to 1, and further only
+        where values do.
+
+    Raises:
+        ValueError: for another result, or an empty dict.
+
+    Example:
+        >>> similarity = analysis.cka(model, images, other_model)
+        >>> ax = analysis.plot_counterparts(analysis.counterparts(similarity))
+
+    See also:
+        `counterparts`, `plot_own_matches`.
     """
-    lines = style.labelled(expect_results(results), ("layer",), "cka")
+    results = style.by_label(results)
+    lines = style.labelled(results, ("layer",), "cka")
     ax = style.new_axes(8.5, 4.4) if ax is None else ax
     depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
     colours = style.depth_colours(len(lines))
     for index, (label, line) in enumerate(lines.items()):
-        options = {"color": colours[index], "marker": style.marker(index), "label": label}
+        options = {"color": colours[index], "marker": style.marker(index), "label": label or "CKA"}
         ax.plot(depths[index], line.values, markersize=4.5, clip_on=False, **options)
         if "stderr" in results[label]:
             error = expect_variable(results[label], "stderr", ("layer",)).values
-            _draw_band(ax, depths[index], line.values, 1.96 * error, colours[index])
+            half_width = t_interval(0, error, num_batches(results[label]) - 1)[1]
+            draw_band(ax, depths[index], line.values, half_width, colours[index])
     low = min(line.min().item() for line in lines.values())
     high = max(line.max().item() for line in lines.values())
     ax.set_ylim(low - 0.03 if low < 0 else 0, high + 0.03 if high > 1 else 1)
-    ax.set(title=_counterpart_title(results.values()), ylabel="CKA with the layer's counterpart")
+    others = {_models(result)[1] for result in results.values()}
+    title = "CKA between corresponding layers"
+    other = f"\nwith {others.pop()}" if len(others) == 1 and "" not in others else ""
+    ax.set(title=f"{title}{other}", ylabel="CKA with the corresponding layer")
     style.tidy(ax)
-    style.legend(ax, title="band: ±1.96 standard errors" if ax.collections else None)
+    style.legend(ax, title="band: 95 % CI over batches" if ax.collections else None)
     return ax
 
 
-def _draw_band(ax, depth, middle, reach, colour):
-    """A band around a line, where its reach is known."""
-    known = np.isfinite(reach)
-    if known.any():
-        low, high = middle - reach, middle + reach
-        ax.fill_between(depth, low, high, where=known, color=colour, alpha=0.2, linewidth=0)
-
-
-def _counterpart_title(results):
-    """The title, and on a line of its own the other model where it is the same in all results."""
-    others = {_models(result)[1] for result in results}
-    title = "Similarity of layers to their own counterparts"
-    return "\nin ".join(filter(None, [title, others.pop() if len(others) == 1 else ""]))
-
-
-def plot_data_scale(results):
-    """A line for each share of the training images."""
+def plot_data_scale(results: dict[str, xr.Dataset], ax: "Axes | None" = None) -> "Axes":
+    """`plot_counterparts` with a line for each fraction of the training images."""
     (result,) = results.values()
     lines = {
-        f"{100 * share:g} % of the data": result.sel(fraction=share)
-        for share in result.fraction.values
+        f"{100 * fraction:g} % of the data": result.sel(fraction=fraction)
+        for fraction in result.fraction.values
     }
-    return plot_counterparts(lines)
+    return plot_counterparts(lines, ax)
+
+
+def plot_last_layer_cka(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+    """CKA between the last layers of all pairs of models (Figures 6 and 19 of Walmer et al.).
+
+    Args:
+        result: Dataset with `cka` of dims (model_x, model_y, part) from `last_layer_cka`.
+        ax: Matplotlib axes; those of a new figure if None.
+
+    Returns:
+        The axes, with `ax.panels` of shape (part,): matrices with the numbers written on them,
+        colours fixed to [0, 1]. A part that no two models have is left out; one that a model lacks
+        is grey.
+
+    Raises:
+        ValueError: for another result.
+
+    Example:
+        >>> result = analysis.last_layer_cka({"A": model, "B": other_model}, images)
+        >>> ax = analysis.plot_last_layer_cka(result)
+
+    See also:
+        `last_layer_cka`, `plot_cka`.
+    """
+    cka = expect_variable(result, "cka", ("model_x", "model_y", "part"))
+    least = min(2, cka.sizes["model_x"])
+    cka = cka.isel(part=cka.notnull().any("model_y").sum("model_x").values >= least)
+    parts, names = layer_names(cka, "part"), layer_names(cka, "model_x")
+    inches = (max(3.0, 0.42 * len(names) + 0.6),) * 2
+    title = "CKA between the last layers of models"
+    ax, flat = panels(ax, len(parts), title, "part", len(parts), inches=inches)
+    for panel, part in zip(flat, parts, strict=True):
+        values = cka.sel(part=part).values.T
+        image = panel.imshow(values, cmap=style.colours("magma"), **FIXED)
+        for (row, column), value in np.ndenumerate(values):
+            if np.isfinite(value):
+                shade = "black" if value > 0.6 else "white"
+                at = {"ha": "center", "va": "center", "fontsize": FONT_SIZE, "color": shade}
+                panel.text(column, row, f"{value:.2f}", **at)
+        panel.set_title(PARTS.get(part, part), fontsize=10)
+        panel.set_xticks(range(len(names)), names, rotation=90, fontsize=FONT_SIZE)
+        panel.set_yticks(range(len(names)), names, fontsize=FONT_SIZE)
+        panel.tick_params(length=0)
+    # A model's similarity to itself is 1 but for rounding.
+    style.colour_bar(flat, image, "CKA", cka.values.round(6))
+    return ax
+
+
+plot_depth_cka = plot_residual_cka = plot_cka

@@ -1,40 +1,68 @@
-"""How representations form, accuracy against training compute, and findings over trainings."""
+"""Representations during training, accuracy versus compute, and claims over seeds."""
+
+from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 
 from ..engine.results import expect_variable, layer_names
 from . import style
 from .layers import FONT_SIZE, layer_label, name_layers, shorten
+from .primitives import panels, renamed_arguments
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Title, colour map and label of the colour bar of each quantity.
 PANELS = {
-    "cka_to_start": ("similarity to the start", "magma", "CKA"),
-    "cka_to_previous": ("similarity to the record before", "magma", "CKA"),
-    "accuracy": ("ridge classifier", "viridis", "test accuracy (%)"),
+    "cka_to_start": ("CKA with initialization", "magma", "CKA"),
+    "cka_to_previous": ("CKA with the previous record", "magma", "CKA"),
+    "accuracy": ("ridge-probe accuracy", "viridis", "test accuracy (%)"),
 }
 WIDTH = 3.4  # inches of a panel
-VERDICTS = {"holds": "tab:blue", "does not hold": "tab:orange", "cannot tell": "0.45"}
+VERDICTS = {
+    "holds": "tab:blue",
+    "does not hold": "tab:orange",
+    "cannot tell": "0.45",
+    "descriptive": "0.7",
+}
 
 
-def plot_formation(result, axes=None):
-    """Layers against epochs: CKA with the start and with the last record, and accuracy.
+@renamed_arguments(axes="ax")
+def plot_formation(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+    """Representations of every layer during training: CKA over epochs, and probe accuracy.
 
     Args:
         result: Dataset of dims (epoch, layer) from `FormationRecorder.result`.
+        ax: Matplotlib axes; those of a new figure if None.
 
     Returns:
-        ndarray of shape (quantity,) of the axes, a heatmap each: `cka_to_start`, `cka_to_previous`,
-        colours fixed to [0, 1], and `accuracy` where there is one, colours from the lowest to the
-        highest. Layers run upwards, and each record fills the place around its epoch.
+        The axes, with `ax.panels` of shape (quantity,), a matrix each: `cka_to_start`,
+        `cka_to_previous`, colours fixed to [0, 1], and `accuracy` where there is one, colours from
+        the lowest to the highest. Layers run upwards, and each record fills the time around its
+        epoch.
+
+    Raises:
+        ValueError: for another result.
+
+    Example:
+        >>> result = analysis.formation(model, images)
+        >>> ax = analysis.plot_formation(result)
+
+    See also:
+        `FormationRecorder`, `plot_cka`.
     """
     names = [name for name in PANELS if name != "accuracy" or name in result]
     values = [expect_variable(result, name, ("epoch", "layer")) for name in names]
-    axes = _new_axes(len(names), result) if axes is None else axes
-    axes = style.expect_axes(axes, len(names), "quantity")
-    for ax, name, of in zip(axes, names, values, strict=True):
-        _draw(ax, of, *PANELS[name], limits=(None, None) if name == "accuracy" else (0, 1))
-    axes[0].set_ylabel(layer_label(shorten(layer_names(result))[1]))
-    return axes
+    height = 0.8 * style.side(result.sizes["layer"])
+    title, shape = style.titled("Representations during training", result), len(names)
+    label = layer_label(shorten(layer_names(result))[1])
+    ax, flat = panels(ax, shape, title, "quantity", shape, inches=(WIDTH, height))
+    for panel, name, quantity in zip(flat, names, values, strict=True):
+        limits = (None, None) if name == "accuracy" else (0, 1)
+        _draw(panel, quantity, *PANELS[name], limits=limits)
+    flat[0].set_ylabel(label)
+    return ax
 
 
 def _draw(ax, values, title, colours, label, limits):
@@ -70,13 +98,6 @@ def _edges(epochs):
     return np.concatenate([[2 * epochs[0] - middle[0]], middle, [2 * epochs[-1] - middle[-1]]])
 
 
-def _new_axes(count, result):
-    """Axes in a row, under the name of the model."""
-    size = (WIDTH * count + 0.8, 0.8 * style.side(result.sizes["layer"]) + 0.9)
-    title = style.titled("How representations form", result)
-    return style.new_grid(1, count, size, title, "constrained").ravel()
-
-
 UNITS = {1e18: "exa", 1e15: "peta", 1e12: "tera", 1e9: "giga", 1e6: "mega", 1e3: "kilo", 1: ""}
 # Places of a label beside its point, in points: the first one that overlaps no other is taken.
 PLACES = (
@@ -91,19 +112,27 @@ PLACES = (
 )
 
 
-def plot_compute(table, ax=None):
-    """Test accuracy against training compute (Figure 5 of the ViT paper).
+def plot_compute(table: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+    """Test accuracy versus training compute (Figure 5 of the ViT paper).
 
     Args:
         table: Dataset with `training_flops`, in floating-point operations, and `test_accuracy`, a
             share, both of dims (run,), with the coordinates `run`, names, and `family` (run).
             Runs without an accuracy (NaN) are left out.
+        ax: Matplotlib axes; those of a new figure if None.
 
     Returns:
         The axes: a named point per run, coloured by family; compute on a logarithmic axis.
 
     Raises:
         ValueError: if no run has an accuracy, or one has no compute.
+
+    Example:
+        >>> table = analysis.compute(runs)
+        >>> ax = analysis.plot_compute(table)
+
+    See also:
+        `vit_tf.count_flops`, and the command `vit-tf compute`, which makes the table.
     """
     accuracy = expect_variable(table, "test_accuracy", ("run",))
     flops = expect_variable(table, "training_flops", ("run",))
@@ -122,13 +151,13 @@ def plot_compute(table, ax=None):
     for index, (kind, colour) in enumerate(
         zip(kinds, style.distinct_colours(len(kinds)), strict=True)
     ):
-        chosen = families == kind
+        members = families == kind
         look = {"color": colour, "marker": style.marker(index), "linestyle": "none"}
-        ax.plot(flops[chosen] / unit, percent[chosen], label=kind, **look)
+        ax.plot(flops[members] / unit, percent[members], label=kind, **look)
     ax.set(
         xscale="log", xlabel=f"training compute ({UNITS[unit]}FLOPs)", ylabel="test accuracy (%)"
     )
-    ax.set_title(style.titled("Accuracy against training compute", table))
+    ax.set_title(style.titled("Test accuracy versus training compute", table))
     ax.margins(0.15, 0.12)
     style.plain_log(ax.xaxis)
     style.tidy(ax)
@@ -155,17 +184,27 @@ def _name_points(ax, x, y, names):
         taken.append(text.get_window_extent())
 
 
-def plot_trainings(result, ax=None):
-    """Findings in each of several trainings, beside the line that each is held against.
+def plot_trainings(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+    """Claims of papers measured in several runs, each relative to its threshold.
 
     Args:
-        result: Dataset of `scorecard_of_trainings`.
-        ax: Matplotlib axes; new ones if None.
+        result: Dataset of `scorecard_of_trainings`, with `values` of dims (claim, training).
+        ax: Matplotlib axes; those of a new figure if None.
 
     Returns:
-        The axes: a row for each finding that was measured, on a scale of its own that ends at the
-        largest distance from the line, the side that the paper reports on the right. Points are
-        trainings, diamonds their mean, coloured by the verdict, with the interval.
+        The axes: a row for each claim that was measured, on a scale of its own that ends at the
+        largest distance from the threshold, the side that the paper reports on the right. Points
+        are runs, diamonds their mean, coloured by the outcome, with the interval.
+
+    Raises:
+        ValueError: for another result, or one without a measured claim.
+
+    Example:
+        >>> scores = analysis.scorecard_of_trainings(folders)
+        >>> ax = analysis.plot_trainings(scores)
+
+    See also:
+        `scorecard_of_trainings`, `report_trainings`.
     """
     values = expect_variable(result, "values", ("claim", "training"))
     rows = [row for row in result["claim"].values if np.isfinite(result["value"].sel(claim=row))]

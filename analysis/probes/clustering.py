@@ -10,8 +10,9 @@ from sklearn.metrics.cluster import contingency_matrix
 from vit_tf.tokens import as_grid
 
 from ..attention.saliency import num_beyond, patch_cover, require_shares
+from ..engine.front import measurement, statistic_of
 from ..engine.pooling import Pooled, pooled_statistic
-from ..engine.results import CLS, provenance, require_finite, variable
+from ..engine.results import DEFAULT, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import as_tokens, grid_of, on_grid
 
@@ -23,7 +24,8 @@ SCORES = {
 }
 
 
-def clustering(features, images, num_clusters=None, tokens=CLS, seed=0, starts=STARTS):
+@measurement("outputs")
+def clustering(features, images, num_clusters=None, tokens=None, seed=0, starts=STARTS):
     """Agreement of k-means clusters of each layer with the labels of the images.
 
         purity = sum over clusters of the size of its largest class / number of examples
@@ -51,7 +53,8 @@ def clustering(features, images, num_clusters=None, tokens=CLS, seed=0, starts=S
     return evaluate(statistic, images, features, description="clustering")
 
 
-def clustering_statistic(features, num_clusters=None, tokens=CLS, seed=0, starts=STARTS):
+@statistic_of(clustering)
+def clustering_statistic(features, num_clusters=None, tokens=None, seed=0, starts=STARTS):
     """The `Statistic` of `clustering`, which keeps the pooled rows."""
     rows = pooled_statistic(tokens, grid_of(features, None))
 
@@ -61,6 +64,7 @@ def clustering_statistic(features, num_clusters=None, tokens=CLS, seed=0, starts
     return Statistic(rows.step, finish, with_labels=True)
 
 
+@measurement("tokens")
 def object_clustering(features, images, num_clusters=None, grid=None, seed=0, starts=STARTS):
     """As `clustering`, of objects or parts: features averaged under their masks.
 
@@ -89,6 +93,7 @@ def object_clustering(features, images, num_clusters=None, grid=None, seed=0, st
     return evaluate(statistic, images, features, description="clustering of objects")
 
 
+@statistic_of(object_clustering)
 def object_statistic(features, num_clusters=None, grid=None, seed=0, starts=STARTS):
     """The `Statistic` of `object_clustering`, of images, masks and labels."""
 
@@ -179,7 +184,7 @@ def cluster_scores(features, pooled, num_clusters=None, seed=0, starts=STARTS):
             estimator="k-means, the tightest of several starts",
             clusters=num_clusters,
             classes=num_classes,
-            tokens=pooled.tokens,
+            tokens=pooled.tokens or DEFAULT,
             seed=seed,
             starts=starts,
         ),

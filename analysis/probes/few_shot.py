@@ -5,6 +5,7 @@ import tensorflow as tf
 import xarray as xr
 
 from ..engine.features import taps_of
+from ..engine.front import measurement
 from ..engine.pooling import require_labels
 from ..engine.results import provenance, require_finite
 from ..engine.stream import collect
@@ -16,7 +17,8 @@ L2 = tuple(2.0**power for power in range(-10, 21))
 SHOTS = (1, 5, 10, 25)
 
 
-def few_shot(features, draws, test, num_classes, shots=SHOTS, l2=L2):
+@measurement()
+def few_shot(features, draws, test, num_classes=None, shots=SHOTS, l2=L2):
     """Test accuracy of least-squares classifiers fitted on a few images of each class.
 
     The protocol of big_vision (`evaluators/fewshot_lsr.py`; Dosovitskiy et al. 2020, section 4.1):

@@ -7,8 +7,9 @@ import xarray as xr
 from vit_tf.names import listed
 
 from ..engine.derived import select
+from ..engine.front import measurement, statistic_of
 from ..engine.pooling import batch_labels, pool, pooled_statistic, require_inside, require_labels
-from ..engine.results import CLS, provenance, raise_without_directions
+from ..engine.results import DEFAULT, pack_correct, provenance, raise_without_directions
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import grid_of
 
@@ -17,13 +18,14 @@ TOPS = (1, 5)
 ROUNDING = 1e-12
 
 
+@measurement("outputs")
 def knn_accuracy(
     features,
     train,
     test,
-    num_classes,
+    num_classes=None,
     k=(20,),
-    tokens=CLS,
+    tokens=None,
     temperature=0.07,
     without_votes=False,
 ):
@@ -61,6 +63,7 @@ def knn_accuracy(
     return evaluate(statistic, train, features, description="k-NN: training images")
 
 
+@statistic_of(knn_accuracy)
 def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, without_votes=False):
     """The `Statistic` of training images and labels that finishes as `knn_accuracy`.
 
@@ -99,12 +102,12 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, with
         require_inside(totals["outside"], examples, num_classes, "training")
         _require_directions(totals["without_direction"])
         rules = num_classes, k, temperature, without_votes
-        accuracy, tied = _scores(totals["merged"], tested.labels, *rules)
+        correct, tied = _scores(totals["merged"], tested.labels, *rules)
         _require_choice(tied, list(kept), len(tested.labels))
         attributes = {"train_examples": examples, "num_classes": num_classes}
-        attributes |= {"tokens": tested.tokens, "temperature": temperature}
+        attributes |= {"tokens": tested.tokens or DEFAULT, "temperature": temperature}
         attributes |= {"without_votes": without_votes}
-        return _labelled(accuracy, tied, features, tested, k, attributes)
+        return _labelled(correct, tied, features, tested, k, attributes)
 
     return Statistic(step, finish, with_labels=True, merge=_merge)
 
@@ -156,18 +159,18 @@ def directions(x):
 
 
 def _scores(neighbours, labels, num_classes, k, temperature, without_votes):
-    """Accuracy of shape (layer, k, top), and numbers of test images with ties: (layer, k)."""
-    accuracy = np.empty((len(neighbours), len(k), len(TOPS)))
+    """Which are classified correctly (layer, k, top, test image); ties among them (layer, k)."""
+    correct = np.empty((len(neighbours), len(k), len(TOPS), len(labels)), bool)
     tied = np.empty((len(neighbours), len(k)), np.int64)
     for i, found in enumerate(neighbours.values()):
         similarity, classes = found["similarity"], found["labels"]
         for j, count in enumerate(k):
             given = votes(similarity[:, :count], classes[:, :count], num_classes, temperature)
             better = _better(given, labels, without_votes)
-            accuracy[i, j] = [(better < min(top, count)).mean() for top in TOPS]
+            correct[i, j] = [better < min(top, count) for top in TOPS]
             next_one = similarity[:, count - 1] - similarity[:, count]
             tied[i, j] = (next_one <= ROUNDING).sum()
-    return accuracy, tied
+    return correct, tied
 
 
 def _better(given, labels, without_votes):
@@ -182,16 +185,17 @@ def _better(given, labels, without_votes):
     return np.where(counts, before.sum(axis=1), np.inf)
 
 
-def _labelled(accuracy, tied, features, tested, k, attributes):
+def _labelled(correct, tied, features, tested, k, attributes):
     """The result of `knn_accuracy`."""
     return xr.DataArray(
-        accuracy,
+        correct.mean(axis=-1),
         dims=("layer", "k", "top"),
         coords={
             "layer": list(tested.layers),
             "k": list(k),
             "top": list(TOPS),
             "tied": (("layer", "k"), tied),
+            "correct": (("layer", "k", "top"), pack_correct(correct)),
         },
         name="accuracy",
         attrs=provenance(

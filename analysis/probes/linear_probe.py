@@ -3,20 +3,22 @@
 import numpy as np
 import xarray as xr
 
+from ..engine.front import measurement
 from ..engine.pooling import pooled_statistic, require_labels
-from ..engine.results import CLS, SPATIAL, provenance
+from ..engine.results import ALL, CLS, SPATIAL, provenance
 from ..engine.stream import one_pass
 from ..engine.tokens import grid_of
 from .softmax_probes import fit_probes, probe_places, score
 
 
+@measurement("outputs")
 def linear_probe(
     features,
     train,
     test,
-    num_classes,
+    num_classes=None,
     *,
-    tokens=(CLS, SPATIAL),
+    tokens=None,
     batch_norm=(False, True),
     epochs=20,
     batch_size=256,
@@ -41,8 +43,8 @@ def linear_probe(
     Args:
         features, train, test, num_classes: as in `vit_tf.analysis`.
         tokens: what is classified: the `"cls"` token, or the mean of the `"spatial"` tokens or of
-            `"all"`; one word or several. The features' `token_grid` tells which are which; layers
-            of one vector, and models without a CLS token, want `"all"`.
+            `"all"`; one word or several. None is `("cls", "spatial")` for a model with a CLS token
+            and `"all"` for others. The `token_grid` of the features separates these.
         batch_norm: False, True or both. It takes the statistics of the batch while training, and
             those of all training images afterwards.
         epochs: passes over the training images.
@@ -60,6 +62,9 @@ def linear_probe(
     """
     settings = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     _require_positive(settings)
+    if tokens is None:
+        grid = grid_of(features, None)
+        tokens = (CLS, SPATIAL) if grid is not None and getattr(grid, "prefix", 0) else ALL
     tokens, batch_norm = (np.atleast_1d(choice).tolist() for choice in (tokens, batch_norm))
     fitted = _pooled(features, train, tokens, num_classes, "training")
     tested = _pooled(features, test, tokens, num_classes, "test")

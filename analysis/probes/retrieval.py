@@ -7,8 +7,9 @@ import xarray as xr
 from vit_tf.names import listed
 
 from ..engine.derived import select
+from ..engine.front import measurement, statistic_of
 from ..engine.pooling import pool, pooled_statistic
-from ..engine.results import CLS, provenance, raise_without_directions, variable
+from ..engine.results import DEFAULT, provenance, raise_without_directions, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import grid_of
 from .knn import ROUNDING, directions
@@ -77,7 +78,8 @@ def precision_at(ranks, k):
     return float((np.asarray(ranks) < first).sum() / first)
 
 
-def retrieval(features, queries, database, truth, tokens=CLS, k=TOPS):
+@measurement("outputs")
+def retrieval(features, queries, database, truth, tokens=None, k=TOPS):
     """Precision of ranking images by their similarity to a query, in every layer.
 
     Mean average precision, and mean precision at k, of pooled features and cosine similarity, for
@@ -114,6 +116,7 @@ def retrieval(features, queries, database, truth, tokens=CLS, k=TOPS):
     return evaluate(statistic, database, features, description="retrieval: database")
 
 
+@statistic_of(retrieval)
 def retrieval_statistic(features, asked, truth, k=TOPS):
     """The `Statistic` of images of a database that finishes as `retrieval`.
 
@@ -149,7 +152,7 @@ def retrieval_statistic(features, asked, truth, k=TOPS):
             examples,
             int(totals["batches"]),
             queries=count,
-            tokens=asked.tokens,
+            tokens=asked.tokens or DEFAULT,
             estimator="exact ranking by cosine similarity, float64",
         )
         return _labelled(scores, list(similarity), k, notes)

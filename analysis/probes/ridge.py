@@ -6,9 +6,20 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
+from vit_tf.data.any_images import as_images
+
 from ..engine.derived import select
+from ..engine.front import measurement, statistic_of
 from ..engine.pooling import batch_labels, pool, require_inside
-from ..engine.results import ALL, EACH, PROBED, provenance, require_finite, require_word
+from ..engine.results import (
+    ALL,
+    EACH,
+    PROBED,
+    pack_correct,
+    provenance,
+    require_finite,
+    require_word,
+)
 from ..engine.stream import Statistic, as_dataset, evaluate, first_batch
 from ..engine.tokens import grid_of, tokens_of
 from .least_squares import moments, solve
@@ -40,7 +51,8 @@ class Probe:
     places: dict
 
 
-def ridge_probe(features, train, test, num_classes, l2=L2, tokens=ALL):
+@measurement()
+def ridge_probe(features, train, test, num_classes=None, l2=L2, tokens=ALL):
     """Test accuracy of a regularised least-squares classifier on every layer.
 
     Targets are 1 for the class and -1 elsewhere; the intercept is not penalised:
@@ -69,7 +81,8 @@ def ridge_probe(features, train, test, num_classes, l2=L2, tokens=ALL):
     return fit_ridge_probe(features, train, num_classes, l2, tokens)(test)
 
 
-def fit_ridge_probe(features, train, num_classes, l2=L2, tokens=ALL):
+@measurement()
+def fit_ridge_probe(features, train, num_classes=None, l2=L2, tokens=ALL):
     """The probes of `ridge_probe`, fitted once to be scored on several data sets.
 
     Arguments and errors are those of `ridge_probe`.
@@ -80,9 +93,13 @@ def fit_ridge_probe(features, train, num_classes, l2=L2, tokens=ALL):
     statistic = probe_statistic(features, train, num_classes, l2, tokens)
     probe = evaluate(statistic, train, features, description="ridge probes: train")
     statistic = score_statistic(features, probe)
-    return lambda data: evaluate(statistic, data, features, description="ridge probes: test")
+    expects = getattr(features, "preprocessing", None)
+    return lambda data: evaluate(
+        statistic, as_images(data, expects), features, description="ridge probes: test"
+    )
 
 
+@statistic_of(ridge_probe)
 def probe_statistic(features, train, num_classes, l2=L2, tokens=ALL):
     """The `Statistic` that fits the probes of `ridge_probe`.
 
@@ -135,20 +152,21 @@ def score_statistic(features, probe):
 
     def step(images, labels, taps):
         labels, outside = batch_labels(labels, num_classes, "test")
-        correct = {}
+        correct, hits = {}, {}
         for layer, x in _probed(select(taps, flat), probe.tokens, grid).items():
             weight, intercept = flat[layer]
             scores = tf.matmul(tf.transpose(x, (1, 0, 2)), weight)
             scores = tf.reshape(scores, (len(weight), -1, num_l2, num_classes))
             guess = tf.argmax(scores + intercept[:, None], axis=-1)
-            hit = tf.cast(guess == labels[:, None], tf.float32)
-            correct[layer] = tf.transpose(tf.reduce_sum(hit, axis=1))
+            hit = guess == labels[:, None]
+            correct[layer] = tf.transpose(tf.reduce_sum(tf.cast(hit, tf.float32), axis=1))
+            hits[layer] = hit[0]
         return {
             "correct": correct,
             "outside": outside,
             "examples": tf.shape(images)[0],
             "batches": 1,
-        }
+        } | ({} if probe.tokens == EACH else {"rows": hits})
 
     return Statistic(step, lambda totals: _accuracy(totals, features, probe), with_labels=True)
 
@@ -162,12 +180,15 @@ def select_l2(validation, test):
 
     Returns:
         DataArray of dims (layer,) or (layer, token), with the chosen `l2` as a coordinate of the
-        same dims; of equally good ones the strongest. Tokens that a layer does not have are NaN.
+        same dims; of equally good ones the strongest; and the accuracy on the held-out images at it
+        as another, `validation_accuracy`. Tokens that a layer does not have are NaN.
     """
     strongest_first = validation.sortby("l2", ascending=False)
     best = strongest_first.fillna(-1.0).argmax("l2")
     chosen = test.sel(l2=strongest_first["l2"]).isel(l2=best)
-    chosen = chosen.assign_coords(l2=chosen["l2"].where(chosen.notnull()))
+    chosen = chosen.assign_coords(
+        l2=chosen["l2"].where(chosen.notnull()), validation_accuracy=validation.max("l2").variable
+    )
     return chosen.assign_attrs(test.attrs | {"l2": "chosen on held-out images"})
 
 
@@ -273,4 +294,7 @@ def _accuracy(totals, features, probe):
             **(probe.places if each else {}),
         ),
     )
-    return result if each else result.isel(token=0, drop=True)
+    if each:
+        return result
+    correct = pack_correct(np.stack([np.moveaxis(x, 0, -1) for x in totals["rows"].values()]))
+    return result.isel(token=0, drop=True).assign_coords(correct=(("layer", "l2"), correct))

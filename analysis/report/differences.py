@@ -5,7 +5,7 @@ from itertools import combinations
 
 import numpy as np
 
-from ..engine.estimates import Estimate, normal
+from ..engine.estimates import Estimate, accuracy_of, corrected, minus, require_estimate
 
 # Of more models than that only the two that are furthest apart are compared.
 MOST_PAIRWISE = 3
@@ -30,21 +30,6 @@ class Comparison:
     sentences: tuple[str, ...] = ()
     differs: int = 0
     link: str = ""
-
-
-def minus(one, other):
-    """The difference of two estimates, as if of different images: an `Estimate`.
-
-        low  = a - b - sqrt((a - a_low)^2 + (b_high - b)^2)
-        high = a - b + sqrt((a_high - a)^2 + (b - b_low)^2)
-
-    The method of variance estimates recovery (Zou and Donner 2008): of normal intervals it is that
-    of the difference of independent values, and of others it keeps their asymmetry.
-    """
-    value = one.value - other.value
-    low = value - np.hypot(one.value - one.low, other.high - other.value)
-    high = value + np.hypot(one.high - one.value, other.value - other.low)
-    return Estimate(value, float(low), float(high), "as if of different images")
 
 
 def compare(pictures, models, results):
@@ -89,9 +74,7 @@ def _accuracies(models):
     values = []
     for model in models:
         if model.accuracy:
-            right, count = model.accuracy
-            stderr = np.sqrt(right * (1 - right) / count)
-            values.append((model.name, normal(right, stderr, "binomial")))
+            values.append((model.name, accuracy_of(*model.accuracy, model.correct)))
     explanation = "Share of the test images whose class the model's own head finds."
     return Comparison("Accuracy", explanation, "accuracy", tuple(values), *_said(values), "models")
 
@@ -111,37 +94,45 @@ def _pairs(quantity, models, results):
 
 
 def _estimated(quantity, named, results):
-    return [
+    estimates = [
         (name, quantity.statistic(results[key]))
         for name, key in named
         if results.get(key) is not None
     ]
+    for _, estimate in estimates:
+        require_estimate(estimate, f"the quantity {quantity.label!r}")
+    return estimates
 
 
 def _said(values):
-    """What the intervals allow to say of pairs of models, and of how many that they differ."""
+    """What the intervals allow to say of pairs of models, and how many pairs differ.
+
+    All pairs are tested, with Holm's correction. Of many models only the two that are furthest
+    apart are shown.
+    """
     pairs = list(combinations(values, 2))
+    gaps = corrected([minus(one, two) for (_, one), (_, two) in pairs])
+    sentences = [_sentence(a, b, gap) for ((a, _), (b, _)), gap in zip(pairs, gaps, strict=True)]
+    differs = sum(gap.low > 0 or gap.high < 0 for gap in gaps)
     if len(values) > MOST_PAIRWISE:
-        ordered = sorted(values, key=lambda pair: pair[1].value)
-        pairs = [(ordered[-1], ordered[0])]
-    sentences, differs = [], 0
-    for (name, one), (other, two) in pairs:
-        gap = minus(one, two)
-        if not np.isfinite([gap.low, gap.high]).all():
-            sentences.append(f"{name} and {other}: no interval is known, so nothing can be said.")
-        elif gap.low > 0 or gap.high < 0:
-            differs += 1
-            more, less = (name, other) if gap.value > 0 else (other, name)
-            low, high = sorted((abs(gap.low), abs(gap.high)))
-            sentences.append(
-                f"{more} is higher than {less} by {abs(gap.value):.2f} ({low:.2f} to {high:.2f})."
-            )
-        else:
-            sentences.append(
-                f"{name} and {other}: no difference can be told "
-                f"({_signed(gap.value)}, from {_signed(gap.low)} to {_signed(gap.high)})."
-            )
+        furthest = np.nanargmax([abs(gap.value) for gap in gaps])
+        number = f"{differs} of {len(gaps)} pairs of models differ significantly."
+        sentences = [sentences[furthest], number]
     return tuple(sentences), differs
+
+
+def _sentence(name, other, gap):
+    """What the interval of a difference allows to say."""
+    if not np.isfinite([gap.low, gap.high]).all():
+        return f"{name} and {other}: no interval is known, so nothing can be said."
+    if gap.low > 0 or gap.high < 0:
+        more, less = (name, other) if gap.value > 0 else (other, name)
+        low, high = sorted((abs(gap.low), abs(gap.high)))
+        return f"{more} is higher than {less} by {abs(gap.value):.2f} ({low:.2f} to {high:.2f})."
+    return (
+        f"{name} and {other}: not significant "
+        f"({_signed(gap.value)}, from {_signed(gap.low)} to {_signed(gap.high)})."
+    )
 
 
 def _signed(value):

@@ -2,14 +2,11 @@
 
 import json
 import logging
-from functools import cache, partial
-from importlib.resources import files
+from functools import partial
 
-import vit_tf
 from vit_tf.files import write_whole
 
-from .. import plots
-from ..engine.store import fingerprint
+from ..engine.store import code_of, fingerprint
 from .page import ReportFigure
 
 log = logging.getLogger(__name__)
@@ -44,7 +41,9 @@ def draw(pictures, results, folder, progress=None):
             drawn.append((picture.figure.chapter, _report_figure(picture, sentence, chosen, None)))
             continue
         made_of = {label: result.attrs["key"] for label, result in chosen.items()}
-        key = fingerprint(made_of, picture.title, caption, drawing_code())
+        draws = [picture.figure.draw, __name__]
+        code = code_of(draws, without=["vit_tf.analysis.report.page"])
+        key = fingerprint(made_of, picture.title, caption, draws, code)
         if keys.get(picture.name) != key or not path.exists():
             log.info("drawing %s", picture.name)
             save_figure(picture.draw(chosen), path)
@@ -52,14 +51,6 @@ def draw(pictures, results, folder, progress=None):
             write_whole(manifest, lambda partial: partial.write_text(json.dumps(keys, indent=1)))
         drawn.append((picture.figure.chapter, _report_figure(picture, caption, chosen, path)))
     return drawn
-
-
-@cache
-def drawing_code():
-    """Facts that change with the code that draws, so that old pictures are drawn again."""
-    sources = files(plots).iterdir()
-    texts = {path.name: path.read_text("utf-8") for path in sources if path.name.endswith(".py")}
-    return [vit_tf.__version__, fingerprint(texts)]
 
 
 def save_figure(figure, path):

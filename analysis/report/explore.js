@@ -3,7 +3,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const { grid, layers, colours } = data;
-  const state = { example: 0, other: data.examples.length > 1 ? 1 : 0, cls: false, place: 0, layer: 0, head: 0, similar: 0, class: 0, kept: 0.6 };
+  const state = { example: 0, other: data.examples.length > 1 ? 1 : 0, pooled: false, place: 0, layer: 0, head: 0, similar: 0, class: 0, kept: 0.6 };
   const find = (selector) => document.querySelector(selector);
   const range = (count) => Array.from({ length: count }, (_, index) => index);
   const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
@@ -51,22 +51,25 @@
   });
   const example = () => examples[state.example];
   const cells = grid ? grid.rows * grid.columns : 0;
-  const query = () => (state.cls ? 0 : grid.prefix + state.place);
-  // CLS, or what else has no place: registers, a token of distillation.
-  const prefixNames = (others) => data.prefix_names.slice(others ? 1 : 0).join(", ") || "other prefix tokens";
+  // The tokens to look from: those that the head reads, or the patch.
+  const queries = () => (state.pooled ? data.pooled : [grid.prefix + state.place]);
+  const looking = (patch) => (state.pooled ? data.pooled_name : patch);
+  const average = (values) => values.reduce((sum, one) => sum + one, 0) / values.length;
+  // The prefix tokens but a lone query.
+  const prefixNames = () => data.prefix_names.filter((_, token) => queries().length > 1 || token !== queries()[0]).join(", ") || "other prefix tokens";
   const row = () => Math.floor(state.place / grid.columns);
   const column = () => state.place % grid.columns;
   const heads = data.heads ?? 0;
 
   // Attention of a query over the patches, of a head or of the mean over all.
-  function attention(layer, head, of = query()) {
+  function attention(layer, head, of = queries()) {
     const chosen = head === heads ? range(heads) : [head];
-    const rows = chosen.map((one) => example().attention(layer, one, of));
-    return range(rows[0].length).map((key) => rows.reduce((sum, one) => sum + one[key], 0) / rows.length);
+    return meanRow(chosen.flatMap((one) => of.map((token) => example().attention(layer, one, token))));
   }
+  const meanRow = (rows) => range(rows[0].length).map((key) => average(rows.map((one) => one[key])));
   function mean(read, head) {
     const found = head === heads ? range(heads).map(read) : [read(head)];
-    return found.reduce((sum, one) => sum + one, 0) / found.length;
+    return average(found);
   }
   const patches = (tokens) => tokens.slice(grid.prefix);
   const biggest = (values, except = -1) => values.reduce((most, value, index) => (index === except ? most : Math.max(most, value)), -Infinity);
@@ -156,7 +159,7 @@
       const { left, top, width, height } = box.getBoundingClientRect();
       const at = (share, count) => clamp(Math.floor(share * count), 0, count - 1);
       const patch = at((event.clientY - top) / height, grid.rows) * grid.columns + at((event.clientX - left) / width, grid.columns);
-      if (patch !== state.place || state.cls) look(patch);
+      if (patch !== state.place || state.pooled) look(patch);
     };
     box.addEventListener("pointermove", point);
     box.addEventListener("pointerdown", point);
@@ -171,13 +174,13 @@
 
   function look(patch) {
     state.place = patch;
-    setCls(false);
+    setPooled(false);
     paintPlace();
   }
 
-  function setCls(cls) {
-    state.cls = cls;
-    find("#cls")?.setAttribute("aria-pressed", String(cls));
+  function setPooled(pooled) {
+    state.pooled = pooled;
+    find("#pooled")?.setAttribute("aria-pressed", String(pooled));
   }
 
   // Small pictures of one kind, made anew when their number changes.
@@ -204,7 +207,7 @@
 
   const short = (name) => name.replace(/\/attention\/weights$|\/mlp\/sum$|\/sum$/, "");
   const ofGrid = () => [grid.rows, grid.columns];
-  const marked = () => (state.cls ? -1 : state.place);
+  const marked = () => (state.pooled ? -1 : state.place);
 
   function paintMap(one, values, unit, except = -1, from = 0) {
     const [low, high] = [from ?? smallest(values, except), biggest(values, except)];
@@ -227,12 +230,12 @@
     const { layer, head } = state;
     const all = attention(layer, head);
     paintMap(mains.attention, patches(all), "of the attention");
-    const far = mean((one) => example().distance(layer, one, query())[0], head);
-    const [prefix, itself, others] = range(3).map((part) => mean((one) => example().mass(layer, one, query())[part], head));
+    const far = mean((one) => average(queries().map((token) => example().distance(layer, one, token)[0])), head);
+    const [prefix, itself, others] = range(3).map((part) => mean((one) => average(queries().map((token) => example().mass(layer, one, token)[part])), head));
     facts(find("#attention-facts"), [
-      ["query", state.cls ? "CLS" : `patch in row ${row()}, column ${column()}`],
+      ["query", looking(`patch in row ${row()}, column ${column()}`)],
       ["distance", Number.isFinite(far) ? `${shown(far)} pixels` : "none: it has no place, or looks at no patch"],
-      ...(grid.prefix ? [[`to ${prefixNames(state.cls)}`, percent(prefix)]] : []),
+      ...(grid.prefix ? [[`to ${prefixNames()}`, percent(prefix)]] : []),
       ["to itself", percent(itself)],
       ["to others", percent(others)],
     ]);
@@ -273,14 +276,14 @@
 
   function paintPlace() {
     const words = [];
-    if (grid) words.push(state.cls ? "CLS" : `row ${row()}, column ${column()}`);
+    if (grid) words.push(looking(`row ${row()}, column ${column()}`));
     if (mains.picture && grid) place(mains.picture.mark, state.place, ofGrid());
     if (mains.attention) {
       paintAttention();
       words.push(...[...find("#attention-facts").querySelectorAll("dd")].slice(1, 2).map((node) => `distance ${node.textContent}`));
     }
     if (mains.rollout) {
-      const tokens = example().rollout(query());
+      const tokens = meanRow(queries().map((token) => example().rollout(token)));
       paintMap(mains.rollout, patches(tokens), "of its content", marked());
     }
     if (mains.similarity) paintSimilarity();
@@ -294,9 +297,7 @@
   function paintMass() {
     find("#kept-value").textContent = `${Math.round(100 * state.kept)} %`;
     multiples("mass", range(heads).map((one) => `head ${one}`), (one, index) => {
-      const queries = grid.prefix ? [0] : range(cells);
-      const rows = queries.map((of) => patches(attention(state.layer, index, of)));
-      const sums = range(cells).map((key) => rows.reduce((sum, values) => sum + values[key], 0));
+      const sums = patches(attention(state.layer, index, data.pooled));
       const total = sums.reduce((a, b) => a + b, 0);
       const held = keptBy(sums.map((value) => (total ? value / total : 0)), state.kept);
       draw(one.canvas, held, ofGrid(), kept);
@@ -377,16 +378,17 @@
   function paintNorms() {
     const { skip, branch } = example();
     const whole = data.norm_tokens === (grid ? grid.prefix + cells : -1); // else one number a layer
-    const average = (tokens) => (whole ? patches([...tokens]).reduce((a, b) => a + b, 0) / cells : tokens[0]);
+    const placed = (tokens) => (whole ? average(patches([...tokens])) : tokens[0]);
     const series = [
-      { name: "skip, mean of all places", values: layers.norms.map((_, index) => average(skip(index))) },
-      { name: "branch, mean of all places", values: layers.norms.map((_, index) => average(branch(index))), second: true },
+      { name: "skip, mean of all places", values: layers.norms.map((_, index) => placed(skip(index))) },
+      { name: "branch, mean of all places", values: layers.norms.map((_, index) => placed(branch(index))), second: true },
     ];
     if (whole) {
-      const of = state.cls ? "CLS" : "this patch";
+      const of = looking("this patch");
+      const chosen = (tokens) => average(queries().map((token) => tokens[token]));
       series.push(
-        { name: `skip, ${of}`, values: layers.norms.map((_, index) => skip(index)[query()]), faint: true },
-        { name: `branch, ${of}`, values: layers.norms.map((_, index) => branch(index)[query()]), second: true, faint: true },
+        { name: `skip, ${of}`, values: layers.norms.map((_, index) => chosen(skip(index))), faint: true },
+        { name: `branch, ${of}`, values: layers.norms.map((_, index) => chosen(branch(index))), second: true, faint: true },
       );
     }
     lines(find('[data-chart="norms"]'), layers.norms, series, "Euclidean norm");
@@ -443,8 +445,8 @@
     state.similar = index;
     paintPlace();
   });
-  find("#cls")?.addEventListener("click", () => {
-    setCls(!state.cls);
+  find("#pooled")?.addEventListener("click", () => {
+    setPooled(!state.pooled);
     paintPlace();
   });
   find("#kept")?.addEventListener("input", (event) => {

@@ -140,8 +140,26 @@ def write_page(path, name, live, **values):
         **values,
     )
     path = Path(path)
+    require_own(path)
     write_whole(path, lambda partial: partial.write_text(page, encoding="utf-8"))
     return path
+
+
+# What pages of this package hold, and those of its earlier versions.
+MARKS = ('<meta name="generator" content="vit_tf">', "content=\"default-src 'none'; img-src data:;")
+
+
+def require_own(path):
+    """Raises a `ValueError` for a file that is there and that this package did not write."""
+    path = Path(path)
+    if not path.exists():
+        return
+    text = path.read_text("utf-8", errors="replace") if path.is_file() else ""
+    if not any(mark in text for mark in MARKS):
+        raise ValueError(
+            "Expected another folder for the report, or one whose report may be replaced. "
+            f"Received: {str(path)!r}, which vit_tf did not write"
+        )
 
 
 def as_json(payload):

@@ -1,7 +1,6 @@
 """Centered kernel alignment of layers, streamed over minibatches."""
 
 import warnings
-from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -10,16 +9,25 @@ import xarray as xr
 from vit_tf.names import listed
 
 from ..engine.estimates import LEAST_EXAMPLES
-from ..engine.features import of_arrays
+from ..engine.front import measurement, statistic_of
 from ..engine.results import model_name, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
-from .kernels import layer_gram, pairwise_hsic, ratio_and_jackknife, unbiased
+from .kernels import (
+    grouped,
+    layer_gram,
+    leave_one_out,
+    pairwise_hsic,
+    ratio,
+    ratio_and_jackknife,
+    unbiased,
+)
 
 ESTIMATOR = "minibatch CKA, linear kernel, unbiased HSIC; jackknife over batches"
 # Largest HSIC by rounding, as a share of the squared size of a kernel, if one example differs.
 NEGLIGIBLE = 1e-10
 
 
+@measurement()
 def cka(features_x, images=None, features_y=None):
     """Minibatch CKA between all layers of one model, or of two models on the same images.
 
@@ -41,7 +49,9 @@ def cka(features_x, images=None, features_y=None):
 
     Returns:
         Dataset with `cka` and `stderr`, both of shape (layer_x, layer_y). The standard error is
-        the jackknife over batches; of a single batch it is NaN, with a warning. In the attributes
+        the jackknife over batches; of a single batch it is NaN, with a warning. `leave_one_out`
+        of shape (batch, layer_x, layer_y) is the CKA without each batch, or without each of at
+        most 32 groups of them, from which models are compared batch by batch. In the attributes
         `remainder` counts the examples of a last batch too small, and `constant_layers` names the
         layers that were left out.
 
@@ -50,17 +60,10 @@ def cka(features_x, images=None, features_y=None):
             of constant layers only, or activations that are not finite; the layer is named.
     """
     features = (features_x,) if features_y is None else (features_x, features_y)
-    if any(isinstance(of, Mapping) for of in features):
-        if images is not None:
-            raise ValueError(
-                "Expected no images with activations: cka({name: array}), or "
-                "cka({name: array}, features_y={name: array}). "
-                f"Received: images={type(images).__name__}"
-            )
-        images, *features = of_arrays(*features)
     return evaluate(cka_statistic(*features), images, *features, description="CKA")
 
 
+@statistic_of(cka)
 def cka_statistic(features_x, features_y=None):
     """The `Statistic` of `cka`: of one model's taps, or of two."""
 
@@ -85,11 +88,12 @@ def cka_statistic(features_x, features_y=None):
         every = np.stack([scale for of in scales.values() for scale in of.values()], axis=1)
         hsic, _ = unscaled(totals["rows"]["hsic"], every)
         varies, constant = varying_layers(hsic, every, layers, places)
-        value, stderr = ratio_and_jackknife(hsic[:, varies][:, :, varies])
+        hsic = hsic[:, varies][:, :, varies]
+        value, stderr = ratio_and_jackknife(hsic)
         at = np.cumsum(varies) - 1
         x, y = (at[of[varies[of]]] for of in places)
         names = np.array(layers)[varies]
-        return labelled_similarity(
+        result = labelled_similarity(
             value[np.ix_(x, y)],
             stderr[np.ix_(x, y)],
             {"layer_x": names[x].tolist(), "layer_y": names[y].tolist()},
@@ -99,6 +103,11 @@ def cka_statistic(features_x, features_y=None):
             remainder=int(totals["remainder"]),
             constant_layers=constant,
         )
+        if len(hsic) == 1:
+            return result
+        rest = leave_one_out(ratio, grouped(hsic))[:, x[:, None], y]
+        dims = ("batch", "layer_x", "layer_y")
+        return result.assign(leave_one_out=variable(dims, rest, "CKA without each batch"))
 
     return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
 

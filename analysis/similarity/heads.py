@@ -6,6 +6,7 @@ import tensorflow as tf
 from ..attention.attention import LEFT_OUT, attention_weights, num_attended, summed_distance
 from ..engine.derived import select
 from ..engine.estimates import LEAST_EXAMPLES
+from ..engine.front import measurement, statistic_of
 from ..engine.results import mean_of, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import on_grid
@@ -15,6 +16,7 @@ from .kernels import layer_gram, pairwise_hsic, unbiased, unbiased_kernels
 ORDERS = ("local", "global")
 
 
+@measurement(features_vit="block_heads")
 def head_similarity(features_vit, features_other, images, grid=None, block="block00"):
     """CKA between subsets of a ViT block's heads and the layers of another model.
 
@@ -49,6 +51,7 @@ def head_similarity(features_vit, features_other, images, grid=None, block="bloc
     return evaluate(statistic, images, features_vit, features_other, description="heads")
 
 
+@statistic_of(head_similarity)
 def head_statistic(features_vit, features_other, grid=None, block="block00"):
     """The `Statistic` of `head_similarity`."""
     weights = f"{block}/attention/weights"

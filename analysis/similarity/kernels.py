@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 PARTS = 4  # of the channels of a layer, for its kernel
+MOST_GROUPS = 32  # of batches, whose values without each are saved
 
 
 @tf.function(autograph=False)  # many layers have one shape, and are traced once
@@ -128,19 +129,35 @@ def jackknife(value, rows):
     Returns:
         Two arrays; the error is NaN when there is one batch, with a warning.
     """
-    total = tf.nest.map_structure(lambda x: x.sum(axis=0), rows)
-    whole, batches = value(total), len(tf.nest.flatten(rows)[0])
+    batches = len(tf.nest.flatten(rows)[0])
+    whole = value(tf.nest.map_structure(lambda x: x.sum(axis=0), rows))
     if batches == 1:
         warnings.warn(
             "Standard errors of a single batch are NaN: cut the images into several, at least 8",
             stacklevel=2,
         )
         return whole, np.full(whole.shape, np.nan)
-    left_out = np.stack(
+    rest = leave_one_out(value, rows)
+    spread = ((rest - rest.mean(axis=0)) ** 2).sum(axis=0)
+    return whole, np.sqrt((batches - 1) / batches * spread)
+
+
+def leave_one_out(value, rows):
+    """The value of the sums over all batches but one, of shape (batch, ...).
+
+    Args:
+        value, rows: as for `jackknife`.
+    """
+    total = tf.nest.map_structure(lambda x: x.sum(axis=0), rows)
+    return np.stack(
         [
             value(tf.nest.map_structure(lambda x, sums, at=at: sums - x[at], rows, total))
-            for at in range(batches)
+            for at in range(len(tf.nest.flatten(rows)[0]))
         ]
     )
-    spread = ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0)
-    return whole, np.sqrt((batches - 1) / batches * spread)
+
+
+def grouped(rows):
+    """What at most `MOST_GROUPS` groups of successive batches add, of shape (group, ...)."""
+    groups = np.array_split(rows, min(len(rows), MOST_GROUPS))
+    return np.stack([group.sum(axis=0) for group in groups])

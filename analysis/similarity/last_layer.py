@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from ..engine.estimates import LEAST_EXAMPLES
+from ..engine.front import measurement, statistic_of
 from ..engine.results import PARTS, provenance
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import as_tokens, require_grid
@@ -11,6 +12,7 @@ from .cka import ESTIMATOR, similarity, unscaled, with_errors
 from .kernels import layer_gram, pairwise_hsic, unbiased
 
 
+@measurement("tokens")
 def last_layer_cka(models, images):
     """Minibatch CKA between the last layers of any number of models, by part of the sequence.
 
@@ -34,6 +36,7 @@ def last_layer_cka(models, images):
     return evaluate(statistic, images, *models.values(), description="last layers")
 
 
+@statistic_of(last_layer_cka)
 def last_layer_statistic(models):
     """The `Statistic` of `last_layer_cka`, of the features of all `models`, in their order."""
     if not models:

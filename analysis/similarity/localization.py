@@ -7,6 +7,7 @@ import xarray as xr
 from vit_tf.names import listed
 
 from ..engine.estimates import LEAST_EXAMPLES
+from ..engine.front import measurement, statistic_of
 from ..engine.results import provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import as_tokens, grid_of, shared_grid
@@ -16,6 +17,7 @@ from .kernels import pairwise_hsic, unbiased_kernels
 NEGLIGIBLE = 1e-10
 
 
+@measurement("output_tokens")
 def localization(features, images, grid=None, tokens=None):
     """Minibatch CKA between single tokens and the patches of the input image.
 
@@ -51,6 +53,7 @@ def localization(features, images, grid=None, tokens=None):
     return evaluate(statistic, images, features, description="localization")
 
 
+@statistic_of(localization)
 def localization_statistic(features, grid=None, tokens=None):
     """The `Statistic` of `localization`, which finishes after a pass that it was in."""
     known = grid_of(features, grid)

@@ -2,10 +2,12 @@
 
 from vit_tf.names import listed
 
+from ..engine.front import measurement, statistic_of
 from ..engine.stream import Statistic, evaluate
 from .cka import cka_statistic
 
 
+@measurement("norms")
 def depth_cka(features, images):
     """CKA between the normalised inputs of all sites, and the last norm, of one model.
 
@@ -24,6 +26,7 @@ def depth_cka(features, images):
     return evaluate(depth_statistic(features), images, features, description="CKA of norms")
 
 
+@statistic_of(depth_cka)
 def depth_statistic(features):
     """The `Statistic` of `depth_cka`."""
     inner = cka_statistic(features)
@@ -34,6 +37,7 @@ def depth_statistic(features):
     return Statistic(step, inner.finish, min_batch=inner.min_batch)
 
 
+@measurement("skips")
 def residual_cka(features, images, site="attention"):
     """CKA between the skips and the branches of all blocks of one model.
 
@@ -56,6 +60,7 @@ def residual_cka(features, images, site="attention"):
     return evaluate(statistic, images, features, description="CKA of skips and branches")
 
 
+@statistic_of(residual_cka)
 def residual_statistic(features, site="attention"):
     """The `Statistic` of `residual_cka`."""
     inner = cka_statistic(features, features)

@@ -1,6 +1,7 @@
 """A report of models: what applies is planned, measured, drawn, judged and written."""
 
 import logging
+import os
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -9,15 +10,20 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+import vit_tf
+from vit_tf.data.any_images import as_images
 from vit_tf.files import write_whole
 from vit_tf.names import joined
+from vit_tf.preprocessing import Preprocessing
 
+from ..engine.front import name_models
 from ..report.differences import compare
 from ..report.drawing import draw
-from ..report.page import in_frame, write_report
+from ..report.page import in_frame, require_own, write_report
 from .data import make_data
 from .judge import as_dataset, judge
 from .measure import attempt, measure
+from .models import require_distinct
 from .opening.opened import Opened, expected
 from .opening.under_study import under_study
 from .plan import choose_figures, plan, without_failures
@@ -96,8 +102,8 @@ def write_figures(
         results, problems = attempt(wanted, data, folder / "results", measuring)
     pictures, failed = without_failures(pictures, results, problems)
     left_out = [*left_out, *failed, *notes, *undefined(results)]
-    for what, reasons in left_out:
-        log.info("not shown: %s. %s", what, " ".join(reasons))
+    if left_out:
+        log.info("%d figures are not shown, or not of every model: see the report", len(left_out))
     if not pictures and not strict:
         reasons = " ".join(reason for _, reasons in left_out for reason in reasons)
         raise ValueError(f"Expected a figure that applies to these models. Received: {reasons}")
@@ -107,9 +113,13 @@ def write_figures(
     drawn = draw(pictures, results, folder, partial(progress, "drawing") if progress else None)
     claims = judge(figures, models, results, elsewhere, data)
     if claims:
-        _keep_scorecard(folder / "results" / "scorecard.nc", as_dataset(claims))
-    for claim in claims:
-        log.info("%-13s %s", claim.verdict, claim.statement)
+        _keep_scorecard(folder / "results" / "scorecard.nc", as_dataset(claims, models, data))
+    measured = [claim for claim in claims if claim.verdict != "not measured"]
+    for claim in measured:
+        log.info("%-13s %s (%s)", claim.verdict, claim.statement, ", ".join(claim.models))
+    if len(measured) < len(claims):
+        count = len(claims) - len(measured)
+        log.info("%d of %d findings are not measured: see the report", count, len(claims))
     path = write_report(
         folder / "report.html",
         differences=compare(pictures, models, results),
@@ -147,13 +157,14 @@ def make_report(
         make_report({"ViT": vit, "ResNet": resnet}, test, train=train, folder="report")
 
     Args:
-        models: dict from name to a built Keras model, or to a callable from images to
-            `{tap: tensor}`. Models that expect other values than [-1, 1] have them made from these.
-        images: what everything is measured on, with values in [-1, 1]: array of shape (example,
-            height, width, channel), pair of arrays (images, labels), or batched `tf.data.Dataset`.
+        models: a built Keras model, the path of one or the name of a pretrained one, or a callable
+            from images to `{tap: tensor}`; a list of these, or a dict from name to each. Models
+            that expect other values than [-1, 1] have them made from these.
+        images: what everything is measured on: floats in [-1, 1], 8-bit values or files, as in
+            `vit_tf.analysis`, with labels or without.
         folder: where the report, its figures and its results are kept. Arrays and Keras models that
             were measured there before are not measured again.
-        figures: numbers of figures, such as `"1"` and `"W.3"`; all for none.
+        figures: numbers of figures, such as `"1"` and `"W.3"`, or one of them; all for none.
         train: labelled images for probes and neighbours, as `images`; without them these figures
             are left out.
         num_classes: number of classes, of labels from 0 on; by default those of `train`.
@@ -173,8 +184,16 @@ def make_report(
         The `Report`, which a notebook shows.
 
     Raises:
-        ValueError: if no figure applies, or for names of classes of images without labels.
+        ValueError: if no figure applies, for names of models that give files of the same name, for
+            names of classes of images without labels, and for a folder with a report.html that is
+            none of this package's.
     """
+    require_own(Path(folder, "report.html"))
+    figures = choose_figures([figures] if isinstance(figures, str | int) else figures)
+    models = _named(models)
+    sizes = [expected(model).size for model in models.values()]
+    plain = Preprocessing(next((size for size in sizes if size), None))
+    images, train = (of if of is None else as_images(of, plain) for of in (images, train))
     data = make_data(images, train, num_classes, optional or {})
     if class_names and not isinstance(data.test.element_spec, tuple):
         raise ValueError("Expected class_names only with labels of the images. Received: no labels")
@@ -185,7 +204,7 @@ def make_report(
     ]
     found, rows, notes = under_study(opened, data, folder, class_names, seed)
     return write_figures(
-        choose_figures(figures),
+        figures,
         found,
         data,
         folder,
@@ -194,6 +213,23 @@ def make_report(
         introduction=introduction,
         models_table=rows,
     )
+
+
+def _named(models):
+    """Models by name, those of files and of public names opened."""
+    models = name_models(models)
+    require_distinct(models)
+    models = {
+        name: vit_tf.load(model) if isinstance(model, str | os.PathLike) else model
+        for name, model in models.items()
+    }
+    for name, model in models.items():
+        if not callable(model):
+            raise ValueError(
+                "Expected models, or functions from images to a dict from layer to tensor. "
+                f"Received: {name}={model!r}"
+            )
+    return models
 
 
 def _keep_scorecard(path, scorecard):

@@ -1,14 +1,17 @@
 """The images that the measurements of a study read."""
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import sha256
 from secrets import token_hex
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+
+from vit_tf.files import digest_files
 
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.stream import as_dataset
@@ -68,6 +71,10 @@ class Data:
             self._made[name] = self.optional[name]()
         return self._made[name]
 
+    def facts_of(self, name):
+        """JSON facts that tell the images of a field from others."""
+        return self.facts | self.optional_facts.get(name, {})
+
     def lacks(self, names):
         """A sentence on what of `names` there is not; empty if all is there."""
         missing = [
@@ -108,12 +115,13 @@ def make_data(images, train, num_classes, optional):
     """
     test = _batched(images)
     few = test.unbatch().take(FIELD_IMAGES).batch(FIELD_IMAGES)
+    optional_facts = {name: {name: _digest(made)} for name, made in optional.items()}
     optional = {
         name: made if callable(made) else lambda made=made: made for name, made in optional.items()
     }
-    facts = {"test": _told(images)}
+    facts = {"test": _digest(images)}
     if train is None:
-        return Data(test, few, facts=facts, optional=optional)
+        return Data(test, few, facts=facts, optional=optional, optional_facts=optional_facts)
     labelled = _batched(train, fewest=2, smallest=1)
     if not isinstance(labelled.element_spec, tuple) or labelled.cardinality() == 1:
         raise ValueError(
@@ -128,8 +136,9 @@ def make_data(images, train, num_classes, optional):
         labelled.shard(2, 0),
         labelled.shard(2, 1),
         num_classes,
-        facts | {"train": _told(train)},
+        facts | {"train": _digest(train), "classes": num_classes},
         {"gallery": lambda: labelled, **optional},
+        optional_facts,
     )
 
 
@@ -141,12 +150,14 @@ def _batched(images, **sizes):
     return as_dataset(images, batch_size=batch_size_of(len(leaves[0]), **sizes))
 
 
-def _told(images):
-    """What tells arrays from others; of a data set nothing does, and nothing is kept of it."""
-    leaves = images if isinstance(images, tuple) else (images,)
-    if not all(isinstance(leaf, np.ndarray) for leaf in leaves):
-        return token_hex(8)
-    total = sha256()
-    for leaf in leaves:
-        total.update(f"{leaf.dtype} {leaf.shape}".encode() + np.ascontiguousarray(leaf).tobytes())
-    return total.hexdigest()
+UNKNOWN = "unknown"
+
+
+def _digest(images):
+    """A digest of arrays, as text; of anything else one that begins with `UNKNOWN`, always new."""
+    leaves = tf.nest.flatten(images)
+    if not all(isinstance(leaf, np.ndarray | np.generic | str | int | float) for leaf in leaves):
+        return f"{UNKNOWN} {token_hex(8)}"
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    parts = [(f"{one.dtype} {one.shape}", np.ascontiguousarray(one).data) for one in arrays]
+    return digest_files([], *itertools.chain(*parts))

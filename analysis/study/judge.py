@@ -1,6 +1,7 @@
 """The scorecard: each finding of a paper, what was measured, and whether it holds."""
 
 import inspect
+import json
 import string
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -10,11 +11,14 @@ from itertools import product
 import numpy as np
 import xarray as xr
 
-from ..engine.estimates import verdict
+from vit_tf.training.checkpointing import flatten
+
+from ..engine.estimates import corrected, require_estimate, verdict
+from ..engine.store import fingerprint
 from .models import ROLES
 from .plan import all_figures, lacking
 
-VERDICTS = ("holds", "does not hold", "cannot tell", "not measured")
+VERDICTS = ("holds", "does not hold", "cannot tell", "descriptive", "not measured")
 
 
 @dataclass(frozen=True)
@@ -64,13 +68,13 @@ def finding(inputs, *, section, figure, unit, above=None, below=None):
         section, figure, unit: as those of a `Finding`.
         above, below: the line, and the side of it that the paper reports; one of them.
     """
-    if (above is None) == (below is None):
-        raise ValueError(
-            "Expected a finding to be above or below a line. "
-            f"Received: above={above}, below={below}"
-        )
 
     def make(statistic):
+        if (above is None) == (below is None):
+            raise ValueError(
+                f"Expected the finding {statistic.__name__!r} to be above or below a line. "
+                f"Received: above={above}, below={below}"
+            )
         text = [" ".join(part.split()) for part in inspect.getdoc(statistic).split("\n\n")]
         if len(text) < 2 or text[1].startswith("Args:"):
             raise ValueError(
@@ -95,14 +99,14 @@ class Claim:
         section, figure: where the paper reports it; both empty for its abstract.
         quantity: what the value is, in a few words.
         value: the statistic.
-        low, high: its 95 % interval; NaN where nothing is known of the uncertainty.
+        low, high: its 95 % interval; NaN where there is none, and the outcome is "descriptive".
         threshold: the line it is held against.
         direction: "above" or "below", the side of the line that the paper reports.
         verdict: one of `VERDICTS`.
         explanation: what the value is and where its interval comes from, or why there is none.
         results: names of the results it was computed from.
         source: name and address of the paper.
-        models: names of the models that it was measured on, where several play the same part.
+        models: names of the models that it was measured on, or that play some of its parts.
     """
 
     name: str
@@ -145,8 +149,9 @@ def scorecard(
             names; None where there is no such model.
         fresh, noise: the names of the ViT before any training, and of noise in its place.
         block: name of the block without skips, "block03".
-        accuracy: dict from such a name to a pair of test accuracy in [0, 1] and number of test
-            examples.
+        accuracy: dict from such a name to test accuracy in [0, 1], number of test examples and,
+            where known, which of them are classified correctly, of shape (example,), and the number
+            of classes.
 
     Returns:
         List of `Claim`. Those that lack a model or a result have the verdict "not measured" and
@@ -156,7 +161,7 @@ def scorecard(
     cast |= {"fresh": fresh, "noise": noise, "block": block}
     found = _findable(results, accuracy or {}, block)
     return [
-        _claim(figure, finding, cast, found)
+        _claim(figure, finding, cast, _measured(finding, cast, found))
         for figure in all_figures()
         for finding in figure.findings
     ]
@@ -165,7 +170,8 @@ def scorecard(
 def judge(figures, models, results, elsewhere="", data=None):
     """The findings that these figures bear on, as far as these models and results decide them.
 
-    A finding is measured on every set of models that can play its parts (`StudyModel.part`).
+    A finding is measured on every set of models that can play its parts (`StudyModel.part`). Where
+    there are several, the intervals are corrected for their number (Holm).
 
     Args:
         figures: list of `Figure`.
@@ -177,25 +183,32 @@ def judge(figures, models, results, elsewhere="", data=None):
     Returns:
         List of `Claim`, as `scorecard` returns it.
     """
-    accuracy = {model.slug: model.accuracy for model in models if model.accuracy}
+    classes = data.num_classes if data else None
+    accuracy = {m.slug: (*m.accuracy, m.correct, classes) for m in models if m.accuracy}
     claims = []
     for figure in figures:
         absent = lacking(figure.select(models)[0], data) if data and figure.findings else []
         lacks = " ".join(dict.fromkeys(filter(None, absent)))
         for finding in figure.findings:
-            casts = _casts(finding, models)
-            for players in casts:
-                cast = {role: model.slug for role, model in players.items()}
-                block = players["without"].detail if "without" in players else None
-                names = tuple(model.name for model in players.values()) if len(casts) > 1 else ()
-                found = _findable(results, accuracy, block)
-                cast |= {"block": block}
-                claims.append(_claim(figure, finding, cast, found, names, elsewhere, lacks))
+            casts = [(players, _slugs(players)) for players in _casts(finding, models)]
+            measured = [
+                _measured(
+                    finding, cast, _findable(results, accuracy, cast["block"]), elsewhere, lacks
+                )
+                for _, cast in casts
+            ]
+            for (players, cast), one in zip(casts, _corrected(measured, finding.line), strict=True):
+                names = tuple(model.name for model in players.values())
+                claims.append(_claim(figure, finding, cast, one, names, len(casts) > 1))
     return claims
 
 
-def as_dataset(claims):
-    """The claims as a Dataset along `claim`, to save beside the results."""
+def as_dataset(claims, models=(), images=None):
+    """The claims as a Dataset along `claim`, to save beside the results.
+
+    Its attributes `models` and `data` are JSON of what reports of other seeds have in common: for
+    each model that is no variant of another its part and its configuration, and facts of the data.
+    """
     columns = {
         field.name: [getattr(claim, field.name) for claim in claims] for field in fields(Claim)
     }
@@ -204,7 +217,27 @@ def as_dataset(claims):
     columns["source"] = [name for name, _ in columns["source"]]
     names = columns.pop("name")
     data = {key: ("claim", np.array(values)) for key, values in columns.items()}
-    return xr.Dataset(data, coords={"claim": names}, attrs={"interval": "95 %"})
+    of_models = [
+        {"model": model.name, "part": str(model.part)} | _brief(model.configuration)
+        for model in models
+        if model.of is None
+    ]
+    attributes = {"interval": "95 %"}
+    if images is not None:
+        attributes |= {"models": json.dumps(of_models), "data": json.dumps(_brief(images.facts))}
+    return xr.Dataset(data, coords={"claim": names}, attrs=attributes)
+
+
+MOST_LETTERS = 100  # of a value that is kept as it is, as attributes of a file are not long
+
+
+def _brief(facts):
+    """Nested facts by field, long ones as their `fingerprint`."""
+    texts = {name: json.dumps(value, default=str) for name, value in flatten(facts).items()}
+    return {
+        name: json.loads(text) if len(text) <= MOST_LETTERS else fingerprint(text)
+        for name, text in texts.items()
+    }
 
 
 def _findable(results, accuracy, block):
@@ -212,6 +245,12 @@ def _findable(results, accuracy, block):
     return {**results, **{f"accuracy.{name}": pair for name, pair in accuracy.items()}} | (
         {"block": block} if block else {}
     )
+
+
+def _slugs(players):
+    """What the roles stand for in names of results, and the block without skips."""
+    block = players["without"].detail if "without" in players else None
+    return {role: model.slug for role, model in players.items()} | {"block": block}
 
 
 def _roles(finding):
@@ -232,7 +271,9 @@ def _casts(finding, models):
     players = {role: [model for model in models if model.part == role] for role in own}
     there = [role for role in own if players[role]]
     casts = []
-    for chosen in product(*(players[role] for role in there)):
+    # Where a part cannot be played it is not measured, whichever models play the others.
+    chosen_models = product(*(players[role] for role in there))
+    for chosen in chosen_models if there == own else [next(chosen_models)]:
         cast = dict(zip(there, chosen, strict=True))
         for role in set(roles) - set(own):
             beside = [m for m in models if m.role == role and m.of == cast.get("vit")]
@@ -250,10 +291,8 @@ def _from_the_middle(model, variant):
     return abs(blocks.index(variant.detail) - len(blocks) // 2)
 
 
-def _claim(figure, finding, cast, found, models=(), elsewhere="", lacks=""):
-    """A finding, measured if its models and results are there."""
-    value = low = high = np.nan
-    used = ()
+def _measured(finding, cast, found, elsewhere="", lacks=""):
+    """The estimate of a finding, or the words on why there is none; and the results it is of."""
     try:
         names = tuple(_named(template, cast) for template in finding.inputs)
         absent = [name for name in names if found.get(name) is None]
@@ -261,16 +300,30 @@ def _claim(figure, finding, cast, found, models=(), elsewhere="", lacks=""):
             raise ValueError(lacks or f"There is no result {' and no '.join(absent)}.")
         estimate = finding.statistic(*(found[name] for name in names))
     except ValueError as error:
-        result, text = "not measured", str(error)
-        if elsewhere and not all(cast.get(role) for role in _roles(finding)):
-            text = f"{text} {elsewhere}"
+        missing = elsewhere and not all(cast.get(role) for role in _roles(finding))
+        return f"{error} {elsewhere}" if missing else str(error), ()
+    require_estimate(estimate, f"the finding {finding.name!r}")
+    if np.isnan(estimate.value):
+        return f"Its number is not defined here: {estimate.how}.", ()
+    return estimate, tuple(n for n in names if isinstance(found[n], xr.DataArray | xr.Dataset))
+
+
+def _claim(figure, finding, cast, measured, models=(), several=False):
+    """A finding with its outcome, from what `_measured` returns."""
+    estimate, used = measured
+    value = low = high = np.nan
+    if isinstance(estimate, str):
+        result, text = "not measured", estimate
     else:
         value, low, high = estimate.value, estimate.low, estimate.high
         result = verdict(low, high, finding.line, finding.direction)
-        text = f"{finding.explanation} Interval: {estimate.how}."
-        used = tuple(n for n in names if isinstance(found[n], xr.DataArray | xr.Dataset))
+        text = f"{finding.explanation} Interval: {estimate.how.removeprefix('no interval: ')}."
+        if result == "descriptive":
+            text = text.replace(" Interval: ", " No interval: ")
     return Claim(
-        name=".".join([finding.name, *(cast[role] for role in _roles(finding) if models)]),
+        name=".".join(
+            [finding.name, *filter(None, map(cast.get, _roles(finding) if several else ()))]
+        ),
         statement=finding.statement,
         section=finding.section,
         figure=finding.figure,
@@ -286,6 +339,15 @@ def _claim(figure, finding, cast, found, models=(), elsewhere="", lacks=""):
         source=figure.paper.source,
         models=models,
     )
+
+
+def _corrected(measured, line):
+    """The same estimates with intervals that allow for how many sets of models there are."""
+    known = [at for at, (estimate, _) in enumerate(measured) if not isinstance(estimate, str)]
+    estimates = corrected([measured[at][0] for at in known], line)
+    for at, estimate in zip(known, estimates, strict=True):
+        measured[at] = estimate, measured[at][1]
+    return measured
 
 
 def _named(template, cast):

@@ -10,11 +10,9 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
-import vit_tf
-
 from ..engine.derived import choose
 from ..engine.results import name_models
-from ..engine.store import fingerprint, keep, load
+from ..engine.store import base_code, code_of, fingerprint, keep, load
 from ..engine.stream import one_pass
 from .measurement import DATA, Measurement, SharedPass, with_inputs
 
@@ -67,7 +65,9 @@ def attempt(wanted, data, folder, progress=None):
         for what failed, and a dict from the names of these to the reason.
     """
     table = with_inputs(wanted)
-    keys = {name: _key(measurement, data) for name, measurement in table.items()}
+    keys = {}
+    for name, measurement in table.items():
+        keys[name] = _key(measurement, data, keys)
     results = {
         name: load(folder / f"{name}.nc", keys[name]) if one.kept else None
         for name, one in table.items()
@@ -111,10 +111,25 @@ def in_own_passes(measurements):
     ]
 
 
-def _key(measurement, data):
-    models = [model.key for model in measurement.all_models]
-    facts = data.facts | data.optional_facts.get(measurement.data, {})
-    return fingerprint(measurement.name, vit_tf.__version__, models, facts)
+# What a paper's module imports besides the measurement.
+NOT_MEASURING = tuple(
+    f"vit_tf.analysis.{name}"
+    for name in ("plots", "report", "papers.chapters", "study.figure", "study.judge")
+)
+
+
+def _key(measurement, data, keys):
+    """`fingerprint` of all that a result is made of: models, data, parameters, code and inputs.
+
+    Args:
+        measurement, data: the measurement, and the `Data` that it reads.
+        keys: dict from name to the key of each measurement that it is made of.
+    """
+    code = code_of([*measurement.functions, __name__], NOT_MEASURING)
+    inputs = [keys[one.name] for one in measurement.before]
+    return fingerprint(
+        measurement.identity, base_code(), code, data.facts_of(measurement.reads), inputs
+    )
 
 
 def _missing(table, results):

@@ -6,9 +6,13 @@ own, or only makes something of other results. Both may be fed by the results of
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
+from vit_tf.names import joined
+
+from ..engine.store import fingerprint
 from .models import StudyModel
 
 # Among the inputs of a measurement: the `Data` itself.
@@ -39,16 +43,18 @@ class Measurement:
         return [one for one in self.inputs if one is not DATA]
 
     @property
-    def data(self):
-        """The field of `Data` that tells it from the same measurement on other images."""
-        return self.reads if self.reads is not None else self.before[0].data
+    def functions(self):
+        """The functions that make it."""
+        values = (getattr(self, field.name) for field in fields(self))
+        return [value for value in values if callable(value)]
 
-    @property
-    def all_models(self):
-        """The models that it looks at, by itself or in its inputs."""
-        if self.reads is not None:
-            return self.models
-        return tuple(dict.fromkeys(model for one in self.before for model in one.models))
+    @cached_property
+    def identity(self):
+        """`fingerprint` of what it is, of which models: all but its data and its code."""
+        parameters = {field.name: getattr(self, field.name) for field in fields(self)}
+        inputs = [one if one is DATA else one.identity for one in parameters.pop("inputs")]
+        models = [(model.name, model.key) for model in parameters.pop("models")]
+        return fingerprint(parameters, models, inputs)
 
     @property
     def all_reads(self):
@@ -125,11 +131,21 @@ def name_of(analysis, *models):
 
 
 def with_inputs(measurements):
-    """Measurements by name, each after all that it is made of."""
+    """Measurements by name, each after all that it is made of.
+
+    Raises:
+        ValueError: for two different ones of one name.
+    """
     table = {}
     for one in measurements:
-        if one.name not in table:
-            table |= with_inputs(one.before) | {one.name: one}
+        for each in [*with_inputs(one.before).values(), one]:
+            known = table.setdefault(each.name, each)
+            if known is not each and known.identity != each.identity:
+                made = joined(f"{m.make.__module__}.{m.make.__qualname__}" for m in (known, each))
+                raise ValueError(
+                    f"Expected one result of each name. Received: two called {each.name!r}, which "
+                    f"{made} make with different parameters"
+                )
     return table
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from vit_tf.taps.representations import block_outputs
+
 MOST_PANELS = 8  # of a model whose blocks are not known, where each layer is a panel of its own
 
 
@@ -46,6 +48,7 @@ class StudyModel:
         detail: what sets it apart from others of its role: the block, the seed, the fraction.
         of: the model that it is a variant, a further training or a baseline of.
         accuracy: pair of test accuracy in [0, 1] and number of test images, where known.
+        correct: truth values of shape (test image,), which are classified correctly, where known.
         shapes: dict from tap to its shape without the example axis; empty where all taps are as
             the tap grammar says.
         image_size: (height, width) of the images in pixels, where `shapes` are known.
@@ -53,6 +56,7 @@ class StudyModel:
             takes it; None where it has none.
         position_embedding: the same of its position embedding, as `position_similarity` takes it.
         told: the part of `ROLES` that a `"model"` plays in the scorecard, where the user says.
+        configuration: JSON facts that models of other seeds share, as a scorecard keeps them.
         computed: names of attention weights that are no taps but follow from queries and keys.
         unattended: why a model with attention has none of them over its grid, as `lacks` takes it.
     """
@@ -66,11 +70,13 @@ class StudyModel:
     detail: str | int | float | None = None
     of: "StudyModel | None" = None
     accuracy: tuple[float, int] | None = None
+    correct: Any = field(default=None, compare=False, repr=False)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
     image_size: tuple[int, int] | None = None
     patch_kernel: Callable | None = field(default=None, compare=False)
     position_embedding: Callable | None = field(default=None, compare=False)
     told: str | None = None
+    configuration: dict = field(default_factory=dict, compare=False)
     computed: tuple[str, ...] = field(default=(), compare=False)
     unattended: str = field(default="", compare=False)
 
@@ -207,6 +213,37 @@ def slug(name):
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
+def distinct(name, taken):
+    """A name whose slug is none of those `taken`: `"vit (2)"` for a second `"vit"`."""
+    require_slug(name)
+    number, found = 1, name
+    while slug(found) in taken:
+        number += 1
+        found = f"{name} ({number})"
+    return found
+
+
+def require_slug(name):
+    """Raises a `ValueError` for a name that files cannot be called after."""
+    if not isinstance(name, str) or not slug(name):
+        raise ValueError(
+            f"Expected names of models (--names) with Latin letters or digits. Received: {name!r}"
+        )
+
+
+def require_distinct(names):
+    """Raises a `ValueError` for names of models of which results would have the same names."""
+    first = {}
+    for name in names:
+        require_slug(name)
+        if slug(name) in first:
+            raise ValueError(
+                "Expected names of models that differ in more than case and punctuation, as files "
+                f"are called after them. Received: {first[slug(name)]!r} and {name!r}"
+            )
+        first[slug(name)] = name
+
+
 def spread(items, most):
     """At most `most` of the items, evenly spread, the first and the last among them."""
     if len(items) <= most:
@@ -255,16 +292,6 @@ def representations(taps):
     The skips are left out too: each is the sum of the site before it.
     """
     return [t for t in taps if t.rpartition("/")[2] not in ("weights", "heads", "skip", "logits")]
-
-
-def block_outputs(taps):
-    """The taps at the end of each block or unit, after its last sum, and those before the first."""
-    ends = {}
-    for tap in taps:
-        site, _, what = tap.rpartition("/")
-        if what == "sum":
-            ends[re.sub(r"/(attention|mlp|token_mixing|channel_mixing)$", "", site)] = tap
-    return [tap for tap in taps if tap in ends.values() or tap in ("embedding", "root")]
 
 
 def describe_model(opened, model):

@@ -1,14 +1,21 @@
 """Which figures there are, which pictures they make of models and data, and why not others."""
 
+import dis
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
+from itertools import pairwise
 from pkgutil import walk_packages
+from string import Formatter
 
-from vit_tf.names import joined
+from vit_tf.names import joined, unknown_name
+from vit_tf.tokens import TokenGrid
 
 from .figure import Figure, Selection
+from .measurement import with_inputs
+from .models import BASELINES, ROLES, StudyModel
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,13 @@ class Picture:
             axes = draw(results, baselines=[name for name in self.of.baselines if name in results])
         else:
             axes = draw(results)
-        return _figure_of(axes)
+        drawn = _figure_of(axes)
+        if not hasattr(drawn, "savefig"):
+            raise ValueError(
+                f"Expected draw of {describe(self.figure)!r} to return Matplotlib axes or a "
+                f"figure. Received: {axes!r}"
+            )
+        return drawn
 
     def interactive(self, results):
         """What answers to the mouse: a list with an entry for each result, or an empty one."""
@@ -71,19 +84,207 @@ def _figure_of(axes):
     """The Matplotlib figure of a figure itself, of axes, or of an array of them."""
     if hasattr(axes, "savefig"):
         return axes
-    return getattr(axes, "flat", [axes])[0].figure
+    return getattr(getattr(axes, "flat", [axes])[0], "figure", None)
 
 
 @cache
 def all_figures():
-    """Every `Figure` that a module of `papers/` defines, paper by paper, in the modules' order."""
+    """Every `Figure` that a module of `papers/` defines, paper by paper, in the modules' order.
+
+    Raises:
+        ValueError: as `check_figures`.
+    """
     papers = import_module("vit_tf.analysis.papers")
-    found = {}
+    figures, modules = {}, {}
     for module in walk_packages(papers.__path__, f"{papers.__name__}."):
         for value in vars(import_module(module.name)).values():
             if isinstance(value, Figure):
-                found[id(value)] = value
-    return tuple(sorted(found.values(), key=lambda figure: (figure.paper.rank, figure.paper.name)))
+                figures[id(value)] = value
+                modules.setdefault(id(value), set()).add(module.name)
+    check_figures(list(figures.values()), [modules[key] for key in figures])
+    return tuple(
+        sorted(figures.values(), key=lambda figure: (figure.paper.rank, figure.paper.name))
+    )
+
+
+def check_figures(figures, modules=None):
+    """Checks definitions before anything is trained or measured on their account.
+
+    What they measure is planned for models that stand for those of a study and for anyone's.
+
+    Args:
+        figures: list of `Figure`.
+        modules: the names of the modules that define each, as a list of sets; one by default.
+
+    Raises:
+        ValueError: that names the figure, the finding or the quantity, for a part or a result that
+            is not there, with near matches; for a drawing or a statistic that returns nothing; for
+            findings without a line; and for pictures, results, findings and numbers of figures
+            that exist twice.
+    """
+    modules = modules or [{""}] * len(figures)
+    owners, numbers = {}, {}
+    for figure, own in zip(figures, modules, strict=True):
+        where = f"{describe(figure)!r} ({figure.name})"
+        for role in (*figure.models.all_roles, *figure.models.baselines):
+            if role not in ROLES:
+                raise unknown_name(f"part of a model in {where}", role, ROLES)
+        _require_values(figure.draw, f"draw of {where}")
+        for number in figure.choices[: len(figure.numbers.split())]:
+            # Panels of one figure stand in one module.
+            if not numbers.setdefault(number, own) & own:
+                raise ValueError(
+                    f"Expected one figure of number {number!r}. Received: another in {where}, "
+                    f"of {joined(sorted(own))} and of {joined(sorted(numbers[number]))}"
+                )
+        for finding in figure.findings:
+            if not hasattr(finding, "line"):
+                raise ValueError(
+                    f"Expected findings of {where} that `finding` makes, above or below a line. "
+                    f"Received: {finding!r}"
+                )
+            if finding.name in owners:
+                raise ValueError(
+                    f"Expected one finding {finding.name!r}. Received: one of "
+                    f"{owners[finding.name]} and one of {where}"
+                )
+            owners[finding.name] = where
+    for figure in figures:
+        for number in figure.also.split():
+            if number not in numbers:
+                raise unknown_name(f"number in also of {describe(figure)!r}", number, numbers)
+    _check_results(figures)
+
+
+def _check_results(figures):
+    """The part of `check_figures` that takes models: pictures, and results that are asked for."""
+    names, pictures = {"accuracy", "block"}, {}
+    for models in (_study_models(), _anyones_models()):
+        for figure in figures:
+            where = f"{describe(figure)!r} ({figure.name})"
+            try:
+                selections = figure.select(models)[0]
+                for selection in selections:
+                    measured = with_inputs(selection.measurements.values())
+                    names |= {name.partition(".")[0] for name in measured}
+            except (ValueError, TypeError, AttributeError, KeyError, NameError) as error:
+                kind = type(error).__name__
+                raise ValueError(
+                    f"Expected measure of {where} to return measurements. Received: {kind}: {error}"
+                ) from error
+            for picture in (Picture(figure, selection) for selection in selections):
+                name = _checked_name(picture, where)
+                if (other := pictures.setdefault((id(models[0]), name), figure)) is not figure:
+                    raise ValueError(
+                        f"Expected one picture called {name!r}. Received: one of "
+                        f"{describe(other)!r} and one of {where}"
+                    )
+    for figure in figures:
+        for finding in figure.findings:
+            what = f"the finding {finding.name!r} of {describe(figure)!r}"
+            _check_inputs(finding.inputs, what, ROLES, names)
+            _require_values(finding.statistic, f"the statistic of {what}")
+        for quantity in figure.quantities:
+            what = f"the quantity {quantity.label!r} of {describe(figure)!r}"
+            _check_inputs([quantity.result], what, ("model", "other"), names)
+            _require_values(quantity.statistic, f"the statistic of {what}")
+
+
+def _checked_name(picture, where):
+    """The name of a picture, whose title and caption name models too; an error for other fields."""
+    texts = [picture.figure.title, picture.figure.caption]
+    try:
+        for text in texts:
+            if isinstance(text, str):
+                picture._filled(text, "name")
+        return picture.name
+    except (KeyError, IndexError) as error:
+        raise ValueError(
+            f"Expected name, title and caption of {where} to have fields among model, other, of, "
+            f"models and label. Received: {error}"
+        ) from error
+
+
+def _check_inputs(templates, what, roles, names):
+    """Raises a `ValueError` for results, or parts of models in their names, that are not there."""
+    for template in templates:
+        for _, role, _, _ in Formatter().parse(template):
+            if role is not None and role not in roles:
+                raise unknown_name(f"part of a model in {template!r}, of {what},", role, roles)
+        if template.partition(".")[0] not in names:
+            raise unknown_name(f"result of {what}", template.partition(".")[0], sorted(names))
+
+
+def _require_values(function, what):
+    """Raises a `ValueError` for a function all of whose ways out return nothing."""
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    steps = list(dis.get_instructions(code)) if code else []
+    for before, step in pairwise([None, *steps]):
+        if step.opname == "RETURN_CONST" and step.argval is not None:
+            return
+        if step.opname == "RETURN_VALUE" and (before.opname, before.argval) != ("LOAD_CONST", None):
+            return
+    if steps:
+        raise ValueError(f"Expected {what} to return a value. Received: {function!r}, without")
+
+
+def _study_models():
+    """A model of each part of a study, of which nothing can be computed."""
+    sites = {"attention": ("weights", "heads"), "mlp": ("hidden",)}
+    vit = partial(_nominal, taps=_taps("block{:02}", sites), grid=TokenGrid(2, 2, 1, 8))
+    cls, gap = vit("ViT", "vit"), replace(vit("GAP", "gap"), grid=TokenGrid(2, 2, 0, 8))
+    bit = _nominal("BiT", "resnet", ("root", *_taps("stage{}/unit01", {}), "logits"))
+    sites = {"token_mixing": ("hidden",), "channel_mixing": ("hidden",)}
+    mixer = _nominal("Mixer", "mixer", _taps("block{:02}", sites))
+    before = replace(cls, name="before", role="before", of=cls)
+    variants = [
+        replace(cls, name=role, role=role, detail=detail, of=cls)
+        for role, detail in (("without", "block00"), ("seed", 1), ("fraction", 0.1))
+    ]
+    baselines = [replace(cls, name=role, role=role, of=cls) for role in BASELINES]
+    after = replace(cls, name="after", role="after", of=before)
+    return [cls, gap, bit, mixer, *variants, before, after, *baselines]
+
+
+def _anyones_models():
+    """Models without a part in a study, whose shapes are known: two of each kind."""
+    models = []
+    for model in _study_models()[:4]:
+        shapes = dict.fromkeys(model.taps, (4 + model.grid.prefix, 8))
+        if model.role == "resnet":
+            shapes = dict.fromkeys(model.taps, (2, 2, 8))
+        for tap in model.taps:
+            if tap.endswith("/weights"):
+                shapes[tap] = (2, *2 * shapes["embedding"][:1])
+            if tap.endswith("/heads"):
+                shapes[tap] = (shapes["embedding"][0], 2, 4)
+        shapes |= dict.fromkeys(("pooled", "logits"), (8,))
+        one = replace(model, role="model", shapes=shapes, image_size=(16, 16))
+        models += [one, replace(one, name=f"{one.name} 2")]
+    return models
+
+
+def _nominal(name, role, taps, grid=None):
+    def of_layer():
+        raise NotImplementedError(f"{name} stands for models that are not there.")
+
+    taps = taps if role == "resnet" else ("embedding", *taps, "norm", "pooled", "logits")
+    grid = grid or TokenGrid(2, 2, 0, 8)
+    layers = {"patch_kernel": of_layer, "position_embedding": of_layer}
+    return StudyModel(name, role, name, taps, grid, None, accuracy=(0.5, 8), **layers)
+
+
+def _taps(block, sites):
+    """The taps of two blocks, of the sites that the tap grammar gives them."""
+    ends = ("skip", "branch", "sum")
+    return tuple(
+        f"{block.format(number)}{f'/{site}' if site else ''}/{what}"
+        for number in (range(2) if sites else range(1, 3))
+        for site, own in (sites or {"": ("norm1",)}).items()
+        for what in ("norm", *own, *ends)
+    )
 
 
 def choose_figures(numbers=(), figures=None):
@@ -97,6 +298,7 @@ def choose_figures(numbers=(), figures=None):
         ValueError: for a number that no figure has.
     """
     figures = all_figures() if figures is None else tuple(figures)
+    numbers = [str(number) for number in numbers]
     known = list(dict.fromkeys(number for figure in figures for number in figure.choices))
     unknown = [number for number in numbers if number not in known]
     if unknown:

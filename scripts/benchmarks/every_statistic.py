@@ -37,25 +37,34 @@ def _everything(compared):
     grid = model.token_grid
     data = _noted(tf, grid)
     train = data.map(lambda batch, notes: (batch, notes["label"]))
-    attending, at_blocks = analysis.choose(features, weights), analysis.choose(features, blocks)
-    beside, of_all = analysis.choose(features, sides), analysis.choose(features, compared)
+    attending, at_blocks = (
+        analysis.engine.choose(features, weights),
+        analysis.engine.choose(features, blocks),
+    )
+    beside, of_all = (
+        analysis.engine.choose(features, sides),
+        analysis.engine.choose(features, compared),
+    )
     requests = {
-        "distance": (analysis.attention_statistic(features), attending),
-        "maps": (analysis.mean_attention_statistic(features), attending),
-        "patterns": (analysis.pattern_statistic(features), attending),
-        "skips": (analysis.skip_statistic(features), beside),
-        "saliency": (_reading(analysis.saliency_statistic(features), "mask"), attending),
-        "neighbours": (_reading(analysis.pooled_statistic("cls", grid), "label"), at_blocks),
-        "clusters": (_reading(analysis.pooled_statistic("spatial", grid), "label"), at_blocks),
-        "probes": (
-            _reading(analysis.probe_statistic(at_blocks, train, CLASSES), "label"),
+        "distance": (analysis.attention_distance.statistic(features), attending),
+        "maps": (analysis.mean_attention.statistic(features), attending),
+        "patterns": (analysis.attention_patterns.statistic(features), attending),
+        "skips": (analysis.skip_ratio.statistic(features), beside),
+        "saliency": (_reading(analysis.attention_saliency.statistic(features), "mask"), attending),
+        "neighbours": (_reading(analysis.engine.pooled_statistic("cls", grid), "label"), at_blocks),
+        "clusters": (
+            _reading(analysis.engine.pooled_statistic("spatial", grid), "label"),
             at_blocks,
         ),
-        "cka": (analysis.cka_statistic(of_all), of_all),
+        "probes": (
+            _reading(analysis.ridge_probe.statistic(at_blocks, train, CLASSES), "label"),
+            at_blocks,
+        ),
+        "cka": (analysis.cka.statistic(of_all), of_all),
     }
 
     def run():
-        analysis.one_pass(requests, data)
+        analysis.engine.one_pass(requests, data)
 
     return run
 

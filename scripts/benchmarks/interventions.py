@@ -20,7 +20,7 @@ def forward(count):
         import tensorflow as tf
 
         passes = tf.data.Dataset.from_tensor_slices(data).repeat(RUNS).batch(BATCH)
-        analysis.collect(lambda batch: model(batch), passes)
+        analysis.engine.collect(lambda batch: model(batch), passes)
 
     return run
 

@@ -15,7 +15,7 @@ def forward():
     model, data = vits.ours(**CONFIG), images(COUNT)
 
     def run():
-        analysis.collect(lambda batch: model(batch), data)
+        analysis.engine.collect(lambda batch: model(batch), data)
 
     return run
 
@@ -27,13 +27,13 @@ def ours():
     features = vit_tf.submodel(vits.ours(**CONFIG), "*/weights", "*/skip", "*/branch")
     data = images(COUNT)
     requests = {
-        "distance": (analysis.attention_statistic(features), features),
-        "skips": (analysis.skip_statistic(features), features),
-        "maps": (analysis.mean_attention_statistic(features), features),
+        "distance": (analysis.attention_distance.statistic(features), features),
+        "skips": (analysis.skip_ratio.statistic(features), features),
+        "maps": (analysis.mean_attention.statistic(features), features),
     }
 
     def run():
-        totals = analysis.one_pass(requests, data)
+        totals = analysis.engine.one_pass(requests, data)
         for name, (statistic, _) in requests.items():
             statistic.finish(totals[name])
 

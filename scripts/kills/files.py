@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image
 
 from vit_tf.remote import PARTIAL
+from vit_tf.training.checkpointing import saved_states
 
 CREATED, A_FOLDER = 0x100, 0x40000000  # IN_CREATE, IN_ISDIR
 
@@ -120,7 +121,7 @@ def compare(folder, reference, tolerance=0.0):
         for TensorBoard is one), and one line for each file that is not the same: bit for bit, or
         where there is a tolerance with numbers that differ by no more.
     """
-    found, expected = finished(folder), finished(reference)
+    found, expected = (_without_earlier_states(finished(place)) for place in (folder, reference))
     problems = [f"{name} is only in one folder" for name in sorted(set(found) ^ set(expected))]
     left = [p.name for p in Path(folder).rglob(".*") if p.name.startswith(PARTIAL)]
     problems += [f"{name} is left over" for name in left]
@@ -134,6 +135,13 @@ def compare(folder, reference, tolerance=0.0):
         if not (same or difference <= tolerance > 0):
             problems.append(f"{name} is not the same (largest difference {difference:.3g})")
     return largest, len(pairs), problems
+
+
+def _without_earlier_states(paths):
+    """Files without the states before the last: a killed run has them of other steps."""
+    runs = {path.parent.parent for path in paths.values() if path.parent.name == "state"}
+    earlier = {state for run in runs for state in saved_states(run)[:-1]}
+    return {name: path for name, path in paths.items() if path not in earlier}
 
 
 def logged(folder):

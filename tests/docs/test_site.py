@@ -1,6 +1,7 @@
 """The documentation is whole: every public name has its page, pages have their parts, it builds."""
 
 import re
+import runpy
 import subprocess
 import sys
 
@@ -14,12 +15,13 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 MEASUREMENTS = sorted(DOCS.glob("measurements/*/*.md"))
 PARTS = ["Formula", "Code", "How to read it", "What goes wrong", "Cost", "Reference"]
+HOOK = runpy.run_path(str(DOCS / "navigation.py"))
 COMMAND = re.compile(r"vit-tf ([a-z]+)((?:[^\n`#\\|]|\\\n)*)")
 
 
 def calls_of(page):
     """The names that a page explains, as its first lines tell: `vit_tf.NAME` or `analysis.NAME`."""
-    found = re.match(r"---\ncalls: (.*)\n---\n", page.read_text("utf-8"))
+    found = re.match(r"---\ncalls: (.*)\n(?:order: \d+\n)?---\n", page.read_text("utf-8"))
     names = found[1].split() if found else []
     return [name if "." in name else f"analysis.{name}" for name in names]
 
@@ -42,7 +44,9 @@ def test_a_page_names_what_it_explains(page):
 
 def test_every_public_name_is_in_the_reference():
     def listed(pages):
-        text = "\n".join((DOCS / "api" / f"{page}.md").read_text("utf-8") for page in pages)
+        text = "\n".join(
+            HOOK["fill"]((DOCS / "api" / f"{page}.md").read_text("utf-8")) for page in pages
+        )
         return sorted(name.rpartition(".")[2] for name in re.findall(r"^::: (\S+)$", text, re.M))
 
     rooms = ["similarity", "attention", "flow", "probes", "objects", "engine", "plots", "report"]
@@ -66,11 +70,12 @@ def test_a_measurement_has_all_parts(page):
 def test_pictures_are_drawn_by_the_script_shown_and_small():
     drawn = re.search(r"^DRAWN = \((.*?)^\)", (DOCS / "pictures.py").read_text(), re.S | re.M)[1]
     names = re.findall(r"\w+", drawn)
-    shown = {
-        name for page in PAGES for name in re.findall(r"pictures/(\w+)\.png", page.read_text())
-    }
+    texts = [page.read_text("utf-8") for page in PAGES]
+    shown = {(name, text) for text in texts for name in re.findall(r"pictures/(\w+)\.png", text)}
+    saved = {name for name, text in shown if f'.savefig("{name}.png"' in text}
     kept = {path.stem: path.stat().st_size for path in (DOCS / "pictures").glob("*.png")}
-    assert sorted(names) == sorted(kept) == sorted(shown)
+    assert sorted([*names, *saved.difference(names)]) == sorted(kept)
+    assert set(kept) == {name for name, _ in shown}
     assert max(kept.values()) < 60_000
 
 

@@ -6,6 +6,7 @@ import transformers
 SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "patch_size": 4}
 PLAIN = SIZES | {"intermediate_size": 40, "image_size": [16, 24], "layer_norm_eps": 1e-3}
 DINO = SIZES | {"mlp_ratio": 2, "image_size": 20, "layer_norm_eps": 1e-5}
+AIM = PLAIN | {"image_size": 20, "use_head": False, "rms_norm_eps": 1e-4}
 CLASSES = {"num_labels": 5}
 ROTARY = PLAIN | {"image_size": 20, "num_register_tokens": 4, "layer_norm_eps": 1e-5}
 
@@ -34,6 +35,9 @@ MODELS = {
     "deit": ("DeiTForImageClassification", "DeiTConfig", PLAIN | CLASSES),
     "deit-teacher": ("DeiTForImageClassificationWithTeacher", "DeiTConfig", PLAIN | CLASSES),
     "deit-pooler": ("DeiTModel", "DeiTConfig", PLAIN),
+    "ijepa": ("IJepaForImageClassification", "IJepaConfig", PLAIN | CLASSES),
+    "ijepa-bare": ("IJepaModel", "IJepaConfig", PLAIN | {"image_size": 20}),
+    "aimv2": ("Aimv2VisionModel", "Aimv2VisionConfig", AIM),
     "dinov2": ("Dinov2Model", "Dinov2Config", DINO),
     "dinov2-swiglu": ("Dinov2Model", "Dinov2Config", DINO | {"use_swiglu_ffn": True}),
     "registers": ("Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", DINO),
@@ -86,10 +90,11 @@ def taps(model, images, **options):
         return hook
 
     hooks = [base.embeddings.register_forward_hook(catch("embedding"))]
-    layers = base.encoder.layer if hasattr(base, "encoder") else base.layer
+    layers = base.encoder if hasattr(base, "encoder") else base
+    layers = layers.layers if hasattr(layers, "layers") else layers.layer
     for i, layer in enumerate(layers):
         hooks.append(layer.register_forward_hook(catch(f"block{i:02d}/mlp/sum")))
-    last = base.layernorm if hasattr(base, "layernorm") else base.norm
+    last = next(getattr(base, n) for n in ("layernorm", "norm", "rms_norm") if hasattr(base, n))
     hooks.append(last.register_forward_hook(catch("norm")))
     with torch.no_grad():
         outputs = model(torch.tensor(images.transpose(0, 3, 1, 2)), **options)
@@ -98,5 +103,7 @@ def taps(model, images, **options):
     logits = getattr(outputs, "logits", None)
     if logits is None:
         pooler = getattr(base, "pooler", None)
-        logits = outputs.pooler_output if pooler else outputs.last_hidden_state[:, 0]
+        last = outputs.last_hidden_state
+        first = last[:, 0] if hasattr(base.embeddings, "cls_token") else last.mean(dim=1)
+        logits = outputs.pooler_output if pooler else first
     return found | {"logits": logits.numpy()}

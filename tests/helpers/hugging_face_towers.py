@@ -30,16 +30,25 @@ models.MODELS |= {
     "beit-shared": ("BeitForMaskedImageModeling", "BeitConfig", BEIT | SHARED),
     "bit": ("BitForImageClassification", "BitConfig", BIT | NAMES),
     "bit-bare": ("BitModel", "BitConfig", BIT),
+    "metaclip2": ("MetaClip2Model", "MetaClip2Config", WHOLE),
+    "metaclip2-vision": (
+        *("MetaClip2VisionModel", "MetaClip2VisionConfig"),
+        VISION | {"hidden_act": "gelu"},
+    ),
+    "metaclip2-projected": (
+        *("MetaClip2VisionModelWithProjection", "MetaClip2VisionConfig"),
+        VISION,
+    ),
     "mae": ("ViTMAEForPreTraining", "ViTMAEConfig", MAE),
 }
 TOWERS = ("clip", "clip-vision", "clip-projected", "beit", "beit-plain", "beit-shared")
-TOWERS += ("bit", "bit-bare", "mae")
+TOWERS += ("bit", "bit-bare", "mae", "metaclip2", "metaclip2-vision", "metaclip2-projected")
 
 
 def processor(name, size=20):
     """The image processor that goes with a model of the table."""
     square, values = {"height": size, "width": size}, {"image_mean": [0.4] * 3}
-    if name.startswith("clip"):
+    if "clip" in name:
         edge = {"shortest_edge": size}
         return transformers.CLIPImageProcessor(size=edge, crop_size=square, **values)
     if name.startswith("beit"):
@@ -98,7 +107,7 @@ def taps(model, images):
         patch = model.config.patch_size
         patches = (images.shape[1] // patch) * (images.shape[2] // patch)
         options["noise"] = torch.arange(patches).repeat(len(images), 1) / patches
-    if isinstance(model, transformers.CLIPModel):
+    if isinstance(model, transformers.CLIPModel | transformers.MetaClip2Model):
         with torch.no_grad():
             found["projected"] = model.get_image_features(pixels).numpy()
     else:
@@ -106,7 +115,7 @@ def taps(model, images):
             outputs = model(pixels, **options)
         if hasattr(outputs, "image_embeds"):
             found["projected"] = outputs.image_embeds.numpy()
-        elif isinstance(model, transformers.CLIPVisionModel):
+        elif hasattr(model, "vision_model"):
             found["projected"] = outputs.pooler_output.numpy()
         elif "ForImageClassification" in type(model).__name__:
             found["logits"] = outputs.logits.numpy()

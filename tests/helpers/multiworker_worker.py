@@ -28,7 +28,7 @@ from vit_tf.batches import untuned
 from vit_tf.distribute import cluster
 from vit_tf.distribute.strategies import strategy
 from vit_tf.training import checkpointing
-from vit_tf.training.evaluation import majority_accuracy, top_k_accuracy
+from vit_tf.training.evaluation import correct_answers, majority_accuracy, top_k_accuracy
 
 RECIPE = vit_tf.Recipe(epochs=4, learning_rate=0.02, warmup_epochs=1, ema=0.8, clip_norm=0.5)
 
@@ -161,6 +161,8 @@ def train_shared(folder):
         top = list(top_k_accuracy(model, test).values())
         seen = [zlib.crc32(image) for image in decoded]
         predicted = model.predict(test, verbose=0)
+        correct = correct_answers(model, test)
+        top += [correct.sum(), len(correct)]
         commonest = majority_accuracy(train, validation, 10, 2)
         with contextlib.suppress(Stop):
             load_and_train("stopped", StopInEpoch())

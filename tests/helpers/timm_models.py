@@ -1,5 +1,7 @@
 """Tiny models of timm with random weights, the files that it writes of them, and their blocks."""
 
+from functools import partial
+
 import numpy as np
 import torch
 from safetensors.torch import save_file
@@ -30,6 +32,24 @@ def make(name, **fields):
     architecture, options = MODELS[name]
     model = timm.create_model(architecture, **SIZES | options | fields)
     return randomize(model)
+
+
+def mixer(fields):
+    """A Mixer of sizes that timm's functions for models do not take."""
+    from timm.models import mlp_mixer
+
+    torch.manual_seed(0)
+    return mlp_mixer._create_mixer("mixer_b16_224", **fields)
+
+
+def bit(fields):
+    """A BiT of sizes that timm's functions for models do not take."""
+    from timm.models import resnetv2
+
+    torch.manual_seed(0)
+    conv = partial(resnetv2.StdConv2d, eps=1e-8)
+    fields = fields | {"conv_layer": conv, "stem_type": "fixed"}
+    return resnetv2._create_resnetv2("resnetv2_50x1_bit", **fields)
 
 
 def randomize(model, scale=0.3):

@@ -1,6 +1,7 @@
 """A small model and small data to train, the log of a run, and runs that are killed."""
 
 import csv
+import re
 
 import keras
 import numpy as np
@@ -31,6 +32,13 @@ def make_data(batch_size=8):
 def read_log(directory):
     with open(directory / "log.csv") as file:
         return list(csv.DictReader(file))
+
+
+def newest_state(directory):
+    """The name of the last state in a run's folder, and that there are at most two."""
+    names = [path.name for path in (directory / "state").iterdir()]
+    assert 0 < len(names) <= 2, names
+    return max(names, key=lambda name: [*map(int, re.findall(r"\d+", name)), 0][:2])
 
 
 def kill_at(monkeypatch, method, call):

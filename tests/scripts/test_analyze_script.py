@@ -265,7 +265,7 @@ def test_models_of_one_name_are_told_apart():
         assert name == expected
         taken.add(slug(name))
     assert analyze_models.distinct("vit 2", taken) == "vit 2 (2)"
-    with pytest.raises(ValueError, match="Expected --names"):
+    with pytest.raises(ValueError, match=r"Expected names of models \(--names\)"):
         analyze_models.distinct("数字", taken)
 
 

@@ -1,6 +1,7 @@
 """The command `vit-tf` and the help of all its doors: one grammar, whichever is asked for."""
 
 import argparse
+import os
 import re
 import shlex
 import subprocess
@@ -18,7 +19,6 @@ from vit_tf.scripts import doors, evaluate, explore, option_groups
 DIFFERENT = {
     "MODEL": "analyze takes several",
     "RUN": "compute takes several",
-    "--names": "one name for the one model of explore",
     "--shots": "evaluate fits to several numbers of images",
     "--out": "a file where one file is written",
     "--what": "comparisons, or what is killed",
@@ -182,3 +182,16 @@ def test_a_prefix_needs_a_patch_size(tmp_path):
             parse(["m.keras", *images, "--prefix", "1"])
         with pytest.raises(ValueError, match=r"--prefix to be at least 0\. Received: -1"):
             parse(["m.keras", *images, "--prefix", "-1", "--patch-size", "8"])
+
+
+@pytest.mark.parametrize("line", ["--help", "analyze --help"])
+def test_a_reader_that_stops_early_leaves_no_traceback(line):
+    """The pipe is closed before anything is written, as `head` may do."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "vit_tf", *line.split()]
+    with os.fdopen(writing, "w") as pipe:
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
+    assert not any(line.startswith("error:") for line in done.stderr.splitlines())
+    assert done.returncode in (0, 128 + 13)  # argparse ends as if all had been read

@@ -220,3 +220,16 @@ def test_mistakes_are_one_line(model, capsys, options, message):
     output = capsys.readouterr()
     assert output.err.startswith("error: ") and message in output.err
     assert output.err.count("\n") == 1 and output.out == ""
+
+
+@pytest.mark.slow
+def test_the_size_that_a_model_of_any_size_is_given_is_printed(tmp_path, capsys):
+    x = images = keras.Input((None, None, 3))
+    x = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(4, 3)(x))
+    path = tmp_path / "any.keras"
+    keras.Model(images, keras.layers.Dense(10)(x)).save(path)
+    for options, size in ([], "8 x 8"), (["--image-size", "12"], "12 x 12"):
+        assert evaluate.main([str(path), "--take", "8", *options]) == 0
+        line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("size:"))
+        assert f"{size} pixels" in line and "any size" in line
+        assert ("--image-size" in line) == bool(options)

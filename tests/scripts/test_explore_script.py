@@ -51,7 +51,7 @@ def test_a_page_and_its_numbers_are_written(files, tmp_path, capsys):
         (["vit.keras", "photo.png", "--samples", "0"], "Expected --samples to be at least 1"),
         (["vit.keras", "photo.png", "--noise", "-1"], "Expected --noise to be at least 0"),
         (["vit.keras", "photo.png", "--out", "no/where.html"], "in a folder that is there"),
-        (["vit.keras", "vit.keras"], "Expected an image file that can be decoded"),
+        (["vit.keras", "vit.keras"], "Expected an IMAGE, a file. Received: vit.keras, vit.keras"),
     ],
 )
 def test_a_mistake_is_one_line(files, tmp_path, monkeypatch, capsys, arguments, words):
@@ -61,3 +61,13 @@ def test_a_mistake_is_one_line(files, tmp_path, monkeypatch, capsys, arguments, 
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("error: ") and words in line
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_several_models_have_a_page_each(files, tmp_path):
+    photo, page = str(files / "photo.png"), tmp_path / "page.html"
+    sources = [str(files / "vit.keras"), "vit-cls-cifar10"]
+    assert explore.main([*sources, photo, "--out", str(page), "--samples", "1"]) == 0
+    written = {path.name: path.read_text("utf-8") for path in tmp_path.glob("*.html")}
+    assert set(written) == {"page-vit.html", "page-vit-cls-cifar10.html"}
+    assert "What vit-cls-cifar10 makes of photo.png" in written["page-vit-cls-cifar10.html"]

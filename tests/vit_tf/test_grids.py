@@ -1,5 +1,7 @@
 """A grid is given as a `TokenGrid`, as a pair (rows, columns) or not at all, by one function."""
 
+import inspect
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -112,7 +114,7 @@ def test_measurements_that_cut_windows_take_a_pair_of_features_that_know_the_res
         analysis.label_propagation(features, [video], (4, 4))
     # The grid of maps at another depth is theirs, and maps that are not on it are told.
     with pytest.raises(ValueError, match=r"maps of 2 rows and 4 columns. .*'map' of 4 and 2"):
-        analysis.dense_features.__globals__["token_map"](
+        inspect.unwrap(analysis.dense_features).__globals__["token_map"](
             "map", tf.zeros((1, 4, 2, 3)), TokenGrid(2, 4, 0, 8)
         )
 

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import xarray as xr
 
 import vit_tf
 from vit_tf import Preprocessing, TokenGrid, analysis
@@ -46,18 +47,24 @@ def pixels(rng, low=0, high=255):
         (analysis.localization, "map"),
         (
             lambda features, images: analysis.knn_accuracy(
-                features, (images, np.arange(8) % 2), (images, np.arange(8) % 2), 2, tokens="all"
+                *(features, (images, np.arange(8) % 2), (images, np.arange(8) % 2), 2),
+                k=(3,),
+                tokens="all",
             ),
             "flat",
         ),
     ],
 )
 def test_every_measurement_refuses_pixels_where_others_are_expected(measure, tap, rng):
+    """Floats are taken as they are; 8-bit values get the preprocessing of the model."""
     images = pixels(rng)
     with pytest.raises(ValueError, match=r"in \[-1, 1\]. Received: values from .* for model"):
         measure(Features(tap=tap), images)
-    with pytest.raises(ValueError, match=r"float images in \[-1, 1\].*uint8 images for model"):
-        measure(Features(tap=tap), images.astype("uint8"))
+    levels = images.astype("uint8")
+    result = measure(Features(tap=tap), levels)
+    expected = measure(Features(tap=tap), levels.astype("float32") / 127.5 - 1)
+    for name in expected if isinstance(expected, dict | xr.Dataset) else [...]:
+        np.testing.assert_allclose(result[name], expected[name], rtol=1e-4, atol=1e-5)
 
 
 def test_integers_are_taken_where_they_are_declared(rng):

@@ -76,7 +76,7 @@ def test_it_is_saved_with_the_model_only_where_it_is_special(kind, tmp_path):
     assert again.preprocessing == model.preprocessing == CROPPED
     assert again.get_config()["preprocessing"]["crop"] == 0.9
     again.preprocessing = None
-    assert again.get_config() == plain.get_config() | {"name": model.name}
+    assert again.get_config() == plain.get_config() | {"name": again.name}
     other = {"preprocessing", "name"}
     config = {k: v for k, v in model.get_config().items() if k not in other}
     assert config == {k: v for k, v in plain.get_config().items() if k not in other}

@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -19,8 +20,8 @@ from training_runs import make_data, make_model
 
 import vit_tf
 from vit_tf.files import write_whole
-from vit_tf.remote import RemotePath, as_path, local_copy
-from vit_tf.scripts import option_groups
+from vit_tf.remote import RemotePath, as_path, local_copy, without_password
+from vit_tf.scripts import evaluate, option_groups
 from vit_tf.training import callbacks
 from vit_tf.training.locks import only_process
 from vit_tf.training.recipes import Recipe
@@ -153,7 +154,7 @@ def test_addresses_name_the_host_of_their_files(server):
     write_whole(f"{server}/a/one.npz", lambda local: local.write_bytes(b"old"))
     write_whole(f"{server}/a/one.npz", lambda local: local.write_bytes(b"new"))
     [one] = as_path(server).glob("a")[0].iterdir()
-    assert str(one) == f"{server}/a/one.npz" and one.read_bytes() == b"new"
+    assert os.fspath(one) == f"{server}/a/one.npz" and one.read_bytes() == b"new"
     one.unlink()
     assert not one.exists() and not as_path(f"{server}/none").is_dir()
 
@@ -185,3 +186,43 @@ def test_the_file_systems_are_those_meant():
     assert "ram" in tf.io.gfile.get_registered_schemes()
     assert "memory" not in tf.io.gfile.get_registered_schemes()
     assert fsspec.filesystem("memory") is not None
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("ftp://ann:s3cr:t@host/a.npz", "ftp://ann:***@host/a.npz"),
+        ("--data 'https://:p@ss@host:80/b' --out gs://bucket/c", None),
+        ("s3://bucket/a:b@c", "s3://bucket/a:b@c"),
+        ("http://host:8080/a@b", "http://host:8080/a@b"),
+        ("two sftp://a:1@h/x, sftp://b:2@h/y", "two sftp://a:***@h/x, sftp://b:***@h/y"),
+    ],
+)
+def test_passwords_of_addresses_are_hidden(text, shown):
+    expected = shown or "--data 'https://:***@host:80/b' --out gs://bucket/c"
+    assert without_password(text) == expected
+
+
+def test_an_address_with_a_password_works_and_does_not_show_it(tmp_path, capsys, caplog):
+    place = "memory://ann:secret@bucket"
+    path = as_path(place) / "run" / "a.txt"
+    path.write_text("content")
+    assert fsspec.filesystem("memory").exists("/ann:secret@bucket/run/a.txt")
+    assert as_path(f"{place}/run/a.txt") == path and path.read_text() == "content"
+    with pytest.raises(FileNotFoundError) as caught:
+        (path.parent / "b.txt").read_bytes()
+    shown = [str(path), repr(path), f"{path.parent}", str(caught.value)]
+    assert all("secret" not in text and "ann:***@bucket" in text for text in shown)
+
+    model = vit_tf.ViT((8, 8, 3), 4, 1, 1, 4, 4, 10)
+    model.save(tmp_path / "vit.keras")
+    out = f"{place}/{tmp_path.name}.json"
+    assert evaluate.main([str(tmp_path / "vit.keras"), "--data", "digits", "--out", out]) == 0
+    stored = as_path(out).read_text()
+    assert "secret" not in stored and stored.count("ann:***@bucket") == 2  # --out and the command
+    for wrong in (f"{place}/vit.keras", f"{place}/vit.npz"):
+        assert evaluate.main([wrong]) == 2
+    assert evaluate.main([str(tmp_path / "vit.keras"), "--data", f"{place}/photos"]) == 2
+    printed = capsys.readouterr()
+    assert "secret" not in printed.out + printed.err + caplog.text
+    assert printed.err.count("ann:***@bucket") >= 2

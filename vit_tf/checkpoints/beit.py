@@ -37,7 +37,8 @@ def plan(tensors, wishes):
     width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
     shared = SHARED in tensors
     table = dims(tensors, SHARED if shared else f"blocks.0.{TABLE}", 2)
-    grid, heads = _grid(table[0], patch, wishes.image_shape), table[1]
+    grid = _grid(table[0], patch, wishes.config.get("image_shape"), wishes.image_shape)
+    heads = table[1]
     wishes.check_heads(heads, width)
     whole = patches_part("patch_embed.proj", width, channels, patch)
     whole |= Part(
@@ -57,13 +58,16 @@ def plan(tensors, wishes):
             "Expected a BEiT whose MLP has a GELU. Received: one that expands to twice as many "
             "channels as it contracts, for a gate"
         )
-    return Plan("BEiT", whole | _end_part(tensors, width, wishes), "bicubic")
+    whole |= _end_part(tensors, width, wishes)
+    return Plan("BEiT", whole, "bicubic", positions="bilinear")
 
 
 def _end_part(tensors, width, wishes):
     """The last norm, by whose name the file tells its pooling, and the head."""
     name = "fc_norm" if "fc_norm.weight" in tensors else "norm"
-    pooling = wishes.pooling or ("gap" if name == "fc_norm" else "cls")
+    averaged = name == "fc_norm"
+    wishes.require_pooling("gap" if averaged else "cls", averaged)
+    pooling = wishes.pooling or ("gap" if averaged else "cls")
     layer = "fc_norm" if pooling == "gap" else "norm"
     norm = norm_part(layer, f"{name}.weight", f"{name}.bias", width)
     names = ("head.weight", "head.bias")
@@ -84,12 +88,15 @@ def _biases_part(layer, name, width, table):
     return Part(sources=sources)
 
 
-def _grid(entries, patch, image_shape):
-    """The `TokenGrid` of R rows and C columns that have (2 R - 1) (2 C - 1) + 3 entries."""
-    side = math.isqrt(max(entries - 3, 0))
-    rows = columns = (side + 1) // 2
-    if image_shape is not None and _entries(rows, columns) != entries:
-        rows, columns = (n // patch for n in image_shape[:2])
+def _grid(entries, patch, told, wished):
+    """The `TokenGrid` of R rows and C columns that have (2 R - 1) (2 C - 1) + 3 entries.
+
+    That of the images that are told, or else wished for where it fits, or else a square.
+    """
+    image_shape = told or wished
+    rows, columns = (n // patch for n in (image_shape or (0, 0))[:2])
+    if _entries(rows, columns) != entries and told is None:
+        rows = columns = (math.isqrt(max(entries - 3, 0)) + 1) // 2
     if _entries(rows, columns) != entries or not 1 <= max(rows, columns) <= LARGEST_SIDE:
         raise ValueError(
             "Expected a table of relative positions of a square grid of at most "

@@ -2,7 +2,7 @@
 
 Both have rotary positions. timm rotates neighbouring channels of EVA-02; here they are half the
 channels of a head apart, so the channels of queries and keys change places. timm pools a DINOv3
-by the mean of all tokens, unless it is told otherwise; here it is the class token, as in DINOv3.
+by the mean of its patches, its authors by the class token; so do their files here.
 """
 
 from functools import partial
@@ -26,10 +26,12 @@ from vit_tf.checkpoints.torch_blocks import (
     dense_part,
     gate_part,
     guess_heads,
+    halves_apart,
     no_bias,
     patch_dims,
     patches_part,
     scales_part,
+    third,
 )
 
 FAMILY = "DINOv3 and EVA-02 in timm's names"
@@ -67,10 +69,13 @@ def plan(tensors, wishes):
 
 def _dinov3(tensors, wishes):
     width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
-    if "fc_norm.weight" in tensors:
+    told, averaged = wishes.config, "fc_norm.weight" in tensors
+    if averaged != (told.get("rotation") == "eva"):
         raise ValueError(
-            "Expected a DINOv3, whose last normalisation comes before pooling. Received: tensors "
-            "'fc_norm.*', of another ViT with rotary positions, which is not supported"
+            "Expected a DINOv3, whose last normalisation comes before pooling, or a folder of "
+            "timm's, with config.json, of its ViTs with rotary positions and the mean of patches. "
+            f"Received: {'' if averaged else 'no '}tensors 'fc_norm.*', "
+            f"rotation={told.get('rotation')}"
         )
     layers = count_blocks(tensors)
     if PERIODS in tensors:
@@ -91,16 +96,24 @@ def _dinov3(tensors, wishes):
         unused=UNUSED,
     )
     registers = next(name for name in TOKENS if name in tensors)
+    if averaged:
+        size = told.get("image_shape") or told.get("input_size") or (side, side)
+        wishes.require_pooling("gap", True)
+        own = {"image_shape": (*size, channels), "epsilon": told["epsilon"], "fc_norm": True}
+        whole |= Part(own | {"rotation": "eva"})
     names = TokenNames(None, "cls_token", None, registers)
-    whole |= unplaced_part(tensors, names, width, wishes)
-    whole |= _blocks_part(tensors, width, layers)
+    timms = registers == TOKENS[0]
+    whole |= unplaced_part(tensors, names, width, wishes, "gap" if timms else "cls")
+    blocks = _blocks_part(tensors, width, layers)
+    whole |= halves_apart(blocks, width, heads) if averaged else blocks
     scale = next((name for name in SCALES if f"blocks.0.{name}" in tensors), "gamma_1")
     for i in range(layers):
         scales = (f"blocks.{i}.{name}" for name in (scale, SCALES[scale]))
         whole |= scales_part(f"block{i:02d}", *scales, width)
-    whole |= norm_part("norm", "norm.weight", "norm.bias", width)
-    whole |= head_part(tensors, width, wishes, "none", "none", lambda n: (n, width))
-    timms = registers == TOKENS[0]
+    norm = "fc_norm" if averaged else "norm"
+    whole |= norm_part(norm, f"{norm}.weight", f"{norm}.bias", width)
+    head = ("head.weight", "head.bias") if averaged else ("none", "none")
+    whole |= head_part(tensors, width, wishes, *head, lambda n: (n, width), np.transpose)
     ends = ("bicubic", IMAGENET, 1.0) if timms else ("bilinear", IMAGENET, None)
     return Plan("ViT", whole, *ends, any_size=True)
 
@@ -122,9 +135,10 @@ def _eva02(tensors, wishes):
     heads = guess_heads(width, layers, wishes)
     wishes.check_heads(heads, width)
     num_positions = dims(tensors, "pos_embed", 3)[1]
-    grid = file_grid(num_positions, 1, patch, wishes.image_shape)
+    told = wishes.config.get("image_shape")
+    grid = file_grid(num_positions, (1, 0), patch, wishes.image_shape, told)
     whole = patches_part("patch_embed.proj", width, channels, patch)
-    blocks = _blocks_part(tensors, width, layers, _pairs_apart(width, heads))
+    blocks = halves_apart(_blocks_part(tensors, width, layers), width, heads)
     if blocks.arguments["activation"] != "swiglu" or not grid.prefix:
         raise ValueError(
             "Expected an EVA-02, whose MLP is gated and whose class token has a position. "
@@ -145,7 +159,9 @@ def _eva02(tensors, wishes):
     )
     # Only a mean of patches is normalised after it.
     name = "fc_norm" if "fc_norm.weight" in tensors else "norm"
-    pooling = wishes.pooling or ("gap" if name == "fc_norm" else "cls")
+    averaged = name == "fc_norm"
+    wishes.require_pooling("gap" if averaged else "cls", averaged)
+    pooling = wishes.pooling or ("gap" if averaged else "cls")
     layer = "fc_norm" if pooling == "gap" else "norm"
     whole |= norm_part(layer, f"{name}.weight", f"{name}.bias", width) | Part({"pooling": pooling})
     names = ("head.weight", "head.bias")
@@ -153,13 +169,12 @@ def _eva02(tensors, wishes):
     return Plan("BEiT", whole, "bicubic", CLIP, 1.0)
 
 
-def _blocks_part(tensors, width, layers, order=None):
+def _blocks_part(tensors, width, layers):
     """The `Part` of all blocks but for their scales.
 
     Args:
         tensors, width: those of the plan.
         layers: number of blocks.
-        order: places of the channels of queries and keys in the file; None for their own.
     """
     mlp = next((names for names in MLPS if f"blocks.0.{names[0]}.weight" in tensors), MLPS[0])
     first, last = (dims(tensors, f"blocks.0.{mlp[i]}.weight", 2) for i in (0, -1))
@@ -172,8 +187,7 @@ def _blocks_part(tensors, width, layers, order=None):
     for i in range(layers):
         layer, name = f"block{i:02d}", f"blocks.{i}"
         for which in ("query", "key", "value"):
-            moved = None if which == "value" else order
-            parts.append(_projection_part(tensors, layer, name, which, width, moved))
+            parts.append(_projection_part(tensors, layer, name, which, width))
         parts.append(dense_part(f"{layer}/out", f"{name}.attn.proj", width, width))
         if len(mlp) == 3:
             both = (f"{name}.{one}" for one in mlp[:2])
@@ -191,15 +205,14 @@ def _blocks_part(tensors, width, layers, order=None):
     return Part.join(parts)
 
 
-def _projection_part(tensors, layer, name, which, width, order):
+def _projection_part(tensors, layer, name, which, width):
     """The `Part` of a projection to queries, keys or values, of which keys have no bias."""
     index, attention = ("query", "key", "value").index(which), f"{name}.attn"
-    share = partial(_share, index=index, of=3, order=order)
-    whole = partial(_share, index=0, of=1, order=order)
+    share = partial(third, index=index)
     if f"{attention}.qkv.weight" in tensors:
         kernel = Source({f"{attention}.qkv.weight": (3 * width, width)}, share)
     else:
-        kernel = Source({f"{attention}.{which[0]}_proj.weight": (width, width)}, whole)
+        kernel = Source({f"{attention}.{which[0]}_proj.weight": (width, width)}, np.transpose)
     sources = {f"{layer}/{which}/kernel": kernel}
     if which != "key":
         stored = (f"{attention}.{which[0]}_{end}" for end in ("bias", "proj.bias"))
@@ -207,25 +220,6 @@ def _projection_part(tensors, layer, name, which, width, order):
         if f"{attention}.qkv.bias" in tensors:
             bias = Source({f"{attention}.qkv.bias": (3 * width,)}, share)
         else:
-            bias = Source({stored: (width,)}, whole) if stored else no_bias(width)
+            bias = Source({stored: (width,)}) if stored else no_bias(width)
         sources[f"{layer}/{which}/bias"] = bias
     return Part(sources=sources)
-
-
-def _share(array, index, of, order):
-    """A share of what is stored as one, transposed to (input, output), in another order."""
-    array = np.split(array, of)[index].T
-    return array if order is None else array[..., order]
-
-
-def _pairs_apart(width, heads):
-    """Where the channels of a file are that has pairs side by side: the first of all, then the
-    second of all, head by head."""
-    size = width // heads
-    if size % 4:
-        raise ValueError(
-            "Expected num_heads to give heads of a multiple of 4 channels, for rotary positions. "
-            f"Received: num_heads={heads} of {width} channels"
-        )
-    inside = np.arange(size).reshape(-1, 2).T.reshape(-1)
-    return (np.arange(heads)[:, None] * size + inside).reshape(-1)

@@ -20,9 +20,10 @@ def plan(tensors, wishes):
     channels_mlp = dims(tensors, "MixerBlock_0/channel_mixing/Dense_0/bias", 1)[0]
     layers = count(tensors, r"MixerBlock_(\d+)/")
     stride = square(tensors, "stem/kernel", *patch)
+    grid = file_grid(num_tokens, (0,), stride, wishes.image_shape)
     whole = Part(
         {
-            "image_shape": pixels(file_grid(num_tokens, 0, stride, wishes.image_shape), channels),
+            "image_shape": pixels(grid, channels),
             "patch_size": stride,
             "num_layers": layers,
             "hidden_dim": width,

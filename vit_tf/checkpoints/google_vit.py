@@ -109,7 +109,9 @@ def _head_part(tensors, width, wishes):
     read = before.arguments.get("representation_dim", width)
     names = ("head/kernel", "head/bias")
     head = head_part(tensors, read, wishes, *names, shape=lambda classes: (read, classes))
-    if head.new and not head.headless:
+    if head.new and wishes.num_classes is not None:
+        read = width
+        head = head_part(tensors, read, wishes, *names, shape=lambda classes: (read, classes))
         return head | Part(unused=("pre_logits/*",))
     return before | head
 

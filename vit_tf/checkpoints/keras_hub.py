@@ -1,4 +1,4 @@
-"""KerasHub's ViT, DeiT and DINOv2, in memory: their weights in a `ViT`, which has all its taps."""
+"""KerasHub's ViT, DeiT, DINOv2 and DINOv3, in memory: a `ViT` of their weights."""
 
 from functools import partial
 
@@ -23,7 +23,8 @@ def from_keras_hub(model, preprocessing=None):
     `submodel` reads a KerasHub model too, but only what its layers put out. Dropout is left out.
 
     Args:
-        model: a `ViTBackbone`, `DeiTBackbone` or `DINOV2Backbone` of `keras_hub.models`, or a
+        model: a `ViTBackbone`, `DeiTBackbone`, `DINOV2Backbone` or `DINOV3Backbone` of
+            `keras_hub.models`, or a
             `ViTImageClassifier` or `DeiTImageClassifier`, whose logits the model gives then.
         preprocessing: the `vit_tf.Preprocessing` of its images; by default that of the image
             converter of a classifier, or of the public weights of the family.
@@ -145,7 +146,62 @@ def _dino_part(backbone, tensors):
     )
 
 
+def _dino3_part(backbone, tensors):
+    config = backbone.get_config()
+    gated, width = config["use_gated_mlp"], config["hidden_dim"]
+    for name, value in (("rope_theta", 100.0), ("hidden_activation", "silu" if gated else "gelu")):
+        if config[name] != value:
+            raise ValueError(f"Expected {name} to be {value!r}. Received: {config[name]!r}")
+    registers, hidden = config["num_register_tokens"], config["intermediate_dim"]
+    tokens = ["embeddings/cls_token", *(["embeddings/register_tokens"] if registers else [])]
+    arguments = {"registers": registers, "layer_scale": config["layer_scale_init_value"]}
+    arguments |= {"epsilon": config["layer_norm_eps"], "position_type": "rotary"}
+    arguments |= {"activation": "swiglu"} if gated else {}
+    patches = "embeddings/patch_embeddings/projection"
+    kernel = Source({f"{patches}/kernel": _shape(tensors, patches)})
+    parts = [
+        _sizes_part(config, config["image_shape"], hidden, True),
+        Part(arguments, unused=("embeddings/mask_token",)),
+        Part(sources={"embedding/patches/kernel": kernel}),
+        Part(sources={"embedding/patches/bias": _bias(tensors, patches, width)}),
+        _tokens_part(tensors, tokens),
+        _norm_part("norm", "layernorm", width),
+    ]
+    for i in range(config["num_layers"]):
+        layer, name = f"block{i:02d}", f"encoder/layers_{i}"
+        names = {which: f"attention/{which[0]}_proj" for which in ("query", "key", "value")}
+        names |= {"out": "attention/o_proj", "contract": "mlp/down_proj"}
+        names |= {} if gated else {"expand": "mlp/up_proj"}
+        for dense, inner in names.items():
+            units = _shape(tensors, f"{name}/{inner}")[-1]
+            inner = f"{name}/{inner}"
+            parts.append(_dense_part(tensors, f"{layer}/{dense}", inner, units, np.asarray))
+        if gated:
+            parts.append(_gate_part(tensors, f"{layer}/expand", f"{name}/mlp", hidden))
+        for norm, inner in (("attention_norm", "norm1"), ("mlp_norm", "norm2")):
+            parts.append(_norm_part(f"{layer}/{norm}", f"{name}/{inner}", width))
+        scales = (f"{name}/layer_scale{n}/lambda1" for n in (1, 2))
+        parts.append(scales_part(layer, *scales, width))
+    return Part.join(parts)
+
+
+def _gate_part(tensors, layer, name, hidden):
+    """The `Part` of an MLP's first layer, stored as that of a gate and what it gates."""
+    both = (f"{name}/gate_proj", f"{name}/up_proj")
+    kernels = {f"{one}/kernel": _shape(tensors, one) for one in both}
+    biases = {f"{one}/bias": (hidden,) for one in both}
+    stored = f"{both[0]}/bias" in tensors
+    bias = Source(biases, _side_by_side) if stored else no_bias(2 * hidden)
+    sources = {f"{layer}/kernel": Source(kernels, _side_by_side), f"{layer}/bias": bias}
+    return Part(sources=sources)
+
+
+def _side_by_side(*arrays):
+    return np.concatenate(arrays, axis=-1)
+
+
 _PARTS = {"ViTBackbone": _vit_part, "DeiTBackbone": _deit_part, "DINOV2Backbone": _dino_part}
+_PARTS |= {"DINOV3Backbone": _dino3_part}
 
 
 def _sizes_part(config, image_shape, hidden, has_class):

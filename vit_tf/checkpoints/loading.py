@@ -2,17 +2,23 @@
 
 import dataclasses
 import os
+import re
+import warnings
 from numbers import Integral
 
 import numpy as np
 
 import vit_tf
 from vit_tf.checkpoints import (
+    aimv2,
     beit,
     eva,
     google_bit,
     google_mixer,
     google_vit,
+    timm_bit,
+    timm_configs,
+    timm_mixer,
     timm_vit,
 )
 from vit_tf.checkpoints.files.archives import open_archive
@@ -20,8 +26,8 @@ from vit_tf.checkpoints.filling import check, fill
 from vit_tf.checkpoints.hugging_face import families
 from vit_tf.checkpoints.hugging_face.folder import Folder, open_folder
 from vit_tf.checkpoints.names import fetch
-from vit_tf.checkpoints.plans import Wishes, first_names
-from vit_tf.checkpoints.towers import clip, siglip, timm_clip
+from vit_tf.checkpoints.plans import Wishes, few, first_names
+from vit_tf.checkpoints.towers import clip, siglip, timm_clip, timm_pe
 from vit_tf.checkpoints.zoo.files import zoo
 from vit_tf.checkpoints.zoo.opening import open_zoo
 from vit_tf.models.activations import ACTIVATIONS
@@ -29,11 +35,63 @@ from vit_tf.models.resolution import METHODS, at_resolution
 from vit_tf.models.transformer import check_pooling
 from vit_tf.names import choose
 from vit_tf.preprocessing import Preprocessing
+from vit_tf.taps.saving import load_features, load_model, name_after
 
+# An image processor's size is at most so many times that of the weights: its file could say any.
+LARGEST_RESIZE = 8
 # In this order: files of SigLIP, BEiT, DINOv3 and EVA-02 have all names that tell a ViT of timm.
-FAMILIES = (google_vit, google_bit, google_mixer, clip, siglip, beit, eva, timm_clip, timm_vit)
+FAMILIES = (
+    google_vit,
+    google_bit,
+    google_mixer,
+    clip,
+    timm_pe,
+    siglip,
+    beit,
+    eva,
+    aimv2,
+    timm_clip,
+)
+FAMILIES += (timm_vit, timm_bit, timm_mixer)
+# Models that no class here computes, though their files have names of these families: what they do
+# otherwise, and a pattern of their tensors' names, sorted and with a line for each.
+OTHERS = {
+    "AIMv2 in its authors' names": (
+        "is read in those of timm and transformers",
+        r"patchifier\.norm\.",
+    ),
+    "a CaiT": ("adds its class token after the patches' blocks", r"^(module\.)?blocks_token_only"),
+    "a Hiera": ("merges tokens between blocks", r"^(model\.)?blocks\.\d+\.proj\.weight$"),
+    "a Perception Encoder": (
+        "is read in timm's names alone, and if it is a PE-Core",
+        r"(?s)\A(?!.*^(fc_)?norm\.weight$).*^norm_pre\."
+        r"|^visual\.attn_pool\..*^visual\.transformer\.resblocks\.",
+    ),
+}
 # Those whose files do not tell the form of their GELU.
 SILENT = (clip, timm_clip)
+
+
+def load(source):
+    """The model, submodel or SavedModel of a path, or of the name of a pretrained model.
+
+    Args:
+        source: a `.keras` file; the folder of a SavedModel; or what `load_pretrained` opens: a
+            checkpoint file or folder, or a name of `list_pretrained`.
+
+    Raises:
+        ValueError: for a path that does not exist, an unknown name, of which near matches are
+            listed, and as `load_model`, `load_features` and `load_pretrained`.
+
+    Example:
+        model = vit_tf.load("vit-cls-cifar10")
+    """
+    path = os.path.expanduser(os.fspath(source))
+    if path.endswith(".keras"):
+        return load_model(path)
+    if os.path.isfile(os.path.join(path, "saved_model.pb")):
+        return load_features(path)
+    return load_pretrained(path if os.path.exists(path) else os.fspath(source))
 
 
 def load_pretrained(
@@ -48,40 +106,48 @@ def load_pretrained(
 ):
     """A model with the weights of a checkpoint, as its authors released it.
 
-    Small models that come with the package open by their names: `list_pretrained("*cifar10")`.
+    Small models that come with the package open by their names: `list_pretrained("*cifar10")`. A
+    `.keras` file opens as by `vit_tf.load_model`.
     Known are also Google's `.npz` of ViT (vision_transformer and big_vision), its hybrids, BiT
     and Mixer, and `.safetensors` or PyTorch files of ViT in timm's names (supervised, DeiT, DeiT-3,
-    DINO, DINOv2, MAE, MoCo-v3), of CLIP in OpenAI's names and timm's, of SigLIP and of BEiT,
-    big_vision's `.npz` of SigLIP, folders of open_clip with `open_clip_config.json`, and folders
-    of Hugging Face's ViT, DeiT, DINOv2 and SigLIP: `model.safetensors`, whole or in parts, beside
-    `config.json`. What a file holds is read off the names and shapes of its
-    tensors. Every tensor is used, or left out by name: a head that is replaced, with the layer of
-    tanh before it, a text tower, a decoder, what an optimizer keeps. Every weight is filled or new.
+    DINO, DINOv2, MAE, MoCo-v3, RoPE-ViT), of CLIP in OpenAI's names and timm's, of SigLIP and of
+    BEiT, big_vision's `.npz` of SigLIP, folders of open_clip with `open_clip_config.json`, and
+    folders of Hugging Face's ViT, DeiT, DINOv2 and SigLIP: `model.safetensors` or
+    `pytorch_model.bin`, whole or in parts, beside `config.json`. A folder of timm's is the model
+    that its `architecture` and `model_args` make. What a file holds is read off the names and
+    shapes of its tensors. Every tensor is used, or left out by name: a head that is replaced, with
+    the layer of tanh before it, a text tower, a decoder, what an optimizer keeps. Every weight is
+    filled or new.
 
     The model's `preprocessing` is that of the family or, better, of the name: files do not tell
     whether a ViT in timm's names with a head was trained on values in [-1, 1], which is assumed,
     or on ImageNet's mean and deviation, as DeiT was. A folder's is that of its
     `preprocessor_config.json` or of timm's `config.json`; where there is none it is the family's,
-    and that of a plain ViT has to be given.
+    and that of a plain ViT has to be given. A DINOv2 or DINOv3 opens at the size of its processor,
+    with a warning where that is not the size of its positions.
 
     Args:
         path_or_name: a file; a folder; a name of `list_pretrained`, which is downloaded once; or
             `"hf://owner/name"`, a folder on the Hugging Face hub.
         num_classes: number of logits. If it is not that of the file, the head is a new one that
             starts at zero. None keeps the file's; without one in the file, the logits are the
-            pooled token itself (a CLIP has none), until a number is given.
+            pooled token itself (a CLIP has none), until a number is given. 0 leaves out the head,
+            as in timm, for features.
         image_shape: (height, width) or (height, width, channels) of the images, in pixels, for
             which positions are resampled as `positions` says.
-            None keeps the file's; that of a BiT, which tells none, is its name's or 224.
+            None keeps the file's; that of a BiT, which tells none, is its name's or 224. Files tell
+            the number of tokens, not of rows: they are read as of this size if it has as many,
+            else as of a square.
         pooling: `"cls"` or `"gap"` of a ViT or BEiT; None keeps the file's. A ViT with `"gap"`
-            has no class token.
+            has no class token, unless its file has registers or pools so.
         num_heads: number of attention heads, where the file does not tell and its size is not a
             published one, or that of two: a small ViT has 6, that of MoCo-v3 12.
         positions: `"bilinear"`, `"bicubic"`, `"torch"` or `"dino"`, as for
             `vit_tf.at_resolution`. None is what the code does that a file's names are of: bilinear
-            for Google's files, torch's for Hugging Face's but those with registers, DINO's for
-            DINOv2's own without registers, and bicubic as in timm for others; DINO's own code,
-            which Walmer et al. 2023 ran, is `"dino"`.
+            for Google's files and for the tables of a BEiT in timm's names, torch's for Hugging
+            Face's but those with registers, DINO's for DINOv2's own without registers, and bicubic
+            as in timm for others; DINO's own code, which Walmer et al. 2023 ran, is `"dino"`, and
+            that of BEiT's authors `"bicubic"`.
         preprocessing: a `vit_tf.Preprocessing` in the place of the one that the file, its name or
             its family tells.
         activation: form of the GELU of a file of CLIP, `"quick_gelu"` or `"gelu"`, which tensors
@@ -99,12 +165,14 @@ def load_pretrained(
         choose("positions", positions, METHODS)
     if activation is not None:
         choose("activation", activation, ACTIVATIONS)
-    if path_or_name in zoo():
+    if path_or_name in zoo() or os.fspath(path_or_name).endswith(".keras"):
         return open_zoo(path_or_name, wishes, positions)
     path, public = fetch(os.fspath(path_or_name))
     told = {"known_name": public is not None, "resolution": public and public.resolution}
     if activation is None and public is not None:
         told["activation"] = public.activation
+    if public is not None:
+        told["config"] = timm_configs.named(public)
     wishes = dataclasses.replace(wishes, **told)
     with open_folder(path) if os.path.isdir(path) else open_archive(path) as archive:
         plan = _plan(archive, wishes)
@@ -114,14 +182,26 @@ def load_pretrained(
         model = _build(plan, wishes, public)
         fill(weights_by_name(model), archive, plan.whole.sources, **parts)
     if plan.whole.headless:
-        model.head.kernel.assign(np.eye(model.num_classes))
-    shape = wishes.image_shape
+        for name in ("head", "distillation_head"):
+            if getattr(model, name, None):
+                getattr(model, name).kernel.assign(np.eye(model.num_classes))
+    shape = wishes.image_shape or plan.size
     if shape and shape != tuple(model.image_shape)[: len(shape)]:
+        if not wishes.image_shape:
+            most = LARGEST_RESIZE * max(model.image_shape[:2])
+            few(max(shape), most, "pixels a side in the file of the image processor")
+            own = " x ".join(map(str, model.image_shape[:2]))
+            warnings.warn(
+                f"{path} is opened at the {shape[0]} x {shape[1]} pixels of its image processor, "
+                f"not at the {own} of its weights: image_shape=({model.image_shape[0]}, "
+                f"{model.image_shape[1]}) keeps those.",
+                stacklevel=2,
+            )
         method = positions or plan.positions or plan.interpolation
         model = at_resolution(model, shape, method=method)
     if preprocessing is not None:
         model.preprocessing = preprocessing
-    return model
+    return name_after(model, path_or_name)
 
 
 def weights_by_name(model):
@@ -149,8 +229,9 @@ def _check(wishes):
         check_pooling(wishes.pooling)
     for name in ("num_classes", "num_heads"):
         value = getattr(wishes, name)
-        if value is not None and (not isinstance(value, Integral) or value < 1):
-            raise ValueError(f"Expected {name} to be at least 1. Received: {name}={value!r}")
+        least = 0 if name == "num_classes" else 1
+        if value is not None and (not isinstance(value, Integral) or value < least):
+            raise ValueError(f"Expected {name} to be at least {least}. Received: {name}={value!r}")
 
 
 def _plan(archive, wishes):
@@ -160,14 +241,22 @@ def _plan(archive, wishes):
             return families.plan(archive, wishes)
         except ValueError as error:
             raise ValueError(f"{error}, in {archive.path!r}") from error
+    names = "\n".join(sorted(archive.tensors))
+    for model, (what, pattern) in OTHERS.items():
+        if re.search(pattern, names, re.MULTILINE):
+            raise ValueError(
+                f"Expected a checkpoint of a model that is known here. Received: {archive.path!r} "
+                f"of {model}, which {what}"
+            )
+    wishes = dataclasses.replace(wishes, container=getattr(archive, "container", None))
     for family in FAMILIES:
         if family.recognise(archive.tensors):
             folder = isinstance(archive, Folder)
             try:
                 if family not in SILENT:
                     wishes.refuse(family.FAMILY, "activation")
-                elif folder:
-                    wishes = families.with_timms_activation(wishes, archive)
+                if folder:
+                    wishes = families.with_timms_config(wishes, archive, family in SILENT)
                 plan = family.plan(archive.tensors, wishes)
                 return families.with_timms_ends(plan, archive, wishes) if folder else plan
             except ValueError as error:
@@ -188,7 +277,8 @@ def _build(plan, wishes, public):
     mean, std = ends.values["mean"], ends.values["std"]
     if channels != len(mean):
         mean, std = ((0.5,) * channels,) * 2
-    preprocessing = Preprocessing(tuple(size), mean, std, ends.interpolation, crop=ends.crop)
+    crop = {"crop": ends.crop, "crop_rounding": "even" if public else plan.crop_rounding}
+    preprocessing = Preprocessing(tuple(size), mean, std, ends.interpolation, **crop)
     arguments = plan.whole.arguments | {"image_shape": (*size, channels)}
     arguments |= {"preprocessing": preprocessing, "class_names": plan.class_names}
     return getattr(vit_tf, plan.model)(**arguments)

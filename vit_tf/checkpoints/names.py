@@ -10,6 +10,7 @@ from vit_tf.checkpoints.hugging_face.released import SIZES, rows
 from vit_tf.checkpoints.plans import HALF, IMAGENET
 from vit_tf.checkpoints.towers import released
 from vit_tf.checkpoints.zoo.files import zoo
+from vit_tf.files import refuse_other_formats
 from vit_tf.names import unknown_name
 
 EXTENSIONS = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".tar")
@@ -77,11 +78,15 @@ def fetch(path_or_name):
     """
     if path_or_name.startswith(HUB):
         return snapshot(path_or_name), None
+    refuse_other_formats(path_or_name)
     if path := zoo().get(path_or_name):
         return str(path), None
     if path_or_name not in CHECKPOINTS:
         if not os.path.exists(path_or_name) and not path_or_name.endswith(EXTENSIONS):
-            raise unknown_name("path_or_name", path_or_name, [*zoo(), *CHECKPOINTS])
+            error = unknown_name("path_or_name", path_or_name, [*zoo(), *CHECKPOINTS])
+            if not re.fullmatch(r"[\w.-]+/[\w.-]+", path_or_name):
+                raise error
+            raise ValueError(f"{error}; of the Hugging Face hub it is '{HUB}{path_or_name}'")
         return path_or_name, None
     checkpoint = CHECKPOINTS[path_or_name]
     if os.path.isfile(checkpoint.path):
@@ -229,6 +234,7 @@ def _timm_vits():
     augreg += [f"large_patch16_{n}.augreg_in21k_ft_in1k" for n in (224, 384)]
     augreg += ["large_patch16_224.augreg_in21k", "base_patch8_224.augreg_in21k"]
     augreg += ["base_patch8_224.augreg_in21k_ft_in1k"]
+    augreg += [f"base_patch{patch}_224.augreg2_in21k_ft_in1k" for patch in (16, 8)]
     for name in augreg:
         yield _hub(f"timm/vit_{name}", AUGREG)
     for name in ("base_patch16_224", "base_patch16_384", "large_patch32_384"):
@@ -252,6 +258,30 @@ def _timm_others():
     yield _hub("timm/beit_large_patch16_512.in22k_ft_in22k_in1k", BEIT)
 
 
+def _timm_bits():
+    """BiT and Mixer of Google's in timm's names, with the images that timm evaluates."""
+    small, large = {"resolution": 224, "crop": 0.875}, {"resolution": 448, "crop": 1.0}
+    bilinear = {"interpolation": "bilinear"}
+    rows = [(f"{v}_bit.goog_in21k", small | bilinear) for v in _TIMM_BITS]
+    rows += [(f"{v}_bit.goog_in21k_ft_in1k", large | bilinear) for v in _TIMM_BITS[:-1]]
+    tuned = large | bilinear | {"resolution": 480}
+    rows.append((f"{_TIMM_BITS[-1]}_bit.goog_in21k_ft_in1k", tuned))
+    rows.append(("152x2_bit.goog_teacher_in21k_ft_in1k", small))
+    rows.append(("152x2_bit.goog_teacher_in21k_ft_in1k_384", large | {"resolution": 384}))
+    rows.append(("50x1_bit.goog_distilled_in1k", small))
+    for name, fields in rows:
+        paper = DISTILLED if "_teacher" in name or "_distilled" in name else BIT
+        told = {"variant": f"R{name.partition('_')[0]}", "citation": paper}
+        yield _at_hub(f"timm/resnetv2_{name}", "model.safetensors", told | fields)
+    for size in ("b", "l"):
+        for end in ("goog_in21k", "goog_in21k_ft_in1k"):
+            told = small | {"variant": f"{size.upper()}/16", "citation": MIXER}
+            yield _at_hub(f"timm/mixer_{size}16_224.{end}", "model.safetensors", told)
+
+
+_TIMM_BITS = ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
+
+
 def _later_vits():
     return (_later(*row) for row in rows())
 
@@ -262,5 +292,6 @@ def _towers():
     yield from (_bucket(*fields, released.SIGLIP) for fields in released.in_the_bucket())
 
 
-_ALL = (_google_vits, _augreg, _bits, _mixers, _timm_vits, _timm_others, _later_vits, _towers)
+_ALL = (_google_vits, _augreg, _bits, _mixers, _timm_vits, _timm_others)
+_ALL += (_timm_bits, _later_vits, _towers)
 CHECKPOINTS = {checkpoint.name: checkpoint for table in _ALL for checkpoint in table()}

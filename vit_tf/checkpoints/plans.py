@@ -23,6 +23,8 @@ class Wishes:
     `known_name` is whether the file is one of `list_pretrained`, and so of a published size;
     `resolution` is then that of its images.
     `preprocessing` is told by the caller, `activation`, a form of GELU, by the caller or the name.
+    `config` is what `timm_configs.told` read in a folder, in whose place the caller's wishes stand;
+    `container` the key under which a PyTorch file holds its tensors.
     """
 
     num_classes: int | None = None
@@ -33,6 +35,8 @@ class Wishes:
     resolution: int | None = None
     preprocessing: Preprocessing | None = None
     activation: str | None = None
+    config: dict = field(default_factory=dict)
+    container: str | None = None
 
     def refuse(self, family, *names):
         """Raises a ValueError for a wish that no model of a family can fulfil."""
@@ -42,6 +46,21 @@ class Wishes:
                     f"Expected {name} to be None for a checkpoint of {family}, which leaves no "
                     f"choice. Received: {name}={getattr(self, name)!r}"
                 )
+
+    def require_pooling(self, pooling, fc_norm=False):
+        """Raises a ValueError unless timm's configuration, if there is one, pools like a file.
+
+        Args:
+            pooling: `"cls"`, `"gap"` or `"map"`.
+            fc_norm: whether the file normalizes what is pooled.
+        """
+        told = {name: self.config.get(name) for name in ("pooling", "fc_norm")}
+        expected = {"pooling": pooling, "fc_norm": fc_norm}
+        if self.config and told != expected:
+            raise ValueError(
+                f"Expected config.json to pool as its tensors do, {expected}, which is all that is "
+                f"supported. Received: {told}"
+            )
 
     def check_heads(self, num_heads, width):
         """Raises a ValueError unless a file's number of heads fits its width, and the wish."""
@@ -114,11 +133,13 @@ class Plan:
         whole: the `Part` that is all of it.
         interpolation: `"bilinear"` or `"bicubic"`, of its images.
         values: mean and std of its images.
-        crop: as of `Preprocessing`; None also where the file does not tell.
+        crop, crop_rounding: as of `Preprocessing`; None also where the file does not tell.
         positions: how its positions are resampled, a method of `vit_tf.at_resolution`; None for
             the interpolation of its images.
         any_size: whether images may be of any size, which the file does not tell then.
         class_names: names of the classes of the file's head; None where it tells none.
+        size: (height, width) at which the model is opened where the caller asks for none; None
+            for that of its file.
     """
 
     model: str
@@ -129,6 +150,8 @@ class Plan:
     positions: str | None = None
     any_size: bool = False
     class_names: tuple | None = None
+    crop_rounding: str = "even"
+    size: tuple | None = None
 
 
 def norm_part(layer, scale, bias, width):
@@ -166,7 +189,7 @@ def head_part(tensors, width, wishes, kernel, bias, shape, convert=identity):
         {"num_classes": wished or width},
         unused=(kernel, bias) if classes is not None else (),
         new=("head/*",),
-        headless=wished is None,
+        headless=not wished,
     )
 
 

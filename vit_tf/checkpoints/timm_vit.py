@@ -1,8 +1,8 @@
-"""Vision Transformers in timm's names: supervised, DeiT, DINO, MAE's encoder and MoCo-v3.
+"""Vision Transformers in timm's names: supervised, DeiT, DINO, MAE's, MoCo-v3 and RoPE-ViT.
 
 The names are those of timm's `vision_transformer.py`, which DeiT, DINO, DINOv2, MAE and MoCo-v3
-share but for a few; all have the exact GELU and an epsilon of 1e-6. MAE's encoder, fine-tuned,
-hands the mean of its patches to a normalisation and then to its head, as a BEiT does.
+share but for a few; all have the exact GELU and an epsilon of 1e-6, unless timm's `config.json`
+says otherwise. MAE's encoder, fine-tuned, normalizes the mean of its patches (`fc_norm`).
 """
 
 import numpy as np
@@ -18,12 +18,15 @@ from vit_tf.checkpoints.plans import (
     head_part,
     norm_part,
 )
-from vit_tf.checkpoints.token_parts import TokenNames, file_grid, pixels, vit_embedding_part
+from vit_tf.checkpoints.token_parts import TokenNames, unplaced_part, vit_embedding_part
 from vit_tf.checkpoints.torch_blocks import (
+    HEADS,
     block_part,
     dense_part,
     fused_bias_part,
     guess_heads,
+    halves_apart,
+    no_bias,
     patch_dims,
     patches_part,
 )
@@ -53,6 +56,14 @@ NAMES = {
     "fc1": "mlp.fc1",
     "fc2": "mlp.fc2",
 }
+# Of timm's models with patches alone, among them SigLIP's with the mean in place of its pooling:
+# heads by width and layers, and (width, layers, patch[, positions]) with the tanh form of GELU.
+BARE = {(1152, 27): 16, (1408, 40): 16, (1536, 40): 16}
+TANH = {(1536, 40, 16), (1152, 27, 16), (768, 12, 32), (1024, 24, 16, 1024)}
+# Heads of timm's models with registers, by width and layers.
+REGISTERED = {(256, 14): 4, (320, 14): 5, (512, 20): 8, (640, 12): 10, (896, 18): 14, (832, 21): 13}
+# Along a side of the images of RoPE-ViT, of 224 pixels.
+ROTARY_TOKENS = 14
 # The gated MLP of DINOv2's own code.
 GATED = {"fc1": "mlp.w12", "fc2": "mlp.w3"}
 
@@ -72,59 +83,58 @@ def plan(tensors, wishes):
     """The `Plan` of a file's tensors."""
     prefix = _prefix(tensors)
     inside = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-    if "fc_norm.weight" in inside:
-        whole = _averaged_part(inside, prefix, wishes).under(prefix)
-        return Plan("BEiT", whole | Part(unused=PREFIXES[prefix]), "bicubic", IMAGENET)
     width, channels, patch = patch_dims(inside, "patch_embed.proj.weight")
-    whole = patches_part("patch_embed.proj", width, channels, patch)
-    whole |= Part({"num_heads": _heads(inside, width, prefix, wishes)}, unused=UNUSED)
+    averaged = "fc_norm.weight" in inside
+    told = wishes.config
+    if told.get("fc_norm", averaged) != averaged or (averaged and wishes.pooling == "cls"):
+        raise ValueError(
+            "Expected the mean of the patches, and tensors 'fc_norm.*' where it is normalized. "
+            f"Received: pooling={wishes.pooling!r}, {'' if averaged else 'no '}tensors "
+            f"'fc_norm.*', fc_norm={told.get('fc_norm')} of config.json"
+        )
+    _refuse_rotary(inside, wishes)
     registers = next((name for name in REGISTERS if name in inside), None)
+    whole = patches_part("patch_embed.proj", width, channels, patch)
+    whole |= Part(unused=UNUSED)
     tokens = TokenNames("pos_embed", "cls_token", "dist_token", registers)
-    whole |= vit_embedding_part(inside, tokens, patch, channels, wishes)
-    whole |= _blocks_part(inside, width)
-    whole |= norm_part("norm", "norm.weight", "norm.bias", width)
+    size = told.get("image_shape")
+    pooled = "gap" if averaged else None
+    placed = "pos_embed" in inside
+    if placed:
+        whole |= vit_embedding_part(inside, tokens, patch, channels, wishes, size, pooled)
+        tokens = dims(inside, "pos_embed", 3)[1]
+    else:
+        whole |= unplaced_part(inside, tokens, width, wishes, pooled)
+        size = size or told.get("input_size") or (ROTARY_TOKENS * patch,) * 2
+        whole |= Part({"image_shape": (*size, channels), "position_type": "rotary"})
+    blocks = _blocks_part(inside, width)
+    whole |= blocks
+    size = (width, whole.arguments["num_layers"], patch)
+    bare = "cls_token" not in inside and registers is None
+    tanh = bare and (size in TANH or (*size, tokens) in TANH)
+    gelu = told.get("activation") or ("gelu_tanh" if tanh else "gelu")
+    whole |= Part({"activation": gelu} if "activation" not in whole.arguments else {})
+    name = "fc_norm" if averaged else "norm"
+    whole |= norm_part(name, f"{name}.weight", f"{name}.bias", width)
+    heads = _heads(inside, size, prefix, wishes, bare)
+    whole |= Part({"num_heads": heads, "fc_norm": averaged, "epsilon": told.get("epsilon", 1e-6)})
+    if told.get("rotation"):
+        wishes.check_heads(heads, width)
+        whole |= Part({"rotation": told["rotation"]}) | halves_apart(blocks, width, heads)
+    if told.get("rotation") == "mixed":
+        shape = (2, size[1], heads, width // heads // 2)
+        whole |= Part(sources={"rotation/frequencies": Source({"rope.freqs": shape})})
     whole |= _head_part(inside, width, wishes, prefix)
     # Self-supervised encoders come without a head, and are trained on ImageNet's mean and std, as
     # are DeiT, which alone has a token of distillation, and DeiT-3, with scales and a head.
     plain = "dist_token" not in inside and "layer_scale" not in whole.arguments
-    values = HALF if "head.bias" in inside and plain else IMAGENET
+    # A mean that is normalized is that of MAE, if there is a class token besides.
+    half = "cls_token" not in inside or (plain and not averaged)
+    values = HALF if "head.bias" in inside and half else IMAGENET
     # The code of DINOv2 antialiases for its models with registers only.
     positions = "dino" if "mask_token" in inside and registers is None and not plain else None
     whole = whole.under(prefix) | Part(unused=PREFIXES[prefix])
-    return Plan("ViT", whole, "bicubic", values, positions=positions)
-
-
-def _averaged_part(tensors, prefix, wishes):
-    """The whole of an encoder whose head reads the mean of its patches, normalised after it."""
-    width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
-    num_positions = dims(tensors, "pos_embed", 3)[1]
-    others = ("norm.weight", "dist_token", "pre_logits.fc.weight", *REGISTERS)
-    found = [name for name in others if name in tensors]
-    # Other tokens may have positions, which make no grid then.
-    grid = None if found else file_grid(num_positions, 1, patch, wishes.image_shape)
-    placed = grid is not None and grid.prefix and "cls_token" in tensors
-    if not placed or wishes.pooling == "cls":
-        raise ValueError(
-            "Expected an encoder with 'fc_norm.*' to have a class token with a position, no other "
-            "token and no other normalisation, and to pool by the mean of its patches. Received: "
-            f"{num_positions} positions, {', '.join(found) or 'cls_token' in tensors}, "
-            f"pooling={wishes.pooling!r}"
-        )
-    sizes = {
-        "image_shape": pixels(grid, channels),
-        "num_heads": _heads(tensors, width, prefix, wishes),
-        "position_type": "learned",
-        "key_bias": True,
-        "layer_scale": None,
-    }
-    sources = {
-        "embedding/prefix": Source({"cls_token": (1, 1, width)}),
-        "embedding/positions": Source({"pos_embed": (1, num_positions, width)}),
-    }
-    whole = patches_part("patch_embed.proj", width, channels, patch)
-    whole |= Part(sizes, sources, unused=UNUSED) | _blocks_part(tensors, width)
-    whole |= norm_part("fc_norm", "fc_norm.weight", "fc_norm.bias", width)
-    return whole | _end(tensors, width, wishes)
+    return Plan("ViT", whole, "bicubic", values, positions=positions, any_size=not placed)
 
 
 def count_blocks(tensors):
@@ -140,7 +150,8 @@ def _blocks_part(tensors, width):
         names |= {"scale1": scale, "scale2": SCALES[scale]}
     if f"blocks.0.{GATED['fc1']}.bias" in tensors:
         names |= GATED
-    part = blocks_part(tensors, width, _biases_part, names)
+    biased = any(name.endswith(".attn.qkv.bias") for name in tensors)
+    part = blocks_part(tensors, width, _biases_part if biased else _no_biases_part, names)
     return part | Part({"layer_scale": 1e-5}) if scale else part
 
 
@@ -171,13 +182,37 @@ def _biases_part(layer, name, width):
     return fused_bias_part(layer, f"{name}.attn.qkv.bias", width)
 
 
-def _heads(tensors, width, prefix, wishes):
+def _refuse_rotary(tensors, wishes):
+    """Raises a ValueError for tensors that may be of a ViT with rotary positions.
+
+    Which ones it has is told by the configuration of a folder.
+    """
+    if wishes.config.get("rotation"):
+        return
+    scaled = "blocks.0.gamma_1" in tensors and not wishes.config and wishes.container != "model"
+    if "rope.freqs" in tensors or "pos_embed" not in tensors or scaled:
+        raise ValueError(
+            "Expected a ViT with positions that are added to its tokens. Received: tensors of a "
+            "ViT with rotary positions (timm's vit_*_rope_*), or those of DeiT-3 in a file other "
+            "than its authors' .pth: open a folder of timm's, with config.json, to tell which"
+        )
+
+
+def _no_biases_part(layer, name, width):
+    """Biases of zero, of a model of timm's with `qkv_bias=False`."""
+    which = ("query", "key", "value")
+    return Part(sources={f"{layer}/{one}/bias": no_bias(width) for one in which})
+
+
+def _heads(tensors, size, prefix, wishes, bare):
     """The number of heads. Small models have 6, but that of MoCo-v3 12, in tensors of one shape.
 
     It is told by MoCo-v3's own prefix, unless by a known name, a head beside plain names, as of
     DeiT and AugReg, the scales of DINOv2, or DINO's prefix. MoCo-v3's probes and conversions
-    leave it open.
+    leave it open. Of the files with patches alone, those of a base model of 16 pixels a patch have
+    12 or 16.
     """
+    width, layers, _ = size
     small = width == 384 and wishes.num_heads is None
     if small and prefix == MOCO:
         return 12
@@ -185,7 +220,9 @@ def _heads(tensors, width, prefix, wishes):
     labelled = labelled or any(f"blocks.0.{scale}" in tensors for scale in SCALES)
     told = wishes.known_name or labelled or prefix.endswith("backbone.")
     other = 12 if small and not told else None
-    return guess_heads(width, count_blocks(tensors), wishes, other)
+    if bare and size == (768, 12, 16) and not wishes.known_name:
+        other = 16
+    return guess_heads(width, layers, wishes, other, HEADS | (BARE if bare else REGISTERED))
 
 
 def _head_part(tensors, width, wishes, prefix):
@@ -202,7 +239,7 @@ def _head_part(tensors, width, wishes, prefix):
         before = Part({"representation_dim": read})
         before |= dense_part("pre_logits", "pre_logits.fc", width, read)
     end = _end(tensors, read, wishes)
-    if end.new and not end.headless:
+    if end.new and wishes.num_classes is not None:
         return _end(tensors, width, wishes) | Part(unused=("pre_logits.*",))
     return before | end
 

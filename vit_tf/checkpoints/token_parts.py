@@ -24,10 +24,11 @@ class TokenNames:
     registers: str | None = None
 
 
-def vit_embedding_part(tensors, names, stride, channels, wishes, image_shape=None):
+def vit_embedding_part(tensors, names, stride, channels, wishes, image_shape=None, pooling=None):
     """The `Part` of a ViT's positions and tokens without a place.
 
-    They tell its images, unless `image_shape` does, and its pooling.
+    They tell its images, unless `image_shape` does, and its pooling. Positions of registers are
+    added to these.
 
     Args:
         tensors, wishes: those of the plan.
@@ -35,29 +36,46 @@ def vit_embedding_part(tensors, names, stride, channels, wishes, image_shape=Non
         stride: pixels from token to token.
         channels: channels of the images.
         image_shape: (height, width, ...) of the file's images, where it tells.
+        pooling: as for `unplaced_part`.
     """
     _, num_positions, width = dims(tensors, names.positions, 3)
-    tokens = unplaced_part(tensors, names, width, wishes)
+    tokens = unplaced_part(tensors, names, width, wishes, pooling)
     first = [n for n in (names.class_token, names.distillation) if n in tensors]
-    pooling = tokens.arguments["pooling"]
-    grid = file_grid(num_positions, len(first), stride, wishes.image_shape, image_shape)
+    registers = tokens.arguments.get("registers", 0)
+    counts = dict.fromkeys((len(first), 0, len(first) + registers))
+    grid = file_grid(num_positions, tuple(counts), stride, wishes.image_shape, image_shape)
+    shape = (1, num_positions, width)
+    part = Part({"image_shape": pixels(grid, channels)}) | tokens
+    prefix = tokens.sources.get("embedding/prefix")
+    if grid.prefix > len(first):
+        both = Source(prefix.tensors | {names.positions: shape}, add_positions)
+        patches = Source({names.positions: shape}, grid.spatial)
+        placed = {"embedding/prefix": both, "embedding/positions": patches}
+        return part | Part({"class_position": False}, placed)
     # That of a class token which the file lacks, or keeps free of positions, is left out.
-    placed = 0 if pooling == "gap" or (first and not grid.prefix) else max(len(first), 1)
+    placed = len(tokens.new) if prefix is None else min(len(first), grid.prefix)
     fit = partial(fit_positions, grid=grid, prefix=placed)
-    part = Part(
-        {"image_shape": pixels(grid, channels)},
-        {"embedding/positions": Source({names.positions: (1, num_positions, width)}, fit)},
-    )
-    return part | tokens | Part({"class_position": bool(placed)} if pooling == "cls" else {})
+    part |= Part(sources={"embedding/positions": Source({names.positions: shape}, fit)})
+    return part | Part({"class_position": bool(placed)} if prefix or tokens.new else {})
 
 
-def unplaced_part(tensors, names, width, wishes):
+def add_positions(*arrays):
+    """Tokens of shape (1, token, channel) as one, with the first of the positions added."""
+    *tokens, positions = arrays
+    tokens = in_a_row(*tokens)
+    return tokens + positions[:, : tokens.shape[1]]
+
+
+def unplaced_part(tensors, names, width, wishes, pooling=None):
     """The `Part` of the tokens without a place, which tell the pooling of a ViT.
+
+    A class token goes where the caller asks for the mean of the patches, and nothing else needs it.
 
     Args:
         tensors, wishes: those of the plan.
         names: the `TokenNames` of the file.
         width: channels of a token.
+        pooling: that of the file, where it is not the one that follows from its tokens.
     """
     first = [n for n in (names.class_token, names.distillation) if n in tensors]
     sizes = dict.fromkeys(first, (1, 1, width))
@@ -65,19 +83,27 @@ def unplaced_part(tensors, names, width, wishes):
     if names.registers in tensors and tensors[names.registers].shape != (1, 0, width):
         registers = dims(tensors, names.registers, 3)[1]
         sizes[names.registers] = (1, registers, width)
-    pooling = wishes.pooling or ("cls" if first else "gap")
-    if len(sizes) > 1 and pooling == "gap":
+    told = wishes.config.get("pooling") or pooling or ("cls" if first else "gap")
+    pooling = wishes.pooling or told
+    if pooling == "map" or (pooling == "gap" and names.distillation in tensors):
         raise ValueError(
-            "Expected pooling to be 'cls' for a file with registers or a token of distillation. "
-            f"Received: pooling='gap', {', '.join(sizes)}"
+            "Expected pooling to be 'cls', or 'gap' for a file without a token of distillation. "
+            f"Received: pooling={pooling!r}, {', '.join(sizes)}"
         )
     # transformers writes an empty tensor where there are no registers.
     part = Part({"pooling": pooling}, unused=() if registers else (str(names.registers),))
-    if pooling == "gap":
+    if pooling == "gap" and told != "gap" and not registers:
         return part | Part(unused=(names.class_token,))
     part |= Part({"registers": registers})
     if not sizes:
-        return part | Part(new=("embedding/prefix",))
+        return part | Part(new=("embedding/prefix",) if pooling == "cls" else ())
+    if pooling == "gap" and first:
+        part |= Part({"class_token": True})
+    if pooling == "cls" and not first:
+        raise ValueError(
+            "Expected pooling to be 'gap' for a file with registers and no class token. "
+            f"Received: pooling='cls', {', '.join(sizes)}"
+        )
     return part | Part(sources={"embedding/prefix": Source(sizes, in_a_row)})
 
 
@@ -86,36 +112,34 @@ def in_a_row(*tokens):
     return np.concatenate(tokens, axis=1)
 
 
-def file_grid(num_positions, num_tokens, stride, wished=None, told=None):
+def file_grid(num_positions, prefixes, stride, wished=None, told=None):
     """The `TokenGrid` of a file's positions, which tell the size of its images.
 
-    It is that of the images that the file tells. Where it tells none, it is square, unless only
-    that of the images that are wished for has as many tokens.
+    It is that of the images that the file tells, or else of those that are wished for if they have
+    as many tokens; else it is square.
 
     Args:
         num_positions: number of positions in the file.
-        num_tokens: number of the file's tokens without a place that may have a position; either
-            all of them have one, or none.
+        prefixes: numbers of the file's tokens without a place that may have a position.
         stride: pixels from token to token.
         wished, told: (height, width, ...) of the images wished for, and told, if any.
 
     Raises:
         ValueError: for a number of positions that fits neither.
     """
-    prefixes = (num_tokens, 0) if num_tokens else (0,)
+    height, width = (told or wished or (0, 0))[:2]
+    if height % stride == width % stride == 0:
+        rows, columns = height // stride, width // stride
+        for prefix in prefixes:
+            if rows and columns and rows * columns == num_positions - prefix:
+                return TokenGrid(rows, columns, prefix, stride)
     for prefix in prefixes if told is None else ():
         side = _root(num_positions - prefix)
         if side:
             return TokenGrid(side, side, prefix, stride)
-    shape = wished if told is None else told
-    if shape is not None:
-        for prefix in prefixes:
-            grid = TokenGrid.of_patches(shape, stride, prefix)
-            if grid.num_tokens == num_positions:
-                return grid
     raise ValueError(
         "Expected as many positions as a square grid of tokens has, or that of image_shape. "
-        f"Received: {num_positions} positions, image_shape={shape}"
+        f"Received: {num_positions} positions, image_shape={told or wished}"
     )
 
 

@@ -26,8 +26,9 @@ def guess_heads(width, layers, wishes, other=None, known=HEADS):
     Raises:
         ValueError: for a size that does not tell, unless the caller does.
     """
-    if wishes.num_heads is not None:
-        return wishes.num_heads
+    told = wishes.num_heads or wishes.config.get("num_heads")
+    if told is not None:
+        return told
     heads = known.get((width, layers))
     if heads is None or other is not None:
         either = f" ({heads} or {other})" if heads else ""
@@ -90,6 +91,33 @@ def _gate_first(gate, gated):
     return np.concatenate([gate.T, gated.T], axis=-1)
 
 
+def halves_apart(part, width, heads):
+    """The same part of a file whose rotary positions turn neighbouring channels of a head.
+
+    Here these are half the channels of a head apart: the channels of queries and keys change
+    places, those that are first of a pair coming before the second, head by head.
+    """
+    size = width // heads
+    if size % 4 or width % heads:
+        raise ValueError(
+            "Expected num_heads to give heads of a multiple of 4 channels, for rotary positions. "
+            f"Received: num_heads={heads} of {width} channels"
+        )
+    inside = np.arange(size).reshape(-1, 2).T.reshape(-1)
+    order = (np.arange(heads)[:, None] * size + inside).reshape(-1)
+    moved = {
+        weight: Source(source.tensors, partial(_reordered, convert=source.convert, order=order))
+        for weight, source in part.sources.items()
+        if weight.split("/")[-2] in ("query", "key")
+    }
+    return part | Part(sources=moved)
+
+
+def _reordered(*arrays, convert, order):
+    """What a conversion makes of arrays, its last axis in another order."""
+    return convert(*arrays)[..., order]
+
+
 def scales_part(layer, first, second, width):
     """The `Part` of the scales of both branches of a block."""
     named = {"attention_scale": first, "mlp_scale": second}
@@ -134,7 +162,7 @@ def fused_part(layer, name, width):
     """The `Part` of the kernels of query, key and value, stored as one."""
     return Part(
         sources={
-            f"{layer}/{which}/kernel": Source({name: (3 * width, width)}, partial(_third, index=i))
+            f"{layer}/{which}/kernel": Source({name: (3 * width, width)}, partial(third, index=i))
             for i, which in enumerate(("query", "key", "value"))
         }
     )
@@ -144,12 +172,12 @@ def fused_bias_part(layer, name, width):
     """The `Part` of the biases of query, key and value, stored as one."""
     return Part(
         sources={
-            f"{layer}/{which}/bias": Source({name: (3 * width,)}, partial(_third, index=i))
+            f"{layer}/{which}/bias": Source({name: (3 * width,)}, partial(third, index=i))
             for i, which in enumerate(("query", "key", "value"))
         }
     )
 
 
-def _third(fused, index):
+def third(fused, index):
     """One of query, key and value, transposed to (input, output) where it is a weight."""
     return np.split(fused, 3)[index].T

@@ -39,10 +39,12 @@ def augment(
     workers, which each augment their own part of a batch, the number of the worker.
 
     Args:
-        dataset: batched `tf.data.Dataset` of (images, labels), as `load` returns it.
+        dataset: batched `tf.data.Dataset` of (images, labels), as `load` returns it, or of (images,
+            labels, weights), whose weights are kept; with them neither `mixup` nor `cutmix`.
         num_classes: number of classes.
         rand_augment: True, a magnitude in [0, 1], or a dict of `magnitude`, `magnitude_stddev`,
-            `augmentations_per_image` and `rate`.
+            `augmentations_per_image`, `rate` and `operations`: `"torchvision"`, its 14, or
+            `"tpu"`, the 16 with which Google's ViTs were trained.
         mixup: alpha of the Beta(alpha, alpha) that MixUp draws its weights from; 0 turns it off.
         cutmix: alpha of the Beta(alpha, alpha) that CutMix draws its areas from; 0 turns it off.
         flip: whether to mirror half of the images left to right.
@@ -87,11 +89,11 @@ def augment(
         steps.append(functools.partial(mix, mixers=mixers))
 
     def apply(batch, seed):
-        images, labels = batch
+        images, labels, *weights = batch
         labels = _one_hot(labels, num_classes)
         for step in steps:
             images, labels = step(images, labels, seed)
-        return images, labels
+        return images, labels, *weights
 
     def make(dataset, draws):
         seeded = tf.data.Dataset.zip(dataset, draws)
@@ -235,10 +237,21 @@ def _one_hot(labels, num_classes):
 
 def _check(dataset, mixup, cutmix, shift, crop):
     spec = getattr(dataset, "element_spec", None)
-    if not isinstance(spec, tuple) or len(spec) != 2 or [s.shape.rank for s in spec] != [4, 1]:
+    shapes = [s.shape for s in spec] if isinstance(spec, tuple) else []
+    if [shape.rank for shape in shapes] not in ([4, 1], [4, 1, 1]):
         raise ValueError(
             "Expected dataset to be batches of (images, labels) of shapes (example, height, width, "
             f"channel) and (example,). Received: {spec or dataset!r}"
+        )
+    if None in shapes[0][1:]:
+        raise ValueError(
+            "Expected images of a size that the data set tells, to augment them: map them by "
+            f"tf.ensure_shape(images, (None, height, width, channels)). Received: {shapes[0]}"
+        )
+    if len(shapes) == 3 and (mixup or cutmix):
+        raise ValueError(
+            "Expected mixup=0 and cutmix=0 for examples with weights. "
+            f"Received: mixup={mixup}, cutmix={cutmix}"
         )
     for name, alpha in {"mixup": mixup, "cutmix": cutmix}.items():
         if alpha < 0:

@@ -31,4 +31,5 @@ def open_digits():
         read=read,
         decode=lambda image: (image, ""),
         shuffle_buffer=len(labels),
+        version=lambda: "digits",
     )

@@ -1,12 +1,14 @@
 """A few images of every class: the training data of few-shot probes."""
 
+from functools import partial
+
 import numpy as np
 from tqdm.auto import tqdm
 
 from vit_tf.data.image_lists import select_classes
 from vit_tf.data.pipeline import check_number, checked_size, open_source
 from vit_tf.data.reading import read_batches
-from vit_tf.data.source import SPLITS, partition, require_labels
+from vit_tf.data.source import SPLITS, identify, partition, require_labels
 
 BLOCK = 10_000
 
@@ -70,7 +72,10 @@ def few_shot(
         return read_batches(source, split, indices, size, batch_size, **how)
 
     few = batches(chosen, seed)
-    return few, (batches(held, None) if held_out else few.take(0))
+    rest = batches(held, None) if held_out else few.take(0)
+    for dataset, part in ((few, chosen), (rest, held)):
+        dataset.identify = partial(identify, source, split, part)
+    return few, rest
 
 
 def class_rank(labels):

@@ -27,7 +27,11 @@ def open_folder(root):
         ValueError: as `scan` does.
     """
     layout = scan(root)
-    members = layout.splits
+    return open_files(layout.class_names, layout.splits)
+
+
+def open_files(class_names, members):
+    """The `Source` of image files: of `members`, a mapping from split to (paths, int32 labels)."""
 
     def read(split, indices):
         paths, labels = (column[indices] for column in members[split])
@@ -41,7 +45,7 @@ def open_folder(root):
         return decoding.decode(tf.io.read_file(path), window)
 
     return Source(
-        class_names=layout.class_names,
+        class_names=class_names,
         num_examples=Computed({s: lambda s=s: len(members[s][0]) for s in members}),
         labels=lambda split: members[split][1],
         image_size=lambda split, indices: _shared_size(members[split][0][indices]),
@@ -49,6 +53,7 @@ def open_folder(root):
         decode=decode,
         shuffle_buffer=SHUFFLE_BUFFER,
         attempt=attempt,
+        in_files=True,
     )
 
 

@@ -2,6 +2,7 @@
 
 import numbers
 import os
+from functools import partial
 
 from vit_tf.batches import mark_part
 from vit_tf.data.digits import open_digits
@@ -14,6 +15,7 @@ from vit_tf.data.source import (
     SPLITS,
     Description,
     check_splits,
+    identify,
     partition,
     share_of,
     with_all,
@@ -69,7 +71,8 @@ def load(
         take: number of examples to keep of each split, or a dict from split to number; seeded and
             class-balanced where the labels are known without reading the images.
         validation: fraction of the train split that is held out, if "validation" is wanted and the
-            data set has none of its own; stratified where the labels are known.
+            data set has none of its own; stratified where the labels are known, otherwise the last
+            examples, so that what is left is shuffled over its files.
         seed: seed of the shuffling, of `take` and of `validation`; the test split never depends on
             it.
         data_dir: where TFDS keeps its data; its default if None.
@@ -124,8 +127,9 @@ def load(
         )
         for split, where in chosen.items()
     )
-    for dataset in loaded:
+    for dataset, where in zip(loaded, chosen.values(), strict=True):
         dataset.class_names = source.class_names
+        dataset.identify = partial(identify, source, *where)
         if share is not None:
             mark_part(dataset)
     return loaded

@@ -12,6 +12,7 @@ from functools import partial
 import tensorflow as tf
 
 from vit_tf.batches import one_by_one
+from vit_tf.names import choose
 
 # Of red, green and blue in the brightness that an eye sees (ITU-R 601-2), as in Pillow's mode L.
 LUMA = (0.299, 0.587, 0.114)
@@ -21,14 +22,17 @@ LUMA = (0.299, 0.587, 0.114)
 class RandAugment:
     """RandAugment of images one by one, whose results depend on a seed alone.
 
-    Each image goes through some steps of `STEPS`, drawn anew each time, whose strengths are those
-    of torchvision's RandAugment: 1 is its largest magnitude. What moves in is black.
+    Each image goes through some operations, drawn anew each time. Those of `"torchvision"` are its
+    14, at most of its largest magnitude; what moves in is black. Those of `"tpu"` are the 16 of the
+    TPU repository's AutoAugment, with which Google's ViTs were trained: a magnitude of 1 is their
+    level 10, magnitudes go on beyond it, and what moves in is grey.
 
     Attributes:
-        magnitude: mean of the magnitudes, in [0, 1].
+        magnitude: mean of the magnitudes, in [0, 1], or of `"tpu"` in [0, 3].
         magnitude_stddev: by which each draw of it differs.
-        augmentations_per_image: number of steps.
-        rate: at which a step is done.
+        augmentations_per_image: number of operations.
+        rate: at which an operation is done.
+        operations: `"torchvision"` or `"tpu"`.
 
     Raises:
         ValueError: for settings that are out of range.
@@ -38,29 +42,50 @@ class RandAugment:
     magnitude_stddev: float = 0.15
     augmentations_per_image: int = 3
     rate: float = 10 / 11
+    operations: str = "torchvision"
 
     def __post_init__(self):
-        shares = all(0 <= share <= 1 for share in (self.magnitude, self.rate))
+        choose("operations", self.operations, OPERATIONS)
+        shares = 0 <= self.magnitude <= self.largest and 0 <= self.rate <= 1
         count = self.augmentations_per_image
         if not (shares and isinstance(count, int) and count > 0 and self.magnitude_stddev >= 0):
             raise _unusable(asdict(self))
 
+    @property
+    def largest(self):
+        """The largest magnitude."""
+        return 3.0 if self.operations == "tpu" else 1.0
+
     def draw(self, count, seed):
-        """Numbers of steps, their magnitudes and their signs, each of shape (example, step)."""
+        """Operations, magnitudes, signs and centres: (example, operation), the last with (2,).
+
+        The number of an operation that is not done is -1.
+        """
         shape = (count, self.augmentations_per_image)
         done = tf.random.stateless_uniform(shape, seed) < self.rate
-        numbers = tf.random.stateless_uniform(shape, seed + 1, 0, len(STEPS), tf.int32)
+        steps = len(OPERATIONS[self.operations])
+        numbers = tf.random.stateless_uniform(shape, seed + 1, 0, steps, tf.int32)
         spread = tf.random.stateless_normal(shape, seed + 2) * self.magnitude_stddev
-        magnitudes = tf.clip_by_value(self.magnitude + spread, 0.0, 1.0)
+        magnitudes = tf.clip_by_value(self.magnitude + spread, 0.0, self.largest)
         signs = tf.sign(tf.random.stateless_uniform(shape, seed + 3) - 0.5)
-        return tf.where(done, numbers, list(STEPS).index("identity")), magnitudes, signs
+        centres = tf.random.stateless_uniform((*shape, 2), seed + 20)
+        return tf.where(done, numbers, -1), magnitudes, signs, centres
 
-    def change(self, image, numbers, magnitudes, signs):
-        """An image in [0, 255], of shape (height, width, 3), after the steps drawn for it."""
+    def change(self, image, numbers, magnitudes, signs, centres):
+        """An image in [0, 255], of shape (height, width, 3), after the operations drawn for it."""
+        steps = OPERATIONS[self.operations]
+        if self.operations == "tpu":
+            # Values that are whole but for rounding must not fall to the next lower one.
+            image = tf.floor(image + 1 / 256)
         for place in range(self.augmentations_per_image):
             arguments = image, magnitudes[place], signs[place]
-            branches = [partial(step, *arguments) for step in STEPS.values()]
-            image = tf.ensure_shape(tf.switch_case(numbers[place], branches), image.shape)
+            branches = [partial(step, *arguments) for step in steps.values()]
+            if "cutout" in steps:
+                branches[list(steps).index("cutout")] = partial(
+                    cutout, *arguments, centre=centres[place]
+                )
+            changed = tf.switch_case(numbers[place], [*branches, lambda image=image: image])
+            image = tf.ensure_shape(changed, image.shape)
         return image
 
     def augment(self, images, seed):
@@ -89,7 +114,8 @@ def make_rand_augment(settings):
 def _unusable(settings):
     return ValueError(
         "Expected rand_augment to be True, a magnitude in [0, 1] or a dict of magnitude and "
-        "rate in [0, 1], magnitude_stddev >= 0 and augmentations_per_image >= 1. "
+        "rate in [0, 1], magnitude_stddev >= 0, augmentations_per_image >= 1 and operations, "
+        "'torchvision' or 'tpu', whose magnitudes go to 3. "
         f"Received: {settings}"
     )
 
@@ -254,14 +280,144 @@ def translate_y(image, magnitude, sign):
     return tf.reshape(_moved(_rows(image), by, 0), image.shape)
 
 
-# Functions of an image in [0, 255] of shape (height, width, 3), a magnitude and a sign: the steps
-# of the paper's section 3.
-STEPS = {
-    "identity": lambda image, magnitude, sign: image,
-    **{
-        step.__name__: step
-        for step in (autocontrast, equalize, rotate, solarize, color, posterize, contrast)
+def _truncate(image):
+    """Whole values in [0, 255], as a cast to 8 bits makes them."""
+    return tf.floor(_within(image))
+
+
+def _stretch(image, magnitude, sign):
+    return tf.floor(autocontrast(image, magnitude, sign))
+
+
+def _invert(image, magnitude, sign):
+    return 255.0 - image
+
+
+def _keep_bits(image, magnitude, sign):
+    """Posterized to the first `4 * magnitude` bits, to at least one."""
+    step = tf.pow(2.0, tf.clip_by_value(8.0 - tf.floor(4.0 * magnitude), 0.0, 7.0))
+    return tf.floor(image / step) * step
+
+
+def _solarize(image, magnitude, sign):
+    """Solarized from a threshold on that an 8-bit constant holds: 256 is 0, and 384 is 128."""
+    threshold = tf.math.floormod(tf.floor(256.0 * magnitude), 256.0)
+    return tf.where(image < threshold, image, 255.0 - image)
+
+
+def _solarize_add(image, magnitude, sign):
+    """Values below 128 raised by `110 * magnitude`."""
+    return tf.where(image < 128.0, _within(image + tf.floor(110.0 * magnitude)), image)
+
+
+def _blend(other, image, magnitude):
+    """`other + f (image - other)` of the factor of a magnitude."""
+    factor = tf.cast(tf.cast(magnitude, tf.float64) * 1.8 + 0.1, tf.float32)
+    return _truncate(other + factor * (image - other))
+
+
+def _blend_grey(image, magnitude, sign):
+    grey = tf.image.rgb_to_grayscale(tf.cast(image, tf.uint8))
+    return _blend(tf.cast(grey, tf.float32), image, magnitude)
+
+
+def _blend_constant(image, magnitude, sign):
+    """Contrast, whose mean is the number of pixels over 256 there, whatever the image."""
+    return _blend(tf.floor(tf.minimum(math.prod(image.shape[:2]) / 256, 255.0)), image, magnitude)
+
+
+def _blend_black(image, magnitude, sign):
+    return _blend(0.0, image, magnitude)
+
+
+def _blend_smooth(image, magnitude, sign):
+    kernel = tf.constant([[1.0, 1, 1], [1, 5, 1], [1, 1, 1]])[:, :, None, None] / 13
+    smooth = tf.nn.depthwise_conv2d(
+        image[None], tf.tile(kernel, (1, 1, 3, 1)), (1, 1, 1, 1), "VALID"
+    )
+    # A sum of products that is whole is so but for rounding.
+    smooth = tf.pad(_truncate(smooth[0] + 1e-4) - image[1:-1, 1:-1], ((1, 1), (1, 1), (0, 0)))
+    return _blend(image + smooth, image, magnitude)
+
+
+def _nearest(image, coefficients):
+    """Transformed by the nearest pixel; what moves in is grey."""
+    moved = tf.raw_ops.ImageProjectiveTransformV3(
+        images=image[None] + 1.0,
+        transforms=tf.stack([*coefficients, 0.0, 0.0])[None],
+        output_shape=image.shape[:2],
+        fill_value=0.0,
+        interpolation="NEAREST",
+        fill_mode="CONSTANT",
+    )[0]
+    return tf.where(moved == 0.0, 128.0, moved - 1.0)
+
+
+def _rotate_nearest(image, magnitude, sign):
+    angle = magnitude * sign * math.radians(30)
+    cos, sin = tf.cos(angle), tf.sin(angle)
+    y, x = ((size - 1) / 2 for size in image.shape[:2])
+    return _nearest(image, [cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y])
+
+
+def _shear_x_nearest(image, magnitude, sign):
+    return _nearest(image, [1.0, 0.3 * magnitude * sign, 0.0, 0.0, 1.0, 0.0])
+
+
+def _shear_y_nearest(image, magnitude, sign):
+    return _nearest(image, [1.0, 0.0, 0.0, 0.3 * magnitude * sign, 1.0, 0.0])
+
+
+def _translate_x_nearest(image, magnitude, sign):
+    return _nearest(image, [1.0, 0.0, 100.0 * magnitude * sign, 0.0, 1.0, 0.0])
+
+
+def _translate_y_nearest(image, magnitude, sign):
+    return _nearest(image, [1.0, 0.0, 0.0, 0.0, 1.0, 100.0 * magnitude * sign])
+
+
+def cutout(image, magnitude, sign, centre):
+    """A grey square around a centre, given in shares of the sides; `80 * magnitude` pixels wide."""
+    half = tf.floor(40.0 * magnitude)
+
+    def inside(axis):
+        place = tf.range(float(image.shape[axis]))
+        middle = tf.floor(centre[axis] * image.shape[axis])
+        return (place >= middle - half) & (place < middle + half)
+
+    square = inside(0)[:, None, None] & inside(1)[None, :, None]
+    return tf.where(square, 128.0, image)
+
+
+# Functions of an image in [0, 255] of shape (height, width, 3), a magnitude and a sign, by name:
+# those of the paper's section 3 as torchvision has them, and those of the TPU repository's
+# `autoaugment.py`, which big_vision's `pp/autoaugment.py` repeats.
+OPERATIONS = {
+    "torchvision": {
+        "identity": lambda image, magnitude, sign: image,
+        **{
+            step.__name__: step
+            for step in (autocontrast, equalize, rotate, solarize, color, posterize, contrast)
+        },
+        **{step.__name__: step for step in (brightness, sharpness, shear_x, shear_y)},
+        **{step.__name__: step for step in (translate_x, translate_y)},
     },
-    **{step.__name__: step for step in (brightness, sharpness, shear_x, shear_y)},
-    **{step.__name__: step for step in (translate_x, translate_y)},
+    "tpu": {
+        "autocontrast": _stretch,
+        "equalize": equalize,
+        "invert": _invert,
+        "rotate": _rotate_nearest,
+        "posterize": _keep_bits,
+        "solarize": _solarize,
+        "color": _blend_grey,
+        "contrast": _blend_constant,
+        "brightness": _blend_black,
+        "sharpness": _blend_smooth,
+        "shear_x": _shear_x_nearest,
+        "shear_y": _shear_y_nearest,
+        "translate_x": _translate_x_nearest,
+        "translate_y": _translate_y_nearest,
+        "cutout": cutout,
+        "solarize_add": _solarize_add,
+    },
 }

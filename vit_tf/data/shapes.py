@@ -34,6 +34,7 @@ def open_shapes():
         read=read,
         decode=decode,
         shuffle_buffer=sum(NUM_EXAMPLES.values()),
+        version=lambda: "shapes",
     )
 
 

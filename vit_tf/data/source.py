@@ -1,12 +1,14 @@
 """What a data set offers to be loaded, and which of its examples go into each split."""
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial, reduce
 
 import numpy as np
 
+from vit_tf.files import digest_files
 from vit_tf.names import unknown_name
 
 log = logging.getLogger(__name__)
@@ -73,6 +75,9 @@ class Source:
         attempt: function of (item, window) like `decode`, but faster, or None: it returns a part of
             the image, as `decoding.decode` does, or raises what the graph makes of a damaged item.
         read_shuffled: like `read`, of neighbours and a seed, in another order each time, or None.
+        in_files: whether an item is the path of a file.
+        version: function of nothing to a text that changes with what is stored, or None where
+            nothing is.
     """
 
     class_names: tuple
@@ -84,6 +89,22 @@ class Source:
     shuffle_buffer: int
     attempt: Callable | None = None
     read_shuffled: Callable | None = None
+    in_files: bool = False
+    version: Callable | None = None
+
+
+def identify(source, split, indices):
+    """A digest, as text, of these examples of a `Source`: their contents, labels and order.
+
+    Of what is not in files of its own, the version counts and the places, which nothing reads.
+    """
+    if not source.in_files:
+        version = source.version() if source.version else ""
+        return digest_files([], version, split, np.asarray(indices, "int64").tobytes())
+    items = source.read(split, indices).batch(4096).as_numpy_iterator()
+    columns = [np.concatenate(column) for column in zip(*items, strict=True)]
+    paths, labels = columns
+    return digest_files(map(os.fsdecode, paths), labels.astype("int64").tobytes())
 
 
 def with_all(source):
@@ -282,8 +303,13 @@ def _carve(source, fraction, seed):
             "Expected validation to be a fraction of the train split that leaves examples on both "
             f"sides. Received: validation={fraction} of {count} examples"
         )
-    rng = np.random.default_rng([seed, SPLITS.index("validation")])
-    held = choose(source.labels("train"), count, size, rng)
+    labels = source.labels("train")
+    if labels is None:
+        # The last ones, as the papers' `train[99%:]`: what is left can be read from many files.
+        held = np.arange(count - size, count)
+    else:
+        rng = np.random.default_rng([seed, SPLITS.index("validation")])
+        held = choose(labels, count, size, rng)
     return ("train", np.setdiff1d(np.arange(count), held)), held
 
 

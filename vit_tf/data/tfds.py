@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from vit_tf.data.images import decoding
 from vit_tf.data.source import Source
+from vit_tf.files import digest_tree
 from vit_tf.names import listed, unknown_name
 
 LABELS_AT_MOST = 200_000
@@ -94,6 +95,7 @@ def open_tfds(name, data_dir=None):
         read=read,
         shuffle_buffer=SHUFFLE_BUFFER,
         read_shuffled=read_shuffled,
+        version=lambda: f"{builder.info.full_name} {digest_tree(builder.data_dir)}",
         **decoders,
     )
 

@@ -23,18 +23,19 @@ def weigh_shares(batches, replicas):
     The logged loss of such a batch is weighted too, if only by about as much as the shares differ.
 
     Args:
-        batches: `tf.data.Dataset` of (images, labels).
+        batches: `tf.data.Dataset` of (images, labels), or of (images, labels, weights), whose
+            weights are multiplied.
         replicas: their number in all.
 
     Returns:
         `tf.data.Dataset` of (images, labels, weights), the last float32 of shape (example,).
     """
 
-    def weigh(images, labels):
+    def weigh(images, labels, *weights):
         count = tf.shape(labels)[0]
         most = -(-count // replicas)
         sizes = tf.clip_by_value(count - most * tf.range(replicas), 0, most)
-        return images, labels, _of_length(_weights(sizes), labels)
+        return _weighted((images, labels, *weights), _weights(sizes))
 
     if num_workers() > 1 and is_sharable(batches):
         # Of its own part of a batch alone a worker cannot tell the size of the batch.
@@ -67,8 +68,11 @@ def _weights(sizes):
 
 def _joined(batches, weights):
     both = tf.data.Dataset.zip(batches, weights)
-    return both.map(lambda batch, weights: (*batch, _of_length(weights, batch[1])))
+    return both.map(_weighted)
 
 
-def _of_length(weights, labels):
-    return tf.ensure_shape(weights, labels.shape[:1])
+def _weighted(batch, weights):
+    """A batch of (images, labels) or (images, labels, weights) with weights more."""
+    images, labels, *own = batch
+    weights = tf.ensure_shape(weights, labels.shape[:1])
+    return images, labels, weights * tf.cast(own[0], weights.dtype) if own else weights

@@ -7,11 +7,13 @@ import keras
 import numpy as np
 from keras import layers, ops
 
+from vit_tf.image_shapes import as_image_shape
 from vit_tf.models.embedding import Embedding, Rotation
 from vit_tf.models.model import VisionModel
 from vit_tf.models.sizes import EVA02
 from vit_tf.models.transformer import LayerNormalization, block_sites, check_pooling, make_blocks
-from vit_tf.names import choose, match_sites
+from vit_tf.models.vit import ROTARY_SIDE
+from vit_tf.names import as_names, choose, match_sites
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -21,8 +23,6 @@ _LATER = {"position_type": "relative", "activation": "gelu", "sub_norm": ()}
 _LATER |= {"epsilon": 1e-6, "key_bias": False}
 # Whether positions are added to the tokens, and whether queries and keys are rotated.
 _POSITIONS = {"relative": (False, False), "learned": (True, False), "rotary": (True, True)}
-# Tokens along a side of the images that EVA-02 was pretrained on: of 224 pixels, by 14.
-ROTARY_SIDE = 16
 
 
 def relative_index(rows, columns):
@@ -134,8 +134,9 @@ class BEiT(VisionModel):
         key_bias=False,
         **kwargs,
     ):
+        image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
         config = {
-            "image_shape": tuple(image_shape),
+            "image_shape": image_shape,
             "patch_size": patch_size,
             "num_layers": num_layers,
             "num_heads": num_heads,
@@ -145,7 +146,7 @@ class BEiT(VisionModel):
             "pooling": pooling,
             "shared_bias": shared_bias,
             "layer_scale": layer_scale,
-            "without_skips": tuple(without_skips),
+            "without_skips": without_skips,
             "dropout_rate": dropout_rate,
             "position_type": position_type,
             "activation": activation,
@@ -216,7 +217,7 @@ class BEiT(VisionModel):
     def intermediates(self, images, training=None):
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
         taps = {}
-        taps["embedding"] = x = self.embedding(images, training=training)
+        taps["embedding"] = x = self.embedding(self.check_images(images), training=training)
         biases = [bias(x) for bias in self.biases] or [None]
         rotation = self.rotation(x) if self.rotation else None
         for i, block in enumerate(self.blocks):

@@ -4,9 +4,13 @@ import keras
 from keras import layers, ops
 
 from vit_tf.edits.recording import Taps
+from vit_tf.image_shapes import as_image_shape
 from vit_tf.models.model import VisionModel
-from vit_tf.names import choose, match_sites
+from vit_tf.names import as_names, as_sizes, choose, match_sites
 from vit_tf.tokens import TokenGrid
+
+UNITS = "the number of units of each stage, such as (3, 4, 6, 3)"
+LAST = "channels_last"  # whatever the setting of Keras
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
@@ -20,7 +24,9 @@ class StandardizedConv2D(layers.Conv2D):
     """
 
     def __init__(self, filters, kernel_size, **kwargs):
-        super().__init__(filters, kernel_size, **{"use_bias": False} | kwargs)
+        # Its scale is normalised away, but weight decay acts on the kernel as it is stored.
+        fixed = {"use_bias": False, "data_format": LAST, "kernel_initializer": "lecun_normal"}
+        super().__init__(filters, kernel_size, **fixed | kwargs)
 
     def convolution_op(self, inputs, kernel):
         mean, variance = ops.moments(ops.cast(kernel, "float32"), axes=(0, 1, 2), keepdims=True)
@@ -182,15 +188,17 @@ class BiT(VisionModel):
         preprocessing=None,
         **kwargs,
     ):
+        image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
+        units = as_sizes("units", units, UNITS, range(1, 10))
         if stem is None:
             stem = "small" if min(image_shape[:2]) < 96 else "imagenet"
         config = {
-            "image_shape": tuple(image_shape),
-            "units": tuple(units),
+            "image_shape": image_shape,
+            "units": units,
             "width_factor": width_factor,
             "num_classes": num_classes,
             "stem": stem,
-            "without_skips": tuple(without_skips),
+            "without_skips": without_skips,
         }
         super().__init__(config, preprocessing, **{"name": "bit"} | kwargs)
         self.stem = stem
@@ -200,7 +208,7 @@ class BiT(VisionModel):
         size, stride = choose("stem", stem, _STEMS)
         self.root = StandardizedConv2D(width, size, strides=stride, dtype=policy, name="root")
         if stem == "imagenet":
-            self.pool = layers.MaxPooling2D(3, 2, dtype=policy, name="pool")
+            self.pool = layers.MaxPooling2D(3, 2, data_format=LAST, dtype=policy, name="pool")
         places = [(stage, unit) for stage, depth in enumerate(units) for unit in range(depth)]
         self.unit_names = [f"stage{stage + 1}/unit{unit + 1:02d}" for stage, unit in places]
         removed = match_sites(without_skips, self.unit_names)
@@ -234,9 +242,15 @@ class BiT(VisionModel):
         inside = [f"{name}/{tap}" for name, unit in units for tap in unit.taps]
         return ("root", *inside, "norm", "pooled", "logits")
 
+    @property
+    def accepted_shape(self):
+        # Convolutions and the mean over the last map take images of any size.
+        return (None, None, None, self.image_shape[-1])
+
     def intermediates(self, images, training=None):
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
         taps = {}
+        images = self.check_images(images)
         x = self.root(_pad(images, self.root.kernel_size[0] // 2))
         taps["root"] = x = self.pool(_pad(x, 1)) if self.stem == "imagenet" else x
         for name, unit in zip(self.unit_names, self.units, strict=True):

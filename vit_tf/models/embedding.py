@@ -22,6 +22,9 @@ class PatchDense(layers.Conv2D):
     multiple of that size; its gradient with respect to the images takes a tenth of the time.
     """
 
+    def __init__(self, filters, kernel_size, **kwargs):
+        super().__init__(filters, kernel_size, **{"data_format": "channels_last"} | kwargs)
+
     def call(self, images):
         rows, columns = self.kernel_size
         height, width, channels = images.shape[1:]
@@ -47,6 +50,8 @@ class Embedding(layers.Layer):
         use_bias: whether the projection of a patch has a bias.
         use_positions: whether positions are added: `"learned"` (or True), `"sincos"`, or False.
         placed: number of the first prefix tokens that have a position as well; None for all.
+        patch_norm: epsilon of a normalisation of the patches by their root mean square, before
+            positions are added; None leaves it out.
 
     Called with `corrupt`, a function of the embedded patches, of shape (example, patch, channel),
     it goes on with what that returns, of the same shape.
@@ -61,10 +66,17 @@ class Embedding(layers.Layer):
         use_bias=True,
         use_positions=True,
         placed=None,
+        patch_norm=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
         self.grid = TokenGrid(**grid) if isinstance(grid, dict) else grid
+        self.patch_norm = patch_norm
+        self.patch_normalization = None
+        if patch_norm is not None:
+            self.patch_normalization = layers.RMSNormalization(
+                epsilon=patch_norm, dtype=self.dtype_policy, name="patch_norm"
+            )
         self.hidden_dim, self.dropout_rate = hidden_dim, dropout_rate
         self.patch_size = patch_size or self.grid.stride
         self.use_bias, self.use_positions = use_bias, use_positions
@@ -74,6 +86,8 @@ class Embedding(layers.Layer):
             self.patch_size,
             strides=self.patch_size,
             use_bias=use_bias,
+            # As in the papers' code, where the fan in is that of a whole patch.
+            kernel_initializer="lecun_normal",
             dtype=self.dtype_policy,
             name="patches",
         )
@@ -81,6 +95,8 @@ class Embedding(layers.Layer):
 
     def build(self, input_shape):
         self.patches.build(input_shape)
+        if self.patch_normalization:
+            self.patch_normalization.build((None, None, self.hidden_dim))
         self.prefix = self.positions = None
         if self.grid.prefix:
             shape = (1, self.grid.prefix, self.hidden_dim)
@@ -105,6 +121,8 @@ class Embedding(layers.Layer):
 
     def call(self, images, training=None, corrupt=None):
         tokens = ops.reshape(self.patches(images), (-1, self.grid.num_spatial, self.hidden_dim))
+        if self.patch_normalization:
+            tokens = self.patch_normalization(tokens)
         if corrupt is not None:
             tokens = corrupt(tokens)
         if self.prefix is not None:
@@ -118,6 +136,7 @@ class Embedding(layers.Layer):
 
     def get_config(self):
         names = ("hidden_dim", "dropout_rate", "patch_size", "use_bias", "use_positions", "placed")
+        names += ("patch_norm",)
         config = {"grid": vars(self.grid)} | {name: getattr(self, name) for name in names}
         return super().get_config() | config
 
@@ -132,14 +151,18 @@ class Rotation(layers.Layer):
     Args:
         grid: `TokenGrid` of the tokens, or its fields as a dict.
         head_dim: number of channels of a head, a multiple of 4.
-        side: as for `rotary_angles`.
+        side, base, offset, columns_first: as for `rotary_angles`.
     """
 
-    def __init__(self, grid, head_dim, side=None, **kwargs):
+    def __init__(
+        self, grid, head_dim, side=None, base=None, offset=0, columns_first=False, **kwargs
+    ):
         super().__init__(**kwargs)
         self.grid = TokenGrid(**grid) if isinstance(grid, dict) else grid
         self.head_dim, self.side = head_dim, side
-        angles = np.tile(rotary_angles(self.grid, head_dim, side), 2)
+        self.base, self.offset, self.columns_first = base, offset, columns_first
+        angles = rotary_angles(self.grid, head_dim, side, base, offset, columns_first)
+        angles = np.tile(angles, 2)
         self.factors = np.stack([np.cos(angles), np.sin(angles)]).astype("float32")
 
     def call(self, tokens):
@@ -147,11 +170,81 @@ class Rotation(layers.Layer):
         return ops.convert_to_tensor(self.factors, tokens.dtype)
 
     def get_config(self):
-        config = {"grid": vars(self.grid), "head_dim": self.head_dim, "side": self.side}
+        names = ("head_dim", "side", "base", "offset", "columns_first")
+        config = {"grid": vars(self.grid)} | {name: getattr(self, name) for name in names}
         return super().get_config() | config
 
 
-def rotary_angles(grid, head_dim, side=None):
+@register
+class MixedRotation(layers.Layer):
+    """The same of learned frequencies of each block and head (Heo et al. 2024, RoPE-Mixed).
+
+    Called on the tokens, returns a tensor of shape (block, 2, head, token, channel of a head),
+    whose items are what `rotate` takes: the angles of a token at `(y, x)` are `x f_k + y g_k`
+    (https://arxiv.org/abs/2403.13298, equation 10), of weights `f` and `g`.
+
+    Args:
+        grid: `TokenGrid` of the tokens, or its fields as a dict.
+        num_layers, num_heads: numbers of blocks, and of heads of each.
+        head_dim: number of channels of a head, a multiple of 4.
+    """
+
+    def __init__(self, grid, num_layers, num_heads, head_dim, **kwargs):
+        super().__init__(**kwargs)
+        self.grid = TokenGrid(**grid) if isinstance(grid, dict) else grid
+        self.num_layers, self.num_heads, self.head_dim = num_layers, num_heads, head_dim
+        check_head_dim(head_dim)
+        places = np.indices((self.grid.rows, self.grid.columns))[::-1].reshape(2, -1)
+        none = np.zeros((2, self.grid.prefix))
+        self.places = np.concatenate([none, places], axis=1).astype("float32")
+
+    def build(self, input_shape):
+        self.frequencies = self.add_weight(
+            shape=(2, self.num_layers, self.num_heads, self.head_dim // 2),
+            initializer=mixed_frequencies,
+            autocast=False,
+            name="frequencies",
+        )
+
+    def call(self, tokens):
+        along, down = self.frequencies[0][..., None, :], self.frequencies[1][..., None, :]
+        angles = along * self.places[0][:, None] + down * self.places[1][:, None]
+        angles = ops.concatenate([angles, angles], axis=-1)
+        return ops.cast(ops.stack([ops.cos(angles), ops.sin(angles)], axis=1), tokens.dtype)
+
+    def get_config(self):
+        names = ("num_layers", "num_heads", "head_dim")
+        config = {"grid": vars(self.grid)} | {name: getattr(self, name) for name in names}
+        return super().get_config() | config
+
+
+def mixed_frequencies(shape, dtype=None):
+    """First frequencies of a `MixedRotation`: `10 ** (-4 k / D)` in two directions at right angles.
+
+    Those of each head are turned by a random angle.
+
+    Args:
+        shape: (2, block, head, D / 2).
+        dtype: that of the tensor.
+    """
+    _, num_layers, num_heads, half = shape
+    turn = keras.random.uniform((num_layers, num_heads, 1), maxval=2 * np.pi)
+    size = np.tile(10.0 ** (-np.arange(half // 2) * 2 / half), 2)
+    turn = turn + np.repeat([0, np.pi / 2], half // 2).astype("float32")
+    size = ops.convert_to_tensor(size, "float32")
+    return ops.cast(ops.stack([size * ops.cos(turn), size * ops.sin(turn)]), dtype or "float32")
+
+
+def check_head_dim(head_dim):
+    """Raises a ValueError unless the channels of a head can be rotated on two axes."""
+    if head_dim % 4:
+        raise ValueError(
+            "Expected hidden_dim / num_heads to be a multiple of 4, for rotary positions. "
+            f"Received: {head_dim} channels of a head"
+        )
+
+
+def rotary_angles(grid, head_dim, side=None, base=None, offset=0, columns_first=False):
     """Angles of rotary positions on two axes, as in DINOv3, or as in EVA-02 where `side` is given.
 
     The angles of a token at `(y, x)` are `w_k y`, then `w_k x`, for `k` in [0, D / 4); tokens
@@ -159,12 +252,17 @@ def rotary_angles(grid, head_dim, side=None):
     the token's centre, -1 and 1 being the edges of the image on either axis, and `w_k = 2 pi
     100 ** (-4 k / D)`. In EVA-02 (Fang et al. 2023, https://arxiv.org/abs/2303.11331) it is its
     row and column, stretched to those of a square grid of so many tokens a side, with which it
-    was pretrained, and `w_k = 10000 ** (-4 k / D)`.
+    was pretrained, and `w_k = 10000 ** (-4 k / D)`. RoPE-Axial (Heo et al. 2024,
+    https://arxiv.org/abs/2403.13298) has the base 100, columns before rows and nothing stretched,
+    the Perception Encoder (Bolya et al. 2025) rows and columns that begin at 1.
 
     Args:
         grid: `TokenGrid` of the tokens.
         head_dim: number of channels `D` of a head, a multiple of 4.
-        side: number of tokens a side; None for DINOv3's places.
+        side: number of tokens a side, or of rows and columns; None for DINOv3's places.
+        base: that of `w_k`; None for 100 of DINOv3's and 10000 of others.
+        offset: added to rows and columns before they are stretched.
+        columns_first: whether the angles of `x` come before those of `y`.
 
     Returns:
         float64 array of shape (token, D / 2), in radians.
@@ -172,19 +270,17 @@ def rotary_angles(grid, head_dim, side=None):
     Raises:
         ValueError: for another number of channels.
     """
-    if head_dim % 4:
-        raise ValueError(
-            "Expected hidden_dim / num_heads to be a multiple of 4, for rotary positions. "
-            f"Received: {head_dim} channels of a head"
-        )
+    check_head_dim(head_dim)
     exponents = -np.arange(head_dim // 4) * 4 / head_dim
     places = np.indices((grid.rows, grid.columns)).reshape(2, -1, 1)
     size = np.array([grid.rows, grid.columns]).reshape(2, 1, 1)
     if side is None:
-        places, waves = 2 * (places + 0.5) / size - 1, 2 * np.pi * 100.0**exponents
+        places, waves = 2 * (places + 0.5) / size - 1, 2 * np.pi * (base or 100.0) ** exponents
     else:
-        places, waves = places * side / size, 10_000.0**exponents
-    angles = np.concatenate(list(places * waves), axis=1)
+        side = np.reshape(np.broadcast_to(side, 2), (2, 1, 1))
+        places, waves = (places + offset) * side / size, (base or 10_000.0) ** exponents
+    angles = list(places * waves)
+    angles = np.concatenate(angles[::-1] if columns_first else angles, axis=1)
     return np.concatenate([np.zeros((grid.prefix, head_dim // 2)), angles])
 
 

@@ -8,7 +8,7 @@ import keras
 from keras import layers, ops
 
 from vit_tf.edits.recording import Taps
-from vit_tf.models.bit import GroupNorm
+from vit_tf.models.bit import LAST, GroupNorm
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
@@ -24,7 +24,8 @@ class ScaledConv2D(layers.Conv2D):
     """
 
     def __init__(self, filters, kernel_size, **kwargs):
-        fixed = {"use_bias": False, "padding": "same"}
+        fixed = {"use_bias": False, "padding": "same", "data_format": LAST}
+        fixed |= {"kernel_initializer": "lecun_normal"}
         super().__init__(filters, kernel_size, **fixed | kwargs)
 
     def convolution_op(self, inputs, kernel):
@@ -123,7 +124,8 @@ class ResNetStem(layers.Layer):
         policy = self.dtype_policy
         self.root = ScaledConv2D(_WIDTH, 7, strides=2, dtype=policy, name="root")
         self.root_norm = _norm("root_norm", policy)
-        self.pool = layers.MaxPooling2D(3, 2, padding="same", dtype=policy, name="pool")
+        same = {"padding": "same", "data_format": LAST, "dtype": policy}
+        self.pool = layers.MaxPooling2D(3, 2, **same, name="pool")
         self.unit_names = stem_sites(units)
         places = [(stage, unit) for stage, depth in enumerate(units) for unit in range(depth)]
         self.units = []

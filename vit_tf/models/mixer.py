@@ -4,11 +4,12 @@ import keras
 from keras import layers, ops
 
 from vit_tf.edits.recording import Taps
+from vit_tf.image_shapes import as_image_shape
 from vit_tf.models.activations import ACTIVATIONS
 from vit_tf.models.embedding import PatchDense
 from vit_tf.models.model import VisionModel
 from vit_tf.models.transformer import LayerNormalization, TokenDense, join_paths
-from vit_tf.names import choose, match_sites
+from vit_tf.names import as_names, choose, match_sites
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -57,7 +58,13 @@ class MixerBlock(layers.Layer):
         gelu = choose("activation", activation, ACTIVATIONS)
 
         def dense(units, name, activation=None):
-            return TokenDense(units, activation=activation, dtype=self.dtype_policy, name=name)
+            return TokenDense(
+                units,
+                activation=activation,
+                kernel_initializer="lecun_normal",
+                dtype=self.dtype_policy,
+                name=name,
+            )
 
         def norm(name):
             return LayerNormalization(epsilon=1e-6, dtype=self.dtype_policy, name=name)
@@ -146,15 +153,16 @@ class Mixer(VisionModel):
         preprocessing=None,
         **kwargs,
     ):
+        image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
         config = {
-            "image_shape": tuple(image_shape),
+            "image_shape": image_shape,
             "patch_size": patch_size,
             "num_layers": num_layers,
             "hidden_dim": hidden_dim,
             "tokens_mlp_dim": tokens_mlp_dim,
             "channels_mlp_dim": channels_mlp_dim,
             "num_classes": num_classes,
-            "without_skips": tuple(without_skips),
+            "without_skips": without_skips,
             "dropout_rate": dropout_rate,
             "activation": activation,
         }
@@ -164,7 +172,12 @@ class Mixer(VisionModel):
         names = [f"block{i:02d}" for i in range(num_layers)]
         removed = match_sites(without_skips, [f"{n}/{s}" for n in names for s in MixerBlock.sites])
         self.embedding = PatchDense(
-            hidden_dim, patch_size, strides=patch_size, dtype=policy, name="embedding"
+            hidden_dim,
+            patch_size,
+            strides=patch_size,
+            kernel_initializer="lecun_normal",
+            dtype=policy,
+            name="embedding",
         )
         self.dropout = layers.Dropout(dropout_rate, dtype=policy, name="dropout")
         sizes = (self.token_grid.num_tokens, hidden_dim, tokens_mlp_dim, channels_mlp_dim)
@@ -197,7 +210,8 @@ class Mixer(VisionModel):
     def intermediates(self, images, training=None):
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
         taps = {}
-        x = ops.reshape(self.embedding(images), (-1, *self._tokens_shape))
+        x = self.embedding(self.check_images(images))
+        x = ops.reshape(x, (-1, *self._tokens_shape))
         taps["embedding"] = x = self.dropout(x, training=training)
         for block in self.blocks:
             inside = block(x, training=training)

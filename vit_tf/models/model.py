@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import keras
 
+from vit_tf.image_checks import watch_images
+from vit_tf.image_shapes import explained_images, fix_image_shape
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.tokens import prefix_names
 
@@ -13,7 +15,8 @@ class VisionModel(keras.Model):
     """A model of images that has a configuration and a preprocessing, to build others on.
 
     A subclass builds its layers and has `taps`, the names of its intermediates in depth order,
-    and `intermediates(images, training=None)`, the dict of all of them; the last is its output.
+    and `intermediates(images, training=None)`, the dict of all of them; the last is its output. The
+    images that it computes them of are those that `check_images` returns.
 
     Args:
         config: dict of the subclass' own arguments, with `image_shape` and `num_classes`.
@@ -39,6 +42,7 @@ class VisionModel(keras.Model):
             if name not in omitted or value != omitted[name]
         }
         self.image_shape, self.num_classes = config["image_shape"], config["num_classes"]
+        self.has_seen_images = False  # whose values were compared with `preprocessing`
         self.preprocessing = preprocessing
         self.class_names = class_names
 
@@ -59,6 +63,19 @@ class VisionModel(keras.Model):
                 f"image_shape={tuple(self.image_shape)}. Received: {value}"
             )
         self._preprocessing = value
+
+    @property
+    def without_skips(self):
+        """Names of the sites without a skip; they are fixed when the model is made."""
+        return self._config.get("without_skips", ())
+
+    @without_skips.setter
+    def without_skips(self, names):
+        raise AttributeError(
+            "Expected without_skips to be given when a model is made, as in "
+            f"{type(self).__name__}.from_config(model.get_config() | {{'without_skips': ...}}). "
+            f"Received: without_skips={names!r} for the model {self.name!r}"
+        )
 
     @property
     def class_names(self):
@@ -91,6 +108,18 @@ class VisionModel(keras.Model):
         return prefix_names(grid.prefix if grid else 0)
 
     @property
+    def pooled_tokens(self):
+        """Positions of the tokens that the head reads: tuple of int, None without a `token_grid`.
+
+        The first one, those that are averaged, or those among which attention chooses.
+        """
+        grid = self.token_grid
+        if grid is None:
+            return None
+        cls = grid.prefix and getattr(self, "pooling", "cls") == "cls"
+        return (0,) if cls else tuple(range(grid.prefix, grid.num_tokens))
+
+    @property
     def position_embedding(self):
         """What is added to each token for its place: array (token, hidden unit), prefix first.
 
@@ -98,8 +127,32 @@ class VisionModel(keras.Model):
         """
         return None
 
+    @property
+    def accepted_shape(self):
+        """Shape of the batches of images that the model accepts, None standing for any size."""
+        return (None, *self.image_shape)
+
+    def check_images(self, images):
+        """Images, whose shape is checked to be an accepted one, now or when a graph runs."""
+        return fix_image_shape(images, self.accepted_shape)
+
     def call(self, images, training=None):
         return self.intermediates(images, training=training)[self.taps[-1]]
+
+    def fit(self, x=None, *args, **kwargs):
+        """As `keras.Model.fit`; warns once of images of other values than `preprocessing` gives."""
+        with explained_images():
+            return super().fit(watch_images(self, x), *args, **kwargs)
+
+    def evaluate(self, x=None, *args, **kwargs):
+        """As `keras.Model.evaluate`, with the warning of `fit`."""
+        with explained_images():
+            return super().evaluate(watch_images(self, x), *args, **kwargs)
+
+    def predict(self, x, *args, **kwargs):
+        """As `keras.Model.predict`, with the warning of `fit`."""
+        with explained_images():
+            return super().predict(watch_images(self, x), *args, **kwargs)
 
     def quantize(self, mode=None, config=None, **kwargs):
         """Makes the kernels of linear layers int8; other layers, convolutions too, are left.

@@ -7,6 +7,7 @@ import numpy as np
 from scipy.interpolate import make_interp_spline
 from scipy.optimize import brentq
 
+from vit_tf.image_shapes import as_image_shape
 from vit_tf.models.beit import BEiT
 from vit_tf.models.mixer import Mixer
 from vit_tf.models.model import VisionModel
@@ -53,9 +54,11 @@ def resample_positions(positions, grid_from, grid_to, method="bilinear"):
 def resample_relative_positions(table, grid_from, grid_to, method="bilinear"):
     """A BEiT's table of relative positions of one grid of tokens, interpolated for another.
 
-    Neighbours keep their biases and far tokens are stretched, as in the code of BEiT
-    (`run_class_finetuning.py`) and in timm (`resize_rel_pos_bias_table`). Along an axis of `m`
-    tokens that becomes one of `n`, the entry of offset `k` is placed at the new offset
+    With `"torch"` the entries are stretched alike, as in transformers (`BeitRelativePositionBias`:
+    `torch.nn.functional.interpolate`, bilinear). Otherwise neighbours keep their biases and far
+    tokens are stretched, as in the code of BEiT (`run_class_finetuning.py`) and in timm
+    (`resize_rel_pos_bias_table`): along an axis of `m` tokens that becomes one of `n`, the entry of
+    offset `k` is placed at the new offset
 
         1 + q + ... + q**(k - 1),    with q such that offset m - 1 is placed at n - 1,
 
@@ -68,7 +71,7 @@ def resample_relative_positions(table, grid_from, grid_to, method="bilinear"):
         grid_from, grid_to: the `TokenGrid` of the table and the one wanted.
         method: `"bilinear"`, lines between the entries as in timm, or `"bicubic"`, a cubic spline
             through them as in the code of BEiT, of a lower degree where an axis has fewer than
-            four entries.
+            four entries; or `"torch"`.
 
     Returns:
         float array of shape (entry, head) of `grid_to`; the last three entries are untouched.
@@ -84,9 +87,8 @@ def resample_relative_positions(table, grid_from, grid_to, method="bilinear"):
             f"Expected a table of shape ({entries + 3}, head) for {grid_from}. "
             f"Received: {table.shape}"
         )
-    degree = choose("method", method, {"bilinear": 1, "bicubic": 3})
     places, rest = np.split(table, [entries])
-    weights = partial(geometric_weights, degree=degree)
+    weights = choose("method", method, TABLE_METHODS)
     return np.concatenate([_resample(places, *shapes, weights), rest])
 
 
@@ -103,7 +105,7 @@ def at_resolution(model, image_shape=None, num_classes=None, method="bilinear"):
         num_classes: number of logits of a new head that starts at zero; of a ViT it reads the
             pooled token (Dosovitskiy et al. 2020, section 3.2: a layer of tanh before the old
             head goes with it). None keeps the head.
-        method: `"bilinear"`, `"bicubic"` or, but for a BEiT, `"torch"` or `"dino"`.
+        method: `"bilinear"`, `"bicubic"`, `"torch"` or, but for a BEiT, `"dino"`.
 
     Raises:
         ValueError: for another kind of model, a size that does not fit its patches, a number of
@@ -115,7 +117,7 @@ def at_resolution(model, image_shape=None, num_classes=None, method="bilinear"):
             f"Received: {type(model).__name__}"
         )
     channels = model.image_shape[2]
-    image_shape = tuple(image_shape or model.image_shape)
+    image_shape = model.image_shape if image_shape is None else as_image_shape(image_shape, (2, 3))
     if len(image_shape) == 2:
         image_shape = (*image_shape, channels)
     if len(image_shape) != 3 or image_shape[2] != channels:
@@ -202,6 +204,12 @@ def torch_weights(old, new, more=0.0):
     return weights @ np.eye(old)[ends]
 
 
+def stretched_weights(old, new):
+    """Linear interpolation as torch's, edges on edges: float64 array of shape (new, old)."""
+    places = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
+    return np.maximum(1 - np.abs(places[:, None] - np.arange(old)), 0)
+
+
 def keys_cubic(x, a):
     """The cubic kernel of Keys 1981 (equation 4) at distances `x`, of slope `a` at 1."""
     x = np.abs(x)
@@ -243,6 +251,13 @@ def geometric_weights(old, new, degree):
     spline = make_interp_spline(offsets, np.eye(old), k=min(degree, old - 1))
     wanted = np.arange(new) - new // 2
     return spline(np.clip(wanted, offsets[0], offsets[-1]))
+
+
+TABLE_METHODS = {
+    "bilinear": partial(geometric_weights, degree=1),
+    "bicubic": partial(geometric_weights, degree=3),
+    "torch": stretched_weights,
+}
 
 
 def _path(weight):

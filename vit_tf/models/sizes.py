@@ -56,6 +56,23 @@ RELEASED |= {
     for size, fields in _GATED.items()
 }
 
+# Fini et al. 2024 (AIMv2), table 1: channels, heads, channels of the MLP.
+_AIMV2 = {
+    "L": (1024, 8, 2816),
+    "H": (1536, 12, 4096),
+    "1B": (2048, 16, 5632),
+    "3B": (3072, 24, 8192),
+}
+_PATCHES = {"patch_size": 14, "num_layers": 24, "pooling": "gap", "activation": "swiglu"}
+_PATCHES |= {"epsilon": 1e-5, "norm": "rms", "patch_norm": True}
+RELEASED |= {
+    f"AIMv2-{size}/14": {
+        **dict(zip(("hidden_dim", "num_heads", "mlp_dim"), numbers, strict=True)),
+        **_PATCHES,
+    }
+    for size, numbers in _AIMV2.items()
+}
+
 # Fang et al. 2023 (EVA-02), table 1: arguments of a `BEiT`.
 _EVA02 = {"patch_size": 14, "position_type": "rotary", "activation": "swiglu", "layer_scale": None}
 _HIDDEN = {"Ti": 512, "S": 1024, "B": 2048, "L": 2730}
@@ -67,4 +84,24 @@ EVA02 = {
         "sub_norm": ("mlp",) if size in ("B", "L") else (),
     }
     for size, hidden in _HIDDEN.items()
+}
+
+# timm's ViTs with registers and the mean of their patches (`vit_*_reg4_gap_*` of timm 1.0.31):
+# layers, channels, heads, channels of the MLP.
+_MEANS = {
+    "wee": (14, 256, 4, 1280),
+    "little": (14, 320, 5, 1792),
+    "medium": (12, 512, 8, 2048),
+    "mediumd": (20, 512, 8, 2048),
+    "betwixt": (12, 640, 10, 2560),
+    "so150m": (18, 896, 14, 2304),
+    "so150m2": (21, 832, 13, 2176),
+}
+MEANS = {
+    f"{size}/16": {
+        **dict(zip(("num_layers", "hidden_dim", "num_heads", "mlp_dim"), numbers, strict=True)),
+        **{"patch_size": 16, "pooling": "gap", "registers": 4, "fc_norm": size != "so150m"},
+        "layer_scale": None if size == "so150m" else 1e-5,
+    }
+    for size, numbers in _MEANS.items()
 }

@@ -71,6 +71,9 @@ def _layer_norm(epsilon):
     return normalize
 
 
+NORMS = {"layer": LayerNormalization, "rms": layers.RMSNormalization}
+
+
 def join_paths(site, skips, skip, branch, taps):
     """Records skip, branch and sum of a site in `taps`; returns the sum.
 
@@ -106,6 +109,8 @@ class Block(layers.Layer):
         sub_norm: the sites, of `("attention", "mlp")`, that have a normalisation before the last
             projection of their branch, of what the taps `heads` and `hidden` hold (Wang et al.
             2022, https://arxiv.org/abs/2210.06423, sub-LayerNorm).
+        norm: `"layer"`, or `"rms"` for normalisations by the root mean square alone (Zhang and
+            Sennrich 2019, https://arxiv.org/abs/1910.07467).
 
     Raises:
         ValueError: for sizes that do not fit each other or an unknown activation.
@@ -125,6 +130,7 @@ class Block(layers.Layer):
         key_bias=True,
         layer_scale=None,
         sub_norm=(),
+        norm="layer",
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -137,7 +143,8 @@ class Block(layers.Layer):
         self.skips, self.dropout_rate = tuple(skips), dropout_rate
         self.activation, self.epsilon = activation, epsilon
         self.key_bias, self.layer_scale = key_bias, layer_scale
-        self.sub_norm = tuple(sub_norm)
+        self.sub_norm, self.norm = tuple(sub_norm), norm
+        normalization = choose("norm", norm, NORMS)
         choose("activation", activation, ACTIVATIONS | GATES)
         self.gate, gelu = GATES.get(activation), ACTIVATIONS.get(activation)
 
@@ -145,7 +152,7 @@ class Block(layers.Layer):
             return TokenDense(units, dtype=self.dtype_policy, name=name, **options)
 
         def norm(name):
-            return LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
+            return normalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
 
         self.attention_norm = norm("attention_norm")
         self.query = dense(hidden_dim, "query")
@@ -153,8 +160,11 @@ class Block(layers.Layer):
         self.value = dense(hidden_dim, "value")
         self.out = dense(hidden_dim, "out")
         self.mlp_norm = norm("mlp_norm")
-        self.expand = dense(2 * mlp_dim if self.gate else mlp_dim, "expand", activation=gelu)
-        self.contract = dense(hidden_dim, "contract")
+        # As in the code of the ViT paper, where no bias of an MLP starts at 0.
+        small = keras.initializers.RandomNormal(stddev=1e-6)
+        units = 2 * mlp_dim if self.gate else mlp_dim
+        self.expand = dense(units, "expand", activation=gelu, bias_initializer=small)
+        self.contract = dense(hidden_dim, "contract", bias_initializer=small.clone())
         self.heads_norm = norm("heads_norm") if "attention" in self.sub_norm else None
         self.hidden_norm = norm("hidden_norm") if "mlp" in self.sub_norm else None
         self.dropout = layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
@@ -231,7 +241,7 @@ class Block(layers.Layer):
 
     def get_config(self):
         names = ("num_heads", "hidden_dim", "mlp_dim", "skips", "dropout_rate")
-        names += ("activation", "epsilon", "key_bias", "layer_scale", "sub_norm")
+        names += ("activation", "epsilon", "key_bias", "layer_scale", "sub_norm", "norm")
         return super().get_config() | {name: getattr(self, name) for name in names}
 
 

@@ -3,12 +3,14 @@
 import keras
 from keras import layers, ops
 
-from vit_tf.models.embedding import KINDS, Embedding, Rotation
+from vit_tf.image_shapes import as_image_shape
+from vit_tf.models.bit import UNITS
+from vit_tf.models.embedding import KINDS, Embedding, MixedRotation, Rotation
 from vit_tf.models.hybrid import ResNetStem, stem_sites, stem_stride
 from vit_tf.models.model import VisionModel
-from vit_tf.models.sizes import HYBRIDS, RELEASED, VARIANTS
-from vit_tf.models.transformer import LayerNormalization, block_sites, check_pooling, make_blocks
-from vit_tf.names import choose, match_sites
+from vit_tf.models.sizes import HYBRIDS, MEANS, RELEASED, VARIANTS
+from vit_tf.models.transformer import NORMS, block_sites, check_pooling, make_blocks
+from vit_tf.names import as_names, as_sizes, choose, match_sites
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -17,8 +19,29 @@ register = keras.saving.register_keras_serializable("vit_tf")
 _LATER = {"activation": "gelu", "representation_dim": None, "stem_units": None}
 _LATER |= {"position_type": "learned", "registers": 0, "distillation": None}
 _LATER |= {"class_position": True, "layer_scale": None, "epsilon": 1e-6}
-_LATER |= {"key_bias": True}
+_LATER |= {"key_bias": True, "class_token": None, "fc_norm": False}
+_LATER |= {"rotation": None, "norm": "layer", "patch_norm": False}
 DISTILLATION = "distillation"
+# Tokens along a side of the images that EVA-02 was pretrained on: of 224 pixels, by 14.
+ROTARY_SIDE = 16
+
+
+def _axial(grid, num_layers, num_heads, head_dim, policy):
+    options = {"side": (grid.rows, grid.columns), "base": 100.0, "columns_first": True}
+    return Rotation(grid, head_dim, **options, dtype=policy, name="rotation")
+
+
+# Layers of rotary positions of a grid of tokens.
+ROTATIONS = {
+    "dinov3": lambda grid, num_layers, num_heads, head_dim, policy: Rotation(
+        grid, head_dim, dtype=policy, name="rotation"
+    ),
+    "eva": lambda grid, num_layers, num_heads, head_dim, policy: Rotation(
+        grid, head_dim, ROTARY_SIDE, dtype=policy, name="rotation"
+    ),
+    "axial": _axial,
+    "mixed": lambda *sizes: MixedRotation(*sizes[:-1], dtype=sizes[-1], name="rotation"),
+}
 
 
 @register
@@ -34,7 +57,7 @@ class ViT(VisionModel):
         patch_size: side of a patch, in pixels of the image or of the stem's last map.
         num_layers, num_heads, hidden_dim, mlp_dim: the size of the encoder.
         num_classes: number of logits. The head starts at zero.
-        pooling: `"cls"`, the head reads a class token, or `"gap"`, the mean of all tokens.
+        pooling: `"cls"`, the head reads a class token, or `"gap"`, the mean of the patches' tokens.
         without_skips: sites whose skip is removed (Raghu et al. 2021, figure 8), such as
             `"block06"`, `"block07/mlp"` or, of a stem, `"stage2/unit02"`.
         dropout_rate: share of channels dropped after the embedding and each projection.
@@ -61,6 +84,17 @@ class ViT(VisionModel):
             `branch` tap being the scaled one; None leaves it out.
         epsilon: added to the variance by all normalisations.
         key_bias: whether projections to keys have a bias.
+        class_token: whether there is a class token; None means only if the head reads it.
+        fc_norm: whether the mean of the patches is normalized, in the place of each token (tap
+            `fc_norm` after `pooled`; there is no tap `norm`).
+        rotation: how queries and keys of patches are rotated in each block, beside what
+            `position_type` adds, if that is not `"rotary"`: `"dinov3"`; `"eva"`, by rows and
+            columns stretched to the 16 of EVA-02's pretraining; `"axial"`, by rows and columns
+            (Heo et al. 2024, RoPE-ViT); `"mixed"`, by learned frequencies of both axes, for each
+            head of each block (the same). None is `"dinov3"` for `"rotary"`, else no rotation.
+        norm: `"layer"`, or `"rms"` for normalisations by the root mean square alone, as in AIMv2
+            (Fini et al. 2024, https://arxiv.org/abs/2411.14402).
+        patch_norm: whether patches are so normalized before positions are added (the same).
 
     Raises:
         ValueError: for sizes that do not fit each other or an unknown name.
@@ -89,11 +123,18 @@ class ViT(VisionModel):
         layer_scale=None,
         epsilon=1e-6,
         key_bias=True,
+        class_token=None,
+        fc_norm=False,
+        rotation=None,
+        norm="layer",
+        patch_norm=False,
         **kwargs,
     ):
-        stem_units = None if stem_units is None else tuple(stem_units)
+        image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
+        if stem_units is not None:
+            stem_units = as_sizes("stem_units", stem_units, UNITS, least=0)
         config = {
-            "image_shape": tuple(image_shape),
+            "image_shape": image_shape,
             "patch_size": patch_size,
             "num_layers": num_layers,
             "num_heads": num_heads,
@@ -101,7 +142,7 @@ class ViT(VisionModel):
             "mlp_dim": mlp_dim,
             "num_classes": num_classes,
             "pooling": pooling,
-            "without_skips": tuple(without_skips),
+            "without_skips": without_skips,
             "dropout_rate": dropout_rate,
             "activation": activation,
             "representation_dim": representation_dim,
@@ -113,9 +154,14 @@ class ViT(VisionModel):
             "layer_scale": layer_scale,
             "epsilon": epsilon,
             "key_bias": key_bias,
+            "class_token": class_token,
+            "fc_norm": fc_norm,
+            "rotation": rotation,
+            "norm": norm,
+            "patch_norm": patch_norm,
         }
         super().__init__(config, preprocessing, _LATER, **{"name": "vit"} | kwargs)
-        self.pooling = pooling
+        self.pooling, self.fc_norm = pooling, fc_norm
         _check_tokens(config)
         policy = self.dtype_policy
         units = () if stem_units is None else stem_units
@@ -137,6 +183,7 @@ class ViT(VisionModel):
             patch_size,
             use_positions=choose("position_type", position_type, kinds),
             placed=placed,
+            patch_norm=epsilon if patch_norm else None,
             dtype=policy,
             name="embedding",
         )
@@ -151,18 +198,26 @@ class ViT(VisionModel):
             epsilon=epsilon,
             layer_scale=layer_scale,
             key_bias=key_bias,
+            norm=norm,
             dtype=policy,
         )
         self.rotation = None
-        if position_type == "rotary":
-            self.rotation = Rotation(
-                self.token_grid, hidden_dim // num_heads, dtype=policy, name="rotation"
+        if position_type == "rotary" or rotation is not None:
+            kind = choose("rotation", rotation or "dinov3", ROTATIONS)
+            self.rotation = kind(
+                self.token_grid, num_layers, num_heads, hidden_dim // num_heads, policy
             )
-        self.norm = LayerNormalization(epsilon=epsilon, dtype=policy, name="norm")
+        self.norm = NORMS[norm](
+            epsilon=epsilon, dtype=policy, name="fc_norm" if fc_norm else "norm"
+        )
         self.pre_logits = None
         if representation_dim is not None:
             self.pre_logits = layers.Dense(
-                representation_dim, activation="tanh", dtype=policy, name="pre_logits"
+                representation_dim,
+                activation="tanh",
+                kernel_initializer="lecun_normal",
+                dtype=policy,
+                name="pre_logits",
             )
         self.head = _head(num_classes, "head")
         self.distillation_head = None
@@ -173,11 +228,18 @@ class ViT(VisionModel):
     @classmethod
     def from_variant(cls, variant, **kwargs):
         """A ViT of a published size, such as `"B/16"`; keyword arguments as for `ViT`."""
-        return cls(**choose("variant", variant, VARIANTS | HYBRIDS | RELEASED) | kwargs)
+        known = VARIANTS | HYBRIDS | RELEASED | MEANS
+        return cls(**choose("variant", variant, known) | kwargs)
 
     @property
     def prefix_names(self):
         return prefix_names(self._config)
+
+    @property
+    def pooled_tokens(self):
+        if self.distillation_head:
+            return (0, self.prefix_names.index(DISTILLATION))
+        return super().pooled_tokens
 
     @property
     def taps(self):
@@ -186,7 +248,8 @@ class ViT(VisionModel):
         stem = self.stem.taps if self.stem else ()
         pre_logits = ("pre_logits",) if self.pre_logits else ()
         distilled = ("distilled",) if self.distillation_head else ()
-        return (*stem, "embedding", *blocks, "norm", "pooled", *pre_logits, *distilled, "logits")
+        ends = ("pooled", "fc_norm") if self.fc_norm else ("norm", "pooled")
+        return (*stem, "embedding", *blocks, *ends, *pre_logits, *distilled, "logits")
 
     @property
     def patch_kernel(self):
@@ -194,7 +257,7 @@ class ViT(VisionModel):
 
     @property
     def position_embedding(self):
-        if self.rotation:
+        if self.embedding.positions is None:
             return None
         return ops.convert_to_numpy(self.embedding.all_positions())[0]
 
@@ -203,20 +266,28 @@ class ViT(VisionModel):
 
         With `corrupt`, as for `Embedding`, the taps are those of corrupted patches.
         """
-        taps, x = {}, images
+        taps = {}
+        x = self.check_images(images)
         if self.stem:
-            inside = self.stem(images, training=training)
+            inside = self.stem(x, training=training)
             taps |= {tap: inside[tap] for tap in self.stem.taps}
             x = inside["features"]
         taps["embedding"] = x = self.embedding(x, training=training, corrupt=corrupt)
         rotation = self.rotation(x) if self.rotation else None
-        for block in self.blocks:
-            inside = block(x, rotation=rotation, training=training)
+        mixed = isinstance(self.rotation, MixedRotation)
+        for i, block in enumerate(self.blocks):
+            turned = rotation[i] if mixed else rotation
+            inside = block(x, rotation=turned, training=training)
             taps |= {f"{block.name}/{tap}": inside[tap] for tap in block.taps}
             x = inside["mlp/sum"]
-        taps["norm"] = tokens = x = self.norm(x)
         grid = self.token_grid
-        taps["pooled"] = x = grid.first(x) if self.pooling == "cls" else ops.mean(x, axis=1)
+        if self.fc_norm:
+            taps["pooled"] = x = ops.mean(grid.spatial(x), axis=1)
+            taps["fc_norm"] = x = self.norm(x)
+        else:
+            taps["norm"] = tokens = x = self.norm(x)
+            cls = self.pooling == "cls"
+            taps["pooled"] = x = grid.first(x) if cls else ops.mean(grid.spatial(x), axis=1)
         if self.pre_logits:
             taps["pre_logits"] = x = self.pre_logits(x)
         logits = self.head(x)
@@ -232,8 +303,11 @@ class ViT(VisionModel):
             input_shape = (None, None, None, self.stem.channels)
         self.embedding.build(input_shape)
         width = self._config["hidden_dim"]
-        for layer in (*self.blocks, self.norm):
+        for layer in self.blocks:
             layer.build((None, self.token_grid.num_tokens, width))
+        if self.rotation:
+            self.rotation.build((None, self.token_grid.num_tokens, width))
+        self.norm.build((None, width))
         if self.pre_logits:
             self.pre_logits.build((None, width))
             width = self.pre_logits.units
@@ -245,7 +319,8 @@ class ViT(VisionModel):
 
 def prefix_names(config):
     """Names of the tokens without a place, in their order, from a configuration of a `ViT`."""
-    names = ["CLS"] if config["pooling"] == "cls" else []
+    named = config.get("class_token")
+    names = ["CLS"] if named or (named is None and config["pooling"] == "cls") else []
     names += [DISTILLATION] if config.get("distillation") else []
     return (*names, *(f"register {i + 1}" for i in range(config.get("registers", 0))))
 
@@ -254,11 +329,15 @@ def _check_tokens(config):
     """Raises a ValueError unless the tokens of a configuration and their heads fit together."""
     check_pooling(config["pooling"])
     choose("distillation", config["distillation"], dict.fromkeys((None, "token", "heads")))
-    more = {name: config[name] for name in ("registers", "distillation") if config[name]}
-    if config["registers"] < 0 or (more and config["pooling"] != "cls"):
+    if config["registers"] < 0:
+        received = {"registers": config["registers"]}
+        raise ValueError(f"Expected registers to be at least 0. Received: {received}")
+    pooling, without = config["pooling"], config["class_token"] is False or config["fc_norm"]
+    if (pooling == "cls" and without) or (pooling != "cls" and config["distillation"]):
+        names = ("distillation", "pooling", "class_token", "fc_norm")
         raise ValueError(
-            "Expected registers to be at least 0 and, with registers or distillation, pooling to "
-            f"be 'cls'. Received: {more}, pooling={config['pooling']!r}"
+            "Expected a class token and no fc_norm with pooling='cls', which distillation needs. "
+            f"Received: {', '.join(f'{name}={config[name]!r}' for name in names)}"
         )
     if config["distillation"] == "heads" and config["representation_dim"] is not None:
         raise ValueError(

@@ -1,5 +1,6 @@
 """Attention weights that Keras' own attention layers compute and do not put out."""
 
+import inspect
 import re
 
 import keras
@@ -53,6 +54,25 @@ def computed_weights(model, taps):
             if f"{path}/weights{call}" not in taps:
                 found[f"{path}/weights{call}"] = (tap, f"{path}/key{call}")
     return found
+
+
+class MaskedCalls:
+    """Which Keras attention layers of a model are called with a mask; `watch` of `find_taps`.
+
+    Args:
+        layers: what `attention_layers` returns.
+    """
+
+    def __init__(self, layers):
+        self._layers, self.paths = layers, set()
+
+    def __call__(self, path, args, kwargs):
+        if path in self._layers:
+            call = inspect.signature(keras.layers.MultiHeadAttention.call)
+            given = call.bind(None, *args, **kwargs).arguments
+            masks = {name: value for name, value in given.items() if name.endswith("_mask")}
+            if masks.pop("use_causal_mask", False) or any(m is not None for m in masks.values()):
+                self.paths.add(path)
 
 
 def contradicts(layer, weights, value, output):

@@ -1,6 +1,7 @@
 """Recording what the layers inside any Keras model put out, nested ones included."""
 
 import itertools
+import re
 
 import keras
 from keras import tree
@@ -8,29 +9,40 @@ from keras import tree
 from vit_tf.edits.recording import edits_in_force
 
 
-def find_taps(model):
+def find_taps(model, watch=None):
     """Taps of a built Keras model: dict from name to place, in the order of computation.
 
     A place is the position of a layer in `named_layers(model)`, the number of its call and the
     path of a tensor inside its output (`""` for a single tensor). It holds in another process
     too, where Keras may give the layers other names.
 
+    Args:
+        model: the model.
+        watch: function of the path of a layer and of the arguments of each call of it, or None.
+
     Raises:
         ValueError: for a model that is not built or has several inputs.
     """
+    return {name: place for name, (place, _, _) in trace_taps(model, watch).items()}
+
+
+def trace_taps(model, watch=None):
+    """As `find_taps`: dict from name to (place, layer, shape of its output)."""
     shape, dtype = input_spec(model)
-    places = []
+    shapes, layers = {}, named_layers(model)
+
+    def look(position, args, kwargs):
+        watch(layers[position][0], args, kwargs)
 
     def trace(images):
-        records = record(model, images)
-        places.extend(records)
+        records = record(model, images, watch=watch and look)
+        shapes.update({place: tuple(value.shape) for place, value in records.items()})
         return list(records.values())
 
     keras.layers.Lambda(trace)(keras.KerasTensor(shape, dtype))
-    paths = [path for path, _ in named_layers(model)]
     return {
-        _tap_name(paths[position], call, leaf): (position, call, leaf)
-        for position, call, leaf in places
+        _tap_name(layers[place[0]][0], *place[1:]): (place, layers[place[0]][1], shape)
+        for place, shape in shapes.items()
     }
 
 
@@ -93,11 +105,12 @@ class Recorder(keras.layers.Layer):
         return cls(model, **config)
 
 
-def record(model, images, training=None, edits=None):
+def record(model, images, training=None, edits=None, watch=None):
     """Outputs of every layer inside `model`: dict from place to tensor, as computed.
 
     With `edits`, a dict from places to functions of what was put out there, the model goes on with
-    what these return, which is recorded.
+    what these return, which is recorded. With `watch`, a function of the position of a layer and of
+    the arguments of a call, it is shown each call.
 
     Keras copies the lists and dicts that it passes to a call, so nothing can be handed down to be
     filled: the `call` of each layer is replaced instead while the model's own call runs.
@@ -106,7 +119,8 @@ def record(model, images, training=None, edits=None):
     try:
         for position, (_, layer) in enumerate(named_layers(model)):
             changed.append((layer, vars(layer).get("call")))
-            object.__setattr__(layer, "call", _watched(layer.call, position, records, edits or {}))
+            call = _watched(layer.call, position, records, edits or {}, watch)
+            object.__setattr__(layer, "call", call)
         model(images, training=training)
     finally:
         for layer, call in changed:
@@ -117,11 +131,13 @@ def record(model, images, training=None, edits=None):
     return records
 
 
-def _watched(call, position, records, edits):
+def _watched(call, position, records, edits, watch):
     numbers = itertools.count(1)
 
     def watched(*args, **kwargs):
         number = next(numbers)
+        if watch:
+            watch(position, args, kwargs)
         result = call(*args, **kwargs)
         leaves = []
         for path, leaf in tree.flatten_with_path(result):
@@ -162,6 +178,11 @@ def _tap_name(path, call, leaf):
     return path + (f"@{call}" if call > 1 else "") + (f"/{leaf}" if leaf else "")
 
 
+def path_of(tap):
+    """The path of the layer whose output a tap is, without the number of the call."""
+    return re.sub(r"(@\d+)?(/\d+)?$", "", tap)
+
+
 def _ends(taps):
     """Names of the model's own layers that hold these taps."""
     return {tap.split("/")[0].split("@")[0] for tap in taps}
@@ -200,5 +221,10 @@ def input_spec(model):
         raise ValueError(
             "Expected a built model: call it on a batch of images once. "
             f"Received: {model.name!r}, not built"
+        )
+    if not all(size is None or isinstance(size, int) for size in shape):
+        raise ValueError(
+            "Expected a model of one input, the images. "
+            f"Received: {model.name!r}, built for inputs of shapes {shape}"
         )
     return (None, *shape[1:]), model.input_dtype

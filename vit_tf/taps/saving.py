@@ -1,32 +1,40 @@
 """Opening saved models: Keras files and SavedModels, with one clear error for what is neither."""
 
+import functools
 import json
 import os
+import re
 import shutil
+import textwrap
 from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.saved_model import loader_impl
 
+from vit_tf.checkpoints.zoo.files import zoo
+from vit_tf.files import refuse_other_formats
 from vit_tf.image_checks import check_dtype
-from vit_tf.names import as_patterns, match
+from vit_tf.names import as_patterns, listed, match, near_names
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.remote import PARTIAL, as_path, is_remote, local_copy
-from vit_tf.taps.submodels import FACTS, TapModel, depth_order, submodel
+from vit_tf.taps.submodels import FACTS, TapModel, submodel
 from vit_tf.tokens import TokenGrid
 
 
 def load_model(path):
     """The `keras.Model` saved in a `.keras` file, not compiled, whatever it was when it was saved.
 
-    The file may be at an address that TensorFlow or fsspec can open, such as `gs://bucket/a.keras`.
+    A name of a model that comes with the package opens too (`vit_tf.list_pretrained`). The file may
+    be at an address that TensorFlow or fsspec can open, such as `gs://bucket/a.keras`.
 
     `keras.saving.load_model`, which knows this package's classes too, compiles it as it was.
 
     Raises:
         ValueError: if the file is missing, truncated or not a Keras model.
     """
+    refuse_other_formats(path)
     if is_remote(path):
         if not as_path(path).is_file():
             raise ValueError(
@@ -35,22 +43,50 @@ def load_model(path):
         with local_copy(path) as local:
             return load_model(local)
     path = os.fspath(path)
+    path = str(zoo().get(path, path))
     if os.path.isdir(path):
         saved = tf.saved_model.contains_saved_model(path)
         what = "a SavedModel folder, which load_features opens" if saved else "a folder"
         raise ValueError(f"Expected path to be a .keras file. Received: {path!r}, {what}")
     if not os.path.isfile(path):
-        raise ValueError(f"Expected path to be a .keras file. Received: {path!r}, no such file")
+        near = near_names(path, list(zoo()))
+        hint = (
+            f" (near matches of models that come with the package: {listed(near)})" if near else ""
+        )
+        raise ValueError(
+            f"Expected path to be a .keras file{hint}. Received: {path!r}, no such file"
+        )
     if not path.endswith(".keras"):
         raise ValueError(f"Expected path to end in '.keras'. Received: {path!r}")
     try:
-        return keras.saving.load_model(path, compile=False)
+        return name_after(keras.saving.load_model(path, compile=False), path)
     except Exception as error:
-        reason = str(error).strip().split("\n")[0][:200]
+        if unknown := re.search(r"Could not locate (class|function) '([^']+)'", str(error)):
+            raise ValueError(
+                f"Expected the classes and functions of {path!r} to be known to Keras. Received a "
+                f"file that does not load: the {unknown[1]} {unknown[2]!r} is not registered. "
+                "Import the module that defines it: on the command line with --import MODULE or "
+                "--import file.py, in Python decorated by keras.saving.register_keras_serializable"
+            ) from error
+        reason = textwrap.shorten(str(error).strip().split("\n")[0], 200, placeholder=" ...")
         raise ValueError(
             f"Expected {path!r} to be a whole .keras file of a known model. "
             f"Received a file that does not load: {type(error).__name__}: {reason}"
         ) from error
+
+
+def name_after(model, source):
+    """The model, named after its file or public name where its own name is only that of its class.
+
+    A file `model.keras`, as a training writes it, has the name of its folder.
+    """
+    plain = model.name.replace("_", "").rstrip("0123456789")
+    if plain in (type(model).__name__.lower().replace("_", ""), "functional"):
+        source = os.fspath(source).removeprefix("hf://").rstrip("/")
+        folder, file = os.path.split(os.path.abspath(source) if os.path.exists(source) else source)
+        stem = re.sub(r"\.(keras|npz|safetensors|pth|pt|tar|bin)$", "", file)
+        model.name = os.path.basename(folder) if stem == "model" and folder else stem
+    return model
 
 
 def load_features(path, *patterns):
@@ -58,7 +94,8 @@ def load_features(path, *patterns):
 
     A `.keras` file of a submodel opens as it is; one of a whole model opens as the submodel of
     the `patterns`, by default of all its taps. A SavedModel, such as `submodel.export` writes,
-    answers with the taps it was exported with, in depth order.
+    returns the taps with which it was exported, in depth order; one made elsewhere returns its
+    outputs in the order in which its graph computes them.
 
     Args:
         path: the `.keras` file or the SavedModel folder.
@@ -144,9 +181,16 @@ class SavedFeatures:
             )
         self._serve = self._model.signatures["serving_default"]
         self._input = next(iter(self._serve.structured_input_signature[1]))
-        known = depth_order(self._serve.structured_outputs)
+        outputs = self._serve.structured_outputs
+        self.token_grid, self.preprocessing, taps = _read_facts(os.path.join(path, FACTS))
+        # Names that were computed at once, such as a skip of the sum before it, by the alphabet.
+        known = taps or sorted(sorted(outputs), key=_output_positions(path).get)
+        if set(known) != set(outputs):
+            raise ValueError(
+                f"Expected {FACTS} to list the outputs of the SavedModel in {path!r}. "
+                f"Received: {listed(set(known) ^ set(outputs))} in only one of them"
+            )
         self.taps = match(patterns, known) if patterns else tuple(known)
-        self.token_grid, self.preprocessing = _read_facts(os.path.join(path, FACTS))
 
     @property
     def input_shape(self):
@@ -164,19 +208,53 @@ class SavedFeatures:
         return {tap: outputs[tap] for tap in self.taps}
 
 
+def _output_positions(path):
+    """Dict from each output of a SavedModel to its position in the order of computation.
+
+    The nodes of a graph and of its functions are stored in the order in which they were made. A
+    position is that of the node, after those of the calls of functions around it.
+    """
+    graph = loader_impl.parse_saved_model(path).meta_graphs[0]
+    functions = {function.signature.name: function for function in graph.graph_def.library.function}
+
+    @functools.cache
+    def nodes_of(function):
+        nodes = functions[function].node_def if function else graph.graph_def.node
+        return {node.name: (index, node) for index, node in enumerate(nodes)}
+
+    def position(function, tensor):
+        name, *output = tensor.split(":")
+        if name not in nodes_of(function):  # an argument of the function
+            return (-1,)
+        index, node = nodes_of(function)[name]
+        if node.op == "Identity":
+            return position(function, node.input[0])
+        called = node.attr["f"].func.name
+        if called not in functions:
+            return (index,)
+        returned = functions[called].signature.output_arg[int(output[-1]) if output else 0].name
+        return (index, *position(called, functions[called].ret[returned]))
+
+    outputs = graph.signature_def["serving_default"].outputs
+    return {name: position(None, info.name) for name, info in outputs.items()}
+
+
 def _read_facts(path):
-    """The `TokenGrid` and the `Preprocessing` that a SavedModel's folder tells, None for neither.
+    """The `TokenGrid`, the `Preprocessing` and the taps that a SavedModel's folder stores.
+
+    None for each that it does not store, as the taps in exports of older versions.
 
     Raises:
         ValueError: for a file that does not hold them.
     """
     if not os.path.isfile(path):
-        return None, None
+        return None, None, None
     try:
         with open(path, encoding="utf-8") as file:
             facts = json.load(file)
         grid, preprocessing = facts["token_grid"], facts["preprocessing"]
-        return grid and TokenGrid(**grid), preprocessing and Preprocessing(**preprocessing)
+        preprocessing = preprocessing and Preprocessing(**preprocessing)
+        return grid and TokenGrid(**grid), preprocessing, facts.get("taps")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"Expected {path!r} to hold a token_grid and a preprocessing. Received: {error}"

@@ -1,18 +1,26 @@
 """Taps: named intermediate outputs of our own models and of any other Keras model."""
 
 import json
+import math
 import os
-import re
+import warnings
 
 import keras
 
 from vit_tf.image_checks import check_dtype
+from vit_tf.image_shapes import fix_image_shape
 from vit_tf.models.input_range import find_preprocessing
 from vit_tf.models.transformer import TokenDense
-from vit_tf.names import as_patterns, match
+from vit_tf.names import NAMED, as_patterns, listed, match
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.taps import recorder
-from vit_tf.taps.attention_weights import AttentionWeights, computed_weights
+from vit_tf.taps.attention_weights import (
+    AttentionWeights,
+    MaskedCalls,
+    attention_layers,
+    computed_weights,
+)
+from vit_tf.taps.representations import find_representations
 from vit_tf.taps.segments import split
 from vit_tf.tokens import TokenGrid
 
@@ -28,19 +36,52 @@ class TapModel(keras.Model):
         outputs: dict from tap name to symbolic tensor, in depth order.
         token_grid: the `TokenGrid` of the taps that are token sequences, or None.
         preprocessing: the `Preprocessing` of the images, or None.
+        pooled_tokens: positions of the tokens that the model's head reads, or None.
     """
 
     def __init__(
-        self, inputs, outputs, name=None, *, token_grid=None, preprocessing=None, **kwargs
+        self,
+        inputs,
+        outputs,
+        name=None,
+        *,
+        token_grid=None,
+        preprocessing=None,
+        pooled_tokens=None,
+        **kwargs,
     ):
         super().__init__(inputs, outputs, name=name, **kwargs)
+        self.input_spec = None  # in place of Keras' own check, `call` has one that says what to do
         self.token_grid = TokenGrid(**token_grid) if isinstance(token_grid, dict) else token_grid
         self.preprocessing = preprocessing and Preprocessing.from_config(preprocessing)
+        self.pooled_tokens = pooled_tokens and tuple(pooled_tokens)
 
     @property
     def taps(self):
         """Names of the outputs, in depth order."""
         return tuple(self.output)
+
+    def __repr__(self):
+        rows = [f"  {tap}: {shape}" for tap, shape in self._shapes().items()]
+        shown = [*rows[:NAMED], f"  and {len(rows) - NAMED} more"] if len(rows) > NAMED else rows
+        return "\n".join([f"<TapModel {self.name!r} of {len(rows)} taps", *shown]) + ">"
+
+    def summary(self, print_fn=print):
+        """Prints a table of the taps with their shapes and numbers of values for each image.
+
+        Args:
+            print_fn: what prints the text.
+        """
+        shapes = self._shapes()
+        width = max(map(len, ("tap", *shapes)))
+        rows = [f"{'tap':{width}}  {'shape':24}values"]
+        for tap, shape in shapes.items():
+            values = "unknown" if None in shape[1:] else f"{math.prod(shape[1:]):,}"
+            rows.append(f"{tap:{width}}  {shape!s:24}{values}")
+        print_fn("\n".join([f"{self.name}: {self.count_params():,} parameters", "", *rows]))
+
+    def _shapes(self):
+        return {tap: tuple(tensor.shape) for tap, tensor in self.output.items()}
 
     def segments(self):
         """The model as a chain of `Segment`s, for gradients of many taps."""
@@ -50,20 +91,23 @@ class TapModel(keras.Model):
         """The taps of a batch of images.
 
         Raises:
-            ValueError: for integer images, unless `check_dtype` finds them declared.
+            ValueError: for images of another shape than the model's, and for integer images unless
+                `check_dtype` finds them declared.
         """
         check_dtype(self, keras.backend.standardize_dtype(images.dtype))
+        images = fix_image_shape(images, self.input_shape)
         return super().call(images, training=training, mask=mask)
 
     def export(self, filepath, format="tf_saved_model", **kwargs):
         """Exports as `keras.Model.export` does; a SavedModel's folder keeps the facts of images.
 
-        `features.json` holds the token grid and the preprocessing, for `vit_tf.load_features`.
+        `features.json` holds the token grid, the preprocessing and the taps in depth order, for
+        `vit_tf.load_features`.
         """
         super().export(filepath, format=format, **kwargs)
         if format == "tf_saved_model":
             with open(os.path.join(filepath, FACTS), "w", encoding="utf-8") as file:
-                json.dump(self.facts(), file, indent=1)
+                json.dump(self.facts() | {"taps": self.taps}, file, indent=1)
 
     def facts(self):
         """The token grid and the preprocessing as a dict that JSON can hold."""
@@ -77,7 +121,7 @@ class TapModel(keras.Model):
                 "Expected a submodel of a model that is not quantized to be saved or copied. "
                 f"Received: {self.name!r}, quantized; save the whole model, or `export` the taps"
             )
-        return super().get_config() | self.facts()
+        return super().get_config() | self.facts() | {"pooled_tokens": self.pooled_tokens}
 
 
 def submodel(model, *patterns):
@@ -89,20 +133,25 @@ def submodel(model, *patterns):
     gives one tap for each (`"attention/0"`), and a layer that is called again `"relu@2"`.
     Patterns that end in `"/weights"` also fit the attention weights of `MultiHeadAttention` layers,
     KerasHub's among them, which do not put them out: they are computed of their queries and keys,
-    as if there were no mask.
+    as if there were no mask, with a warning where the model has one.
 
     Args:
         model: a built Keras model of one input, functional or subclassed.
-        *patterns: shell patterns such as `"block*/mlp/sum"`, or lists of them.
+        *patterns: shell patterns such as `"block*/mlp/sum"`, or lists of them. Without any, the
+            representations: the embedding, the output of each block or stage, and the final norm
+            (`vit_tf.taps.representations` documents the rule for models of other origin).
 
     Raises:
-        ValueError: for a pattern that fits no tap, listing near matches, or an unbuilt model.
+        ValueError: for a pattern that fits no tap, listing near matches, an unbuilt model, or one
+            whose layers have the channels first.
     """
+    if not isinstance(model, keras.Model):
+        raise ValueError(f"Expected model to be a keras.Model. Received: {type(model).__name__}")
+    if not patterns:
+        patterns = model.taps if isinstance(model, TapModel) else find_representations(model)
     patterns = as_patterns(patterns)
     if not patterns:
         raise ValueError("Expected at least one tap pattern, such as 'block*/mlp/sum'.")
-    if not isinstance(model, keras.Model):
-        raise ValueError(f"Expected model to be a keras.Model. Received: {type(model).__name__}")
     name = f"{model.name}_taps"
     if isinstance(model, TapModel):
         outputs = model.output
@@ -118,12 +167,21 @@ def submodel(model, *patterns):
 
 def _foreign_taps(model, patterns):
     """Symbolic images, and a dict from tap to symbolic output, of a model of other origin."""
-    found = list(recorder.find_taps(model))
+    _require_channels_last(model)
+    masked = MaskedCalls(attention_layers(model))
+    found = list(recorder.find_taps(model, masked))
     computed = computed_weights(model, found)
     plain = [pattern for pattern in patterns if not pattern.endswith("/weights")]
     asked = [pattern for pattern in patterns if pattern.endswith("/weights")]
     taps = match(plain, found) if plain else []
     weights = match(asked, [*found, *computed]) if asked else []
+    ignored = [tap for tap in weights if tap in computed and _layer_of(tap) in masked.paths]
+    if ignored:
+        warnings.warn(
+            f"The taps {listed(ignored)} are computed of queries and keys without the mask that "
+            f"{model.name!r} calls these layers with: they are not the weights that it uses",
+            stacklevel=3,
+        )
     sources = [source for tap in weights for source in computed.get(tap, (tap,))]
     wanted = [tap for tap in found if tap in {*taps, *sources}]
     images, outputs = recorder.symbolic_taps(model, wanted)
@@ -138,41 +196,30 @@ def _foreign_taps(model, patterns):
     return images, chosen
 
 
+def _layer_of(weights):
+    """The path of the layer that a tap of computed attention weights is of, such as of its call."""
+    return weights.partition("@")[0].removesuffix("/weights")
+
+
+def _require_channels_last(model):
+    """Raises a `ValueError` for a model whose maps have other axes than measurements take."""
+    first = [
+        path
+        for path, layer in recorder.named_layers(model)
+        # A Flatten takes over the setting of Keras, whatever its input.
+        if getattr(layer, "data_format", None) == "channels_first"
+        and not isinstance(layer, keras.layers.Flatten)
+    ]
+    if first:
+        raise ValueError(
+            "Expected a model whose data_format is 'channels_last': images and maps of shape "
+            "(example, height, width, channel). Received: data_format='channels_first' of the "
+            f"layers {listed(first)} of {model.name!r}"
+        )
+
+
 def _tap_model(model, images, outputs, name):
     grid, (preprocessing, _) = getattr(model, "token_grid", None), find_preprocessing(model)
-    return TapModel(images, outputs, name=name, token_grid=grid, preprocessing=preprocessing)
-
-
-_SITES = ("attention", "token_mixing", "mlp", "channel_mixing")
-_WHATS = (
-    *("norm", "norm1", "conv1", "hidden1", "norm2", "conv2", "hidden2", "norm3", "conv3"),
-    *("weights", "heads", "hidden", "skip", "branch", "sum"),
-)
-_ENDS = {
-    **{"root": -4, "embedding": -2, "pre_norm": -1, "norm": 1},
-    **{"pooling/attention": 2, "pooling/attended": 3, "pooling/hidden": 4, "pooled": 5},
-    **{"fc_norm": 6, "pre_logits": 6, "projected": 6, "logits": 7},
-}
-_UNIT = re.compile(r"stage\d+/unit\d+/")
-
-
-def depth_order(taps):
-    """The names of `taps` in the order in which a model computes them.
-
-    A SavedModel lists its outputs by the alphabet; the tap grammar and the numbers within names
-    give the depth back. Layers of foreign models are ordered by their numbers and names.
-    """
-
-    def part_key(part):
-        if part in _SITES:
-            return [(0, _SITES.index(part), "")]
-        if part in _WHATS:
-            return [(1, _WHATS.index(part), "")]
-        pieces = re.findall(r"\d+|\D+", part)
-        return [(2, int(p), "") if p.isdigit() else (3, 0, p) for p in pieces]
-
-    def key(tap):
-        middle = -3 if _UNIT.match(tap) else 0
-        return _ENDS.get(tap, middle), [part_key(part) for part in tap.split("/")]
-
-    return sorted(taps, key=key)
+    facts = {"token_grid": grid, "preprocessing": preprocessing}
+    facts["pooled_tokens"] = getattr(model, "pooled_tokens", None)
+    return TapModel(images, outputs, name=name, **facts)

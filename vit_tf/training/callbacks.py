@@ -12,10 +12,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.distribute.cluster import of_every_worker
+from vit_tf.distribute.cluster import num_workers, of_every_worker, wait_for_workers
 from vit_tf.files import write_whole
 from vit_tf.remote import is_remote
 from vit_tf.training import checkpointing
+
+# Steps after which several workers ask each other whether one is to end.
+ASK_EVERY = 10
 
 
 class Preemption:
@@ -74,6 +77,7 @@ class Checkpoint(keras.callbacks.Callback):
         save_every: number of steps after which the state is saved; None for whole epochs only.
         average: the `AverageValidation` of the run, or None.
         still_alone: function that raises where another process has taken over the folder.
+        keep: number of states that stay in the folder.
 
     Raises:
         ValueError: during training, when the loss is no longer finite; no file is touched.
@@ -88,12 +92,15 @@ class Checkpoint(keras.callbacks.Callback):
         save_every=None,
         average=None,
         still_alone=lambda: None,
+        keep=2,
     ):
         super().__init__()
-        self._still_alone = still_alone
+        self._still_alone, self._keep = still_alone, keep
+        self._writer = checkpointing.BackgroundWriter()
         self.directory, self.history = directory, progress.history
         self._steps, self._preemption = steps, preemption
-        self._save_every, self._average = save_every, average or contextlib.nullcontext()
+        self._save_every, self._averages = save_every, average is not None
+        self._average = average or contextlib.nullcontext()
         # Of the epoch: steps done before this process and in all, totals then and at its end.
         self._before = self._done = progress.step
         self._metrics, self._cut = progress.metrics, False
@@ -122,11 +129,18 @@ class Checkpoint(keras.callbacks.Callback):
             if self._before and not self.model.stop_training:
                 # Ends the loop over the steps of this epoch; the validation goes on with the run.
                 self.model.stop_training = self._cut = True
-        asked = self._preemption.asked()
+        # Workers ask each other, which takes longer than a small step.
+        asks = num_workers() == 1 or not self._done % ASK_EVERY or self._done == self._steps
+        asked = asks and self._preemption.asked()
         if asked or self._saves_until(self._done) > saved:
             self.save()
         if asked:
-            self._preemption.deliver()
+            self._deliver()
+
+    def _deliver(self):
+        self.finish_files()
+        wait_for_workers()
+        self._preemption.deliver()
 
     def on_test_begin(self, logs=None):
         if self._cut:
@@ -136,14 +150,22 @@ class Checkpoint(keras.callbacks.Callback):
         if self._preemption.asked():
             with self._average:
                 self.save()
-                self._preemption.deliver()
+                self._deliver()
 
     def on_test_end(self, logs=None):
         self._check_finite(logs["loss"])
         if logs["accuracy"] > max(self.history.get("val_accuracy", ()), default=-1):
-            checkpointing.save_model(self.model, os.path.join(self.directory, "best.keras"))
+            self._save_best()
+
+    def _save_best(self):
+        path = os.path.join(self.directory, "best.keras")
+        checkpointing.save_best(self.model, path, self._writer)
 
     def on_epoch_end(self, epoch, logs=None):
+        if "val_loss" not in logs:
+            self.on_test_begin()  # there was none
+            with self._average.in_place() if self._averages else contextlib.nullcontext():
+                self._save_best()
         row = {name: float(value) for name, value in logs.items()}
         row["learning_rate"] = float(self.model.optimizer.learning_rate)
         for name, value in row.items():
@@ -160,7 +182,12 @@ class Checkpoint(keras.callbacks.Callback):
 
     def _save_state(self, *within):
         self._still_alone()
-        checkpointing.save_state(self.model, self.history, self.directory, *within)
+        how = {"keep": self._keep, "writer": self._writer}
+        checkpointing.save_state(self.model, self.history, self.directory, *within, **how)
+
+    def finish_files(self):
+        """Returns when all files of this worker are written."""
+        self._writer.finish()
 
     def save_if_validating(self):
         """Write the state of a run whose validation has failed.
@@ -207,6 +234,15 @@ class AverageValidation(keras.callbacks.Callback):
     def on_test_end(self, logs=None):
         self._swap()
 
+    @contextlib.contextmanager
+    def in_place(self):
+        """The averages in the place of the weights, within a `with` outside of a validation."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
     def __enter__(self):
         self._validating = self._in_place
         if self._validating:
@@ -218,6 +254,8 @@ class AverageValidation(keras.callbacks.Callback):
 
     def _swap(self):
         optimizer = self.model.optimizer
+        # With `mixed_float16` Keras wraps it in one that scales the loss.
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         averages = optimizer._model_variables_moving_average
         for weight, average in zip(optimizer._trainable_variables, averages, strict=True):
             held = tf.identity(weight.value)

@@ -1,15 +1,20 @@
 """Files of a training run that survive being killed at any moment.
 
-A folder holds `configuration.json`, `state/epoch-0007.npz` (everything needed to go on after
-seven epochs) or `state/epoch-0007-step-000120.npz` (after 120 steps of the eighth), `best.keras`
-and `log.csv`. Each is written under another name, flushed to the disk and then renamed, so that it
-is there whole or not at all; at an address as far as `remote.write_remote` tells.
+A folder holds `configuration.json`, the last states, such as `state/epoch-0007.npz` (everything
+needed to resume after seven epochs) or `state/epoch-0007-step-000120.npz` (after 120 steps of the
+eighth), `best.keras` and `log.csv`. Each is written under another name, flushed to the disk and
+then renamed, so that it is there whole or not at all; for addresses see `remote.write_remote`. A
+state is a zip archive, whose checksums are compared when it is read.
 """
 
+import collections
+import concurrent.futures
+import contextlib
 import csv
 import dataclasses
 import io
 import json
+import logging
 import os
 import pathlib
 import re
@@ -25,6 +30,8 @@ from vit_tf.files import write_whole
 from vit_tf.names import file_error
 from vit_tf.remote import PARTIAL, as_path, is_remote
 
+log = logging.getLogger("vit_tf.training")
+
 _SHARING = 30  # seconds that a file of one worker may take to appear on another
 _STATE = re.compile(r"epoch-(\d+)(?:-step-(\d+))?\.npz")
 _STEPS = 2**40  # more than an epoch has
@@ -39,6 +46,31 @@ class Progress:
     history: dict = dataclasses.field(default_factory=dict)
     step: int = 0
     metrics: tuple = ()
+
+
+class BackgroundWriter:
+    """Writes files in a thread, one after the other, so that training goes on meanwhile.
+
+    At most two files wait, whose content is held in memory. What goes wrong in the thread is raised
+    by the next call.
+    """
+
+    def __init__(self):
+        self._pool = concurrent.futures.ThreadPoolExecutor(1, "vit_tf-writer")
+        self._pending = collections.deque()
+
+    def submit(self, write):
+        """Calls a function without arguments in the thread; waits if two others wait already."""
+        self._wait(1)
+        self._pending.append(self._pool.submit(write))
+
+    def finish(self):
+        """Returns when everything is written."""
+        self._wait(0)
+
+    def _wait(self, most):
+        while len(self._pending) > most or (self._pending and self._pending[0].done()):
+            self._pending.popleft().result()
 
 
 def write_on_chief(path, write):
@@ -60,6 +92,30 @@ def write_on_chief(path, write):
 def save_model(model, path):
     """Write a model to a `.keras` file, whole or not at all."""
     write_on_chief(path, model.save)
+
+
+def save_best(model, path, writer):
+    """Write a model without its optimizer to a `.keras` file in the thread of a `BackgroundWriter`.
+
+    All of several workers must call this, since saving may reduce variables; the chief writes.
+    """
+    with tempfile.TemporaryDirectory() as folder, _without_optimizer(model):
+        copy = pathlib.Path(folder) / os.path.basename(path)
+        model.save(copy)
+        content = copy.read_bytes()
+    if is_chief():
+        writer.submit(lambda: write_whole(path, lambda partial: partial.write_bytes(content)))
+
+
+@contextlib.contextmanager
+def _without_optimizer(model):
+    """A model as if it had never been compiled, within a `with`."""
+    optimizer, compiled = model.optimizer, model.compiled
+    model.optimizer, model.compiled = None, False
+    try:
+        yield
+    finally:
+        model.optimizer, model.compiled = optimizer, compiled
 
 
 def remove_leftovers(directory):
@@ -98,7 +154,7 @@ def check_shared(directory):
         if time.monotonic() > deadline:
             break
         time.sleep(0.1)
-    newest = max((_place(state.name) for state in _states(directory)), default=0)
+    newest = max((_place(state.name) for state in saved_states(directory)), default=0)
     seen = of_every_worker(newest if path.is_file() else -1)
     if len(set(seen)) > 1 or seen[0] < 0:
         places = [divmod(place, _STEPS) if place >= 0 else "no configuration" for place in seen]
@@ -121,7 +177,7 @@ def check_configuration(configuration, directory):
     """
     path = as_path(directory) / "configuration.json"
     text = json.dumps(configuration, indent=1, sort_keys=True, default=str)
-    if not _states(directory):
+    if not saved_states(directory):
         write_on_chief(path, lambda temporary: pathlib.Path(temporary).write_text(text))
         return
     try:
@@ -130,6 +186,8 @@ def check_configuration(configuration, directory):
         raise ValueError(
             f"Expected {str(path)!r} beside the saved state. Received: {file_error(error, path)}"
         ) from error
+    # Runs of earlier versions have no number of replicas; theirs is not known.
+    saved.setdefault("replicas", configuration.get("replicas"))
     differing = _differences(saved, json.loads(text))
     if differing:
         more = f" and {len(differing) - 8} more" if len(differing) > 8 else ""
@@ -139,8 +197,8 @@ def check_configuration(configuration, directory):
         )
 
 
-def save_state(model, history, directory, step=0, metrics=()):
-    """Write everything needed to go on with a run, then remove other states.
+def save_state(model, history, directory, step=0, metrics=(), keep=2, writer=None):
+    """Write everything needed to resume a run, then remove all but the last states.
 
     Args:
         model: compiled model whose optimizer is built.
@@ -148,22 +206,35 @@ def save_state(model, history, directory, step=0, metrics=()):
         directory: the run's folder.
         step: number of steps done of the next epoch.
         metrics: arrays of the totals of these steps.
+        keep: number of states that stay.
+        writer: the `BackgroundWriter` that writes a copy of the state; None to wait for the file.
     """
-    variables = _variables(model)
-    arrays = {f"v{i:05d}": np.asarray(v.numpy()) for i, v in enumerate(variables)}
+    # What `numpy` returns may share the memory that the next step overwrites.
+    arrays = {f"v{i:05d}": np.array(v.numpy()) for i, v in enumerate(_variables(model))}
     arrays |= {f"metric{i:02d}": array for i, array in enumerate(metrics)}
     meta = {"history": history, "names": [v.name for v in model.variables]}
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
     name = f"epoch-{num_epochs(history):04d}" + (f"-step-{step:06d}" if step else "")
     path = as_path(directory) / "state" / f"{name}.npz"
-    write_on_chief(path, lambda temporary: np.savez(temporary, **arrays))
-    for older in _states(directory) if is_chief() else ():
-        if older != path:
-            older.unlink()
+
+    def write():
+        write_whole(path, lambda partial: np.savez(partial, **arrays))
+        # A state of later steps is a corrupt one, in whose place an earlier one was restored.
+        place = _place(path.name)
+        before = [state for state in saved_states(directory) if _place(state.name) < place]
+        kept = [path, *before[len(before) + 1 - keep :]]
+        for state in saved_states(directory):
+            if state not in kept:
+                state.unlink()
+
+    if is_chief():
+        write() if writer is None else writer.submit(write)
+    if writer is None:
+        wait_for_workers()
 
 
 def restore_state(model, directory):
-    """Load the newest state of a run into a model and its optimizer.
+    """Load the newest state of a run that is not corrupt into a model and its optimizer.
 
     Args:
         model: compiled model whose optimizer is built.
@@ -173,24 +244,27 @@ def restore_state(model, directory):
         the `Progress` of the run.
 
     Raises:
-        ValueError: if the file is damaged or of another model; nothing is loaded then.
+        ValueError: if every state is corrupt, or one is of another model; nothing is loaded then.
     """
-    states = _states(directory)
+    states = saved_states(directory)
     if not states:
         return Progress()
-    path, variables = states[-1], _variables(model)
-    try:
-        source = io.BytesIO(path.read_bytes()) if is_remote(path) else path
-        with np.load(source, allow_pickle=False) as file:
-            meta = json.loads(file["meta"].tobytes())
-            metrics = [file[name] for name in file.files if name.startswith("metric")]
-            arrays = [file[f"v{i:05d}"] for i in range(len(file.files) - len(metrics) - 1)]
-        history, names = meta["history"], meta["names"]
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    problem = None
+    for path in reversed(states):
+        try:
+            meta, arrays, metrics = _read_state(path)
+        except ValueError as error:
+            log.warning("%s", error)
+            problem = problem or error
+        else:
+            break
+    else:
         raise ValueError(
-            f"Expected {str(path)!r} to be a whole training state. Received a damaged file "
-            f"({type(error).__name__}: {error}); remove it to start again from what is left"
-        ) from error
+            f"{problem}. No earlier state is left: remove {str(path.parent)!r} to start again"
+        )
+    if problem:
+        log.warning("The run resumes from the earlier state %r", str(path))
+    history, names, variables = meta["history"], meta["names"], _variables(model)
     shapes = [tuple(v.shape) for v in variables]
     if shapes != [a.shape for a in arrays] or names != [v.name for v in model.variables]:
         raise ValueError(
@@ -201,6 +275,22 @@ def restore_state(model, directory):
         # NumPy reads back bfloat16 as two raw bytes.
         variable.assign(array.view(variable.dtype) if array.dtype.kind == "V" else array)
     return Progress(history, _place(path.name) % _STEPS, metrics)
+
+
+def _read_state(path):
+    """What a state holds: the `meta` of `save_state`, the variables and the metrics' totals."""
+    try:
+        source = io.BytesIO(path.read_bytes()) if is_remote(path) else path
+        with np.load(source, allow_pickle=False) as file:
+            meta = json.loads(file["meta"].tobytes())
+            metrics = [file[name] for name in file.files if name.startswith("metric")]
+            arrays = [file[f"v{i:05d}"] for i in range(len(file.files) - len(metrics) - 1)]
+        return {name: meta[name] for name in ("history", "names")}, arrays, metrics
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"Expected {str(path)!r} to be a whole training state. Received a corrupt file "
+            f"({type(error).__name__}: {error})"
+        ) from error
 
 
 def write_log(history, directory):
@@ -216,8 +306,8 @@ def write_log(history, directory):
     write_on_chief(os.path.join(directory, "log.csv"), write)
 
 
-def _states(directory):
-    """Paths of the saved states, oldest first."""
+def saved_states(directory):
+    """Paths of the states in a run's folder, oldest first."""
     folder = as_path(directory) / "state"
     states = [path for path in folder.glob("*.npz") if _STATE.fullmatch(path.name)]
     return sorted(states, key=lambda path: _place(path.name))
@@ -248,7 +338,7 @@ def _without_names(config):
 
 def _differences(saved, now):
     """One line for each field that differs between two nested dicts."""
-    saved, now = _flatten(saved), _flatten(now)
+    saved, now = flatten(saved), flatten(now)
     absent = object()
     return [
         f"{field}: {saved.get(field, 'absent')!r} there, {now.get(field, 'absent')!r} now"
@@ -257,9 +347,9 @@ def _differences(saved, now):
     ]
 
 
-def _flatten(tree, prefix=""):
+def flatten(tree, prefix=""):
     """`{"recipe.epochs": 10}` from `{"recipe": {"epochs": 10}}`."""
     if not isinstance(tree, dict):
         return {prefix: tree}
-    parts = (_flatten(v, f"{prefix}.{k}" if prefix else k) for k, v in tree.items())
+    parts = (flatten(v, f"{prefix}.{k}" if prefix else k) for k, v in tree.items())
     return {field: value for part in parts for field, value in part.items()}

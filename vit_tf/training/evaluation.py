@@ -1,11 +1,20 @@
 """How often a classifier is right."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
 from vit_tf.backend import require_tensorflow
-from vit_tf.distribute.cluster import part_of_worker, sum_of_workers
+from vit_tf.batches import require_finite_length
+from vit_tf.distribute.cluster import (
+    of_every_worker,
+    part_of_worker,
+    share_of_worker,
+    sum_of_workers,
+)
+from vit_tf.image_checks import require_finite
 from vit_tf.image_shapes import require_images_of
 
 NAMED = 5  # class names in a message
@@ -36,16 +45,22 @@ def top_k_accuracy(model, dataset, ks=(1, 5)):
     return {k: float(of_k / count) for k, of_k in zip(ks, right, strict=True)}
 
 
-def right_answers(model, dataset):
-    """How many examples have the largest score for their label, and how many there are.
+def correct_answers(model, dataset):
+    """Which examples have the largest score for their label.
 
     Arguments and errors are those of `top_k_accuracy`.
 
     Returns:
-        Two int.
+        Truth values of shape (example,), of several workers one after the other.
     """
     ranks, _ = _ranks_of(model, dataset)
-    return tuple(map(int, sum_of_workers(np.array([(ranks < 1).sum(), len(ranks)]))))
+    share = share_of_worker()
+    if not share or part_of_worker(dataset) is dataset:
+        return ranks < 1
+    ends = np.cumsum(of_every_worker(len(ranks)))
+    correct = np.zeros(ends[-1], np.int64)
+    correct[ends[share.worker] - len(ranks) : ends[share.worker]] = ranks < 1
+    return sum_of_workers(correct).astype(bool)
 
 
 def _ranks_of(model, dataset):
@@ -53,10 +68,15 @@ def _ranks_of(model, dataset):
     require_tensorflow("evaluation")
     if isinstance(dataset, tf.data.Dataset):
         require_images_of(model, dataset.element_spec[0])
+        require_finite_length(dataset)
         dataset = part_of_worker(dataset)
     score = tf.function(lambda images: model(images), reduce_retracing=True)
     batches = tqdm(dataset, "Evaluating", delay=2, disable=None, leave=False)
-    ranks = [_ranks(score(images), labels) for images, labels in batches]
+    ranks, count = [], 0
+    for images, labels in batches:
+        require_finite(images, count)
+        ranks.append(_ranks(score(images), labels))
+        count += len(images)
     if not ranks:
         raise ValueError("Expected at least one batch of images. Received none")
     return np.concatenate([rank for rank, _ in ranks]), ranks[0][1]
@@ -73,6 +93,8 @@ def majority_accuracy(train, test, num_classes, most=-1):
         num_classes: labels are below it.
         most: number of batches of the training set that are counted; -1 for all.
     """
+    require_finite_length(train.take(most))
+    require_finite_length(test)
     counts = [np.zeros(num_classes, int) for _ in (train, test)]
     parts = part_of_worker(train).take(most), part_of_worker(test)
     for count, dataset in zip(counts, parts, strict=True):
@@ -123,10 +145,28 @@ def _some(names):
     return ", ".join(map(str, names[:NAMED])) + (", ..." if len(names) > NAMED else "")
 
 
+def require_scores(scores):
+    """Raises a `ValueError` unless what a model returns is one tensor of shape (example, class)."""
+    shape = getattr(scores, "shape", None)
+    if shape is not None and len(shape) == 2:
+        return
+    received = f"a tensor of shape {tuple(shape)}" if shape is not None else type(scores).__name__
+    if isinstance(scores, Mapping):
+        received = f"a dict of outputs, {_some(list(scores))}"
+    elif isinstance(scores, list | tuple):
+        received = f"a {received} of {len(scores)} outputs"
+    raise ValueError(
+        "Expected a model that returns one tensor of scores of shape (example, class), such as "
+        "keras.Model(model.input, model.output['logits']), or model.output[0]. "
+        f"Received: {received}"
+    )
+
+
 def _ranks(scores, labels):
     """How many classes come before the label's, an array of shape (example,), and of how many."""
+    require_scores(scores)
     scores, labels = np.asarray(scores, np.float64), np.asarray(labels)
-    if scores.ndim != 2 or not np.isfinite(scores).all():
+    if not np.isfinite(scores).all():
         raise ValueError(
             "Expected finite scores of shape (example, class). "
             f"Received: shape {scores.shape}, {np.isnan(scores).sum()} of them NaN"

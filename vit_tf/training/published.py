@@ -25,6 +25,7 @@ class PublishedRecipe:
         batch_size: examples per batch, over all devices.
         area: range of the share of an image that a random crop shows.
         crop: the share of the shorter side that a validation shows.
+        validation: the share of the train split that is held out: its last images.
     """
 
     source: str
@@ -36,6 +37,7 @@ class PublishedRecipe:
     batch_size: int = 4096
     area: tuple = (0.05, 1.0)
     crop: float = 0.875
+    validation: float = 0.01
 
     def make_model(self, num_classes=1000, **changes):
         """The model, for images of (image_size, image_size, 3) unless `changes` tell otherwise."""
@@ -71,8 +73,8 @@ def recipe(name):
 
 
 def _rand_augment(level, number=2):
-    """RandAugment of so many steps of a level up to 10, where AugReg's levels go on to 20."""
-    strength = {"magnitude": min(level / 10, 1.0), "magnitude_stddev": 0.0}
+    """RandAugment of so many operations of a level, as these papers' code has it."""
+    strength = {"operations": "tpu", "magnitude": level / 10, "magnitude_stddev": 0.0}
     return strength | {"augmentations_per_image": number, "rate": 1.0}
 
 

@@ -10,15 +10,37 @@ import tensorflow as tf
 
 from vit_tf import distribute
 from vit_tf.backend import require_tensorflow
-from vit_tf.batches import full_batches, is_part, mark_part, skip_batches
-from vit_tf.distribute.cluster import explained_failures, is_chief, num_workers, part_of_worker
+from vit_tf.batches import (
+    full_batches,
+    is_part,
+    mark_part,
+    remakable,
+    require_finite_length,
+    skip_batches,
+)
+from vit_tf.distribute.cluster import (
+    explained_failures,
+    is_chief,
+    num_workers,
+    part_of_worker,
+    wait_for_workers,
+)
 from vit_tf.distribute.weights import weigh_shares
-from vit_tf.image_shapes import require_images_of
+from vit_tf.image_checks import check_dtype, value_range
+from vit_tf.image_shapes import fix_image_shape, require_images_of
 from vit_tf.models.model import VisionModel
+from vit_tf.remote import without_password
 from vit_tf.training import checkpointing
 from vit_tf.training.callbacks import AverageValidation, Checkpoint, Preemption, tensorboard
-from vit_tf.training.labels import WrongLabel, checked_labels, explained_labels
+from vit_tf.training.labels import (
+    WrongExample,
+    checked_images,
+    checked_labels,
+    explained_labels,
+)
 from vit_tf.training.locks import only_process
+
+BATCH_SIZE = 32  # of arrays, as in Keras
 
 log = logging.getLogger("vit_tf.training")
 
@@ -34,26 +56,31 @@ def train(
     steps_per_execution=None,
     callbacks=(),
     save_every=None,
+    keep_states=2,
 ):
     """Train a model by a recipe; call again with the same arguments to resume a killed run.
 
-    Writes to `directory`: `log.csv`, `tensorboard/`, `best.keras` (best validation accuracy),
-    `configuration.json` and `state/` (to resume). A resumed run on one device ends with the very
-    weights of an undisturbed one if every shuffle of `train` has a seed and
-    `keras.utils.set_random_seed` was called before. It goes on at the step of the last state; of
-    data by `vit_tf.data` it decodes none that it has seen, beyond what is kept in memory. On
-    SIGTERM the step is finished and the state saved; then the signal does what it did before.
+    Writes to `directory`: `log.csv`, `tensorboard/`, `best.keras` (of the best validation accuracy,
+    or, without a validation, of the last epoch), `configuration.json` and `state/` (to resume). A
+    resumed run on one device ends with the very weights of an undisturbed one if every shuffle of
+    `train` has a seed and `keras.utils.set_random_seed` was called before. It goes on at the
+    step of the last state; of data by `vit_tf.data` it decodes none that it has seen, beyond what
+    is kept in memory. On SIGTERM the step is finished and the state saved; then the signal does
+    what it did before.
 
-    Nothing is read ahead of the first step: labels are checked as they come. Of several workers,
-    which must share the directory, only the chief writes; on a TPU, a last batch that is not full
-    is left out. A run that is finished is loaded, and a line of the log says so.
+    Nothing is read ahead of the first step: images and labels are checked as they come. Of several
+    workers, which must share the directory, only the chief writes; on a TPU, a last batch that is
+    not full is left out. A run that is finished is loaded, and a line of the log says so.
 
     Args:
         model: a built `keras.Model` from images to logits.
         recipe: the `Recipe` or `FineTuning`.
-        train, validation: batched `tf.data.Dataset` of (images, int labels); of a finite length
-            that `train.cardinality()` tells. A model of this package takes `train.class_names`,
-            where data tell them, for its own.
+        train, validation: batched `tf.data.Dataset` of (images, int labels), or of (images, labels,
+            weights) with a weight of each example in the loss; of a finite length that
+            `train.cardinality()` tells. Or arrays, as a tuple of the same, which are cut in batches
+            of 32; those of `train` are shuffled in each epoch, by the seed of the recipe.
+            `validation` may be None. A model of this package takes `train.class_names`, where data
+            tell them, for its own.
         directory: the run's folder; it is made. It may be an address that TensorFlow or fsspec can
             open, such as `gs://bucket/run`, where less is promised (`remote.write_remote`,
             `locks.only_process`).
@@ -66,17 +93,20 @@ def train(
             is saved, and so once more in a run that was killed between. In an epoch that was
             stopped, batches are numbered from the resume on.
         save_every: number of steps after which the state is saved, besides each epoch's end.
+        keep_states: number of the last states that stay in the folder. If the newest is corrupt,
+            the run resumes from the one before, and a line of the log says so.
 
     Returns:
         dict from `"loss"`, `"accuracy"`, `"val_loss"`, ... to one float per epoch (of a
         `FineTuning`, per round), those before a resume included.
 
     Raises:
-        ValueError: for images of another shape than the model's, labels outside its classes,
-            another backend of Keras than TensorFlow, a folder of another run or one that another
-            process works in, a damaged state, or a loss that is no longer finite. A label that is
-            wrong ends the run where it is read; the last state, of the epoch where it is met in a
-            validation, stays.
+        ValueError: for images of another shape than the model's, of integers or of values far from
+            those of its `preprocessing`, with NaN or infinity, labels outside its classes, another
+            backend of Keras than TensorFlow, a folder of another run or one that another
+            process works in, states that are all corrupt, or a loss that is no longer finite. A
+            label that is wrong ends the run where it is read; the last state, of the epoch where it
+            is met in a validation, stays.
         ConnectionError: if another worker stops.
     """
     require_tensorflow("training")
@@ -85,9 +115,16 @@ def train(
         raise ValueError(f"Expected a built model. Received: {model.name!r}, which is not")
     if save_every is not None and save_every < 1:
         raise ValueError(f"Expected save_every to be at least 1. Received: {save_every=}")
-    splits = {"training": train, "validation": validation}
+    if keep_states < 1:
+        raise ValueError(f"Expected keep_states to be at least 1. Received: {keep_states=}")
+    splits = {"training": _as_batches(train, "training", recipe.seed)}
+    if validation is not None:
+        splits["validation"] = _as_batches(validation, "validation")
     for split, dataset in splits.items():
-        require_images_of(model, dataset.element_spec[0])
+        cropped = split == "training" and getattr(recipe, "crop", None) is not None
+        require_images_of(model, dataset.element_spec[0], any_size=cropped)
+        if value_range(model) is not None:
+            check_dtype(model, dataset.element_spec[0].dtype.name)
         if is_part(dataset) and num_workers() > 1:
             raise ValueError(
                 f"Expected the whole of the {split} data, which the workers share out. Received: a "
@@ -95,7 +132,12 @@ def train(
             )
         if distribute.is_tpu(model.distribute_strategy):
             dataset = full_batches(dataset)
+        if isinstance(model, VisionModel) and not cropped:
+            dataset = _of_known_size(dataset, model.accepted_shape)
+        dataset = checked_images(dataset, model, split)
         splits[split] = checked_labels(dataset, _num_classes(model), split)
+    if validation is not None:
+        require_finite_length(splits["validation"])
     _take_class_names(model, train)
     num_batches = _num_batches(splits["training"])
     recipe.compile(model, num_batches)
@@ -104,6 +146,7 @@ def train(
         "model": checkpointing.describe_model(model),
         "data": description,
         "steps_per_epoch": num_batches,
+        "replicas": model.distribute_strategy.num_replicas_in_sync,
     }
     alone = only_process(directory) if is_chief() else contextlib.nullcontext(lambda: None)
     with alone as still_alone, explained_failures(), Preemption() as preemption:
@@ -115,12 +158,50 @@ def train(
         model.steps_per_execution = at_once
         average = AverageValidation() if recipe.ema is not None else None
         checkpoint = Checkpoint(
-            directory, progress, steps, preemption, save_every, average, still_alone
+            directory, progress, steps, preemption, save_every, average, still_alone, keep_states
         )
         own = [checkpoint, average] if average else [checkpoint]
         callbacks = [*callbacks, *own]
         _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, verbose)
         return progress.history
+
+
+def _as_batches(data, split, seed=None):
+    """Data of `train` as a batched data set; arrays are shuffled where there is a seed."""
+    if not hasattr(data, "element_spec"):
+        arrays = data if isinstance(data, tuple | list) else ()
+        if len(arrays) not in (2, 3) or not all(hasattr(array, "shape") for array in arrays):
+            raise ValueError(
+                f"Expected {split} data to be a batched tf.data.Dataset, or arrays, of (images, "
+                f"labels) or (images, labels, weights). Received: {type(data).__name__}"
+            )
+        if len({len(array) for array in arrays}) > 1:
+            raise ValueError(
+                f"Expected {split} data of as many labels as images. "
+                f"Received: arrays of shapes {[tuple(array.shape) for array in arrays]}"
+            )
+        data = tf.data.Dataset.from_tensor_slices(tuple(arrays))
+        data = data if seed is None else data.shuffle(len(arrays[0]), seed=seed)
+        data = data.batch(BATCH_SIZE)
+    spec = data.element_spec
+    if not isinstance(spec, tuple) or len(spec) not in (2, 3):
+        raise ValueError(
+            f"Expected {split} data to be batches of (images, labels) or (images, labels, "
+            f"weights). Received elements: {spec}"
+        )
+    return data
+
+
+def _of_known_size(dataset, shape):
+    """A data set whose images have the static shape of a model's."""
+    spec = dataset.element_spec[0]
+    if spec.shape.rank is not None and None not in spec.shape[1:]:
+        return dataset
+
+    def fix(images, *others):
+        return fix_image_shape(images, shape), *others
+
+    return remakable(lambda batches: batches.map(fix), dataset)
 
 
 def _take_class_names(model, dataset):
@@ -139,7 +220,7 @@ def _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, ve
     done = checkpointing.num_epochs(progress.history)
     if done >= rounds and is_chief():
         # The callbacks still see a training begin and end, and may write what a kill cost them.
-        folder = checkpoint.directory
+        folder = without_password(os.fspath(checkpoint.directory))
         log.warning("The run in %r is finished; it is loaded, and nothing is trained", folder)
     if is_chief():
         # First: what is logged is on the disk at once, and not logged again after the state is.
@@ -155,16 +236,19 @@ def _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, ve
             model.fit(
                 _between(batches, done * steps + progress.step, rounds * steps, num_batches),
                 steps_per_epoch=steps,
-                validation_data=splits["validation"],
+                validation_data=splits.get("validation"),
                 epochs=rounds,
                 initial_epoch=done,
                 callbacks=callbacks,
                 verbose=_shown(verbose) if is_chief() else 0,
                 shuffle=False,
             )
-    except WrongLabel:
+    except WrongExample:
         checkpoint.save_if_validating()
         raise
+    finally:
+        checkpoint.finish_files()
+    wait_for_workers()
 
 
 def _between(batches, step, last, num_batches):

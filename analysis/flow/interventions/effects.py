@@ -1,5 +1,7 @@
 """What interventions do to a model's answers: accuracy, loss and output, with standard errors."""
 
+import warnings
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -46,17 +48,18 @@ def effects(features, interventions, images, scores, count, *, description, leas
     Returns:
         Dataset with `accuracy_change`, `loss_change` and `output_change` of shape (intervention,),
         each with its standard error in `..._stderr`, and with `accuracy` and `loss`, numbers of the
-        model as it is.
+        model as it is. Attributes: `num_classes`, and `remainder`, the number of images of a last
+        batch of fewer than `least`, which are left out with a warning.
 
     Raises:
         ValueError: for scores that are not there or not finite, labels that are not among their
             classes, and as `one_pass`.
     """
-    size = max(TOGETHER // (count + 1), least)
+    size, num_classes = max(TOGETHER // (count + 1), least), {}
 
     def step(batch, labels):
         taps, found = each_alone(features, interventions, scores, batch, TOGETHER // size)
-        classes = require_scores(taps, scores, [0])
+        classes = num_classes["num_classes"] = require_scores(taps, scores, [0])
         intact = tf.cast(taps[scores], tf.float32)
         edited = tf.cast(found, tf.float32)
         changes, plain = _changes(intact, edited, labels)
@@ -77,7 +80,14 @@ def effects(features, interventions, images, scores, count, *, description, leas
                 f"Expected labels among the classes of {scores!r}. "
                 f"Received: {int(totals['unknown'])} others"
             )
-        return _result(totals, features, scores, facts)
+        left_out = int(totals.get("remainder", 0))
+        if left_out:
+            warnings.warn(
+                f"{left_out} of {int(totals['examples']) + left_out} images are left out: the last "
+                f"batch has fewer than {least}. Use another batch size.",
+                stacklevel=2,
+            )
+        return _result(totals, features, scores, facts | num_classes | {"remainder": left_out})
 
     statistic = Statistic(step, finish, min_batch=least, with_labels=True)
     return evaluate(

@@ -2,9 +2,11 @@
 
 from vit_tf import edits
 
+from ...engine.front import measurement
 from .effects import ZERO, effects_of_cells, least_batch, replacing, require_submodel
 
 
+@measurement("heads")
 def head_ablation(features, images, scores="logits", replacement=ZERO):
     """What a model answers with the output of one head after another removed.
 

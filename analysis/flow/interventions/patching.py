@@ -9,11 +9,13 @@ from vit_tf.names import listed
 from vit_tf.taps.interventions import each_alone
 
 from ...engine.features import require_scores
+from ...engine.front import measurement
 from ...engine.results import provenance, require_finite, variable
 from ...engine.stream import Statistic, evaluate
 from .effects import TOGETHER, in_batches, in_table, require_submodel
 
 
+@measurement("patching")
 def activation_patching(features, pairs, scores="logits", source=None, tokens=None):
     """How far one token of one layer, taken from another run, moves the scores to that run's.
 

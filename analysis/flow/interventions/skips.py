@@ -3,11 +3,13 @@
 from vit_tf import edits
 from vit_tf.names import listed
 
+from ...engine.front import measurement
 from .effects import effects_of_cells, require_submodel
 
 PATHS = ("skip", "branch")
 
 
+@measurement("ablated_skips")
 def skip_ablation(features, images, scores="logits", whole_blocks=True):
     """What a model answers with the skips, or the branches, of one block after another removed.
 

@@ -5,6 +5,7 @@ import tensorflow as tf
 from vit_tf import edits
 from vit_tf.tokens import as_grid
 
+from ...engine.front import measurement
 from ...engine.results import CLS
 from ...engine.tokens import grid_of
 from .effects import ZERO, effects_of_cells, least_batch, replacing, require_submodel
@@ -14,6 +15,7 @@ REGISTERS = "registers"
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 
+@measurement("embedding")
 def token_ablation(
     features, images, scores="logits", replacement=ZERO, shares=SHARES, grid=None, seed=0
 ):

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...engine.estimates import Sample, bootstrap, difference, lower, normal, upper
+from ...engine.estimates import lower, minus, of_cka, student, upper
 from ...engine.results import expect_variable
 from ...plots.interactive import cka_heatmap
-from ...plots.similarity import plot_cka, plot_matches
+from ...plots.similarity import plot_cka, plot_own_matches
 from ...similarity.cka import cka_statistic
 from ...similarity.counterparts import own_matches
 from ...study.figure import Figure, each, pairs
@@ -16,6 +16,8 @@ from ...study.measurement import quantity, statistic
 from ...study.models import representations
 from ..chapters import STRUCTURE
 from . import RAGHU
+
+LEAST_SIMILARITY = 0.5  # CKA of two layers that correspond, half of that of equal ones
 
 
 def cka_of(model):
@@ -48,9 +50,7 @@ def uniform_structure(vit, resnet):
     Args:
         vit, resnet: Dataset cka(layer_x, layer_y) of each model's layers among themselves.
     """
-    return difference(
-        *(between_halves(*cka_values(result)) for result in (vit, resnet)), over="layers"
-    )
+    return minus(*(of_cka(between_halves, expect_cka(result)) for result in (vit, resnet)))
 
 
 @finding("cka.{vit}.{resnet}", section="4", figure="2", unit="share of depth", below=0.5)
@@ -62,15 +62,30 @@ def early_correspondence(cross):
         share = 2 mean over the lower ResNet layers of (best ViT layer + 1/2) / ViT layers
 
     which is s for layers that map evenly to the first s of the ViT. Against 1/2, the ResNet's own
-    share: models that represent alike at like depth (section 4, figure 2). The bootstrap leaves
-    out the noise of CKA itself, which can move a best match between layers that are all but equal.
+    share: models that represent alike at like depth (section 4, figure 2). A best match of a CKA
+    below 1/2 is none, and layers that all match the same one do not correspond: without a match
+    of most lower ResNet layers, or where most have the same, the claim is not tested. The interval
+    leaves out the noise of CKA itself, which can move a best match between layers that are all but
+    equal.
 
     Args:
         cross: Dataset cka(layer_x, layer_y), the ViT's layers along x, the ResNet's along y.
     """
     cka = expect_variable(cross, "cka", ("layer_x", "layer_y")).values
-    depth = (cka.argmax(axis=0) + 0.5) / len(cka)
-    return bootstrap(lambda x: 2 * x.mean(), lower(depth), over="ResNet layers")
+    best = lower(cka.argmax(axis=0))
+    matched = best[lower(cka.max(axis=0)) >= LEAST_SIMILARITY]
+    if 2 * len(matched) <= len(best):
+        raise ValueError(
+            f"Not tested: {len(matched)} of {len(best)} lower ResNet layers have a CKA of "
+            f"{LEAST_SIMILARITY} or more with a layer of the ViT."
+        )
+    if 2 * np.bincount(matched).max() > len(matched) > 1:
+        layer = cross["layer_x"].values[np.bincount(matched).argmax()]
+        raise ValueError(
+            f"Not tested: most lower ResNet layers match the same layer of the ViT, {layer}, which "
+            "is no correspondence of layers."
+        )
+    return student(2 * (matched + 0.5) / len(cka), "ResNet layers")
 
 
 @quantity("cka.{model}", unit="CKA")
@@ -80,11 +95,7 @@ def halves_alike(result):
     Mean CKA between the layers of the lower half of a model and those of its upper half: 1 where
     all represent images alike.
     """
-    halves = between_halves(*cka_values(result))
-    how = "at most the mean of the single values' own"
-    if not halves.known:
-        return bootstrap(np.mean, halves.values, over="layers")
-    return normal(halves.values.mean(), halves.stderr.mean(), how)
+    return of_cka(between_halves, expect_cka(result))
 
 
 @quantity("cka.{model}.{other}", unit="CKA")
@@ -94,8 +105,7 @@ def last_layers_alike(result):
     CKA between the last layer of one and the last of the other, their scores apart: 1 where both
     represent images alike up to a rotation and a scale.
     """
-    cka, stderr = (values[-1, -1] for values in cka_values(result))
-    return normal(cka, stderr, "jackknife over batches")
+    return of_cka(lambda cka: cka[-1, -1], expect_cka(result))
 
 
 @quantity("cka.{model}.{other}", unit="CKA")
@@ -105,32 +115,29 @@ def best_matches(result):
     Mean over the layers of the first model of the CKA with the layer of the second that is most
     like each.
     """
-    cka = cka_values(result)[0]
-    return bootstrap(np.mean, cka.max(axis=1), over="layers")
+    return of_cka(lambda cka: cka.max(axis=1).mean(), expect_cka(result))
 
 
-def cka_values(result):
-    """CKA and its standard errors, NaN where unknown, of shape (layer_x, layer_y)."""
-    dims = ("layer_x", "layer_y")
-    cka = expect_variable(result, "cka", dims)
-    return cka.values, result.get("stderr", cka * np.nan).transpose(*dims).values
+def expect_cka(result):
+    """A result of `cka` with the dims of CKA in this order, or a `ValueError`."""
+    return result.assign(cka=expect_variable(result, "cka", ("layer_x", "layer_y")))
 
 
-def between_halves(cka, stderr):
-    """Mean CKA of each layer of the lower half with those of the upper half but itself."""
+def between_halves(cka):
+    """Mean CKA of the layers of the lower half with those of the upper half but themselves.
+
+    The mean over the layers of the lower half of the mean over those of the upper.
+    """
     count = len(cka)
     if count < 2:
         raise ValueError(f"Expected at least two layers. Received: {count}")
     halves = lower(np.arange(count)), upper(np.arange(count))
     others = [[j for j in halves[1] if j != i] for i in halves[0]]
-    means = [
-        (cka[i, js].mean(), stderr[i, js].mean()) for i, js in zip(halves[0], others, strict=True)
-    ]
-    return Sample(*np.array(means).T)
+    return np.mean([cka[i, js].mean() for i, js in zip(halves[0], others, strict=True)])
 
 
 def count_matches(models, results):
-    """The caption of `plot_matches`, with how many layers find their counterpart."""
+    """The caption of `plot_own_matches`, with how many layers find their counterpart."""
     (result,) = results.values()
     own, layers = own_matches(result)
     return (
@@ -207,7 +214,7 @@ SANITY = Figure(
     shows="layers of two trainings from different seeds",
     models=each("seed", anyone=False),
     measure=cka_of_trainings,
-    draw=plot_matches,
+    draw=plot_own_matches,
     name="seeds-{model}",
     title="{of}, trained twice from different first weights",
     caption=count_matches,

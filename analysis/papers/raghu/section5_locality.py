@@ -3,10 +3,11 @@
 import numpy as np
 
 from ...attention.attention import attention_statistic
-from ...engine.estimates import bootstrap, rank_correlation
+from ...engine.estimates import descriptive, ratio_of_spreads, share, student
+from ...engine.intervals import rank_correlation
 from ...engine.results import expect_array, expect_variable
+from ...plots.attention import plot_attention_distance
 from ...plots.interactive import distance_lines
-from ...plots.lines import plot_attention_distances
 from ...plots.localization import plot_head_similarity
 from ...similarity.heads import head_statistic
 from ...study.figure import Figure, pairs, together
@@ -36,37 +37,37 @@ def head_similarity_of(one, other):
     )
 
 
-@finding(
-    "attention_distance.{vit}", section="5", figure="3", unit="difference in spread", above=0.0
-)
+@finding("attention_distance.{vit}", section="5", figure="3", unit="ratio of spreads", above=1.0)
 def first_block_mixes(distance):
     """Heads of the first block are a mix of local and global, those of the last are not.
 
-    Spread of the heads' distances, first block minus last, in units of even attention.
+    Spread of the heads' distances, first block over last.
 
-    The standard deviation of the heads' distances, in units of the distance of a head that attends
-    evenly. Against 0: the first block is as mixed as the last (section 5, figure 3).
+    The standard deviation of the heads' distances. Against 1: the first block is as mixed as the
+    last (section 5, figure 3).
 
     Args:
         distance: attention distance of dims (layer, head), with its grid in the attributes.
     """
     heads = relative_distance(distance)
-    return bootstrap(lambda x, y: x.std() - y.std(), heads[0], heads[-1], over="heads")
+    return ratio_of_spreads(heads[0], heads[-1], "heads")
 
 
-@finding("attention_distance.{vit}", section="5", figure="3", unit="relative distance", above=0.5)
+@finding("attention_distance.{vit}", section="5", figure="3", unit="share of heads", above=0.5)
 def last_block_global(distance):
-    """All heads of the last block are global.
+    """Most heads of the last block are global.
 
-    Distance of the last block's most local head, in units of even attention.
+    Share of the last block's heads whose distance is at least half that of uniform attention.
 
-    Against 1/2, midway between a head that looks only at its own place and one that looks
-    everywhere alike (section 5, figure 3).
+    Against 1/2, most. Half of uniform attention is midway between a head that attends to its own
+    position only and one that attends to all alike (section 5, figure 3). The paper finds all heads
+    global, which a sample of heads cannot show.
 
     Args:
         distance: as in `first_block_mixes`.
     """
-    return bootstrap(np.min, relative_distance(distance)[-1], over="heads")
+    heads = relative_distance(distance)[-1]
+    return share(np.sum(heads >= 0.5), len(heads), "heads")
 
 
 @quantity("attention_distance.{model}", unit="of even attention")
@@ -75,7 +76,7 @@ def early_reach(distance):
 
     Mean over the heads of the distance that they look at, in units of a head that attends evenly.
     """
-    return bootstrap(np.mean, relative_distance(distance)[0], over="heads")
+    return student(relative_distance(distance)[0], "heads")
 
 
 @quantity("attention_distance.{model}", unit="of even attention")
@@ -84,7 +85,7 @@ def last_reach(distance):
 
     As in the first.
     """
-    return bootstrap(np.mean, relative_distance(distance)[-1], over="heads")
+    return student(relative_distance(distance)[-1], "heads")
 
 
 @finding(
@@ -96,8 +97,8 @@ def local_heads_resemble(subsets):
     Rank correlation of a head subset's mean distance and its CKA to low ResNet layers.
 
     Spearman's, over all subsets of all orders, with CKA averaged over the layers; against 0, no
-    relation (section 5, figure 5). Subsets share heads, so that the
-    bootstrap over them is narrower than one over independent models.
+    relation (section 5, figure 5). Descriptive: the subsets share heads, so that they are no
+    independent units, and one model has one such set of subsets.
 
     Args:
         subsets: Dataset cka(order, subset, layer), of layers in the ResNet's lower half, and
@@ -107,7 +108,7 @@ def local_heads_resemble(subsets):
     distance = expect_variable(subsets, "distance", ("order", "subset")).values
     both = np.stack([distance.ravel(), cka.mean(axis=0).ravel()], axis=1)
     both = both[np.isfinite(both).all(axis=1)]
-    return bootstrap(rank_correlation, both, over="head subsets")
+    return descriptive(rank_correlation(both), "subsets that share heads are not independent")
 
 
 def relative_distance(distance):
@@ -131,7 +132,7 @@ FIGURE_3 = Figure(
     shows="mean distance of attention heads",
     models=together("vit", "gap", "fraction"),
     measure=attention_distance_of,
-    draw=plot_attention_distances,
+    draw=plot_attention_distance,
     interactive=distance_lines,
     name="attention-distance",
     title="Mean distance of attention heads",

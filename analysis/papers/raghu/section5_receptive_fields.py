@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...engine.estimates import bootstrap, lower
+from ...engine.estimates import lower, student, welch
 from ...engine.results import expect_array, layer_names
 from ...flow.receptive_field import receptive_field
 from ...plots.flow import plot_receptive_field
@@ -80,7 +80,7 @@ def early_fields(vit, resnet):
         vit, resnet: receptive fields after the sums, of dims (layer, row, column).
     """
     fields = [lower(extent(field)) for field in (vit, resnet)]
-    return bootstrap(lambda x, y: x.mean() - y.mean(), *fields, over="layers")
+    return welch(*fields, "layers")
 
 
 @finding(
@@ -113,7 +113,7 @@ def branch_fields(branch, total, distance):
             f"Received: {layer_names(branch)[:3]} and {layer_names(total)[:3]}"
         )
     gaps = np.array([shares[0][site] - shares[1][site] for site in sites])
-    return bootstrap(np.mean, gaps, over="attention sublayers")
+    return student(gaps, "attention sublayers")
 
 
 @quantity("receptive_field.{model}", unit="of an even field")
@@ -123,7 +123,7 @@ def early_extent(field):
     Standard deviation of a pixel's place, weighted by the effective receptive field of the centre,
     mean over the lower layers: 1 for a field that covers the image evenly.
     """
-    return bootstrap(np.mean, lower(extent(field)), over="layers")
+    return student(lower(extent(field)), "layers")
 
 
 def extent(field):

@@ -4,18 +4,27 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...engine.estimates import Sample, bootstrap, difference, lower, normal, upper
+from ...engine.estimates import (
+    accuracy_of,
+    lower,
+    minus,
+    of_cka,
+    require_above_chance,
+    student,
+    transformed,
+    upper,
+    welch,
+)
 from ...engine.results import expect_variable, layer_names
 from ...flow.skips import skip_statistic
-from ...plots.flow import plot_skip_ratio
-from ...plots.lines import plot_skip_ratio_lines
-from ...plots.similarity import plot_cka_beside
+from ...plots.flow import plot_skip_ratio, plot_skip_ratio_lines
+from ...plots.similarity import plot_cka
 from ...study.figure import Figure, each, group, playing, together, variants
 from ...study.judge import finding
 from ...study.measurement import quantity, statistic
 from ..chapters import SKIPS
 from . import RAGHU
-from .section4_structure import cka_of, cka_values
+from .section4_structure import cka_of, expect_cka
 
 
 def skip_ratio_of(model):
@@ -60,7 +69,7 @@ def cls_skips_first(ratios):
     Args:
         ratios: Dataset norm_ratio(layer, token) of a ViT with a CLS token.
     """
-    return bootstrap(_exp_mean, lower(_cls_over_spatial(ratios)), over="layers")
+    return transformed(student(lower(_cls_over_spatial(ratios)), "layers"), np.exp)
 
 
 @finding("skip_ratio.{vit}", section="6", figure="7 left", unit="ratio CLS / spatial", below=1)
@@ -74,7 +83,7 @@ def spatial_skips_second(ratios):
     Args:
         ratios: Dataset norm_ratio(layer, token) of a ViT with a CLS token.
     """
-    return bootstrap(_exp_mean, upper(_cls_over_spatial(ratios)), over="layers")
+    return transformed(student(upper(_cls_over_spatial(ratios)), "layers"), np.exp)
 
 
 def _cls_over_spatial(ratios):
@@ -95,22 +104,25 @@ def _cls_over_spatial(ratios):
     above=1.0,
 )
 def skip_influence(vit, resnet):
-    """Skips outweigh branches more in the ViT than in the ResNet.
+    """Identity skips outweigh branches more in the ViT than in a pre-activation ResNet.
 
-    Norm ratio of skip and branch, ViT over ResNet.
+    Norm ratio of identity skip and branch, ViT over ResNet. The paper's ResNet (v1) applies an
+    activation after the sum, BiT (v2) before the branch: its ratios are not comparable with these.
 
-    Of each model the geometric mean over layers of the mean over tokens. Against 1 (section 6,
-    figure 7 right).
+    Of each model the geometric mean over layers of the mean over tokens. The first unit of each
+    stage of a ResNet is left out: its skip is a projection. Against 1 (section 6, figure 7 right).
 
     Args:
         vit, resnet: Dataset norm_ratio(layer, token).
     """
-    dims = ("layer", "token")
-    logs = [
-        np.log(np.nanmean(expect_variable(ratios, "norm_ratio", dims).values, axis=1))
-        for ratios in (vit, resnet)
-    ]
-    return bootstrap(lambda x, y: np.exp(x.mean() - y.mean()), *logs, over="layers")
+    logs = []
+    for ratios in (vit, resnet):
+        ratio = expect_variable(ratios, "norm_ratio", ("layer", "token"))
+        projected = [name.split("/")[1:2] == ["unit01"] for name in layer_names(ratio)]
+        if all(projected):
+            raise ValueError("Not tested: no unit of the ResNet has an identity skip.")
+        logs.append(np.log(np.nanmean(ratio.values[~np.array(projected)], axis=1)))
+    return transformed(welch(*logs, "layers"), np.exp)
 
 
 @finding(
@@ -134,11 +146,12 @@ def skips_partition(intact, without, block):
     after = [name for name in names[inside[-1] + 1 :] if name in kept[1]]
     if not before or not after:
         raise ValueError(f"Expected layers before and after the block. Received: block={block!r}")
-    samples = []
-    for result in (without, intact):
-        cka, stderr = cka_values(result.sel(layer_x=before, layer_y=after))
-        samples.append(Sample(cka.mean(axis=1), stderr.mean(axis=1)))
-    return difference(*samples, over="layers")
+    return minus(
+        *(
+            of_cka(np.mean, expect_cka(result.sel(layer_x=before, layer_y=after)))
+            for result in (without, intact)
+        )
+    )
 
 
 @finding(
@@ -156,11 +169,14 @@ def skips_cost_accuracy(intact, without):
     Against 0 (section 6, figure 8).
 
     Args:
-        intact, without: pairs of accuracy in [0, 1] and number of test examples.
+        intact, without: accuracy in [0, 1], number of test examples and, where known, which of
+            them are classified correctly, and the number of classes.
     """
-    variance = sum(accuracy * (1 - accuracy) / examples for accuracy, examples in (intact, without))
-    how = "binomial, as if on different images, which is wide for the same ones"
-    return normal(intact[0] - without[0], np.sqrt(variance), how)
+    (*intact, num_classes), (*without, _) = ((*one, None, None)[:4] for one in (intact, without))
+    if num_classes:
+        facts = {"examples": intact[1], "num_classes": num_classes}
+        require_above_chance(intact[0], facts, "the model with all skips")
+    return minus(accuracy_of(*intact), accuracy_of(*without))
 
 
 @quantity("skip_ratio.{model}", unit="ratio")
@@ -171,11 +187,7 @@ def skips_over_branches(ratios):
     tokens: above 1 what comes in goes on.
     """
     ratio = expect_variable(ratios, "norm_ratio", ("layer", "token")).values
-    return bootstrap(_exp_mean, np.log(np.nanmean(ratio, axis=1)), over="layers")
-
-
-def _exp_mean(logs):
-    return np.exp(logs.mean())
+    return transformed(student(np.log(np.nanmean(ratio, axis=1)), "layers"), np.exp)
 
 
 def plot_cosines(results):
@@ -231,7 +243,7 @@ FIGURE_8 = Figure(
     shows="similarity of layers without the skips of a block",
     models=group("vit", "without", anyone=False),
     measure=cka_without_skips,
-    draw=plot_cka_beside,
+    draw=plot_cka,
     name="without-skips-{model}",
     title="Similarity of the layers of {model} without the skips of a block",
     caption="Each panel is a model trained without the skips of one block, beside the intact "

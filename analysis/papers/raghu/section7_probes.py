@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 
 from ...engine.derived import match_maps
-from ...engine.estimates import DRAWS, Estimate, Sample, difference, normal
-from ...engine.results import expect_array, layer_names
+from ...engine.estimates import accuracy_of, descriptive, estimate, minus, require_above_chance
+from ...engine.results import expect_array, layer_names, unpack_correct
 from ...engine.stream import first_batch
 from ...plots.probes import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes
 from ...probes.ridge import L2, probe_statistic, score_statistic, select_l2
@@ -18,6 +18,7 @@ from ...study.models import MOST_PANELS, spread
 from ..chapters import PROBES
 from . import RAGHU
 
+DRAWS = 1000  # of the bootstrap over images
 # What a probe is shown, and the name of the result.
 RESULTS = {
     "all": "ridge_probe",
@@ -161,48 +162,62 @@ def resnet_tokens_classify(resnet, vit):
 
 
 def _better_tokens(one, other):
-    samples = []
+    found = []
     for result in (one, other):
         if "prefix" not in result.attrs:
             raise ValueError("Expected accuracies with the attribute prefix. Received: none")
         accuracy = expect_array(result, ("layer", "token")).values[-1]
         accuracy = accuracy[int(result.attrs["prefix"]) :]
         accuracy = accuracy[np.isfinite(accuracy)]
-        examples = result.attrs.get("examples", np.nan)
-        samples.append(Sample(accuracy, np.sqrt(accuracy * (1 - accuracy) / examples)))
-    return difference(*samples, over="tokens")
+        found.append(accuracy_of(accuracy.mean(), result.attrs.get("examples", np.nan)))
+    best = max(found, key=lambda accuracy: accuracy.value).value
+    require_above_chance(best, one.attrs, "the better model's tokens")
+    return minus(*found)
 
 
 @quantity("ridge_probe.{model}", unit="share of depth")
 def readable_from(accuracy):
     """Depth from which the class can be read.
 
-    The first layer whose linear probe is right nine times for ten of the best layer's, as a share
-    of the depth: 0 the first layer, 1 the last. Interval: the same with accuracies drawn from
-    their binomial distribution, layer by layer.
+    The first layer whose linear probe reaches 90 % of the best layer's accuracy, as a share of the
+    depth: 0 the first layer, 1 the last.
     """
-    values = expect_array(accuracy, ("layer",)).values
-    examples = int(accuracy.attrs["examples"])
-    draws = np.random.default_rng(0).binomial(examples, values, (DRAWS, len(values))) / examples
-    depths = [_first_layer(row) / max(len(row) - 1, 1) for row in (values, *draws)]
-    low, high = np.percentile(depths[1:], [2.5, 97.5])
-    return Estimate(depths[0], float(low), float(high), "binomial draws of each layer's accuracy")
+    values, examples = expect_array(accuracy, ("layer",)).values, int(accuracy.attrs["examples"])
+
+    def depth(accuracies):
+        return np.argmax(accuracies >= 0.9 * accuracies.max(-1, keepdims=True), -1) / last
+
+    last = max(len(values) - 1, 1)
+    if "correct" not in accuracy.coords:
+        return descriptive(depth(values), "an older file, without what each image is classified as")
+    correct = unpack_correct(accuracy["correct"], examples)
+    # Images on which the same layers are right count together.
+    bits = np.packbits(correct, axis=0).T.copy()
+    _, first, counts = np.unique(
+        bits.view(f"V{bits.shape[1]}"), return_index=True, return_counts=True
+    )
+    draws = np.random.default_rng(0).multinomial(examples, counts / examples, DRAWS)
+    depths = depth(draws @ correct[:, first].T.astype(float))
+
+    def limits(alpha):
+        return np.quantile(depths, [alpha / 2, 1 - alpha / 2])
+
+    return estimate(depth(values), limits, "percentile bootstrap over images")
 
 
 @quantity("ridge_probe.{model}", unit="accuracy")
 def best_probe(accuracy):
     """Accuracy of the best layer's linear probe.
 
-    On the mean over all tokens or places of the layer.
+    Test accuracy on the mean over all tokens or positions, of the layer whose probe is best on
+    held-out images.
     """
-    best = float(expect_array(accuracy, ("layer",)).values.max())
-    stderr = np.sqrt(best * (1 - best) / accuracy.attrs["examples"])
-    return normal(best, stderr, "binomial")
-
-
-def _first_layer(accuracies):
-    """The first of the layers with nine tenths of the best accuracy."""
-    return int(np.argmax(accuracies >= 0.9 * accuracies.max()))
+    values, examples = expect_array(accuracy, ("layer",)).values, int(accuracy.attrs["examples"])
+    if "validation_accuracy" not in accuracy.coords:
+        why = "an older file, whose best layer is known from the test images only"
+        return descriptive(values.max(), why)
+    best = int(accuracy["validation_accuracy"].values.argmax())
+    return accuracy_of(values[best], examples, unpack_correct(accuracy["correct"][best], examples))
 
 
 def tokens_caption(models, results):

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import xarray as xr
 
-from ...engine.estimates import Sample, difference, lower, upper
+from ...engine.estimates import lower, minus, of_cka, upper
 from ...engine.results import expect_variable
 from ...plots.similarity import plot_counterparts, plot_data_scale
 from ...similarity.cka import cka_statistic
@@ -77,20 +77,32 @@ def same_blocks_of(models):
 def data_hunger(similarity):
     """Higher layers need more data than lower ones.
 
-    CKA to the model trained on all data at the smallest fraction, lower blocks minus upper.
+    CKA to the model trained on all data, lower blocks minus upper: at the smallest fraction, less
+    the same of a second training on all data.
 
-    Against 0: higher layers need no more data than lower (section 8, figure 12).
+    Against 0: higher layers need no more data than lower (section 8, figure 12). The second
+    training is the control: what differs between two trainings on all data is not due to data.
 
     Args:
         similarity: Dataset cka(fraction, layer), and its stderr where known: each block of a
-            model trained on a fraction of the data and the same block of one trained on all.
+            model trained on a fraction of the data, or again on all, fraction 1, and the same
+            block of one trained on all.
     """
     cka = expect_variable(similarity, "cka", ("fraction", "layer"))
-    least = int(cka["fraction"].values.argmin())
-    stderr = similarity.get("stderr", cka * np.nan).transpose("fraction", "layer")
-    values, errors = cka.values[least], stderr.values[least]
-    samples = [Sample(half(values), half(errors)) for half in (lower, upper)]
-    return difference(*samples, over="blocks")
+    fractions = cka["fraction"].values
+    least, control = int(fractions.argmin()), np.flatnonzero(fractions == 1)
+    if not len(control) or fractions[least] == 1:
+        raise ValueError(
+            "Not tested: it takes a training on a fraction of the data and, to compare it with, a "
+            f"second one on all. Received: fractions {fractions.tolist()}."
+        )
+    similarity = similarity.assign(cka=cka)
+
+    def falls(row):
+        halves = (lambda values, half=half: half(values[row]).mean() for half in (lower, upper))
+        return minus(*(of_cka(half, similarity) for half in halves))
+
+    return minus(falls(least), falls(int(control[0])))
 
 
 FIGURE_12 = Figure(

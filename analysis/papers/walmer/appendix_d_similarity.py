@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from ...engine.estimates import Sample, difference, lower, upper
+from ...engine.estimates import lower, minus, of_cka, upper
 from ...engine.results import expect_variable, layer_names
-from ...plots.features import plot_last_layer_cka
 from ...plots.interactive import cka_heatmap
-from ...plots.similarity import plot_cka
+from ...plots.similarity import plot_cka, plot_last_layer_cka
 from ...similarity.last_layer import last_layer_statistic
 from ...similarity.residual import residual_statistic
 from ...study.figure import Figure, each, group
@@ -74,16 +73,17 @@ def skips_diverge(similarity):
             y, and its stderr where known.
     """
     cka = expect_variable(similarity, "cka", ("layer_x", "layer_y"))
-    stderr = similarity.get("stderr", cka * np.nan).transpose("layer_x", "layer_y")
     skips = {name.rpartition("/")[0]: i for i, name in enumerate(layer_names(cka, "layer_y"))}
     branches = [name.rpartition("/")[0] for name in layer_names(cka, "layer_x")]
     pairs = np.array([(i, skips[site]) for i, site in enumerate(branches) if site in skips])
     if len(pairs) < 2:
         raise ValueError(f"Expected two sites with skip and branch. Received: {len(pairs)}")
     rows, columns = pairs.T
-    values, errors = cka.values[rows, columns], stderr.values[rows, columns]
-    samples = [Sample(half(values), half(errors)) for half in (upper, lower)]
-    return difference(*samples, over="attention sublayers")
+    similarity = similarity.assign(cka=cka)
+    halves = (
+        lambda values, half=half: half(values[rows, columns]).mean() for half in (upper, lower)
+    )
+    return minus(*(of_cka(half, similarity) for half in halves))
 
 
 def last_layers_caption(models, results):

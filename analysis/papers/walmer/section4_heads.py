@@ -8,10 +8,15 @@ import numpy as np
 from ...attention.aligned_attention import aligned_attention, attention_offset, mean_distance
 from ...attention.head_classes import head_classes
 from ...attention.mean_attention import mean_attention_statistic
-from ...engine.estimates import bootstrap, lower, upper
+from ...engine.estimates import descriptive, lower, minus, share, upper, welch
 from ...engine.results import expect_array, expect_variable
-from ...plots.attention import one_kind, plot_aligned_attention, plot_head_classes, plot_offsets
-from ...plots.lines import plot_distance_by_depth
+from ...plots.attention import (
+    one_kind,
+    plot_aligned_attention,
+    plot_attention_offset,
+    plot_head_classes,
+    plot_mean_distance,
+)
 from ...study.figure import Figure, each, together
 from ...study.judge import finding
 from ...study.measurement import statistic, task
@@ -65,8 +70,8 @@ def offset_heads(aligned, kinds):
 
     of attention shares by offset. Attention that does not know of places has 0, however sharp. A
     head is local if its spread is at most half that of even attention; others count as 0, since one
-    that looks at a fixed corner of the image is one-sided as well. A single such head is no
-    finding: the bootstrap asks whether heads drawn from the model's own nearly always have one.
+    that looks at a fixed corner of the image is one-sided as well. Descriptive: the heads of one
+    model do not show how uncertain their maximum is.
 
     Args:
         aligned: attention by offset, of dims (layer, head, row_offset, column_offset).
@@ -77,7 +82,7 @@ def offset_heads(aligned, kinds):
     share = share / share.sum(axis=(2, 3), keepdims=True)
     sided = abs(share - share[:, :, ::-1, ::-1]).sum(axis=(2, 3)) / 2
     spread = expect_variable(kinds, "relative_spread", ("layer", "head")).values
-    return bootstrap(np.max, np.where(spread <= 0.5, sided, 0).ravel(), over="heads")
+    return descriptive(np.where(spread <= 0.5, sided, 0).max(), "a maximum over heads")
 
 
 @finding("head_classes.{vit}", section="C.1", figure="18", unit="difference in share", above=0)
@@ -92,8 +97,8 @@ def offset_heads_early(kinds):
         kinds: Dataset of strings kind(layer, head).
     """
     offset = expect_variable(kinds, "kind", ("layer", "head")).values == "offset"
-    halves = [half(offset).astype(float).ravel() for half in (lower, upper)]
-    return bootstrap(lambda x, y: x.mean() - y.mean(), *halves, over="heads")
+    halves = (half(offset) for half in (lower, upper))
+    return minus(*(share(half.sum(), half.size, "heads") for half in halves))
 
 
 @finding("head_classes.{vit}", section="4.2", figure="3", unit="number of kinds", above=1.5)
@@ -102,14 +107,14 @@ def local_kinds(kinds):
 
     Number of these kinds among the heads; the line is midway between one and two.
 
-    Of strict, soft, axial and offset heads (section 4.2, figure 3).
+    Of strict, soft, axial and offset heads (section 4.2, figure 3). Descriptive: heads that were
+    not drawn may be of further kinds.
 
     Args:
         kinds: as in `offset_heads_early`.
     """
-    found = expect_variable(kinds, "kind", ("layer", "head")).values.ravel()
-    each = np.stack([found == kind for kind in LOCAL], axis=1)
-    return bootstrap(lambda x: x.any(axis=0).sum(), each, over="heads")
+    found = expect_variable(kinds, "kind", ("layer", "head")).values
+    return descriptive(np.isin(LOCAL, found).sum(), "a number of kinds among the heads")
 
 
 @finding("head_classes.{vit}", section="4.3", figure="4", unit="share of layers", above=0.5)
@@ -125,7 +130,7 @@ def layers_mix(kinds):
     """
     found = expect_variable(kinds, "kind", ("layer", "head")).values
     mixed = np.isin(found, LOCAL).any(axis=1) & (found == "global").any(axis=1)
-    return bootstrap(np.mean, mixed.astype(float), over="layers")
+    return share(mixed.sum(), len(mixed), "layers")
 
 
 @finding("unit_distance.{vit}", section="4.3", figure="4", unit="difference in distance", below=0)
@@ -141,7 +146,7 @@ def distance_dips(distance):
         distance: attention distance of dims (layer, head).
     """
     first, third, _ = phases(expect_array(distance, ("layer", "head")).values)
-    return mean_gap(third.ravel(), first.ravel(), over="heads")
+    return welch(third.ravel(), first.ravel(), "heads")
 
 
 @finding("unit_distance.{vit}", section="4.3", figure="4", unit="difference in distance", above=0)
@@ -156,7 +161,7 @@ def distance_rises(distance):
         distance: as in `distance_dips`.
     """
     _, third, late = phases(expect_array(distance, ("layer", "head")).values)
-    return mean_gap(late.ravel(), third.ravel(), over="heads")
+    return welch(late.ravel(), third.ravel(), "heads")
 
 
 def phases(values):
@@ -166,10 +171,6 @@ def phases(values):
     if count < 4:
         raise ValueError(f"Expected at least 4 layers. Received: {count}")
     return values[first], values[early & ~first], values[~early]
-
-
-def mean_gap(one, other, over):
-    return bootstrap(lambda x, y: x.mean() - y.mean(), one, other, over=over)
 
 
 SHOWS = "attention by offset from the query, and kinds of heads"
@@ -193,7 +194,7 @@ FIGURE_3 = Figure(
 FIGURE_14 = replace(
     FIGURE_3,
     measure=attention_offset_of,
-    draw=plot_offsets,
+    draw=plot_attention_offset,
     name="attention-offset-{model}",
     title="Mean offset of the heads of {model}",
     caption="Each point is a head and shows how far, and in which direction, it looks from the "
@@ -222,7 +223,7 @@ FIGURE_4 = Figure(
     shows="distance of attention heads through the depth",
     models=together("vit", "gap"),
     measure=unit_distance_of,
-    draw=plot_distance_by_depth,
+    draw=plot_mean_distance,
     name="attention-distance-depth",
     title="Attention distance through the depth",
     caption="Each point is a head, and each line the mean of a layer's heads, in sides of the "

@@ -6,10 +6,9 @@ import numpy as np
 
 from ...attention.aligned_attention import attention_maps
 from ...attention.attention_patterns import pattern_statistic
-from ...engine.estimates import bootstrap, lower, upper
+from ...engine.estimates import jackknifed, lower, minus, ratio_of_means, upper
 from ...engine.results import expect_array, expect_variable
-from ...plots.attention import plot_attention_maps
-from ...plots.saliency import plot_attention_patterns
+from ...plots.attention import plot_attention_maps, plot_attention_patterns
 from ...study.figure import Figure, each
 from ...study.judge import finding
 from ...study.measurement import statistic, task
@@ -86,8 +85,18 @@ def _patterns_repeat(patterns, query):
             "Expected two heads, or two layers in each half, to compare. "
             f"Received: {len(places)} layers of one head"
         )
-    means = [np.nanmean(half, axis=1) for half in halves]
-    return bootstrap(lambda x, y: x.mean() - y.mean(), *means, over="layers")
+    return minus(*map(_mean_repetition, halves))
+
+
+def _mean_repetition(repetition):
+    """Mean over pairs of layers that share layers: the jackknife leaves out one layer at a time."""
+
+    def mean_of(values):
+        return np.nanmean(np.nanmean(values, axis=1)) if np.isfinite(values).any() else np.nan
+
+    layers = range(len(repetition))
+    rest = [mean_of(np.delete(np.delete(repetition, at, 0), at, 1)) for at in layers]
+    return jackknifed(mean_of(repetition), np.array(rest), "layers")
 
 
 @finding(
@@ -118,12 +127,7 @@ def patterns_vary(patterns, average):
     logs = np.log(np.where(flat > 0, flat, 1))
     mean_peaks = 1 + (flat * logs).sum(axis=-1) / np.log(flat.shape[-1])
     pairs = np.stack([upper(mean_peaks).ravel(), upper(peaks).ravel()], axis=1)
-    return bootstrap(_ratio_of_means, pairs, over="heads")
-
-
-def _ratio_of_means(pairs):
-    above, below = pairs.mean(axis=0)
-    return above / below if below > 0 else np.nan
+    return ratio_of_means(pairs, "heads")
 
 
 def of_query(result, query):

@@ -5,15 +5,15 @@ from dataclasses import replace
 import tensorflow as tf
 
 from ...attention.saliency import saliency_statistic
-from ...engine.estimates import bootstrap, lower, upper
+from ...engine.estimates import descriptive, lower, student, upper, welch
 from ...engine.results import expect_variable
-from ...plots.saliency import plot_saliency_iou
+from ...plots.attention import plot_attention_saliency
 from ...study.figure import Figure, together
 from ...study.judge import finding
 from ...study.measurement import statistic
 from ..chapters import OBJECTS
 from . import WALMER
-from .section4_heads import mean_gap, phases
+from .section4_heads import phases
 from .section4_patterns import of_query
 
 
@@ -42,17 +42,17 @@ def _of_union(features):
 def saliency_early(saliency, untrained):
     """Attention of CLS finds the object by the early-to-mid layers.
 
-    Largest mean IoU of a head in the lower half, minus that of the model before training.
+    Mean IoU of each layer's best head in the lower half, minus that of the untrained model.
 
-    Of CLS' attention and the object; against 0 (section 4.4, figure 5). The largest of all heads of
-    an untrained model is what the choice of the best head gives attention that knows nothing of
-    objects.
+    Of CLS' attention and the object, layer by layer; against 0 (section 4.4, figure 5). The best
+    head of an untrained layer is what the choice of the best gives attention that has not learned
+    of objects.
 
     Args:
         saliency, untrained: Dataset best_iou(query, layer), of the best head of each layer.
     """
-    best, chance = _best_iou(saliency), _best_iou(untrained)
-    return bootstrap(lambda x, y: x.max() - y.max(), lower(best), chance, over="layers")
+    best, chance = (lower(_best_iou(result)) for result in (saliency, untrained))
+    return student(best - chance, "layers")
 
 
 @finding(
@@ -69,17 +69,16 @@ def saliency_plateaus(saliency, untrained):
     further rise in the upper half.
 
     Against 0, a steady rise (section 4.4, figure 5). The first rise is from the largest IoU of an
-    untrained model; the second is 0 where no later head is better.
+    untrained model; the second is 0 where no later head is better. Descriptive: it is made of
+    maxima over layers.
 
     Args:
         saliency, untrained: as in `saliency_early`.
     """
 
-    def rises(early, late, chance):
-        return early.max() - chance.max() - max(late.max() - early.max(), 0)
-
     best = _best_iou(saliency)
-    return bootstrap(rises, lower(best), upper(best), _best_iou(untrained), over="layers")
+    early, late, chance = (x.max() for x in (lower(best), upper(best), _best_iou(untrained)))
+    return descriptive(early - chance - max(late - early, 0), "maxima over layers")
 
 
 @finding("saliency.{vit}", section="4.4", figure="5", unit="difference in IoU", below=0)
@@ -94,7 +93,7 @@ def saliency_drops(saliency):
         saliency: as in `saliency_early`.
     """
     _, plateau, late = phases(_best_iou(saliency))
-    return mean_gap(late, plateau, over="layers")
+    return welch(late, plateau, "layers")
 
 
 def _best_iou(saliency):
@@ -119,7 +118,7 @@ FIGURE_5 = Figure(
     shows="attention on the object",
     models=together("vit", "gap", baselines=("fresh",)),
     measure=saliency_of,
-    draw=plot_saliency_iou,
+    draw=plot_attention_saliency,
     name="saliency",
     title="Attention on the object, through the depth",
     caption=saliency_caption,

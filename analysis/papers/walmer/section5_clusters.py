@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import xarray as xr
 
-from ...engine.estimates import Sample, bootstrap, difference, lower, rank_correlation
+from ...engine.estimates import accuracy_of, correlation, lower, minus, student
 from ...engine.pooling import pooled_statistic
 from ...engine.results import KEPT, expect_variable, layer_names
 from ...engine.tokens import grid_of
@@ -85,7 +85,7 @@ def clusters_deepen(clusters):
     """
     purity = blocks_of(expect_variable(clusters, "purity", ("layer",))).values
     pairs = np.stack([np.arange(len(purity)), purity], axis=1)
-    return bootstrap(rank_correlation, pairs, over="layers")
+    return correlation(pairs, "layers")
 
 
 @finding(
@@ -107,7 +107,7 @@ def spatial_first(spatial, cls):
     """
     pair = (expect_variable(result, "purity", ("layer",)) for result in (spatial, cls))
     spatial, cls = xr.align(*pair, join="inner")  # CLS is the same for all images before block 0
-    return bootstrap(np.mean, lower((spatial - cls).values), over="layers")
+    return student(lower((spatial - cls).values), "layers")
 
 
 @finding(
@@ -128,7 +128,7 @@ def objects_above_chance(clusters, noise):
     Args:
         clusters, noise: Dataset purity(layer), with the number of `objects` in the attributes.
     """
-    return difference(*(_purities(result) for result in (clusters, noise)), over="layers")
+    return minus(*(_purity(result) for result in (clusters, noise)))
 
 
 @finding(
@@ -149,7 +149,7 @@ def parts_above_chance(clusters, noise):
     Args:
         clusters, noise: Dataset purity(layer), with the number of `objects` in the attributes.
     """
-    return difference(*(_purities(result) for result in (clusters, noise)), over="layers")
+    return minus(*(_purity(result) for result in (clusters, noise)))
 
 
 @finding("objects.{vit}", section="5.3", figure="8 left", unit="difference in purity", above=0)
@@ -184,14 +184,11 @@ def parts_peak_early(clusters):
 
 def _last_quarter_over_last(clusters):
     """Purity of the last quarter of the layers without the last, minus that of the last."""
-    purity = _purities(clusters)
-    count = len(purity.values)
+    count = len(blocks_of(clusters["layer"]))
     first = -(-3 * count // 4) - 1
     if first >= count - 1:
         raise ValueError(f"Expected at least 4 layers. Received: {count}")
-    parts = slice(first, -1), slice(-1, None)
-    samples = [Sample(purity.values[part], purity.stderr[part]) for part in parts]
-    return difference(*samples, over="layers")
+    return minus(*(_purity(clusters, part) for part in (slice(first, -1), slice(-1, None))))
 
 
 def blocks_of(result):
@@ -199,10 +196,10 @@ def blocks_of(result):
     return result.isel(layer=["/" in name for name in layer_names(result)])
 
 
-def _purities(clusters):
-    """Purity of each block, with its binomial error."""
-    purity = blocks_of(expect_variable(clusters, "purity", ("layer",))).values
-    return Sample(purity, np.sqrt(purity * (1 - purity) / clusters.attrs.get("objects", np.nan)))
+def _purity(clusters, part=slice(None)):
+    """Mean purity of some blocks: errors of layers on the same objects do not average out."""
+    purity = blocks_of(expect_variable(clusters, "purity", ("layer",))).values[part].mean()
+    return accuracy_of(purity, clusters.attrs.get("objects", np.nan), over="objects")
 
 
 def read_of(models):

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...engine.estimates import normal
-from ...engine.results import expect_array
-from ...plots.features import plot_knn, plot_linear_probe, plot_retrieval
+from ...engine.estimates import accuracy_of, descriptive, minus, require_above_chance
+from ...engine.results import expect_array, unpack_correct
+from ...plots.features import plot_knn_accuracy, plot_linear_probe, plot_retrieval
 from ...probes.knn import knn_statistic
 from ...probes.linear_probe import fit_linear_probe
 from ...probes.retrieval import retrieval
@@ -62,21 +62,44 @@ def retrieval_of(model):
 def knn_last_best(neighbours):
     """The last layer is the best for k-NN classification.
 
-    Top-1 accuracy of the last layer minus that of the best other one.
+    Top-1 accuracy of the last layer minus that of the best other one, chosen on other images.
 
-    Against 0 (section 6.3, table 1). The best of many is a little above its true value, which
-    speaks against the finding; the binomial error is one as if of different images.
+    Against 0 (section 6.3, table 1). The best of many layers is above its true value: it is chosen
+    on every other image and scored on the rest, and the other way round.
 
     Args:
-        neighbours: accuracy of dims (layer, k, top), the number of `examples` in the attributes.
+        neighbours: accuracy of dims (layer, k, top), the number of `examples` in the attributes,
+            and as the coordinate `correct` which images are classified correctly.
     """
-    accuracy = top_one(neighbours).values
+    accuracy = top_one_above_chance(neighbours)
     if len(accuracy) < 2:
         raise ValueError(f"Expected at least two layers. Received: {len(accuracy)}")
-    last, best = accuracy[-1], accuracy[:-1].max()
-    variance = (last * (1 - last) + best * (1 - best)) / neighbours.attrs.get("examples", np.nan)
-    how = "binomial, as if on different images, which is wide for the same ones"
-    return normal(last - best, np.sqrt(variance), how)
+    if "correct" not in accuracy.coords:
+        gap = accuracy.values[-1] - accuracy.values[:-1].max()
+        return descriptive(gap, "an older file, without what each image is classified as")
+    *others, last = unpack_correct(accuracy["correct"], int(neighbours.attrs["examples"]))
+    return minus(*(accuracy_of(0, 0, correct) for correct in (last, best_of_layers(others))))
+
+
+def best_of_layers(correct):
+    """Which images the best layer classifies correctly, each half by the best layer of the other.
+
+    Args:
+        correct: truth values of shape (layer, example).
+    """
+    correct = np.asarray(correct)
+    found = np.empty(correct.shape[1], bool)
+    for start in (0, 1):
+        best = correct[:, start::2].mean(axis=1).argmax()
+        found[1 - start :: 2] = correct[best, 1 - start :: 2]
+    return found
+
+
+def top_one_above_chance(neighbours):
+    """`top_one`; a `ValueError` where no layer is above chance: none is then the best."""
+    accuracy = top_one(neighbours)
+    require_above_chance(accuracy.max(), neighbours.attrs, "the best layer")
+    return accuracy
 
 
 def top_one(neighbours):
@@ -86,8 +109,8 @@ def top_one(neighbours):
 
 
 def plot_knn_top_5(results, baselines=()):
-    """`plot_knn` of the class among the five with most votes."""
-    return plot_knn(results, top=5, baselines=baselines)
+    """`plot_knn_accuracy` of the class among the five with most votes."""
+    return plot_knn_accuracy(results, top=5, baselines=baselines)
 
 
 def knn_caption(models, results):
@@ -126,7 +149,7 @@ FIGURE_9 = Figure(
     shows="votes of the nearest training images",
     models=together(*ALL, baselines=BASELINES),
     measure=knn_accuracy_of,
-    draw=plot_knn,
+    draw=plot_knn_accuracy,
     name="knn-top-1",
     title="k-NN classification through the depth, top 1",
     caption=knn_caption,

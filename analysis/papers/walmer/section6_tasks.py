@@ -8,7 +8,7 @@ from ...engine.estimates import student
 from ...engine.results import expect_variable, layer_names
 from ...objects.keypoints import keypoint_correspondence
 from ...objects.propagation import label_propagation
-from ...plots.objects import plot_keypoints, plot_propagation
+from ...plots.features import plot_keypoint_correspondence, plot_label_propagation
 from ...study.figure import Figure, together
 from ...study.judge import finding
 from ...study.measurement import DATA, task
@@ -16,7 +16,7 @@ from ...study.models import BASELINES
 from ..chapters import TASKS
 from . import WALMER
 from .section5_clusters import ALL, blocks_of
-from .section6_classes import top_one
+from .section6_classes import top_one_above_chance
 
 
 def _on_square_grid(model):
@@ -197,7 +197,7 @@ def no_single_layer(task, neighbours):
         task: as in `keypoints_before_last`.
         neighbours: as in `last_best`.
     """
-    accuracy = top_one(neighbours)
+    accuracy = top_one_above_chance(neighbours)
     best = str(accuracy["layer"].values[accuracy.values.argmax()])
     scores, over = task_scores(task)
     names = layer_names(scores)
@@ -243,7 +243,7 @@ FIGURE_10_VIDEOS = Figure(
     shows="objects followed through videos",
     models=together(*ALL, baselines=BASELINES),
     measure=propagation_of,
-    draw=plot_propagation,
+    draw=plot_label_propagation,
     name="propagation",
     title="Objects followed through videos, layer by layer",
     caption="Each point is how well objects are found in all frames from their masks in the first, "
@@ -256,7 +256,7 @@ FIGURE_10_KEYPOINTS = replace(
     numbers="10 31",
     shows="keypoints found in another image",
     measure=keypoints_of,
-    draw=plot_keypoints,
+    draw=plot_keypoint_correspondence,
     name="keypoints",
     title="Keypoints found in another image of their kind, layer by layer",
     caption="Each point is the share of keypoints whose most similar place in another image lies "

@@ -1,7 +1,6 @@
 """Several measures of how alike layers are, in one pass."""
 
 import warnings
-from collections.abc import Mapping
 from itertools import chain
 
 import numpy as np
@@ -10,8 +9,9 @@ import xarray as xr
 
 from vit_tf.names import listed
 
-from ...engine.estimates import LEAST_EXAMPLES, ranks
-from ...engine.features import of_arrays
+from ...engine.estimates import LEAST_EXAMPLES
+from ...engine.front import measurement, statistic_of
+from ...engine.intervals import ranks
 from ...engine.pooling import pool
 from ...engine.results import POOLED, model_name, provenance, require_word, variable
 from ...engine.stream import Statistic, evaluate
@@ -41,6 +41,7 @@ MEASURES = {
 }
 
 
+@measurement()
 def similarities(features_x, images=None, features_y=None, measures=None, tokens=None):
     """Several measures of how alike layers are, of one model or of two, in one pass over images.
 
@@ -79,17 +80,11 @@ def similarities(features_x, images=None, features_y=None, measures=None, tokens
             that are not finite; the layer is named.
     """
     features = (features_x,) if features_y is None else (features_x, features_y)
-    if any(isinstance(of, Mapping) for of in features):
-        if images is not None:
-            raise ValueError(
-                "Expected no images with activations: similarities({name: array}). "
-                f"Received: images={type(images).__name__}"
-            )
-        images, *features = of_arrays(*features)
     statistic = similarities_statistic(*features, measures=measures, tokens=tokens)
     return evaluate(statistic, images, *features, description="similarities")
 
 
+@statistic_of(similarities)
 def similarities_statistic(features_x, features_y=None, measures=None, tokens=None):
     """The `Statistic` of `similarities`: of one model's taps, or of two."""
     chosen = _chosen(measures, tokens)

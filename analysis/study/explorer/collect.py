@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 import xarray as xr
 
+from vit_tf.names import joined
 from vit_tf.tokens import prefix_names
 
 from ...attention.attention_rows import attention_rows
@@ -13,6 +14,7 @@ from ...attention.gradient_attention import gradient_attention
 from ...attention.rollout import rollout_of_images
 from ...engine.results import provenance
 from ...engine.stream import collect
+from ...engine.tokens import pooled_tokens
 from ...flow.grad_cam import grad_cam
 from ...flow.input_gradients import input_gradients
 from ...flow.logit_lens import logit_lens
@@ -38,6 +40,7 @@ class Subject:
         samples, noise, seed: of SmoothGrad.
         foreign: whether its layers have no names of the tap grammar.
         named: names of its tokens without a place, None where the model has none for them.
+        pooled: positions of the tokens that its head reads, None where it does not name them.
     """
 
     model: object
@@ -48,12 +51,26 @@ class Subject:
     seed: int = 0
     foreign: bool = False
     named: tuple | None = None
+    pooled: tuple | None = None
 
     @property
     def prefix_names(self):
         """Names of the tokens without a place: the model's own, or CLS and registers."""
         own = prefix_names(self.model.grid.prefix if self.model.grid else 0)
         return self.named if self.named and len(self.named) == len(own) else own
+
+    @property
+    def pooled_tokens(self):
+        """Positions of the tokens that the head reads: the model's own, or CLS, or all."""
+        grid = self.model.grid
+        return pooled_tokens(self.pooled, grid) if grid else ()
+
+    @property
+    def pooled_name(self):
+        """What the head reads, in words: "CLS", or "the mean of the patches"."""
+        prefix = self.model.grid.prefix if self.model.grid else 0
+        named = [self.prefix_names[at] for at in self.pooled_tokens if at < prefix]
+        return joined(named) if named else "the mean of the patches"
 
     @property
     def scores_tap(self):

@@ -1,5 +1,7 @@
 """Exploring single images: opened, measured, and written as one page."""
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -11,10 +13,11 @@ import vit_tf
 from vit_tf.names import joined
 from vit_tf.preprocessing import Preprocessing
 
+from ...engine.front import name_models, own_name
 from ...flow.input_gradients import require_samples
 from ...report.explore_page import write_explore_page
-from ...report.page import in_frame
-from ..models import describe_model
+from ...report.page import in_frame, require_own
+from ..models import describe_model, slug
 from ..opening.opened import Opened, expected
 from ..opening.study_model import PROBES, study_model
 from .collect import Subject, collect_results
@@ -65,11 +68,12 @@ def explore(
         analysis.explore(vit, ["cat.jpg", "dog.jpg"], "cat.html")
 
     Args:
-        model: a built Keras model of one input, the images, or a callable from images to
-            `{tap: tensor}`.
+        model: a built Keras model of one input, the images; the path of one or the name of a
+            pretrained one; a callable from images to `{tap: tensor}`; or several of these, as a
+            list or a dict from name to model.
         images: path of an image file, or list of paths and of arrays of shape (height, width,
             channel) with values in [0, 255]. They are resized to what the model takes.
-        path: of the page, an HTML file.
+        path: of the page, an HTML file; of several models, whose names are added to it.
         name: of the model; by default its own.
         preprocessing: the `vit_tf.Preprocessing` that the model expects, where it does not tell.
         image_size: pixels, for a model that takes images of any size.
@@ -79,12 +83,25 @@ def explore(
         samples, noise, seed: of `input_gradients`.
 
     Returns:
-        The `Exploration`: the page's path and the results as xarray objects.
+        The `Exploration`: the page's path and the results as xarray objects; of several models the
+        list of these.
 
     Raises:
         ValueError: for images that cannot be read, no size, classes that the model does not have,
-            or a model of which nothing can be shown.
+            a model of which nothing can be shown, or a file at `path` that vit_tf did not write.
     """
+    if isinstance(model, list | tuple | Mapping):
+        settings = {"preprocessing": preprocessing, "image_size": image_size, "taps": taps}
+        settings |= {"patch_size": patch_size, "prefix": prefix, "classes": classes}
+        settings |= {"samples": samples, "noise": noise, "seed": seed}
+        path = Path(path)
+        return [
+            explore(one, images, path.with_stem(f"{path.stem}-{slug(n)}"), name=n, **settings)
+            for n, one in name_models(model).items()
+        ]
+    if isinstance(model, str | os.PathLike):
+        model, name = vit_tf.load(model), name or own_name(model)
+    require_own(path)
     opened, subject, names = open_subject(
         model,
         images,
@@ -120,6 +137,7 @@ def open_subject(model, images, *, name, preprocessing, image_size, told, option
     batch = np.stack([resize(picture) for picture in pictures])
     under_study, _ = study_model(opened, _probes(batch))[:2]
     options = options | {"named": getattr(model, "prefix_names", None)}
+    options["pooled"] = getattr(model, "pooled_tokens", None)
     subject = Subject(under_study, batch, foreign=opened.is_foreign, **options)
     if subject.classes is not None:
         _check_classes(subject)
@@ -172,7 +190,7 @@ def _shown(subject, results):
         "norms": "norms" in has,
         "picture": "attention" not in has,
         "classes": "scores" in has,
-        "prefix": bool(grid and grid.prefix),
+        "pooled": subject.pooled_name if tokens and grid else "",
         "grid": f"{grid.rows} x {grid.columns}" if grid else "",
         "cell": "patch" if tokens else "place",
         "cells": "patches" if tokens else "places",
@@ -188,9 +206,12 @@ def read_images(images):
         images: as for `explore`.
     """
     from vit_tf.data.folder import decode_file
+    from vit_tf.data.images.decoding import pixels_of
 
-    single = isinstance(images, str | Path) or (hasattr(images, "ndim") and images.ndim == 3)
-    images = [images] if single else list(images)
+    single = isinstance(images, str | os.PathLike) or (hasattr(images, "ndim") and images.ndim == 3)
+    if single or hasattr(images, "getexif"):  # of Pillow
+        images = [images]
+    images = [file for one in images for file in _files_of(one)]
     if not images:
         raise ValueError("Expected at least one image. Received: none")
     read, names = [], []
@@ -198,9 +219,20 @@ def read_images(images):
         is_path = isinstance(image, str | Path)
         if is_path and not Path(image).is_file():
             raise ValueError(f"Expected an image file. Received: {str(image)!r}, no such file")
+        if hasattr(image, "getexif"):
+            image = pixels_of(image)
         read.append(decode_file(image) if is_path else np.asarray(image))
         names.append(Path(image).name if is_path else f"image {number}")
     return read, names
+
+
+def _files_of(image):
+    """The images of a folder, or the one that is given."""
+    from vit_tf.data.layouts.listing import is_image
+
+    if not isinstance(image, str | Path) or not Path(image).is_dir():
+        return [image]
+    return sorted(path for path in Path(image).rglob("*") if is_image(path.name))
 
 
 def _probes(batch):

@@ -35,6 +35,8 @@ def make_payload(subject, results, pictures, names, class_names):
     shared = {
         "grid": None if grid is None else {**vars(grid)},
         "prefix_names": list(subject.prefix_names),
+        "pooled": list(subject.pooled_tokens),
+        "pooled_name": subject.pooled_name,
         "size": list(pictures.shape[1:3]),
         "colours": colour_map(),
         "classes": [class_name(class_names, one) for one in chosen],
@@ -80,9 +82,8 @@ def _rollout(result, *_):
 
 
 def _relevance(result, subject, _):
-    grid = subject.model.grid
-    read = result.values[:, :, 0] if grid.prefix else result.values.mean(axis=2)
-    return {}, [{"relevance": pack(one, 32)} for one in read[..., grid.prefix :]]
+    read = result.values[:, :, list(subject.pooled_tokens)].mean(axis=2)
+    return {}, [{"relevance": pack(one, 32)} for one in read[..., subject.model.grid.prefix :]]
 
 
 def _gradients(result, *_):

@@ -2,16 +2,19 @@
 
 import hashlib
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import Any
 
 import numpy as np
 
 import vit_tf
-from vit_tf.names import match
 from vit_tf.preprocessing import Preprocessing
 
 from ...engine.derived import Normalised
+from ...engine.front import Selected
 from ...engine.store import fingerprint
+
+KNOWN = ("keras", "vit_tf")  # packages whose layers are what their configuration says
 
 
 @dataclass(frozen=True)
@@ -57,33 +60,28 @@ class Opened:
     @property
     def key(self):
         """What tells its results from those of others."""
-        if self.digest or not self.is_keras:
-            return self.digest or fingerprint(
-                id(self.model), np.random.default_rng().bytes(8).hex()
-            )
+        if not self.is_keras:
+            return self.digest or token_hex(8)
+        return fingerprint(self.digest or self._digest_of_weights(), self._code())
+
+    def _digest_of_weights(self):
         total = hashlib.sha256(str(self.model.get_config()).encode())
         for weight in self.model.weights:
             total.update(np.ascontiguousarray(weight).tobytes())
         return total.hexdigest()
 
+    def _code(self):
+        """What layers of the user's own compute, which neither weights nor configuration show."""
+        kinds = {type(layer) for layer in self.model._flatten_layers()}
+        own = [kind for kind in kinds if kind.__module__.partition(".")[0] not in KNOWN]
+        own.sort(key=lambda kind: (kind.__module__, kind.__qualname__))
+        return [(kind.__qualname__, getattr(kind.call, "__code__", None)) for kind in own]
+
     def features(self, *patterns):
         """The taps that fit the patterns, as a callable from images."""
         if not self.is_keras:
-            return _Matching(self.model, patterns)
+            return Selected(self.model, patterns)
         return vit_tf.submodel(self.model, *patterns)
-
-
-class _Matching:
-    """The taps of a function that fit patterns."""
-
-    def __init__(self, features, patterns):
-        self.name = getattr(features, "name", getattr(features, "__name__", "features"))
-        self.token_grid = getattr(features, "token_grid", None)
-        self._features, self._patterns = features, patterns
-
-    def __call__(self, images):
-        taps = self._features(images)
-        return {name: taps[name] for name in match(self._patterns, tuple(taps))}
 
 
 def expected(model):

@@ -1,11 +1,13 @@
 """An opened model as one under study, and its random baselines."""
 
+import warnings
 from dataclasses import replace
 from functools import cache, partial
 
 import vit_tf
 from vit_tf.names import listed
 from vit_tf.taps.keras_attention import attention_taps, contradictions
+from vit_tf.training.checkpointing import describe_model
 
 from ...engine.derived import gaussian_like
 from ...engine.store import fingerprint
@@ -46,6 +48,7 @@ def study_model(opened, images):
         shapes=shapes | computed,
         image_size=size,
         told=opened.part,
+        configuration=describe_model(opened.model) if opened.is_keras else {"layers": shapes},
         computed=tuple(computed),
         unattended=why,
         **first_layer,
@@ -63,7 +66,9 @@ def _attention_of(opened, images, grid):
     if not told:
         return {}, ""
     needed = [*told, *(name for names in told.values() for name in names)]
-    taps = features_of(opened, None, *needed)(images)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of masks, which `contradictions` finds too
+        taps = features_of(opened, None, *needed)(images)
     shapes = {name: tuple(taps[name].shape[1:]) for name in told}
     names, why = attended(shapes, grid)
     wrong = contradictions(opened.model, taps, names)
@@ -76,25 +81,28 @@ STRANGE = (
 )
 
 
-def baselines_of(model, fresh=None):
+BASELINE_WORDS = {"fresh": "untrained", "noise": "noise"}
+
+
+def baselines_of(model, fresh=None, seed=0):
     """The random baselines of a model, to compare its features with: list of `StudyModel`.
 
     Args:
         model: the `StudyModel`.
         fresh: function that makes a copy of the model with weights as before any training and
             returns a function from taps to its features; None where there is no such copy.
+        seed: of these weights.
     """
     made = cache(fresh) if fresh else None
     features = {"noise": lambda *taps: gaussian_like(model.features(*taps))}
     if fresh:
         features = {"fresh": lambda *taps: made()(*taps)} | features
-    words = {"fresh": "untrained", "noise": "noise"}
     return [
         replace(
             model,
-            name=f"{model.name}, {words[role]}",
+            name=f"{model.name}, {BASELINE_WORDS[role]}",
             role=role,
-            key=fingerprint(model.key, role),
+            key=fingerprint(model.key, role, seed),
             features=of,
             detail=None,
             of=model,
@@ -111,4 +119,4 @@ def opened_baselines(opened, model, seed):
         copy = replace(opened, model=vit_tf.fresh_copy(opened.model, seed))
         return partial(features_of, copy, model.grid)
 
-    return baselines_of(model, fresh if opened.is_keras else None)
+    return baselines_of(model, fresh if opened.is_keras else None, seed)

@@ -7,12 +7,12 @@ from pathlib import Path
 import xarray as xr
 
 from vit_tf.preprocessing import interval
-from vit_tf.training.evaluation import match_classes, right_answers
+from vit_tf.training.evaluation import correct_answers, match_classes
 
-from ...engine.store import fingerprint, keep, load
-from ..models import describe_model
+from ...engine.store import base_code, fingerprint, keep, load
+from ..models import describe_model, require_distinct
 from .layers import STILL
-from .study_model import PROBES, opened_baselines, study_model
+from .study_model import BASELINE_WORDS, PROBES, opened_baselines, study_model
 
 log = logging.getLogger(__name__)
 
@@ -37,15 +37,21 @@ def under_study(opened, data, folder, class_names=(), seed=0, remedy=""):
 
     Returns:
         List of `StudyModel`, a row for each opened one, and a list as `Report.left_out`.
+
+    Raises:
+        ValueError: for names whose slugs are the same, and models without layers to read.
     """
+    baselines = [f"{one.name}, {word}" for one in opened for word in BASELINE_WORDS.values()]
+    require_distinct([*(one.name for one in opened), *baselines])
     few = next(iter(data.few))
     few = (few[0] if isinstance(few, tuple) else few)[:PROBES].numpy()
     models, rows, notes = [], [], {STILL_MODELS: [], CONSTANT_LAYERS: [], OTHER_CLASSES: []}
     for one in opened:
         model, constant, moves = study_model(one, few)
         log.info("%s: %d layers are read", one.name, len(model.taps))
-        accuracy, why_not = accuracy_of(one, model, data, class_names, Path(folder, "results"))
-        model = replace(model, accuracy=accuracy)
+        correct, why_not = correct_of(one, model, data, class_names, Path(folder, "results"))
+        accuracy = None if correct is None else (float(correct.mean()), len(correct))
+        model = replace(model, accuracy=accuracy, correct=correct)
         models += [model, *opened_baselines(one, model, seed)]
         rows.append(describe_model(one, model))
         if accuracy:
@@ -63,11 +69,11 @@ def under_study(opened, data, folder, class_names=(), seed=0, remedy=""):
     return models, rows, [(what, sentences) for what, sentences in notes.items() if sentences]
 
 
-def accuracy_of(opened, model, data, class_names, folder):
-    """How often a model's own head is right about the test images, kept in a folder of results.
+def correct_of(opened, model, data, class_names, folder):
+    """Which test images a model's own head classifies correctly, kept in a folder of results.
 
     Returns:
-        Pair of the share and the number of images, and no words; None for a model whose last layer
+        Truth values of shape (test image,), and no words; None for a model whose last layer
         does not hold a number for each of these classes, with words where it names other ones.
     """
     tap = model.taps[-1]
@@ -79,11 +85,11 @@ def accuracy_of(opened, model, data, class_names, folder):
     except ValueError as error:
         return None, str(error) if own else ""
     path = folder / f"accuracy.{model.slug}.nc"
-    key = fingerprint("right answers", model.key, data.facts, list(class_names))
+    key = fingerprint("correct answers", base_code(), model.key, data.facts, list(class_names))
     result = load(path, key)
     if result is None:
         head = model.features(tap)
-        right, count = right_answers(lambda images: head(images)[tap], data.test)
-        result = xr.DataArray(right / count, name="accuracy", attrs={"examples": count})
+        correct = correct_answers(lambda images: head(images)[tap], data.test)
+        result = xr.DataArray(correct, dims="example", name="correct")
         result = keep(result, path, key, {"model": model.name})
-    return (float(result), int(result.attrs["examples"])), ""
+    return result.values.astype(bool), ""

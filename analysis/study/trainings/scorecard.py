@@ -1,5 +1,9 @@
 """The scorecard over several trainings: would a finding survive the luck of another one?"""
 
+import json
+import logging
+import re
+from collections import Counter
 from dataclasses import fields
 from pathlib import Path
 
@@ -12,10 +16,13 @@ from vit_tf.names import joined, listed
 from ...engine.estimates import UNBOUNDED, Estimate, over_trainings, verdict
 from ...plots.training import plot_trainings
 from ...report.drawing import save_figure
-from ...report.page import ReportFigure, write_report
+from ...report.page import ReportFigure, require_own, write_report
 from ..assemble import Report
-from ..judge import Claim
+from ..data import UNKNOWN
+from ..judge import VERDICTS, Claim
 from ..plan import all_figures
+
+log = logging.getLogger(__name__)
 
 FIXED = ("statement", "section", "figure", "quantity", "threshold", "direction", "source")
 NUMBERS = ("value", "low", "high")
@@ -24,7 +31,9 @@ PLACE = Path("results", "scorecard.nc")
 BOUNDS = {
     "rank correlation": (-1.0, 1.0),
     "share beyond chance": (-np.inf, 1.0),
-    **dict.fromkeys(("share of depth", "share of heads", "share of layers"), (0.0, 1.0)),
+    **dict.fromkeys(
+        ("share of depth", "share of heads", "share of layers", "share of tokens"), (0.0, 1.0)
+    ),
 }
 
 
@@ -44,13 +53,15 @@ def scorecard_of_trainings(scorecards):
         `verdicts` of shape (claim, training), NaN and `"not measured"` where a training has none.
 
     Raises:
-        ValueError: for fewer scorecards, what is none, or lines that differ between them.
+        ValueError: for fewer scorecards, what is none, lines that differ between them, and other
+            models or data than those of the first.
     """
     if len(scorecards) < 2:
         raise ValueError(f"Expected at least two scorecards. Received: {len(scorecards)}")
     for name, card in scorecards.items():
         if "claim" not in card.dims or not {*FIXED, *NUMBERS, "verdict"} <= set(card):
             raise ValueError(f"Expected {name} to be a scorecard. Received: {list(card)}")
+    _require_alike(scorecards)
     claims = list(
         dict.fromkeys(str(c) for card in scorecards.values() for c in card["claim"].values)
     )
@@ -64,6 +75,50 @@ def scorecard_of_trainings(scorecards):
     }
     coords = {"claim": claims, "training": list(scorecards)}
     return xr.Dataset(data, coords, {"interval": "95 %, over trainings"})
+
+
+def _require_alike(scorecards):
+    """Raises a `ValueError` that lists what differs between the models or the data of reports.
+
+    Reports of earlier versions do not say what they are of, and are not compared, which is logged.
+    """
+    known = {name: _facts_of(card) for name, card in scorecards.items() if "models" in card.attrs}
+    if unknown := [name for name in scorecards if name not in known]:
+        log.warning("%s: an earlier version; its models and data are not compared", listed(unknown))
+    first, *others = known or [None]
+    differences = [
+        f"{field} is {there} in {first} and {here} in {name}"
+        for name in others
+        for field, there, here in _differences(known[first], known[name])
+    ]
+    if differences:
+        raise ValueError(
+            "Expected reports of the same models and data, whose seed alone differs. "
+            f"Received: {listed(differences, '; ')}"
+        )
+
+
+def _facts_of(card):
+    """Facts of a report's models, which are called by their parts, and of its data: a dict."""
+    facts, counts = {}, Counter()
+    for model in json.loads(card.attrs["models"]):
+        part = model.pop("part")
+        counts[part] += 1
+        words = f"{part} {counts[part]}" if counts[part] > 1 else part
+        facts |= {f"{name} of {words}": value for name, value in model.items() if name != "model"}
+    return facts | json.loads(card.attrs["data"])
+
+
+def _differences(there, here):
+    """Fields of facts and their two values, as words, where reports of other seeds would agree."""
+    seeds_differ = there.get("seed") != here.get("seed")
+    # Another seed chooses other images of the same data; the same images may lie elsewhere.
+    free = {"seed", "train", "validation", "test" if seeds_differ else "data"}
+    for field in dict.fromkeys((*there, *here)):
+        values = [str(facts.get(field, "absent")) for facts in (there, here)]
+        known = not any(value.startswith(UNKNOWN) for value in values)
+        if known and values[0] != values[1] and field not in free:
+            yield field, *values
 
 
 def _over(claim, scorecards):
@@ -85,7 +140,7 @@ def _over(claim, scorecards):
         if numbers[0] == numbers[0]
     ]
     row = {name: values[0] for name, values in first.items()}
-    words = next(iter(cards.values()))["explanation"].item().partition(" Interval: ")[0]
+    words = re.split(" (?:No i|I)nterval: ", next(iter(cards.values()))["explanation"].item())[0]
     if measured:
         whole = over_trainings(measured, BOUNDS.get(row["quantity"], UNBOUNDED))
         row |= {name: getattr(whole, name) for name in NUMBERS}
@@ -116,6 +171,7 @@ def report_trainings(reports, folder):
         ValueError: for a folder without a scorecard, or as `scorecard_of_trainings`.
     """
     folder = Path(folder)
+    require_own(folder / "report.html")
     missing = [str(path) for path in reports.values() if not Path(path, PLACE).is_file()]
     if missing:
         raise ValueError(
@@ -157,8 +213,7 @@ def report_trainings(reports, folder):
 
 
 def _counts(verdicts):
-    known = ("holds", "does not hold", "cannot tell", "not measured")
-    return {one: int(np.sum(np.asarray(verdicts) == one)) for one in known}
+    return {one: int(np.sum(np.asarray(verdicts) == one)) for one in VERDICTS}
 
 
 def _told(result):

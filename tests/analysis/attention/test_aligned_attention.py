@@ -160,7 +160,7 @@ def test_errors(random_mean):
 
 def test_the_plot_of_aligned_maps_has_a_panel_per_head_scaled_to_its_maximum(random_mean):
     aligned = analysis.aligned_attention(random_mean[0])
-    axes = plots.plot_aligned_attention(aligned)
+    axes = plots.plot_aligned_attention(aligned).panels
     assert axes.shape == (2, 3)
     for index in np.ndindex(2, 3):
         (image,) = axes[index].get_images()
@@ -176,11 +176,14 @@ def test_the_plot_of_aligned_maps_has_a_panel_per_head_scaled_to_its_maximum(ran
 
 def test_the_plot_of_offsets_has_a_point_per_head_and_down_is_down(random_mean):
     offset = analysis.attention_offset(analysis.aligned_attention(random_mean[0]))
-    ax = plots.plot_offsets(offset)
+    ax = plots.plot_attention_offset(offset)
     for layer, points in enumerate(ax.collections):
         expected = np.stack([offset.column_offset[layer], offset.row_offset[layer]], axis=1)
         np.testing.assert_array_equal(points.get_offsets(), expected)
     low, high = ax.get_ylim()
     assert low > high and len(ax.collections) == 2
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("to the right (pixels)", "down (pixels)")
-    assert ax.get_title() == "Mean offset of attention from its query: features"
+    assert (ax.get_xlabel(), ax.get_ylabel()) == (
+        "column offset (pixels)",
+        "row offset, downwards (pixels)",
+    )
+    assert ax.get_title() == "Mean attention offset from the query: features"

@@ -217,5 +217,5 @@ def test_the_plot_shows_kinds_by_colour_and_directions_by_signs():
     assert [text.get_text() for text in ax.texts] == ["", "↓", "←", "↓"]
     assert [text.get_text() for text in ax.get_legend().get_texts()][3] == "offset (arrow): 3"
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("layer (…/attention/weights)", "head")
-    assert ax.get_title() == "Kinds of attention heads: by hand"
+    assert ax.get_title() == "Attention head types: by hand"
     plt.close("all")

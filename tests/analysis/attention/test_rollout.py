@@ -143,20 +143,20 @@ def test_attention_that_is_not_finite_is_refused(rng):
 def test_the_plot_shows_the_query_on_the_grid_of_keys(rng):
     features = features_of(with_skips(random_attention(rng, OBLONG), rng), OBLONG)
     result = analysis.attention_rollout(features, numbers(5))
-    axes = plots.plot_rollout(result)
+    axes = plots.plot_attention_rollout(result).panels
     for ax, layer in zip(axes, result.values, strict=True):
         share = layer[0, 1:].reshape(3, 4)
         (image,) = ax.get_images()
         np.testing.assert_array_equal(image.get_array(), share / share.max())
     assert [ax.get_title() for ax in axes] == ["block00", "block01"]
-    assert axes[0].figure.get_suptitle().startswith("Attention rollout of CLS: features")
+    assert axes[0].figure.axes[0].get_title().startswith("Attention rollout of CLS: features")
     single = analysis.rollout_of_images(features, numbers(5))
-    axes = plots.plot_rollout(single, query=5)
+    axes = plots.plot_attention_rollout(single, query=5).panels
     share = single.values[3, 5, 1:].reshape(3, 4)
     np.testing.assert_array_equal(axes[3].get_images()[0].get_array(), share / share.max())
     assert axes[3].get_title() == "example 3"
     with pytest.raises(ValueError, match=r"among 0 to 12. Received: query=13"):
-        plots.plot_rollout(result, query=13)
+        plots.plot_attention_rollout(result, query=13)
     with pytest.raises(ValueError, match="Expected the attributes"):
-        plots.plot_rollout(result.drop_attrs())
+        plots.plot_attention_rollout(result.drop_attrs())
     plt.close("all")

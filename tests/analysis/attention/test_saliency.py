@@ -139,7 +139,7 @@ def test_errors(rng):
 
 def test_the_plot_draws_the_best_heads_over_all(rng):
     result = saliency(random_attention(rng, OBLONG), rng.uniform(size=(5, 3, 4)) < 0.5)
-    ax = plots.plot_saliency_iou(result)
+    ax = plots.plot_attention_saliency(result)
     for line, query in zip(ax.get_lines(), ("cls", "spatial"), strict=True):
         np.testing.assert_array_equal(line.get_ydata(), result.best_iou.sel(query=query))
     for points, query in zip(ax.collections, ("cls", "spatial"), strict=True):
@@ -148,5 +148,5 @@ def test_the_plot_draws_the_best_heads_over_all(rng):
     legend = [text.get_text() for text in ax.get_legend().get_texts()]
     assert legend == ["CLS", "mean of the spatial tokens"]
     assert ax.get_ylabel() == "IoU of attention and mask"
-    assert len(plots.plot_saliency_iou({"a": result, "b": result}).get_lines()) == 4
+    assert len(plots.plot_attention_saliency({"a": result, "b": result}).get_lines()) == 4
     plt.close("all")

@@ -137,8 +137,8 @@ def test_a_head_that_looks_at_no_place_is_of_no_kind(features, images):
     for name in ("own", "row_median", "spread", "nearer", "crossing", "relative_spread"):
         assert np.isnan(result[name].values[1, 2])
     ax = plots.plot_head_classes(result)
-    assert ax.get_legend().get_texts()[-1].get_text() == "at no place (prefix only): 1"
-    plots.plot_offsets(analysis.attention_offset(analysis.aligned_attention(mean)))
+    assert ax.get_legend().get_texts()[-1].get_text() == "prefix tokens only: 1"
+    plots.plot_attention_offset(analysis.attention_offset(analysis.aligned_attention(mean)))
     plt.close("all")
 
 
@@ -167,7 +167,7 @@ def test_saliency_leaves_out_images_without_a_map(rng, weights, lost, features):
     assert result.attrs["left_out"] == 1  # the empty mask
     np.testing.assert_array_equal(result.best_iou, np.nanmax(result.iou, axis=-1))
     np.testing.assert_array_equal(result.best_head, np.nanargmax(result.iou, axis=-1))
-    lines = plots.plot_saliency_iou(result).get_lines()
+    lines = plots.plot_attention_saliency(result).get_lines()
     np.testing.assert_array_equal(lines[1].get_ydata(), result.best_iou[1])
     plt.close("all")
 
@@ -225,7 +225,9 @@ def test_rollout_counts_attention_to_the_prefix(rng, weights, images):
     np.testing.assert_allclose(result[-1], np.mean(expected, 0), rtol=1e-5)
     inward = np.tile(np.eye(TOKENS)[0], (EXAMPLES, 1, TOKENS, 1))  # CLS looks at itself alone
     taps |= dict.fromkeys(TAPS, inward)
-    axes = plots.plot_rollout(analysis.attention_rollout(features_of(taps, OBLONG), images))
+    axes = plots.plot_attention_rollout(
+        analysis.attention_rollout(features_of(taps, OBLONG), images)
+    ).panels
     assert all((ax.get_images()[0].get_array() == 0).all() for ax in axes)
     plt.close("all")
 

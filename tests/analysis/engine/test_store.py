@@ -1,8 +1,11 @@
+from functools import partial
+
 import numpy as np
 import pytest
 import xarray as xr
+from module_files import forget, replace_modules
 
-from vit_tf.analysis.engine.store import fingerprint, keep, load
+from vit_tf.analysis.engine.store import base_code, code_of, fingerprint, keep, load
 from vit_tf.files import write_whole
 
 
@@ -41,3 +44,59 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 def test_fingerprints_are_of_values_not_of_order_or_container():
     assert fingerprint({"a": 1, "b": (2, 3)}) == fingerprint({"b": [2, 3], "a": 1})
     assert fingerprint({"a": 1}) != fingerprint({"a": 2})
+
+
+def bound(value):
+    return lambda result: result + value
+
+
+def test_functions_count_with_the_values_that_they_are_bound_to(rng):
+    values = rng.normal(size=3)
+    same = [(bound(2), bound(2)), (partial(max, key=bound(1)), partial(max, key=bound(1)))]
+    same += [(bound(values), bound(values.copy())), ({"b", "a"}, {"a", "b"})]
+    for one, other in same:
+        assert fingerprint(one) == fingerprint(other)
+    other = values.copy()
+    other[1] += 1e-9
+    keys = [fingerprint(bound(value)) for value in (2, 3, "2", None, values, other, bound(2))]
+    assert len(set(keys)) == len(keys)
+    assert fingerprint(partial(max, key=bound(1))) != fingerprint(partial(max, key=bound(2)))
+    assert fingerprint(lambda x: x + 1) != fingerprint(lambda x: x + 2)
+    with pytest.raises(TypeError, match="Expected facts that a key can be made of"):
+        fingerprint(object())
+
+
+@pytest.fixture
+def write_module(tmp_path, monkeypatch):
+    yield replace_modules(tmp_path, monkeypatch)
+    monkeypatch.undo()
+    forget()
+
+
+def test_code_is_that_of_modules_and_of_all_that_they_import(write_module):
+    names = [f"vit_tf.analysis.{name}" for name in ("a", "b.deep", "c", "other", "plots.lines")]
+    start = names[0]
+    write_module(start, "from .b import deep\nfrom .plots.lines import draw")
+    write_module(names[1], "def f():\n    from vit_tf.analysis.c import LIMIT")
+    write_module(names[2], "LIMIT = 1\nimport vit_tf.analysis.a")
+    write_module(names[3], "X = 1")
+    write_module(names[4], "WIDTH = 1")
+    without = ["vit_tf.analysis.plots"]
+    before = code_of([start]), code_of([start], without)
+    assert before == (code_of([start]), code_of([start], without)) and len(set(before)) == 2
+    write_module(names[3], "X = 2")
+    assert before == (code_of([start]), code_of([start], without))
+    write_module(names[4], "WIDTH = 2")
+    assert code_of([start]) != before[0] and code_of([start], without) == before[1]
+    write_module(names[2], "LIMIT = 2\nimport vit_tf.analysis.a")
+    assert code_of([start], without) != before[1]
+
+
+def test_all_code_below_the_analyses_counts_and_no_other(write_module):
+    write_module("vit_tf.models.vit", "EPSILON = 1e-6")
+    write_module("vit_tf.scripts.train", "RATE = 1")
+    before = base_code()
+    write_module("vit_tf.scripts.train", "RATE = 2")
+    assert base_code() == before
+    write_module("vit_tf.models.vit", "EPSILON = 1e-3")
+    assert base_code() != before

@@ -122,10 +122,10 @@ def test_queries_have_the_same_words():
         attrs={"rows": 1, "columns": 2, "prefix": 1},
     )
     for query, row in (("cls", rollout[0, 0, 1:]), ("spatial", rollout[0, 1:, 1:].mean("query"))):
-        (ax,) = plots.plot_rollout(rollout, query=query)
+        (ax,) = plots.plot_attention_rollout(rollout, query=query).panels
         np.testing.assert_allclose(ax.images[0].get_array()[0], row / row.max())
     with pytest.raises(ValueError, match=r"query to be one of \('cls', 'spatial'\)"):
-        plots.plot_rollout(rollout, query="first")
+        plots.plot_attention_rollout(rollout, query="first")
     plt.close("all")
 
 
@@ -149,3 +149,38 @@ def test_results_kept_with_former_words_are_read_as_those_of_today():
         drawn.append([(line.get_label(), line.get_ydata().tolist()) for line in ax.lines])
     assert drawn[0] == drawn[1] and len(drawn[0]) == 6
     plt.close("all")
+
+
+@pytest.mark.parametrize("measure", ["knn_accuracy", "clustering", "retrieval"])
+def test_by_default_every_kind_of_layer_is_measured(measure):
+    """Each layer as if it alone were measured with the word that suits it."""
+    arguments = {
+        "knn_accuracy": ((DATA, DATA, 3), {"k": (5,)}),
+        "clustering": ((DATA, 3), {"starts": 1}),
+        "retrieval": ((DATA, IMAGES, TRUTH), {}),
+    }[measure]
+    call = getattr(analysis, measure)
+    kinds = {
+        "sequence": (lambda images: images[..., 0], "cls", "spatial"),
+        "map": (lambda images: tf.concat([images, images**2], -1), "spatial", "spatial"),
+        "vector": (lambda images: images[:, 0, :, 0], "all", "all"),
+    }
+
+    def features(images):
+        return {name: of(images) for name, (of, *_) in kinds.items()}
+
+    for prefix, number in ((1, 1), (0, 2)):
+        features.token_grid = TokenGrid(2, 3, 1, 8) if prefix else TokenGrid(1, 7, 0, 8)
+        every = call(features, *arguments[0], **arguments[1])
+        for name, row in kinds.items():
+
+            def one(images, name=name):
+                return {name: features(images)[name]}
+
+            one.token_grid = features.token_grid
+            alone = call(one, *arguments[0], tokens=row[number], **arguments[1])
+            for found, expected in zip(
+                _values(every.sel(layer=[name])), _values(alone), strict=True
+            ):
+                np.testing.assert_array_equal(found, expected)
+        assert every.attrs["tokens"] == "default"

@@ -140,8 +140,8 @@ def test_positions_that_do_not_fit(rng):
 @pytest.mark.parametrize("channels", [1, 3])
 def test_filters_are_drawn_to_their_own_range(rng, channels):
     result = patch_filters(rng.normal(size=(4, 2, channels, 20)), 5).assign_attrs(model="small")
-    axes = plot_patch_filters(result)
-    assert len(axes) == 5 and "small" in axes[0].figure.get_suptitle()
+    axes = plot_patch_filters(result).panels
+    assert len(axes) == 5 and "small" in axes[0].figure.axes[0].get_title()
     for ax, tile, share in zip(axes, result, result["explained_variance"].values, strict=True):
         drawn = ax.images[0].get_array()
         assert drawn.shape == (4, 2, 3) and ax.get_title() == f"{100 * share:.1f} %"

@@ -247,5 +247,11 @@ def test_errors(rng):
     with pytest.raises(ValueError, match=r"similarity to be a known name.*'product'"):
         measure(unit_colours, [good], PIXELS, similarity="product")
     nan = good | {"target": good["target"] * math.nan}
-    with pytest.raises(ValueError, match=r"Expected finite activations.*colour"):
+    with pytest.raises(ValueError, match="NaN in image 0"):
         measure(unit_colours, [nan], PIXELS)
+
+    def broken(images):
+        return {layer: np.nan * values for layer, values in unit_colours(images).items()}
+
+    with pytest.raises(ValueError, match=r"Expected finite activations.*colour"):
+        measure(broken, [good], PIXELS)

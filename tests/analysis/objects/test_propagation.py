@@ -333,5 +333,11 @@ def test_errors(rng, tmp_path):
         follow(colours, [(frames[:2], masks[:2])], PIXELS)
     with pytest.raises(ValueError, match="Expected an object in the first mask"):
         follow(colours, [(frames, 0 * masks)], PIXELS)
+
+    def broken(images):
+        return {layer: np.nan * values for layer, values in colours(images).items()}
+
     with pytest.raises(ValueError, match=r"Expected finite activations.*colour"):
+        follow(broken, [(frames, masks)], PIXELS)
+    with pytest.raises(ValueError, match="NaN in image 0"):
         follow(colours, [(frames * np.nan, masks)], PIXELS)

@@ -20,14 +20,17 @@ from vit_tf.analysis.study.plan import Picture
 EXPECTED = {1: "holds", -1: "does not hold", 0: "cannot tell"}
 
 
+FACTS = {"examples": 1000, "num_classes": 10}
+
+
 def table(dims, coords, **variables):
     return xr.Dataset({name: (dims, values) for name, values in variables.items()}, coords=coords)
 
 
 def heads(side):
     rises = {1: 0.0, -1: 1.0, 0: np.tile([0.0, 1.0], 6).reshape(3, 4)}[side] * np.ones((3, 4))
-    values = {"loss_change": rises, "loss_change_stderr": 0.1 * np.ones((3, 4))}
-    return [table(("layer", "head"), {}, **values)]
+    values = {"loss_change": rises, "loss_change_stderr": 0.001 * np.ones((3, 4))}
+    return [table(("layer", "head"), {}, **values).assign(accuracy=0.5).assign_attrs(FACTS)]
 
 
 def layers(side):
@@ -36,6 +39,8 @@ def layers(side):
     coords = {"path": ["skip", "branch"]}
     return [
         table(("layer", "path"), coords, accuracy_change=np.stack([loss - 9, x], axis=1))
+        .assign(accuracy=0.5)
+        .assign_attrs(FACTS)
         for x in both
     ]
 
@@ -49,8 +54,8 @@ def tokens(side):
 
 def lens(side):
     rising = np.linspace(0.1, 0.9, 8)
-    values = {1: rising, -1: rising[::-1], 0: [0.1, 0.9] * 4}[side]
-    return [table(("layer",), {}, accuracy=values)]
+    values = {1: rising, -1: rising[::-1] + 0.1, 0: [0.1, 0.9] * 4}[side]
+    return [table(("layer",), {}, accuracy=values).assign_attrs(FACTS)]
 
 
 BUILDERS = {
@@ -71,6 +76,51 @@ def test_verdict_and_value(found, side):
         np.testing.assert_allclose(estimate.value, value)
 
 
+@pytest.mark.parametrize("examples", [32, 512, 3000])
+@pytest.mark.parametrize(
+    ("dispensable", "outcome"), [(48, "holds"), (16, "does not hold"), (36, "cannot tell")]
+)
+def test_dispensable_heads_do_not_depend_on_the_number_of_images(examples, dispensable, outcome):
+    """64 heads of known cost, 0.003 or 0.05 nat, measured with noise of 0.01 nat an image."""
+    rng = np.random.default_rng(examples + dispensable)
+    cost = np.repeat([0.003, 0.05], [dispensable, 64 - dispensable])
+    error = 0.01 / np.sqrt(examples) * np.ones(64)
+    values = {"loss_change": cost + error * rng.normal(size=64), "loss_change_stderr": error}
+    estimate = causes.heads_are_dispensable(effects_of_heads(examples, **values))
+    assert estimate.value == dispensable / 64
+    assert estimate.low < estimate.value < estimate.high
+    assert verdict(estimate.low, estimate.high, 0.5, "above") == outcome
+
+
+def effects_of_heads(examples, **values):
+    values = {name: np.reshape(x, (8, 8)) for name, x in values.items()}
+    facts = {"examples": examples, "num_classes": 10}
+    return table(("layer", "head"), {}, **values).assign(accuracy=0.8).assign_attrs(facts)
+
+
+def test_few_images_do_not_show_that_heads_are_dispensable():
+    """Every head costs 0.05 nat, which 32 images with a spread of 0.5 nat do not show."""
+    outcomes = {}
+    for examples in (32, 100_000):
+        error = 0.5 / np.sqrt(examples) * np.ones(64)
+        cost = 0.05 + np.random.default_rng(3).normal(size=64) * error
+        effects = effects_of_heads(examples, loss_change=cost, loss_change_stderr=error)
+        estimate = causes.heads_are_dispensable(effects)
+        outcomes[examples] = verdict(estimate.low, estimate.high, 0.5, "above")
+    assert outcomes == {32: "cannot tell", 100_000: "does not hold"}
+
+
+ON_ACCURACY = [found for found in BUILDERS if found is not causes.large_tokens_hold_more]
+
+
+@pytest.mark.parametrize("found", ON_ACCURACY, ids=lambda one: one.name)
+def test_a_model_at_chance_does_not_test_a_claim_on_accuracy(found):
+    results = BUILDERS[found][0](1)
+    results = [one.assign(accuracy=0 * one["accuracy"] + 0.11) for one in results]
+    with pytest.raises(ValueError, match=r"Not tested: .*chance"):
+        found(*results)
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_heads_that_look_further_matter_as_their_rank_says(sign):
     distance = np.arange(12.0).reshape(3, 4)
@@ -78,7 +128,9 @@ def test_heads_that_look_further_matter_as_their_rank_says(sign):
     effects = table(("layer", "head"), {}, **changes)
     effects["output_change"][0, 0] = np.nan  # no such head
     estimate = causes.global_heads_matter.statistic(effects)
-    np.testing.assert_allclose([estimate.value, estimate.low, estimate.high], [sign] * 3)
+    assert estimate.value == pytest.approx(sign)
+    near, far = sorted([estimate.low, estimate.high], key=abs)
+    assert 0.8 < sign * near < 0.99 and far == pytest.approx(sign)
 
 
 @pytest.fixture(scope="module")
@@ -94,12 +146,18 @@ def models():
     def tiny(**more):
         return vit_tf.ViT((16, 16, 3), 8, 2, 2, 8, 16, 3, **more)
 
-    vit = subject("ViT", "vit", tiny(), accuracy=(0.5, 10))
+    vit = subject("ViT", "vit", tiny(), accuracy=(0.5, 8), correct=np.arange(8) < 4)
     bare = tiny(without_skips=["block01"])
     bit = vit_tf.BiT((16, 16, 3), (1, 1), 0.5, 3, stem="small")
     return [
         vit,
-        subject("Bare", "without", bare, of=vit, detail="block01", accuracy=(0.25, 10)),
+        subject(
+            *("Bare", "without", bare),
+            of=vit,
+            detail="block01",
+            accuracy=(0.25, 8),
+            correct=np.arange(8) < 2,
+        ),
         subject("Again", "seed", tiny(), of=vit, detail=1),
         subject("BiT", "resnet", bit),
     ]
@@ -137,11 +195,16 @@ def test_each_figure_is_measured_drawn_and_judged(figure, models, data):
     slugs = {"vit": "vit", "resnet": "bit"}
     for found in figure.findings:
         names = [name.format(**slugs) for name in found.inputs]
-        assert np.isfinite(found(*(results[name] for name in names)).value)
+        # As if the models, which are not trained, were above chance.
+        able = [results[name].assign(accuracy=0 * results[name].accuracy + 1) for name in names]
+        assert np.isfinite(found(*able).value)
     if figure is causes.BLOCKS:
         removal = results["removal.vit.bare"]
         trained = removal.accuracy_change.sel(path="skip, in training too")
         np.testing.assert_allclose(trained, [np.nan, -0.25])
+        # Paired: two images of eight are classified correctly only with the skips.
+        error = removal.accuracy_change_stderr.sel(path="skip, in training too")
+        np.testing.assert_allclose(error[1], np.std([-1, -1] + [0] * 6, ddof=1) / np.sqrt(8))
         bare = removal.accuracy_change.sel(path="skip").values
         np.testing.assert_array_equal(bare, results["skip_ablation.vit"].accuracy_change[:, 0])
 

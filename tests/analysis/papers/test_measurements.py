@@ -69,7 +69,8 @@ def test_measurements_are_named_after_analysis_and_models(vit, bit):
     assert names == ["ridge_probe.bit", "ridge_probe_first.bit", "ridge_probe_tokens.bit"]
     tenth = dataclasses.replace(bit, role="fraction", detail=0.1, of=vit)
     (scale,) = data_scale_of([vit, tenth]).values()
-    assert scale.name == "data_scale.vit-cls" and scale.all_models == (tenth, vit)
+    assert scale.name == "data_scale.vit-cls"
+    assert [one.models for one in scale.before] == [(tenth, vit)]
 
 
 def test_models_with_and_without_stages(vit, bit):

@@ -6,7 +6,7 @@ import pytest
 import xarray as xr
 
 from vit_tf.analysis import plots
-from vit_tf.analysis.plots.interventions.effects import plot_head_effects, plot_token_ablations
+from vit_tf.analysis.plots.interventions import plot_head_effects, plot_token_ablation
 
 
 @pytest.fixture(autouse=True)
@@ -96,10 +96,10 @@ def test_panels_of_orders_share_a_scale_and_colours():
     values = np.array([[np.nan, -0.1], [-0.1, -0.2]])
     plain = effects(("tokens", "share"), values, coords)
     more = effects(("tokens", "share"), 4 * values[:, ::-1], coords | {"tokens": ["new", "random"]})
-    axes = plot_token_ablations({"tiny": plain, "other": more})
+    host = plot_token_ablation({"tiny": plain, "other": more})
+    axes = host.panels
     assert axes[0].get_ylim() == axes[1].get_ylim() and axes[1].get_ylim()[0] < -0.8
     random = [ax.containers[1].lines[0] for ax in axes]
     assert random[0].get_color() == random[1].get_color() != axes[0].containers[0][0].get_color()
     np.testing.assert_array_equal(random[1].get_ydata(), [-0.8, -0.4])
-    (legend,) = axes[0].figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["cls", "random", "new"]
+    assert [text.get_text() for text in host.get_legend().get_texts()] == ["cls", "random", "new"]

@@ -9,9 +9,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
+from scipy import stats
 
 from vit_tf.analysis import plots
 from vit_tf.analysis.plots import layers as naming
@@ -140,7 +142,9 @@ def test_plots_import_neither_tensorflow_nor_matplotlib_eagerly():
 def test_every_plot_draws_one_figure_and_leaves_the_result_alone(plot, make, rng):
     result = make(rng)
     before = result.copy(deep=True)
-    axes = np.atleast_1d(plot(result))
+    ax = plot(result)
+    assert isinstance(ax, Axes)
+    axes = getattr(ax, "panels", np.array([ax]))
     assert len(plt.get_fignums()) == 1
     assert axes[0].get_xlabel()
     assert axes[0].get_ylabel()
@@ -181,7 +185,7 @@ def test_cka_has_layer_x_rightwards_and_layer_y_upwards(rng):
     assert _ticks(ax, "y") == {"d": 0, "e": 1}
     assert ax.get_ylim() == (-0.5, 1.5)
     assert image.origin == "lower"
-    assert ax.get_title() == "Similarity of layers: ViT and BiT"
+    assert ax.get_title() == "CKA between layers: ViT and BiT"
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("layer of ViT", "layer of BiT")
     assert ax.get_aspect() == "auto"
 
@@ -330,7 +334,7 @@ def test_attention_distance_of_many_layers_and_of_one_head(rng):
 
 def test_receptive_field_panels_are_shares_of_their_own_maximum(rng):
     result = _fields(rng)
-    axes = plots.plot_receptive_field(result)
+    axes = plots.plot_receptive_field(result).panels
     assert axes.shape == (3,)
     assert [ax.get_title() for ax in axes] == ["root", "stage1/unit01/sum", "norm"]
     for ax, field in zip(axes, result.values, strict=True):
@@ -341,10 +345,10 @@ def test_receptive_field_panels_are_shares_of_their_own_maximum(rng):
         assert ax.get_ylim() == (5.5, -0.5)
         assert image.norm(0.25) == pytest.approx(0.5)
     figure = axes[0].figure
-    bars = [ax for ax in figure.axes if ax not in axes]
+    bars = [ax for ax in figure.axes[1:] if ax not in axes]
     assert len(bars) == 1
     assert bars[0].get_ylabel() == "|gradient| / panel maximum (√ scale)"
-    assert "own maximum" in figure.get_suptitle()
+    assert "own maximum" in figure.axes[0].get_title()
 
 
 def test_receptive_field_on_given_axes_and_chosen_layers(rng):
@@ -355,13 +359,13 @@ def test_receptive_field_on_given_axes_and_chosen_layers(rng):
     assert [ax.get_title() for ax in axes] == ["norm", "root"]
     assert plt.get_fignums() == [figure.number]
     with pytest.raises(ValueError, match=r"Expected at least 3 axes, one per layer\. Received: 1"):
-        plots.plot_receptive_field(result, axes=grid[0, 0])
+        plots.plot_receptive_field(result, axes=grid[:1, 0])
     with pytest.raises(ValueError, match=r"Expected a DataArray of dims \(layer, row, column\)"):
         plots.plot_receptive_field(result.isel(row=0))
 
 
 def test_receptive_field_that_is_zero_stays_zero(rng):
-    axes = plots.plot_receptive_field(0 * _fields(rng))
+    axes = plots.plot_receptive_field(0 * _fields(rng)).panels
     assert all((ax.get_images()[0].get_array() == 0).all() for ax in axes)
 
 
@@ -378,7 +382,7 @@ def test_skip_ratio_heatmap_shows_first_tokens_in_colours_centred_on_one(rng):
     assert list(_ticks(ax)) == SITES
     assert [*_ticks(ax, "y")][:3] == ["0 (CLS)", "1", "2"]
     assert ax.get_ylim() == (15.5, -0.5)
-    assert ax.get_title() == "Skip against branch, first 16 of 20 tokens: ViT"
+    assert ax.get_title() == "Skip-to-branch norm ratio, first 16 of 20 tokens: ViT"
     assert "1" in _ticks(image.colorbar.ax, "y")
     registers = plots.plot_skip_ratio(result.assign_attrs(prefix=3))
     assert [*_ticks(registers, "y")][:4] == ["0 (CLS)", "1 (prefix)", "2 (prefix)", "3"]
@@ -532,7 +536,7 @@ def _beside(rng, count, layers=SITES):
 def test_cka_beside_draws_every_result_at_one_size_and_scale(rng):
     results = _beside(rng, 7)
     results["model 1\n91 % right"].cka[0, 0] = -0.1
-    axes = plots.plot_cka_beside(results)
+    axes = plots.plot_cka(results).panels
     assert axes.shape == (7,)
     assert [ax.get_title() for ax in axes] == list(results)
     for ax, result in zip(axes, results.values(), strict=True):
@@ -544,11 +548,12 @@ def test_cka_beside_draws_every_result_at_one_size_and_scale(rng):
     figure.draw_without_rendering()
     boxes = [ax.get_window_extent() for ax in axes]
     sizes = [side for box in boxes for side in (box.width, box.height)]
-    np.testing.assert_allclose(sizes, 2.5 * figure.dpi, rtol=0.01)
+    np.testing.assert_allclose(sizes, sizes[0], rtol=0.01)
+    assert sizes[0] > 1.8 * figure.dpi
     assert boxes[3].y0 == pytest.approx(boxes[0].y0)
     assert boxes[4].y1 < boxes[0].y0
     assert boxes[4].x0 == pytest.approx(boxes[0].x0)
-    (bar,) = (ax for ax in figure.axes if ax not in axes)
+    (bar,) = (ax for ax in figure.axes[1:] if ax not in axes)
     worst = max(result.stderr.max().item() for result in results.values())
     assert bar.get_ylabel() == f"CKA (standard error at most {worst:.1g})"
     assert axes[-1].get_images()[0].colorbar.extend == "min"
@@ -562,16 +567,16 @@ def test_measures_are_drawn_beside_their_disagreement_at_fixed_scales(rng):
     dims = ("measure", "layer_x", "layer_y")
     coords = {"measure": ["cka", "rsa", "knn"], "layer_x": SITES[:4], "layer_y": SITES}
     data = {"similarity": (dims, values), "disagreement": (dims[1:], apart)}
-    axes = plots.plot_measures(xr.Dataset(data, coords, {"model": "ViT"}))
-    assert axes[0].figure.get_suptitle() == "Layers by several measures: ViT"
-    assert [ax.get_title() for ax in axes] == ["cka", "rsa", "knn", "where measures disagree"]
+    axes = plots.plot_similarities(xr.Dataset(data, coords, {"model": "ViT"})).panels
+    assert axes[0].figure.axes[0].get_title() == "Similarity measures between layers: ViT"
+    assert [ax.get_title() for ax in axes] == ["cka", "rsa", "knn", "disagreement of the measures"]
     for ax, drawn in zip(axes, [*values, apart], strict=True):
         (image,) = ax.images
         np.testing.assert_array_equal(np.ma.filled(image.get_array(), np.nan), drawn.T)
         assert image.get_clim() == (0, 1)
     maps = [ax.images[0].get_cmap().name for ax in axes]
     assert maps == ["magma"] * 3 + ["cividis"]
-    bars = [ax for ax in axes[0].figure.axes if ax not in list(axes)]
+    bars = [ax for ax in axes[0].figure.axes[1:] if ax not in list(axes)]
     assert [bar.get_ylabel() for bar in bars] == [
         "similarity",
         "disagreement in the order of pairs",
@@ -579,16 +584,13 @@ def test_measures_are_drawn_beside_their_disagreement_at_fixed_scales(rng):
 
 
 def test_cka_beside_names_shared_layers_at_the_outer_panels(rng):
-    axes = plots.plot_cka_beside(_beside(rng, 7))
-    assert [bool(_ticks(ax)) for ax in axes] == [False] * 3 + [True] * 4
+    axes = plots.plot_cka(_beside(rng, 7)).panels
+    assert [bool(_ticks(ax)) for ax in axes] == [False] * 4 + [True] * 3
     assert [bool(_ticks(ax, "y")) for ax in axes] == [True, *[False] * 3, True, *[False] * 2]
-    assert _ticks(axes[3]) == _ticks(axes[4], "y") == {name: i for i, name in enumerate(SITES)}
+    assert _ticks(axes[4]) == _ticks(axes[4], "y") == {name: i for i, name in enumerate(SITES)}
     assert axes[4].get_xlabel() == axes[4].get_ylabel() == "layer"
-    above_gap = axes[3].xaxis.get_tightbbox()
-    assert above_gap.y0 > axes[4].get_window_extent().y0
-    assert axes[0].get_window_extent().y0 - axes[4].get_window_extent().y1 < 0.6 * above_gap.height
     assert not _overlap(*axes)
-    axes = plots.plot_cka_beside(_beside(rng, 6))
+    axes = plots.plot_cka(_beside(rng, 6)).panels
     assert [bool(_ticks(ax)) for ax in axes] == [False] * 3 + [True] * 3
     assert [bool(_ticks(ax, "y")) for ax in axes] == [True, False, False] * 2
 
@@ -596,22 +598,20 @@ def test_cka_beside_names_shared_layers_at_the_outer_panels(rng):
 @pytest.mark.slow
 def test_cka_beside_names_layers_at_every_panel_where_they_differ(rng):
     results = {"all skips": _cka(rng, SITES, SITES), "fewer": _cka(rng, SITES[1:], SITES[1:])}
-    axes = plots.plot_cka_beside(results)
+    axes = plots.plot_cka(results).panels
     for ax, names in zip(axes, (SITES, SITES[1:]), strict=True):
         assert list(_ticks(ax)) == list(_ticks(ax, "y")) == names
     results = {name: _cka(rng, SITES, [name], model_x="ViT", model_y=name) for name in ("BiT", "R")}
-    axes = plots.plot_cka_beside(results)
+    axes = plots.plot_cka(results).panels
     assert [ax.get_ylabel() for ax in axes] == ["layer of BiT", "layer of R"]
     assert [ax.get_xlabel() for ax in axes] == ["layer of ViT"] * 2
 
 
 def test_cka_beside_errors(rng):
-    with pytest.raises(ValueError, match=r"dict from label to result\. Received: Dataset"):
-        plots.plot_cka_beside(_cka(rng, SITES, SITES))
     with pytest.raises(ValueError, match=r"Expected at least one result\. Received: \{\}"):
-        plots.plot_cka_beside({})
+        plots.plot_cka({})
     with pytest.raises(ValueError, match=r"Expected a Dataset with cka\(layer_x, layer_y\)"):
-        plots.plot_cka_beside({"a": _cka(rng, SITES, SITES)[["stderr"]]})
+        plots.plot_cka({"a": _cka(rng, SITES, SITES)[["stderr"]]})
     assert not plt.get_fignums()
 
 
@@ -628,14 +628,14 @@ def test_matches_mark_the_best_of_every_column(rng):
     result["cka"][:] *= 0.5
     for column, best in enumerate([0, 1, 1, 5, 4, 5]):
         result["cka"][column, best] = 0.9
-    ax = plots.plot_matches(result)
+    ax = plots.plot_own_matches(result)
     assert _marks(ax) == {"o": [(0, 0), (1, 1), (4, 4), (5, 5)], "X": [(2, 1), (3, 5)]}
     np.testing.assert_array_equal(ax.get_images()[0].get_array(), result.cka.values.T)
     diagonal = ax.lines[0]
     np.testing.assert_array_equal(diagonal.get_xdata(), diagonal.get_ydata())
     heading = ax.get_legend().get_title().get_text()
-    assert heading == "4 of 6 layers match their own counterpart best"
-    assert _legend(ax)[1:] == ["best match: own counterpart", "best match: another layer"]
+    assert heading == "4 of 6 layers match the corresponding layer best"
+    assert _legend(ax)[1:] == ["best match: corresponding layer", "best match: another layer"]
     assert ax.get_title() == "Best matching layers: ViT and ViT, seed 1"
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("layer of ViT", "layer of ViT, seed 1")
     assert ax.get_xlim() == ax.get_ylim() == (-0.5, 5.5)
@@ -649,7 +649,7 @@ def test_matches_leave_columns_without_values_unmarked_and_draw_on_given_axes(rn
     result["cka"][2] = np.nan
     result["cka"][3, 3] = np.nan
     figure, ax = plt.subplots()
-    assert plots.plot_matches(result, ax=ax) is ax
+    assert plots.plot_own_matches(result, ax=ax) is ax
     assert plt.get_fignums() == [figure.number]
     marks = sorted(column for places in _marks(ax).values() for column, _ in places)
     assert marks == [0, 1, 3, 4, 5]
@@ -658,16 +658,17 @@ def test_matches_leave_columns_without_values_unmarked_and_draw_on_given_axes(rn
 
 def test_matches_need_the_same_layers(rng):
     with pytest.raises(ValueError, match=r"same layers along both dims\. Received: \['norm'\]"):
-        plots.plot_matches(_cka(rng, SITES, [*SITES, "norm"]))
+        plots.plot_own_matches(_cka(rng, SITES, [*SITES, "norm"]))
     with pytest.raises(ValueError, match="Received: another order"):
-        plots.plot_matches(_cka(rng, SITES, SITES[::-1]))
+        plots.plot_own_matches(_cka(rng, SITES, SITES[::-1]))
     with pytest.raises(ValueError, match="Expected a Dataset with cka"):
-        plots.plot_matches(_cka(rng, SITES, SITES).cka)
+        plots.plot_own_matches(_cka(rng, SITES, SITES).cka)
 
 
 def _counterparts(rng, layers=SITES, **attrs):
     values = rng.uniform(0.2, 0.9, len(layers))
     dataset = {"cka": ("layer", values), "stderr": ("layer", 0.05 * values)}
+    attrs |= {"examples": 500, "batch_size": 100}
     return xr.Dataset(dataset, coords={"layer": layers}, attrs=attrs)
 
 
@@ -687,14 +688,14 @@ def test_counterparts_draw_a_line_and_its_error_per_result(rng):
         range(6), results["3 %"].cka.values, results["3 %"].stderr.values, strict=True
     ):
         heights = corners[corners[:, 0] == depth, 1]
-        np.testing.assert_allclose(heights.min(), middle - 1.96 * error)
-        np.testing.assert_allclose(heights.max(), middle + 1.96 * error)
+        reach = stats.t.ppf(0.975, 4) * error
+        np.testing.assert_allclose((heights.min(), heights.max()), (middle - reach, middle + reach))
     assert part.get_paths()[0].vertices[:, 0].max() == 1
     assert ax.get_ylim() == (0, 1)
     assert list(_ticks(ax)) == SITES
     assert _legend(ax) == list(results)
-    assert ax.get_legend().get_title().get_text() == "band: ±1.96 standard errors"
-    assert ax.get_title() == "Similarity of layers to their own counterparts\nin all"
+    assert ax.get_legend().get_title().get_text() == "band: 95 % CI over batches"
+    assert ax.get_title() == "CKA between corresponding layers\nwith all"
     assert "CKA" in ax.get_ylabel()
 
 
@@ -707,11 +708,11 @@ def test_counterparts_beyond_the_scale_and_of_other_layers(rng):
     np.testing.assert_allclose(ax.lines[1].get_xdata(), [0, 0.5, 1])
     assert "normalised depth" in ax.get_xlabel()
     assert not ax.collections and not ax.get_legend().get_title().get_text()
-    assert ax.get_title() == "Similarity of layers to their own counterparts"
+    assert ax.get_title() == "CKA between corresponding layers"
     with pytest.raises(ValueError, match=r"Expected a Dataset with cka\(layer\)"):
         plots.plot_counterparts({"ViT": low.drop_vars("cka")})
-    with pytest.raises(ValueError, match=r"dict from label to result\. Received: Dataset"):
-        plots.plot_counterparts(low)
+    (line,) = plots.plot_counterparts(low.drop_vars("stderr")).lines
+    np.testing.assert_array_equal(line.get_ydata(), low.cka.values)
 
 
 def _seeds(rng, seeds, **options):
@@ -829,7 +830,7 @@ def _token_probe(rng, layers=SITES, prefix=1, rows=2, columns=3):
 @pytest.mark.parametrize("prefix", [0, 1, 4])
 def test_probe_map_lays_tokens_out_row_by_row_on_one_scale(prefix, rng):
     result = _token_probe(rng, prefix=prefix)
-    axes = plots.plot_probe_map(result)
+    axes = plots.plot_probe_map(result).panels
     assert axes.shape == (6,)
     percent = 100 * result.values[:, prefix:].reshape(6, 2, 3)
     for ax, name, first, expected in zip(axes, SITES, result.values[:, 0], percent, strict=True):
@@ -838,11 +839,11 @@ def test_probe_map_lays_tokens_out_row_by_row_on_one_scale(prefix, rng):
         np.testing.assert_allclose(image.get_clim(), (percent.min(), percent.max()))
         assert image.origin == "upper"
         assert ax.get_title() == name + (f"\nCLS: {100 * first:.1f} %" if prefix else "")
-    (bar,) = (ax for ax in axes[0].figure.axes if ax not in axes)
+    (bar,) = (ax for ax in axes[0].figure.axes[1:] if ax not in axes)
     scale = f"from {percent.min():.1f} to {percent.max():.1f}"
     assert bar.get_ylabel() == f"test accuracy (%)\n{scale}"
     assert axes[-1].get_images()[0].colorbar.extend == "neither"
-    assert axes[0].figure.get_suptitle() == "Linear probes on single tokens: ViT"
+    assert axes[0].figure.axes[0].get_title() == "Ridge-probe accuracy by token: ViT"
     assert axes[4].get_ylabel() == "row (token)"
 
 
@@ -850,7 +851,7 @@ def test_probe_map_chooses_layers_on_the_grid_evenly_through_the_depth(rng):
     layers = [f"block{index:02}" for index in range(15)] + ["pooled"]
     result = _token_probe(rng, layers)
     result[-1, 1:] = np.nan
-    axes = plots.plot_probe_map(result)
+    axes = plots.plot_probe_map(result).panels
     titles = [ax.get_title().split("\n")[0] for ax in axes]
     assert titles == [layers[index] for index in (0, 2, 4, 6, 8, 10, 12, 14)]
     given = plt.subplots(2, 2)[1]
@@ -870,7 +871,7 @@ def test_probe_map_errors(rng):
     with pytest.raises(ValueError, match=r"attributes \['prefix'\]\. Received: \['columns'"):
         plots.plot_probe_map(result.drop_attrs().assign_attrs(rows=2, columns=3))
     with pytest.raises(ValueError, match=r"at least 5 axes, one per layer\. Received: 1"):
-        plots.plot_probe_map(result, axes=plt.subplots()[1])
+        plots.plot_probe_map(result, axes=[plt.subplots()[1]])
     with pytest.raises(ValueError, match="Expected layers among"):
         plots.plot_probe_map(result, layers=["norm"])
     with pytest.raises(ValueError, match=r"Expected a DataArray of dims \(layer, token\)"):
@@ -895,7 +896,7 @@ def _localized(rng, side, prefix, layers=("block00/mlp/sum", "block01/mlp/sum"))
 def test_localization_of_layers_has_a_row_per_layer_and_a_column_per_token(rng):
     result = _localized(rng, 8, 1)
     names = ["block01/mlp/sum", "block00/mlp/sum"]
-    axes = plots.plot_localization(result, layer=names)
+    axes = plots.plot_localization(result, layer=names).panels
     tokens = [0, 1, 5, 33, 37, 64]
     assert axes.shape == (2, 6)
     for layer, row in zip(names, axes, strict=True):
@@ -909,7 +910,7 @@ def test_localization_of_layers_has_a_row_per_layer_and_a_column_per_token(rng):
             assert frames == ([] if token == 0 else [(at_column - 0.5, at_row - 0.5)])
     assert [ax.get_title() for ax in axes[0]][3:5] == ["token 33 (4, 0)", "token 37 (4, 4)"]
     assert [ax.get_ylabel() for ax in axes[:, 0]] == names
-    assert "framed" in axes[0, 0].figure.get_suptitle()
+    assert "framed" in axes[0, 0].figure.axes[0].get_title()
     boxes = np.vectorize(lambda ax: ax.get_position().x0)(axes)
     np.testing.assert_allclose(boxes[0], boxes[1])
     assert (np.diff(boxes[0]) > 0).all()
@@ -919,7 +920,7 @@ def test_localization_of_layers_has_a_row_per_layer_and_a_column_per_token(rng):
 def test_a_frame_covers_nothing_of_its_patch(rng):
     for token, layer in ((0, None), (27, ["block00/mlp/sum"]), (63, None)):
         result = _localized(rng, 8, 0)
-        (ax,) = plots.plot_localization(result, layer=layer, tokens=[token]).ravel()
+        (ax,) = plots.plot_localization(result, layer=layer, tokens=[token]).panels.ravel()
         (image,), place = ax.get_images(), np.array(divmod(token, 8))[::-1]
         canvas = ax.figure.canvas
         canvas.draw()
@@ -938,7 +939,7 @@ def test_a_frame_covers_nothing_of_its_patch(rng):
 
 def test_colours_that_span_the_values_say_so(rng):
     result = _localized(rng, 8, 1) * 0.1
-    axes = plots.plot_localization(result)
+    axes = plots.plot_localization(result).panels
     assert plots.style.SPANNED in axes[0].figure.axes[-1].get_ylabel()
     assert plots.style.span(np.array([np.nan, 0.2, 0.5])) == {"vmin": 0.2, "vmax": 0.5}
     assert plots.style.span(np.array([0.2, 0.2])) == {"vmin": 0.2, "vmax": 1.2}
@@ -948,18 +949,21 @@ def test_colours_that_span_the_values_say_so(rng):
 def test_localization_of_chosen_tokens_and_of_few(rng):
     result = _localized(rng, 8, 0)
     titles = [
-        ax.get_title() for ax in plots.plot_localization(result, layer=["block00/mlp/sum"])[0]
+        ax.get_title()
+        for ax in plots.plot_localization(result, layer=["block00/mlp/sum"]).panels[0]
     ]
     assert titles == [f"token {t} ({t // 8}, {t % 8})" for t in (0, 4, 32, 36, 63)]
-    axes = plots.plot_localization(result, layer=["block00/mlp/sum"], tokens=[63, 9])
+    axes = plots.plot_localization(result, layer=["block00/mlp/sum"], tokens=[63, 9]).panels
     assert axes.shape == (1, 2)
     np.testing.assert_array_equal(axes[0, 0].get_images()[0].get_array(), result.values[0, 63])
-    (one,) = plots.plot_localization(result, tokens=[9])
+    (one,) = plots.plot_localization(result, tokens=[9]).panels
     np.testing.assert_array_equal(one.get_images()[0].get_array(), result.values[1, 9])
-    few = plots.plot_localization(_localized(rng, 2, 1), layer=["block00/mlp/sum"])
+    few = plots.plot_localization(_localized(rng, 2, 1), layer=["block00/mlp/sum"]).panels
     assert few.shape == (1, 5)
     some = result.sel(token=range(9, 20))
-    titles = [ax.get_title() for ax in plots.plot_localization(some, layer=["block00/mlp/sum"])[0]]
+    titles = [
+        ax.get_title() for ax in plots.plot_localization(some, layer=["block00/mlp/sum"]).panels[0]
+    ]
     places = [(9, "1, 1"), (12, "1, 4"), (15, "1, 7"), (16, "2, 0"), (19, "2, 3")]
     assert titles == [f"token {token} ({place})" for token, place in places]
     with pytest.raises(ValueError, match=r"Expected tokens among \[0, 1, .*Received: \[64\]"):
@@ -967,4 +971,4 @@ def test_localization_of_chosen_tokens_and_of_few(rng):
     with pytest.raises(ValueError, match=r"Expected layers among .* Received: \[\]"):
         plots.plot_localization(result, layer=[])
     with pytest.raises(ValueError, match="at least 10 axes, one per token and layer"):
-        plots.plot_localization(result, layer=result.layer.values, axes=plt.subplots()[1])
+        plots.plot_localization(result, layer=result.layer.values, axes=[plt.subplots()[1]])

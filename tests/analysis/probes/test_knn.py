@@ -7,6 +7,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis import plots
+from vit_tf.analysis.engine.results import unpack_correct
 from vit_tf.distribute.strategies import strategy
 
 GRID = TokenGrid(1, 2, 1, 8)
@@ -76,6 +77,11 @@ def test_accuracies_equal_loops_over_all_images(rng, tokens):
                 expected = accuracy_by_loops(*rows, k, top, 0.2)
                 assert result.sel(layer=layer, k=k, top=top).item() == expected
     assert not result.tied.any()
+    correct = unpack_correct(result["correct"], 50)
+    np.testing.assert_allclose(correct.mean(axis=-1), result)
+    first = tuple(part[:10] for part in test)
+    few = analysis.knn_accuracy(features, train, first, 7, (1, 5, 20), tokens, 0.2)
+    np.testing.assert_array_equal(correct[..., :10], unpack_correct(few["correct"], 10))
 
 
 @pytest.mark.parametrize("temperature", [0.07, 1.0])
@@ -214,7 +220,7 @@ def test_errors(rng):
 def test_the_plot_draws_each_k(rng):
     train, test = make(rng, 40), make(rng, 30)
     result = analysis.knn_accuracy(features, train, test, 7, (1, 20), "all")
-    ax = plots.plot_knn({"ViT": result}, top=5)
+    ax = plots.plot_knn_accuracy({"ViT": result}, top=5)
     for line, k in zip(ax.get_lines(), (1, 20), strict=True):
         np.testing.assert_array_equal(line.get_ydata(), result.sel(k=k, top=5))
     assert [text.get_text() for text in ax.get_legend().get_texts()] == [
@@ -222,7 +228,7 @@ def test_the_plot_draws_each_k(rng):
         "ViT: k = 20",
     ]
     assert ax.get_ylabel() == "test accuracy (%)"
-    assert plots.plot_knn(result.sel(k=[20])).get_title().endswith(result.attrs["model"])
+    assert plots.plot_knn_accuracy(result.sel(k=[20])).get_title().endswith(result.attrs["model"])
     with pytest.raises(ValueError, match=r"top among \[1, 5\]. Received: top=3"):
-        plots.plot_knn(result, top=3)
+        plots.plot_knn_accuracy(result, top=3)
     plt.close("all")

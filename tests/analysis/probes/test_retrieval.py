@@ -211,7 +211,7 @@ def test_plot_draws_the_scores_of_each_difficulty():
     drawn = {line.get_label(): line.get_ydata().tolist() for line in ax.lines}
     assert drawn == {"easy": [0.5, 0.7], "medium": [0.4, 0.6], "hard": [0.1, 0.2]}
     assert len({line.get_linestyle() for line in ax.lines}) == 3
-    assert ax.get_title() == "Retrieval: ViT"
+    assert ax.get_title() == "Image retrieval: ViT"
     assert ax.get_ylabel() == "mean average precision (%)"
     assert ax.yaxis.get_major_formatter()(0.25) == "25"
     other = scored([[0.3], [0.2], [0.1]], ["a", "b", "c"])
@@ -221,7 +221,7 @@ def test_plot_draws_the_scores_of_each_difficulty():
         "ViT": [[0, 0.5], [1, 0.7]],
         "other": [[0, 0.3], [0.5, 0.2], [1, 0.1]],
     }
-    assert ax.get_title() == "Retrieval, easy" and "normalised depth" in ax.get_xlabel()
+    assert ax.get_title() == "Image retrieval, easy" and "normalised depth" in ax.get_xlabel()
     plt.close("all")
     with pytest.raises(ValueError, match=r"Dataset with score\(layer, difficulty\)"):
         plots.plot_retrieval(result["score"])

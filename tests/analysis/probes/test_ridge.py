@@ -7,7 +7,7 @@ import xarray as xr
 from sklearn.linear_model import Ridge
 
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.engine.results import PROBED
+from vit_tf.analysis.engine.results import PROBED, unpack_correct
 
 L2 = (0.01, 1.0, 100.0)
 
@@ -73,6 +73,10 @@ def test_accuracies_equal_scikit_learn(rng, count, tokens, reduce):
     assert probe.dims == ("layer", "l2")
     expected = [expected_accuracy(train, test, l2, reduce) for l2 in L2]
     np.testing.assert_allclose(probe.sel(layer="tokens"), expected, atol=1 / 300 + 1e-9)
+    correct = unpack_correct(probe["correct"], 300)
+    np.testing.assert_allclose(correct.mean(axis=-1), probe)
+    alone = analysis.ridge_probe(sequences, train, (test[0][77:78], test[1][77:78]), 4, L2, tokens)
+    np.testing.assert_array_equal(correct[..., 77], alone)
 
 
 def test_each_token_by_itself_streamed_in_batches(rng):
@@ -165,6 +169,7 @@ def test_select_l2_for_each_token_of_layers_with_different_numbers():
     )
     test = accuracy([[[0.0, 0.1], [0.2, 0.3], [0.4, 0.5]], [[0.6, nan], [0.7, nan], [0.8, nan]]])
     chosen = analysis.select_l2(validation, test)
+    np.testing.assert_array_equal(chosen["validation_accuracy"], [[0.7, 0.9], [0.3, nan]])
     assert chosen.dims == ("layer", "token") and chosen.attrs["model"] == "ViT"
     np.testing.assert_array_equal(chosen, [[0.4, 0.3], [0.6, nan]])
     np.testing.assert_array_equal(chosen.l2, [[10.0, 1.0], [0.1, nan]])

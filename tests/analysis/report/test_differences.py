@@ -5,22 +5,25 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import xarray as xr
+from scipy import stats
 
-from vit_tf.analysis.engine.estimates import Estimate, normal
+from vit_tf.analysis.engine.estimates import Estimate, minus, with_error
+from vit_tf.analysis.engine.results import pack_correct
 from vit_tf.analysis.papers.raghu.section4_structure import best_matches, halves_alike
 from vit_tf.analysis.papers.raghu.section5_locality import early_reach
 from vit_tf.analysis.papers.raghu.section5_receptive_fields import early_extent
 from vit_tf.analysis.papers.raghu.section6_skips import skips_over_branches
 from vit_tf.analysis.papers.raghu.section7_probes import best_probe, readable_from
-from vit_tf.analysis.report.differences import compare, minus
+from vit_tf.analysis.report.differences import compare
 from vit_tf.analysis.report.page import write_report
 from vit_tf.analysis.study.measurement import quantity
 
 
 def test_difference_of_normal_intervals_is_that_of_independent_values():
-    gap = minus(normal(0.7, 0.03, ""), normal(0.5, 0.04, ""))
+    gap = minus(with_error(0.7, 0.03, np.inf, ""), with_error(0.5, 0.04, np.inf, ""))
     assert gap.value == pytest.approx(0.2)
-    assert gap.low == pytest.approx(0.2 - 1.96 * 0.05) and gap.high == pytest.approx(0.298)
+    reach = stats.norm.ppf(0.975) * 0.05
+    assert (gap.low, gap.high) == (pytest.approx(0.2 - reach), pytest.approx(0.2 + reach))
     skewed = minus(Estimate(5.0, 4.0, 9.0, ""), Estimate(1.0, 0.0, 1.0, ""))
     assert (skewed.low, skewed.high) == pytest.approx((3.0, 4 + np.hypot(4, 1)))
 
@@ -35,7 +38,9 @@ def size(result):
 
 
 def model(name, role="model", of=None, accuracy=None):
-    return SimpleNamespace(name=name, slug=name.lower(), role=role, of=of, accuracy=accuracy)
+    return SimpleNamespace(
+        name=name, slug=name.lower(), role=role, of=of, accuracy=accuracy, correct=None
+    )
 
 
 def made(quantities, models, **results):
@@ -50,15 +55,16 @@ def test_only_what_the_intervals_allow_is_said():
     models = [model("A", accuracy=(0.9, 400)), model("B", accuracy=(0.8, 400)), model("C")]
     results = {"size_a": [3.0, 2.9, 3.1], "size_b": [3.2, 3.1, 3.3], "size_c": [4.0, 3.0, 5.0]}
     accuracy, row = made([size], models, **results)
-    # 0.1 +- 1.96 sqrt(0.9 * 0.1 / 400 + 0.8 * 0.2 / 400)
+    # Newcombe's interval of 360 and 320 of 400.
     assert accuracy.sentences == ("A is higher than B by 0.10 (0.05 to 0.15).",)
     assert (accuracy.differs, accuracy.link) == (1, "models")
     assert row.link == "figure-first" and row.label == "Size of a thing" and row.differs == 1
     sentences = [sentence.replace("\N{MINUS SIGN}", "-") for sentence in row.sentences]
     assert sentences == [
-        "B is higher than A by 0.20 (0.06 to 0.34).",
-        "A and C: no difference can be told (-1.00, from -2.00 to 0.00).",
-        "B and C: no difference can be told (-0.80, from -1.80 to +0.20).",
+        # Corrected for three pairs: 2.39 and 2.24 in place of 1.96 standard errors.
+        "B is higher than A by 0.20 (0.03 to 0.37).",
+        "A and C: not significant (-1.00, from -2.15 to +0.15).",
+        "B and C: not significant (-0.80, from -1.95 to +0.35).",
     ]
 
 
@@ -84,7 +90,9 @@ def test_unknown_interval_says_nothing():
 def test_of_many_models_the_extremes_are_compared():
     results = {f"size_{name}": [i, i - 0.1, i + 0.1] for i, name in enumerate("abcde", 1)}
     (row,) = made([size], [model(name.upper()) for name in "CADBE"], **results)
-    assert row.sentences == ("E is higher than A by 4.00 (3.86 to 4.14).",)
+    # 2.81 in place of 1.96 standard errors, of ten pairs all of which differ alike
+    assert row.sentences[0].startswith("E is higher than A by 4.00 (3.8")
+    assert row.sentences[1:] == ("10 of 10 pairs of models differ significantly.",)
 
 
 def cka(values, stderr=None):
@@ -92,14 +100,15 @@ def cka(values, stderr=None):
     if stderr is not None:
         data["stderr"] = (("layer_x", "layer_y"), np.full_like(data["cka"][1], stderr))
     names = [f"l{i}" for i in range(len(values))]
-    return xr.Dataset(data, coords={"layer_x": names, "layer_y": names})
+    attrs = {"examples": 900, "batch_size": 100}
+    return xr.Dataset(data, {"layer_x": names, "layer_y": names}, attrs)
 
 
 def test_quantities_of_results_whose_truth_is_known():
     # Lower half {0, 1}, upper {2, 3}: their mean is that of the four corner cells.
     blocks = np.kron(np.eye(2), np.ones((2, 2))) + np.kron(1 - np.eye(2), np.full((2, 2), 0.25))
     found = halves_alike.statistic(cka(blocks, 0.1))
-    assert found.value == 0.25 and found.high == pytest.approx(0.25 + 0.196)
+    assert found.value == 0.25 and found.high == pytest.approx(0.25 + 0.1 * stats.t.ppf(0.975, 8))
     cross = np.array([[0.1, 0.9], [0.3, 0.2]])
     assert best_matches.statistic(cka(cross)).value == pytest.approx(0.6)
     grid = {"rows": 1, "columns": 2, "stride": 4}
@@ -110,18 +119,33 @@ def test_quantities_of_results_whose_truth_is_known():
     assert early_extent.statistic(even).value == pytest.approx(1.0)
     ratios = xr.Dataset({"norm_ratio": (("layer", "token"), [[1.0, 3.0], [8.0, 8.0]])})
     assert skips_over_branches.statistic(ratios).value == pytest.approx(4.0)
-    accuracy = xr.DataArray([0.1, 0.5, 0.85, 0.9], dims="layer", attrs={"examples": 10**6})
+    accuracy = probed([0.1, 0.5, 0.85, 0.9], 10**5)
     depth = readable_from.statistic(accuracy)
     assert depth.value == depth.low == depth.high == pytest.approx(2 / 3)
-    assert best_probe.statistic(accuracy).value == 0.9
-    few = readable_from.statistic(accuracy.assign_attrs(examples=40))
+    few = readable_from.statistic(probed([0.1, 0.5, 0.85, 0.9], 40))
     assert few.low < few.high
+    best = best_probe.statistic(accuracy.assign_coords(validation_accuracy=("layer", [0, 1, 3, 2])))
+    assert best.value == 0.85 and best.units.mean() == 0.85  # chosen on held-out images
+    older = accuracy.drop_vars(["correct", "validation_accuracy"])
+    for one in (readable_from, best_probe):
+        assert np.isnan(one.statistic(older).low)
+    assert best_probe.statistic(older).value == 0.9
+
+
+def probed(accuracy, examples):
+    """A result of `ridge_probe` in which easy images are so for all layers."""
+    correct = np.arange(examples) < np.array(accuracy)[:, None] * examples
+    coords = {
+        "correct": ("layer", pack_correct(correct)),
+        "validation_accuracy": ("layer", accuracy),
+    }
+    return xr.DataArray(accuracy, coords, "layer", attrs={"examples": examples})
 
 
 def test_page_begins_with_what_differs(tmp_path):
     rows = made([size], [model("A"), model("B")], size_a=[3, 2.9, 3.1], size_b=[3.5, 3.4, 3.6])
     path = write_report(tmp_path / "r.html", title="T", introduction="I", differences=rows)
     page = path.read_text()
-    assert "Of 1 number that" in page and "1 differs beyond" in page
+    assert "Of 1 number that" in page and "1 differs significantly" in page
     assert "B is higher than A by 0.50 (0.36 to 0.64)." in page and "2.9 to 3.1" in page
     assert page.index('id="differences"') > page.index('href="#differences"')

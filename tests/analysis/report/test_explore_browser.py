@@ -128,7 +128,7 @@ def test_hovering_shows_the_attention_of_the_patch_in_the_results(browser, vit_p
     point(browser, MAIN, 9)
     assert_row(browser, attention, 1, 0, None, 10)
     choose(browser, "#head", 1)
-    browser.value("document.querySelector('#cls').click()")
+    browser.value("document.querySelector('#pooled').click()")
     assert facts(browser)["query"] == "CLS"
     assert facts(browser)["distance"].startswith("none")
     assert_row(browser, attention, 1, 0, 1, 0)
@@ -147,6 +147,25 @@ def test_small_pictures_show_all_heads_and_layers_and_are_chosen(browser, vit_pa
     browser.value("document.querySelectorAll('[data-multiples=layers] button')[0].click()")
     assert_row(browser, vit_page.results["attention"], 0, 0, 2, 5)
     assert browser.value("[document.querySelector('#layer').value, head.value].join()") == "0,2"
+
+
+def test_a_model_that_pools_its_patches_shows_their_mean_query(browser, tmp_path):
+    beit = vit_tf.BEiT((32, 48, 3), 8, 2, 3, 12, 16, 6)
+    randomize(beit)
+    page = analysis.explore(beit, random_images(1), tmp_path / "page.html", samples=1)
+    browser.open(page.path)
+    browser.value("document.querySelector('#pooled').click()")
+    told, result = facts(browser), page.results["attention"].isel(example=0, layer=1, head=0)
+    assert told["query"] == "the mean of the patches"
+    row = result.attention.values[1:, 1:].mean(axis=0)
+    found = shares(browser, f"{MAIN} canvas").ravel()
+    np.testing.assert_allclose(found, row / row.max(), atol=1.5 * LEVEL)
+    assert number(told["to CLS"]) / 100 == pytest.approx(
+        float(result.mass.values[1:, 0].mean()), rel=6e-3, abs=2e-5
+    )
+    assert number(told["distance"]) == pytest.approx(
+        float(result.distance.values[1:].mean()), rel=6e-3
+    )
 
 
 def test_keys_and_fingers_move_the_patch(browser, vit_page):

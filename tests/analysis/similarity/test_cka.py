@@ -134,7 +134,20 @@ def test_jackknife_is_the_leave_one_batch_out_formula(rng):
         left_out.append(cka_oracle(x[keep], y[keep], 24))
     expected = np.sqrt(3 / 4 * np.sum((np.array(left_out) - np.mean(left_out)) ** 2))
     assert float(result.stderr[0, 1]) == pytest.approx(expected, rel=1e-2)
-    assert np.isnan(analysis.cka(lookup(x=x, y=y), indices(96, 96)).stderr).all()
+    np.testing.assert_allclose(result.leave_one_out[:, 0, 1], left_out, atol=1e-5)
+    two = analysis.cka(lookup(x=x), indices(96, 24), lookup(y=y))
+    np.testing.assert_allclose(two.leave_one_out[:, 0, 0], left_out, atol=1e-5)
+    single = analysis.cka(lookup(x=x, y=y), indices(96, 96))
+    assert np.isnan(single.stderr).all() and "leave_one_out" not in single
+
+
+def test_of_many_batches_groups_are_left_out(rng):
+    x, y = correlated(rng)
+    x, y = np.concatenate([x, x[::-1]]), np.concatenate([y, y[::-1]])
+    result = analysis.cka(lookup(x=x, y=y), indices(192, 4))  # 48 batches in 32 groups
+    assert result.leave_one_out.shape == (32, 2, 2)
+    first = cka_oracle(x[8:], y[8:], 4)  # the first 16 groups are of two batches each
+    assert float(result.leave_one_out[0, 0, 1]) == pytest.approx(first, abs=1e-4)
 
 
 def test_saves_as_netcdf_and_comes_back_equal(rng, tmp_path):

@@ -300,7 +300,7 @@ def test_errors(undisturbed, tmp_path):
 
 @pytest.mark.slow
 def test_the_plot_shows_every_quantity(undisturbed):
-    axes = analysis.plot_formation(undisturbed[1])
+    axes = analysis.plot_formation(undisturbed[1]).panels
     assert len(axes) == 3
     for ax, name in zip(axes, ("cka_to_start", "cka_to_previous", "accuracy"), strict=True):
         (mesh,) = ax.collections
@@ -309,8 +309,8 @@ def test_the_plot_shows_every_quantity(undisturbed):
         )
         np.testing.assert_array_equal(mesh.get_coordinates()[0, :, 0], np.arange(-0.5, 5))
     assert axes[0].collections[0].get_clim() == axes[1].collections[0].get_clim() == (0, 1)
-    assert axes[0].figure.get_suptitle().endswith(undisturbed[1].attrs["model"])
-    assert len(analysis.plot_formation(undisturbed[1].drop_vars("accuracy"))) == 2
+    assert axes[0].figure.axes[0].get_title().endswith(undisturbed[1].attrs["model"])
+    assert len(analysis.plot_formation(undisturbed[1].drop_vars("accuracy")).panels) == 2
     with pytest.raises(ValueError, match="Expected a Dataset with cka_to_start"):
         analysis.plot_formation(undisturbed[1].drop_vars("cka_to_start"))
     plt.close("all")

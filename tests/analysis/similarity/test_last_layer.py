@@ -82,14 +82,18 @@ def test_errors(models):
 
 def test_the_plot_writes_the_numbers(models):
     result = analysis.last_layer_cka(models, numbers(48))
-    axes = plots.plot_last_layer_cka(result)
+    axes = plots.plot_last_layer_cka(result).panels
     assert [ax.get_title() for ax in axes] == ["CLS token", "spatial tokens"]
     for ax, part in zip(axes, ("cls", "spatial"), strict=True):
         drawn = np.ma.filled(ax.images[0].get_array(), np.nan)
         np.testing.assert_array_equal(drawn, result.cka.sel(part=part).values.T)
         assert ax.images[0].get_clim() == (0, 1)
     assert [len(ax.texts) for ax in axes] == [4, 9]
-    assert len(plots.plot_last_layer_cka(result.sel(model_x=["maps"], model_y=["maps"]))) == 1
+    assert (
+        len(plots.plot_last_layer_cka(result.sel(model_x=["maps"], model_y=["maps"])).panels) == 1
+    )
     one_cls = result.sel(model_x=["one", "maps"], model_y=["one", "maps"])
-    assert [ax.get_title() for ax in plots.plot_last_layer_cka(one_cls)] == ["spatial tokens"]
+    assert [ax.get_title() for ax in plots.plot_last_layer_cka(one_cls).panels] == [
+        "spatial tokens"
+    ]
     plt.close("all")

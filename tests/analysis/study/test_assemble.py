@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
+from module_files import forget, replace_modules
 
 from vit_tf import TokenGrid
 from vit_tf.analysis.papers.chapters import STRUCTURE
@@ -19,17 +20,21 @@ from vit_tf.analysis.study.figure import Figure, Selection, each
 from vit_tf.analysis.study.models import StudyModel
 from vit_tf.analysis.study.plan import Picture, choose_figures, plan
 
+DRAWN = []  # no part of a function, with whose values pictures are keyed
+MODULE = "vit_tf.analysis.plots.made_up"
 MODEL = SimpleNamespace(name="ViT", slug="vit", role="vit", of=None)
 
 
 @pytest.fixture
 def draw(tmp_path):
     """Function that draws one picture, and the list of the keys of the results that were drawn."""
-    drawn = []
+    DRAWN.clear()
 
     def figure(result):
-        drawn.append([result.attrs["key"]])
+        DRAWN.append([result.attrs["key"]])
         return plt.figure(figsize=(0.6, 0.4))
+
+    figure.__module__ = MODULE
 
     def run(key="a", title="Similarity"):
         figures = Figure(
@@ -42,7 +47,15 @@ def draw(tmp_path):
         assert chapter is STRUCTURE and made.results == ["results/cka.vit.nc"]
         assert made.png.stat().st_size and made.alt == f"{title}. Read it."
 
-    return run, drawn
+    return run, DRAWN
+
+
+@pytest.fixture
+def write_module(tmp_path, monkeypatch):
+    (tmp_path / "package").mkdir()
+    yield replace_modules(tmp_path / "package", monkeypatch)
+    monkeypatch.undo()
+    forget()
 
 
 def test_a_picture_is_drawn_again_only_for_another_result_or_title(draw):
@@ -55,19 +68,20 @@ def test_a_picture_is_drawn_again_only_for_another_result_or_title(draw):
     assert drawn == [["a"], ["b"], ["b"]]
 
 
-def test_a_picture_is_drawn_again_when_the_code_that_draws_changes(draw, tmp_path, monkeypatch):
+def test_a_picture_is_drawn_again_when_the_code_that_draws_changes(draw, write_module):
     run, drawn = draw
-    run()
-    package = tmp_path / "package"
-    package.mkdir()
-    monkeypatch.setattr(drawing, "files", lambda _: package)
-    for width, count in ((1, 2), (1, 2), (2, 3)):
-        (package / "lines.py").write_text(f"width = {width}")
-        drawing.drawing_code.cache_clear()
+    for width, count in ((1, 1), (1, 1), (2, 2)):
+        write_module("vit_tf.analysis.plots.deep.lines", f"width = {width}")
+        write_module(MODULE, "from vit_tf.analysis.plots.deep import lines")
         run()
         assert len(drawn) == count
-    monkeypatch.undo()
-    drawing.drawing_code.cache_clear()
+
+
+def test_a_draw_that_returns_nothing_is_an_error_that_names_the_figure():
+    figure = dataclasses.replace(FIGURE_18, draw=lambda result: None)
+    of = Selection((MODEL,), {"ViT": SimpleNamespace(name="head_classes.vit")}, alone=True)
+    with pytest.raises(ValueError, match=r"draw .*Figures 3, 14 and 18 of Walmer.*Received: None"):
+        Picture(figure, of).draw({"ViT": heads(["global", "soft"])})
 
 
 def heads(kinds, directions=""):
@@ -81,9 +95,9 @@ def heads(kinds, directions=""):
 
 def test_heads_of_one_kind_are_a_sentence_and_others_a_picture(tmp_path):
     assert one_kind({"ViT": heads(["global"])}) == (
-        "All 4 heads, of 2 layers, are of one kind, global: they look everywhere in the image."
+        "All 4 heads, of 2 layers, are of one kind, global: they attend to the whole image."
     )
-    assert "one kind, axial (row): they look along" in one_kind({"A": heads(["axial"], "row")})
+    assert "one kind, axial (row): they attend along" in one_kind({"A": heads(["axial"], "row")})
     assert one_kind({"ViT": heads(["global", "soft"])}) is None
     assert set(KINDS) == set(KIND_COLOURS)
 

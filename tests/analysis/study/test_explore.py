@@ -117,6 +117,28 @@ def test_a_network_of_another_origin_shows_its_maps(cnn_page):
     np.testing.assert_allclose(cam, results["grad_cam"].values[0], atol=cam.max() / 500)
 
 
+def test_the_page_explains_classes_by_the_tokens_that_the_head_reads(tmp_path):
+    sizes = (16, 24, 3), 8, 2, 2, 8, 8, 3
+    models = {
+        "the mean of the patches": (vit_tf.BEiT(*sizes), range(1, 7)),
+        "CLS and distillation": (vit_tf.ViT(*sizes, distillation="heads"), [0, 1]),
+        "CLS": (vit_tf.ViT(*sizes, registers=2), [0]),
+    }
+    for name, (model, tokens) in models.items():
+        randomize(model)
+        page = analysis.explore(model, image(), tmp_path / "page.html", samples=1)
+        relevance, data = page.results["gradient_attention"], payload_of(page)
+        assert (data["pooled"], data["pooled_name"]) == (list(tokens), name)
+        assert np.atleast_1d(relevance.attrs["pooled_tokens"]).tolist() == list(tokens)
+        prefix = model.token_grid.prefix
+        expected = relevance.values[0][:, list(tokens)].mean(axis=1)[:, prefix:]
+        found = unpack(data["examples"][0]["relevance"])
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        drawn = analysis.plots.plot_gradient_attention(relevance)
+        values = drawn[0].images[-1].get_array().ravel()
+        np.testing.assert_allclose(values, expected[0] / expected[0].max(), rtol=1e-6)
+
+
 def test_a_notebook_shows_the_page(cnn_page):
     shown = cnn_page._repr_html_()
     assert shown.startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')

@@ -1,6 +1,7 @@
 """The scorecard over several trainings, beside NumPy and SciPy and simulated trainings."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -8,8 +9,10 @@ import pytest
 import xarray as xr
 from scipy import stats
 
+import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.engine.estimates import Estimate, bootstrap, over_trainings
+from vit_tf.analysis.engine.estimates import Estimate, over_trainings, student
+from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.judge import Claim, as_dataset
 from vit_tf.scripts import scorecard as script
 
@@ -25,7 +28,7 @@ CLAIM = Claim(
     threshold=0.0,
     direction="above",
     verdict="holds",
-    explanation="The ratio of norms. Interval: bootstrap over layers.",
+    explanation="The ratio of norms. Interval: Student's t over layers.",
     results=("skips.vit",),
     source=("Raghu et al. (2021)", "https://arxiv.org/abs/2108.08810"),
 )
@@ -71,10 +74,10 @@ def test_it_covers_the_truth_also_of_trainings_that_share_their_images(rng, shar
 
 
 def test_an_interval_without_width_is_told():
-    found = bootstrap(np.mean, np.ones(5), over="heads")
+    found = student(np.ones(5), over="heads")
     assert (found.low, found.high) == (1, 1)
-    assert "without width, it tells nothing of others" in found.how
-    assert "without width" not in bootstrap(np.mean, np.arange(5.0), over="heads").how
+    assert "no width" in found.how
+    assert "no width" not in student(np.arange(5.0), over="heads").how
     same = over_trainings([Estimate(1.0, 1.0, 1.0, "")] * 3)
     assert same.low == same.high and "no width, which tells nothing of another" in same.how
 
@@ -99,7 +102,7 @@ def test_findings_are_matched_by_name_and_judged_anew():
     assert skips["verdict"].item() == "holds"
     # One training tells nothing of another.
     assert heads["value"].item() == 2 and np.isnan(heads["low"].item())
-    assert heads["verdict"].item() == "cannot tell"
+    assert heads["verdict"].item() == "descriptive"
     assert found["verdicts"].sel(claim="heads").values.tolist() == [
         *("cannot tell", "not measured", "not measured")
     ]
@@ -140,6 +143,55 @@ def test_an_interval_ends_where_the_quantity_does(quantity, values, ends):
 def test_what_is_no_scorecard(cards, message):
     with pytest.raises(ValueError, match=message):
         analysis.scorecard_of_trainings(cards)
+
+
+def facts(part="vit", layers=2, seed=0, **changed):
+    """The model and the data of a report."""
+    config = {"class": "ViT", "config": {"num_layers": layers}}
+    model = SimpleNamespace(name=f"a{seed}", part=part, configuration=config, of=None)
+    data = {"data": "photos", "seed": seed, "test": "digest", "train": f"of {seed}", "batch": 8}
+    return [model], Data(None, None, facts=data | changed)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        (facts(), facts(layers=3), "config.num_layers of vit is 2 in one and 3 in two"),
+        (facts(), facts("gap"), "class of gap is absent in one and ViT in two"),
+        (facts(), facts(batch=9), "batch is 8 in one and 9 in two"),
+        (facts(), facts(test="others"), "test is digest in one and others in two"),
+        (facts(), facts(seed=1, data="digits"), "data is photos in one and digits in two"),
+        (facts(), facts(data="moved"), None),
+        (facts(), facts(seed=1, test="others"), None),
+        (facts(test="unknown 1"), facts(test="unknown 2"), None),
+        (facts(), ((), None), None),
+    ],
+)
+def test_reports_of_other_models_or_data_are_refused(first, second, words):
+    cards = {n: as_dataset([CLAIM], *of) for n, of in (("one", first), ("two", second))}
+    if words is None:
+        assert analysis.scorecard_of_trainings(cards)["claim"].values.tolist() == ["skips"]
+    else:
+        with pytest.raises(ValueError, match="same models and data") as error:
+            analysis.scorecard_of_trainings(cards)
+        assert words in str(error.value)
+
+
+@pytest.mark.slow
+def test_reports_of_unlike_models_have_no_common_scorecard(tmp_path, capsys, rng):
+    images = rng.uniform(-1, 1, (16, 16, 16, 3)).astype("float32")
+    for name, layers, scale in (("a", 2, 1), ("b", 2, 1), ("deeper", 3, 1), ("darker", 2, 0.5)):
+        vit = vit_tf.ViT((16, 16, 3), 8, layers, 2, 8, 8, 3)
+        analysis.make_report(vit, scale * images, figures=["3"], folder=tmp_path / name)
+    first, alike, *others = (str(tmp_path / name) for name in ("a", "b", "deeper", "darker"))
+    assert script.main([first, alike, "--out", str(tmp_path / "out")]) == 0
+    for other, words in zip(
+        others, ("num_layers of vit is 2 in a and 3 in deeper", "test"), strict=True
+    ):
+        assert script.main([first, other, "--out", str(tmp_path / "none")]) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert "Expected reports of the same models and data" in error and words in error
+    assert not (tmp_path / "none").exists()
 
 
 def test_points_are_trainings_on_the_side_that_the_paper_reports():

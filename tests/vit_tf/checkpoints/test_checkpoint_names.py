@@ -13,7 +13,7 @@ import vit_tf
 from vit_tf.checkpoints.names import CHECKPOINTS, fetch
 from vit_tf.checkpoints.plans import HALF, IMAGENET
 from vit_tf.models.bit import VARIANTS as BITS
-from vit_tf.models.sizes import EVA02, HYBRIDS, RELEASED, VARIANTS
+from vit_tf.models.sizes import EVA02, HYBRIDS, MEANS, RELEASED, VARIANTS
 from vit_tf.models.towers.clip import VARIANTS as CLIPS
 from vit_tf.models.towers.siglip import VARIANTS as SIGLIPS
 
@@ -32,7 +32,7 @@ def test_every_checkpoint_is_of_a_known_size():
     assert len(CHECKPOINTS) > 100
     for name, checkpoint in CHECKPOINTS.items():
         assert checkpoint.name == name
-        known = BITS | HYBRIDS | VARIANTS | RELEASED | EVA02 | CLIPS | SIGLIPS
+        known = BITS | HYBRIDS | VARIANTS | RELEASED | EVA02 | CLIPS | SIGLIPS | MEANS
         assert checkpoint.variant in known
         assert checkpoint.url.startswith("https://") and f"/{name}" in checkpoint.url
         # BiT's maps may be of any size; a grid of tokens is whole.
@@ -41,6 +41,27 @@ def test_every_checkpoint_is_of_a_known_size():
             beyond = 6 if checkpoint.variant == "So400m/14" and checkpoint.resolution > 378 else 0
             assert checkpoint.resolution % stride == beyond
         assert len(checkpoint.values["mean"]) == len(checkpoint.values["std"]) == 3
+
+
+@pytest.mark.slow
+def test_sizes_of_models_with_registers_are_timms():
+    """What the shapes of timm's own tensors tell; heads are those of its model."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    import torch
+    from timm_models import timm
+
+    from vit_tf.checkpoints import timm_vit
+    from vit_tf.checkpoints.plans import Wishes
+
+    names = vit_tf.list_pretrained("timm/vit_*_patch16_reg?_gap_256.*")
+    for architecture in {name.partition(".")[0] for name in names}:
+        size = architecture.partition("_")[2].partition("_")[0]
+        with torch.device("meta"):
+            model = timm.create_model(architecture.removeprefix("timm/"))
+        found = timm_vit.plan(model.state_dict(), Wishes()).whole.arguments
+        fields = MEANS[f"{size}/16"] | {"registers": model.num_reg_tokens}
+        fields |= {"num_heads": model.blocks[0].attn.num_heads}
+        assert {name: found.get(name) for name in fields} == fields
 
 
 def test_list_pretrained():
@@ -57,7 +78,7 @@ def test_list_pretrained():
 
 def test_later_families_are_named_as_timm_names_them():
     """As many as timm 1.0.31 lists with weights of these families' authors."""
-    for pattern, count in (("*_distilled_*", 4), ("*deit3_*", 16), ("*_dinov2.*", 8)):
+    for pattern, count in (("*deit_*_distilled_*", 4), ("*deit3_*", 16), ("*_dinov2.*", 8)):
         names = vit_tf.list_pretrained(pattern)
         assert len(names) == count
         for name in names:
@@ -121,8 +142,28 @@ def test_preprocessing_of_released_models_is_timms():
             squeezed = config.crop_mode == "squash"
             assert checkpoint.crop == (None if squeezed else config.crop_pct), name
     assert known == len(listed)
-    for pattern, count in (("*_dinov3*", 12), ("*eva02_*", 16)):
+    for pattern, count in (("*_dinov3*", 12), ("*eva02_*", 16), ("*_rope_*", 16), ("*aimv2_*", 14)):
         assert len(vit_tf.list_pretrained(pattern)) == count
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["vit_small_patch16_rope_mixed_ape_224.naver_in1k", "vit_base_patch16_rope_224.naver_in1k"],
+)
+def test_a_name_tells_rotary_positions(name, home):
+    """Its tensors alone may be those of a DeiT-3."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    import timm_models
+
+    fields = {"embed_dim": 384, "depth": 1, "num_heads": 6 if "small" in name else 12}
+    reference = timm_models.timm.create_model(name.partition(".")[0], **fields)
+    path = Path(CHECKPOINTS[f"timm/{name}"].path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    timm_models.write(timm_models.randomize(reference, 0.1), path)
+    model = vit_tf.load_pretrained(f"timm/{name}")
+    images = np.random.default_rng(1).normal(size=(1, 224, 224, 3)).astype(np.float32)
+    expected = timm_models.taps(reference, images)["logits"]
+    assert np.abs(np.asarray(model(images)) - expected).max() < 1e-5 * np.abs(expected).max()
 
 
 def test_a_name_downloads_its_file(home, monkeypatch):
@@ -209,5 +250,5 @@ def test_the_guide_counts_every_name():
     _, _, after = guide.read_text().partition("| family | names | resized |")
     rows = [line.split(" | ") for line in after.partition("\n\n")[0].splitlines()[2:]]
     counts = [int(row[1]) for row in rows if row[1].strip()]
-    assert len(counts) == 11 and sum(counts) == len(vit_tf.list_pretrained("*/*"))
+    assert len(counts) == 16 and sum(counts) == len(vit_tf.list_pretrained("*/*"))
     assert f"`list_pretrained` that hold a `/`, {sum(counts)}," in after

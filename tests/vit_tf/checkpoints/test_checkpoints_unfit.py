@@ -46,16 +46,6 @@ def test_every_tensor_has_to_fit(family, load):
         load(tensors, **options)
 
 
-@pytest.mark.parametrize("name", ["reg_token", "register_tokens"])
-def test_registers_with_positions_are_refused(name, load):
-    """Those of DINOv2 have none; timm has models whose registers do."""
-    tensors = layouts.timm_vit()
-    tensors.draw(name, 1, 4, WIDTH)
-    tensors.draw("pos_embed", 1, layouts.PLACES + 1 + 4, WIDTH)
-    with raises("21 positions"):
-        load(tensors, num_heads=HEADS)
-
-
 def test_units_of_another_width_than_the_root_are_named(load):
     tensors = layouts.google_bit(width=96)
     root = "resnet/root_block/standardized_conv2d/kernel"
@@ -90,7 +80,7 @@ def test_wishes_that_cannot_be(load):
             load(layout(), pooling="gap")
     with raises("num_heads=3"):
         load(layouts.google_bit(), num_heads=3)
-    for wish in ({"pooling": "max"}, {"num_classes": 0}, {"num_heads": 1.5}, {"image_shape": 32}):
+    for wish in ({"pooling": "max"}, {"num_classes": -1}, {"num_heads": 1.5}, {"image_shape": 32}):
         with raises(next(iter(wish))):
             load(layouts.google_vit(), **wish)
     for shape in ((33, 33), (SIZE, SIZE, 1)):

@@ -32,6 +32,13 @@ def dino(registers, gated):
     )
 
 
+def dino3(**options):
+    sizes = {"hidden_dim": 24, "num_heads": 3, "num_layers": 2}
+    sizes |= {"image_shape": (24, 40, 3), "patch_size": 8, "intermediate_dim": 12}
+    return keras_hub.models.DINOV3Backbone(**sizes | options)
+
+
+GATED = {"use_gated_mlp": True, "hidden_activation": "silu", "use_key_bias": False}
 CASES = {
     "vit": (vit, "vit_encoder/transformer_block_{}", 1),
     "vit gap": (lambda: vit(use_class_token=False), "vit_encoder/transformer_block_{}", 1),
@@ -48,6 +55,13 @@ CASES = {
     "deit": (deit, "deit_encoder/transformer_block_{}/output_layer", 1),
     "dinov2": (lambda: dino(0, False), "encoder/layers_{}", 0),
     "dinov2 with registers": (lambda: dino(3, False), "encoder/layers_{}", 0),
+    "dinov3": (dino3, "encoder/layers_{}", 0),
+    "dinov3 gated": (lambda: dino3(**GATED, num_register_tokens=0), "encoder/layers_{}", 0),
+    "dinov3 gated without biases": (
+        lambda: dino3(**GATED, use_mlp_bias=False, use_query_bias=False),
+        "encoder/layers_{}",
+        0,
+    ),
     "dinov2 gated": (lambda: dino(0, True), "encoder/layers_{}", 0),
 }
 

@@ -176,6 +176,12 @@ def test_deit3(names, models, made, tmp_path):
             tensors[new] = tensors.pop(old)
     path = tmp_path / "model.safetensors"
     write_safetensors(path, tensors)
+    if names == "authors":
+        # As timm's ViTs with rotary positions, besides learned ones, have these names too.
+        with refuses("rotary positions.*DeiT-3"):
+            vit_tf.load_pretrained(path, num_heads=3)
+        path = tmp_path / "deit_3.pth"
+        torch.save({"model": {name: torch.from_numpy(x) for name, x in tensors.items()}}, path)
     model = vit_tf.load_pretrained(path, num_heads=3)
     images = pictures((20, 20, 3))
     expected = models.taps(reference, images)

@@ -128,3 +128,11 @@ def test_a_zoo_model_is_as_often_right_as_its_card_says(path):
     assert len(right) == int(stated[2].replace(",", ""))
     # A processor that rounds otherwise may turn an image whose best two classes are as likely.
     assert abs(right.sum() - float(stated[1]) / 100 * len(right)) <= 2
+
+
+@pytest.mark.parametrize("name", ["vit-cls-cifar10", "bit-cifar10"])
+def test_no_classes_are_features(name, rng):
+    model, features = (vit_tf.load_pretrained(name, num_classes=n) for n in (None, 0))
+    images = rng.uniform(-1, 1, (2, 32, 32, 3)).astype("float32")
+    expected = model.intermediates(images)["pooled"]
+    np.testing.assert_allclose(features(images), expected, atol=1e-6)

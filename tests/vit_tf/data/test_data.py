@@ -197,6 +197,13 @@ def test_fashion_mnist_splits_are_disjoint_and_stratified(monkeypatch):
     assert [label for _, label in items] == labels[train].tolist()
     assert len(unlabelled.read("train", train)) == 500
 
+    # The split of the papers on ImageNet, `train[:99%]`: neighbours, which are read from many files
+    # at once.
+    chosen = source.partition(unlabelled, ("train", "validation"), 0.01, {}, 0)
+    train, validation = (indices for _, indices in chosen.values())
+    assert np.array_equal(train, np.arange(59_400))
+    assert np.array_equal(validation, np.arange(59_400, 60_000))
+
 
 @pytest.mark.slow
 @needs_fashion

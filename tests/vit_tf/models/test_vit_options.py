@@ -103,6 +103,10 @@ def test_another_size_keeps_all_but_the_positions_and_a_new_head_is_zero(vit, im
             np.testing.assert_array_equal(new[name], old[name])
 
 
+# Of timm 1.0.31, at 224 pixels and without a head.
+AIMV2 = {"L": 309_197_824, "H": 680_851_968, "1B": 1_234_958_336, "3B": 2_720_658_432}
+
+
 def count(fields, size, classes=1000, registers=0, distilled=False, head=True):
     """Number of parameters of a ViT of images of a square size, counted by hand."""
     width, hidden, patch = fields["hidden_dim"], fields["mlp_dim"], fields["patch_size"]
@@ -139,7 +143,12 @@ def test_published_parameter_counts():
     for size, number in DISTILLED.items():
         assert count(VARIANTS[f"{size}/16"], 224, distilled=True) == number
     rotary = [name for name in RELEASED if name.startswith("DINOv3")]
-    assert len(RELEASED) == len(DINOV2) + len(DEIT3) + len(rotary)
+    for size, number in AIMV2.items():
+        width, hidden = (RELEASED[f"AIMv2-{size}/14"][name] for name in ("hidden_dim", "mlp_dim"))
+        # Weights without biases, but for that of the patches, of which there are 16 a side.
+        blocks = 24 * (4 * width**2 + 3 * width * hidden + 2 * width)
+        assert blocks + (3 * 14**2 + 1 + 16**2 + 2) * width == number
+    assert len(RELEASED) == len(DINOV2) + len(DEIT3) + len(rotary) + len(AIMV2)
     small = vit_tf.ViT.from_variant("DINOv2-S/14", image_shape=(28, 28, 3), num_classes=1)
     assert small.count_params() == count(RELEASED["DINOv2-S/14"], 28, classes=1)
 
@@ -147,7 +156,8 @@ def test_published_parameter_counts():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"registers": 4, "pooling": "gap"}, r"registers.*pooling.*'registers': 4.*'gap'"),
+        ({"class_token": False}, r"class token.*class_token=False"),
+        ({"fc_norm": True}, r"no fc_norm.*fc_norm=True"),
         ({"distillation": "heads", "pooling": "gap"}, r"Received: .*'heads'.*'gap'"),
         ({"registers": -1}, r"Expected registers.*Received: \{'registers': -1\}"),
         ({"distillation": "both"}, r"Expected distillation.*heads.*Received: 'both'"),

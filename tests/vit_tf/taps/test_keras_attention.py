@@ -1,5 +1,7 @@
 """Attention weights of Keras' own layers, computed of their queries and keys."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -93,3 +95,44 @@ def test_those_of_keras_hub(rng):
         layer = attention_layers(model)[tap.removesuffix("/weights")]
         _, expected = layer(normalised, normalised, return_attention_scores=True)
         np.testing.assert_allclose(weights, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["causal", "given", "none"])
+def test_weights_without_the_mask_of_the_model_come_with_a_warning(kind):
+    x = images = keras.Input((6, 3))
+    options = {"causal": {"use_causal_mask": True}, "none": {}, "given": {}}[kind]
+    if kind == "given":
+        options = {"attention_mask": np.tril(np.ones((1, 6, 6), bool))}
+    layer = keras.layers.MultiHeadAttention(2, 3, name="attention")
+    model = keras.Model(images, layer(x, x, **options))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        submodel(model, "attention/weights")
+    told = [str(one.message) for one in caught if "without the mask" in str(one.message)]
+    assert len(told) == (kind != "none")
+    assert not told or "attention/weights" in told[0]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*without the mask")
+        submodel(model, "*")  # which has no weights
+
+
+def test_the_masked_layer_is_named_and_not_the_others():
+    with pytest.warns(UserWarning, match="without the mask") as caught:
+        submodel(model_of(True), "*/weights")
+    (told,) = [str(one.message) for one in caught if "without the mask" in str(one.message)]
+    assert "block1/attention/weights" in told and "block0" not in told
+
+
+def test_a_subclassed_model_of_a_dict_is_refused_in_one_line():
+    class Named(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.head = keras.layers.Dense(2)
+
+        def call(self, inputs):
+            return self.head(inputs["image"])
+
+    model = Named()
+    model({"image": np.zeros((2, 4), "float32")})
+    with pytest.raises(ValueError, match=r"one input, the images\. Received: .*'image'"):
+        submodel(model, "*")

@@ -9,7 +9,6 @@ import tensorflow as tf
 from paths import ROOT
 
 import vit_tf
-from vit_tf.taps.submodels import depth_order
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -236,11 +235,60 @@ def test_functional_model_with_its_own_configuration(rng, tmp_path):
         assert_same(vit_tf.load_features(tmp_path / "f.keras")(images), outputs, rtol=0, atol=0)
 
 
-def test_depth_order_restores_what_the_alphabet_lost():
-    vit = vit_tf.ViT((8, 8, 3), 8, 12, 1, 4, 4, 2)
-    bit = vit_tf.BiT((32, 32, 3), (1, 2), 0.5, 2)
-    for taps in (vit.taps, bit.taps):
-        assert tuple(depth_order(sorted(taps))) == taps
+def named_layers_in_no_alphabet():
+    """A functional model whose layers are named against the alphabet, with two branches."""
+    images = keras.Input((6, 6, 3))
+    first = keras.layers.Conv2D(2, 3, name="z10")(images)
+    left = keras.layers.Conv2D(2, 3, padding="same", name="b9")(first)
+    right = keras.layers.ReLU(name="y1")(first)
+    total = keras.layers.Add(name="c_add")([left, right])
+    return keras.Model(images, keras.layers.GlobalAveragePooling2D(name="a_pool")(total))
+
+
+def exported_orders(model, folder):
+    """The taps of a submodel, of its export, and of that export as another program writes it."""
+    features = vit_tf.submodel(model, "*")
+    features.export(folder, verbose=False)
+    ours = vit_tf.load_features(folder).taps
+    (folder / "features.json").unlink()
+    return features.taps, ours, vit_tf.load_features(folder).taps
+
+
+def test_an_exported_model_keeps_the_order_of_its_layers(tmp_path):
+    taps, ours, others = exported_orders(named_layers_in_no_alphabet(), tmp_path / "f")
+    assert taps == ours == others == ("z10", "b9", "y1", "c_add", "a_pool")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["MobileNetV2", "ResNet50"])
+def test_an_exported_foreign_model_keeps_the_order_of_its_layers(name, tmp_path):
+    model = getattr(keras.applications, name)(weights=None, input_shape=(32, 32, 3), classes=4)
+    taps, ours, others = exported_orders(model, tmp_path / "f")
+    graph = [layer.name for layer in model.layers[1:]]
+    assert sorted(taps) == sorted(graph) and ours == taps == others
+
+
+@pytest.mark.slow
+def test_a_saved_model_of_another_program_is_ordered_by_its_graph(tmp_path):
+    class Program(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec((None, 4, 4, 3), tf.float32)])
+        def half(self, images):
+            return images / 2
+
+        @tf.function(input_signature=[tf.TensorSpec((None, 4, 4, 3), tf.float32)])
+        def serve(self, images):
+            stem = self.half(images)
+            last = tf.reduce_mean(stem * 3, (1, 2))
+            return {"a_last": last + 1, "m_mean": last, "z_stem": stem}
+
+    program = Program()
+    signatures = {"serving_default": program.serve}
+    tf.saved_model.save(program, str(tmp_path / "f"), signatures=signatures)
+    features = vit_tf.load_features(tmp_path / "f")
+    assert features.taps == ("z_stem", "m_mean", "a_last")
+    ones = features(np.ones((1, 4, 4, 3), "float32"))
+    assert [float(np.mean(ones[tap])) for tap in features.taps] == [0.5, 1.5, 2.5]
+    assert vit_tf.load_features(tmp_path / "f", "a*", "z*").taps == ("z_stem", "a_last")
 
 
 def test_recording_in_a_compiled_function(rng):
@@ -254,9 +302,9 @@ def test_recording_in_a_compiled_function(rng):
 @pytest.mark.slow
 def test_the_patterns_of_the_readme_fit_what_it_says():
     readme = (ROOT / "README.md").read_text()
-    ours = re.search(r'"([^"]*)" fits every model of this package', readme)[1]
-    theirs = re.search(r'"([^"]*)" the ResNets of keras.applications', readme)[1]
-    assert f'features = vit_tf.submodel(model, "{ours}")' in readme
+    ours = re.search(r'"([^"]*)"` fits every model of this package', readme)[1]
+    theirs = re.search(r'"([^"]*)"` the ResNets of keras.applications', readme)[1]
+    assert f'layers="{ours}"' in readme
     small = {"num_layers": 1, "num_heads": 2, "hidden_dim": 4, "mlp_dim": 4}
     vit = vit_tf.ViT((8, 8, 3), 4, **small)
     models = {
@@ -271,11 +319,20 @@ def test_the_patterns_of_the_readme_fit_what_it_says():
     assert len(vit_tf.submodel(resnet, theirs).taps) == 16
 
 
+def test_without_patterns_the_representations(vit):
+    blocks = [tap for tap in vit.taps if tap.endswith("mlp/sum")]
+    assert vit_tf.submodel(vit).taps == ("embedding", *blocks, "norm")
+    resnet = keras.applications.ResNet50(weights=None, input_shape=(32, 32, 3), classes=2)
+    counts = {2: 3, 3: 4, 4: 6, 5: 3}
+    units = [f"conv{s}_block{u}_out" for s, count in counts.items() for u in range(1, count + 1)]
+    assert vit_tf.submodel(resnet).taps == ("conv1_relu", *units, "avg_pool")
+
+
 def test_errors(vit, tmp_path):
     with pytest.raises(ValueError, match=r"Expected tap pattern.*block00/mlp/sum.*Received"):
         vit_tf.submodel(vit, "block00/mlp/sun")
     with pytest.raises(ValueError, match="Expected at least one tap pattern"):
-        vit_tf.submodel(vit)
+        vit_tf.submodel(vit, ())
     with pytest.raises(ValueError, match=r"Expected model to be a keras\.Model"):
         vit_tf.submodel(lambda images: images, "*")
     with pytest.raises(ValueError, match="Expected a built model"):
@@ -296,3 +353,20 @@ def test_truncated_and_foreign_files(vit, tmp_path):
         (tmp_path / "bad.keras").write_bytes(content)
         with pytest.raises(ValueError, match=r"Expected '.*bad\.keras' to be a whole"):
             vit_tf.load_model(tmp_path / "bad.keras")
+
+
+def test_a_submodel_lists_its_taps_with_their_shapes():
+    vit = vit_tf.ViT((8, 8, 3), 4, num_layers=2, num_heads=2, hidden_dim=6, mlp_dim=10)
+    features = vit_tf.submodel(vit, "embedding", "block00/attention/weights", "block00/mlp/hidden")
+    lines = repr(features).splitlines()
+    # 4 patches of 4 x 4 pixels and the class token.
+    assert [line.strip(" >") for line in lines[1:]] == [
+        "embedding: (None, 5, 6)",
+        "block00/attention/weights: (None, 2, 5, 5)",
+        "block00/mlp/hidden: (None, 5, 10)",
+    ]
+    assert repr(vit_tf.submodel(vit, "*")).count("\n") == 11  # ten taps, and how many more
+    printed = []
+    features.summary(print_fn=printed.append)
+    rows = [line.split() for line in printed[0].splitlines()]
+    assert rows[-1] == ["block00/mlp/hidden", "(None,", "5,", "10)", "50"]

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from vit_tf.training.evaluation import majority_accuracy, match_classes, top_k_accuracy
+from vit_tf.training.evaluation import (
+    correct_answers,
+    majority_accuracy,
+    match_classes,
+    top_k_accuracy,
+)
 
 
 def make_data(scores, labels):
@@ -20,7 +25,9 @@ def test_top_k_is_that_of_sorted_scores(rng):
         k: np.mean([y in row[:k] for y, row in zip(labels, order, strict=True)]) for k in (1, 3, 5)
     }
     assert found == expected
-    assert found[1] == (scores.argmax(axis=1) == labels).mean()
+    correct = correct_answers(lambda images: images, make_data(scores, labels))
+    np.testing.assert_array_equal(correct, scores.argmax(axis=1) == labels)
+    assert found[1] == correct.mean()
     few = make_data(scores[:, :4], labels % 4)
     assert list(top_k_accuracy(lambda images: images, few)) == [1]
 

@@ -1,6 +1,5 @@
 """Runs that are stopped within an epoch go on there; nothing is read ahead of the first step."""
 
-import os
 import signal
 
 import keras
@@ -9,7 +8,7 @@ import pytest
 import tensorflow as tf
 from counted_digits import count_decoding
 from resume_worker import Kill, make_run, run
-from training_runs import kill_at, make_data, make_model
+from training_runs import kill_at, make_data, make_model, newest_state
 
 from vit_tf.training.recipes import Recipe
 from vit_tf.training.runs import train
@@ -53,7 +52,7 @@ def test_killed_run_goes_on_within_the_epoch_and_decodes_nothing_twice(
     with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
         kill_at(context, "on_train_batch_end", 11)
         run("fast", tmp_path, save_every=3)
-    assert os.listdir(tmp_path / "state") == ["epoch-0002-step-000001.npz"]
+    assert newest_state(tmp_path) == "epoch-0002-step-000001.npz"
     decoded.clear()
     assert same(run("fast", tmp_path, save_every=3), whole)
     assert len(decoded) == len(set(decoded)) == 60 - 16 + 20
@@ -74,7 +73,7 @@ def test_sigterm_ends_a_run_that_goes_on_there(
 ):
     with pytest.raises(Stopped):
         run("fast", tmp_path, [Kill(batches, signal.SIGTERM, validation)])
-    assert os.listdir(tmp_path / "state") == [f"{state}.npz"]
+    assert newest_state(tmp_path) == f"{state}.npz"
     decoded = count_decoding(monkeypatch)
     assert same(run("fast", tmp_path), whole)
     assert len(decoded) == left
@@ -85,7 +84,7 @@ def test_fine_tuning_goes_on_within_a_round(tmp_path, sigterm):
     expected = run("fine-tuning", tmp_path / "whole")
     with pytest.raises(Stopped):
         run("fine-tuning", tmp_path / "stopped", [Kill(10, signal.SIGTERM)])
-    assert os.listdir(tmp_path / "stopped" / "state") == ["epoch-0001-step-000004.npz"]
+    assert newest_state(tmp_path / "stopped") == "epoch-0001-step-000004.npz"
     assert same(run("fine-tuning", tmp_path / "stopped"), expected)
 
 
@@ -113,7 +112,7 @@ def test_more_steps_in_one_call_go_on_within_an_epoch(tmp_path, sigterm):
     expected = run_by(5, tmp_path / "whole")  # of 10 steps
     with pytest.raises(Stopped):
         run_by(5, tmp_path / "run", [Kill(1, signal.SIGTERM)])
-    assert os.listdir(tmp_path / "run" / "state") == ["epoch-0000-step-000005.npz"]
+    assert newest_state(tmp_path / "run") == "epoch-0000-step-000005.npz"
     assert same(run_by(5, tmp_path / "run"), expected)
 
 
@@ -168,12 +167,12 @@ def test_a_wrong_label_is_named_where_it_comes_and_nothing_is_lost(tmp_path):
     message = r"^Expected labels of the training data to be in \[0, 3\).*Received: 7$"
     with pytest.raises(ValueError, match=message):
         run_on(with_label(data, 3, 7), validation, tmp_path / "run")
-    assert os.listdir(tmp_path / "run" / "state") == ["epoch-0000-step-000002.npz"]
+    assert newest_state(tmp_path / "run") == "epoch-0000-step-000002.npz"
     data, validation = make_data()
     message = r"^Expected labels of the validation data to be in \[0, 3\).*Received: -1$"
     with pytest.raises(ValueError, match=message):
         run_on(data, with_label(validation, 1, -1), tmp_path / "run")
-    assert os.listdir(tmp_path / "run" / "state") == ["epoch-0000-step-000005.npz"]
+    assert newest_state(tmp_path / "run") == "epoch-0000-step-000005.npz"
     data, validation = make_data()
     assert same(run_on(data, validation, tmp_path / "run"), expected)
 

@@ -48,6 +48,8 @@ def test_every_recipe_is_whole():
         assert "arxiv.org" in published.source and published.recipe.flip, name
         assert Recipe(**published.recipe.to_config()) == published.recipe
         assert getattr(vit_tf, published.model)
+        options = train_script.parse(["--recipe", name, "--out", "run"])
+        assert options.validation == 0.01, name  # `train[:99%]` in big_vision's configurations
     with pytest.raises(ValueError, match=r"recipe.*plain-vit-s16.*Received: 'plain-vit-s32'"):
         vit_tf.recipe("plain-vit-s32")
 

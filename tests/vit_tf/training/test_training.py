@@ -1,14 +1,20 @@
 """Recipes against formulas; killed and resumed runs against undisturbed ones."""
 
 import dataclasses
+import errno
+import io
 import json
 import os
+import shutil
+import threading
+import zipfile
 
+import h5py
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_runs import kill_at, make_data, make_model, read_log
+from training_runs import kill_at, make_data, make_model, newest_state, read_log
 
 from vit_tf import BiT, ViT, load_model
 from vit_tf.distribute.strategies import strategy
@@ -112,11 +118,15 @@ def test_run_learns_and_writes_its_files(undisturbed):
     for name, values in history.items():
         assert [float(row[name]) for row in rows] == values
     best = load_model(directory / "best.keras")
+    with zipfile.ZipFile(directory / "best.keras") as file:
+        assert not json.loads(file.read("config.json")).get("compile_config")
+        with h5py.File(io.BytesIO(file.read("model.weights.h5"))) as weights:
+            assert "optimizer" not in weights
     RECIPE.compile(best, 1)
     accuracy = best.evaluate(make_data()[1], verbose=0, return_dict=True)["accuracy"]
     assert accuracy == pytest.approx(max(history["val_accuracy"]))
     assert {path.name for path in (directory / "tensorboard").iterdir()} == {"train", "validation"}
-    assert os.listdir(directory / "state") == ["epoch-0005.npz"]
+    assert sorted(os.listdir(directory / "state")) == ["epoch-0004.npz", "epoch-0005.npz"]
 
 
 @pytest.mark.slow
@@ -144,6 +154,30 @@ def test_returned_weights_are_the_average_over_steps():
 
 
 @pytest.mark.slow
+def test_an_average_of_weights_of_mixed_float16(tmp_path):
+    """Keras wraps the optimizer, which holds the average, in one that scales the loss."""
+    steps = []
+    record = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: steps.append(
+            [v.numpy() for v in model.trainable_variables]
+        )
+    )
+    recipe = dataclasses.replace(RECIPE, epochs=2)
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = make_model()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    run(tmp_path, recipe, model, callbacks=[record])
+    assert type(model.optimizer).__name__ == "LossScaleOptimizer"
+    average = steps[0]
+    for weights in steps[1:]:
+        average = [0.6 * a + 0.4 * w for a, w in zip(average, weights, strict=True)]
+    for expected, variable in zip(average, model.trainable_variables, strict=True):
+        np.testing.assert_allclose(variable, expected, atol=1e-5)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method, call",
     [("on_train_batch_end", 2), ("on_train_batch_end", 13), ("write_log", 3), ("save_state", 5)],
@@ -160,17 +194,17 @@ def test_resumed_run_is_the_undisturbed_one(undisturbed, tmp_path, monkeypatch, 
         np.testing.assert_allclose(w, v, atol=1e-6)
     assert {k: pytest.approx(v, abs=1e-6) for k, v in history.items()} == again
     assert [row["epoch"] for row in read_log(tmp_path)] == ["1", "2", "3", "4", "5"]
-    assert os.listdir(tmp_path / "state") == ["epoch-0005.npz"]
+    assert sorted(os.listdir(tmp_path / "state")) == ["epoch-0004.npz", "epoch-0005.npz"]
 
 
 @pytest.mark.slow
 def test_logs_of_an_epoch_are_on_the_disk_before_its_state(tmp_path, monkeypatch):
     real, sizes = checkpointing.save_state, []
 
-    def save(*args):
+    def save(*args, **how):
         paths = sorted((tmp_path / "tensorboard").glob("*/*tfevents*"))
         sizes.append([path.stat().st_size for path in paths])
-        real(*args)
+        real(*args, **how)
 
     monkeypatch.setattr(checkpointing, "save_state", save)
     run(tmp_path, dataclasses.replace(RECIPE, epochs=2))
@@ -227,6 +261,8 @@ def test_another_configuration_is_refused(undisturbed):
         run(directory, description={"name": "other"})
     with pytest.raises(ValueError, match=r"model.config.layers"):
         run(directory, model=make_model(units=9))
+    with pytest.raises(ValueError, match=r"replicas: 1 there, 2 now"), strategy("mirrored").scope():
+        run(directory)
     with pytest.raises(ValueError, match=r"steps_per_epoch: 5 there, 3 now"):
         run(directory, data=make_data(batch_size=16))
 
@@ -255,8 +291,79 @@ def test_damaged_state_is_refused(copy, damage):
         "text": b"x" * 99,
     }
     path.write_bytes(damaged[damage])
-    with pytest.raises(ValueError, match=r"epoch-0005.npz.*damaged"):
+    with pytest.raises(ValueError, match=r"epoch-0005.npz.*corrupt"):
         run(directory)
+
+
+@pytest.mark.slow
+def test_a_corrupt_state_gives_way_to_the_one_before(undisturbed, tmp_path, caplog):
+    whole, model, history = undisturbed
+    shutil.copytree(whole, tmp_path / "run")
+    newest = tmp_path / "run" / "state" / "epoch-0005.npz"
+    newest.write_bytes(newest.read_bytes()[:-200])
+    resumed, again = run(tmp_path / "run")
+    messages = [record.getMessage() for record in caplog.records]
+    assert any("epoch-0005.npz" in text and "corrupt" in text for text in messages)
+    assert any("resumes" in text and "epoch-0004.npz" in text for text in messages)
+    assert {k: pytest.approx(v, abs=1e-6) for k, v in history.items()} == again
+    for w, v in zip(resumed.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(w, v, atol=1e-6)
+    with np.load(newest) as rewritten, np.load(whole / "state" / "epoch-0005.npz") as expected:
+        assert rewritten.files == expected.files
+
+
+@pytest.mark.slow
+def test_as_many_states_stay_as_asked_for(tmp_path):
+    recipe = dataclasses.replace(RECIPE, epochs=3, warmup_epochs=0)
+    run(tmp_path / "one", recipe, keep_states=1)
+    run(tmp_path / "three", recipe, keep_states=3, save_every=2)
+    names = {path.name: sorted(os.listdir(path / "state")) for path in tmp_path.iterdir()}
+    assert names["one"] == ["epoch-0003.npz"]
+    # Of 15 steps, states are saved after each epoch of 5 and after steps 2, 4, 6, ...
+    assert names["three"] == [
+        "epoch-0002-step-000002.npz",
+        "epoch-0002-step-000004.npz",
+        "epoch-0003.npz",
+    ]
+    with pytest.raises(ValueError, match="keep_states"):
+        run(tmp_path / "none", recipe, keep_states=0)
+
+
+@pytest.mark.slow
+def test_training_goes_on_while_a_state_is_written(tmp_path, monkeypatch):
+    """The writer of the first state waits for later steps; each state is of its own step."""
+    stepped, real, waited = threading.Event(), np.savez, []
+
+    def slow(path, **arrays):
+        waited.append(waited or stepped.wait(60))
+        real(path, **arrays)
+
+    monkeypatch.setattr(np, "savez", slow)
+    weights = {}
+
+    def note(batch, logs):
+        weights[batch + 1] = [v.numpy() for v in model.variables]
+        if batch == 3:
+            stepped.set()
+
+    model, recipe = make_model(), dataclasses.replace(RECIPE, epochs=1, warmup_epochs=0, ema=None)
+    record = keras.callbacks.LambdaCallback(on_train_batch_end=note)
+    run(tmp_path, recipe, model, callbacks=[record], save_every=2, keep_states=9)
+    assert waited[0] is True
+    with np.load(tmp_path / "state" / "epoch-0000-step-000002.npz") as state:
+        for i, expected in enumerate(weights[2]):
+            np.testing.assert_array_equal(state[f"v{i:05d}"], expected)
+
+
+@pytest.mark.slow
+def test_a_state_that_cannot_be_written_ends_the_run(tmp_path, monkeypatch):
+    def full(path, **arrays):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as context, pytest.raises(OSError, match="No space left"):
+        context.setattr(np, "savez", full)
+        run(tmp_path)
+    assert len(run(tmp_path)[1]["loss"]) == 5
 
 
 def test_foreign_state_loads_nothing(copy):
@@ -291,24 +398,20 @@ def test_state_keeps_bfloat16_bit_for_bit(tmp_path):
 
 @pytest.mark.slow
 def test_loss_that_is_not_finite_ends_the_run(tmp_path):
-    passes = []
+    model, recipe = make_model(), Recipe(epochs=4)
+    kernel = model.layers[1].kernel
 
-    def examples():
-        passes.append(0)
-        value = np.nan if len(passes) > 2 else 0.5
-        for label in range(3):
-            yield np.full((2, 4, 4, 1), value, "float32"), np.full(2, label, "int32")
+    def break_third(epoch, logs):
+        if epoch == 2:
+            kernel.assign(np.nan * kernel)
 
-    images, labels = tf.TensorSpec((None, 4, 4, 1)), tf.TensorSpec((None,), tf.int32)
-    data = tf.data.Dataset.from_generator(examples, output_signature=(images, labels))
-    data = data.apply(tf.data.experimental.assert_cardinality(3))
-    recipe = Recipe(epochs=4)
+    breaking = keras.callbacks.LambdaCallback(on_epoch_begin=break_third)
     with pytest.raises(ValueError, match=r"finite. Received: loss=nan in epoch 3"):
-        run(tmp_path, recipe, data=(data, make_data()[1]))
-    assert os.listdir(tmp_path / "state") == ["epoch-0002.npz"]
+        run(tmp_path, recipe, model, callbacks=[breaking])
+    assert newest_state(tmp_path) == "epoch-0002.npz"
     assert len(read_log(tmp_path)) == 2
     model = make_model()
-    recipe.compile(model, 3)
+    recipe.compile(model, 5)
     model.optimizer.build(model.trainable_variables)
     assert len(checkpointing.restore_state(model, str(tmp_path)).history["loss"]) == 2
     assert all(np.isfinite(w).all() for w in model.get_weights())

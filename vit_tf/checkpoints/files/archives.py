@@ -1,6 +1,7 @@
 """Opening a checkpoint file as named tensors that are read one at a time."""
 
 import os
+import re
 import struct
 import zipfile
 import zlib
@@ -24,6 +25,8 @@ DAMAGE = (
     zipfile.BadZipFile,  # the structure of a zip, and the checksum of a member
     zlib.error,  # compressed data that are not
 )
+# Of a compiled model (torch.compile), and of blocks in chunks, numbered throughout (DINOv2's code).
+WRAPPED = ((r"(^|\.)_orig_mod\.", r"\1"), (r"(^|\.)blocks\.\d+\.(?=\d+\.)", r"\1blocks."))
 # The number that opens torch files from before 1.6, as every pickle protocol since 2 writes it.
 LEGACY_TORCH = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
 
@@ -52,16 +55,18 @@ def open_archive(path):
                 stack.enter_context(zipped)
         if kind == "pytorch":
             pytorch.require_torch(path)
+        container = None
         with _clear_errors(path):
             if kind == "npz":
                 entries = npz.entries(zipped)
             elif kind == "safetensors":
                 entries = safetensors.entries(file)
             else:
-                entries = pytorch.entries(path, file, zipped)
+                entries, container = pytorch.entries(path, file, zipped)
+            entries = _unwrapped(entries)
             if not entries:
                 raise ValueError(f"a {kind} file without tensors")
-        return Archive(path, kind, entries, stack.pop_all())
+        return Archive(path, kind, entries, stack.pop_all(), container)
 
 
 class Archive:
@@ -71,10 +76,11 @@ class Archive:
         path: the file.
         format: `"npz"`, `"safetensors"` or `"pytorch"`.
         tensors: dict from name to `TensorInfo`, in the order of the file.
+        container: the key under which a PyTorch file holds its tensors, or None.
     """
 
-    def __init__(self, path, format, entries, stack):
-        self.path, self.format = path, format
+    def __init__(self, path, format, entries, stack, container=None):
+        self.path, self.format, self.container = path, format, container
         self.tensors = {name: info for name, (info, _) in entries.items()}
         self._loads = {name: load for name, (_, load) in entries.items()}
         self._stack = stack
@@ -116,6 +122,19 @@ def _clear_errors(path, part=""):
         raise ValueError(
             f"Expected {path!r} to be a whole checkpoint{part}. Received: {reason}{kind}"
         ) from error
+
+
+def _unwrapped(entries):
+    """The entries by their names without what `WRAPPED` lists."""
+    names = {}
+    for name in entries:
+        plain = name
+        for pattern, replacement in WRAPPED:
+            plain = re.sub(pattern, replacement, plain)
+        if plain in names:
+            raise ValueError(f"two tensors that are both {ascii(plain)[:100]} of the model")
+        names[plain] = entries[name]
+    return names
 
 
 def _sniff(file):

@@ -10,18 +10,37 @@ import zipfile
 from vit_tf.checkpoints.files.tensors import declared, short
 
 # Where the weights lie in what is saved at the end of a training, in order of preference.
-CONTAINERS = ("state_dict", "model", "teacher", "student", "model_state")
+CONTAINERS = ("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict")
+CONTAINERS += ("teacher", "student", "model_state")
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8")
 DTYPES += ("uint8", "bool")
+# What trainings save beside tensors, for which `Ignored` stands.
+IGNORED = ("argparse.Namespace", "numpy.dtype", "numpy.ndarray")
+_NUMPY = ("numpy.core.multiarray", "numpy._core.multiarray")
+IGNORED += tuple(f"{module}.{name}" for module in _NUMPY for name in ("scalar", "_reconstruct"))
 # All that the pickle of a state dict names. torch's own list is longer, and may be lengthened: it
 # has constructors, such as bytearray's, that take as much memory as they are asked for.
 GLOBALS = re.compile(
     r"collections OrderedDict|_codecs encode|torch\.serialization _get_layout"
     r"|torch\._utils _rebuild_(tensor|tensor_v2|parameter)|torch\.nn\.parameter Parameter"
-    r"|torch(\.storage|\.cuda)? \w+Storage|torch (Size|device|bool|strided|b?float\d+|u?int\d+)"
+    r"|torch(\.storage|\.cuda)? \w+Storage|torch (Size|device|bool|strided|b?float\d+|u?int\d+)|"
+    + "|".join(re.escape(" ".join(name.rsplit(".", 1))) for name in IGNORED)
 )
 # Pickles of a legacy file: a magic number, a version, the system, what was saved, the storages.
 LEGACY_PICKLES = 5
+
+
+class Ignored:
+    """In the place of an object that is not a tensor, of which nothing is kept."""
+
+    def __new__(cls, *_):
+        return super().__new__(cls)
+
+    def __init__(self, *_):
+        pass
+
+    def __setstate__(self, state):
+        pass
 
 
 def require_torch(path):
@@ -36,7 +55,7 @@ def require_torch(path):
 
 
 def entries(path, file, zipped):
-    """dict from name to (`TensorInfo`, function that loads it) of an open file.
+    """(dict from name to (`TensorInfo`, function that loads it), key that holds it) of a file.
 
     Its tensors are mapped from the disk, those of a legacy file are in memory. Nothing is ever
     executed: the pickle may name nothing but tensors and plain containers, and goes through
@@ -51,25 +70,27 @@ def entries(path, file, zipped):
     """
     if zipped:
         records = _check_zip(zipped, os.fstat(file.fileno()).st_size)
-        tensors = _state_dict(_load(path, mapped=True))
+        container, tensors = _state_dict(_load(path, mapped=True))
         _check_storages(tensors, records)
     else:
         # A file gives memory to as many bytes as a pickle asks of it, a map to those it has.
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as stream:
             for _ in range(LEGACY_PICKLES):
                 _check_pickle(stream)
-        tensors = _state_dict(_load(path, mapped=False))
-    return {
+        container, tensors = _state_dict(_load(path, mapped=False))
+    found = {
         name: (_declared(name, tensor), functools.partial(_to_numpy, tensor))
         for name, tensor in tensors.items()
     }
+    return found, container
 
 
 def _load(path, mapped):
     import torch
 
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        with torch.serialization.safe_globals([(Ignored, name) for name in IGNORED]):
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:
         # The unpickler is a stack machine that the file programs: whatever an operation on a
         # wrong operand raises, from IndexError to AttributeError, comes out of it.
@@ -122,7 +143,7 @@ def _check_pickle(stream):
 
 
 def _state_dict(saved):
-    """The dict of tensors in what was saved, without the plain numbers among them."""
+    """(key or None, dict of tensors in what was saved, without the plain numbers among them)."""
     import torch
 
     def holds_tensors(value):
@@ -130,15 +151,15 @@ def _state_dict(saved):
 
     if not isinstance(saved, dict):
         raise ValueError(f"a pickled {type(saved).__name__} where a dict of tensors is expected")
-    inner = (saved[key] for key in CONTAINERS if holds_tensors(saved.get(key)))
-    found = next(inner, saved)
+    container = next((key for key in CONTAINERS if holds_tensors(saved.get(key))), None)
+    found = saved if container is None else saved[container]
     for name, value in found.items():
         known = torch.is_tensor(value) or isinstance(value, (int, float))
         if not isinstance(name, str) or not known:
             raise ValueError(
                 f"a {type(value).__name__} named {short(name)} where a tensor is expected"
             )
-    return {name: value for name, value in found.items() if torch.is_tensor(value)}
+    return container, {name: value for name, value in found.items() if torch.is_tensor(value)}
 
 
 def _check_storages(tensors, records):

@@ -45,7 +45,8 @@ def plan(folder, wishes):
     scaled = f"{outer}encoder.layer.0.lambda_1" in tensors
     whole |= _blocks_part(width, config, None if shared else table, scaled)
     whole = whole.under(outer) | _end_part(tensors, outer, width, wishes)
-    return Plan("BEiT", whole | Part(unused=UNUSED), **ends(folder, image_shape, False, wishes))
+    images = ends(folder, image_shape, False, wishes)
+    return Plan("BEiT", whole | Part(unused=UNUSED), positions="torch", **images)
 
 
 def _blocks_part(width, config, table, scaled):

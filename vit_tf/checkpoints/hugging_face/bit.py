@@ -1,5 +1,7 @@
 """BiT in the names of Hugging Face's transformers (`modeling_bit.py`)."""
 
+import re
+
 import numpy as np
 
 from vit_tf.checkpoints.filling import Source
@@ -33,42 +35,48 @@ def plan(folder, wishes):
     outer = "bit." if f"bit.{ROOT}" in tensors else ""
     width, channels = dims(tensors, f"{outer}{ROOT}", 4)[:2]
     inside = {n.removeprefix(outer): t for n, t in tensors.items() if n.startswith(outer)}
-    units = _count(inside)
     image_shape = (*told_size(folder, wishes, (SIZE, SIZE)), channels)
-    arguments = {
-        "image_shape": image_shape,
-        "units": units,
-        "width_factor": width / 64 if width % 64 else width // 64,
-        "stem": "imagenet",
-    }
-    sources = {"root/kernel": Source({ROOT: (width, channels, 7, 7)}, rows_first)}
-    before = width
-    for stage, depth in enumerate(units):
-        for unit in range(depth):
-            sources |= _unit(stage, unit, before, width * 2**stage)
-            before = 4 * width * 2**stage
-    whole = Part(arguments, sources) | norm_part("norm", "norm.weight", "norm.bias", before)
+    units, before = units_part(inside, ROOT, width, channels, "encoder.stages.{}.layers.{}")
+    whole = units | Part({"image_shape": image_shape})
+    whole |= norm_part("norm", "norm.weight", "norm.bias", before)
     names = ("classifier.1.weight", "classifier.1.bias")
     head = head_part(tensors, before, wishes, *names, lambda n: (n, before), np.transpose)
     images = ends(folder, image_shape, True, wishes)
     return Plan("BiT", whole.under(outer) | head, any_size=True, **images)
 
 
-def _count(tensors):
-    """Number of units of each stage."""
+def units_part(tensors, root, width, channels, names):
+    """(`Part` of the root and all units, number of channels after them).
+
+    Args:
+        tensors: those of the file.
+        root: name of the kernel of the root.
+        width, channels: channels of the root and of the images.
+        names: what the names of a unit's tensors begin with, with places for its stage and number.
+    """
+    pattern = re.escape(names).replace(r"\{\}", r"(\d{1,4})")
+    found = (re.match(rf"{pattern}\.", name) for name in tensors)
     # As the function counts from 1 on, which the file does from 0 on.
-    pattern, names = r"s(\d+)\.u(\d+)", []
-    for name in tensors:
-        parts = name.split(".")
-        if name.startswith("encoder.stages.") and len(parts) > 4 and parts[2].isdecimal():
-            names.append(f"s{int(parts[2]) + 1}.u{parts[4]}")
-    return count_units(names, pattern)
+    numbers = [f"s{int(match[1]) + 1}.u{match[2]}" for match in found if match]
+    units = count_units(numbers, r"s(\d+)\.u(\d+)")
+    arguments = {
+        "units": units,
+        "width_factor": width / 64 if width % 64 else width // 64,
+        "stem": "imagenet",
+    }
+    sources = {"root/kernel": Source({root: (width, channels, 7, 7)}, rows_first)}
+    before = width
+    for stage, depth in enumerate(units):
+        for unit in range(depth):
+            layer = f"stage{stage + 1}_unit{unit + 1:02d}"
+            inner, name = width * 2**stage, names.format(stage, unit)
+            sources |= _unit(name, layer, before, inner, unit == 0)
+            before = 4 * inner
+    return Part(arguments, sources), before
 
 
-def _unit(stage, unit, before, inner):
+def _unit(name, layer, before, inner, first):
     """Sources of a unit from `before` to four times `inner` channels."""
-    name = f"encoder.stages.{stage}.layers.{unit}"
-    layer = f"stage{stage + 1}_unit{unit + 1:02d}"
     shapes = {
         "conv1": (inner, before, 1, 1),
         "conv2": (inner, inner, 3, 3),
@@ -81,7 +89,7 @@ def _unit(stage, unit, before, inner):
         sources |= norm_part(
             f"{layer}/{norm}", f"{name}.{norm}.weight", f"{name}.{norm}.bias", shape[1]
         ).sources
-    if unit == 0:
+    if first:
         shape = {f"{name}.downsample.conv.weight": (4 * inner, before, 1, 1)}
         sources[f"{layer}/projection/kernel"] = Source(shape, rows_first)
     return sources

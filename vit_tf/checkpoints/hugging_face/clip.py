@@ -1,4 +1,4 @@
-"""The image tower of CLIP in the names of Hugging Face's transformers (`modeling_clip.py`)."""
+"""The image encoders of CLIP and MetaCLIP 2 in the names of transformers (`modeling_clip.py`)."""
 
 from functools import partial
 
@@ -13,8 +13,8 @@ from vit_tf.checkpoints.torch_blocks import block_part, patches_part
 
 FAMILY = "Hugging Face's CLIP"
 # With a tower for texts, and without.
-WHOLE = ("clip",)
-TYPES = (*WHOLE, "clip_vision_model")
+WHOLE = ("clip", "metaclip_2")
+TYPES = (*WHOLE, "clip_vision_model", "metaclip_2_vision_model")
 # Those of `CLIPVisionConfig`, of which a whole CLIP's `vision_config` tells what differs.
 DEFAULTS = {
     "hidden_size": 768,
@@ -58,7 +58,7 @@ def plan(folder, wishes):
     for layer, name in (("pre_norm", "pre_layrnorm"), ("norm", "post_layernorm")):
         whole |= norm_part(layer, f"{name}.weight", f"{name}.bias", width)
     whole = whole.under("vision_model.") | _projection_part(folder.tensors, width)
-    whole |= Part({"num_classes": wishes.num_classes}, unused=UNUSED, new=("head/*",))
+    whole |= Part({"num_classes": wishes.num_classes or None}, unused=UNUSED, new=("head/*",))
     images = ends(folder, image_shape, False, wishes)
     return Plan("CLIPViT", whole, positions="torch", **images)
 
@@ -66,7 +66,7 @@ def plan(folder, wishes):
 def _positions_part(width, channels, patch, image_shape, tensors):
     name = "embeddings.position_embedding.weight"
     num_positions = dims(tensors, f"vision_model.{name}", 2)[0]
-    grid = file_grid(num_positions, 1, patch, told=image_shape)
+    grid = file_grid(num_positions, (1,), patch, told=image_shape)
     fit = partial(fit_positions, grid=grid, prefix=1)
     token = Source({"embeddings.class_embedding": (width,)}, partial(np.reshape, shape=(1, 1, -1)))
     return Part(

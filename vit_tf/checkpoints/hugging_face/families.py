@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from vit_tf.checkpoints import aimv2, timm_configs
 from vit_tf.checkpoints.hugging_face import beit, bit, clip, dinov3, open_clip, siglip, vits
 from vit_tf.checkpoints.hugging_face.configs import class_names
 from vit_tf.checkpoints.hugging_face.folder import OPEN_CLIP
@@ -10,7 +11,8 @@ from vit_tf.checkpoints.towers.released import timm_activation
 from vit_tf.names import choose
 
 FAMILIES = (vits, dinov3, clip, siglip, beit, bit)
-TYPES = {kind: family for family in FAMILIES for kind in family.TYPES}
+TYPES = {kind: family.plan for family in FAMILIES for kind in family.TYPES}
+TYPES |= dict.fromkeys(aimv2.TYPES, aimv2.folder_plan)
 
 
 # Types of models that differ from those here in what no option expresses.
@@ -37,21 +39,33 @@ def plan(folder, wishes):
             f"Expected a model_type that a model here computes. Received: {kind!r}: "
             f"{DIFFERENT[kind]}"
         )
-    family = choose("model_type of config.json", kind, TYPES)
-    plan = family.plan(folder, wishes)
+    plan = choose("model_type of config.json", kind, TYPES)(folder, wishes)
     if "head/kernel" not in plan.whole.sources:
         return plan
     names = class_names(folder.config, plan.whole.arguments["num_classes"])
     return dataclasses.replace(plan, class_names=names)
 
 
-def with_timms_activation(wishes, folder):
-    """The wishes with the form of GELU of a CLIP in timm's names, as `config.json` tells it."""
-    architecture, told = folder.config.get("architecture"), folder.config["pretrained_cfg"]
-    if wishes.activation is not None or not isinstance(architecture, str):
+def with_timms_config(wishes, folder, trained):
+    """The wishes with what the `config.json` of timm's tells.
+
+    Args:
+        wishes, folder: those of the plan.
+        trained: whether the form of GELU is that of the training, which its name tells, unless
+            it is an argument of its own; that of timm's architecture otherwise.
+    """
+    config = timm_configs.told(folder.config)
+    wishes = dataclasses.replace(wishes, config=config)
+    if wishes.activation is not None:
         return wishes
-    tag = told.get("tag") if isinstance(told, dict) else None
-    return dataclasses.replace(wishes, activation=timm_activation(f"{architecture}.{tag}"))
+    if config["explicit"]:
+        return dataclasses.replace(wishes, activation=config["activation"])
+    if not trained:
+        return wishes
+    images = folder.config["pretrained_cfg"]
+    tag = images.get("tag") if isinstance(images, dict) else None
+    name = f"{folder.config['architecture']}.{tag}"
+    return dataclasses.replace(wishes, activation=timm_activation(name))
 
 
 def with_timms_ends(plan, folder, wishes):

@@ -1,4 +1,4 @@
-"""Opening a folder of `model.safetensors`, whole or in parts, with the JSON files beside it.
+"""Opening a folder of `model.safetensors` or `pytorch_model.bin`, whole or in parts, and its JSON.
 
 Or one of open_clip's, which has other names for its configuration and its weights.
 """
@@ -12,6 +12,8 @@ from vit_tf.names import unknown_name
 
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+# The same of PyTorch's, which are looked for where there are none of safetensors.
+BIN, BIN_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 # All that is read of a folder, and so all that is downloaded.
 FILES = (CONFIG, PROCESSOR, INDEX, "model*.safetensors")
 # The same of a folder of open_clip's, its weights in the order in which they are looked for.
@@ -29,21 +31,23 @@ def open_folder(path):
         ValueError: for a folder without a configuration and weights, a damaged file, or parts that
             are not those of the index.
     """
-    if not has_weights(path, (WEIGHTS, INDEX)) and os.path.exists(os.path.join(path, OPEN_CLIP)):
+    own = has_weights(path, (WEIGHTS, INDEX, BIN, BIN_INDEX))
+    if not own and os.path.exists(os.path.join(path, OPEN_CLIP)):
         return _open_clip(path)
     config = read_json(os.path.join(path, CONFIG))
     there = os.path.join(path, PROCESSOR)
     processor = read_json(there) if os.path.exists(there) else None
     with ExitStack() as stack:
-        archives = [stack.enter_context(open_archive(part)) for part in _parts(path)]
+        parts, index = _parts(path)
+        archives = [stack.enter_context(open_archive(part)) for part in parts]
         folder = Folder(path, config, processor, archives, stack)
-        if os.path.basename(archives[0].path) != WEIGHTS:
-            _check_parts(folder, archives)
+        if index:
+            _check_parts(index, archives)
         folder.stack = stack.pop_all()
     return folder
 
 
-def has_weights(path, names=(WEIGHTS, INDEX, *OPEN_CLIP_WEIGHTS)):
+def has_weights(path, names=(WEIGHTS, INDEX, BIN, BIN_INDEX, *OPEN_CLIP_WEIGHTS)):
     """Whether a folder has one of the files of weights."""
     return any(os.path.isfile(os.path.join(path, name)) for name in names)
 
@@ -115,15 +119,16 @@ def read_json(path):
 
 
 def _parts(path):
-    """Paths of the files of weights: one, or those of the index."""
-    if os.path.isfile(os.path.join(path, WEIGHTS)):
-        return [os.path.join(path, WEIGHTS)]
-    index = os.path.join(path, INDEX)
-    if not os.path.isfile(index):
+    """(paths of the files of weights, that of their index or None)."""
+    names = (WEIGHTS, INDEX, BIN, BIN_INDEX)
+    index = next((os.path.join(path, n) for n in names if has_weights(path, (n,))), None)
+    if index is None:
         raise ValueError(
-            f"Expected {path!r} to hold {WEIGHTS}, or {INDEX} and its parts. "
+            f"Expected {path!r} to hold {WEIGHTS} or {BIN}, or an index of either and its parts. "
             f"Received: {', '.join(sorted(os.listdir(path))[:8]) or 'an empty folder'}"
         )
+    if not index.endswith(".json"):
+        return [index], None
     names = read_json(index).get("weight_map")
     flat = isinstance(names, dict) and all(
         isinstance(name, str) and name == os.path.basename(name) for name in names.values()
@@ -133,17 +138,17 @@ def _parts(path):
             f"Expected {index!r} to have a weight_map from tensors to files of its folder. "
             f"Received: {str(names)[:200]}"
         )
-    return [os.path.join(path, name) for name in sorted(set(names.values()))]
+    return [os.path.join(path, name) for name in sorted(set(names.values()))], index
 
 
-def _check_parts(folder, archives):
+def _check_parts(index, archives):
     """Each tensor lies in the part that the index tells, and nowhere else."""
-    told = read_json(os.path.join(folder.path, INDEX))["weight_map"]
+    told = read_json(index)["weight_map"]
     found = [(name, os.path.basename(one.path)) for one in archives for name in one.tensors]
     wrong = sorted(set(told.items()).symmetric_difference(found))
     if wrong or len(found) != len(told):
         shown = ", ".join(f"{name!r} of {part}" for name, part in wrong[:8])
         raise ValueError(
-            f"Expected the parts in {folder.path!r} to hold the tensors that {INDEX} tells. "
+            f"Expected the parts of {index!r} to hold the tensors that it tells. "
             f"Received: {shown or 'a tensor twice'}"
         )

@@ -3,6 +3,8 @@
 import re
 
 from vit_tf.checkpoints.hugging_face.folder import (
+    BIN,
+    BIN_INDEX,
     FILES,
     OPEN_CLIP,
     OPEN_CLIP_WEIGHTS,
@@ -26,9 +28,10 @@ def snapshot(name):
 
         path = snapshot_download(repository, allow_patterns=list(FILES))
         # Weights of one kind only: many repositories hold the same twice or three times.
-        for weights in OPEN_CLIP_WEIGHTS:
+        others = ([OPEN_CLIP, weights] for weights in OPEN_CLIP_WEIGHTS)
+        for files in (*others, [BIN], [BIN_INDEX, "pytorch_model-*.bin"]):
             if not has_weights(path):
-                path = snapshot_download(repository, allow_patterns=[OPEN_CLIP, weights])
+                path = snapshot_download(repository, allow_patterns=files)
         return path
     except Exception as error:
         url, place = f"https://huggingface.co/{repository}", "opened as a folder"

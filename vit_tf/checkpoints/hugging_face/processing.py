@@ -24,7 +24,9 @@ SUFFIXES = ("ImageProcessorFast", "ImageProcessor", "FeatureExtractor")
 # The processor of each type of model, for files that name none.
 PROCESSORS = {"vit": "ViT", "deit": "DeiT", "dinov2": "Bit", "dinov2_with_registers": "Bit"}
 PROCESSORS |= {"vit_mae": "ViT", "dinov3_vit": "DINOv3ViT", "clip": "CLIP", "bit": "Bit"}
-PROCESSORS |= {"clip_vision_model": "CLIP", "beit": "Beit"}
+PROCESSORS |= {"clip_vision_model": "CLIP", "beit": "Beit", "ijepa": "ViT"}
+PROCESSORS |= dict.fromkeys(("aimv2", "aimv2_vision_model"), "CLIP")
+PROCESSORS |= dict.fromkeys(("metaclip_2", "metaclip_2_vision_model"), "CLIP")
 PROCESSORS |= dict.fromkeys(("siglip", "siglip_vision_model"), "Siglip")
 # Where the file is missing: a shorter side of 256 pixels, and of these the 224 in the middle
 # (Touvron et al. 2021; Oquab et al. 2023). Of a plain ViT it is open: those of Google's releases
@@ -34,13 +36,14 @@ FAMILIES = dict.fromkeys(("deit", "vit_mae", "dinov2", "dinov2_with_registers"),
 # The whole of the shorter side (`clip.load` of openai/CLIP).
 _CLIP = {"values": CLIP, "interpolation": "bicubic", "crop": 1.0}
 FAMILIES |= dict.fromkeys(("clip", "clip_vision_model"), _CLIP)
+FAMILIES |= dict.fromkeys(("metaclip_2", "metaclip_2_vision_model"), _CLIP)
 # All releases of SigLIP and SigLIP 2 squeeze images into their size.
 _SQUEEZED = {"values": HALF, "interpolation": "bicubic", "crop": None}
 FAMILIES |= dict.fromkeys(("siglip", "siglip_vision_model"), _SQUEEZED)
 
 
 def ends(folder, image_shape, any_size, wishes):
-    """dict of `values`, `interpolation` and `crop`, those of a `Plan`.
+    """dict of `values`, `interpolation`, `crop`, `crop_rounding` and `size`, those of a `Plan`.
 
     A square that is resized to before it is cropped is taken for the shorter side, as in the code
     of DeiT; Hugging Face's processor for DeiT squeezes an oblong image into it.
@@ -77,7 +80,8 @@ def ends(folder, image_shape, any_size, wishes):
     resample = fields.get("resample")
     known = resample if isinstance(resample, int) else repr(resample)
     resample = choose("resample", known, FILTERS)
-    return {"values": _values(fields, image_shape[2]), "interpolation": resample, "crop": crop}
+    told = {"values": _values(fields, image_shape[2]), "interpolation": resample, "crop": crop}
+    return told | {"crop_rounding": "even" if crop is None else "down", "size": size}
 
 
 def told_size(folder, wishes, default):

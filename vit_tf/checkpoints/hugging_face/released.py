@@ -1,11 +1,12 @@
 """Later families of timm's on the Hugging Face hub, as `default_cfgs` of timm 1.0.31 has them."""
 
-from vit_tf.checkpoints.plans import CLIP, IMAGENET
+from vit_tf.checkpoints.plans import CLIP, HALF, IMAGENET
 
 SIZES = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H"}
 SIZES |= {"medium": "M", "giant": "g", "small_plus": "S+", "huge_plus": "H+"}
 DEIT, DEIT3, DINO2, REGISTERS = "2012.12877", "2204.07118", "2304.07193", "2309.16588"
-DINO3, EVA02 = "2508.10104", "2303.11331"
+DINO3, EVA02, ROPE = "2508.10104", "2303.11331", "2403.13298"
+AIMV2 = "2411.14402"
 # The mean and std of the satellite images of DINOv3.
 SATELLITE = {"mean": (0.430, 0.411, 0.296), "std": (0.213, 0.156, 0.143)}
 
@@ -27,6 +28,48 @@ def rows():
             if size == "large":
                 yield f"{name}.sat493m", variant, 256, DINO3, 1.0, SATELLITE
     yield from _eva02()
+    for size in ("small", "base", "large"):
+        for kind in ("rope", "rope_ape", "rope_mixed", "rope_mixed_ape"):
+            name = f"vit_{size}_patch16_{kind}_224.naver_in1k"
+            yield name, f"{SIZES[size]}/16", 224, ROPE, 0.9, IMAGENET
+    for stem, variant in (("medium", "medium"), ("mediumd", "mediumd"), ("base", "B")):
+        name = f"vit_{stem}_patch16_rope_reg1_gap_256.sbb_in1k"
+        yield name, f"{variant}/16", 256, REGISTERS, 0.95, HALF
+    name = "vit_betwixt_patch16_rope_reg4_gap_256.sbb_in1k"
+    yield name, "betwixt/16", 256, REGISTERS, 0.95, CLIP
+    for size in ("large", "huge", "1b", "3b"):
+        for n in (224, 336, 448):
+            distilled = ("apple_pt_dist",) if size == "large" and n < 448 else ()
+            for tag in ("apple_pt", *distilled):
+                name = f"aimv2_{size}_patch14_{n}.{tag}"
+                yield name, f"AIMv2-{SIZES.get(size, size.upper())}/14", n, AIMV2, 1.0, CLIP
+    for row in _GAPS:
+        stem, crop, *tunings = row.split()
+        size, resolution = stem.partition("_")[0], int(stem.rpartition("_")[2])
+        for tuning in tunings:
+            name = f"vit_{stem}.{tuning}"
+            yield name, f"{size}/16", resolution, REGISTERS, float(crop), HALF
+
+
+# Models with registers and the mean of their patches: name, crop and trainings.
+_GAPS = (
+    "wee_patch16_reg1_gap_256 0.95 sbb_in1k",
+    "little_patch16_reg1_gap_256 0.95 sbb_in12k sbb_in12k_ft_in1k",
+    "little_patch16_reg4_gap_256 0.95 sbb_in1k",
+    "medium_patch16_reg1_gap_256 0.95 sbb_in1k",
+    "medium_patch16_reg4_gap_256 0.95 sbb_in12k sbb_in12k_ft_in1k sbb_in1k",
+    "mediumd_patch16_reg4_gap_256 0.95 sbb2_e200_in12k sbb2_e200_in12k_ft_in1k sbb_in12k "
+    "sbb_in12k_ft_in1k",
+    "mediumd_patch16_reg4_gap_384 1 sbb2_e200_in12k_ft_in1k",
+    "betwixt_patch16_reg1_gap_256 0.95 sbb_in1k",
+    "betwixt_patch16_reg4_gap_256 0.95 sbb2_e200_in12k sbb2_e200_in12k_ft_in1k sbb_in12k "
+    "sbb_in12k_ft_in1k sbb_in1k",
+    "betwixt_patch16_reg4_gap_384 1 sbb2_e200_in12k_ft_in1k",
+    "so150m_patch16_reg4_gap_256 0.95 sbb_e250_in12k sbb_e250_in12k_ft_in1k",
+    "so150m_patch16_reg4_gap_384 1 sbb_e250_in12k_ft_in1k",
+    "so150m2_patch16_reg1_gap_256 1 sbb_e200_in12k sbb_e200_in12k_ft_in1k",
+    "so150m2_patch16_reg1_gap_384 1 sbb_e200_in12k_ft_in1k",
+)
 
 
 def _deits():

@@ -52,7 +52,7 @@ def plan(folder, wishes):
             "num_layers": layers,
             "num_heads": heads,
             "mlp_dim": hidden,
-            "num_classes": wishes.num_classes,
+            "num_classes": wishes.num_classes or None,
             "activation": config.activation(),
             "epsilon": config.number("layer_norm_eps"),
         },

@@ -1,4 +1,4 @@
-"""ViT, DeiT, MAE and DINOv2 in the names of transformers (`modeling_vit.py` and others)."""
+"""ViT, DeiT, MAE, I-JEPA and DINOv2 in the names of transformers (`modeling_vit.py` and others)."""
 
 import numpy as np
 
@@ -21,10 +21,11 @@ DINO = ATTENTION | {"norm1": "norm1", "norm2": "norm2", "fc1": "mlp.fc1", "fc2":
 DINO |= {"scale1": "layer_scale1.lambda1", "scale2": "layer_scale2.lambda1"}
 GATED = {"fc1": "mlp.weights_in", "fc2": "mlp.weights_out"}
 # Names of a block's parts, by what the models of a type may lie under.
-TYPES = {"vit": VIT, "deit": VIT, "vit_mae": VIT, "dinov2": DINO, "dinov2_with_registers": DINO}
+TYPES = {"vit": VIT, "deit": VIT, "vit_mae": VIT, "ijepa": VIT}
+TYPES |= {"dinov2": DINO, "dinov2_with_registers": DINO}
 # What they lie under, where it is not the type.
 OUTER = {"vit_mae": "vit."}
-HEADS = {"vit": "classifier", "deit": "classifier"}
+HEADS = {"vit": "classifier", "deit": "classifier", "ijepa": "classifier"}
 
 
 def plan(folder, wishes):
@@ -32,7 +33,7 @@ def plan(folder, wishes):
     config = Config(folder.config)
     kind, tensors = folder.config["model_type"], folder.tensors
     outer = OUTER.get(kind, f"{kind}.")
-    outer = outer if f"{outer}embeddings.cls_token" in tensors else ""
+    outer = outer if f"{outer}embeddings.position_embeddings" in tensors else ""
     inside = {n.removeprefix(outer): t for n, t in tensors.items() if n.startswith(outer)}
     sizes = ("hidden_size", "patch_size", "num_channels")
     width, patch, channels = map(config.whole, sizes)
@@ -83,7 +84,8 @@ def _blocks_part(tensors, width, config, names):
 def _pooler_part(tensors, width, config, wishes):
     """The layer of tanh on the class token of a model without a head, which goes with a new one."""
     name = "pooler.dense"
-    if f"{name}.bias" not in tensors:
+    # That of an I-JEPA would read its first patch, and is refused as any other tensor.
+    if f"{name}.bias" not in tensors or "embeddings.cls_token" not in tensors:
         return Part()
     if wishes.num_classes is not None:
         return Part(unused=(f"{name}.*",))

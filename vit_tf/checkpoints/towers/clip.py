@@ -103,7 +103,7 @@ def tower_plan(tensors, wishes, activation, image_shape=None):
         {
             "num_heads": guess_heads(width, layers, wishes, known=CLIP_HEADS),
             "projection_dim": projection,
-            "num_classes": wishes.num_classes,
+            "num_classes": wishes.num_classes or None,
             "activation": activation,
         },
         {"projection/kernel": Source({"proj": (width, projection)})},
@@ -119,7 +119,7 @@ def tower_plan(tensors, wishes, activation, image_shape=None):
 
 def _positions_part(tensors, width, channels, patch, wishes, image_shape):
     num_positions = dims(tensors, "positional_embedding", 2)[0]
-    grid = file_grid(num_positions, 1, patch, wishes.image_shape, image_shape)
+    grid = file_grid(num_positions, (1,), patch, wishes.image_shape, image_shape)
     fit = partial(fit_positions, grid=grid, prefix=1)
     as_tokens = partial(np.reshape, shape=(1, 1, width))
     return Part(

@@ -48,8 +48,8 @@ def _half(fused, index):
 def image_part(tensors, name, patch, channels, wishes):
     """The `Part` of positions (1, token, channel), which tell the images of a tower of patches.
 
-    Images are square, of as many pixels as the patches have. Those that are wished for, and those
-    of a known name, may have some pixels more, beyond the last patch.
+    Images are those that a configuration tells, or else those that are wished for or of a known
+    name if they have as many patches, with some pixels more beyond the last; else squares.
 
     Args:
         tensors, wishes: those of the plan.
@@ -59,12 +59,11 @@ def image_part(tensors, name, patch, channels, wishes):
     """
     shape = dims(tensors, name, 3)
     side = math.isqrt(shape[1])
-    square = (side, side) if side**2 == shape[1] else None
-    size = (side * patch, side * patch) if square else None
-    for pixels in (wishes.resolution and (wishes.resolution,) * 2, wishes.image_shape):
-        grid = tuple(n // patch for n in (pixels or (0, 0))[:2])
-        if grid == square or (not square and math.prod(grid) == shape[1]):
-            size = pixels[:2]
+    size = (side * patch, side * patch) if side**2 == shape[1] else None
+    known = wishes.resolution and (wishes.resolution,) * 2
+    for pixels in filter(None, (wishes.config.get("image_shape"), wishes.image_shape, known)):
+        if math.prod(n // patch for n in pixels[:2]) == shape[1]:
+            size = tuple(pixels[:2])
             break
     if size is None:
         raise ValueError(

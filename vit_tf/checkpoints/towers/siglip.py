@@ -41,6 +41,7 @@ def plan(tensors, wishes):
         return _google_plan(tensors, wishes)
     inside = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
     width, channels, patch = patch_dims(inside, "patch_embed.proj.weight")
+    wishes.require_pooling("map")
     heads = guess_heads(width, count_blocks(inside), wishes, known=HEADS)
     whole = patches_part("patch_embed.proj", width, channels, patch)
     whole |= image_part(inside, "pos_embed", patch, channels, wishes)
@@ -50,6 +51,8 @@ def plan(tensors, wishes):
     whole |= norm_part("norm", "norm.weight", "norm.bias", width)
     whole |= pooling_part("attn_pool", TIMM, width, whole.arguments["mlp_dim"])
     whole |= Part({"num_heads": heads})
+    if wishes.activation is not None:
+        whole |= Part({"activation": wishes.activation})
     names = ("head.weight", "head.bias")
     whole |= tower_head(inside, width, wishes, *names, lambda n: (n, width), np.transpose)
     whole = whole.under(prefix) | Part(unused=PREFIXES[prefix])

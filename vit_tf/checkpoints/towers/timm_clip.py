@@ -45,10 +45,12 @@ def plan(tensors, wishes):
                 f"Expected a CLIP that puts out its class token. Received: one {what}, {name!r}"
             )
     width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
+    wishes.require_pooling("cls")
     heads = guess_heads(width, count_blocks(tensors), wishes, known=CLIP_HEADS)
     whole = patches_part("patch_embed.proj", width, channels, patch, bias=False)
     tokens = TokenNames("pos_embed", "cls_token")
-    embedding = vit_embedding_part(tensors, tokens, patch, channels, wishes)
+    shape = wishes.config.get("image_shape")
+    embedding = vit_embedding_part(tensors, tokens, patch, channels, wishes, shape)
     if not embedding.arguments.get("class_position"):
         raise ValueError(
             "Expected a CLIP with a class token that has a position. "
@@ -70,18 +72,19 @@ def _biases_part(layer, name, width):
 def _ends_part(tensors, width, wishes):
     """The projection, which hands on the class token where the file has none, and the head."""
     classes = dims(tensors, HEAD[1], 1)[0] if HEAD[1] in tensors else None
-    if classes is not None and classes == PROJECTIONS.get(width):
-        kernel = Source({HEAD[0]: (classes, width), HEAD[1]: (classes,)}, _projection)
+    if classes == PROJECTIONS.get(width, 0) and wishes.num_classes != 0:
+        kernel = Source({HEAD[0]: (classes, width), HEAD[1]: (classes,)}, projection)
         sizes = {"projection_dim": classes, "num_classes": wishes.num_classes}
         return Part(sizes, {"projection/kernel": kernel}, new=("head/*",))
     identity = Source({}, partial(np.eye, width, dtype="float32"))
     head = head_part(tensors, width, wishes, *HEAD, lambda n: (n, width), np.transpose)
     if head.headless:
-        head = Part({"num_classes": None}, new=head.new)
+        head = Part({"num_classes": None}, unused=head.unused, new=head.new)
     return head | Part({"projection_dim": width}, {"projection/kernel": identity})
 
 
-def _projection(kernel, bias):
+def projection(kernel, bias):
+    """A kernel of a projection that is written as a head, whose bias has to be zero."""
     if np.any(bias):
         raise ValueError(
             "Expected a head of as many units as CLIP's projection to have a bias of zero, as timm "

@@ -1,7 +1,7 @@
 """Encoded images as pixels: TensorFlow's decoders where they agree with Pillow's bit for bit.
 
 Pillow reads the rest, under Python's lock: CMYK, images that are to be turned upright, transparent
-ones, more than 8 bits, GIF, BMP, WebP. Which it is, a few bytes of the file tell.
+ones, more than 8 bits, GIF, BMP, WebP, TIFF. Which it is, a few bytes of the file tell.
 """
 
 import contextlib
@@ -158,12 +158,24 @@ def explained(file, name):
         ) from error
 
 
+def pixels_of(image):
+    """A Pillow image, upright, as a uint8 array of shape (height, width, 3), on white."""
+    from PIL import ImageOps
+
+    return _rgb(ImageOps.exif_transpose(image))
+
+
 def _rgb(image):
     """A Pillow image of any mode as a uint8 array of shape (height, width, 3)."""
     from PIL import Image
 
-    if image.mode.startswith("I"):
-        deep = np.asarray(image, np.float32)
+    if image.mode.startswith(("I", "F")):
+        deep = np.asarray(image, np.float64)
+        if image.mode == "F" or deep.min() < 0 or deep.max() > 65535:
+            raise ValueError(
+                "Expected values of 8 or 16 bits. "
+                f"Received: mode {image.mode}, values from {deep.min():g} to {deep.max():g}"
+            )
         image = Image.fromarray(np.round(deep / 257).clip(0, 255).astype(np.uint8))
     if image.has_transparency_data:
         image = image.convert("RGBA")

@@ -53,14 +53,15 @@ class Framing:
             drawn: tuple of what was drawn for the image, last what was for the change.
         """
         crop = None if self.area else self.preprocessing.crop
-        images = resize_image(images, self.size, self.preprocessing.interpolation, crop)
+        how = (self.preprocessing.interpolation, crop, self.preprocessing.crop_rounding)
+        images = resize_image(images, self.size, *how)
         images = tf.cast(images, tf.float32)
         images = tf.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else images
         images = change.apply(images, *drawn[-1]) if change else images
         return scale_values(images, self.preprocessing)
 
 
-def resize_image(image, size, method, crop=None):
+def resize_image(image, size, method, crop=None, rounding="even"):
     """Images of shape (..., height, width, channel) with values in [0, 255], in another size.
 
     Args:
@@ -69,12 +70,16 @@ def resize_image(image, size, method, crop=None):
         method: `"bilinear"` or `"bicubic"`, either antialiased.
         crop: None to squeeze the image into the size; or the share of the shorter side that is
             shown, of which the centre is cut out, as `Preprocessing` says.
+        rounding: the `crop_rounding` of a `Preprocessing`.
     """
     image = tf.convert_to_tensor(image)
     if tuple(image.shape[-3:-1]) == size and crop in (None, 1):
         return image
     batch = image if image.shape.rank == 4 else tf.expand_dims(image, 0)
-    resized = _squeeze(batch, size, method) if crop is None else _centre(batch, size, method, crop)
+    if crop is None:
+        resized = _squeeze(batch, size, method)
+    else:
+        resized = _centre(batch, size, method, crop, rounding)
     return resized if image.shape.rank == 4 else tf.squeeze(resized, 0)
 
 
@@ -103,15 +108,16 @@ def _scale_and_translate(images, size, method, scale, translation):
         kernel_type=KERNELS[method],
         antialias=True,
     )
-    # The weights add up to one only to rounding, and the bicubic ones overshoot.
-    return tf.clip_by_value(resized, 0.0, 255.0)
+    # The weights add up to one only to rounding, and the bicubic ones overshoot. In one pass over
+    # the pixels, where tf.clip_by_value takes two.
+    return tf.raw_ops.ClipByValue(t=resized, clip_value_min=0.0, clip_value_max=255.0)
 
 
-def _centre(images, size, method, crop):
+def _centre(images, size, method, crop, rounding):
     """The centre of images whose shorter side is resized to `floor(size / crop)`.
 
     As torchvision's Resize and CenterCrop: the longer side is rounded down, the rest on both sides
-    halved to the nearest even number. Only what is shown is computed.
+    halved to the nearest even number, or down. Only what is shown is computed.
     """
     own = tf.shape(images)[1:3]
     least = tf.constant([math.floor(side / crop) for side in size])
@@ -122,7 +128,8 @@ def _centre(images, size, method, crop):
         tf.stack([least[0], least[0] * own[1] // own[0]]),
         tf.stack([least[1] * own[0] // own[1], least[1]]),
     )
-    start = tf.round(tf.cast(whole - tf.constant(size), tf.float32) / 2)
+    half = {"even": tf.round, "down": tf.floor}[rounding]
+    start = half(tf.cast(whole - tf.constant(size), tf.float32) / 2)
     scale = tf.cast(whole, tf.float32) / tf.cast(own, tf.float32)
     return _scale_and_translate(images, size, method, scale, -start)
 

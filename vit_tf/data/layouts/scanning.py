@@ -11,10 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.data.layouts.label_files import class_names_of, find_classes, labels_of, named_classes
-from vit_tf.data.layouts.listing import SUFFIXES, entries, images_below, is_image
+from vit_tf.data.layouts.listing import SUFFIXES, entries, files_below, is_image, warn_of_others
 from vit_tf.data.source import SPLITS, TEST_FRACTION, Computed, hold_out
 from vit_tf.data.tfds import prepared_in
 from vit_tf.names import joined, listed
+from vit_tf.remote import without_password
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ def scan(root):
     root = os.path.expanduser(os.fspath(root))
     root = root.rstrip("/") or "/"
     if not tf.io.gfile.isdir(root):
-        raise ValueError(f"Expected a folder that exists. Received: {root!r}")
+        raise ValueError(f"Expected a folder that exists. Received: {without_password(root)!r}")
     folders = _split_folders(root)
     if not folders:
         return _without_splits(root)
@@ -112,7 +113,7 @@ def _tell_fifth(root, size, count):
     log.warning(
         "%s has no folders of splits: %d of its %d images, always the same fifth of each class, "
         "are the test split. The split called all is every image.",
-        root,
+        without_password(root),
         size,
         count,
     )
@@ -155,22 +156,26 @@ def _quoted(names):
 @functools.cache
 def _tell_unlabelled(root, splits):
     """Tells once which splits of a folder cannot be read with the others."""
+    root = without_password(root)
     log.warning("%s: nothing tells the classes of %s, left out.", root, joined(splits))
 
 
 def _part(folder):
     """The `Part` of a folder, of which only the names in it and a file of labels are read."""
     subfolders, files = entries(folder)
-    images = [os.path.join(folder, name) for name in files if is_image(name)]
-    if not images and [name.lower() for name in subfolders] == ["images"]:
-        images, subfolders = images_below(os.path.join(folder, subfolders[0])), []
+    files = [os.path.join(folder, name) for name in files]
+    if not any(map(is_image, files)) and [name.lower() for name in subfolders] == ["images"]:
+        files, subfolders = files_below(os.path.join(folder, subfolders[0])), []
+    images = [file for file in files if is_image(file)]
+    warn_of_others(folder, files)
     if not images and not subfolders:
         raise _holds_none(folder, "a folder of images, or of one folder of images per class")
     path, classes = find_classes(folder, images)
     if classes:
         classes = named_classes(path, classes)
         return Part(class_names_of(classes), partial(_in_file, images, path, classes))
-    if images and not any(images_below(os.path.join(folder, name)) for name in subfolders):
+    below = (file for name in subfolders for file in files_below(os.path.join(folder, name)))
+    if images and not any(map(is_image, below)):
         return Part((), partial(_unlabelled, images))
     return Part(tuple(subfolders), partial(_in_class_folders, folder, subfolders))
 
@@ -188,7 +193,7 @@ def _unlabelled(images, class_names):
 def _in_class_folders(folder, subfolders, class_names):
     """The images of the class folders in a folder: (paths, int32 labels)."""
     place = {name: index for index, name in enumerate(class_names)}
-    paths, labels = [], []
+    images, others, labels = [], [], []
     for name in subfolders:
         path = os.path.join(folder, name)
         if name not in place:
@@ -196,12 +201,15 @@ def _in_class_folders(folder, subfolders, class_names):
                 f"Expected the class folders of the train split: {listed(class_names)}. "
                 f"Received: {path!r}"
             )
-        images = images_below(path)
-        if not images:
+        files = files_below(path)
+        found = [file for file in files if is_image(file)]
+        if not found:
             raise _holds_none(path, f"each class folder to hold images ({', '.join(SUFFIXES)})")
-        paths += images
-        labels += [place[name]] * len(images)
-    return np.array(paths), np.array(labels, np.int32)
+        images += found
+        others += [file for file in files if not is_image(file)]
+        labels += [place[name]] * len(found)
+    warn_of_others(folder, others)
+    return np.array(images), np.array(labels, np.int32)
 
 
 def _holds_none(folder, expected):

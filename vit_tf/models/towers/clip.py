@@ -3,15 +3,18 @@
 import keras
 from keras import layers, ops
 
-from vit_tf.models.embedding import Embedding
+from vit_tf.image_shapes import as_image_shape
+from vit_tf.models.embedding import Embedding, Rotation
+from vit_tf.models.towers.siglip import AttentionPooling
 from vit_tf.models.towers.tower import ImageTower
 from vit_tf.models.transformer import LayerNormalization, block_sites, make_blocks
-from vit_tf.names import choose, match_sites
+from vit_tf.names import as_names, choose, match_sites
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
-_LATER = {"text_head": False}
+_LATER = {"text_head": False, "class_token": True, "rotary_side": None}
+_LATER |= {"pooling_heads": None, "pooling_mlp_dim": None}
 
 
 @register
@@ -36,6 +39,13 @@ class CLIPViT(ImageTower):
         without_skips: sites whose skip is removed, such as `"block06"` or `"block07/mlp"`.
         dropout_rate: share of channels dropped after the embedding and each projection.
         activation: form of the GELU: `"gelu"`, `"gelu_tanh"` or `"quick_gelu"`.
+        class_token: whether there is a class token; without one, `pooling_heads` are needed.
+        rotary_side: rows and columns of the grid of tokens to which rotary positions are
+            stretched, from 1 on where there is a class token (Bolya et al. 2025, PE-Core,
+            https://arxiv.org/abs/2504.13181); None for no rotation of queries and keys.
+        pooling_heads: number of heads of the `AttentionPooling` of all tokens that takes the place
+            of the class token (the same), with taps as those of `SigLIPViT`; None for none.
+        pooling_mlp_dim: hidden units of its MLP; None for `mlp_dim`.
         text_head: whether the head is one of texts, as `vit_tf.with_text_head` makes it.
         preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
 
@@ -58,10 +68,15 @@ class CLIPViT(ImageTower):
         activation="quick_gelu",
         text_head=False,
         preprocessing=None,
+        class_token=True,
+        rotary_side=None,
+        pooling_heads=None,
+        pooling_mlp_dim=None,
         **kwargs,
     ):
+        image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
         config = {
-            "image_shape": tuple(image_shape),
+            "image_shape": image_shape,
             "patch_size": patch_size,
             "num_layers": num_layers,
             "num_heads": num_heads,
@@ -69,13 +84,23 @@ class CLIPViT(ImageTower):
             "mlp_dim": mlp_dim,
             "projection_dim": projection_dim,
             "num_classes": num_classes,
-            "without_skips": tuple(without_skips),
+            "without_skips": without_skips,
             "dropout_rate": dropout_rate,
             "activation": activation,
             "text_head": text_head,
+            "class_token": class_token,
+            "rotary_side": None if rotary_side is None else tuple(rotary_side),
+            "pooling_heads": pooling_heads,
+            "pooling_mlp_dim": pooling_mlp_dim,
         }
         super().__init__(config, preprocessing, _LATER, **{"name": "clip"} | kwargs)
-        self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix=1)
+        if not class_token and pooling_heads is None:
+            raise ValueError(
+                "Expected pooling_heads for a model without a class token. "
+                f"Received: class_token={class_token}, pooling_heads=None"
+            )
+        prefix = int(class_token)
+        self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix=prefix)
         policy = self.dtype_policy
         self.embedding = Embedding(
             self.token_grid,
@@ -97,6 +122,21 @@ class CLIPViT(ImageTower):
             epsilon=1e-5,
             dtype=policy,
         )
+        self.rotation = self.attention_pooling = None
+        if rotary_side is not None:
+            options = {"offset": prefix, "columns_first": True, "dtype": policy}
+            side, width = tuple(rotary_side), hidden_dim // num_heads
+            self.rotation = Rotation(self.token_grid, width, side, **options, name="rotation")
+        if pooling_heads is not None:
+            self.attention_pooling = AttentionPooling(
+                pooling_heads,
+                hidden_dim,
+                pooling_mlp_dim or mlp_dim,
+                activation,
+                1e-5,
+                dtype=policy,
+                name="pooling",
+            )
         self.norm = LayerNormalization(epsilon=1e-5, dtype=policy, name="norm")
         self.projection = layers.Dense(
             projection_dim, use_bias=False, dtype="float32", name="projection"
@@ -115,7 +155,9 @@ class CLIPViT(ImageTower):
         """Names of all taps, in depth order."""
         blocks = [f"{block.name}/{tap}" for block in self.blocks for tap in block.taps]
         logits = ("logits",) if self.head else ()
-        return ("embedding", "pre_norm", *blocks, "norm", "pooled", "projected", *logits)
+        pooling = self.attention_pooling.taps if self.attention_pooling else ()
+        pooling = [f"pooling/{tap}" for tap in pooling]
+        return ("embedding", "pre_norm", *blocks, "norm", *pooling, "pooled", "projected", *logits)
 
     @property
     def patch_kernel(self):
@@ -128,14 +170,20 @@ class CLIPViT(ImageTower):
     def intermediates(self, images, training=None):
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
         taps = {}
-        taps["embedding"] = x = self.embedding(images, training=training)
+        taps["embedding"] = x = self.embedding(self.check_images(images), training=training)
         taps["pre_norm"] = x = self.pre_norm(x)
+        rotation = self.rotation(x) if self.rotation else None
         for block in self.blocks:
-            inside = block(x, training=training)
+            inside = block(x, rotation=rotation, training=training)
             taps |= {f"{block.name}/{tap}": inside[tap] for tap in block.taps}
             x = inside["mlp/sum"]
         taps["norm"] = x = self.norm(x)
-        taps["pooled"] = x = self.token_grid.first(x)
+        if self.attention_pooling:
+            inside = self.attention_pooling(x)
+            taps |= {f"pooling/{tap}": inside[tap] for tap in self.attention_pooling.taps}
+            taps["pooled"] = x = inside["pooled"]
+        else:
+            taps["pooled"] = x = self.token_grid.first(x)
         taps["projected"] = x = self.projection(x)
         if self.head:
             taps["logits"] = self.head(x)
@@ -146,6 +194,8 @@ class CLIPViT(ImageTower):
         width = self._config["hidden_dim"]
         for layer in (self.pre_norm, *self.blocks, self.norm):
             layer.build((None, self.token_grid.num_tokens, width))
+        if self.attention_pooling:
+            self.attention_pooling.build((None, self.token_grid.num_tokens, width))
         self.projection.build((None, width))
         if self.head:
             self.head.build((None, self.projection.units))

@@ -4,11 +4,12 @@ import keras
 from keras import layers, ops
 
 from vit_tf.edits.recording import Taps
+from vit_tf.image_shapes import as_image_shape
 from vit_tf.models.activations import ACTIVATIONS
 from vit_tf.models.embedding import Embedding
 from vit_tf.models.towers.tower import ImageTower
 from vit_tf.models.transformer import LayerNormalization, TokenDense, block_sites, make_blocks
-from vit_tf.names import choose, match_sites
+from vit_tf.names import as_names, choose, match_sites
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -125,15 +126,16 @@ class SigLIPViT(ImageTower):
         preprocessing=None,
         **kwargs,
     ):
+        image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
         config = {
-            "image_shape": tuple(image_shape),
+            "image_shape": image_shape,
             "patch_size": patch_size,
             "num_layers": num_layers,
             "num_heads": num_heads,
             "hidden_dim": hidden_dim,
             "mlp_dim": mlp_dim,
             "num_classes": num_classes,
-            "without_skips": tuple(without_skips),
+            "without_skips": without_skips,
             "dropout_rate": dropout_rate,
             "activation": activation,
             "epsilon": epsilon,
@@ -179,6 +181,7 @@ class SigLIPViT(ImageTower):
     def intermediates(self, images, training=None):
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
         taps, grid = {}, self.token_grid
+        images = self.check_images(images)
         seen = images[:, : grid.rows * grid.stride, : grid.columns * grid.stride]
         taps["embedding"] = x = self.embedding(seen, training=training)
         for block in self.blocks:

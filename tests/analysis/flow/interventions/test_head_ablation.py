@@ -1,10 +1,13 @@
 """Head ablation of models of which it is known what their heads do."""
 
+import warnings
+
 import numpy as np
 import pytest
 
 import vit_tf
 from vit_tf import analysis
+from vit_tf.analysis.flow.interventions.effects import TOGETHER
 
 LAYERS, HEADS, WIDTH, SIDE = 2, 2, 8, 16
 
@@ -59,3 +62,17 @@ def test_the_one_head_that_carries_the_class_is_found(layer, head):
     for name in ("loss_change", "output_change"):
         others = np.delete(result[name].values.ravel(), HEADS * layer + head)
         assert result[name].values[layer, head] > 0.1 and np.abs(others).max() < 1e-6
+
+
+def test_a_last_lone_image_without_another_to_resample_from_is_reported():
+    features = vit_tf.submodel(one_head_tells(0, 1), "*/heads", "logits")
+    images = bright_and_dark(TOGETHER // (LAYERS * HEADS + 1) + 1)
+    count = len(images[0])
+    with pytest.warns(UserWarning, match=f"1 of {count} images are left out"):
+        result = analysis.head_ablation(features, images, replacement="resample")
+    assert (result.attrs["examples"], result.attrs["remainder"]) == (count - 1, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        zero = analysis.head_ablation(features, images)
+    assert (zero.attrs["examples"], zero.attrs["remainder"]) == (count, 0)
+    assert zero.attrs["num_classes"] == 2

@@ -141,7 +141,7 @@ def test_mistakes_are_told(vit, data):
     with pytest.raises(ValueError, match="Expected outputs of heads of shape"):
         analysis.head_ablation(tokens, data)
     with pytest.raises(ValueError, match="Expected features to be a submodel"):
-        analysis.head_ablation(vit, data)
+        analysis.head_ablation(lambda images: {"logits": images}, data)
     heads = vit_tf.submodel(vit, "block00/*/heads", "logits")
     with pytest.raises(ValueError, match="Expected replacement to be one of"):
         analysis.head_ablation(heads, data, replacement="noise")

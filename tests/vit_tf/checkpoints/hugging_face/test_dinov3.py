@@ -49,15 +49,16 @@ def test_tokens_and_images_are_told(written):
     assert model.prefix_names[-1] == "register 4" and model.position_embedding is None
     assert model.get_config()["key_bias"] is False
     assert model.preprocessing.interpolation == "bilinear" and model.preprocessing.crop is None
-    with refuses("'gap'.*register_tokens"):
-        vit_tf.load_pretrained(folder, pooling="gap")
+    mean = vit_tf.load_pretrained(folder, pooling="gap")
+    assert mean.prefix_names == model.prefix_names and mean.pooling == "gap"
     assert vit_tf.load_pretrained(written("dinov3-gated")).prefix_names == ("CLS",)
     fields = json.loads((folder / "preprocessor_config.json").read_text())
     fields |= {"image_processor_type": "DINOv3ViTImageProcessorFast", "do_center_crop": None}
     fields |= {"image_mean": IMAGENET["mean"], "size": {"height": 32, "width": 32}}
     (folder / "preprocessor_config.json").write_text(json.dumps(fields))
-    model = vit_tf.load_pretrained(folder)
-    assert model.preprocessing.size == (20, 20) and model.preprocessing.crop is None
+    with pytest.warns(UserWarning, match="32 x 32 pixels of its image processor.*20 x 20"):
+        model = vit_tf.load_pretrained(folder)
+    assert model.preprocessing.size == (32, 32) and model.preprocessing.crop is None
     assert model.preprocessing.mean == IMAGENET["mean"]
     (folder / "preprocessor_config.json").unlink()
     # Those of web images and of satellites' differ.

@@ -37,10 +37,9 @@ def read(processor, kind="vit", shape=(32, 32, 3), any_size=False, wishes=None):
     """The `Preprocessing` that follows from a processor's file."""
     folder = SimpleNamespace(config={"model_type": kind}, processor=processor)
     told = ends(folder, shape, any_size, wishes or Wishes())
-    values = told["values"]
-    return Preprocessing(
-        shape[:2], values["mean"], values["std"], told["interpolation"], crop=told["crop"]
-    )
+    values, told = told["values"], {"crop_rounding": "even"} | told
+    how = {name: told[name] for name in ("interpolation", "crop", "crop_rounding")}
+    return Preprocessing(shape[:2], values["mean"], values["std"], **how)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +48,8 @@ def read(processor, kind="vit", shape=(32, 32, 3), any_size=False, wishes=None):
         ("ViTImageProcessor", {"size": {"height": 32, "width": 48}}),
         ("BitImageProcessor", {"size": {"shortest_edge": 64}, "crop_size": 56}),
         ("BitImageProcessor", {"size": {"shortest_edge": 60}, "crop_size": 56}),
+        ("BitImageProcessor", {"size": {"shortest_edge": 63}, "crop_size": 56}),
+        ("CLIPImageProcessor", {"size": {"shortest_edge": 59}, "crop_size": 56}),
         ("DeiTImageProcessor", {"size": {"height": 64, "width": 64}, "crop_size": 56}),
         ("SiglipImageProcessor", {"size": {"height": 32, "width": 32}}),
         ("ViTImageProcessor", {"size": {"height": 32, "width": 32}, "do_normalize": False}),
@@ -58,8 +59,7 @@ def read(processor, kind="vit", shape=(32, 32, 3), any_size=False, wishes=None):
 def test_pixels_are_those_of_the_processor(kind, options):
     """To one of 255 levels: Pillow rounds what is resized, and we do not.
 
-    DeiT's processor is shown a square. Where half a pixel is left over at either side of a crop,
-    transformers cuts one pixel beside torchvision, whose place is ours.
+    DeiT's processor is shown a square. Half a pixel beside a crop is rounded down.
     """
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     pytest.importorskip("torch", reason="torch is not installed")
@@ -83,13 +83,13 @@ def test_photographs_are_those_of_the_processor(kind, record_property):
     """With what each processor does where it is told nothing, to one of 255 levels.
 
     Where it shrinks bicubically, Pillow rounds and clips between the passes along rows and along
-    columns: few numbers next to edges differ by more, and none from Pillow's result for floats.
-    DeiT's and BEiT's are shown squares. The places of a crop of an odd rest differ by one pixel
-    between libraries: such photographs are passed over.
+    columns: few numbers next to edges differ by more (of one photograph 1.6 %, of all together
+    0.1 %), and none from Pillow's result for floats.
+    DeiT's and BEiT's are shown squares.
     """
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     pytest.importorskip("torch", reason="torch is not installed")
-    paths = sorted((SHARED / "images" / "imagenet_samples").rglob("*.jpg"))[::9]
+    paths = sorted((SHARED / "images" / "imagenet_samples").rglob("*.jpg"))
     if not paths:
         pytest.skip("no photographs")
     processor = getattr(transformers, f"{kind}ImageProcessor")()
@@ -97,7 +97,7 @@ def test_photographs_are_those_of_the_processor(kind, record_property):
     size = fields.get("crop_size") or fields["size"]
     found = read(fields, shape=(size["height"], size["width"], 3))
     scale = fields["rescale_factor"] * 255 / np.array(fields["image_std"])
-    worst, share, compared = 0.0, 0.0, 0
+    worst, shares = 0.0, []
     for path in paths:
         with Image.open(path) as opened:
             picture = np.asarray(opened.convert("RGB"))
@@ -105,16 +105,20 @@ def test_photographs_are_those_of_the_processor(kind, record_property):
             side = min(picture.shape[:2])
             picture = picture[:side, :side]
         expected = processor(picture, return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
-        if not _cropped_alike(picture.shape, found):
-            continue
-        image, compared = np.asarray(found(picture)), compared + 1
+        image = np.asarray(found(picture))
         difference = np.abs(image - expected) / (scale / 255)
-        worst, share = max(worst, difference.max()), max(share, np.mean(difference > 1.01))
+        worst = max(worst, difference.max())
+        shares.append(np.mean(difference > 1.01))
         if kind in ("Bit", "CLIP"):
             levels = (image * np.array(found.std) + np.array(found.mean)) * 255
             assert np.abs(levels - _shrunk(picture, found.size)).max() < 0.05
     record_property("largest difference in levels", float(worst))
-    assert compared > 5 and share < (0.01 if kind in ("Bit", "CLIP") else 1e-9)
+    record_property("photographs", len(paths))
+    record_property("largest share beyond a level", float(max(shares)))
+    if kind in ("Bit", "CLIP"):
+        assert np.mean(shares) < 1e-3 and max(shares) < 0.02 and worst < 17
+    else:
+        assert max(shares) == 0
 
 
 def _shrunk(picture, size):
@@ -127,22 +131,14 @@ def _shrunk(picture, size):
     return whole[top : top + size[0], left : left + size[1]].clip(0, 255)
 
 
-def _cropped_alike(shape, preprocessing):
-    """Whether the rest on either side of a crop is even."""
-    if preprocessing.crop is None:
-        return True
-    edge = int(preprocessing.size[0] / preprocessing.crop)
-    longer = int(edge * max(shape[:2]) / min(shape[:2]))
-    return all((n - preprocessing.size[0]) % 2 == 0 for n in (edge, longer))
-
-
 def test_what_a_file_leaves_out_is_its_processors_default():
     short = {"image_mean": 0.5, "image_std": [0.5] * 3, "size": 32}
     assert read(short) == Preprocessing((32, 32))
     assert read(short | {"image_processor_type": "ViTFeatureExtractor"}) == read(short)
     cropped = short | {"crop_size": 28, "size": 32}
     deit = read(cropped, "deit", (28, 28, 3))
-    assert deit == Preprocessing((28, 28), interpolation="bicubic", crop=28 / 32)
+    expected = {"interpolation": "bicubic", "crop": 28 / 32, "crop_rounding": "down"}
+    assert deit == Preprocessing((28, 28), **expected)
     with refuses("resample.*None"):
         read(short | {"do_center_crop": False}, "other")
     with refuses("'do_center_crop': None"):

@@ -10,7 +10,7 @@ import vit_tf
 from vit_tf.checkpoints.plans import CLIP
 
 NAMES = ("clip", "clip-vision", "clip-projected", "beit", "beit-plain", "beit-shared")
-NAMES += ("bit", "bit-bare", "mae")
+NAMES += ("bit", "bit-bare", "mae", "metaclip2", "metaclip2-vision", "metaclip2-projected")
 MOST = 1e-5
 
 
@@ -70,6 +70,16 @@ def test_every_block_is_that_of_transformers(name, towers, written, record_prope
     assert again.class_names is None and not np.any(again.head.kernel)
 
 
+@pytest.mark.parametrize("name", ["beit", "beit-plain", "beit-shared"])
+@pytest.mark.parametrize("size", [(28, 28), (12, 12), (12, 28)])
+def test_beit_at_another_size(name, size, towers, written):
+    reference, folder = written(name)
+    model = vit_tf.load_pretrained(folder, image_shape=size)
+    images = pictures(model.image_shape)
+    errors = errors_of(model, towers.taps(reference, images), images)
+    assert max(errors.values()) < MOST, errors
+
+
 def test_bit_at_an_odd_size(towers, written):
     reference, folder = written("bit", 64)
     model = vit_tf.load_pretrained(folder, image_shape=(45, 67))
@@ -78,19 +88,19 @@ def test_bit_at_an_odd_size(towers, written):
     assert max(errors.values()) < MOST, errors
 
 
-@pytest.mark.parametrize("name", ["clip", "mae"])
+@pytest.mark.parametrize("name", ["clip", "metaclip2", "mae"])
 def test_resampled_positions_are_those_of_transformers(name, towers, written):
     import torch
 
     reference, folder = written(name)
     model = vit_tf.load_pretrained(folder, image_shape=(12, 28))
-    inner = reference.vision_model if name == "clip" else reference.vit
+    inner = reference.vision_model if "clip" in name else reference.vit
     images = pictures((12, 28, 3))
     pixels = torch.tensor(images.transpose(0, 3, 1, 2).copy())
-    options = {} if name == "clip" else {"noise": torch.arange(21).repeat(2, 1) / 21}
+    options = {} if "clip" in name else {"noise": torch.arange(21).repeat(2, 1) / 21}
     with torch.no_grad():
         expected = inner.embeddings(pixels, **options, interpolate_pos_encoding=True)
-    expected = (expected if name == "clip" else expected[0]).numpy()
+    expected = (expected if "clip" in name else expected[0]).numpy()
     found = np.asarray(model.intermediates(images)["embedding"])
     assert np.abs(found - expected).max() < MOST * np.abs(expected).max()
 

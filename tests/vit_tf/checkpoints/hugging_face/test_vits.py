@@ -11,7 +11,7 @@ import vit_tf
 
 NAMES = ["vit", "vit-pooler", "vit-bare", "deit", "deit-teacher", "deit-pooler"]
 NAMES += ["dinov2", "dinov2-swiglu", "registers", "registers-swiglu"]
-NAMES += ["dinov3", "dinov3-gated", "dinov3-biased"]
+NAMES += ["aimv2", "ijepa", "ijepa-bare", "dinov3", "dinov3-gated", "dinov3-biased"]
 SIZED = [name for name in NAMES if name.startswith(("dino", "registers"))]
 MOST = 1e-5
 
@@ -71,6 +71,7 @@ def test_every_block_is_that_of_transformers(name, models, written, record_prope
     classes = model.num_classes
     own = 0 if "classifier" in str(reference) else (model.head.kernel.shape[0] + 1) * classes
     # Biases that it does not have, which are zero here: of q, v, out, and the gated MLP.
+    own += 2 * (5 * 24 + 2 * 40) if name == "aimv2" else 0
     own += 2 * (3 * 24 + 2 * 40 + 24) if name == "dinov3-gated" else 0
     assert model.count_params() == count + own
 
@@ -104,6 +105,20 @@ def test_weights_are_those_after_rotation(name, models, written):
         weights = np.asarray(found[f"block{i:02d}/attention/weights"])
         assert np.abs(weights - expected).max() < MOST * expected.max()
     assert len(attentions) == 2
+
+
+@pytest.mark.parametrize("name", ["dinov2", "registers"])
+def test_a_dinov2_opens_at_the_size_of_its_processor(name, models, written):
+    """That of `facebook/dinov2-base` is 224, of weights for 518 pixels."""
+    reference, folder = written(name)
+    change(folder, "preprocessor_config.json", crop_size={"height": 12, "width": 12})
+    with pytest.warns(UserWarning, match="12 x 12 pixels of its image processor.*20 x 20"):
+        model = vit_tf.load_pretrained(folder)
+    assert model.image_shape == (12, 12, 3) and model.preprocessing.size == (12, 12)
+    images = pictures(model.image_shape)
+    errors = errors_of(model, models.taps(reference, images), images)
+    assert max(errors.values()) < MOST, errors
+    assert vit_tf.load_pretrained(folder, image_shape=(20, 20)).image_shape == (20, 20, 3)
 
 
 def test_a_plain_vit_at_another_size(models, written):
@@ -143,8 +158,39 @@ def test_parts_with_an_index_are_the_whole(written, tmp_path):
         vit_tf.load_pretrained(parts)
 
 
+def test_a_pooler_of_an_i_jepa_is_refused(models, tmp_path):
+    """transformers applies it to the first patch, of which no model here makes its output."""
+    models.torch.manual_seed(0)
+    config = models.transformers.IJepaConfig(**models.PLAIN)
+    model = models.transformers.IJepaModel(config, add_pooling_layer=True)
+    folder = models.write(model, tmp_path / "pooled", models.processor("ijepa"))
+    with refuses("unexpected tensors.*pooler.dense"):
+        vit_tf.load_pretrained(folder)
+
+
+@pytest.mark.parametrize("field", ["use_head", "is_native", "mlp_bias"])
+def test_what_no_aimv2_here_does_is_refused(field, written):
+    _, folder = written("aimv2")
+    change(folder, "config.json", **{field: True})
+    with refuses(field):
+        vit_tf.load_pretrained(folder)
+
+
+def test_the_image_encoder_of_a_whole_aimv2(models, tmp_path):
+    text = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 9}
+    text |= {"num_attention_heads": 2, "max_position_embeddings": 5}
+    fields = {"text_config": text, "vision_config": models.AIM, "projection_dim": 7}
+    models.torch.manual_seed(0)
+    whole = models.transformers.Aimv2Model(models.transformers.Aimv2Config(**fields)).eval()
+    folder = models.write(whole, tmp_path / "whole", models.processor("aimv2"))
+    model = vit_tf.load_pretrained(folder)
+    images = pictures(model.image_shape)
+    errors = errors_of(model, models.taps(whole.vision_model, images), images)
+    assert len(errors) == 5 and max(errors.values()) < MOST, errors
+
+
 def test_a_new_head_starts_at_zero(written):
-    for name in ("vit", "deit", "deit-teacher", "registers", "vit-pooler"):
+    for name in ("vit", "deit", "deit-teacher", "registers", "vit-pooler", "ijepa"):
         model = vit_tf.load_pretrained(written(name)[1], num_classes=7)
         assert np.asarray(model(pictures(model.image_shape))).shape == (2, 7)
         for layer in (model.head, model.distillation_head):
@@ -161,8 +207,10 @@ def test_distillation_and_registers_are_told(written):
     assert plain.get_config()["distillation"] == "token"
     registers = vit_tf.load_pretrained(written("registers")[1])
     assert registers.prefix_names[-1] == "register 4" and registers.token_grid.prefix == 5
-    with refuses("'gap'.*register_tokens"):
-        vit_tf.load_pretrained(written("registers")[1], pooling="gap")
+    mean = vit_tf.load_pretrained(written("registers")[1], pooling="gap")
+    taps = mean.intermediates(pictures(mean.image_shape))
+    expected = np.mean(np.asarray(taps["norm"], "float64")[:, 5:], axis=1)
+    np.testing.assert_allclose(taps["logits"], expected, atol=1e-5)
     gap = vit_tf.load_pretrained(written("dinov2")[1], pooling="gap")
     assert gap.token_grid.prefix == 0
 

@@ -126,3 +126,14 @@ def test_what_cannot_be_decoded_raises_and_is_told(kinds, whole):
     image, words = decoding.decode_or_tell(decoding.pixels, b"text")
     assert image.shape == (1, 1, 3) and "undecodable an image (UnidentifiedImageError" in words
     assert "BytesIO" not in words
+
+
+def test_values_beyond_16_bits_are_refused(rng):
+    for values in (rng.random((4, 5)), rng.integers(0, 2**20, (4, 5))):
+        kind = np.float32 if values.dtype == float else np.int32
+        content = encoded(Image.fromarray(values.astype(kind)), "TIFF")
+        with pytest.raises(ValueError, match="8 or 16 bits"):
+            decoding.pixels(content)
+    deep = rng.integers(0, 2**16, (4, 5))
+    found = decoding.pixels(encoded(Image.fromarray(deep.astype(np.uint16)), "TIFF"))
+    np.testing.assert_array_equal(found, np.round(deep / 257)[..., None].repeat(3, -1))

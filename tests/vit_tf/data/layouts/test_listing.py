@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
-from image_folders import arrays, flat_folder
+from image_folders import arrays, flat_folder, write
 from released_layouts import tiny_imagenet
 
 from vit_tf import data
@@ -71,3 +71,53 @@ def test_a_damaged_image_at_an_address_is_named(copied, tmp_path, rng):
     (tmp_path / "ape" / "00.png").write_text("hello")
     with pytest.raises(ValueError, match=r"undecodable ram://.*/ape/00\.png \("):
         data.check_images(copied(tmp_path))
+
+
+def test_tiff_files_are_read_with_the_others(tmp_path, rng):
+    pixels = rng.integers(0, 256, (2, 4, 6, 5, 3)).astype(np.uint8)
+    for label, name in enumerate(("ape", "bee")):
+        for number, suffix in enumerate((".png", ".tiff", ".TIF", ".bmp")):
+            write(tmp_path / name / f"{number}{suffix}", pixels[label, number])
+    (everything,) = data.load(tmp_path, splits=("all",))
+    images, labels = arrays(everything)
+    order = np.lexsort(images.reshape(8, -1).T)
+    expected = pixels.reshape(8, 6, 5, 3) / 127.5 - 1
+    np.testing.assert_allclose(
+        images[order], expected[np.lexsort(expected.reshape(8, -1).T)], atol=1e-6
+    )
+    assert np.bincount(labels).tolist() == [4, 4] and data.check_images(tmp_path) == 8
+
+
+@pytest.mark.parametrize("classes", [("ape", "bee"), ("",)])
+def test_images_of_formats_that_are_not_read_are_counted_and_named(tmp_path, rng, caplog, classes):
+    for name in classes:
+        write(tmp_path / name / "a.png", rng.integers(0, 256, (6, 5, 3)))
+        write(tmp_path / name / "b.png", rng.integers(0, 256, (6, 5, 3)))
+        (tmp_path / name / "c.svg").write_bytes(b"")
+        (tmp_path / name / "notes.txt").write_text("where these were taken")
+    arrays(data.load(tmp_path, splits=("all",))[0])
+    (line,) = [record.getMessage() for record in caplog.records if "c.svg" in record.getMessage()]
+    assert f"{len(classes)} images are left out" in line and str(tmp_path) in line
+    assert "notes.txt" not in line
+
+
+@pytest.mark.parametrize("link, target", [("ape/again", ".."), ("ape/self", "self"), ("top", ".")])
+def test_a_loop_of_symbolic_links_is_named(tmp_path, rng, link, target):
+    flat_folder(tmp_path, rng, (3, 3))
+    (tmp_path / link).symlink_to(target)
+    with pytest.raises(ValueError, match=rf"symbolic link.*{link}"):
+        data.load(tmp_path)
+
+
+def test_loops_over_two_folders_end(tmp_path, rng):
+    flat_folder(tmp_path, rng, (3, 3))
+    (tmp_path / "ape" / "x").symlink_to("../bee")
+    (tmp_path / "bee" / "y").symlink_to("../ape")
+    with pytest.raises(ValueError, match=r"symbolic link.*'.*/ape/x/y', which leads to"):
+        data.load(tmp_path)
+
+
+def test_a_folder_may_be_a_link_to_another(tmp_path, rng):
+    flat_folder(tmp_path / "train", rng, (3, 3))
+    (tmp_path / "test").symlink_to("train")
+    assert data.describe(tmp_path).num_examples == {"train": 6, "test": 6}

@@ -1,1 +1,0 @@
-"""Draw what was measured of single images, over the images themselves."""

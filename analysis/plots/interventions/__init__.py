@@ -1,1 +1,0 @@
-"""Draws what interventions change."""

@@ -1,0 +1,432 @@
+"""How often each 95 % interval holds a known truth: `pytest -m slow -k coverage -n 0 -s`.
+
+Each simulation prints its coverage and mean width, with those of the interval that was in use
+before. These are the numbers of docs/how-sure.md.
+"""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import xarray as xr
+from scipy import stats
+from sklearn.datasets import load_digits
+
+import vit_tf
+from vit_tf.analysis.engine import intervals
+from vit_tf.analysis.engine.estimates import (
+    accuracy_of,
+    corrected,
+    correlation,
+    jackknifed,
+    minus,
+    of_cka,
+    ratio_of_means,
+    ratio_of_spreads,
+    share,
+    student,
+    welch,
+)
+from vit_tf.analysis.engine.results import pack_correct
+from vit_tf.analysis.papers.raghu.section4_structure import between_halves
+from vit_tf.analysis.papers.raghu.section7_probes import best_probe, readable_from
+from vit_tf.analysis.papers.similarity_measures import measures_agree
+from vit_tf.analysis.papers.walmer.section4_patterns import _mean_repetition
+from vit_tf.analysis.papers.walmer.section6_classes import best_of_layers
+
+pytestmark = pytest.mark.slow
+# CIFAR-10's 10,000 test images: both right, only vit-cls-cifar10, only vit-gap-cifar10, neither.
+CLS_AND_GAP = np.array([4808, 1044, 873, 3275])
+Z = 1.96
+
+
+class Coverage:
+    """Counts how often intervals hold the truth, and their widths, where there is one."""
+
+    def __init__(self):
+        self.covered, self.widths, self.without = [], [], 0
+
+    def add(self, low, high, truth):
+        if np.isnan(low):  # descriptive
+            self.without += 1
+            return
+        self.covered.append(low <= truth <= high)
+        self.widths.append(high - low)
+
+    @property
+    def percent(self):
+        return 100 * np.mean(self.covered)
+
+    def __str__(self):
+        without = f", {self.without} without" if self.without else ""
+        return f"{self.percent:5.1f} % (median width {np.median(self.widths):.3g}{without})"
+
+
+def reported(case, after, before, low=93, high=97):
+    """Prints a row and checks the coverage, but for one standard error of the simulation."""
+    print(f"\n{case}: before {before}, after {after}", end="")
+    slack = 100 * np.sqrt(0.05 * 0.95 / len(after.covered))
+    assert low - slack <= after.percent <= high + slack
+
+
+def percentile(statistic, *samples, rng, draws=400):
+    """The bootstrap that was in use before."""
+    drawn = [s[rng.integers(len(s), size=(draws, len(s)))] for s in samples]
+    return np.percentile(statistic(*drawn), [2.5, 97.5])
+
+
+def mean_gap(one, other):
+    return one.mean(axis=1) - other.mean(axis=1)
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    """Kernels of three blocks of each of two bundled models on digits: (layer, image, image)."""
+    images = load_digits().images[:600].astype("float32") / 8 - 1
+    images = np.repeat(np.kron(images, np.ones((4, 4), "float32"))[..., None], 3, axis=-1)
+    found = []
+    for name in ("vit-cls-cifar10", "vit-gap-cifar10"):
+        model = vit_tf.load_pretrained(name)
+        taps = vit_tf.submodel(model, "block0[135]/mlp/sum")
+        layers = [taps(images[i : i + 100]) for i in range(0, len(images), 100)]
+        flat = [
+            np.concatenate([np.asarray(batch[tap]).reshape(100, -1) for batch in layers])
+            for tap in layers[0]
+        ]
+        flat = [x - x.mean(axis=0) for x in flat]
+        found += [x @ x.T / np.square(x).sum() for x in flat]
+    return np.stack(found).astype(np.float64)
+
+
+def hsic_of_batch(kernels, chosen):
+    """The unbiased HSIC of Song et al. 2012 of all pairs of layers, for the chosen images."""
+    k = kernels[:, chosen[:, None], chosen].copy()
+    n = len(chosen)
+    k[:, range(n), range(n)] = 0
+    rows, flat = k.sum(axis=2), k.reshape(len(k), -1)
+    total = rows.sum(axis=1)
+    terms = flat @ flat.T + np.outer(total, total) / ((n - 1) * (n - 2))
+    return (terms - 2 / (n - 2) * rows @ rows.T) / (n * (n - 3))
+
+
+def cka(hsic):
+    norm = np.sqrt(np.diagonal(hsic, axis1=-2, axis2=-1))
+    return hsic / norm[..., :, None] / norm[..., None, :]
+
+
+def cka_result(hsic, batch_size):
+    rest = cka(hsic.sum(axis=0) - hsic)
+    dims = ("layer_x", "layer_y")
+    data = {"cka": (dims, cka(hsic.sum(axis=0))), "leave_one_out": (("batch", *dims), rest)}
+    return xr.Dataset(data, attrs={"examples": len(hsic) * batch_size, "batch_size": batch_size})
+
+
+@pytest.fixture(scope="module")
+def pool_of_hsic(kernels):
+    """HSIC of batches of 50 images drawn with replacement, and the CKA of all images."""
+    rng = np.random.default_rng(0)
+    batches = rng.integers(kernels.shape[1], size=(3000, 50))
+    centred = kernels - kernels.mean(axis=1, keepdims=True) - kernels.mean(axis=2, keepdims=True)
+    centred = (centred + kernels.mean(axis=(1, 2), keepdims=True)).reshape(len(kernels), -1)
+    return np.stack([hsic_of_batch(kernels, batch) for batch in batches]), cka(centred @ centred.T)
+
+
+OF_CKA = {
+    "one": lambda values: between_halves(values[:3, :3]),
+    "other": lambda values: between_halves(values[3:, 3:]),
+    "best matches": lambda values: values[:3, 3:].max(axis=1).mean(),
+}
+
+
+@pytest.mark.parametrize("batches", [2, 4, 6, 9])
+def test_coverage_of_cka_and_of_its_paired_difference(pool_of_hsic, batches):
+    """Features of two bundled models on resampled digits, batches of 50 images."""
+    pool, truth = pool_of_hsic
+    rng = np.random.default_rng(batches)
+    truths = {name: statistic(truth) for name, statistic in OF_CKA.items()}
+    rows = {name: (Coverage(), Coverage()) for name in ("one", "best matches", "gap")}
+    for _ in range(1000):
+        result = cka_result(pool[rng.integers(len(pool), size=batches)], 50)
+        found = {name: of_cka(statistic, result) for name, statistic in OF_CKA.items()}
+        for name in ("one", "best matches"):
+            rows[name][0].add(found[name].low, found[name].high, truths[name])
+            reach = Z * found[name].error[0]
+            middle = found[name].value
+            rows[name][1].add(middle - reach, middle + reach, truths[name])
+        gap = minus(found["one"], found["other"])
+        rows["gap"][0].add(gap.low, gap.high, truths["one"] - truths["other"])
+        reach = Z * np.hypot(found["one"].error[0], found["other"].error[0])
+        rows["gap"][1].add(gap.value - reach, gap.value + reach, truths["one"] - truths["other"])
+    reported(f"CKA, {batches} batches", *rows["one"])
+    reported(f"difference of CKA, {batches} batches", *rows["gap"])
+    reported(f"mean CKA of best matches, {batches} batches", *rows["best matches"])
+
+
+def draw_correct(rng, counts, images):
+    """Truth values of two models on the same images, with these shares of the four outcomes."""
+    outcome = rng.choice(4, size=images, p=counts / counts.sum())
+    return outcome < 2, outcome % 2 == 0
+
+
+@pytest.mark.parametrize("images", [100, 1000])
+def test_coverage_of_a_paired_difference_of_accuracy(images):
+    """Two models that agree as those of CIFAR-10 do."""
+    rng, after, before = np.random.default_rng(0), Coverage(), Coverage()
+    truth = (CLS_AND_GAP[1] - CLS_AND_GAP[2]) / CLS_AND_GAP.sum()
+    for _ in range(4000):
+        one, other = draw_correct(rng, CLS_AND_GAP, images)
+        after.add(*intervals.newcombe_paired(*intervals.pair_counts(one, other)), truth)
+        p, q = one.mean(), other.mean()
+        reach = Z * np.sqrt((p * (1 - p) + q * (1 - q)) / images)
+        before.add(p - q - reach, p - q + reach, truth)
+    reported(f"difference of accuracy on the same {images} images", after, before)
+
+
+def test_coverage_of_the_difference_of_cls_and_gap():
+    """The share of samples of 1,000 images in which 58.5 and 56.8 % differ significantly."""
+    rng, significant = np.random.default_rng(0), []
+    population = np.repeat(np.arange(4), CLS_AND_GAP)
+    for _ in range(2000):
+        outcome = rng.choice(population, 1000, replace=False)
+        pair = [accuracy_of(0, 0, outcome < 2), accuracy_of(0, 0, outcome % 2 == 0)]
+        paired = minus(*pair)
+        unpaired = minus(*(accuracy_of(one.value, 1000) for one in pair))
+        significant.append([gap.low > 0 or gap.high < 0 for gap in (unpaired, paired)])
+    unpaired, paired = 100 * np.mean(significant, axis=0)
+    print(f"\nCLS and GAP differ significantly: unpaired {unpaired:.1f} %, paired {paired:.1f} %")
+    assert 1 < unpaired < 3 and 20 < paired < 26
+
+
+@pytest.mark.parametrize("accuracy", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize("images", [100, 1000])
+def test_coverage_of_accuracy(images, accuracy):
+    """Exact, and averaged over accuracies within one image or a tenth of the distance to 1."""
+    counts = np.arange(images + 1)
+    ends = np.array([intervals.wilson(count, images) for count in counts])
+    shares = counts / images
+    reach = Z * np.sqrt(shares * (1 - shares) / images)
+    near = accuracy + np.linspace(-1, 1, 101) * max(0.1 * (1 - accuracy), 0.5 / images)
+    rows = Coverage(), Coverage()
+    for truth in near:
+        weights = stats.binom.pmf(counts, images, truth)
+        for row, (low, high) in zip(rows, (ends.T, (shares - reach, shares + reach)), strict=True):
+            row.covered.append(weights @ ((low <= truth) & (truth <= high)))
+            row.widths.append(weights @ (high - low))
+    print(f" [least {100 * min(rows[0].covered):.1f} %]", end="")
+    reported(f"accuracy {accuracy} of {images} images", *rows)
+
+
+@pytest.mark.parametrize("units", [4, 8, 24])
+def test_coverage_of_a_share_of_heads(units):
+    """Exact, averaged over shares from 0.02 to 0.98; the bootstrap's from its quantiles."""
+    rng, after, before = np.random.default_rng(0), Coverage(), Coverage()
+    for truth in rng.uniform(0.02, 0.98, 2000):
+        hits = rng.random(units) < truth
+        found = share(hits.sum(), units, "heads")
+        after.add(found.low, found.high, truth)
+        low, high = stats.binom.ppf([0.025, 0.975], units, hits.mean()) / units
+        before.add(low, high, truth)
+    reported(f"share of {units} heads", after, before)
+
+
+SHAPES = {
+    "normal": lambda rng, size: rng.normal(size=size),
+    "uniform": lambda rng, size: rng.uniform(-1.7, 1.7, size),
+    "skewed": lambda rng, size: rng.gamma(4, 0.5, size) - 2,
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("units", [3, 4, 6, 12])
+def test_coverage_of_means_over_layers_or_heads(units, shape):
+    """Student's t supposes normal values: of few uniform or skewed ones it covers 92 to 93 %."""
+    rng, rows = np.random.default_rng(units), [Coverage() for _ in range(4)]
+    for trial in range(1500):
+        one = SHAPES[shape](rng, units)
+        other = SHAPES[shape](rng, units) * (1 if trial % 2 else 2)
+        found, gap = student(one, "heads"), welch(one, other, "heads")
+        rows[0].add(found.low, found.high, 0)
+        rows[1].add(*percentile(lambda x: x.mean(axis=1), one, rng=rng), 0)
+        rows[2].add(gap.low, gap.high, 0)
+        rows[3].add(*percentile(mean_gap, one, other, rng=rng), 0)
+    reported(f"mean of {units} {shape} heads", *rows[:2], low=93 if shape == "normal" else 92)
+    reported(f"difference of means of {units} and {units} {shape} layers", *rows[2:])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("units", [4, 6, 12])
+def test_coverage_of_a_ratio_of_spreads(units, shape):
+    """Spreads in the ratio 1 and 3; before, the difference of spreads."""
+    rng, after, before = np.random.default_rng(units), Coverage(), Coverage()
+    for trial in range(1500):
+        ratio = 3 if trial % 2 else 1
+        one, other = ratio * SHAPES[shape](rng, units), SHAPES[shape](rng, units)
+        found = ratio_of_spreads(one, other, "heads")
+        after.add(found.low, found.high, ratio)
+        ends = percentile(lambda x, y: x.std(axis=1) - y.std(axis=1), one, other, rng=rng)
+        before.add(*ends, ratio - 1)
+    low = 91 if shape == "skewed" else 93
+    reported(f"spread of {units} over {units} {shape} heads", after, before, low=low, high=98.5)
+
+
+@pytest.mark.parametrize("layers", [3, 4, 6])
+def test_coverage_of_the_repetition_of_patterns(layers):
+    """Pairs of layers share layers: each repetition is a product of what its two layers have."""
+    rng, after, before = np.random.default_rng(layers), Coverage(), Coverage()
+    for _ in range(1500):
+        halves = []
+        for _ in range(2):
+            own = rng.normal(1, 0.5, layers)
+            noise = rng.normal(0, 0.2, (layers, layers))
+            halves.append(np.outer(own, own) + (noise + noise.T) / 2)
+        gap = minus(*map(_mean_repetition, halves))
+        after.add(gap.low, gap.high, 0)
+        before.add(*percentile(mean_gap, *(half.mean(axis=1) for half in halves), rng=rng), 0)
+    reported(f"repetition in {layers} and {layers} layers", after, before)
+
+
+def draw_layers(rng, accuracies, images):
+    """Truth values (layer, image): some images are hard for all layers."""
+    hard = rng.normal(size=images)
+    own = rng.normal(size=(len(accuracies), images))
+    quantile = stats.norm.ppf(accuracies)[:, None]
+    return np.sqrt(0.7) * hard + np.sqrt(0.3) * own < quantile
+
+
+def probe_result(correct, validation):
+    coords = {"correct": ("layer", pack_correct(correct))}
+    coords["validation_accuracy"] = ("layer", validation.mean(axis=1))
+    attrs = {"examples": correct.shape[1]}
+    return xr.DataArray(correct.mean(axis=1), coords, "layer", attrs=attrs)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.02])
+def test_coverage_of_the_best_layer(spread):
+    """Fourteen layers; the truth is the accuracy of the layer that is chosen."""
+    rng = np.random.default_rng(0)
+    accuracies = 0.6 - spread * np.arange(14)[::-1] / 13
+    rows = [Coverage() for _ in range(4)]
+    for _ in range(1500):
+        test, held_out = (draw_layers(rng, accuracies, 500) for _ in range(2))
+        found = best_probe.statistic(probe_result(test, held_out))
+        chosen = held_out.mean(axis=1).argmax()
+        rows[0].add(found.low, found.high, accuracies[chosen])
+        best = test.mean(axis=1).max()
+        reach = Z * np.sqrt(best * (1 - best) / 500)
+        rows[1].add(best - reach, best + reach, accuracies.max())
+        gap = minus(*(accuracy_of(0, 0, c) for c in (test[-1], best_of_layers(test[:-1]))))
+        picked = [accuracies[test[:-1, start::2].mean(axis=1).argmax()] for start in (0, 1)]
+        rows[2].add(gap.low, gap.high, accuracies[-1] - np.mean(picked))
+        last, other = test[-1].mean(), test[:-1].mean(axis=1).max()
+        reach = Z * np.sqrt((last * (1 - last) + other * (1 - other)) / 500)
+        rows[3].add(last - other - reach, last - other + reach, accuracies[-1] - accuracies[-2])
+    reported(f"best of 14 layers that differ by {spread}", *rows[:2])
+    reported(f"last minus best of 13 layers that differ by {spread}", *rows[2:])
+
+
+@pytest.mark.parametrize("images", [300, 1000])
+def test_coverage_of_the_depth_at_which_the_class_is_decodable(images):
+    rng, after, before = np.random.default_rng(0), Coverage(), Coverage()
+    accuracies = 0.6 * (1 - np.exp(-(np.arange(14) + 1) / 3))
+    truth = np.argmax(accuracies >= 0.9 * accuracies.max()) / 13
+    for _ in range(150):
+        correct = draw_layers(rng, accuracies, images)
+        found = readable_from.statistic(probe_result(correct, correct))
+        after.add(found.low, found.high, truth)
+        draws = rng.binomial(images, correct.mean(axis=1), (400, 14))
+        depths = np.argmax(draws >= 0.9 * draws.max(axis=1, keepdims=True), axis=1) / 13
+        before.add(*np.percentile(depths, [2.5, 97.5]), truth)
+    reported(f"depth of 90 % of the best accuracy, {images} images", after, before, high=100)
+
+
+@pytest.mark.parametrize("units", [6, 12, 24])
+def test_coverage_of_a_rank_correlation(units):
+    rng, after, before = np.random.default_rng(units), Coverage(), Coverage()
+    for rho in np.tile([0.0, 0.5, 0.8], 600):
+        pairs = rng.normal(size=(units, 2))
+        pairs[:, 1] = rho * pairs[:, 0] + np.sqrt(1 - rho**2) * pairs[:, 1]
+        truth = 6 / np.pi * np.arcsin(rho / 2)
+        found = correlation(pairs, "heads")
+        after.add(found.low, found.high, truth)
+        drawn = pairs[rng.integers(units, size=(200, units))]
+        placed = stats.rankdata(drawn, axis=1)
+        placed -= placed.mean(axis=1, keepdims=True)
+        scale = np.sqrt(np.square(placed).sum(axis=1).prod(axis=1))
+        ranked = placed.prod(axis=2).sum(axis=1)[scale > 0] / scale[scale > 0]
+        before.add(*np.percentile(ranked, [2.5, 97.5]), truth)
+    reported(f"rank correlation of {units} heads", after, before, high=98.5)
+
+
+@pytest.mark.parametrize("units", [4, 8, 24])
+def test_coverage_of_a_ratio_of_means(units):
+    rng, after, before = np.random.default_rng(units), Coverage(), Coverage()
+    for truth in np.tile([0.2, 0.5, 0.9], 500):
+        below, own = rng.gamma(4, 0.25, (2, units))
+        pairs = np.stack([truth * (0.7 * below + 0.3 * own), below], axis=1)
+        found = ratio_of_means(pairs, "heads")
+        after.add(found.low, found.high, truth)
+        ends = percentile(lambda x: x[..., 0].mean(1) / x[..., 1].mean(1), pairs, rng=rng)
+        before.add(*ends, truth)
+    reported(f"ratio of means of {units} heads", after, before)
+
+
+@pytest.mark.parametrize("layers", [6, 12])
+def test_coverage_of_the_agreement_of_measures(layers):
+    """Four measures that see the same layers with noise of their own; truth by simulation."""
+    rng, after = np.random.default_rng(layers), Coverage()
+    found = []
+    for _ in range(250):
+        points = rng.normal(size=(layers, 3))
+        own = 0.4 * rng.normal(size=(4, layers))
+        noise = rng.normal(size=(4, layers, layers))
+        maps = points @ points.T + own[:, :, None] + own[:, None] + noise + noise.swapaxes(1, 2)
+        result = xr.Dataset({"similarity": (("measure", "layer_x", "layer_y"), maps)})
+        found.append(measures_agree(result))
+    truth = np.mean([estimate.value for estimate in found])
+    for estimate in found:
+        after.add(estimate.low, estimate.high, truth)
+    reported(f"agreement of measures on {layers} layers", after, "not simulated", high=98.5)
+
+
+def test_coverage_of_a_jackknife_of_a_ratio():
+    """The ratio of sums over batches, as CKA is, of skewed terms."""
+    rng, after, before = np.random.default_rng(0), Coverage(), Coverage()
+    for _ in range(3000):
+        terms = rng.gamma(8, 1, (6, 2)) @ [[1, 0.5], [0, 1]]
+        above, below = terms.sum(axis=0)
+        rest = (above - terms[:, 0]) / (below - terms[:, 1])
+        found = jackknifed(above / below, rest, "batches")
+        after.add(found.low, found.high, 8 / 12)
+        reach = Z * found.error[0]
+        before.add(found.value - reach, found.value + reach, 8 / 12)
+    reported("ratio of sums over 6 batches", after, before)
+
+
+EQUAL = {
+    "accuracy of 1,000 own images": lambda rng, k: [
+        accuracy_of(rng.binomial(1000, 0.58) / 1000, 1000) for _ in range(k)
+    ],
+    "accuracy on the same 1,000 images": lambda rng, k: [
+        accuracy_of(0, 0, correct) for correct in draw_layers(rng, np.full(k, 0.58), 1000)
+    ],
+    "CKA over the same 9 batches": lambda rng, k: [
+        student(values, "batches", "9 batches")
+        for values in rng.normal(size=(k, 9)) + rng.normal(size=9)
+    ],
+    "mean of 6 heads": lambda rng, k: [student(x, "heads") for x in rng.normal(size=(k, 6))],
+}
+
+
+@pytest.mark.parametrize("models", [2, 4, 10])
+@pytest.mark.parametrize("name", EQUAL)
+def test_coverage_of_all_comparisons_of_equal_models(name, models):
+    """In at most 5 % of the simulations any pair of equal models differs significantly."""
+    rng, after, before = np.random.default_rng(models), [], []
+    for _ in range({2: 8000, 4: 1000, 10: 200}[models]):
+        made = EQUAL[name](rng, models)
+        gaps = [minus(one, other) for one, other in combinations(made, 2)]
+        before.append(any(gap.low > 0 or gap.high < 0 for gap in gaps))
+        after.append(any(gap.low > 0 or gap.high < 0 for gap in corrected(gaps)))
+    wrong = 100 * np.mean(after)
+    print(f"\nany of {models} equal models, {name}: {100 * np.mean(before):.1f} %, {wrong:.1f} %")
+    assert wrong <= 5 + 300 * np.sqrt(0.05 * 0.95 / len(after))

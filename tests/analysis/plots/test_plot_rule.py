@@ -1,0 +1,256 @@
+"""One rule for all plots: `plot(result)`, `plot_<measurement>`, `ax=`, and Matplotlib axes back."""
+
+import ast
+import doctest
+import inspect
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import xarray as xr
+from matplotlib.axes import Axes
+from plot_results import results
+
+from vit_tf import analysis
+from vit_tf.analysis import plots
+
+RESULTS = results()
+RESULTS["mean_distance"].name = "mean_distance"
+# Public functions that return no result to draw: helpers, arrays, single numbers, callbacks.
+NO_RESULT = {
+    *("accumulate", "boundary_accuracy", "cca", "choose", "cka_heatmap", "cluster_scores"),
+    *("collect", "correct_keypoints", "dense_features", "dense_size", "distance_lines", "explore"),
+    *("fit_ridge_probe", "follow_masks", "gaussian_like", "linear_predictivity", "make_report"),
+    *("masked_features", "match_maps", "mutual_knn", "one_pass", "procrustes", "propagate"),
+    *("propagate_masks", "pwcca", "rbf_cka", "region_similarity", "report_trainings", "rsa"),
+    *("scorecard", "scorecard_of_trainings", "select_l2", "svcca", "token_cka", "write_masks"),
+    *("average_precision", "features_of", "write_report"),
+}
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def drawn_values(axes):
+    """All numbers that the artists of some axes show: images, meshes, lines and points."""
+    values = []
+    for ax in axes:
+        values += [np.ma.filled(image.get_array(), np.nan).ravel() for image in ax.images]
+        values += [np.asarray(line.get_ydata(), float) for line in ax.lines]
+        values += [np.ma.filled(c.get_offsets(), np.nan).ravel() for c in ax.collections]
+        values += [
+            np.ma.filled(c.get_array(), np.nan).ravel()
+            for c in ax.collections
+            if c.get_array() is not None
+        ]
+    return np.concatenate(values)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_plot_draws_what_the_plot_of_that_name_draws_in_the_axes_given(name):
+    result = RESULTS[name]
+    before = result.copy(deep=True)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    ax = analysis.plot(result, ax=right)
+    assert ax is right and plt.get_fignums() == [figure.number] and not left.has_data()
+    own = getattr(analysis, f"plot_{name}")(result)
+    assert isinstance(own, Axes) and len(plt.get_fignums()) == 2
+    mine, theirs = (drawn_values(np.ravel(getattr(a, "panels", a))) for a in (ax, own))
+    assert mine.size > 2
+    np.testing.assert_array_equal(mine, theirs)
+    xr.testing.assert_identical(result, before)
+    figure.draw_without_rendering()
+    boxes = [panel.get_window_extent() for panel in np.ravel(getattr(ax, "panels", ax))]
+    assert min(box.x0 for box in boxes) > left.get_window_extent().x1
+    assert min(box.width for box in boxes) > 10
+
+
+def test_every_measurement_has_the_plot_of_its_name():
+    stub = Path(analysis.__file__).with_suffix(".pyi").read_text()
+    imports = [node for node in ast.parse(stub).body if isinstance(node, ast.ImportFrom)]
+    public = {alias.asname for node in imports for alias in node.names}
+    measurements = {
+        name
+        for name in public
+        if name[0].islower() and not name.startswith("plot") and not name.endswith("_statistic")
+    }
+    missing = {f"plot_{name}" for name in measurements - NO_RESULT} - public
+    assert not missing
+
+
+@pytest.mark.parametrize("name", sorted(plots.RENAMED))
+@pytest.mark.parametrize("module", [analysis, plots])
+def test_former_names_are_the_plots_with_a_warning(module, name):
+    with pytest.warns(DeprecationWarning, match=plots.RENAMED[name]):
+        assert getattr(module, name) is getattr(plots, plots.RENAMED[name])
+
+
+def test_former_arguments_draw_on_an_array_of_axes_with_a_warning():
+    result = RESULTS["grad_cam"]
+    grid = plt.subplots(2, 2)[1]
+    with pytest.warns(DeprecationWarning, match="ax="):
+        axes = analysis.plot_grad_cam(result, axes=grid)
+    assert list(axes) == list(grid.ravel())
+    with pytest.warns(DeprecationWarning, match="class_label="):
+        panels = analysis.plot_grad_cam(result, of=7).panels
+    expected = result.sel({"class": 7}).values[0, 2]
+    np.testing.assert_allclose(panels[2].images[0].get_array(), expected / expected.max())
+
+
+def test_a_plot_of_panels_is_indexed_as_the_array_it_was_with_a_warning():
+    ax = analysis.plot_attention_maps(RESULTS["attention_maps"])
+    with pytest.warns(DeprecationWarning, match="panels"):
+        assert ax[1, 2] is ax.panels[1, 2]
+    with pytest.warns(DeprecationWarning, match="panels"):
+        rows = list(ax)
+    assert [list(row) for row in rows] == [list(row) for row in ax.panels]
+    with pytest.warns(DeprecationWarning, match="panels"):
+        assert len(ax) == 4
+    assert bool(ax)
+
+
+def test_the_cka_variable_of_a_result_is_drawn_alone():
+    result = RESULTS["cka"]
+    for draw in (analysis.plot, analysis.plot_cka):
+        (image,) = draw(result.cka).images
+        np.testing.assert_array_equal(image.get_array(), result.cka.values.T)
+
+
+@pytest.mark.parametrize("name", ["cka", "attention_distance", "token_ablation"])
+def test_several_results_are_panels_of_one_plot(name):
+    result = RESULTS[name]
+    other = result.copy(data=result.data[::-1]) if name == "attention_distance" else result * 0.5
+    panels = analysis.plot({"A": result, "B": other}).panels
+    assert [panel.get_title() for panel in panels] == ["A", "B"]
+    for panel, each in zip(panels, (result, other), strict=True):
+        alone = getattr(analysis, f"plot_{name}")(each)
+        np.testing.assert_array_equal(drawn_values([panel]), drawn_values([alone]))
+
+
+def test_coordinates_are_chosen_by_name():
+    rows, layer = RESULTS["attention_rows"], RESULTS["attention_rows"].layer.values[1]
+    for query, position in (("cls", 0), ("CLS", 0), (5, 5), (np.int64(5), 5)):
+        ax = analysis.plot(rows, query=query, layer=layer, example=1)
+        values = rows.attention.values[1, 1, :, position, 1:].reshape(-1, 3, 4)
+        for panel, expected in zip(ax.panels, values, strict=True):
+            np.testing.assert_allclose(panel.images[0].get_array(), expected / expected.max())
+    mean = RESULTS["mean_attention"]
+    for query, expected in (
+        ("cls", mean.raw.values[2, 1, 0, 1:]),
+        ("spatial", mean.raw.values[2, 1, 1:, 1:].mean(axis=0)),
+        (5, mean.raw.values[2, 1, 5, 1:]),
+    ):
+        panel = analysis.plot(mean, query=query).panels[2, 1]
+        expected = (expected / expected.max()).reshape(3, 4)
+        np.testing.assert_allclose(panel.images[0].get_array(), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("attention_rows", {"query": "clss"}, "query.*'cls'"),
+        ("attention_rows", {"query": 99}, "query.*0 to 12"),
+        ("attention_rows", {"layer": "block00/attention/weigths"}, "mean 'block00/attention/weigh"),
+        ("attention_patterns", {"query": "spatal"}, "Did you mean 'spatial'"),
+        ("attention_distance", {"layers": ["blok02/attention/weights"]}, "Did you mean 'block02"),
+        ("grad_cam", {"class_label": 4}, r"class among \[3, 7\]"),
+        ("logit_lens", {"classes": [11]}, r"class among \[0, 1"),
+        ("token_similarity", {"token": 40}, "token among"),
+        ("place_fields", {"example": 2}, r"example among \[0, 1\]"),
+    ],
+)
+def test_errors_of_choices_list_what_there_is_in_plain_words(name, options, words):
+    with pytest.raises(ValueError, match=words) as error:
+        analysis.plot(RESULTS[name], **options)
+    assert "np." not in str(error.value)
+
+
+def test_what_plot_cannot_draw_is_named():
+    with pytest.raises(ValueError, match=r"result of a measurement.*\(color\)"):
+        analysis.plot(xr.DataArray([1.0], dims="color"))
+    with pytest.raises(ValueError, match=r"result of a measurement.*list"):
+        analysis.plot([1])
+    with pytest.raises(ValueError, match="at least one result"):
+        analysis.plot({})
+    with pytest.raises(ValueError, match=r"one measurement.*\['cka', 'skip_ratio'\]"):
+        analysis.plot({"a": RESULTS["cka"], "b": RESULTS["skip_ratio"]})
+    with pytest.raises(ValueError, match=r"plot_receptive_field.*one result"):
+        analysis.plot({"a": RESULTS["receptive_field"], "b": RESULTS["receptive_field"]})
+    with pytest.raises(TypeError, match=r"plot_cka.*query"):
+        analysis.plot(RESULTS["cka"], query="cls")
+
+
+def test_panels_in_axes_without_a_grid():
+    figure = plt.figure()
+    ax = figure.add_axes((0.5, 0.25, 0.4, 0.5))
+    assert analysis.plot_receptive_field(RESULTS["receptive_field"], ax=ax) is ax
+    boxes = [panel.get_position() for panel in ax.panels]
+    assert min(box.x0 for box in boxes) >= 0.499 and max(box.x1 for box in boxes) <= 0.901
+    assert min(box.y0 for box in boxes) >= 0.249 and max(box.y1 for box in boxes) <= 0.751
+
+
+PLOTS = sorted(name for name in dir(analysis) if name.startswith("plot_") or name == "plot")
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_signatures_are_annotated_and_examples_run(name):
+    function = getattr(analysis, name)
+    signature = inspect.signature(function)
+    for parameter in signature.parameters.values():
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+            assert parameter.annotation is not parameter.empty, parameter
+    assert signature.return_annotation == "Axes"
+    text = inspect.getdoc(function)
+    for section in ("Args:", "Returns:", "Raises:", "Example:", "See also:"):
+        assert section in text, section
+
+    measured = {key: (lambda *_, key=key, **__: RESULTS[key].copy()) for key in RESULTS}
+    names = {key: getattr(analysis, key) for key in PLOTS}
+    placeholders = "model other_model images other_images labels masks train test videos pairs"
+    tokens = xr.DataArray(
+        np.random.default_rng(0).uniform(size=(8, 1, 13)),
+        {"layer": RESULTS["ridge_probe"].layer.values, "l2": [10.0]},
+        ("layer", "l2", "token"),
+        attrs=RESULTS["ridge_probe"].attrs,
+    )
+    probe = measured["ridge_probe"]
+    measured["ridge_probe"] = lambda *_, tokens=None: probe() if tokens != "each" else each
+    each = tokens
+    space = dict.fromkeys(placeholders.split())
+    space |= {"images": np.zeros((2, 24, 32, 3)), "aligned": RESULTS["aligned_attention"]}
+    space |= dict.fromkeys(("lens", "kernel", "embedding", "grid", "runs", "queries"))
+    space |= dict.fromkeys(("gallery", "truth"))
+    measured["scorecard_of_trainings"] = measured["trainings"]
+    space["folders"] = None
+    space["analysis"] = SimpleNamespace(plots=plots, **measured, **names)
+    example = doctest.DocTestParser().get_doctest(text, space, name, None, None)
+    assert example.examples
+    report = []
+    doctest.DocTestRunner(verbose=False).run(example, out=report.append)
+    assert not report, "".join(report)
+
+
+@pytest.mark.slow
+def test_a_notebook_shows_each_picture_once(monkeypatch):
+    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
+    import nbformat
+
+    monkeypatch.delenv("MPLBACKEND", raising=False)
+    first = """
+    import sys
+    sys.path.insert(0, "tests/helpers")
+    from plot_results import results
+    from vit_tf import analysis
+    """
+    names = ("cka", "receptive_field", "attention_distance")
+    cells = [textwrap.dedent(first), *(f"analysis.plot(results()[{name!r}])" for name in names)]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbclient.NotebookClient(notebook, resources={"metadata": {"path": "."}}).execute()
+    for cell in notebook.cells[1:]:
+        assert sum("image/png" in output.get("data", {}) for output in cell.outputs) == 1

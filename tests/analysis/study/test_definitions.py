@@ -1,0 +1,107 @@
+"""Definitions of figures and findings are checked before anything is measured."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from vit_tf.analysis.engine.estimates import student
+from vit_tf.analysis.papers.raghu import RAGHU
+from vit_tf.analysis.papers.raghu.section4_structure import FIGURE_1, FIGURE_2, cka_of, halves_alike
+from vit_tf.analysis.study.figure import each, together
+from vit_tf.analysis.study.judge import finding, judge
+from vit_tf.analysis.study.measurement import statistic
+from vit_tf.analysis.study.models import StudyModel
+from vit_tf.analysis.study.plan import all_figures, check_figures
+
+PLAIN = replace(FIGURE_1, findings=(), quantities=())
+
+
+def made(inputs="cka.{vit}", returned=None, **line):
+    """A finding of these results, whose statistic returns a value."""
+
+    def own_finding(*results):
+        """Something is said.
+
+        How it is measured.
+        """
+        return student(np.arange(3.0), over="layers") if returned is None else returned
+
+    where = {"section": "1", "figure": "1", "unit": "CKA"}
+    return finding(inputs, **where, **(line or {"above": 0}))(own_finding)
+
+
+def nothing(*results):
+    """Draws, and forgets to return."""
+    results = list(results)
+
+
+def with_other_taps(model):
+    return statistic("cka", model, model.taps[:2], len)
+
+
+def with_mistake(model):
+    return cka_of(model.blokcs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"models": each("vti")}, ("part of a model", "Figures 1 and B.1", "'vti'", "vit")),
+        ({"models": together("vit", baselines=("frehs",))}, ("part", "Figures 1", "fresh")),
+        ({"findings": [made("cka.{vti}")]}, ("own-finding", "'vti'", "vit")),
+        ({"findings": [made("ckka.{vit}")]}, ("own-finding", "result", "'ckka'", "cka")),
+        ({"quantities": [replace(halves_alike, result="cka.{modle}")]}, ("'modle'", "model")),
+        ({"quantities": [replace(halves_alike, result="cca.{model}")]}, ("'cca'", "cka")),
+        ({"draw": nothing}, ("draw", "Figures 1 and B.1", "return a value")),
+        ({"findings": [replace(made(), statistic=nothing)]}, ("own-finding", "return a value")),
+        ({"findings": [nothing]}, ("Figures 1 and B.1", "above or below a line", "nothing")),
+        ({"findings": [made(), made()]}, ("one finding 'own-finding'",)),
+        ({"name": "cka-{modle}"}, ("Figures 1 and B.1", "modle")),
+        ({"title": "{models} of {whom}"}, ("Figures 1 and B.1", "whom")),
+        ({"measure": with_mistake}, ("measure", "Figures 1 and B.1", "blokcs")),
+        ({"also": "V.77"}, ("Figures 1 and B.1", "'V.77'")),
+    ],
+)
+def test_an_error_names_the_figure_or_the_finding(changes, words):
+    with pytest.raises(ValueError, match="Expected") as error:
+        check_figures([replace(PLAIN, **changes)])
+    assert [word for word in words if word not in str(error.value)] == []
+
+
+def test_what_exists_twice_is_an_error():
+    other = replace(PLAIN, numbers="77", shows="another")
+    for figures, modules, words in (
+        ([PLAIN, other], None, ("one picture called 'cka-vit'", "Figure 77")),
+        ([PLAIN, replace(other, numbers="1", name="a-{model}")], [{"a"}, {"b"}], ("number '1'",)),
+        ([PLAIN, replace(other, findings=[made()]), replace(other, findings=[made()])], None, ()),
+        ([replace(other, models=FIGURE_2.models, measure=two_of_one_name)], None, ("'cka.vit'",)),
+    ):
+        with pytest.raises(ValueError, match=r"Expected (one|measure)") as error:
+            check_figures(figures, modules)
+        assert [word for word in words if word not in str(error.value)] == []
+    check_figures([PLAIN, replace(other, numbers="1", name="a-{model}")], [{"a"}, {"a", "b"}])
+
+
+def two_of_one_name(one, other):
+    return {"one": cka_of(one), "other": with_other_taps(one)}
+
+
+def test_the_figures_of_this_package_have_no_mistake():
+    check_figures(list(all_figures()))
+    assert any(figure.paper is RAGHU for figure in all_figures())
+
+
+def test_a_finding_without_a_line_is_an_error_that_names_it():
+    for line in ({"above": None}, {"above": 0, "below": 0}):
+        with pytest.raises(ValueError, match="'own_finding' to be above or below a line"):
+            made(**line)
+
+
+@pytest.mark.parametrize("returned", [0.5, np.float64(1), (1, 2), "above"])
+def test_a_finding_that_returns_no_estimate_is_an_error_that_names_it(returned):
+    figure = replace(PLAIN, findings=[made(returned=returned)])
+    model = StudyModel("ViT", "vit", "key", ("embedding", "block00/mlp/sum"), None, None)
+    with pytest.raises(ValueError, match=r"own-finding.* to return an Estimate") as error:
+        judge([figure], [model], {"cka.vit": 1})
+    assert repr(returned) in str(error.value)

@@ -1,0 +1,206 @@
+"""A report of any number and mix of models, however they are given."""
+
+from functools import cache
+from itertools import combinations_with_replacement
+
+import keras
+import numpy as np
+import pytest
+
+import vit_tf
+from vit_tf import TokenGrid
+from vit_tf.analysis import make_report
+from vit_tf.analysis.study import assemble
+from vit_tf.analysis.study.judge import judge
+from vit_tf.analysis.study.models import StudyModel, slug
+from vit_tf.analysis.study.plan import all_figures, choose_figures
+
+SHAPE = (16, 16, 3)
+
+
+def vit():
+    return vit_tf.ViT(SHAPE, 8, 2, 2, 8, 8, 3, pooling="cls")
+
+
+def bit():
+    return vit_tf.BiT(SHAPE, units=(1, 1), width_factor=0.5, num_classes=3)
+
+
+def mixer():
+    return vit_tf.Mixer(SHAPE, 8, 2, 8, 4, 8, 3)
+
+
+def cnn():
+    """A network of another origin, whose layers have no names of ours."""
+    x = images = keras.Input(SHAPE)
+    for number, stride in enumerate((2, 1, 2)):
+        x = keras.layers.Conv2D(8, 3, stride, "same", activation="relu", name=f"conv{number}")(x)
+    x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
+    return keras.Model(images, keras.layers.Dense(3, name="classes")(x), name="cnn")
+
+
+KINDS = {"ViT": vit, "BiT": bit, "Mixer": mixer, "CNN": cnn}
+MIXES = [
+    mix for count in range(1, 5) for mix in combinations_with_replacement(sorted(KINDS), count)
+]
+
+
+@pytest.fixture(scope="module")
+def images():
+    rng = np.random.default_rng(0)
+    return rng.uniform(-1, 1, (24, *SHAPE)).astype("float32"), rng.integers(3, size=24)
+
+
+@pytest.fixture(scope="module")
+def of_mix():
+    """Function of a mix of kinds to models by name, each of which is made once."""
+
+    @cache
+    def made(kind, number):
+        keras.utils.set_random_seed(number)
+        model = KINDS[kind]()
+        for weight in model.trainable_weights:  # no head is zero
+            weight.assign_add(0.1 * keras.random.normal(weight.shape))
+        return model
+
+    def of_mix(mix):
+        numbered = [(kind, mix[:place].count(kind)) for place, kind in enumerate(mix)]
+        return {f"{kind} {number}": made(kind, number) for kind, number in numbered}
+
+    return of_mix
+
+
+def require_whole(report, names):
+    """Every claim has a row, and those that lack a part say so once."""
+    page = report.path.read_text("utf-8")
+    assert all(name in page for name in names)
+    claims = [claim.name for claim in report.claims]
+    assert len(set(claims)) == len(claims)
+    for claim in report.claims:
+        assert (claim.verdict == "not measured") == np.isnan(claim.value)
+        assert claim.explanation
+
+
+@pytest.mark.slow
+def test_two_networks_without_a_vit_have_a_report(of_mix, images, tmp_path):
+    mix = of_mix(("CNN", "CNN"))
+    report = make_report(mix, images, figures=["1"], folder=tmp_path)
+    require_whole(report, mix)
+    (claim,) = report.claims
+    assert claim.verdict == "not measured" and "a ViT with a CLS token" in claim.explanation
+
+
+def as_study_model(name):
+    """The part of a model that claims are about, without anything to measure."""
+    kind = name.partition(" ")[0]
+    taps, grid = {
+        "ViT": (
+            ["embedding", "block00/attention/weights", "block00/mlp/sum"],
+            TokenGrid(2, 2, 1, 8),
+        ),
+        "BiT": (["root", "stage1/unit01/sum"], TokenGrid(2, 2, 0, 8)),
+        "Mixer": (["embedding", "block00/token_mixing/sum"], TokenGrid(2, 2, 0, 8)),
+        "CNN": (["conv", "pool"], TokenGrid(2, 2, 0, 8)),
+    }[kind]
+    shapes = {"conv": (2, 2, 4), "pool": (4,)} if kind == "CNN" else {}
+    size = (16, 16) if shapes else None
+    return StudyModel(name, "model", name, tuple(taps), grid, None, shapes=shapes, image_size=size)
+
+
+@pytest.mark.parametrize("mix", MIXES, ids="-".join)
+def test_claims_of_every_mix_that_lack_a_part_say_so_once(mix):
+    names = [f"{kind} {mix[:place].count(kind)}" for place, kind in enumerate(mix)]
+    models = [as_study_model(name) for name in names]
+    parts = {model.part for model in models}
+    claims = judge(all_figures(), models, {})
+    assert len({claim.name for claim in claims}) == len(claims)
+    findings = {finding.name: finding for figure in all_figures() for finding in figure.findings}
+    for name, finding in findings.items():
+        rows = [claim for claim in claims if claim.name.split(".")[0] == name]
+        needed = {
+            role
+            for role in ("vit", "gap", "resnet", "mixer")
+            if f"{{{role}}}" in " ".join(finding.inputs)
+        }
+        counts = [sum(model.part == role for model in models) for role in needed]
+        assert len(rows) == (np.prod(counts) if needed <= parts else 1), name
+        assert {claim.verdict for claim in rows} == {"not measured"}
+        if not needed <= parts:
+            assert "There is no model to measure it on" in rows[0].explanation
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mix", MIXES, ids="-".join)
+def test_every_mix_of_one_to_four_models_has_a_report(of_mix, images, folder, mix):
+    """What was measured of some models is not measured again for the next mix."""
+    report_of(of_mix(mix), images, folder, figures=[1, "2", "W.19"])
+
+
+SOME = [("CNN",), ("BiT",), ("ViT",), ("Mixer",), ("CNN", "CNN"), ("ViT", "ViT"), (*sorted(KINDS),)]
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [pytest.param(m, marks=pytest.mark.slow if m in SOME else pytest.mark.long) for m in MIXES],
+    ids="-".join,
+)
+def test_every_mix_has_a_report_of_all_figures(of_mix, images, folder, mix):
+    report_of(of_mix(mix), images, folder)
+
+
+def report_of(named, images, folder, **options):
+    report = make_report(named, images, folder=folder, **options)
+    require_whole(report, named)
+    measured = [claim for claim in report.claims if claim.verdict != "not measured"]
+    kinds = {name.split()[0] for name in named}
+    assert measured or "ViT" not in kinds or not {"BiT", "CNN"} & kinds
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("report")
+
+
+def test_models_are_given_by_name_alone_or_in_a_list(of_mix, images, tmp_path):
+    cnn = of_mix(("CNN",))["CNN 0"]
+    cnn.save(tmp_path / "saved model.keras")
+    path = tmp_path / "saved model.keras"
+    for given, names in (
+        (cnn, {"cnn"}),
+        ([cnn, cnn], {"cnn", "cnn-2"}),
+        ((str(path), cnn), {"saved-model", "cnn"}),
+    ):
+        named = assemble._named(given)
+        assert {slug(name) for name in named} == names
+        assert all(model.count_params() == cnn.count_params() for model in named.values())
+
+
+@pytest.mark.parametrize(
+    ("models", "words"),
+    [
+        ({}, "at least one model"),
+        ([], "at least one model"),
+        ({"a": 3}, "a=3"),
+        ({"My Model": vit_tf, "my-model": vit_tf}, "'My Model' and 'my-model'"),
+        ({"!": vit_tf}, "Latin letters"),
+        ({"a": len, "a, untrained": len}, "'a, untrained'"),
+    ],
+)
+def test_models_that_cannot_have_a_report_are_refused_at_once(models, words, images, tmp_path):
+    with pytest.raises(ValueError, match=r"Expected .*model") as error:
+        make_report(models, images, folder=tmp_path)
+    assert words in str(error.value) and not list(tmp_path.iterdir())
+
+
+def test_a_number_of_a_figure_may_be_a_number():
+    assert choose_figures([1]) == choose_figures(["1"])
+    with pytest.raises(ValueError, match="Received: 99"):
+        make_report({"a": len}, np.zeros((4, *SHAPE)), figures=99, folder="none")
+
+
+def test_a_report_of_others_is_not_replaced(of_mix, images, tmp_path):
+    page = tmp_path / "report.html"
+    page.write_text("<html>my thesis</html>")
+    with pytest.raises(ValueError, match=r"report.html.* did not write"):
+        make_report(of_mix(("CNN",)), images, figures=["1"], folder=tmp_path)
+    assert page.read_text() == "<html>my thesis</html>" and len(list(tmp_path.iterdir())) == 1

@@ -1,0 +1,117 @@
+"""What the site lists of measurements comes from their pages and the stub, without other edits."""
+
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from paths import ROOT
+from PIL import Image
+
+STUB = "from .flow.wobble import wobble as wobble\n"
+MODULE = '''"""Wobble of layers."""
+
+
+def wobble(features, images):
+    """How much layers wobble.
+
+    Args:
+        features: the model.
+        images: the images.
+    """
+'''
+PAGE = """---
+calls: wobble
+---
+
+# Wobble
+
+**How much does a layer wobble?**
+
+![Wobble through the depth](../../pictures/wobble.png)
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A copy of what the site is built of with a module, a line of the stub and a page more."""
+    unused = shutil.ignore_patterns("__pycache__")
+    for name in ("analysis", "docs", "vit_tf"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=unused)
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    (tmp_path / "analysis/flow/wobble.py").write_text(MODULE)
+    with open(tmp_path / "analysis/__init__.pyi", "a") as stub:
+        stub.write(STUB)
+    (tmp_path / "docs/measurements/flow/wobble.md").write_text(PAGE)
+    shutil.copy(ROOT / "docs/pictures/cka.png", tmp_path / "docs/pictures/wobble.png")
+    return tmp_path
+
+
+def test_a_new_measurement_is_listed_everywhere(checkout):
+    docs = checkout / "docs"
+    hook = runpy.run_path(str(docs / "navigation.py"))
+    config = SimpleNamespace(nav=[{"Measurements": ["measurements/index.md", "last.md"]}])
+    index, *rooms, last = hook["on_config"](config).nav[0]["Measurements"]
+    assert (index, last) == ("measurements/index.md", "last.md")
+    listed = {path: room for entry in rooms for room, pages in entry.items() for path in pages}
+    assert listed["measurements/flow/wobble.md"] == "Flow"
+    assert next(iter(listed)) == "measurements/similarity/cka.md"
+    assert sorted(listed) == sorted(str(p.relative_to(docs)) for p in docs.glob("measurements/*/*"))
+
+    subprocess.run([sys.executable, docs / "navigation.py"], check=True)
+    row = "| [How much does a layer wobble?](flow/wobble.md) | `analysis.wobble` |\n"
+    assert row in (docs / "measurements/index.md").read_text("utf-8")
+    picture = "- [![Wobble through the depth](pictures/wobble.png)](measurements/flow/wobble.md)\n"
+    assert picture in (docs / "gallery.md").read_text("utf-8")
+    pages = [
+        page.name
+        for page in docs.glob("api/*.md")
+        if "::: analysis.wobble\n" in hook["on_page_markdown"](page.read_text("utf-8"))
+    ]
+    assert pages == ["flow.md"]
+
+
+@pytest.mark.parametrize("page", ["measurements/index.md", "gallery.md"])
+def test_index_and_gallery_are_up_to_date(page):
+    hook = runpy.run_path(str(ROOT / "docs/navigation.py"))
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    assert hook["fill"](text) == text, "run: python docs/navigation.py"
+
+
+def test_a_page_without_a_question_is_named(checkout):
+    page = checkout / "docs/measurements/flow/wobble.md"
+    page.write_text(PAGE.replace("**", ""))
+    hook = runpy.run_path(str(checkout / "docs/navigation.py"))
+    with pytest.raises(ValueError, match=r"wobble\.md.*question"):
+        hook["measurements"]()
+
+
+@pytest.mark.slow
+def test_the_site_has_a_new_measurement(checkout):
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", "site"]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    site = checkout / "site"
+    home = (site / "measurements/similarity/cka/index.html").read_text("utf-8")
+    assert re.search(r'href="../../flow/wobble/"', home)  # in the navigation
+    assert "How much does a layer wobble?" in (site / "measurements/index.html").read_text("utf-8")
+    assert "Wobble through the depth" in (site / "gallery/index.html").read_text("utf-8")
+    assert "How much layers wobble" in (site / "api/flow/index.html").read_text("utf-8")
+
+
+@pytest.mark.slow
+def test_a_picture_is_drawn_by_the_code_of_its_page(checkout):
+    code = """```python
+import matplotlib.pyplot as plt
+
+plt.figure(figsize=(2, 1), facecolor="red").savefig("wobble.png")
+```
+"""
+    (checkout / "docs/measurements/flow/wobble.md").write_text(PAGE + code)
+    subprocess.run([sys.executable, "docs/pictures.py", "wobble"], cwd=checkout, check=True)
+    picture = Image.open(checkout / "docs/pictures/wobble.png")
+    assert picture.getpixel((9, 9)) == (255, 0, 0)

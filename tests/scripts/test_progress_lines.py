@@ -1,0 +1,60 @@
+"""Lines of the log while a step takes long, and one for all that is not measured."""
+
+import logging
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from vit_tf.analysis import make_report
+from vit_tf.analysis.engine import stream
+from vit_tf.scripts import progress
+
+LOGGER = logging.getLogger("vit_tf")
+
+
+@pytest.fixture
+def lines(caplog):
+    caplog.set_level(logging.INFO, logger="vit_tf")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_a_step_that_takes_long_says_so_more_and_more_rarely(lines, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS", (0.2, 0.4))
+    with progress.lines_while_working(LOGGER):
+        LOGGER.info("opening the model")
+        time.sleep(1.2)
+        LOGGER.info("measuring")
+        time.sleep(0.05)
+    first, *still, last = lines()
+    assert (first, last) == ("opening the model", "measuring")
+    assert 2 <= len(still) <= 4  # after 0.2, 0.6 and 1 s
+    assert all("opening the model" in line and "still" in line for line in still)
+    time.sleep(0.5)
+    assert len(lines()) == len(still) + 2
+
+
+def test_a_pass_over_images_says_how_far_it_is(lines, monkeypatch):
+    monkeypatch.setattr(stream, "SECONDS_BETWEEN_LINES", 0)
+    images = tf.data.Dataset.from_tensor_slices(np.zeros((6, 2), "float32")).batch(2)
+    stream.collect(lambda x: {"rows": {"sum": tf.reduce_sum(x, 1)}}, images, description="sums")
+    assert lines() == [f"sums: {number} of 3 batches" for number in range(3)]
+
+
+@pytest.mark.slow
+def test_the_log_of_a_report_names_models_and_sums_up_the_rest(lines, tmp_path):
+    rng = np.random.default_rng(0)
+    models = {f"ViT {n}": vit_tf.ViT((16, 16, 3), 8, 2, 2, 8, 8, 3) for n in "ab"}
+    images = rng.uniform(-1, 1, (16, 16, 16, 3)).astype("float32")
+    report = make_report(models, images, figures=["1", "3", "8", "13"], folder=tmp_path)
+    measured = [claim for claim in report.claims if claim.verdict != "not measured"]
+    assert measured and len(report.claims) > len(measured) + 1
+    told = [line for line in lines() if any(claim.statement in line for claim in report.claims)]
+    assert len(told) == len(measured)
+    assert all("ViT a" in line or "ViT b" in line for line in told)
+    (rest,) = [line for line in lines() if "not measured" in line]
+    missing = len(report.claims) - len(measured)
+    assert rest.startswith(f"{missing} of {len(report.claims)} findings")
+    assert sum("not shown" in line for line in lines()) == 1

@@ -1,0 +1,142 @@
+"""A report never shows what was made of other images, labels, weights, parameters or code."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import xarray as xr
+from image_folders import write
+from paths import ROOT
+
+import vit_tf
+from vit_tf.analysis.engine import stream
+from vit_tf.scripts import analyze
+
+pytestmark = pytest.mark.slow
+
+KINDS = ("ape", "bee", "cat")
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory):
+    keras.utils.set_random_seed(0)
+    path = tmp_path_factory.mktemp("model") / "vit.keras"
+    vit_tf.ViT((16, 16, 3), 8, 2, 2, 8, 8, 3).save(path)
+    return path
+
+
+@pytest.fixture
+def photos(tmp_path, rng):
+    """Images of three brightnesses in one folder, whose classes a text file tells."""
+    classes = rng.integers(3, size=120)
+    for number, kind in enumerate(classes):
+        image = rng.integers(0, 120, (16, 16, 3)) + 60 * kind
+        write(tmp_path / "photos" / f"{number:03}.png", image)
+    label(tmp_path / "photos", classes)
+    return tmp_path / "photos", classes
+
+
+def label(folder, classes):
+    lines = [f"{number:03}.png {KINDS[kind]}" for number, kind in enumerate(classes)]
+    (folder / "labels.txt").write_text("\n".join(lines))
+
+
+def run(out, vit, folder, figures):
+    line = [vit, "--data", folder, "--shots", 5, "--figures", figures, "--strategy", "none"]
+    assert analyze.main([*map(str, line), "--out", str(out)]) == 0
+    return out / "results"
+
+
+def dates(folder):
+    files = [*folder.glob("**/*.nc"), *folder.glob("**/*.png")]
+    return {path: path.stat().st_mtime_ns for path in files}
+
+
+def test_images_replaced_in_a_folder_are_measured_again(vit, photos, tmp_path, rng, monkeypatch):
+    folder, _ = photos
+    results = run(tmp_path / "out", vit, folder, "1")
+    before, kept = xr.load_dataset(results / "cka.vit.nc"), dates(tmp_path / "out")
+    assert len(kept) == 4  # similarity, accuracy, findings, a picture
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, "_results", None)  # no pass over images
+        run(tmp_path / "out", vit, folder, "1")
+    assert dates(tmp_path / "out") == kept
+
+    for path in folder.glob("*.png"):
+        times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+        write(path, np.full((16, 16, 3), rng.integers(0, 256, 3)))
+        os.utime(path, ns=times)
+    run(tmp_path / "out", vit, folder, "1")
+    after = xr.load_dataset(results / "cka.vit.nc")
+    fresh = xr.load_dataset(run(tmp_path / "fresh", vit, folder, "1") / "cka.vit.nc")
+    np.testing.assert_allclose(after.cka, fresh.cka, atol=1e-6)
+    assert abs(after.cka - before.cka).max() > 0.05
+    same = {path.name for path, date in dates(tmp_path / "out").items() if date == kept[path]}
+    assert not same  # nor the scorecard, which notes the data
+
+
+def test_labels_that_are_corrected_are_measured_again(vit, photos, tmp_path, rng):
+    folder, classes = photos
+    label(folder, rng.permutation(classes))
+    wrong = xr.load_dataarray(run(tmp_path / "out", vit, folder, "13") / "ridge_probe.vit.nc")
+    label(folder, classes)
+    right = xr.load_dataarray(run(tmp_path / "out", vit, folder, "13") / "ridge_probe.vit.nc")
+    fresh = xr.load_dataarray(run(tmp_path / "fresh", vit, folder, "13") / "ridge_probe.vit.nc")
+    np.testing.assert_allclose(right, fresh, atol=1e-6)
+    assert float(right.max()) > float(wrong.max()) + 0.2
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A copy of the package, whose code may change."""
+    for folder in ("vit_tf", "analysis", "scripts"):
+        skip = shutil.ignore_patterns("__pycache__", "*.keras")
+        shutil.copytree(ROOT / folder, tmp_path / "checkout" / folder, ignore=skip)
+    return tmp_path / "checkout"
+
+
+def change(path, pattern, replacement):
+    text, count = re.subn(pattern, replacement, path.read_text(), count=1, flags=re.MULTILINE)
+    assert count == 1
+    path.write_text(text)
+
+
+def test_changed_code_measures_and_draws_again(checkout, tmp_path):
+    out, vit = tmp_path / "out", tmp_path / "vit.keras"
+    vit_tf.ViT((16, 16, 3), 8, 2, 2, 8, 8, 10).save(vit)
+
+    def run():
+        line = f"{vit} --data digits --take-test 40 --shots 2 --figures lens,11 --strategy none"
+        done = subprocess.run(
+            [sys.executable, checkout / "scripts" / "analyze.py", *line.split(), "--out", out],
+            env=os.environ | {"PYTHONPATH": str(checkout), "TF_CPP_MIN_LOG_LEVEL": "3"},
+            capture_output=True,
+            text=True,
+        )
+        return done.returncode, done.stderr, dates(out)
+
+    status, text, before = run()
+    assert status == 0, text
+
+    def changed(dates):
+        return {path.name for path, date in dates.items() if date != before.get(path)}
+
+    # a constant of the ridge probes, which the lens does not read
+    change(checkout / "analysis" / "probes" / "ridge.py", r"^L2 = .*$", "L2 = (3.0, 30.0)")
+    status, text, after = run()
+    assert status == 0, text
+    assert "ridge_probe_tokens.vit.nc" in changed(after)
+    assert "lens_accuracy.vit.nc" not in changed(after)
+    # a plot, which returns nothing
+    before.update(after)
+    plot = checkout / "analysis" / "plots" / "flow.py"
+    change(plot, r"(def plot_lens_accuracy\([^)]*\).*:\n)", r"\1    return None\n")
+    status, text, after = run()
+    error = text.splitlines()[-1]
+    assert status == 2 and "draw" in error and "head on earlier blocks" in error
+    assert "ridge_probe_tokens.vit.nc" not in changed(after)

@@ -1,0 +1,415 @@
+"""What people type first: each line works, or raises one line that says what would be right."""
+
+import os
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+import vit_tf
+from vit_tf import analysis
+from vit_tf.analysis.engine.store import fingerprint
+from vit_tf.data.any_images import as_images
+
+
+@keras.saving.register_keras_serializable("natural")
+class Block(keras.layers.Layer):
+    """A residual block of a user's own."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.first = keras.layers.Conv2D(8, 3, padding="same", activation="relu")
+        self.second = keras.layers.Conv2D(8, 3, padding="same")
+
+    def call(self, x):
+        return x + self.second(self.first(x))
+
+
+@keras.saving.register_keras_serializable("natural")
+class Mine(keras.Model):
+    """A model of a user's own, for values in [0, 1]."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.rescale = keras.layers.Rescaling(1 / 255)
+        self.stem = keras.layers.Conv2D(8, 3, strides=2, padding="same")
+        self.blocks = [Block(), Block()]
+        self.pool = keras.layers.GlobalAveragePooling2D()
+        self.head = keras.layers.Dense(5)
+
+    def call(self, images):
+        x = self.stem(self.rescale(images))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.pool(x))
+
+
+def keras_hub_vit():
+    hub = pytest.importorskip("keras_hub")
+    backbone = hub.models.ViTBackbone(
+        image_shape=(32, 32, 3),
+        patch_size=8,
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=8,
+        mlp_dim=16,
+    )
+    return hub.models.ViTImageClassifier(backbone=backbone, num_classes=5)
+
+
+def mine():
+    model = Mine(name="mine")
+    model(np.zeros((1, 32, 32, 3), np.float32))
+    return model
+
+
+MAKERS = {
+    "vit": lambda: vit_tf.load("vit-cls-cifar10"),
+    "bit": lambda: vit_tf.load("bit-cifar10"),
+    "mobilenet": lambda: keras.applications.MobileNetV2((32, 32, 3), 0.35, weights=None, classes=5),
+    "hub": keras_hub_vit,
+    "mine": mine,
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Function from a name to a model, each made once."""
+    made = {}
+
+    def get(name):
+        if name not in made:
+            made[name] = MAKERS[name]()
+        return made[name]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Images in the forms that people have them."""
+    folder = tmp_path_factory.mktemp("images")
+    draws = np.random.default_rng(0)
+    pixels = draws.integers(0, 256, (8, 32, 32, 3)).astype(np.uint8)
+    labels = np.arange(8) % 2
+    for number, image in enumerate(pixels):
+        path = folder / "photos" / "ab"[labels[number]] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    pils = [Image.fromarray(image) for image in pixels]
+    return SimpleNamespace(
+        pixels=pixels,
+        floats=(pixels / 127.5 - 1).astype(np.float32),
+        labels=labels,
+        one=(pixels[0] / 127.5 - 1).astype(np.float32),
+        paths=[str(path) for path in sorted((folder / "photos").rglob("*.png"))],
+        folder=folder / "photos",
+        pils=pils,
+        palette=[image.convert("P") for image in pils],
+        grey=[image.convert("L") for image in pils],
+        alpha=[image.convert("RGBA") for image in pils],
+        root=folder,
+        pairs=tf.data.Dataset.from_tensor_slices((pixels, labels)),
+        weighted=tf.data.Dataset.from_tensor_slices((pixels, labels, np.ones(8, np.float32))),
+        dicts=tf.data.Dataset.from_tensor_slices({"image": pixels, "label": labels}),
+    )
+
+
+A = analysis
+# (model, call, None if it works or words of the one line that it raises)
+CALLS = [
+    ("vit", lambda m, d: A.cka(m, d.floats), None),
+    ("bit", lambda m, d: A.cka(m, d.floats), None),
+    ("hub", lambda m, d: A.cka(m, d.floats), None),
+    ("mine", lambda m, d: A.cka(m, d.pixels), None),
+    ("mobilenet", lambda m, d: A.cka(m, d.pixels), None),
+    ("vit", lambda m, d: A.cka("vit-cls-cifar10", d.floats), None),
+    ("vit", lambda m, d: A.cka("vit-cls-cifar1", d.floats), "near matches: vit-cls-cifar10"),
+    ("vit", lambda m, d: A.cka("nowhere.keras", d.floats), "no such file"),
+    ("vit", lambda m, d: A.cka(m, d.floats, layers="block*/mlp/sum"), None),
+    ("vit", lambda m, d: A.cka(m, d.floats, layers="pooled"), None),
+    ("vit", lambda m, d: A.cka(m, d.floats, layers=["embedding", "norm"]), None),
+    ("vit", lambda m, d: A.cka(m, d.floats, layers="blok00/*"), "block00"),
+    ("mine", lambda m, d: A.cka(m, d.pixels, layers="block_9"), "near matches"),
+    ("vit", lambda m, d: A.cka(vit_tf.submodel(m), d.floats), None),
+    ("vit", lambda m, d: A.cka(lambda x: {"image": x}, d.floats), None),
+    ("vit", lambda m, d: A.cka(lambda x: {"image": np.asarray(x) ** 2}, d.floats), None),
+    ("vit", lambda m, d: A.cka({"a": d.floats, "b": d.floats**2}), None),
+    ("vit", lambda m, d: A.cka(m, {"a": d.floats}), "Expected images"),
+    ("vit", lambda m, d: A.cka(m, d.pixels), None),
+    ("vit", lambda m, d: A.cka(m, d.paths), None),
+    ("vit", lambda m, d: A.cka(m, [Path(path) for path in d.paths]), None),
+    ("vit", lambda m, d: A.cka(m, d.folder), None),
+    ("vit", lambda m, d: A.cka(m, str(d.folder)), None),
+    ("vit", lambda m, d: A.cka(m, "no/such/folder"), "not found"),
+    ("vit", lambda m, d: A.cka(m, ["cat.jpg"]), "not found"),
+    ("vit", lambda m, d: A.cka(m, d.pils), None),
+    ("vit", lambda m, d: A.cka(m, d.palette), None),
+    ("vit", lambda m, d: A.cka(m, d.grey), None),
+    ("vit", lambda m, d: A.cka(m, d.alpha), None),
+    ("vit", lambda m, d: A.cka(m, d.pairs), None),
+    ("vit", lambda m, d: A.cka(m, d.pairs.batch(8)), None),
+    ("bit", lambda m, d: A.cka(m, d.weighted.batch(8)), None),
+    ("vit", lambda m, d: A.cka(m, d.dicts.batch(8)), None),
+    ("vit", lambda m, d: A.cka(m, d.floats * 200), "Expected images with values in"),
+    ("vit", lambda m, d: A.attention_distance(m, d.floats), None),
+    ("hub", lambda m, d: A.attention_distance(m, d.floats), None),
+    ("bit", lambda m, d: A.attention_distance(m, d.floats), "attention weights"),
+    ("mine", lambda m, d: A.attention_distance(m, d.pixels), "attention weights"),
+    ("vit", lambda m, d: A.attention_rollout(m, d.floats), None),
+    ("vit", lambda m, d: A.attention_rows(m, d.one), None),
+    ("vit", lambda m, d: A.attention_rows(m, d.pils[0]), None),
+    ("vit", lambda m, d: A.attention_rows(m, d.paths[0]), None),
+    ("hub", lambda m, d: A.mean_attention(m, d.pixels), None),
+    ("vit", lambda m, d: A.attention_patterns(m, d.floats), None),
+    ("vit", lambda m, d: A.skip_ratio(m, d.floats), None),
+    ("bit", lambda m, d: A.skip_ratio(m, d.floats), None),
+    ("mine", lambda m, d: A.skip_ratio(m, d.pixels), "skips"),
+    ("vit", lambda m, d: A.residual_cka(m, d.floats), None),
+    ("vit", lambda m, d: A.depth_cka(m, d.floats), None),
+    ("vit", lambda m, d: A.similarities(m, d.floats, measures=["cka"]), None),
+    ("mine", lambda m, d: A.receptive_field(m, d.pixels[:1]), None),
+    ("bit", lambda m, d: A.grad_cam(m, d.one), None),
+    ("vit", lambda m, d: A.grad_cam(m, d.one), "maps"),
+    ("bit", lambda m, d: A.grad_cam(m, d.one, "airplane"), None),
+    ("bit", lambda m, d: A.grad_cam(m, d.one, "aeroplane"), "near matches: airplane"),
+    ("mine", lambda m, d: A.grad_cam(m, d.pixels[:2], [0]), None),
+    ("mine", lambda m, d: A.input_gradients(m, d.pixels[0], samples=2), None),
+    ("vit", lambda m, d: A.input_gradients(m, d.one, samples=2), None),
+    ("vit", lambda m, d: A.gradient_attention(m, d.one), None),
+    ("vit", lambda m, d: A.logit_lens(m, d.floats), None),
+    ("bit", lambda m, d: A.logit_lens(m, d.floats), None),
+    ("vit", lambda m, d: A.token_similarity(m, d.floats[:2]), None),
+    ("bit", lambda m, d: A.token_similarity(m, d.floats[:2]), None),
+    ("vit", lambda m, d: A.localization(m, d.floats, tokens=[5]), None),
+    ("vit", lambda m, d: A.ridge_probe(m, (d.floats, d.labels), (d.floats, d.labels)), None),
+    ("vit", lambda m, d: A.ridge_probe(m, d.folder, d.folder), None),
+    ("mine", lambda m, d: A.ridge_probe(m, (d.pixels, d.labels), (d.pixels, d.labels)), None),
+    ("vit", lambda m, d: A.knn_accuracy(m, d.pairs, d.pairs, k=(3,)), None),
+    ("bit", lambda m, d: A.knn_accuracy(m, d.dicts, d.weighted, k=(3,)), None),
+    ("mine", lambda m, d: A.knn_accuracy(m, d.folder, d.folder, k=(3,)), None),
+    ("mobilenet", lambda m, d: A.clustering(m, (d.pixels, d.labels), layers="global*"), None),
+    ("hub", lambda m, d: A.clustering(m, (d.pixels, d.labels)), None),
+    ("vit", lambda m, d: A.clustering(m, d.pixels), "labels"),
+    ("bit", lambda m, d: A.linear_probe(m, d.pairs, d.pairs, epochs=1, batch_size=4), None),
+    ("vit", lambda m, d: A.head_ablation(m, (d.floats, d.labels)), None),
+    ("bit", lambda m, d: A.head_ablation(m, (d.floats, d.labels)), "heads"),
+    ("bit", lambda m, d: A.skip_ablation(m, (d.floats, d.labels)), None),
+    ("vit", lambda m, d: A.token_ablation(m, (d.floats, d.labels), shares=(0.5,)), None),
+    ("vit", lambda m, d: A.last_layer_cka({"ViT": m, "again": m}, d.floats), None),
+    ("vit", lambda m, d: A.patch_filters(m), None),
+    ("vit", lambda m, d: A.position_similarity(m), None),
+    ("bit", lambda m, d: A.patch_filters(m), "no patches"),
+]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    "number",
+    [n if n % 7 == 0 else pytest.param(n, marks=pytest.mark.slow) for n in range(len(CALLS))],
+)
+def test_a_natural_call(number, model, data):
+    name, call, words = CALLS[number]
+    opened = model(name)
+    if words is None:
+        result = call(opened, data)
+        values = result if isinstance(result, dict) else result.to_dict()
+        assert values
+        if hasattr(result, "data_vars"):
+            numbers = [x for x in result.values() if x.dtype.kind == "f"]
+            assert any(np.isfinite(x).any() for x in numbers)
+        else:
+            assert np.isfinite(result).any()
+        return
+    with pytest.raises(ValueError, match=re.escape(words)) as error:
+        call(opened, data)
+    assert "\n" not in str(error.value)
+
+
+def test_there_are_sixty_natural_calls():
+    assert len(CALLS) >= 60
+
+
+def test_a_model_is_its_representations(model, data):
+    vit = model("vit")
+    whole = analysis.cka(vit, data.floats)
+    blocks = [f"block{number:02}/mlp/sum" for number in range(6)]
+    features = vit_tf.submodel(vit, "embedding", *blocks, "norm")
+    explicit = analysis.cka(features, data.floats)
+    np.testing.assert_array_equal(whole["cka"], explicit["cka"])
+    assert whole["layer_x"].values.tolist() == ["embedding", *blocks, "norm"]
+    assert whole.attrs["model"] == "vit-cls-cifar10"
+
+
+@pytest.mark.parametrize(
+    "form", ["pixels", "pils", "paths", "folder", "pairs", "weighted", "dicts", "alpha"]
+)
+def test_images_of_any_form_are_the_same_images(form, model, data):
+    made = as_images(getattr(data, form), model("vit").preprocessing)
+    if isinstance(made, tf.data.Dataset):
+        batches = [batch[0] if isinstance(batch, tuple) else batch for batch in made]
+        made = np.concatenate(batches)
+    if form in ("paths", "folder"):  # in the order of their names and splits
+        made, expected = (sorted(x, key=lambda one: one.sum()) for x in (made, data.floats))
+    else:
+        expected = data.floats
+    np.testing.assert_allclose(made, expected, atol=1e-6)
+
+
+def test_8_bit_images_of_two_models_with_other_values(model, data):
+    both = analysis.cka(model("vit"), data.pixels, model("mine"))
+    apart = analysis.cka(
+        vit_tf.submodel(model("vit")),
+        data.floats,
+        lambda images: vit_tf.submodel(model("mine"))((images + 1) * 127.5),
+    )
+    np.testing.assert_allclose(both["cka"], apart["cka"], atol=1e-5)
+
+
+def test_a_function_of_arrays_runs_eagerly_and_gives_the_same(data):
+    weight = np.random.default_rng(1).normal(size=(3072, 7)).astype(np.float32)
+
+    def with_numpy(images):
+        return {"x": np.maximum(np.asarray(images).reshape(len(images), -1) @ weight, 0)}
+
+    def in_graph(images):
+        return {"x": tf.nn.relu(tf.reshape(images, (-1, 3072)) @ weight)}
+
+    eager, graph = analysis.cka(with_numpy, data.floats), analysis.cka(in_graph, data.floats)
+    np.testing.assert_allclose(eager["cka"], graph["cka"], rtol=1e-5)
+    pairs = (data.floats, data.labels)
+    eager, graph = (analysis.ridge_probe(f, pairs, pairs) for f in (with_numpy, in_graph))
+    np.testing.assert_array_equal(eager, graph)
+
+
+def test_an_error_of_a_function_is_its_own(data):
+    def wrong(images):
+        raise KeyError("block7")
+
+    with pytest.raises(KeyError, match="block7"):
+        analysis.cka(wrong, data.floats)
+
+
+def test_the_number_of_classes_is_known(model, data):
+    pairs = (data.floats, data.labels)
+    given = analysis.ridge_probe(model("bit"), pairs, pairs, 2)
+    np.testing.assert_array_equal(given, analysis.ridge_probe(model("bit"), pairs, pairs))
+    assert given.attrs["num_classes"] == 2
+
+
+def test_activations_at_hand(model, data):
+    weights = vit_tf.submodel(model("vit"), "*/weights")
+    taps = {name: np.asarray(x) for name, x in weights(data.floats).items()}
+    grid = model("vit").token_grid
+    at_hand = analysis.attention_distance(taps, grid=grid)
+    np.testing.assert_allclose(
+        at_hand, analysis.attention_distance(model("vit"), data.floats), rtol=1e-5
+    )
+
+
+def test_a_savedmodel_by_its_path(model, data, tmp_path):
+    vit_tf.submodel(model("mine"), "block", "block_1").export(tmp_path / "saved", verbose=False)
+    found = analysis.cka(tmp_path / "saved", data.pixels)
+    expected = analysis.cka(model("mine"), data.pixels, layers=["block", "block_1"])
+    np.testing.assert_allclose(found["cka"], expected["cka"], rtol=1e-5)
+
+
+def test_names_that_are_not_there_have_near_matches():
+    with pytest.raises(AttributeError, match=r"vit_tf\.analysis\.cka"):
+        _ = vit_tf.cka
+    with pytest.raises(AttributeError, match="attention_distance"):
+        _ = analysis.atention_distance
+
+
+def test_a_measurement_has_its_statistic(model, data):
+    features = analysis.features_of(model("vit"))
+    request = {"cka": (analysis.cka.statistic(features), features)}
+    totals = analysis.engine.one_pass(request, data.floats)
+    found = request["cka"][0].finish(totals["cka"])
+    np.testing.assert_array_equal(found["cka"], analysis.cka(model("vit"), data.floats)["cka"])
+
+
+def test_pytorch_modules():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(ValueError, match=r"torch_features.*|load_pretrained.*"):
+        analysis.cka(torch.nn.Linear(2, 2), np.zeros((4, 2, 2, 3), np.float32))
+
+
+@pytest.mark.slow
+def test_timm_through_hooks_gives_the_cka_of_our_loader(tmp_path):
+    torch = pytest.importorskip("torch")
+    sys.path.insert(0, os.path.join(os.path.dirname(__file__), "helpers"))
+    from timm_models import timm
+
+    torch.manual_seed(0)
+    images = np.random.default_rng(0).uniform(-1, 1, (24, 32, 32, 3)).astype(np.float32)
+    size = {"img_size": 32, "patch_size": 8, "depth": 3, "embed_dim": 24, "num_heads": 3}
+    theirs = timm.create_model("vit_tiny_patch16_224", num_classes=5, **size)
+    torch.save(theirs.state_dict(), tmp_path / "vit.pth")
+    ours = vit_tf.load_pretrained(tmp_path / "vit.pth", num_heads=3)
+    batches = tf.data.Dataset.from_tensor_slices(images).batch(8)
+    hooked = analysis.cka(vit_tf.torch_features(theirs, "blocks.*", "norm"), batches)
+    loaded = analysis.cka(ours, batches, layers=["block*/mlp/sum", "norm"])
+    assert hooked["layer_x"].values.tolist() == ["blocks.0", "blocks.1", "blocks.2", "norm"]
+    np.testing.assert_allclose(hooked["cka"], loaded["cka"], atol=1e-5)
+
+    resnet = timm.create_model("resnet18", num_classes=5)
+    blocks = vit_tf.torch_features(resnet, "layer?.?")
+    assert blocks(images)["layer1.0"].shape == (24, 8, 8, 64)
+    with torch.no_grad():
+        channels_first = torch.from_numpy(np.moveaxis(images, -1, 1).copy())
+        expected = resnet.eval().forward_features(channels_first).permute(0, 2, 3, 1).numpy()
+    np.testing.assert_allclose(blocks(images)["layer4.1"], expected, atol=1e-5)
+    assert analysis.cka(blocks, batches)["cka"].shape == (8, 8)
+
+
+@pytest.mark.slow
+def test_explore_and_make_report_take_one_a_list_or_a_dict(model, data, tmp_path):
+    one = analysis.explore("bit-cifar10", data.pils[0], tmp_path / "one.html", samples=1)
+    assert one.path.name == "one.html" and "bit-cifar10" in one.path.read_text("utf-8")
+    pages = analysis.explore(
+        ["bit-cifar10", model("mine")], data.paths[0], tmp_path / "all.html", samples=1
+    )
+    assert [page.path.name for page in pages] == ["all-bit-cifar10.html", "all-mine.html"]
+    scores = [page.results["grad_cam"] for page in (one, pages[0])]
+    np.testing.assert_array_equal(*scores)
+
+    settings = {"figures": ("1",)}
+    found = [
+        analysis.make_report(models, data.pixels, folder=tmp_path / f"report{number}", **settings)
+        for number, models in enumerate(("bit-cifar10", ["bit-cifar10"], {"BiT": model("bit")}))
+    ]
+    for report in found[1:]:
+        for first, second in zip(found[0].results.values(), report.results.values(), strict=True):
+            np.testing.assert_array_equal(first["cka"], second["cka"])
+
+
+def test_the_front_adds_no_trace_and_no_pass(model, data):
+    traces, read = [], []
+
+    def features(images):
+        traces.append(images)
+        return {"mean": tf.reduce_mean(images, axis=(1, 2)), "image": images}
+
+    def note(images):
+        tf.py_function(lambda: read.append(1), [], [])
+        return images
+
+    batches = tf.data.Dataset.from_tensor_slices(data.floats).batch(4).map(note)
+    through = analysis.cka(features, batches)
+    counts = len(traces), len(read)
+    direct = analysis.cka.__wrapped__(features, batches)
+    assert counts == (1, 2) and (len(traces), len(read)) == (2, 4)
+    np.testing.assert_array_equal(through["cka"], direct["cka"])
+
+
+def test_a_key_can_be_made_of_a_measurement():
+    keys = {fingerprint(f) for f in (analysis.cka, analysis.head_ablation, analysis.skip_ablation)}
+    assert len(keys) == 3
+    assert fingerprint(analysis.cka) in keys

@@ -1,0 +1,304 @@
+"""Folders as timm writes them: what `config.json` tells beside the tensors, against timm itself."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from archive_files import refuses
+
+import vit_tf
+from vit_tf.checkpoints import timm_configs
+
+MOST = 1e-5
+TINY = {"embed_dim": 24, "depth": 2, "num_heads": 3, "patch_size": 4, "img_size": 20}
+TINY |= {"num_classes": 5}
+EVA = {"ref_feat_shape": (16, 16)}
+DINO3 = {"num_reg_tokens": 4, "num_classes": 0}
+FC = {"global_pool": "avg", "fc_norm": False}
+VIT, DEIT3, BEIT = "vit_base_patch16_224", "deit3_base_patch16_224", "beit_base_patch16_224"
+PE = {"embed_dim": 48, "num_classes": 7}
+# Of an architecture of timm's, arguments that differ from `TINY`.
+FOLDERS = {
+    "plain": (VIT, {}),
+    "mean, normalized before": (VIT, FC),
+    "mean, normalized after": (VIT, {"global_pool": "avg"}),
+    "heads": (VIT, {"num_heads": 6}),
+    "quick GELU": (VIT, {"act_layer": "quick_gelu"}),
+    "oblong": (VIT, {"img_size": (32, 8)}),
+    "oblong of as many positions as a square": (VIT, {"img_size": (16, 64)}),
+    "heads of the architecture": ("vit_base_patch16_gap_224", {"num_heads": None, "embed_dim": 64}),
+    "registers, mean": ("vit_medium_patch16_reg4_gap_256", {}),
+    "registers with positions, no biases": ("vit_so150m2_patch16_reg1_gap_256", {}),
+    "no biases": ("vit_medium_patch16_gap_256", {}),
+    "DeiT-3, oblong": (DEIT3, {"img_size": (32, 8)}),
+    "DeiT, distilled": ("deit_base_distilled_patch16_224", {"img_size": (12, 28)}),
+    "SigLIP, mean, tanh": (
+        "vit_giantopt_patch16_siglip_gap_256",
+        {"num_heads": None, "embed_dim": 32},
+    ),
+    "SigLIP, tanh": ("vit_so400m_patch16_siglip_256", {"img_size": (64, 16)}),
+    "DINOv2": ("vit_base_patch14_reg4_dinov2", {}),
+    "DINOv3": ("vit_base_patch16_dinov3", DINO3),
+    "DINOv3, class token": ("vit_base_patch16_dinov3", DINO3 | {"global_pool": "token"}),
+    "BEiT": (BEIT, {}),
+    "BEiT, oblong": (BEIT, {"img_size": (12, 28)}),
+    "BEiT, class token": (BEIT, {"global_pool": "token"}),
+    "EVA-02": ("eva02_base_patch14_224", EVA | {"img_size": (12, 28)}),
+    "RoPE-ViT": ("vit_small_patch16_rope_224", {}),
+    "RoPE-ViT, oblong": ("vit_small_patch16_rope_224", {"img_size": (12, 28)}),
+    "RoPE-ViT and positions": ("vit_small_patch16_rope_ape_224", {"img_size": (12, 28)}),
+    "RoPE-ViT, mixed": ("vit_small_patch16_rope_mixed_224", {"img_size": (12, 28)}),
+    "RoPE-ViT, mixed, and positions": ("vit_small_patch16_rope_mixed_ape_224", {}),
+    "RoPE, mean": ("vit_betwixt_patch16_rope_reg4_gap_256", {"img_size": (12, 28)}),
+    "AIMv2": ("aimv2_large_patch14_224", {"img_size": (12, 28)}),
+    "AIMv2, features": ("aimv2_huge_patch14_224", {"num_classes": 0}),
+    "PE-Core": ("vit_pe_core_base_patch16_224", PE),
+    "PE-Core, oblong": ("vit_pe_core_large_patch14_336", PE | {"img_size": (12, 28)}),
+    "PE-Core, patches alone": ("vit_pe_core_gigantic_patch14_448", PE),
+    "CLIP": ("vit_base_patch16_clip_224", {"img_size": (12, 28), "num_classes": 7}),
+    "CLIP, quick": ("vit_base_patch16_clip_224", {"act_layer": "quick_gelu", "num_classes": 7}),
+}
+
+
+@pytest.fixture
+def models():
+    """The helper of tiny models, which needs torch and timm."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    import timm_models
+
+    return timm_models
+
+
+@pytest.fixture
+def written(models, tmp_path):
+    """Function of a row of the table to timm's model, and the folder that timm writes of it."""
+    from timm.models import _hub
+
+    def written(architecture, fields, binary=False):
+        models.torch.manual_seed(0)
+        options = {k: v for k, v in (TINY | fields).items() if v is not None}
+        model = models.randomize(models.timm.create_model(architecture, **options))
+        if "_pe_core_" in architecture:
+            # As timm writes a projection.
+            model.head.bias.data.zero_()
+        return model, save(model, binary)
+
+    def save(model, binary=False):
+        _hub.save_config_for_hf(model, tmp_path / "config.json")
+        state = model.state_dict()
+        if binary:
+            models.torch.save(state, tmp_path / "pytorch_model.bin")
+        else:
+            models.write(model, tmp_path / "model.safetensors")
+        return tmp_path
+
+    written.save = save
+    return written
+
+
+def outputs(model, shape, seed=1):
+    """Random images, channels last, and what timm makes of them."""
+    import torch
+
+    images = np.random.default_rng(seed).normal(size=(2, *shape, 3)).astype(np.float32)
+    with torch.no_grad():
+        found = model(torch.tensor(np.ascontiguousarray(images.transpose(0, 3, 1, 2))))
+    return images, found.numpy()
+
+
+def error(model, images, expected):
+    """The largest difference, relative to the largest number."""
+    found = np.asarray(model(images))
+    assert found.shape == expected.shape
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_opens_as_timm_makes_it(name, written, record_property):
+    reference, folder = written(*FOLDERS[name])
+    model = vit_tf.load_pretrained(folder)
+    shape = reference.patch_embed.img_size
+    assert model.image_shape[:2] == shape or "DINOv3" in name
+    model = vit_tf.load_pretrained(folder, image_shape=shape)
+    found = error(model, *outputs(reference, shape))
+    record_property("max relative error", found)
+    assert found < MOST
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in FOLDERS if "RoPE" in n or "AIM" in n or "PE-Core" in n]
+)
+@pytest.mark.parametrize("size", [None, (20, 36)])
+def test_every_block_is_timms(name, size, models, written, record_property, tmp_path):
+    """At the size of the file, and at another."""
+    reference, folder = written(*FOLDERS[name])
+    model = vit_tf.load_pretrained(folder, image_shape=size)
+    if size is not None:
+        reference.set_input_size(size)
+    images, _ = outputs(reference, model.image_shape[:2])
+    expected, found = models.taps(reference, images), model.intermediates(images)
+    if "PE-Core" in name:
+        expected["projected"] = expected.pop("logits")
+    errors = {
+        tap: float(np.abs(np.asarray(found[tap]) - x).max() / np.abs(x).max())
+        for tap, x in expected.items()
+    }
+    assert len(errors) == 4 + ("PE-Core" in name) and max(errors.values()) < MOST, errors
+    model.save(tmp_path / "again.keras")
+    again = vit_tf.load_model(tmp_path / "again.keras")
+    np.testing.assert_array_equal(again(images), model(images))
+    record_property("max relative error", max(errors.values()))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fields", "options"),
+    [
+        (VIT, {"img_size": (56, 64)}, {}),
+        (VIT, {"img_size": (48, 56)}, {}),
+        (DEIT3, {"img_size": (32, 8)}, {}),
+        ("aimv2_large_patch14_224", {"img_size": (16, 64)}, {}),
+        (BEIT, {"img_size": (12, 28)}, {}),
+        ("vit_base_patch16_siglip_256", {"img_size": (64, 16), "act_layer": "gelu_tanh"}, {}),
+        ("eva02_base_patch14_224", EVA | {"img_size": (16, 64)}, {}),
+    ],
+)
+def test_a_bare_file_is_of_the_shape_that_is_given(architecture, fields, options, written):
+    """The first has 14 x 16 positions and one, which is 15 x 15."""
+    reference, folder = written(architecture, fields)
+    shape = fields["img_size"]
+    path, heads = folder / "model.safetensors", {} if "beit" in architecture else {"num_heads": 3}
+    model = vit_tf.load_pretrained(path, image_shape=shape, **heads, **options)
+    assert error(model, *outputs(reference, shape)) < MOST
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fields"),
+    [
+        ("vit_small_patch16_rope_ape_224", {}),
+        ("vit_small_patch16_rope_mixed_224", {}),
+        ("vit_betwixt_patch16_rope_reg4_gap_256", {}),
+    ],
+)
+def test_rotary_positions_need_the_folder(architecture, fields, written):
+    _, folder = written(architecture, fields)
+    with refuses("rotary"):
+        vit_tf.load_pretrained(folder / "model.safetensors", num_heads=3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"architecture": "resnet50"}, "architecture='resnet50'"),
+        ({"model_args": {"norm_layer": "rmsnorm"}}, "'norm_layer'"),
+        ({"model_args": {"global_pool": "max"}}, "global_pool.*'max'"),
+        ({"model_args": {"act_layer": "relu"}}, "act_layer.*'relu'"),
+        ({"model_args": {"pool_include_prefix": True}}, "pool_include_prefix.*True"),
+        ({"model_args": {"num_heads": 5}}, "num_heads"),
+        ({"model_args": {"img_size": 24}}, "25 positions|26 positions"),
+        ({"model_args": {"global_pool": "avg"}}, "fc_norm=True"),
+        ({"model_args": "none"}, "model_args"),
+    ],
+)
+def test_what_is_not_known_is_refused(change, message, written):
+    _, folder = written(VIT, {})
+    config = json.loads((folder / "config.json").read_text())
+    arguments = change.get("model_args")
+    if isinstance(arguments, dict):
+        change = {"model_args": config["model_args"] | arguments}
+    (folder / "config.json").write_text(json.dumps(config | change))
+    with refuses(message):
+        vit_tf.load_pretrained(folder)
+
+
+def test_the_table_of_architectures_is_timms(models, monkeypatch):
+    """The arguments with which timm makes each architecture that a row of the table fits."""
+    from timm.models import _registry, beit, deit, eva, vision_transformer
+
+    made = {}
+    for module in (beit, deit, eva, vision_transformer):
+        monkeypatch.setattr(module, "build_model_with_cfg", lambda cls, *_, **options: options)
+        for name in models.timm.list_models(module=module.__name__.rpartition(".")[2]):
+            made[name] = _registry.model_entrypoint(name)()
+    known = 0
+    for name, options in made.items():
+        config = {"architecture": name, "pretrained_cfg": {}}
+        try:
+            found = timm_configs.told(config)
+        except ValueError:
+            # Those of other blocks, positions or pooling.
+            assert re.search(OTHERS, name), name
+            continue
+        known += 1
+        default = "avg" if re.search("^beit|^eva02|dinov3|_rope_reg", name) else "token"
+        pooling = timm_configs.POOLINGS[options.get("global_pool", default)]
+        assert found["pooling"] == pooling, name
+        expected = options.get("fc_norm", options.get("use_fc_norm"))
+        assert found["fc_norm"] == (pooling == "gap" if expected is None else expected), name
+        assert found["num_heads"] == options["num_heads"], name
+        gelu = options.get("act_layer", "gelu")
+        assert found["activation"] == gelu or "mlp_layer" in options, name
+        norm = options.get("norm_layer")
+        assert found["epsilon"] == (norm.keywords["eps"] if norm else 1e-6), name
+        others = set(options) - {
+            *timm_configs.SHOWN.split(),
+            *timm_configs.USED,
+            *IRRELEVANT.split(),
+        }
+        assert not others, (name, others)
+    assert known > 120
+
+
+# Of timm 1.0.31: what no row fits, and arguments that `told` leaves to a row or to nobody.
+OTHERS = r"beit3|radio|_pe_[ls]|sapiens|lingbot|_xp_|18x2|36x1|rpn|_map_|intern|test_"
+OTHERS += r"|^eva_|_d\w+_patch16_reg1|pwee|enormous"
+IRRELEVANT = "pretrained_filter_fn feature_cfg pretrained_strict norm_layer mlp_layer rope_type "
+IRRELEVANT += "rope_temperature rope_rotate_half use_rot_pos_emb out_indices ref_feat_shape "
+IRRELEVANT += "use_pre_transformer_norm rope_grid_offset attn_pool_num_heads attn_pool_mlp_ratio "
+IRRELEVANT += "attn_type rope_grid_indexing embed_norm_layer"
+
+
+@pytest.mark.parametrize("size", [(32, 32), (24, 40)])
+def test_a_mixer_is_timms(size, models, written):
+    fields = {"num_blocks": 2, "embed_dim": 24, "patch_size": 8, "num_classes": 5, "img_size": size}
+    reference = models.randomize(models.mixer(fields))
+    folder = written.save(reference)
+    model = vit_tf.load_pretrained(folder)
+    assert error(model, *outputs(reference, size)) < MOST
+    bare = vit_tf.load_pretrained(folder / "model.safetensors", image_shape=size, num_classes=0)
+    reference.reset_classifier(0)
+    assert error(bare, *outputs(reference, size)) < MOST
+
+
+@pytest.mark.parametrize("size", [(64, 64), (45, 67)])
+def test_a_bit_is_timms(size, models, written):
+    fields = {"layers": (1, 2), "channels": (256, 512), "stem_chs": 64, "num_classes": 5}
+    reference = models.randomize(models.bit(fields))
+    folder = written.save(reference)
+    model = vit_tf.load_pretrained(folder, image_shape=size)
+    assert error(model, *outputs(reference, size)) < MOST
+    bare = vit_tf.load_pretrained(folder / "model.safetensors", image_shape=size, num_classes=0)
+    reference.reset_classifier(0)
+    assert error(bare, *outputs(reference, size)) < MOST
+
+
+@pytest.mark.parametrize("name", ["plain", "DeiT, distilled", "SigLIP, tanh", "BEiT", "CLIP"])
+def test_no_classes_are_features_as_in_timm(name, written):
+    reference, folder = written(*FOLDERS[name])
+    model = vit_tf.load_pretrained(folder, num_classes=0)
+    reference.reset_classifier(0)
+    assert error(model, *outputs(reference, model.image_shape[:2])) < MOST
+
+
+@pytest.mark.parametrize("size", [(28, 28), (12, 28)])
+def test_a_beit_at_another_size_is_timms(size, written):
+    reference, folder = written(BEIT, {})
+    model = vit_tf.load_pretrained(folder, image_shape=size)
+    reference.set_input_size(size)
+    assert error(model, *outputs(reference, size)) < MOST
+
+
+def test_a_folder_of_pytorchs_weights(written):
+    reference, folder = written(VIT, FC, binary=True)
+    assert error(vit_tf.load_pretrained(folder), *outputs(reference, (20, 20))) < MOST

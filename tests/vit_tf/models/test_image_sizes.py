@@ -1,0 +1,184 @@
+"""Every model refuses images of another size than its own, wherever they come in."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from vit_tf.registration import MODULES
+
+SIZES = {"patch_size": 8, "num_layers": 1, "hidden_dim": 8, "num_classes": 3}
+HEADS = SIZES | {"num_heads": 2, "mlp_dim": 8}
+MODELS = {
+    "ViT": lambda: vit_tf.ViT((32, 32, 3), **HEADS),
+    "rotary ViT": lambda: vit_tf.ViT((32, 32, 3), **HEADS, position_type="rotary"),
+    "hybrid": lambda: vit_tf.ViT((32, 32, 3), **HEADS | {"patch_size": 2}, stem_units=(1,)),
+    "BEiT": lambda: vit_tf.BEiT((32, 32, 3), **HEADS),
+    "CLIPViT": lambda: vit_tf.CLIPViT((32, 32, 3), **HEADS, projection_dim=4),
+    "SigLIPViT": lambda: vit_tf.SigLIPViT((32, 32, 3), **HEADS),
+    "Mixer": lambda: vit_tf.Mixer((32, 32, 3), **SIZES, tokens_mlp_dim=8, channels_mlp_dim=8),
+}
+# Of all these the product of the sides makes whole numbers of images of 32 x 32, or parts of one.
+WRONG = [(64, 64), (16, 16), (16, 64)]
+MESSAGE = r"Expected images of shape \(None, 32, 32, 3\)\. Received: shape .*image_shape="
+
+
+def images_of(height, width, count=8):
+    rng = np.random.default_rng(0)
+    return rng.uniform(-1, 1, (count, height, width, 3)).astype("float32")
+
+
+def of_unknown_size(images, labels=None):
+    """Batches whose height and width TensorFlow learns when it reads them."""
+    arrays = (images,) if labels is None else (images, labels)
+    data = tf.data.Dataset.from_tensor_slices(arrays if labels is not None else images).batch(4)
+
+    def forget(images, *labels):
+        images = tf.ensure_shape(tf.py_function(lambda x: x, [images], tf.float32), (None,) * 4)
+        images.set_shape((None, None, None, 3))
+        return (images, *labels) if labels else images
+
+    return data.map(forget)
+
+
+@pytest.fixture(scope="module")
+def models():
+    keras.utils.set_random_seed(0)
+    return {name: make() for name, make in MODELS.items()}
+
+
+def test_every_model_is_tested_here():
+    classes = {
+        name
+        for name in dir(vit_tf)
+        if isinstance(getattr(vit_tf, name), type)
+        and hasattr(getattr(vit_tf, name), "from_variant")
+    }
+    assert classes - {"BiT"} == {name for name in MODELS if name in classes} and MODULES
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("size", WRONG, ids=str)
+def test_images_of_another_size_are_refused(models, name, size):
+    model, images = models[name], images_of(*size)
+    taps = vit_tf.submodel(model, model.taps[-1])
+    for call in (model, model.intermediates, model.predict, taps):
+        with pytest.raises(ValueError, match=MESSAGE) as caught:
+            call(images)
+        assert f"image_shape=({size[0]}, {size[1]}, 3)" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["ViT", "SigLIPViT", "Mixer"])
+def test_fit_and_evaluate_refuse_them_too(name):
+    model, (images, labels) = MODELS[name](), (images_of(16, 64), np.arange(8) % 3)
+    vit_tf.Recipe(epochs=1).compile(model, 2)
+    right = tf.data.Dataset.from_tensor_slices((images_of(32, 32), labels)).batch(4)
+    wrong = tf.data.Dataset.from_tensor_slices((images, labels)).batch(4)
+    before = model.get_weights()
+    for call in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match=MESSAGE):
+            call(wrong, verbose=0)
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    model.fit(right, verbose=0)  # and go on with others
+    for call in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match=MESSAGE):
+            call(of_unknown_size(images, labels), verbose=0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_data_of_unknown_static_size_give_what_arrays_give(models, name):
+    model, images = models[name], images_of(32, 32)
+    data = of_unknown_size(images)
+    assert data.element_spec.shape.as_list() == [None, None, None, 3]
+    expected = np.asarray(model(images))
+    np.testing.assert_allclose(model.predict(data, verbose=0), expected, atol=1e-6)
+    taps = vit_tf.submodel(model, model.taps[-1])
+    found = np.concatenate([taps.predict(batch, verbose=0)[model.taps[-1]] for batch in data])
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    found = taps.predict(data, verbose=0)[model.taps[-1]]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    for wrong in WRONG:
+        with pytest.raises(ValueError, match=MESSAGE):
+            model.predict(of_unknown_size(images_of(*wrong)), verbose=0)
+
+
+def test_train_refuses_them_before_it_writes(tmp_path):
+    labels = np.arange(8) % 3
+    right = tf.data.Dataset.from_tensor_slices((images_of(32, 32), labels)).batch(4)
+    wrong = tf.data.Dataset.from_tensor_slices((images_of(64, 64), labels)).batch(4)
+    recipe = vit_tf.Recipe(epochs=1)
+    for data in ((wrong, right), (right, wrong)):
+        with pytest.raises(ValueError, match=MESSAGE):
+            vit_tf.train(MODELS["ViT"](), recipe, *data, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+    unknown = of_unknown_size(images_of(64, 64), labels)
+    with pytest.raises(ValueError, match=r"Expected images of shape \(None, 32, 32, 3\)"):
+        vit_tf.train(MODELS["ViT"](), recipe, unknown, right, tmp_path / "unknown", verbose=0)
+    unknown = of_unknown_size(images_of(32, 32), labels)
+    history = vit_tf.train(MODELS["ViT"](), recipe, unknown, unknown, tmp_path / "b", verbose=0)
+    assert np.isfinite(history["loss"]).all()
+
+
+def test_a_crop_of_the_recipe_counts(tmp_path):
+    labels = np.arange(8) % 3
+    wide = tf.data.Dataset.from_tensor_slices((images_of(40, 40), labels)).batch(4)
+    right = tf.data.Dataset.from_tensor_slices((images_of(32, 32), labels)).batch(4)
+    recipe = vit_tf.FineTuning(steps=2, validations=1, resize=(40, 40), crop=(32, 32))
+    vit_tf.train(MODELS["ViT"](), recipe, wide, right, tmp_path, verbose=0)
+
+
+def test_a_bit_takes_images_of_any_size_and_only_its_channels():
+    model = vit_tf.BiT((32, 32, 3), (1,), 0.5, num_classes=2)
+    assert model.predict(images_of(48, 40), verbose=0).shape == (8, 2)
+    with pytest.raises(ValueError, match=r"numpy\.repeat"):
+        model(images_of(32, 32)[..., :1])
+
+
+@pytest.mark.parametrize("pixels", ["uint8", "float"])
+@pytest.mark.parametrize("call", ["predict", "predict a data set", "fit", "evaluate"])
+def test_a_model_warns_once_of_pixels_that_it_does_not_expect(pixels, call):
+    model, labels = MODELS["ViT"](), np.arange(8) % 3
+    vit_tf.Recipe(epochs=1).compile(model, 2)
+    images = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3)).astype("uint8")
+    images = images if pixels == "uint8" else images.astype("float32")
+    calls = {
+        "predict": lambda: model.predict(images, verbose=0),
+        "predict a data set": lambda: model.predict(
+            tf.data.Dataset.from_tensor_slices(images).batch(4), verbose=0
+        ),
+        "fit": lambda: model.fit(
+            tf.data.Dataset.from_tensor_slices((images, labels)).batch(4), verbose=0
+        ),
+        "evaluate": lambda: model.evaluate(images, labels, verbose=0),
+    }
+    with pytest.warns(UserWarning, match=r"in \[-1, 1\].*Received: (uint8|values from 0 to 255)"):
+        calls[call]()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Expected")
+        calls[call]()
+
+
+def test_images_that_fit_do_not_warn_and_are_read_once():
+    model, seen = MODELS["ViT"](), []
+    images = images_of(32, 32)
+    numbers = tf.data.Dataset.range(8).shuffle(8, seed=1)
+    numbers = numbers.map(
+        lambda i: tf.py_function(lambda i: seen.append(int(i)) or i, [i], "int64")
+    )
+    data = numbers.map(lambda i: tf.ensure_shape(tf.gather(images, i), (32, 32, 3))).batch(4)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Expected")
+        model.predict(data, verbose=0)
+    assert sorted(seen) == list(range(8))
+
+
+def test_without_skips_cannot_be_assigned():
+    model = vit_tf.ViT((32, 32, 3), **HEADS, without_skips=("block00/mlp",))
+    assert model.without_skips == ("block00/mlp",)
+    with pytest.raises(AttributeError, match=r"without_skips.*from_config"):
+        model.without_skips = ()
+    assert "block00/mlp/skip" not in model.taps

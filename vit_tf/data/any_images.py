@@ -1,0 +1,213 @@
+"""Images as people have them: arrays, PIL images, paths, folders and data sets."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from vit_tf.batches import untuned
+from vit_tf.data.folder import decode_file, open_files
+from vit_tf.data.images.decoding import pixels_of
+from vit_tf.data.images.framing import Framing
+from vit_tf.data.pipeline import load
+from vit_tf.data.reading import read_sharable
+from vit_tf.remote import is_remote
+
+BATCH_SIZE = 128
+IMAGE_KEYS = ("image", "images", "pixel_values", "x")
+LABEL_KEYS = ("label", "labels", "y")
+
+
+def is_raw(images):
+    """Whether images are files, PIL images or of 8 bits, which a model's preprocessing is for."""
+    if isinstance(images, tf.data.Dataset):
+        leaves = tf.nest.flatten(_as_pair(images).element_spec)
+        return bool(leaves) and leaves[0].dtype.is_integer
+    if isinstance(images, tuple):
+        images = images[0] if images else images
+    if isinstance(images, list):
+        return any(is_raw(image) for image in images)
+    if isinstance(images, str | os.PathLike) or _is_pillow(images):
+        return True
+    return hasattr(images, "dtype") and tf.as_dtype(images.dtype).is_integer
+
+
+def as_images(images, preprocessing=None, batch_size=BATCH_SIZE):
+    """Images in any form as an array, a pair of arrays or a batched `tf.data.Dataset`.
+
+    Args:
+        images: array of shape (example, height, width, channel) or (height, width, channel); PIL
+            image, path, or list of these; folder; data set of images, of (images, labels), with
+            weights too, or of dicts of `"image"` and `"label"`, batched or not; or a tuple
+            (images, labels) of any of the first.
+        preprocessing: the `vit_tf.Preprocessing` of images of 8 bits, PIL images and files; None
+            leaves integers as they are and refuses files.
+        batch_size: of folders and of data sets that come without batches.
+
+    Raises:
+        ValueError: for a path that does not exist, images that cannot be read, or anything else.
+    """
+    if isinstance(images, tf.data.Dataset):
+        return _from_dataset(images, preprocessing, batch_size)
+    if isinstance(images, tuple):
+        first, *rest = images
+        found = as_images(first, preprocessing, batch_size)
+        if isinstance(found, tf.data.Dataset):
+            found = np.concatenate([_first(batch) for batch in found])
+        rest = [of if hasattr(of, "shape") else np.asarray(of) for of in rest]
+        return (found, *rest[: len(rest) - _ends_in_weights(rest)])
+    if isinstance(images, str | os.PathLike):
+        return _from_path(images, preprocessing, batch_size)
+    if isinstance(images, list):
+        return _from_list(images, preprocessing, batch_size)
+    if _is_pillow(images):
+        return _prepared(pixels_of(images), preprocessing)[None]
+    if not hasattr(images, "shape") or not hasattr(images, "dtype"):
+        raise ValueError(
+            "Expected images to be an array, a PIL image, a path, a folder, a list of these, or a "
+            f"tf.data.Dataset. Received: {type(images).__name__}"
+        )
+    if len(images.shape) == 3 and images.shape[-1] in (1, 3, 4):
+        images = images[None]
+    if preprocessing is None or not tf.as_dtype(images.dtype).is_integer:
+        return images
+    return _batches(images, preprocessing, batch_size)
+
+
+def _batches(images, preprocessing, batch_size):
+    """Batches of an array of 8-bit images, resized and normalised one batch at a time."""
+    size = min(batch_size, len(images)) or 1
+    dataset = tf.data.Dataset.from_tensor_slices(images)
+    return _from_dataset(
+        untuned(dataset.batch(size, drop_remainder=len(images) % size == 0)), preprocessing, size
+    )
+
+
+def _from_path(path, preprocessing, batch_size):
+    text = os.path.expanduser(os.fspath(path))
+    if not (is_remote(text) or os.path.exists(text)):
+        raise ValueError(f"Image file or folder not found: {text!r}.")
+    if not os.path.isdir(text):
+        return _from_list([text], preprocessing, batch_size)
+    _require_preprocessing(preprocessing)
+    (dataset,) = load(text, splits=("all",), preprocessing=preprocessing, batch_size=batch_size)
+    return dataset
+
+
+def _from_list(images, preprocessing, batch_size):
+    if not images:
+        raise ValueError("Expected at least one image. Received: none")
+    if all(isinstance(one, str | os.PathLike) for one in images):
+        _require_preprocessing(preprocessing)
+        paths = [os.path.expanduser(os.fspath(path)) for path in images]
+        for path in paths:
+            if not is_remote(path) and not Path(path).is_file():
+                raise ValueError(f"Image file not found: {path!r}.")
+        labels = np.full(len(paths), -1, np.int32)
+        source = open_files((), {"all": (np.array(paths), labels)})
+        indices, size = np.arange(len(paths)), preprocessing.size
+        read = read_sharable(
+            source, "all", indices, size, min(batch_size, len(paths)), preprocessing=preprocessing
+        )
+        return read.map(lambda images, _: images)
+    arrays = []
+    for one in images:
+        if isinstance(one, str | os.PathLike):
+            one = decode_file(one)
+        one = pixels_of(one) if _is_pillow(one) else np.asarray(one)
+        arrays.append(_prepared(one, preprocessing) if one.dtype.kind in "iu" else one)
+    if len({one.shape for one in arrays}) > 1:
+        raise ValueError(
+            "Expected images of one size, or a model that declares the size of its images. "
+            f"Received: shapes {sorted({one.shape for one in arrays})}"
+        )
+    return np.stack(arrays)
+
+
+def _prepared(image, preprocessing):
+    """One image of 8 bits, RGB, grey or with alpha, as a model takes it."""
+    _require_preprocessing(preprocessing)
+    channels = len(preprocessing.mean)
+    image = image[..., None] if image.ndim == 2 else image
+    if image.shape[-1] == 4 and channels == 3:
+        alpha = image[..., 3:] / 255
+        image = np.rint(image[..., :3] * alpha + 255 * (1 - alpha))
+    if image.shape[-1] == 3 and channels == 1:
+        image = np.rint(image @ np.array([[0.299], [0.587], [0.114]]))
+    return preprocessing(image)
+
+
+def _require_preprocessing(preprocessing):
+    if preprocessing is None:
+        raise ValueError(
+            "Expected float arrays, as the model does not declare what it expects of images: set "
+            "model.preprocessing = vit_tf.Preprocessing(...), or prepare the images. Received: "
+            "files or images of 8 bits"
+        )
+
+
+def _from_dataset(dataset, preprocessing, batch_size):
+    """A data set as batches of images, or of tuples that begin with them."""
+    names, dataset = getattr(dataset, "class_names", None), _as_pair(dataset)
+    changed = dataset
+    if _image_spec(changed).shape.rank == 3 and _image_spec(changed).shape[2] in (1, 3, 4, None):
+        changed = changed.batch(batch_size)
+    spec = changed.element_spec
+    if isinstance(spec, tuple) and _ends_in_weights(spec[1:]):
+        changed = changed.map(lambda *batch: batch[:-1])
+    images = _image_spec(changed)
+    if preprocessing is not None and images.dtype.is_integer and images.shape.rank == 4:
+        framing = Framing(preprocessing.size or tuple(images.shape[1:3]), preprocessing)
+        spec = changed.element_spec
+
+        def prepare(*batch):
+            images = framing.fit(_three_channels(batch[0], len(preprocessing.mean)))
+            return (images, *batch[1:]) if isinstance(spec, tuple) else images
+
+        changed = changed.map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
+    if names is not None and changed is not dataset:
+        changed.class_names = names
+    return changed
+
+
+def _three_channels(images, channels):
+    """8-bit images without an alpha channel."""
+    if images.shape[-1] != 4 or channels != 3:
+        return images
+    images = tf.cast(images, tf.float32)
+    alpha = images[..., 3:] / 255
+    return tf.round(images[..., :3] * alpha + 255 * (1 - alpha))
+
+
+def _as_pair(dataset):
+    """A data set of dicts as one of (images, labels), or of images; another as it is."""
+    spec = dataset.element_spec
+    if not isinstance(spec, dict):
+        return dataset
+    image = next((key for key in IMAGE_KEYS if key in spec), None)
+    label = next((key for key in LABEL_KEYS if key in spec), None)
+    if image is None:
+        raise ValueError(f"Expected elements with 'image'. Received: {sorted(spec)}")
+    if label is None:
+        return dataset.map(lambda of: of[image])
+    return dataset.map(lambda of: (of[image], of[label]))
+
+
+def _image_spec(dataset):
+    spec = dataset.element_spec
+    return spec[0] if isinstance(spec, tuple) else spec
+
+
+def _ends_in_weights(others):
+    """Whether the last of labels and others, arrays or their specs, are weights of examples."""
+    last = others[-1] if len(others) > 1 else None
+    return last is not None and len(last.shape) == 1 and tf.as_dtype(last.dtype).is_floating
+
+
+def _first(batch):
+    return np.asarray(batch[0] if isinstance(batch, tuple) else batch)
+
+
+def _is_pillow(image):
+    return any(kind.__module__.startswith("PIL.") for kind in type(image).__mro__)
