@@ -17,7 +17,6 @@ import numpy as np
 from PIL import Image
 
 from vit_tf.remote import PARTIAL
-from vit_tf.training.checkpointing import saved_states
 
 CREATED, A_FOLDER = 0x100, 0x40000000  # IN_CREATE, IN_ISDIR
 
@@ -139,6 +138,8 @@ def compare(folder, reference, tolerance=0.0):
 
 def _without_earlier_states(paths):
     """Files without the states before the last: a killed run has them of other steps."""
+    from vit_tf.training.checkpointing import saved_states  # imports TensorFlow
+
     runs = {path.parent.parent for path in paths.values() if path.parent.name == "state"}
     earlier = {state for run in runs for state in saved_states(run)[:-1]}
     return {name: path for name, path in paths.items() if path not in earlier}
