@@ -168,8 +168,9 @@ def make_report(
         train: labelled images for probes and neighbours, as `images`; without them these figures
             are left out.
         num_classes: number of classes, of labels from 0 on; by default those of `train`.
-        class_names: names of the classes of the labels of `images`, in their order. Models with a
-            score for each of them then have their test accuracy told, and what depends on it
+        class_names: names of the classes of the labels of `images`, in their order; by default
+            those of the data set or folder, otherwise those on which the models agree. Models
+            with a score for each class have their test accuracy reported, and what depends on it
             measured, such as the effect of each head.
         parts: dict from name to the part that a model plays in the scorecard, `"vit"`, `"gap"`,
             `"resnet"` or `"mixer"`, where it cannot be told from its layers.
@@ -197,6 +198,7 @@ def make_report(
     data = make_data(images, train, num_classes, optional or {})
     if class_names and not isinstance(data.test.element_spec, tuple):
         raise ValueError("Expected class_names only with labels of the images. Received: no labels")
+    class_names = class_names or _class_names(images, data, models)
     told = {"taps": tuple(taps), "patch_size": patch_size, "prefix": prefix}
     opened = [
         Opened(name, model, expected(model), part=(parts or {}).get(name), **told)
@@ -230,6 +232,17 @@ def _named(models):
                 f"Received: {name}={model!r}"
             )
     return models
+
+
+def _class_names(images, data, models):
+    """Names of the classes of the labels: those of the data, or those on which models agree."""
+    if not isinstance(data.test.element_spec, tuple):
+        return ()
+    if names := getattr(images, "class_names", None):
+        return tuple(names)
+    declared = {tuple(getattr(model, "class_names", None) or ()) for model in models.values()}
+    (declared,) = declared - {()} if len(declared - {()}) == 1 else [()]
+    return declared if data.num_classes is None or data.num_classes <= len(declared) else ()
 
 
 def _keep_scorecard(path, scorecard):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import vit_tf
 from vit_tf import analysis
@@ -78,3 +79,21 @@ def test_a_report_of_named_classes_draws_causes(images, tmp_path):
     assert "test accuracy" in report.path.read_text("utf-8")
     with pytest.raises(ValueError, match="class_names only with labels of the images"):
         analysis.make_report({"ViT": small_vit(0)}, images[0], class_names=NAMES, folder=tmp_path)
+
+
+def test_names_of_classes_are_those_of_the_data_or_else_of_the_model(images, tmp_path):
+    vit, (pixels, labels) = small_vit(0, class_names=NAMES), images
+    right = np.mean(np.argmax(vit.predict(pixels, verbose=0), axis=-1) == labels)
+    arguments = {"figures": ["heads"], "folder": tmp_path}
+    report = analysis.make_report({"ViT": vit, "other": small_vit(1)}, images, **arguments)
+    assert "head_ablation.vit" in report.results and "head_ablation.other" in report.results
+    assert f"{100 * right:.2f}" in report.path.read_text("utf-8")
+
+    data = tf.data.Dataset.from_tensor_slices(images).batch(8)
+    data.class_names = ["ant", "bee", "fly"]
+    report = analysis.make_report({"ViT": vit}, data, figures=["1"], folder=tmp_path / "others")
+    assert "Expected data of the 3 classes of the model" in report.path.read_text("utf-8")
+
+    disagree = {"ViT": vit, "other": small_vit(1, class_names=["ant", "bee", "fly"])}
+    report = analysis.make_report(disagree, images, figures=["1"], folder=tmp_path / "disagree")
+    assert "test accuracy" not in report.path.read_text("utf-8")
