@@ -288,6 +288,31 @@ def test_a_function_of_arrays_runs_eagerly_and_gives_the_same(data):
     np.testing.assert_array_equal(eager, graph)
 
 
+def test_gradients_of_a_function_of_arrays_are_refused(data):
+    def of_arrays(images):
+        return {"map": np.asarray(images) * 2}
+
+    of_arrays.token_grid = vit_tf.TokenGrid(32, 32, 0, 1)
+    with pytest.raises(ValueError, match=r"NumPy or PyTorch .*'map' without a gradient"):
+        analysis.receptive_field(of_arrays, data.floats)
+    with pytest.raises(ValueError, match=r"Expected scores to be a tap.*'logits'.*map"):
+        analysis.grad_cam(of_arrays, data.floats)
+
+
+def test_both_errors_of_a_function_that_fails_for_arrays_and_tensors_are_shown(data):
+    def broken(images):
+        if not isinstance(images, np.ndarray):
+            raise TypeError("not an array")
+        return {"first": images @ np.zeros(7)}
+
+    with pytest.raises(TypeError, match="not an array") as caught:
+        analysis.cka(broken, data.floats)
+    chain = [caught.value]
+    while chain[-1].__cause__ is not None:
+        chain.append(chain[-1].__cause__)
+    assert any("matmul" in str(error) for error in chain)
+
+
 def test_an_error_of_a_function_is_its_own(data):
     def wrong(images):
         raise KeyError("block7")

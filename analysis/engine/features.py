@@ -64,7 +64,9 @@ def _call(features, images):
         try:
             example, argument = _arrays(features, np.zeros(sizes, images.dtype.as_numpy_dtype))
         except Exception as error:
-            raise (traced or error) from None
+            if traced is None:
+                raise
+            raise traced from error  # that of arrays, which explains a function of these
     names = list(example)
     values = tf.numpy_function(
         lambda batch: [_arrays(features, batch, argument)[0][name] for name in names],
@@ -78,13 +80,15 @@ def _call(features, images):
 
 def _arrays(features, images, arguments=(np.asarray, tf.constant)):
     """What a function returns for an array, as arrays, and the kind of argument that it takes."""
+    first = None
     for argument in arguments:
         try:
             taps = features(argument(images))
             break
-        except Exception:
+        except Exception as error:
             if argument is arguments[-1]:
-                raise
+                raise error from first
+            first = error
     if not isinstance(taps, Mapping):
         raise TypeError(f"{EXPECTED}. Received: one that returns {type(taps).__name__}")
     return {name: _array(value) for name, value in taps.items()}, (argument,)

@@ -27,7 +27,7 @@ from vit_tf.taps.submodels import TapModel
 from vit_tf.tokens import TokenGrid
 
 from .derived import Normalised
-from .features import of_arrays, require_model, taps_of
+from .features import of_arrays, require_model, require_scores, taps_of
 from .results import model_name
 
 MODELS = ("features", "features_x", "features_y", "features_vit", "features_other", "source")
@@ -398,7 +398,9 @@ def _classes(features, given):
             given["images"] if isinstance(given["images"], tf.data.Dataset) else [given["images"]]
         ):
             images = batch[0] if isinstance(batch, tuple) else batch
-            seen += np.argmax(taps_of(features, tf.cast(images, tf.float32))[scores], 1).tolist()
+            taps = taps_of(features, tf.cast(images, tf.float32))
+            require_scores(taps, scores, [0])
+            seen += np.argmax(taps[scores], 1).tolist()
         return [int(one) for one in dict.fromkeys(seen)][:MAX_CLASSES]
     classes = [classes] if isinstance(classes, str | int | np.integer) else list(classes)
     for name in classes:

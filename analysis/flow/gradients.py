@@ -35,7 +35,10 @@ class Piece:
         """The gradient of the target, weighted by `upstream`, with respect to the source."""
         gradient = self.tape.gradient(target, source, output_gradients=upstream)
         if gradient is None:
-            raise ValueError(f"Expected every layer to depend on the images. Received: {tap!r}")
+            raise ValueError(
+                "Expected layers that TensorFlow computes from the images, which a function that "
+                f"uses NumPy or PyTorch does not do. Received: {tap!r} without a gradient"
+            )
         return gradient
 
 
