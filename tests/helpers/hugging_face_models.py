@@ -40,6 +40,11 @@ MODELS = {
     "aimv2": ("Aimv2VisionModel", "Aimv2VisionConfig", AIM),
     "dinov2": ("Dinov2Model", "Dinov2Config", DINO),
     "dinov2-swiglu": ("Dinov2Model", "Dinov2Config", DINO | {"use_swiglu_ffn": True}),
+    "dinov2-linear": ("Dinov2ForImageClassification", "Dinov2Config", DINO | CLASSES),
+    "registers-linear": (
+        *("Dinov2WithRegistersForImageClassification", "Dinov2WithRegistersConfig"),
+        DINO | CLASSES,
+    ),
     "registers": ("Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", DINO),
     "registers-swiglu": (
         *("Dinov2WithRegistersModel", "Dinov2WithRegistersConfig"),

@@ -1,4 +1,4 @@
-"""KerasHub's ViT, DeiT, DINOv2 and DINOv3, in memory: a `ViT` of their weights."""
+"""Our models with the weights of KerasHub's, in memory."""
 
 from functools import partial
 
@@ -13,51 +13,65 @@ from vit_tf.checkpoints.plans import Part, Wishes, dims, head_part, norm_part
 from vit_tf.checkpoints.token_parts import in_a_row
 from vit_tf.checkpoints.torch_blocks import no_bias, scales_part
 from vit_tf.models.input_range import find_preprocessing
+from vit_tf.names import choose
 
 TASKS = {"ViTImageClassifier": "ViTBackbone", "DeiTImageClassifier": "DeiTBackbone"}
+# Models of images and texts, by their image encoders.
+PAIRS = {"CLIPBackbone": "CLIPVisionEncoder", "SigLIPBackbone": "SigLIPVisionEncoder"}
+CLASSES = {"CLIPVisionEncoder": "CLIPViT", "SigLIPVisionEncoder": "SigLIPViT"}
+# KerasHub's names of the forms of GELU, and ours.
+ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_approximate": "gelu_tanh"}
 
 
 def from_keras_hub(model, preprocessing=None):
-    """A `ViT` with the weights of a KerasHub backbone or image classifier, and so with its taps.
+    """A model with the weights of a KerasHub backbone or image classifier, and so with its taps.
 
     `submodel` reads a KerasHub model too, but only what its layers put out. Dropout is left out.
 
     Args:
         model: a `ViTBackbone`, `DeiTBackbone`, `DINOV2Backbone` or `DINOV3Backbone` of
-            `keras_hub.models`, or a
-            `ViTImageClassifier` or `DeiTImageClassifier`, whose logits the model gives then.
+            `keras_hub.models`; a `ViTImageClassifier` or `DeiTImageClassifier`, whose logits the
+            model then returns; or a `CLIPVisionEncoder`, `SigLIPVisionEncoder`, `CLIPBackbone` or
+            `SigLIPBackbone`, of which the image encoder and CLIP's projection are used.
         preprocessing: the `vit_tf.Preprocessing` of its images; by default that of the image
             converter of a classifier, or of the public weights of the family.
 
     Returns:
-        `ViT`. That of a backbone hands on its class token, or the mean of its tokens, as logits.
+        `ViT`, which for a backbone returns its class token, or the mean of its tokens, as logits;
+        `CLIPViT`, which for an encoder alone returns its class token, or `SigLIPViT`.
 
     Raises:
         ValueError: for another model, or one with a feature that a `ViT` does not have.
     """
     name = type(model).__name__ if type(model).__module__.startswith("keras_hub.") else None
     backbone = model.backbone if name in TASKS else model
-    kind = TASKS.get(name, name)
+    backbone = model.vision_encoder if name in PAIRS else backbone
+    kind = (TASKS | PAIRS).get(name, name)
     if kind not in _PARTS:
-        known = ", ".join([*_PARTS, *TASKS])
+        known = ", ".join([*_PARTS, *TASKS, *PAIRS])
         raise ValueError(
             f"Expected model to be one of keras_hub.models: {known}. "
             f"Received: {type(model).__module__}.{type(model).__name__}"
         )
-    if getattr(backbone, "data_format", "channels_last") != "channels_last":
+    # The encoders of CLIP and SigLIP keep it in their first layer.
+    layers = backbone if kind not in CLASSES else backbone.embedding
+    if getattr(layers, "data_format", "channels_last") != "channels_last":
         raise ValueError(
             "Expected a model whose data_format is 'channels_last'. "
-            f"Received: {backbone.data_format!r}"
+            f"Received: {layers.data_format!r}"
         )
-    weights = _Weights(model)
+    weights = _Weights(backbone if name in PAIRS else model)
+    if name == "CLIPBackbone":
+        weights.add(model.vision_projection.weights)
     whole = _PARTS[kind](backbone, weights.tensors)
     if name in TASKS:
         whole |= _pooling_part(model, whole.arguments["pooling"], weights.tensors)
-    width = whole.arguments.get("representation_dim", whole.arguments["hidden_dim"])
-    kernel, bias = "predictions/kernel", "predictions/bias"
-    whole |= head_part(weights.tensors, width, Wishes(), kernel, bias, lambda n: (width, n))
-    told = preprocessing or find_preprocessing(model)[0]
-    vit = vit_tf.ViT(**whole.arguments, preprocessing=told)
+    if kind not in CLASSES:
+        width = whole.arguments.get("representation_dim", whole.arguments["hidden_dim"])
+        kernel, bias = "predictions/kernel", "predictions/bias"
+        whole |= head_part(weights.tensors, width, Wishes(), kernel, bias, lambda n: (width, n))
+    told = preprocessing or find_preprocessing(backbone if name in PAIRS else model)[0]
+    vit = getattr(vit_tf, CLASSES.get(kind, "ViT"))(**whole.arguments, preprocessing=told)
     fill(weights_by_name(vit), weights, whole.sources, unused=whole.unused, new=whole.new)
     if whole.headless:
         vit.head.kernel.assign(np.eye(vit.num_classes))
@@ -69,11 +83,13 @@ class _Weights:
 
     def __init__(self, model):
         self.path = model.name
-        self._weights = {weight.path: weight for weight in model.weights}
-        self.tensors = {
-            name: TensorInfo(tuple(weight.shape), weight.dtype)
-            for name, weight in self._weights.items()
-        }
+        self._weights, self.tensors = {}, {}
+        self.add(model.weights)
+
+    def add(self, weights):
+        for weight in weights:
+            self._weights[weight.path] = weight
+            self.tensors[weight.path] = TensorInfo(tuple(weight.shape), weight.dtype)
 
     def read(self, name):
         return ops.convert_to_numpy(self._weights[name])
@@ -200,8 +216,77 @@ def _side_by_side(*arrays):
     return np.concatenate(arrays, axis=-1)
 
 
+def _clip_part(encoder, tensors):
+    width, prefix = encoder.hidden_dim, encoder.embedding.name.removesuffix("embedding")
+    names = {"norm1": "layer_norm_1", "attention": "attention", "norm2": "layer_norm_2"}
+    names |= {"fc1": "dense_1", "fc2": "dense_2"}
+    first = f"{prefix}embedding"
+    token = Source({f"{first}/class_embedding": (width,)}, partial(_reshaped, shape=(1, 1, width)))
+    if "vision_projection/kernel" in tensors:
+        kernel = Source({"vision_projection/kernel": _shape(tensors, "vision_projection")})
+        units = _shape(tensors, "vision_projection")[1]
+    else:
+        kernel, units = Source({}, partial(np.eye, width, dtype="float32")), width
+    sources = {"embedding/prefix": token, "projection/kernel": kernel}
+    return Part.join(
+        [
+            _encoder_part(encoder, tensors, prefix, names),
+            Part({"projection_dim": units}, sources),
+            _norm_part("pre_norm", f"{prefix}pre_layer_norm", width),
+            _norm_part("norm", f"{prefix}layer_norm", width),
+        ]
+    )
+
+
+def _siglip_part(encoder, tensors):
+    # That of the last normalisation is fixed.
+    if encoder.layer_norm_epsilon != 1e-6:
+        received = encoder.layer_norm_epsilon
+        raise ValueError(f"Expected layer_norm_epsilon to be 1e-06. Received: {received}")
+    width, prefix = encoder.hidden_dim, encoder.embedding.name.removesuffix("embedding")
+    head, mlp = f"{prefix}head", {"fc1": "mlp/fc1", "fc2": "mlp/fc2"}
+    names = {"norm1": "layer_norm1", "attention": "self_attn", "norm2": "layer_norm2"} | mlp
+    bias = _bias(tensors, f"{prefix}embedding/patch_embedding", width)
+    probe = Source({encoder.head.probe.path: (1, 1, width)})
+    return Part.join(
+        [
+            _encoder_part(encoder, tensors, prefix, names),
+            Part(sources={"embedding/patches/bias": bias, "pooling/probe": probe}),
+            _norm_part("norm", f"{prefix}post_layer_norm", width),
+            _norm_part("pooling/norm", f"{head}/layernorm", width),
+            _layers_part(tensors, "pooling", head, {"attention": "attention"} | mlp),
+        ]
+    )
+
+
+def _encoder_part(encoder, tensors, prefix, names):
+    """The `Part` that the image encoders of CLIP and SigLIP share; layers begin with `prefix`."""
+    sizes = ("num_layers", "num_heads", "hidden_dim", "patch_size")
+    arguments = {name: getattr(encoder, name) for name in sizes}
+    arguments |= {"image_shape": tuple(encoder.image_shape), "mlp_dim": encoder.intermediate_dim}
+    activation = encoder.intermediate_activation
+    arguments["activation"] = choose("intermediate_activation", activation, ACTIVATIONS)
+    first = f"{prefix}embedding"
+    patches, positions = f"{first}/patch_embedding", f"{first}/position_embedding/embeddings"
+    sources = {
+        "embedding/patches/kernel": Source({f"{patches}/kernel": _shape(tensors, patches)}),
+        "embedding/positions": Source({positions: tensors[positions].shape}, _chosen(encoder)),
+    }
+    parts = [Part(arguments, sources, unused=(f"{first}/position_ids",))]
+    for i in range(encoder.num_layers):
+        parts.append(_block_part(tensors, i, f"{prefix}encoder_block_{i}", names))
+    return Part.join(parts)
+
+
+def _chosen(encoder):
+    """Function that takes positions in the order of KerasHub's ids, all 0 in an untrained CLIP."""
+    ids = ops.convert_to_numpy(encoder.embedding.position_ids)
+    return lambda positions: positions[ids]
+
+
 _PARTS = {"ViTBackbone": _vit_part, "DeiTBackbone": _deit_part, "DINOV2Backbone": _dino_part}
 _PARTS |= {"DINOV3Backbone": _dino3_part}
+_PARTS |= {"CLIPVisionEncoder": _clip_part, "SigLIPVisionEncoder": _siglip_part}
 
 
 def _sizes_part(config, image_shape, hidden, has_class):
@@ -242,9 +327,20 @@ def _block_part(tensors, number, name, names):
     """The `Part` of a block; `names` are those of its layers, and of its scales if it has some."""
     layer = f"block{number:02d}"
     inner = {part: f"{name}/{inside}" for part, inside in names.items()}
-    width, heads, channels = _shape(tensors, f"{inner['attention']}/query")
+    width = _shape(tensors, f"{inner['attention']}/query")[0]
     parts = [_norm_part(f"{layer}/attention_norm", inner["norm1"], width)]
     parts += [_norm_part(f"{layer}/mlp_norm", inner["norm2"], width)]
+    parts += [_layers_part(tensors, layer, name, names)]
+    if "scale1" in inner:
+        parts.append(scales_part(layer, inner["scale1"], inner["scale2"], width))
+    return Part.join(parts)
+
+
+def _layers_part(tensors, layer, name, names):
+    """The `Part` of the attention and the MLP of a block, or of a pooling."""
+    inner = {part: f"{name}/{inside}" for part, inside in names.items()}
+    width, heads, channels = _shape(tensors, f"{inner['attention']}/query")
+    parts = []
     joined = partial(_reshaped, shape=(width, heads * channels))
     for which in ("query", "key", "value"):
         dense = f"{inner['attention']}/{which}"
@@ -255,8 +351,6 @@ def _block_part(tensors, number, name, names):
     for dense, which in (("expand", "fc1"), ("contract", "fc2")):
         units = _shape(tensors, inner[which])[-1]
         parts.append(_dense_part(tensors, f"{layer}/{dense}", inner[which], units, np.asarray))
-    if "scale1" in inner:
-        parts.append(scales_part(layer, inner["scale1"], inner["scale2"], width))
     return Part.join(parts)
 
 

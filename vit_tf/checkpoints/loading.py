@@ -103,6 +103,7 @@ def load_pretrained(
     positions=None,
     preprocessing=None,
     activation=None,
+    head=None,
 ):
     """A model with the weights of a checkpoint, as its authors released it.
 
@@ -153,6 +154,8 @@ def load_pretrained(
         activation: form of the GELU of a file of CLIP, `"quick_gelu"` or `"gelu"`, which tensors
             do not tell. None is that of a known name, of the configuration in a folder, and, of a
             file with the numbers that OpenAI's own have, the quick one; other files need it.
+        head: file of a linear classifier of DINOv2's authors, such as
+            `dinov2_vits14_linear4_head.pth`, beside a file of its encoder (`head_blocks` of `ViT`).
 
     Raises:
         ValueError: for an unknown name, a file that cannot be fetched, is damaged or of no known
@@ -166,6 +169,8 @@ def load_pretrained(
     if activation is not None:
         choose("activation", activation, ACTIVATIONS)
     if path_or_name in zoo() or os.fspath(path_or_name).endswith(".keras"):
+        if head is not None:
+            raise ValueError(f"Expected head to be None for a saved model. Received: head={head!r}")
         return open_zoo(path_or_name, wishes, positions)
     path, public = fetch(os.fspath(path_or_name))
     told = {"known_name": public is not None, "resolution": public and public.resolution}
@@ -175,6 +180,8 @@ def load_pretrained(
         told["config"] = timm_configs.named(public)
     wishes = dataclasses.replace(wishes, **told)
     with open_folder(path) if os.path.isdir(path) else open_archive(path) as archive:
+        if head is not None:
+            _add_head(archive, head)
         plan = _plan(archive, wishes)
         parts = {"unused": plan.whole.unused, "new": plan.whole.new}
         # Before a model is built, so that a file cannot ask for more memory than it has data.
@@ -207,6 +214,25 @@ def load_pretrained(
 def weights_by_name(model):
     """dict from the path of each weight inside its model to the weight."""
     return {weight.path.partition("/")[2]: weight for weight in model.weights}
+
+
+def _add_head(archive, path):
+    """Adds the tensors of a file of a linear classifier to those of an encoder."""
+    if isinstance(archive, Folder) or not timm_vit.recognise(archive.tensors):
+        raise ValueError(
+            "Expected head to go with a file of a DINOv2 in its authors' or timm's names. "
+            f"Received: {archive.path!r}"
+        )
+    other = open_archive(path)
+    ends = {name.rpartition(".")[2]: name for name in other.tensors}
+    if sorted(ends) != ["bias", "weight"] or len(other.tensors) != 2:
+        names = first_names(other.tensors)
+        other.close()
+        raise ValueError(
+            "Expected head to be a file of a linear classifier, with a weight and a bias. "
+            f"Received: {os.fspath(path)!r} of {names}"
+        )
+    archive.add(other, {name: f"{timm_vit.LINEAR}.{end}" for end, name in ends.items()})
 
 
 def _image_shape(image_shape):

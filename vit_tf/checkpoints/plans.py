@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from vit_tf.checkpoints.filling import Source, identity
 from vit_tf.preprocessing import Preprocessing
 
@@ -191,6 +193,29 @@ def head_part(tensors, width, wishes, kernel, bias, shape, convert=identity):
         new=("head/*",),
         headless=not wished,
     )
+
+
+def linear_part(tensors, width, wishes, name):
+    """The `Part` of a head as those of DINOv2, of class tokens and the mean of the patches.
+
+    Args:
+        tensors, width, wishes: as for `head_part`, which makes a new head.
+        name: that of the head in the file.
+    """
+
+    def read():
+        return dims(tensors, f"{name}.weight", 2)[1]
+
+    names = (f"{name}.weight", f"{name}.bias")
+    part = head_part(tensors, width, wishes, *names, lambda n: (n, read()), np.transpose)
+    if not part.sources:
+        return part
+    if read() % width or read() < 2 * width:
+        raise ValueError(
+            f"Expected {names[0]!r} to read class tokens of {width} channels and the mean of the "
+            f"patches. Received: {read()} channels"
+        )
+    return part | Part({"head_blocks": read() // width - 1})
 
 
 def dims(tensors, name, axes):

@@ -16,6 +16,7 @@ from vit_tf.checkpoints.plans import (
     count,
     dims,
     head_part,
+    linear_part,
     norm_part,
 )
 from vit_tf.checkpoints.token_parts import TokenNames, unplaced_part, vit_embedding_part
@@ -64,6 +65,8 @@ TANH = {(1536, 40, 16), (1152, 27, 16), (768, 12, 32), (1024, 24, 16, 1024)}
 REGISTERED = {(256, 14): 4, (320, 14): 5, (512, 20): 8, (640, 12): 10, (896, 18): 14, (832, 21): 13}
 # Along a side of the images of RoPE-ViT, of 224 pixels.
 ROTARY_TOKENS = 14
+# The classifier of DINOv2's hub, beside its encoder.
+LINEAR = "linear_head"
 # The gated MLP of DINOv2's own code.
 GATED = {"fc1": "mlp.w12", "fc2": "mlp.w3"}
 
@@ -124,7 +127,8 @@ def plan(tensors, wishes):
     if told.get("rotation") == "mixed":
         shape = (2, size[1], heads, width // heads // 2)
         whole |= Part(sources={"rotation/frequencies": Source({"rope.freqs": shape})})
-    whole |= _head_part(inside, width, wishes, prefix)
+    linear = f"{LINEAR}.bias" in tensors
+    whole |= Part() if linear else _head_part(inside, width, wishes, prefix)
     # Self-supervised encoders come without a head, and are trained on ImageNet's mean and std, as
     # are DeiT, which alone has a token of distillation, and DeiT-3, with scales and a head.
     plain = "dist_token" not in inside and "layer_scale" not in whole.arguments
@@ -134,6 +138,7 @@ def plan(tensors, wishes):
     # The code of DINOv2 antialiases for its models with registers only.
     positions = "dino" if "mask_token" in inside and registers is None and not plain else None
     whole = whole.under(prefix) | Part(unused=PREFIXES[prefix])
+    whole |= linear_part(tensors, width, wishes, LINEAR) if linear else Part()
     return Plan("ViT", whole, "bicubic", values, positions=positions, any_size=not placed)
 
 

@@ -21,6 +21,7 @@ _LATER |= {"position_type": "learned", "registers": 0, "distillation": None}
 _LATER |= {"class_position": True, "layer_scale": None, "epsilon": 1e-6}
 _LATER |= {"key_bias": True, "class_token": None, "fc_norm": False}
 _LATER |= {"rotation": None, "norm": "layer", "patch_norm": False}
+_LATER |= {"head_blocks": None}
 DISTILLATION = "distillation"
 # Tokens along a side of the images that EVA-02 was pretrained on: of 224 pixels, by 14.
 ROTARY_SIDE = 16
@@ -95,6 +96,9 @@ class ViT(VisionModel):
         norm: `"layer"`, or `"rms"` for normalisations by the root mean square alone, as in AIMv2
             (Fini et al. 2024, https://arxiv.org/abs/2411.14402).
         patch_norm: whether patches are so normalized before positions are added (the same).
+        head_blocks: number of last blocks whose normalized class tokens the head reads, followed
+            by the mean of the last block's patches, as the linear classifiers of DINOv2 do (1 or
+            4 of them); the tap `pooled` is all of these, concatenated. None is as `pooling` says.
 
     Raises:
         ValueError: for sizes that do not fit each other or an unknown name.
@@ -128,6 +132,7 @@ class ViT(VisionModel):
         rotation=None,
         norm="layer",
         patch_norm=False,
+        head_blocks=None,
         **kwargs,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
@@ -159,9 +164,10 @@ class ViT(VisionModel):
             "rotation": rotation,
             "norm": norm,
             "patch_norm": patch_norm,
+            "head_blocks": head_blocks,
         }
         super().__init__(config, preprocessing, _LATER, **{"name": "vit"} | kwargs)
-        self.pooling, self.fc_norm = pooling, fc_norm
+        self.pooling, self.fc_norm, self.head_blocks = pooling, fc_norm, head_blocks
         _check_tokens(config)
         policy = self.dtype_policy
         units = () if stem_units is None else stem_units
@@ -239,6 +245,8 @@ class ViT(VisionModel):
     def pooled_tokens(self):
         if self.distillation_head:
             return (0, self.prefix_names.index(DISTILLATION))
+        if self.head_blocks:
+            return (0, *range(self.token_grid.prefix, self.token_grid.num_tokens))
         return super().pooled_tokens
 
     @property
@@ -274,12 +282,13 @@ class ViT(VisionModel):
             x = inside["features"]
         taps["embedding"] = x = self.embedding(x, training=training, corrupt=corrupt)
         rotation = self.rotation(x) if self.rotation else None
-        mixed = isinstance(self.rotation, MixedRotation)
+        mixed, outputs = isinstance(self.rotation, MixedRotation), []
         for i, block in enumerate(self.blocks):
             turned = rotation[i] if mixed else rotation
             inside = block(x, rotation=turned, training=training)
             taps |= {f"{block.name}/{tap}": inside[tap] for tap in block.taps}
             x = inside["mlp/sum"]
+            outputs.append(x)
         grid = self.token_grid
         if self.fc_norm:
             taps["pooled"] = x = ops.mean(grid.spatial(x), axis=1)
@@ -287,7 +296,12 @@ class ViT(VisionModel):
         else:
             taps["norm"] = tokens = x = self.norm(x)
             cls = self.pooling == "cls"
-            taps["pooled"] = x = grid.first(x) if cls else ops.mean(grid.spatial(x), axis=1)
+            x = grid.first(x) if cls else ops.mean(grid.spatial(x), axis=1)
+            if self.head_blocks:
+                earlier = [self.norm(grid.first(y)) for y in outputs[-self.head_blocks : -1]]
+                mean = ops.mean(grid.spatial(tokens), axis=1)
+                x = ops.concatenate([*earlier, x, mean], axis=-1)
+            taps["pooled"] = x
         if self.pre_logits:
             taps["pre_logits"] = x = self.pre_logits(x)
         logits = self.head(x)
@@ -308,6 +322,7 @@ class ViT(VisionModel):
         if self.rotation:
             self.rotation.build((None, self.token_grid.num_tokens, width))
         self.norm.build((None, width))
+        width *= 1 + (self.head_blocks or 0)
         if self.pre_logits:
             self.pre_logits.build((None, width))
             width = self.pre_logits.units
@@ -338,6 +353,14 @@ def _check_tokens(config):
         raise ValueError(
             "Expected a class token and no fc_norm with pooling='cls', which distillation needs. "
             f"Received: {', '.join(f'{name}={config[name]!r}' for name in names)}"
+        )
+    blocks = config["head_blocks"]
+    plain = pooling == "cls" and not config["distillation"]
+    if blocks is not None and not (plain and 1 <= blocks <= config["num_layers"]):
+        raise ValueError(
+            "Expected head_blocks to be from 1 to num_layers, with pooling='cls' and no "
+            f"distillation. Received: head_blocks={blocks!r}, pooling={pooling!r}, "
+            f"num_layers={config['num_layers']}, distillation={config['distillation']!r}"
         )
     if config["distillation"] == "heads" and config["representation_dim"] is not None:
         raise ValueError(

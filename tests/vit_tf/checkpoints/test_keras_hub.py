@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import vit_tf
+from vit_tf.checkpoints.plans import CLIP
 
 keras_hub = pytest.importorskip("keras_hub", reason="keras_hub is not installed")
 SIZES = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8}
@@ -69,7 +70,8 @@ CASES = {
 def randomise(model, rng):
     """Weights unlike each other, biases, scales and positions among them."""
     for weight in model.weights:
-        weight.assign(rng.normal(0.3 if "gamma" in weight.path else 0, 0.3, weight.shape))
+        if "position_ids" not in weight.path:
+            weight.assign(rng.normal(0.3 if "gamma" in weight.path else 0, 0.3, weight.shape))
     return model
 
 
@@ -90,6 +92,74 @@ def test_every_block_is_that_of_keras_hub(case, rng):
     np.testing.assert_allclose(found["norm"], last, atol=1e-5 * np.abs(last).max())
     pooled = last.mean(axis=1) if case == "vit gap" else last[:, 0]
     np.testing.assert_allclose(ours(images), pooled, atol=1e-5 * np.abs(last).max())
+
+
+def pair(kind, name=None, activation=None):
+    """An image encoder of KerasHub's, and the model of it and a text encoder."""
+    models, options = keras_hub.models, {"num_layers": 2, "num_heads": 2, "hidden_dim": 8}
+    activation = {"intermediate_activation": activation} if activation else {}
+    encoder = getattr(models, f"{kind}VisionEncoder")(
+        8,
+        intermediate_dim=12,
+        image_shape=(28, 28, 3) if kind == "SigLIP" else (24, 24, 3),
+        name=name,
+        **activation,
+        **options,
+    )
+    text = getattr(models, f"{kind}TextEncoder")(
+        vocabulary_size=7, embedding_dim=8, intermediate_dim=12, **options
+    )
+    last = {"projection_dim": 6} if kind == "CLIP" else {}
+    return encoder, getattr(models, f"{kind}Backbone")(encoder, text, **last)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "activation"),
+    [
+        ("CLIP", None, None),
+        ("CLIP", "encoder", "gelu"),
+        ("SigLIP", None, None),
+        ("SigLIP", "encoder", "gelu"),
+    ],
+)
+def test_image_encoders_are_those_of_keras_hub(kind, name, activation, rng, record_property):
+    encoder, both = pair(kind, name, activation)
+    randomise(both, rng)
+    # Those of an untrained CLIP are all 0.
+    ids = encoder.embedding.position_ids
+    ids.assign(rng.permutation(ids.shape[1])[None])
+    ours = vit_tf.from_keras_hub(encoder)
+    images = rng.normal(size=(2, *encoder.image_shape)).astype("float32")
+    prefix = f"{name}_" if name else ""
+    norm = f"{prefix}layer_norm" if kind == "CLIP" else f"{prefix}post_layer_norm"
+    layers = [*(f"{prefix}encoder_block_{i}" for i in range(2)), norm]
+    expected = list(vit_tf.submodel(encoder, *layers)(images).values())
+    output = np.asarray(encoder(images))
+    expected.append(output[:, 0] if kind == "CLIP" else output)
+    found = vit_tf.submodel(ours, "block*/mlp/sum", "norm", "pooled")(images)
+    assert len(found) == len(expected) == 4
+    errors = [
+        np.abs(a - b).max() / np.abs(b).max() for a, b in zip(found.values(), expected, strict=True)
+    ]
+    np.testing.assert_array_equal(ours(images), found["pooled"])
+    embedding = np.asarray(both.get_vision_embeddings(images))
+    found = vit_tf.from_keras_hub(both)(images)
+    errors.append(np.abs(found - embedding).max() / np.abs(embedding).max())
+    assert found.shape == embedding.shape == (2, 6 if kind == "CLIP" else 8)
+    record_property("max relative error", max(errors))
+    assert max(errors) < 1e-5, errors
+    assert ours.preprocessing.mean == (HALF if kind == "SigLIP" else CLIP["mean"])
+
+
+def test_refuses_image_encoders_that_no_model_here_computes():
+    encoder, _ = pair("SigLIP", activation="relu")
+    with pytest.raises(ValueError, match=r"intermediate_activation.*'relu'"):
+        vit_tf.from_keras_hub(encoder)
+    encoder = keras_hub.models.SigLIPVisionEncoder(
+        8, **SIZES, intermediate_dim=12, layer_norm_epsilon=1e-3, image_shape=(24, 24, 3)
+    )
+    with pytest.raises(ValueError, match=r"layer_norm_epsilon.*0\.001"):
+        vit_tf.from_keras_hub(encoder)
 
 
 def test_a_classifier_keeps_its_head_and_its_images(rng):

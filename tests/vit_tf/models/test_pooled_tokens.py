@@ -11,6 +11,7 @@ SIZES = (16, 24, 3), 8, 1, 2, 8, 8, 3
 MODELS = {
     "cls": lambda: vit_tf.ViT(*SIZES),
     "registers": lambda: vit_tf.ViT(*SIZES, registers=2),
+    "cls and mean": lambda: vit_tf.ViT(*SIZES, registers=2, head_blocks=1),
     "gap": lambda: vit_tf.ViT(*SIZES, pooling="gap"),
     "two heads": lambda: vit_tf.ViT(*SIZES, distillation="heads"),
     "one head": lambda: vit_tf.ViT(*SIZES, distillation="token"),

@@ -99,6 +99,17 @@ class Archive:
         with _clear_errors(self.path, f" with the tensor {name!r}"):
             return _widen(self._loads[name](), self.tensors[name].dtype)
 
+    def add(self, other, names):
+        """Adds tensors of another open archive, which is closed with this one.
+
+        Args:
+            other: the `Archive`.
+            names: dict from the name of a tensor there to its name here.
+        """
+        self.tensors |= {new: other.tensors[old] for old, new in names.items()}
+        self._loads |= {new: other._loads[old] for old, new in names.items()}
+        self._stack.callback(other.close)
+
     def close(self):
         """Closes the file; arrays that were read stay as they are."""
         self._loads = {}

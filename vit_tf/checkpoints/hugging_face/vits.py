@@ -4,7 +4,7 @@ import numpy as np
 
 from vit_tf.checkpoints.hugging_face.configs import Config
 from vit_tf.checkpoints.hugging_face.processing import ends
-from vit_tf.checkpoints.plans import Part, Plan, dims, head_part, norm_part
+from vit_tf.checkpoints.plans import Part, Plan, dims, head_part, linear_part, norm_part
 from vit_tf.checkpoints.token_parts import TokenNames, vit_embedding_part
 from vit_tf.checkpoints.torch_blocks import block_part, dense_part, patches_part
 
@@ -107,10 +107,4 @@ def _with_heads(whole, tensors, width, wishes, kind):
         return whole | head("cls_classifier") | second | Part({"distillation": "heads"})
     if kind in HEADS:
         return whole | head(HEADS[kind])
-    if "classifier.bias" in tensors and wishes.num_classes is None:
-        raise ValueError(
-            "Expected num_classes, for a new head: the file's reads the class token beside the "
-            f"mean of the patches, which no model here does. Received: num_classes=None, {kind!r}"
-        )
-    # A head of another shape than ours is no head here.
-    return whole | head("none") | Part(unused=("classifier.*",))
+    return whole | linear_part(tensors, read, wishes, "classifier")

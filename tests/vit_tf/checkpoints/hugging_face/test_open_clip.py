@@ -69,10 +69,18 @@ def errors_of(model, reference, seed=1):
     return errors_of(model, taps(reference, images), images)
 
 
+def worldwide(**fields):
+    """Fields of MetaCLIP 2 (`ViT-H-14-worldwide*.json`), with a tiny vocabulary."""
+    text = TEXT | {"hf_tokenizer_name": "facebook/xlm-v-base", "pool_type": "eos", "eos_id": 2}
+    return {"text_cfg": text} | fields
+
+
 @pytest.mark.parametrize(
     ("fields", "vision", "activation"),
     [
         ({}, {}, "gelu"),
+        (worldwide(quick_gelu=True), {"head_width": 8}, "quick_gelu"),
+        (worldwide(), {"head_width": 8, "image_size": 28}, "gelu"),
         ({"quick_gelu": True}, {}, "quick_gelu"),
         ({"quick_gelu": False}, {"image_size": [12, 28]}, "gelu"),
         ({"custom_text": True}, {"pos_embed_type": "sin_cos_2d"}, "gelu"),
@@ -90,6 +98,14 @@ def test_every_block_is_open_clips(fields, vision, activation, written, record_p
     assert model.preprocessing.mean == (0.4,) * 3 and model.preprocessing.std == (0.3,) * 3
     assert (model.preprocessing.interpolation, model.preprocessing.crop) == ("bicubic", 1.0)
     assert model.preprocessing.size == model.image_shape[:2]
+
+
+def test_worldwide_fields_are_those_of_metaclip_2(open_clip):
+    for name in ("H-14-worldwide", "H-14-worldwide-quickgelu"):
+        config = open_clip.get_model_config(f"ViT-{name}")
+        assert set(config["text_cfg"]) == set(worldwide()["text_cfg"])
+        assert set(config["vision_cfg"]) <= set(VISION)
+        assert config.get("quick_gelu", False) == name.endswith("quickgelu")
 
 
 def test_safetensors_come_first(written):
