@@ -12,8 +12,9 @@ TAG = r"</?[a-z][^>\n]*>"
 LINK_TARGET = r"(?<=\])\([^)\n]*\)"
 ATTRIBUTES = r"(?<=\))\{[^}\n]*\}"
 ADDRESS = r"https?://\S+"
+API_ENTRY = r"^::: \S+$"
 NOT_PROSE = re.compile(
-    "|".join((FRONT_MATTER, CODE_BLOCK, COMMENT, LINK_TARGET, ATTRIBUTES, ADDRESS, TAG)),
+    "|".join((FRONT_MATTER, CODE_BLOCK, COMMENT, LINK_TARGET, ATTRIBUTES, ADDRESS, API_ENTRY, TAG)),
     re.MULTILINE | re.DOTALL,
 )
 
