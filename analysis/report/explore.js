@@ -282,6 +282,8 @@
     const canvas = element("canvas", "", tiles);
     const mark = element("div", "mark", tiles);
     tiles.style.aspectRatio = `${heads * wide} / ${layers.attention.length * high}`;
+    const widest = (30 * heads * wide) / (layers.attention.length * high); // at most 30rem high
+    holder.style.gridTemplateColumns = `max-content minmax(0, ${widest}rem)`;
     tiles.tabIndex = 0;
     tiles.setAttribute("role", "application");
     tiles.setAttribute("aria-label", "Attention of all layers (rows) and heads (columns); arrow keys choose one");
