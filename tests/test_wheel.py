@@ -112,7 +112,7 @@ def test_explore_writes_a_page(run):
     said = run("vit-tf", "explore", "vit.keras", "photo.png", "--samples", "1")
     assert "explore.html, " in said
     page = (run.folder / "explore.html").read_text("utf-8")
-    assert "<h1>What vit makes of photo.png</h1>" in page and "</html>" in page[-20:]
+    assert "<h1>vit: photo.png</h1>" in page and "</html>" in page[-20:]
     assert "<style" in page and "<script" in page
 
 

@@ -1,9 +1,9 @@
 "use strict";
-// Lays what a model makes of a patch over its picture. Asks for nothing.
+// Draws a model's maps of a patch over the photograph. Needs no network.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const { grid, layers, colours } = data;
-  const state = { example: 0, other: data.examples.length > 1 ? 1 : 0, pooled: false, place: 0, layer: 0, head: 0, similar: 0, class: 0, kept: 0.6 };
+  const state = { example: 0, other: data.examples.length > 1 ? 1 : 0, pooled: false, pinned: false, place: 0, layer: 0, head: 0, similar: 0, class: 0, kept: 0.6 };
   const find = (selector) => document.querySelector(selector);
   const range = (count) => Array.from({ length: count }, (_, index) => index);
   const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
@@ -110,10 +110,11 @@
     context.putImageData(image, 0, 0);
   }
 
-  function scaled(low, high, curve = (share) => share) {
+  // Colour and opacity follow the value, so that the photograph stays clear where it is low.
+  function scaled(low, high, curve = (share) => share, opaque = false) {
     return (value) => {
-      const share = high > low ? clamp((value - low) / (high - low), 0, 1) : 0;
-      return [...paintable[Math.round(curve(share) * (paintable.length - 1))], 255];
+      const share = curve(high > low ? clamp((value - low) / (high - low), 0, 1) : 0);
+      return [...paintable[Math.round(share * (paintable.length - 1))], opaque ? 255 : Math.round(255 * share)];
     };
   }
   const kept = (is) => (is ? [0, 0, 0, 0] : [0, 0, 0, 215]);
@@ -155,21 +156,42 @@
     box.setAttribute("aria-roledescription", "picture of patches");
     box.setAttribute("aria-label", "Arrow keys move from patch to patch");
     box.setAttribute("aria-describedby", "status");
-    const point = (event) => {
+    const pointed = (event) => {
       const { left, top, width, height } = box.getBoundingClientRect();
       const at = (share, count) => clamp(Math.floor(share * count), 0, count - 1);
-      const patch = at((event.clientY - top) / height, grid.rows) * grid.columns + at((event.clientX - left) / width, grid.columns);
-      if (patch !== state.place || state.pooled) look(patch);
+      return at((event.clientY - top) / height, grid.rows) * grid.columns + at((event.clientX - left) / width, grid.columns);
     };
-    box.addEventListener("pointermove", point);
-    box.addEventListener("pointerdown", point);
+    box.addEventListener("pointermove", (event) => {
+      const patch = pointed(event);
+      if (!state.pinned && event.pointerType !== "touch" && (patch !== state.place || state.pooled)) look(patch);
+    });
+    box.addEventListener("pointerleave", () => {
+      if (!state.pinned) release();
+    });
+    box.addEventListener("click", (event) => {
+      const patch = pointed(event);
+      if (state.pinned && patch === state.place) release();
+      else pin(patch);
+    });
     box.addEventListener("keydown", (event) => {
       const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
       if (!step) return;
       event.preventDefault();
       const to = [clamp(row() + step[0], 0, grid.rows - 1), clamp(column() + step[1], 0, grid.columns - 1)];
-      look(to[0] * grid.columns + to[1]);
+      pin(to[0] * grid.columns + to[1]);
     });
+  }
+
+  function pin(patch) {
+    state.pinned = true;
+    look(patch);
+  }
+
+  // Back to the query that is shown by default.
+  function release() {
+    state.pinned = false;
+    setPooled(Boolean(find("#pooled")));
+    paintPlace();
   }
 
   function look(patch) {
@@ -180,6 +202,7 @@
 
   function setPooled(pooled) {
     state.pooled = pooled;
+    document.body.classList.toggle("pinned", state.pinned);
     find("#pooled")?.setAttribute("aria-pressed", String(pooled));
   }
 
@@ -234,19 +257,70 @@
     const [prefix, itself, others] = range(3).map((part) => mean((one) => average(queries().map((token) => example().mass(layer, one, token)[part])), head));
     facts(find("#attention-facts"), [
       ["query", looking(`patch in row ${row()}, column ${column()}`)],
-      ["distance", Number.isFinite(far) ? `${shown(far)} pixels` : "none: it has no place, or looks at no patch"],
+      ["distance", Number.isFinite(far) ? `${shown(far)} pixels` : "not defined for this query"],
       ...(grid.prefix ? [[`to ${prefixNames()}`, percent(prefix)]] : []),
       ["to itself", percent(itself)],
       ["to others", percent(others)],
     ]);
-    multiples("heads", range(heads).map((one) => `head ${one}`), (one, index) => {
-      paintMap(one, patches(attention(layer, index)), "");
-      one.frame.setAttribute("aria-pressed", String(index === head));
-    }, (index) => chooseHead(index));
-    multiples("layers", layers.attention.map(short), (one, index) => {
-      paintMap(one, patches(attention(index, head)), "");
-      one.frame.setAttribute("aria-pressed", String(index === layer));
-    }, (index) => chooseLayer(index));
+    paintOverview();
+    return far;
+  }
+
+  // Every head of every layer, each scaled to its own maximum, on one canvas with gaps of a pixel.
+  const overview = find("#overview") && makeOverview(find("#overview"));
+
+  function makeOverview(holder) {
+    const [wide, high] = [grid.columns + 1, grid.rows + 1];
+    element("span", "", holder, "head").style.textAlign = "right";
+    const columns = element("div", "columns", holder);
+    const every = Math.ceil(heads / 12);
+    range(heads).forEach((one) => element("span", "", columns, one % every ? "" : String(one)));
+    const rows = element("div", "rows", holder);
+    const step = Math.ceil(layers.attention.length / 16);
+    layers.attention.forEach((name, index) => element("span", "", rows, index % step ? "" : short(name)));
+    const tiles = element("div", "tiles", holder);
+    const canvas = element("canvas", "", tiles);
+    const mark = element("div", "mark", tiles);
+    tiles.style.aspectRatio = `${heads * wide} / ${layers.attention.length * high}`;
+    const widest = (30 * heads * wide) / (layers.attention.length * high); // at most 30rem high
+    holder.style.gridTemplateColumns = `max-content minmax(0, ${widest}rem)`;
+    tiles.tabIndex = 0;
+    tiles.setAttribute("role", "application");
+    tiles.setAttribute("aria-label", "Attention of all layers (rows) and heads (columns); arrow keys choose one");
+    const choose = (layer, head) => {
+      chooseHead(clamp(head, 0, heads - 1), false);
+      chooseLayer(clamp(layer, 0, layers.attention.length - 1));
+    };
+    tiles.addEventListener("click", (event) => {
+      const { left, top, width, height } = tiles.getBoundingClientRect();
+      choose(Math.floor(((event.clientY - top) / height) * layers.attention.length), Math.floor(((event.clientX - left) / width) * heads));
+    });
+    tiles.addEventListener("keydown", (event) => {
+      const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+      if (!move) return;
+      event.preventDefault();
+      choose(state.layer + move[0], (state.head === heads ? 0 : state.head) + move[1]);
+    });
+    return { canvas, mark, wide, high };
+  }
+
+  function paintOverview() {
+    const { canvas, mark, wide, high } = overview;
+    const count = layers.attention.length;
+    const width = heads * wide;
+    const values = new Float64Array(width * count * high).fill(NaN);
+    range(count).forEach((layer) => range(heads).forEach((head) => {
+      const own = patches(attention(layer, head));
+      const most = biggest(own) || 1;
+      own.forEach((value, index) => {
+        const [y, x] = [Math.floor(index / grid.columns), index % grid.columns];
+        values[(layer * high + y) * width + head * wide + x] = value / most;
+      });
+    }));
+    const colour = scaled(0, 1, undefined, true);
+    draw(canvas, values, [count * high, width], (value) => (Number.isNaN(value) ? [0, 0, 0, 0] : colour(value)));
+    mark.hidden = state.head === heads;
+    place(mark, mark.hidden ? -1 : state.layer * heads + state.head, [count, heads]);
   }
 
   function paintSimilarity() {
@@ -277,10 +351,10 @@
   function paintPlace() {
     const words = [];
     if (grid) words.push(looking(`row ${row()}, column ${column()}`));
-    if (mains.picture && grid) place(mains.picture.mark, state.place, ofGrid());
+    if (grid) place(mains.picture.mark, mains.attention ? marked() : state.place, ofGrid());
     if (mains.attention) {
-      paintAttention();
-      words.push(...[...find("#attention-facts").querySelectorAll("dd")].slice(1, 2).map((node) => `distance ${node.textContent}`));
+      const far = paintAttention();
+      if (Number.isFinite(far)) words.push(`distance ${shown(far)} pixels`);
     }
     if (mains.rollout) {
       const tokens = meanRow(queries().map((token) => example().rollout(token)));
@@ -289,6 +363,7 @@
     if (mains.similarity) paintSimilarity();
     if (data.field_grid) paintFields();
     if (find('[data-chart="norms"]')) paintNorms();
+    if (state.pinned) words.push("pinned");
     find("#status").textContent = words.join("; ");
   }
 
@@ -311,12 +386,18 @@
     if (one.relevance) kinds.push(["gradient-weighted attention", one.relevance(state.class), ofGrid(), false]);
     if (one.gradients) kinds.push(["input gradient, SmoothGrad", one.gradients(state.class), data.gradient_size, false]);
     if (one.cam) layers.maps.forEach((name, index) => kinds.push([`Grad-CAM of ${name}`, one.cam(state.class, index), data.cam_size, true]));
+    if (mains.cam) {
+      const map = one.cam(state.class, layers.maps.length - 1);
+      draw(mains.cam.canvas, map, data.cam_size, scaled(0, biggest(map)));
+      mains.cam.canvas.classList.add("smooth");
+      mains.cam.scale(0, biggest(map), "");
+    }
     multiples("evidence", kinds.map(([name]) => name), (figure, index) => {
       const [name, values, size, smooth] = kinds[index];
       const most = biggest(values);
       draw(figure.canvas, values, size, scaled(0, most));
       figure.canvas.classList.toggle("smooth", smooth);
-      figure.caption.textContent = most > 0 ? `${name}; brightest ${shown(most)}` : `${name}: nothing speaks for this class`;
+      figure.caption.textContent = most > 0 ? `${name}; brightest ${shown(most)}` : `${name}: no evidence for this class`;
     });
   }
 
@@ -380,8 +461,8 @@
     const whole = data.norm_tokens === (grid ? grid.prefix + cells : -1); // else one number a layer
     const placed = (tokens) => (whole ? average(patches([...tokens])) : tokens[0]);
     const series = [
-      { name: "skip, mean of all places", values: layers.norms.map((_, index) => placed(skip(index))) },
-      { name: "branch, mean of all places", values: layers.norms.map((_, index) => placed(branch(index))), second: true },
+      { name: "skip, mean over positions", values: layers.norms.map((_, index) => placed(skip(index))) },
+      { name: "branch, mean over positions", values: layers.norms.map((_, index) => placed(branch(index))), second: true },
     ];
     if (whole) {
       const of = looking("this patch");
@@ -394,10 +475,26 @@
     lines(find('[data-chart="norms"]'), layers.norms, series, "Euclidean norm");
   }
 
+  function paintPredictions() {
+    const list = find("#predictions");
+    list.replaceChildren();
+    for (const { name, share, explained } of example().predictions) {
+      const button = element("button", "", element("li", "", list));
+      button.type = "button";
+      button.disabled = explained < 0;
+      button.setAttribute("aria-pressed", String(explained === state.class));
+      element("span", "bar-of", button).style.width = `${100 * share}%`;
+      element("span", "", button, name);
+      element("span", "", button, percent(share));
+      button.addEventListener("click", () => chooseClass(explained));
+    }
+  }
+
   function paintAll() {
     document.body.style.setProperty("--picture", `url(${example().picture})`);
     mains.correspondence?.box.style.setProperty("--picture", `url(${examples[state.other].picture})`);
     paintPlace();
+    if (find("#predictions")) paintPredictions();
     if (mains.attention) paintMass();
     if (find('[data-multiples="evidence"]')) paintEvidence();
     if (find('[data-chart="lens"]')) paintLens();
@@ -418,25 +515,30 @@
     paintPlace();
     paintMass();
   }
-  function chooseHead(index) {
+  function chooseHead(index, paint = true) {
     state.head = index;
     find("#head").value = index;
-    paintPlace();
+    if (paint) paintPlace();
   }
+  function chooseClass(index) {
+    state.class = index;
+    paintPredictions();
+    if (find('[data-multiples="evidence"]')) paintEvidence();
+    if (find('[data-chart="lens"]')) paintLens();
+  }
+  // The most probable class of the image among those that are explained.
+  const likeliest = () => example().predictions?.find(({ explained }) => explained >= 0)?.explained ?? 0;
   const names = examples.map((one) => one.name);
   if (grid) state.place = Math.floor(grid.rows / 2) * grid.columns + Math.floor(grid.columns / 2);
   if (layers.attention) state.layer = layers.attention.length - 1;
   if (layers.similarity) state.similar = layers.similarity.length - 1;
   options("#example", names, 0, (index) => {
     state.example = index;
+    state.class = likeliest();
     paintAll();
   });
   options("#other", names, state.other, (index) => {
     state.other = index;
-    paintAll();
-  });
-  options("#class", data.classes ?? [], 0, (index) => {
-    state.class = index;
     paintAll();
   });
   options("#layer", layers.attention ?? [], state.layer, chooseLayer);
@@ -446,8 +548,12 @@
     paintPlace();
   });
   find("#pooled")?.addEventListener("click", () => {
+    state.pinned = state.pooled;
     setPooled(!state.pooled);
     paintPlace();
+  });
+  window.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") release();
   });
   find("#kept")?.addEventListener("input", (event) => {
     state.kept = Number(event.target.value) / 100;
@@ -462,5 +568,7 @@
     paintAll();
   });
   find("form.bar").addEventListener("submit", (event) => event.preventDefault());
+  state.class = likeliest();
+  setPooled(Boolean(find("#pooled")));
   paintAll();
 })();

@@ -1,14 +1,14 @@
-"""One self-contained page of single images, whose patches answer to mouse, keys and touch."""
+"""One self-contained interactive page of single images."""
 
 from .page import as_json, write_page
 
 
-def write_explore_page(path, *, title, introduction, payload, shown, size, left_out, facts):
+def write_explore_page(path, *, title, payload, shown, size, left_out, facts):
     """Write the page, whole or not at all; it asks the network for nothing.
 
     Args:
         path: where to write the HTML.
-        title, introduction: heading of the page, and text under it.
+        title: heading of the page.
         payload: dict that JSON can hold: what the script draws, see `study.explorer.payload`.
         shown: dict of what there is to show, which chooses the panels.
         size: size of the images, as text.
@@ -23,7 +23,6 @@ def write_explore_page(path, *, title, introduction, payload, shown, size, left_
         "explore",
         True,
         title=title,
-        introduction=introduction,
         payload=as_json(payload),
         shown=shown,
         size=size,

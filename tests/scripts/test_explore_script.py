@@ -29,7 +29,7 @@ def test_a_page_and_its_numbers_are_written(files, tmp_path, capsys):
     paths = [str(files / name) for name in ("vit.keras", "photo.png")]
     assert explore.main([*paths, "--out", str(page), "--samples", "1", *flags]) == 0
     text, said = page.read_text("utf-8"), capsys.readouterr().out
-    assert "<h1>What My ViT makes of photo.png</h1>" in text
+    assert "<h1>My ViT: photo.png</h1>" in text
     assert f"{page}, 0." in said and "not shown: Grad-CAM. My ViT has no maps" in said
     relevance = xr.load_dataarray(tmp_path / "numbers" / "gradient_attention.nc")
     assert relevance["class"].values.tolist() == [2, 0]
@@ -70,4 +70,4 @@ def test_several_models_have_a_page_each(files, tmp_path):
     assert explore.main([*sources, photo, "--out", str(page), "--samples", "1"]) == 0
     written = {path.name: path.read_text("utf-8") for path in tmp_path.glob("*.html")}
     assert set(written) == {"page-vit.html", "page-vit-cls-cifar10.html"}
-    assert "What vit-cls-cifar10 makes of photo.png" in written["page-vit-cls-cifar10.html"]
+    assert "vit-cls-cifar10: photo.png" in written["page-vit-cls-cifar10.html"]

@@ -26,7 +26,8 @@ from ..models import spread
 MOST_LAYERS = 13  # whose tokens are compared
 MOST_CELLS = 64  # whose receptive fields are taken
 MOST_WEIGHTS = 6_000_000  # attention weights of an image on the page
-TOP = 5  # classes that are explained, of the highest scores
+TOP = 5  # classes of the highest scores that are explained of one image
+TOP_OF_SEVERAL = 3  # of each of several images
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,9 @@ class Subject:
         """Positions of the classes to explain: those told, or those of the highest scores."""
         if self.classes is not None:
             return [int(one) for one in self.classes]
-        best = np.argsort(-self.scores.values, axis=1, kind="stable")[:, :TOP]
-        return [int(one) for one in dict.fromkeys(best.T.ravel())][:TOP]
+        most = TOP if len(self.images) == 1 else TOP_OF_SEVERAL
+        best = np.argsort(-self.scores.values, axis=1, kind="stable")[:, :most]
+        return [int(one) for one in dict.fromkeys(best.T.ravel())]
 
     @property
     def maps(self):

@@ -23,6 +23,8 @@ from ..opening.study_model import PROBES, study_model
 from .collect import Subject, collect_results
 from .payload import ROUNDING, make_payload
 
+MOST_PHOTO = 448  # pixels of a side of a photograph on the page
+
 
 @dataclass(frozen=True)
 class Exploration:
@@ -102,7 +104,7 @@ def explore(
     if isinstance(model, str | os.PathLike):
         model, name = vit_tf.load(model), name or own_name(model)
     require_own(path)
-    opened, subject, names = open_subject(
+    opened, subject, names, photos = open_subject(
         model,
         images,
         name=name,
@@ -115,11 +117,11 @@ def explore(
     if not results:
         reasons = " ".join(reason for _, reasons in left_out for reason in reasons)
         raise ValueError(f"Expected a model of which something can be shown. Received: {reasons}")
-    return write_exploration(path, opened, subject, names, results, left_out)
+    return write_exploration(path, opened, subject, names, photos, results, left_out)
 
 
 def open_subject(model, images, *, name, preprocessing, image_size, told, options):
-    """The `Opened` model, it and its images as a `Subject`, and the names of the images."""
+    """The `Opened` model, it and its images as a `Subject`, and names and photographs."""
     require_samples(options["samples"], options["noise"])
     expects = preprocessing or expected(model)
     own = name or getattr(model, "name", None) or getattr(model, "__name__", "model")
@@ -141,23 +143,35 @@ def open_subject(model, images, *, name, preprocessing, image_size, told, option
     subject = Subject(under_study, batch, foreign=opened.is_foreign, **options)
     if subject.classes is not None:
         _check_classes(subject)
-    return opened, subject, names
+    photos = [_photo(picture, expects, size) for picture in pictures]
+    return opened, subject, names, photos
 
 
-def write_exploration(path, opened, subject, names, results, left_out):
+def _photo(picture, expects, size):
+    """What the model sees of a picture, with as many more pixels as it has and a page shows."""
+    seen = np.array(picture.shape[:2]) if expects.crop is None else min(picture.shape[:2])
+    most = np.minimum(MOST_PHOTO, seen * (expects.crop or 1))
+    times = max(1, int(np.min(most / np.array(size))))
+    framed = Preprocessing(
+        tuple(times * side for side in size),
+        interpolation=expects.interpolation,
+        crop=expects.crop,
+    )(picture)
+    return np.rint((framed + 1) * 127.5).clip(0, 255).astype(np.uint8)
+
+
+def write_exploration(path, opened, subject, names, photos, results, left_out):
     """Write the page of results; the `Exploration`."""
     classes = getattr(opened.model, "class_names", None)
-    pictures = np.rint((subject.images + 1) * 127.5).clip(0, 255).astype(np.uint8)
-    payload = make_payload(subject, results, pictures, names, classes)
+    payload = make_payload(subject, results, photos, names, classes)
     row = describe_model(opened, subject.model)
     listed = joined(names)
     written = write_explore_page(
         path,
-        title=f"What {opened.name} makes of {listed}",
-        introduction="Choose a place in the picture; every panel shows what the model makes of it.",
+        title=f"{opened.name}: {listed}",
         payload=payload,
         shown=_shown(subject, results),
-        size="{} x {}".format(*pictures.shape[1:3]),
+        size="{} x {}".format(*subject.images.shape[1:3]),
         left_out=left_out,
         facts={key: value for key, value in row.items() if value is not None}
         | {
@@ -188,7 +202,6 @@ def _shown(subject, results):
         "fields": "fields" in has,
         "lens": "logit_lens" in has,
         "norms": "norms" in has,
-        "picture": "attention" not in has,
         "classes": "scores" in has,
         "pooled": subject.pooled_name if tokens and grid else "",
         "grid": f"{grid.rows} x {grid.columns}" if grid else "",

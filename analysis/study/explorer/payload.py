@@ -9,6 +9,7 @@ from ...plots.interactive import colour_map
 from .quantise import pack
 
 MOST_PIXELS = 112  # a side of a map of pixels on the page
+PREDICTIONS = 5  # classes that the model predicts for an image
 BEST = 3  # classes that a layer is read as
 ROUNDING = (
     "Attention is kept in 255 steps, from 0 to the largest of each row; distance and mass to six "
@@ -16,14 +17,13 @@ ROUNDING = (
 )
 
 
-def make_payload(subject, results, pictures, names, class_names):
+def make_payload(subject, results, photos, names, class_names):
     """What the script of the page draws.
 
     Args:
         subject: the `Subject`.
         results: dict from a key of `collect.MEASURES` to the result.
-        pictures: uint8 array of shape (example, height, width, 3), the images as the model gets
-            them.
+        photos: list of uint8 arrays of shape (height, width, 3), what the model sees of each image.
         names: of the images.
         class_names: names of all classes, or None.
 
@@ -37,7 +37,7 @@ def make_payload(subject, results, pictures, names, class_names):
         "prefix_names": list(subject.prefix_names),
         "pooled": list(subject.pooled_tokens),
         "pooled_name": subject.pooled_name,
-        "size": list(pictures.shape[1:3]),
+        "size": list(subject.images.shape[1:3]),
         "colours": colour_map(),
         "classes": [class_name(class_names, one) for one in chosen],
         "layers": {
@@ -46,8 +46,8 @@ def make_payload(subject, results, pictures, names, class_names):
             if of in results
         },
         "examples": [
-            {"name": name, "picture": _as_png(picture)}
-            for name, picture in zip(names, pictures, strict=True)
+            {"name": name, "picture": _as_data_url(photo)}
+            for name, photo in zip(names, photos, strict=True)
         ],
     }
     for name, pack_one in PACKERS.items():
@@ -62,6 +62,25 @@ def make_payload(subject, results, pictures, names, class_names):
 def class_name(names, position):
     """What a class is called."""
     return names[position] if names else f"class {position}"
+
+
+def _scores(result, subject, class_names):
+    """The most probable classes of each image, and those explained that are not among them."""
+    explained, each = subject.chosen, []
+    for shares in probabilities(result.values):
+        best = np.argsort(-shares, kind="stable")[:PREDICTIONS].tolist()
+        listed = [*best, *(one for one in explained if one not in best)]
+        each.append(
+            [
+                {
+                    "name": class_name(class_names, one),
+                    "share": float(f"{shares[one]:.4g}"),
+                    "explained": explained.index(one) if one in explained else -1,
+                }
+                for one in (listed if subject.classes is not None else best)
+            ]
+        )
+    return {}, [{"predictions": one} for one in each]
 
 
 def _attention(result, subject, _):
@@ -132,6 +151,7 @@ def _cam(result, *_):
 
 
 PACKERS = {
+    "scores": _scores,
     "attention": _attention,
     "rollout": _rollout,
     "gradient_attention": _relevance,
@@ -170,9 +190,12 @@ def shrunk(maps, most=MOST_PIXELS):
     return padded.reshape(*lead, rows, side, columns, side).mean(axis=(-3, -1))
 
 
-def _as_png(picture):
+def _as_data_url(photo):
+    """A photograph as PNG where it is small, otherwise as JPEG."""
     from PIL import Image
 
     file = io.BytesIO()
-    Image.fromarray(picture).save(file, "PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+    kind = "PNG" if max(photo.shape) <= MOST_PIXELS else "JPEG"
+    Image.fromarray(photo).save(file, kind, optimize=True, quality=90)
+    text = base64.b64encode(file.getvalue()).decode("ascii")
+    return f"data:image/{kind.lower()};base64,{text}"

@@ -1,5 +1,7 @@
 """The page of single images in headless Chromium: what it shows are the numbers of the results."""
 
+import base64
+import io
 import json
 
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 import tensorflow as tf
 from browser import CHROMIUM, Browser, place
 from oracles import randomize
+from PIL import Image
 
 import vit_tf
 from vit_tf import analysis
@@ -52,20 +55,31 @@ def bit_page(tmp_path_factory):
     return analysis.explore(bit, random_images(1), path, samples=1)
 
 
-def shares(browser, selector):
-    """What the colours of a canvas stand for, from 0 to 1: array (row, column)."""
+def pixels_of(browser, selector):
+    """The red, green, blue and alpha of a canvas: array (row, column, 4)."""
     size, pixels = browser.value(
         f"(() => {{ const canvas = document.querySelector({json.dumps(selector)});"
         "const {width, height} = canvas;"
         "const all = canvas.getContext('2d').getImageData(0, 0, width, height).data;"
         "return [[height, width], Array.from(all)] })()"
     )
-    pixels = np.reshape(pixels, (*size, 4))
-    assert (pixels[..., 3] == 255).all()
-    colours = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in colour_map()])
-    distance = np.abs(pixels[..., None, :3] - colours).sum(axis=-1)
-    assert (distance.min(axis=-1) == 0).all()
-    return distance.argmin(axis=-1) * LEVEL
+    return np.reshape(pixels, (*size, 4))
+
+
+COLOURS = np.array([[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in colour_map()])
+
+
+def shares(browser, selector):
+    """What the colours and the opacity of a canvas stand for, from 0 to 1: array (row, column).
+
+    The photograph shows through where values are low. A canvas keeps colours times opacity, in
+    steps of one level, so that those of transparent pixels are rough.
+    """
+    pixels = pixels_of(browser, selector)
+    found = pixels[..., 3]
+    off = np.abs(pixels[..., :3] - COLOURS[found]) * found[..., None] / 255
+    assert off.max() <= 3
+    return found * LEVEL
 
 
 def point(browser, selector, cell, rows=4, columns=6):
@@ -130,23 +144,94 @@ def test_hovering_shows_the_attention_of_the_patch_in_the_results(browser, vit_p
     choose(browser, "#head", 1)
     browser.value("document.querySelector('#pooled').click()")
     assert facts(browser)["query"] == "CLS"
-    assert facts(browser)["distance"].startswith("none")
+    assert facts(browser)["distance"].startswith("not defined")
     assert_row(browser, attention, 1, 0, 1, 0)
 
 
-def test_small_pictures_show_all_heads_and_layers_and_are_chosen(browser, vit_page):
+def tile(browser, layer, head, rows=4, columns=6):
+    """The shares of a tile of the overview, which is opaque."""
+    pixels = pixels_of(browser, "#overview canvas")
+    top, left = layer * (rows + 1), head * (columns + 1)
+    pixels = pixels[top : top + rows, left : left + columns]
+    assert (pixels[..., 3] == 255).all()
+    distance = np.abs(pixels[..., None, :3] - COLOURS).sum(axis=-1)
+    assert (distance.min(axis=-1) == 0).all()
+    return distance.argmin(axis=-1) * LEVEL
+
+
+def test_the_overview_shows_all_layers_and_heads_and_a_click_chooses_one(browser, vit_page):
     browser.open(vit_page.path)
-    point(browser, MAIN, 4)
-    attention = vit_page.results["attention"].attention.values[0, :, :, 5, 1:]
-    for name, rows in (("heads", attention[1]), ("layers", attention[:, 0])):
-        for index, row in enumerate(rows):
-            canvas = f"[data-multiples={name}] > figure:nth-child({index + 1}) canvas"
-            found = shares(browser, canvas).ravel()
-            np.testing.assert_allclose(found, row / row.max(), atol=1.5 * LEVEL)
-    browser.value("document.querySelectorAll('[data-multiples=heads] button')[2].click()")
-    browser.value("document.querySelectorAll('[data-multiples=layers] button')[0].click()")
-    assert_row(browser, vit_page.results["attention"], 0, 0, 2, 5)
+    attention = vit_page.results["attention"].attention.values[0, :, :, 0, 1:]
+    assert pixels_of(browser, "#overview canvas").shape == (2 * 5, 3 * 7, 4)
+    for layer, head in np.ndindex(2, 3):
+        row = attention[layer, head] / attention[layer, head].max()
+        np.testing.assert_allclose(tile(browser, layer, head).ravel(), row, atol=1.5 * LEVEL)
+    left, top, width, height = place(browser, "#overview .tiles")
+    browser.click(left + 0.9 * width, top + 0.2 * height)
     assert browser.value("[document.querySelector('#layer').value, head.value].join()") == "0,2"
+    assert_row(browser, vit_page.results["attention"], 0, 0, 2, 0)
+    browser.value("document.querySelector('#overview .tiles').focus()")
+    browser.key("ArrowDown")
+    browser.key("ArrowLeft")
+    assert_row(browser, vit_page.results["attention"], 0, 1, 1, 0)
+
+
+def test_a_click_pins_a_patch_and_another_or_escape_releases_it(browser, vit_page):
+    browser.open(vit_page.path)
+    query = "document.querySelector('#attention-facts dd').textContent"
+    assert browser.value(query) == "CLS"
+    point(browser, MAIN, 7)
+    assert browser.value(query) == "patch in row 1, column 1"
+    browser.mouse(5, 5)
+    assert browser.value(query) == "CLS"  # a preview ends with the mouse
+    left, top, width, height = place(browser, MAIN)
+    middle = left + 1.5 * width / 6, top + 1.5 * height / 4
+    browser.click(*middle)
+    point(browser, MAIN, 20)
+    browser.mouse(5, 5)
+    assert browser.value(query) == "patch in row 1, column 1"
+    browser.click(*middle)
+    browser.mouse(5, 5)
+    assert browser.value(query) == "CLS"
+    browser.click(*middle)
+    browser.key("Escape")
+    browser.mouse(5, 5)
+    assert browser.value(query) == "CLS"
+
+
+def test_predictions_are_those_of_the_image_and_choose_the_class(browser, vit_page):
+    browser.open(vit_page.path)
+    scores = vit_page.results["scores"].values.astype(float)
+    expected = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
+    read = (
+        "[...document.querySelectorAll('#predictions button')].map((button) => "
+        "[...[...button.querySelectorAll('span')].map((one) => one.textContent),"
+        "button.getAttribute('aria-pressed')])"
+    )
+    for example in (0, 1):
+        choose(browser, "#example", example)
+        rows = browser.value(read)
+        best = np.argsort(-expected[example])[:5]
+        assert [row[1] for row in rows] == ["abcdef"[one] for one in best]
+        for row, one in zip(rows, best, strict=True):
+            assert number(row[2]) / 100 == pytest.approx(expected[example, one], rel=6e-3)
+        assert [row[3] for row in rows] == ["true"] + ["false"] * 4  # its own class
+
+
+def test_the_photograph_is_not_shrunk_to_what_the_model_sees(browser, tmp_path):
+    vit = vit_tf.ViT((32, 32, 3), 8, 2, 3, 12, 16, 6)
+    randomize(vit)
+    rng = np.random.default_rng(2)
+    photo = rng.integers(0, 256, (15, 20, 3)).repeat(10, axis=0).repeat(10, axis=1).astype("uint8")
+    crop = vit_tf.Preprocessing((32, 32), crop=0.8)
+    path = tmp_path / "page.html"
+    analysis.explore(vit, photo, path, preprocessing=crop, samples=1)
+    payload = json.loads(path.read_text("utf-8").split('id="data">')[1].split("</script>")[0])
+    data = payload["examples"][0]["picture"].split(",")[1]
+    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))), np.float64)
+    assert shown.shape == (96, 96, 3)  # 0.8 of 150 pixels are 120, which hold 3 times 32
+    expected = vit_tf.Preprocessing((96, 96), crop=0.8)(photo)
+    np.testing.assert_allclose(shown, np.asarray(expected + 1) * 127.5, atol=0.51)
 
 
 def test_a_model_that_pools_its_patches_shows_their_mean_query(browser, tmp_path):
@@ -154,7 +239,6 @@ def test_a_model_that_pools_its_patches_shows_their_mean_query(browser, tmp_path
     randomize(beit)
     page = analysis.explore(beit, random_images(1), tmp_path / "page.html", samples=1)
     browser.open(page.path)
-    browser.value("document.querySelector('#pooled').click()")
     told, result = facts(browser), page.results["attention"].isel(example=0, layer=1, head=0)
     assert told["query"] == "the mean of the patches"
     row = result.attention.values[1:, 1:].mean(axis=0)
@@ -172,7 +256,7 @@ def test_keys_and_fingers_move_the_patch(browser, vit_page):
     browser.open(vit_page.path, width=390)
     browser.value(f"document.querySelector('{MAIN}').focus()")
     status = "document.querySelector('#status').textContent.split(';')[0]"
-    assert browser.value(status) == "row 2, column 3"
+    assert browser.value(status) == "CLS"  # until a patch is chosen, from the middle one
     for name in ("ArrowUp", "ArrowLeft", "ArrowLeft", "ArrowUp", "ArrowUp"):
         browser.key(name)
     assert browser.value(status) == "row 0, column 1"
@@ -237,10 +321,12 @@ def test_rollout_and_what_speaks_for_a_class(browser, vit_page):
     np.testing.assert_allclose(found, (row / most).clip(0, 1), atol=2.5 * LEVEL)
     relevance = vit_page.results["gradient_attention"]
     gradients = np.abs(vit_page.results["input_gradients"]).sum("channel")
-    names = browser.value("[...document.querySelectorAll('#class option')].map((o) => o.text)")
-    assert names == ["abcdef"[position] for position in relevance["class"].values]
     for index in (0, 2):
-        choose(browser, "#class", index)
+        name = "abcdef"[relevance["class"].values[index]]
+        browser.value(
+            "[...document.querySelectorAll('#predictions button')]"
+            f".find((button) => button.children[1].textContent === '{name}').click()"
+        )
         for number_, values in ((1, relevance[0, index, 0, 1:]), (2, gradients[0, index])):
             canvas = f"[data-multiples=evidence] > figure:nth-child({number_}) canvas"
             found = shares(browser, canvas)
@@ -277,6 +363,11 @@ def test_places_of_a_resnet_show_their_receptive_fields(browser, bit_page):
             found = shares(browser, canvas)
             rounded = np.sqrt(0.5 * LEVEL)  # of the smallest, whose root is taken
             np.testing.assert_allclose(found, expected, atol=rounded + LEVEL)
+    np.testing.assert_allclose(
+        shares(browser, "[data-map=cam] canvas"),
+        cam.values[0, 0, -1] / (cam.values[0, 0, -1].max() or 1),
+        atol=1.5 * LEVEL,
+    )
     for index, maps in enumerate(cam.values[0, 0]):
         found = shares(browser, f"[data-multiples=evidence] > figure:nth-child({index + 2}) canvas")
         np.testing.assert_allclose(found, maps / (maps.max() or 1), atol=1.5 * LEVEL)
