@@ -17,7 +17,7 @@ from vit_tf import analysis
 from vit_tf.analysis import plots
 from vit_tf.analysis.engine import types
 
-PACKAGES = ("similarity", "attention", "flow", "probes")
+PACKAGES = ("similarity", "attention", "flow", "probes", "objects")
 
 
 def public_measurements():
