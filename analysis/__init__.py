@@ -25,6 +25,10 @@ Args that the measurements share, unless their docstrings say otherwise:
     tokens: what a layer is summarised by: the `"cls"` token, or the mean of the `"spatial"` tokens
         or of `"all"`. The `token_grid` of the features separates them. None is CLS where there is
         one, the mean of the spatial tokens elsewhere, and a vector as it is.
+
+In the examples of the measurements, `vit` and `bit` are models, such as those of
+`vit_tf.load("vit-cls-cifar10")` and `vit_tf.load("bit-cifar10")`, `images` is an array of shape
+(24, height, width, channel) and `labels` an array of integers of shape (24,).
 """
 
 import ast

@@ -1,5 +1,7 @@
 """Mean attention seen from the query: aligned maps, offsets, distances, and maps of queries."""
 
+from __future__ import annotations
+
 import numpy as np
 import xarray as xr
 
@@ -12,8 +14,8 @@ NORMALIZERS = ("queries", "coverage")
 UNITS = ("pixels", "unit")
 
 
-def aligned_attention(mean, normalize="queries"):
-    """Attention by the offset from the query to the key, averaged over the queries with a place.
+def aligned_attention(mean: xr.Dataset, normalize: str = "queries") -> xr.DataArray:
+    """Attention by the offset from the query to the key, averaged over the spatial queries.
 
         aligned(d) = 1 / N(d) sum over q of w(q) spatial(q, q + d),  q and q + d on the grid
 
@@ -35,6 +37,18 @@ def aligned_attention(mean, normalize="queries"):
 
     Raises:
         ValueError: for another `normalize`, or a `mean` that is not of `mean_attention`.
+
+    Example:
+        >>> mean = analysis.mean_attention(vit, images)
+        >>> aligned = analysis.aligned_attention(mean)
+        >>> aligned.dims
+        ('layer', 'head', 'row_offset', 'column_offset')
+        >>> aligned.row_offset.values.tolist()
+        [-24, -16, -8, 0, 8, 16, 24]
+
+    See also:
+        `plots.plot_aligned_attention`, `mean_attention`, `attention_offset`; page
+        measurements/attention/aligned-attention.md.
     """
     if normalize not in NORMALIZERS:
         raise ValueError(f"Expected normalize in {NORMALIZERS}. Received: normalize={normalize!r}")
@@ -70,7 +84,7 @@ def _aligned_sum(maps, grid):
     return total
 
 
-def attention_offset(aligned):
+def attention_offset(aligned: xr.DataArray) -> xr.Dataset:
     """Where heads look from the query on average, and most: centre of mass and peak.
 
     Keys beyond an edge cannot be attended to, so a head that looks one token to the left has its
@@ -83,6 +97,18 @@ def attention_offset(aligned):
         Dataset of `row_offset`, `column_offset` (down and to the right) and `length` of the centre
         of mass, and `peak_row` and `peak_column`, the offset that is attended to most; all of
         shape (layer, head), in pixels, and NaN for a head whose map is.
+
+    Example:
+        >>> mean = analysis.mean_attention(vit, images)
+        >>> offset = analysis.attention_offset(analysis.aligned_attention(mean))
+        >>> offset.length.dims
+        ('layer', 'head')
+        >>> offset.length.units
+        'pixels'
+
+    See also:
+        `plots.plot_attention_offset`, `aligned_attention`, `head_classes`; page
+        measurements/attention/aligned-attention.md.
     """
     dims = ("row_offset", "column_offset")
     share = aligned / aligned.sum(dims)
@@ -110,12 +136,12 @@ def _peak(aligned, dims):
     return {dim: aligned[dim][place[dim]] for dim in dims}
 
 
-def mean_distance(mean, units="pixels"):
+def mean_distance(mean: xr.Dataset, units: str = "pixels") -> xr.DataArray:
     """Mean distance between a query and the keys that each head attends to.
 
         distance = mean over q of sum_k spatial(q, k) |position(q) - position(k)|
 
-    over queries and keys that have a place, each query with the weight of `aligned_attention`. In
+    over spatial queries and keys, each query with the weight of `aligned_attention`. In
     pixels it equals `attention_distance`.
 
     Args:
@@ -130,6 +156,16 @@ def mean_distance(mean, units="pixels"):
 
     Raises:
         ValueError: for other `units`, or a `mean` that is not of `mean_attention`.
+
+    Example:
+        >>> mean = analysis.mean_attention(vit, images)
+        >>> distance = analysis.mean_distance(mean, units="unit")
+        >>> distance.units
+        'sides of the grid'
+
+    See also:
+        `mean_attention`, `attention_distance`, `plots.plot_mean_distance`; page
+        measurements/attention/attention-distance.md.
     """
     if units not in UNITS:
         raise ValueError(f"Expected units in {UNITS}. Received: units={units!r}")
@@ -154,12 +190,12 @@ def _unit_distances(grid):
     return np.linalg.norm(places[:, None] - places[None], axis=-1)
 
 
-def attention_maps(mean, query=CLS):
-    """Mean attention of a query, or of all queries with a place, on the grid of keys.
+def attention_maps(mean: xr.Dataset, query: str | int = CLS) -> xr.DataArray:
+    """Mean attention of a query, or of all spatial queries, on the grid of keys.
 
     Args:
         mean: Dataset from `mean_attention`.
-        query: `"cls"`, the first token; `"spatial"`, the mean over the queries that have a place,
+        query: `"cls"`, the first token; `"spatial"`, the mean over the spatial queries,
             each with the weight of `aligned_attention`; or the position of one token in the
             sequence, prefix included.
 
@@ -170,6 +206,16 @@ def attention_maps(mean, query=CLS):
 
     Raises:
         ValueError: for a query that the tokens do not have, or a `mean` not of `mean_attention`.
+
+    Example:
+        >>> mean = analysis.mean_attention(vit, images)
+        >>> maps = analysis.attention_maps(mean, query="spatial")
+        >>> maps.dims
+        ('layer', 'head', 'row', 'column')
+
+    See also:
+        `plots.plot_attention_maps`, `mean_attention`; page
+        measurements/attention/mean-attention.md.
     """
     grid = grid_of_mean(mean)
     left_out = left_out_of(mean)
@@ -208,7 +254,7 @@ def _position(query, grid):
 
 
 def _of_spatial_queries(mean, grid):
-    """Attention of the queries that have a place, and the share of examples that each was seen in.
+    """Attention of the spatial queries, and the share of examples that each was seen in.
 
     Returns:
         float64 arrays of shape (layer, head, query, spatial_key), zero for a query that was left

@@ -1,5 +1,7 @@
 """Attention distance: how far heads look."""
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -8,26 +10,27 @@ from ..engine.front import measurement, statistic_of
 from ..engine.results import mean_of, provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import on_grid
+from ..engine.types import Grid, Images, Model
 
 LEFT_OUT = {"long_name": "queries that attend to prefix tokens only", "units": "1"}
 
 
 @measurement("attention")
-def attention_distance(features, images, grid=None):
+def attention_distance(features: Model, images: Images, grid: Grid | None = None) -> xr.DataArray:
     """Mean distance in pixels between a query and the keys that each head attends to.
 
         distance = mean over examples and queries q of sum_k a(q, k) |position(q) - position(k)|
 
-    with the Euclidean distance between token centres. Prefix tokens have no place: they are left
-    out as queries and keys, and the attention left over the other keys is renormalised (Raghu et
+    with the Euclidean distance between token centres. Prefix tokens have no position: they are
+    left out as queries and keys, and the attention to the other keys is renormalised (Raghu et
     al. 2021, section 5, figure 3). A query of an image that attends to prefix tokens only, to the
     precision of float32, has no distance and is left out of its head's mean; `left_out` counts
     these.
 
     Args:
-        features: callable from images to a dict of attention weights of shape (example, head,
-            query, key). Where some names end in `"weights"`, as in the tap grammar, the others
-            are left out.
+        features: a model, or a callable from images to a dict of attention weights of shape
+            (example, head, query, key). Where some names end in `"weights"`, as in the tap grammar,
+            the others are left out.
         images, grid: as in `vit_tf.analysis`.
 
     Returns:
@@ -36,6 +39,18 @@ def attention_distance(features, images, grid=None):
 
     Raises:
         ValueError: for taps that are not attention weights over the grid's tokens, or not finite.
+
+    Example:
+        >>> distance = analysis.attention_distance(vit, images)
+        >>> distance.dims
+        ('layer', 'head')
+        >>> distance.units
+        'pixels'
+        >>> ax = analysis.plot(distance)
+
+    See also:
+        `plots.plot_attention_distance`, `mean_distance`, `attention_rows`; page
+        measurements/attention/attention-distance.md.
     """
     statistic = attention_statistic(features, grid)
     return evaluate(statistic, images, features, description="attention distance")

@@ -1,5 +1,7 @@
 """Sparse repeating patterns: whether all heads attend to the same few tokens."""
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -8,6 +10,7 @@ from ..engine.front import measurement, statistic_of
 from ..engine.results import mean_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import on_grid
+from ..engine.types import Grid, Images, Model
 from .aligned_attention import attention_maps, grid_of_mean, require_tokens
 from .attention import LEFT_OUT, attention_weights, num_attended
 from .saliency import has_places, query_maps, query_names
@@ -17,7 +20,7 @@ FLAT = 1e-5
 
 
 @measurement("attention")
-def attention_patterns(features, images, grid=None):
+def attention_patterns(features: Model, images: Images, grid: Grid | None = None) -> xr.Dataset:
     """Whether the heads of all layers repeat one sparse pattern of attention, image by image.
 
     With p a map of attention over the T spatial keys and the maps i and j of two heads,
@@ -35,7 +38,8 @@ def attention_patterns(features, images, grid=None):
     as well: compare with `attention_saliency`.
 
     Args:
-        features: callable from images to a dict of attention weights, as for `mean_attention`.
+        features: a model, or a callable from images to a dict of attention weights, as for
+            `mean_attention`.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
         grid: `TokenGrid` of the tokens, of more than one with a place, or a pair (rows, columns);
             by default the features' own.
@@ -48,6 +52,15 @@ def attention_patterns(features, images, grid=None):
 
     Raises:
         ValueError: for a grid of one token, and as `mean_attention`.
+
+    Example:
+        >>> patterns = analysis.attention_patterns(vit, images)
+        >>> patterns.repetition.dims
+        ('query', 'layer', 'layer_other')
+
+    See also:
+        `plots.plot_attention_patterns`, `mean_patterns`; page
+        measurements/attention/attention-patterns.md.
     """
     statistic = pattern_statistic(features, grid)
     return evaluate(statistic, images, features, description="attention patterns")
@@ -86,7 +99,7 @@ def _statistic(features, grid):
     return Statistic(step, finish)
 
 
-def mean_patterns(mean):
+def mean_patterns(mean: xr.Dataset) -> xr.Dataset:
     """As `attention_patterns`, of the maps averaged over examples: what repeats in all images.
 
     Attention to the prefix is left out of each query before the mean over queries, not after it.
@@ -99,6 +112,15 @@ def mean_patterns(mean):
 
     Raises:
         ValueError: for a grid of one token, or a `mean` that is not of `mean_attention`.
+
+    Example:
+        >>> mean = analysis.mean_attention(vit, images)
+        >>> analysis.mean_patterns(mean).peak.dims
+        ('query', 'layer', 'head')
+
+    See also:
+        `plots.plot_mean_patterns`, `attention_patterns`, `mean_attention`; page
+        measurements/attention/attention-patterns.md.
     """
     grid = require_tokens(grid_of_mean(mean))
     names = query_names(grid)

@@ -1,5 +1,7 @@
 """Attention of single images: where each query of each head looks, how far, and at what."""
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -8,13 +10,14 @@ from ..engine.front import measurement
 from ..engine.results import provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import on_grid
+from ..engine.types import Grid, Images, Model
 from .attention import attention_weights, num_attended, spatial_shares
 
 MASS = ("prefix", "itself", "others")  # the parts that the attention of a query divides into
 
 
 @measurement("attention")
-def attention_rows(features, images, grid=None):
+def attention_rows(features: Model, images: Images, grid: Grid | None = None) -> xr.Dataset:
     """The attention of every query of every image, its distance, and where its mass goes.
 
         distance(q) = sum_k a(q, k) |position(q) - position(k)| / sum_k a(q, k)
@@ -25,7 +28,8 @@ def attention_rows(features, images, grid=None):
     ViT-B/16 at 224 px has 22 MB of weights for each.
 
     Args:
-        features: callable from images to a dict of attention weights, as for `attention_distance`.
+        features: a model, or a callable from images to a dict of attention weights, as for
+            `attention_distance`.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
         grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
 
@@ -36,6 +40,16 @@ def attention_rows(features, images, grid=None):
 
     Raises:
         ValueError: as `attention_distance`.
+
+    Example:
+        >>> rows = analysis.attention_rows(vit, images[:2])
+        >>> rows.attention.dims
+        ('example', 'layer', 'head', 'query', 'key')
+        >>> rows.part.values.tolist()
+        ['prefix', 'itself', 'others']
+
+    See also:
+        `plots.plot_attention_rows`, `attention_distance`; page guides/one-image.md.
     """
     statistic = on_grid(features, grid, lambda grid: _statistic(features, grid), num_attended)
     return evaluate(statistic, images, features, description="attention of images")

@@ -1,5 +1,7 @@
 """Gradient-weighted attention: through which tokens a class is decided."""
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -11,16 +13,23 @@ from ..engine.front import measurement
 from ..engine.results import provenance, require_finite
 from ..engine.stream import collect
 from ..engine.tokens import grid_of, pooled_tokens
+from ..engine.types import Classes, Grid, Images, Model
 from .attention import attention_weights, num_attended
 
 
 @measurement("class_attention")
-def gradient_attention(features, images, classes=None, grid=None, scores="logits"):
+def gradient_attention(
+    features: Model,
+    images: Images,
+    classes: Classes | None = None,
+    grid: Grid | None = None,
+    scores: str = "logits",
+) -> xr.DataArray:
     """Relevance of tokens for a class: attention weighted by its gradient, through the layers.
 
         R_l = R_(l-1) + A_l R_(l-1),  A_l = mean over heads of max(0, a_l * d y_c / d a_l),  R_0 = I
 
-    with the score y_c of class c, so that R(q, k) tells how much token k of the embedding matters
+    with the score y_c of class c, so that R(q, k) is how much token k of the embedding matters
     through query q of the last layer (Chefer et al. 2021, "Generic Attention-Model Explainability",
     https://arxiv.org/abs/2103.15679, equations 5 and 6). Unlike rollout it depends on the class.
     Values and MLPs are left out of account, and rows do not sum to 1. The query to look at is what
@@ -28,8 +37,8 @@ def gradient_attention(features, images, classes=None, grid=None, scores="logits
     CLS where there is a prefix and all tokens where there is none.
 
     Args:
-        features: callable from images to taps with gradients: attention weights of shape (example,
-            head, query, key) and the scores, as of
+        features: a model, or a callable from images to taps with gradients: attention weights of
+            shape (example, head, query, key) and the scores, as of
             `vit_tf.submodel(vit, "block*/attention/weights", "logits")`.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
         classes: names or positions of the classes among the scores; by default those predicted for
@@ -43,6 +52,16 @@ def gradient_attention(features, images, classes=None, grid=None, scores="logits
     Raises:
         ValueError: for classes or scores that are not there, no grid, weights that the scores do
             not depend on, as far as TensorFlow can tell, and as `attention_distance`.
+
+    Example:
+        >>> relevance = analysis.gradient_attention(vit, images[:2], classes=[0, 2])
+        >>> relevance.dims
+        ('example', 'class', 'query', 'key')
+        >>> relevance["class"].values.tolist()
+        [0, 2]
+
+    See also:
+        `plots.plot_gradient_attention`, `attention_rollout`, `grad_cam`; page guides/one-image.md.
     """
     known = grid_of(features, grid)
     if known is None:

@@ -1,5 +1,7 @@
 """Kinds of attention heads: strict local, soft local, axial, offset and global."""
 
+from __future__ import annotations
+
 import numpy as np
 import xarray as xr
 
@@ -12,13 +14,19 @@ DIRECTIONS = ("right", "down-right", "down", "down-left", "left", "up-left", "up
 ROUNDING = 1e-6
 
 
-def head_classes(mean, strict=0.75, local=0.5, offset=0.85, elongation=2.0):
+def head_classes(
+    mean: xr.Dataset,
+    strict: float = 0.75,
+    local: float = 0.5,
+    offset: float = 0.85,
+    elongation: float = 2.0,
+) -> xr.Dataset:
     """The kind of each attention head, by where it looks from its queries.
 
-    Walmer et al. 2023 (section 4.2, figures 3 and 14) tell these kinds apart by eye; here numbers
-    do. With d the offset from query to key, distributed as the aligned map says, m its median, row
-    and column apart, and "uniform" the same of a head that attends to all keys alike, a head is of
-    the first kind that fits:
+    Walmer et al. 2023 (section 4.2, figures 3 and 14) distinguish these kinds by eye; here
+    numeric bounds do. With d the offset from query to key, distributed as in the aligned map, m its
+    median by row and column, and "uniform" the same for a head that attends to all keys equally, a
+    head is of the first kind that fits:
 
         strict   own token's share >= `strict`
         offset   local, and E|d - m| <= `offset` E|d|
@@ -58,6 +66,16 @@ def head_classes(mean, strict=0.75, local=0.5, offset=0.85, elongation=2.0):
     Raises:
         ValueError: for a grid of a single token, bounds that are not positive, or a `mean` that is
             not of `mean_attention`.
+
+    Example:
+        >>> mean = analysis.mean_attention(vit, images)
+        >>> heads = analysis.head_classes(mean)
+        >>> heads.kind.shape
+        (2, 2)
+
+    See also:
+        `plots.plot_head_classes`, `mean_attention`, `attention_offset`; page
+        measurements/attention/head-classes.md.
     """
     bounds = {"strict": strict, "local": local, "offset": offset, "elongation": elongation}
     if min(bounds.values()) <= 0:

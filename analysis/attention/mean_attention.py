@@ -1,5 +1,7 @@
 """Mean attention maps, from which aligned maps, offsets and distances are computed."""
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -8,11 +10,12 @@ from ..engine.front import measurement, statistic_of
 from ..engine.results import mean_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import on_grid
+from ..engine.types import Grid, Images, Model
 from .attention import LEFT_OUT, attention_weights, num_attended, summed_spatial
 
 
 @measurement("attention")
-def mean_attention(features, images, grid=None):
+def mean_attention(features: Model, images: Images, grid: Grid | None = None) -> xr.Dataset:
     """Attention weights averaged over examples, raw and renormalised over the spatial keys.
 
         raw(q, k)     = mean over examples of a(q, k)
@@ -24,19 +27,30 @@ def mean_attention(features, images, grid=None):
     it and is left out of that mean; `left_out` counts these.
 
     Args:
-        features: callable from images to a dict of attention weights of shape (example, head,
-            query, key). Where some names end in `"weights"`, as in the tap grammar, the others
-            are left out.
+        features: a model, or a callable from images to a dict of attention weights of shape
+            (example, head, query, key). Where some names end in `"weights"`, as in the tap grammar,
+            the others are left out.
         images, grid: as in `vit_tf.analysis`.
 
     Returns:
         Dataset of `raw` of shape (layer, head, query, key) over all tokens and `spatial` of shape
-        (layer, head, query, spatial_key) over the keys that have a place; both are shares, and
+        (layer, head, query, spatial_key) over the spatial keys; both are shares, and
         sum to 1 over the keys. `left_out` of shape (layer, head, query) is a number of examples;
         where it is all of them, `spatial` is NaN.
 
     Raises:
         ValueError: for taps that are not attention weights over the grid's tokens, or not finite.
+
+    Example:
+        >>> mean = analysis.mean_attention(vit, images)
+        >>> mean.raw.dims
+        ('layer', 'head', 'query', 'key')
+        >>> bool(np.allclose(mean.raw.sum("key"), 1))
+        True
+
+    See also:
+        `plots.plot_mean_attention`, `aligned_attention`, `attention_maps`; page
+        measurements/attention/mean-attention.md.
     """
     statistic = mean_attention_statistic(features, grid)
     return evaluate(statistic, images, features, description="mean attention")

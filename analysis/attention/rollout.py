@@ -1,5 +1,7 @@
 """Attention rollout: attention of each layer to the input, through the layers before it."""
 
+from __future__ import annotations
+
 import itertools
 
 import numpy as np
@@ -12,6 +14,7 @@ from ..engine.front import measurement, statistic_of
 from ..engine.results import provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import on_grid
+from ..engine.types import Grid, Images, Model
 from .attention import attention_weights, num_attended
 
 # Share of the squared norm of a site's sum by which the next site's skip may differ from it.
@@ -19,7 +22,7 @@ UNCHANGED = 1e-6
 
 
 @measurement("rollout")
-def attention_rollout(features, images, grid=None):
+def attention_rollout(features: Model, images: Images, grid: Grid | None = None) -> xr.DataArray:
     """Attention followed through the layers down to the input, averaged over examples.
 
         R_l = A_l R_(l-1),  A_l = (mean over heads of a_l) / 2 + I / 2,  R_0 = I
@@ -30,9 +33,9 @@ def attention_rollout(features, images, grid=None):
     Attention to prefix tokens counts like any other, so that no query has to be left out.
 
     Args:
-        features: callable from images to taps, with `"block*/attention/weights"` of shape (example,
-            head, query, key), and `"block*/*/skip"` and `"block*/*/sum"` of all sites of these
-            blocks, which show that the skips are there.
+        features: a model, or a callable from images to taps, with `"block*/attention/weights"` of
+            shape (example, head, query, key), and `"block*/*/skip"` and `"block*/*/sum"` of all
+            sites of these blocks, which show that the skips are there.
         images, grid: as in `vit_tf.analysis`.
 
     Returns:
@@ -42,6 +45,18 @@ def attention_rollout(features, images, grid=None):
     Raises:
         ValueError: for a site without its skip, or one whose sum is not the next skip, as in
             post-norm models, for which rollout is not defined; and as `mean_attention`.
+
+    Example:
+        >>> rollout = analysis.attention_rollout(vit, images)
+        >>> rollout.dims
+        ('layer', 'query', 'key')
+        >>> bool(np.allclose(rollout.sum("key"), 1))
+        True
+        >>> ax = analysis.plot(rollout, query="cls")
+
+    See also:
+        `plots.plot_attention_rollout`, `rollout_of_images`, `gradient_attention`; page
+        measurements/attention/rollout.md.
     """
     statistic = rollout_statistic(features, grid)
     return evaluate(statistic, images, features, description="attention rollout")
@@ -75,13 +90,21 @@ def _statistic(features, grid):
 
 
 @measurement("rollout")
-def rollout_of_images(features, images, grid=None):
+def rollout_of_images(features: Model, images: Images, grid: Grid | None = None) -> xr.DataArray:
     """Attention rollout through all layers, of each image: for a few images to look at.
 
     Arguments and errors are those of `attention_rollout`.
 
     Returns:
         DataArray of shape (example, query, key).
+
+    Example:
+        >>> rollout = analysis.rollout_of_images(vit, images[:2])
+        >>> rollout.dims
+        ('example', 'query', 'key')
+
+    See also:
+        `plots.plot_rollout_of_images`, `attention_rollout`; page measurements/attention/rollout.md.
     """
     statistic = on_grid(features, grid, lambda grid: _of_images(features, grid), num_attended)
     return evaluate(statistic, images, features, description="attention rollout")

@@ -1,5 +1,7 @@
 """Saliency of attention: overlap of the most attended tokens with a mask of the object."""
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -8,6 +10,7 @@ from ..engine.front import measurement, statistic_of
 from ..engine.results import PARTS, SPATIAL, mean_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import on_grid
+from ..engine.types import Grid, LabelledImages, Model
 from .attention import LEFT_OUT, attention_weights, num_attended, spatial_shares
 
 # Largest rounding error of float32 sums of shares: it must not decide about a token at the bound.
@@ -15,7 +18,9 @@ ROUNDING = 1e-6
 
 
 @measurement("attention")
-def attention_saliency(features, images_and_masks, grid=None, mass=0.6):
+def attention_saliency(
+    features: Model, images_and_masks: LabelledImages, grid: Grid | None = None, mass: float = 0.6
+) -> xr.Dataset:
     """Overlap of the most attended tokens of each image with a mask of its object.
 
         IoU = sum_t kept_t covered_t / sum_t (kept_t + covered_t - kept_t covered_t)
@@ -29,7 +34,8 @@ def attention_saliency(features, images_and_masks, grid=None, mass=0.6):
     grid).
 
     Args:
-        features: callable from images to a dict of attention weights, as for `mean_attention`.
+        features: a model, or a callable from images to a dict of attention weights, as for
+            `mean_attention`.
         images_and_masks: batched `tf.data.Dataset` of (images, masks), or a pair of arrays. Masks,
             the union of an image's objects, are booleans or shares in [0, 1] of shape (example,
             row, column), at the size of the image or of the token grid.
@@ -47,6 +53,16 @@ def attention_saliency(features, images_and_masks, grid=None, mass=0.6):
     Raises:
         ValueError: for another `mass`, masks of another size or with values beyond [0, 1] or all
             empty, and as `mean_attention`.
+
+    Example:
+        >>> masks = np.zeros((24, 32, 32), bool)
+        >>> masks[:, 8:24, 8:24] = True
+        >>> saliency = analysis.attention_saliency(vit, (images, masks))
+        >>> saliency.iou.dims
+        ('query', 'layer', 'head')
+
+    See also:
+        `plots.plot_attention_saliency`, `attention_maps`; page measurements/attention/saliency.md.
     """
     statistic = saliency_statistic(features, grid, mass)
     return evaluate(statistic, images_and_masks, features, description="attention saliency")

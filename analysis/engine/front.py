@@ -245,7 +245,12 @@ def measurement(kind="representations", any_size=False, **kinds):
             _prepare(given.arguments, signature.parameters, kind, kinds, layers, any_size)
             return function(*given.args, **given.kwargs)
 
-        layers = inspect.Parameter("layers", inspect.Parameter.KEYWORD_ONLY, default=None)
+        layers = inspect.Parameter(
+            "layers",
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation="str | Sequence[str] | None",
+        )
         signature = inspect.signature(function)
         parameters = [*signature.parameters.values()]
         end = -1 if parameters[-1].kind is inspect.Parameter.VAR_KEYWORD else len(parameters)

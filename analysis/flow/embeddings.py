@@ -3,6 +3,8 @@
 Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words", section 4.5 and figure 7.
 """
 
+from __future__ import annotations
+
 import os
 
 import numpy as np
@@ -11,6 +13,8 @@ import xarray as xr
 import vit_tf
 from vit_tf.tokens import as_grid
 
+from ..engine.types import Grid, Model
+
 
 def _weight_of(model, name):
     """A weight of a model, or of its path or name, by its attribute; an array as it is."""
@@ -18,7 +22,7 @@ def _weight_of(model, name):
     return getattr(model, name, None) if callable(model) else model
 
 
-def patch_filters(kernel, count=28):
+def patch_filters(kernel: Model | np.ndarray, count: int = 28) -> xr.DataArray:
     """The first principal components of the filters that embed patches (figure 7, left).
 
     The filters of the hidden units are the observations: with the row f_u - mean(f) for each unit
@@ -38,6 +42,14 @@ def patch_filters(kernel, count=28):
     Raises:
         ValueError: for a kernel of another shape, that is not finite or whose filters are all the
             same, and for more components than there can be.
+
+    Example:
+        >>> filters = analysis.patch_filters(vit, count=4)
+        >>> filters.shape
+        (4, 8, 8, 3)
+
+    See also:
+        `plots.plot_patch_filters`, `position_similarity`; page measurements/flow/patch-filters.md.
     """
     kernel = _weight_of(kernel, "patch_kernel")
     if np.ndim(kernel) != 4:
@@ -75,7 +87,7 @@ def patch_filters(kernel, count=28):
     )
 
 
-def position_similarity(positions, grid=None):
+def position_similarity(positions: Model | np.ndarray, grid: Grid | None = None) -> xr.DataArray:
     """Cosine similarity of the position embeddings of all pairs of patches (figure 7, centre).
 
     Args:
@@ -89,6 +101,15 @@ def position_similarity(positions, grid=None):
 
     Raises:
         ValueError: for positions that do not fit the grid, are not finite or have no direction.
+
+    Example:
+        >>> similarity = analysis.position_similarity(vit)
+        >>> similarity.dims
+        ('row', 'column', 'other_row', 'other_column')
+
+    See also:
+        `plots.plot_position_similarity`, `patch_filters`; page
+        measurements/flow/position-similarity.md.
     """
     model = vit_tf.load(positions) if isinstance(positions, str | os.PathLike) else positions
     grid = getattr(model, "token_grid", None) if grid is None else grid

@@ -1,5 +1,7 @@
 """Grad-CAM: where in its maps a network finds a class."""
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -10,10 +12,13 @@ from ..engine.features import class_gradients
 from ..engine.front import measurement
 from ..engine.results import provenance, require_finite
 from ..engine.stream import collect
+from ..engine.types import Classes, Images, Model
 
 
 @measurement("class_maps")
-def grad_cam(features, images, classes=None, scores="logits"):
+def grad_cam(
+    features: Model, images: Images, classes: Classes | None = None, scores: str = "logits"
+) -> xr.DataArray:
     """Class activation of every map, weighted by gradients, enlarged to the image.
 
         cam_c(place) = max(0, sum_k w_k A_k(place)),  w_k = mean over places of d y_c / d A_k
@@ -22,8 +27,9 @@ def grad_cam(features, images, classes=None, scores="logits"):
     https://arxiv.org/abs/1610.02391, equations 1 and 2), enlarged bilinearly.
 
     Args:
-        features: callable from images to taps with gradients: maps of shape (example, row, column,
-            channel), and the scores, as of `vit_tf.submodel(bit, "stage*/unit*/sum", "logits")`.
+        features: a model, or a callable from images to taps with gradients: maps of shape (example,
+            row, column, channel), and the scores, as of
+            `vit_tf.submodel(bit, "stage*/unit*/sum", "logits")`.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
         classes: names or positions of the classes among the scores; by default those predicted for
             the images, 5 at most.
@@ -36,6 +42,15 @@ def grad_cam(features, images, classes=None, scores="logits"):
     Raises:
         ValueError: for classes, scores or maps that are not there, a map that the scores do not
             depend on, as far as TensorFlow can tell, or values that are not finite.
+
+    Example:
+        >>> maps = analysis.grad_cam(bit, images[:2], classes=[0])
+        >>> maps.dims
+        ('example', 'class', 'layer', 'row', 'column')
+        >>> ax = analysis.plot(maps, image=images[0])
+
+    See also:
+        `plots.plot_grad_cam`, `gradient_attention`, `input_gradients`; page guides/one-image.md.
     """
     layers = []
 

@@ -1,5 +1,7 @@
 """Input gradients with SmoothGrad: which pixels a class's score depends on."""
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -8,10 +10,19 @@ from ..engine.features import class_gradients
 from ..engine.front import measurement
 from ..engine.results import provenance, require_finite
 from ..engine.stream import collect
+from ..engine.types import Classes, Images, Model
 
 
 @measurement("scores")
-def input_gradients(features, images, classes=None, samples=25, noise=0.1, seed=0, scores="logits"):
+def input_gradients(
+    features: Model,
+    images: Images,
+    classes: Classes | None = None,
+    samples: int = 25,
+    noise: float = 0.1,
+    seed: int = 0,
+    scores: str = "logits",
+) -> xr.DataArray:
     """Gradient of the scores of classes with respect to the pixels, averaged over noisy images.
 
         gradient = mean over n samples of d y_c / d x at x + e,  e ~ N(0, sigma^2)
@@ -21,7 +32,7 @@ def input_gradients(features, images, classes=None, samples=25, noise=0.1, seed=
     (Simonyan et al. 2013, https://arxiv.org/abs/1312.6034, section 3).
 
     Args:
-        features: callable from images to taps with gradients, the scores among them.
+        features: a model, or a callable from images to taps with gradients, the scores among them.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
         classes: names or positions of the classes among the scores; by default those predicted for
             the images, 5 at most.
@@ -37,6 +48,14 @@ def input_gradients(features, images, classes=None, samples=25, noise=0.1, seed=
     Raises:
         ValueError: for classes or scores that are not there, no samples, negative noise, or
             gradients that are not finite.
+
+    Example:
+        >>> gradients = analysis.input_gradients(vit, images[:2], classes=[0], samples=2)
+        >>> gradients.shape
+        (2, 1, 32, 32, 3)
+
+    See also:
+        `plots.plot_input_gradients`, `grad_cam`; page guides/one-image.md.
     """
     require_samples(samples, noise)
 

@@ -1,5 +1,7 @@
 """Logit lens: which classes each layer's tokens are already read as, by the model's own head."""
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -10,23 +12,24 @@ from ..engine.features import require_features, require_scores
 from ..engine.front import measurement
 from ..engine.results import expect_array, provenance, require_finite, variable
 from ..engine.stream import collect
+from ..engine.types import Images, Model
 
 
 @measurement("lens")
-def logit_lens(features, images, scores="logits"):
-    """The scores that the end of a model makes of every layer, as if it were the last.
+def logit_lens(features: Model, images: Images, scores: str = "logits") -> xr.DataArray:
+    """Logit lens: the final norm and head of a model applied to the output of every layer.
 
         scores(layer) = head(pooling(final norm(layer)))
 
     whatever lies between the last of the layers and the scores (nostalgebraist 2020, "interpreting
-    GPT: the logit lens"; of ViTs Vilas et al. 2023, https://arxiv.org/abs/2310.18969).
-    It reads a layer in the basis of the last one: a layer that it cannot read may still hold the
-    class in another basis, which a probe tells.
+    GPT: the logit lens"; for ViTs Vilas et al. 2023, https://arxiv.org/abs/2310.18969).
+    It decodes a layer in the basis of the last one: a layer that it cannot decode may still hold
+    the class in another basis, which a probe shows.
 
     Args:
-        features: a submodel of layers of equally many channels and of the scores, such as
-            `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`: what comes after the last layer must
-            need that layer only.
+        features: a model, or a submodel of layers of equally many channels and of the scores, such
+            as `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`: what comes after the last layer
+            must need that layer only.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
         scores: the tap that holds the scores, of shape (example, class).
 
@@ -37,6 +40,18 @@ def logit_lens(features, images, scores="logits"):
     Raises:
         ValueError: for features that are no chain of layers, layers of more or fewer channels than
             the last, or scores that are not there.
+
+    Example:
+        >>> lens = analysis.logit_lens(vit, images)
+        >>> lens.dims
+        ('example', 'layer', 'class')
+        >>> lens.layer.values.tolist()
+        ['embedding', 'block00/mlp/sum', 'block01/mlp/sum']
+        >>> ax = analysis.plot(lens, classes=[0, 2])
+
+    See also:
+        `plots.plot_logit_lens`, `lens_accuracy`, `ridge_probe`; page
+        measurements/flow/activation-patching.md.
     """
     layers = []
 
@@ -77,8 +92,8 @@ def logit_lens(features, images, scores="logits"):
     )
 
 
-def lens_accuracy(lens, labels):
-    """How often each layer is read as the right class, and as that of the last layer.
+def lens_accuracy(lens: xr.DataArray, labels: np.ndarray) -> xr.Dataset:
+    """Accuracy of the logit lens of each layer, and its agreement with the last layer.
 
         accuracy  = mean over examples of [argmax s_layer = y]
         agreement = mean over examples of [argmax s_layer = argmax s_last]
@@ -93,6 +108,17 @@ def lens_accuracy(lens, labels):
 
     Raises:
         ValueError: for another result, or labels that are not one for each example.
+
+    Example:
+        >>> lens = analysis.logit_lens(vit, images)
+        >>> accuracy = analysis.lens_accuracy(lens, labels)
+        >>> accuracy.accuracy.dims
+        ('layer',)
+        >>> float(accuracy.agreement[-1])
+        1.0
+
+    See also:
+        `logit_lens`, `plots.plot_lens_accuracy`; page measurements/flow/activation-patching.md.
     """
     lens, labels = expect_array(lens, ("example", "layer", "class")), np.asarray(labels)
     if labels.shape != lens.shape[:1] or labels.dtype.kind not in "iu":

@@ -1,5 +1,7 @@
 """Effective receptive fields of any place: which pixels of an image move it, in each layer."""
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -7,11 +9,12 @@ import xarray as xr
 from ..engine.front import measurement
 from ..engine.results import provenance, require_finite
 from ..engine.stream import collect
+from ..engine.types import Images, Model
 from .gradients import absolute_gradients, run_pieces
 
 
 @measurement("maps")
-def place_fields(features, images, rows, columns):
+def place_fields(features: Model, images: Images, rows: int, columns: int) -> xr.DataArray:
     """Absolute gradient of each place of every map with respect to the pixels of each image.
 
         field(row, column) = sum over image channels of |d sum_k A_k(place) / d x(row, column)|
@@ -21,7 +24,8 @@ def place_fields(features, images, rows, columns):
     a map of more places than the grid has cells it is the one under the middle of the cell.
 
     Args:
-        features: callable from images to maps of shape (example, row, column, channel).
+        features: a model, or a callable from images to maps of shape (example, row, column,
+            channel).
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
         rows, columns: of the grid, such as those of the last map.
 
@@ -31,6 +35,14 @@ def place_fields(features, images, rows, columns):
     Raises:
         ValueError: for a grid without cells, taps that are no maps, a layer that does not depend on
             the image, as far as TensorFlow can tell, or gradients that are not finite.
+
+    Example:
+        >>> fields = analysis.place_fields(bit, images[:2], rows=2, columns=2)
+        >>> fields.dims
+        ('example', 'layer', 'place', 'row', 'column')
+
+    See also:
+        `plots.plot_place_fields`, `receptive_field`; page guides/one-image.md.
     """
     if not (rows >= 1 and columns >= 1):
         raise ValueError(f"Expected a grid of cells. Received: {rows} x {columns}")

@@ -1,5 +1,7 @@
 """Effective receptive fields: gradients of the centre of each layer."""
 
+from __future__ import annotations
+
 from functools import partial
 
 import numpy as np
@@ -12,11 +14,18 @@ from ..engine.front import measurement
 from ..engine.results import provenance, require_finite
 from ..engine.stream import accumulate
 from ..engine.tokens import as_tokens, grid_of
+from ..engine.types import Grid, Images, Model
 from .gradients import absolute_gradients, run_pieces
 
 
 @measurement()
-def receptive_field(features, images, channels="sum", grid=None, seed=0):
+def receptive_field(
+    features: Model,
+    images: Images,
+    channels: str | int = "sum",
+    grid: Grid | None = None,
+    seed: int = 0,
+) -> xr.DataArray:
     """Mean absolute gradient of the centre of each layer with respect to the image.
 
         field(row, column) = mean over examples of sum over image channels of
@@ -26,8 +35,8 @@ def receptive_field(features, images, channels="sum", grid=None, seed=0):
     token or place at `(rows // 2, columns // 2)`; a vector (example, channel) is its own centre.
 
     Args:
-        features: callable from images to `{layer: tensor}` of shape (example, token, channel),
-            (example, row, column, channel) or (example, channel).
+        features: a model, or a callable from images to `{layer: tensor}` of shape (example, token,
+            channel), (example, row, column, channel) or (example, channel).
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
         channels: `"sum"`, one gradient of the sum over the layer's channels, which is fast;
             `"all"`, the absolute gradient of each channel, then their mean, which is the paper's;
@@ -42,6 +51,18 @@ def receptive_field(features, images, channels="sum", grid=None, seed=0):
     Raises:
         ValueError: for unknown `channels`, tokens without a grid, a layer that does not depend on
             the image or gradients that are not finite; the layer is named.
+
+    Example:
+        >>> field = analysis.receptive_field(vit, images)
+        >>> field.dims
+        ('layer', 'row', 'column')
+        >>> field.shape[1:]
+        (32, 32)
+        >>> ax = analysis.plot(field)
+
+    See also:
+        `plots.plot_receptive_field`, `place_fields`, `input_gradients`; page
+        measurements/flow/receptive-field.md.
     """
     whole = isinstance(channels, int) and not isinstance(channels, bool) and channels >= 1
     if channels not in ("sum", "all") and not whole:

@@ -1,5 +1,7 @@
 """Skip ratios: norms and cosines of skips and branches."""
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -10,10 +12,11 @@ from ..engine.front import measurement, statistic_of
 from ..engine.results import mean_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import as_tokens, grid_of, on_grid, raise_contradiction
+from ..engine.types import Grid, Images, Model
 
 
 @measurement("skips")
-def skip_ratio(features, images, grid=None):
+def skip_ratio(features: Model, images: Images, grid: Grid | None = None) -> xr.Dataset:
     """Norm ratio and cosine similarity of skip and branch, for every token of every sum.
 
         norm_ratio = mean over examples of |skip| / |branch|
@@ -24,8 +27,9 @@ def skip_ratio(features, images, grid=None):
     cosine there and is left out of that token's means; `left_out` in the attributes is the share.
 
     Args:
-        features: callable from images to taps, of which `"site/skip"` and `"site/branch"` are
-            paired and the others left out. Maps count each place as a token, row by row.
+        features: a model, or a callable from images to taps, of which `"site/skip"` and
+            `"site/branch"` are paired and the others left out. Maps count each place as a token,
+            row by row.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
         grid: `TokenGrid` whose number of prefix tokens is noted, or a pair (rows, columns); by
             default the features' own.
@@ -36,13 +40,24 @@ def skip_ratio(features, images, grid=None):
 
     Raises:
         ValueError: if no skip has its branch, or for activations that are not finite.
+
+    Example:
+        >>> ratio = analysis.skip_ratio(vit, images)
+        >>> ratio.norm_ratio.dims
+        ('layer', 'token')
+        >>> ratio.layer.values.tolist()
+        ['block00/attention', 'block00/mlp', 'block01/attention', 'block01/mlp']
+        >>> ax = analysis.plot(ratio)
+
+    See also:
+        `plots.plot_skip_ratio`, `path_norms`, `residual_cka`; page measurements/flow/skip-ratio.md.
     """
     statistic = skip_statistic(features, grid)
     return evaluate(statistic, images, features, description="skip ratios")
 
 
 @measurement("skips")
-def path_norms(features, images):
+def path_norms(features: Model, images: Images) -> xr.Dataset:
     """Norms of skip and branch of every token of every sum, of each image.
 
     What `skip_ratio` takes the mean ratio of, for a few images to look at.
@@ -57,6 +72,14 @@ def path_norms(features, images):
 
     Raises:
         ValueError: as `skip_ratio`.
+
+    Example:
+        >>> norms = analysis.path_norms(vit, images[:2])
+        >>> norms.skip.dims
+        ('example', 'layer', 'token')
+
+    See also:
+        `plots.plot_path_norms`, `skip_ratio`; page guides/one-image.md.
     """
 
     def step(images, taps):

@@ -1,5 +1,7 @@
 """Correspondence: which places of an image, or of another one, a place resembles most."""
 
+from __future__ import annotations
+
 import numpy as np
 import xarray as xr
 
@@ -7,10 +9,11 @@ from ..engine.front import measurement
 from ..engine.results import provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import as_tokens, grid_of, shared_grid
+from ..engine.types import Grid, Images, Model
 
 
 @measurement("tokens")
-def token_similarity(features, images, grid=None):
+def token_similarity(features: Model, images: Images, grid: Grid | None = None) -> xr.DataArray:
     """Cosine similarity of every token that has a place to every other, of all pairs of images.
 
         cosine(t, u) = <x_t, x_u> / (|x_t| |x_u|)
@@ -19,7 +22,7 @@ def token_similarity(features, images, grid=None):
     token is what corresponds. For a few images to look at.
 
     Args:
-        features: callable from images to `{layer: tensor}`, as for `localization`.
+        features: a model, or a callable from images to `{layer: tensor}`, as for `localization`.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
         grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own,
             and that of the maps.
@@ -32,6 +35,14 @@ def token_similarity(features, images, grid=None):
     Raises:
         ValueError: for taps that do not share one grid that tiles the images, or tokens that are
             not finite; the layer is named.
+
+    Example:
+        >>> similarity = analysis.token_similarity(vit, images[:2])
+        >>> similarity.dims
+        ('layer', 'example', 'token', 'other_example', 'other_token')
+
+    See also:
+        `plots.plot_token_similarity`, `keypoint_correspondence`; page guides/one-image.md.
     """
     known, seen = grid_of(features, grid), []
 

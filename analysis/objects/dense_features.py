@@ -1,15 +1,19 @@
 """Dense features: tokens of an image at twice the size that the model takes, window by window."""
 
+from __future__ import annotations
+
 import itertools
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+import numpy as np
 import tensorflow as tf
 
 from ..engine.features import taps_of
 from ..engine.front import measurement
 from ..engine.stream import as_dataset, collect
 from ..engine.tokens import as_tokens, require_grid
+from ..engine.types import Grid, Images, Model
 
 # Each image becomes four windows or more.
 BATCH_SIZE = 8
@@ -29,7 +33,7 @@ class Window:
     filled_columns: int
 
 
-def dense_size(height, width, size, patch):
+def dense_size(height: int, width: int, size: int, patch: int) -> tuple[int, int]:
     """The (height, width) that an image is resized to, in pixels.
 
     The shorter side becomes twice the input size, and the longer one the multiple of the patch
@@ -41,6 +45,17 @@ def dense_size(height, width, size, patch):
         height, width: size of the image, in pixels.
         size: height and width that the model takes, in pixels.
         patch: height and width of a patch, in pixels.
+
+    Returns:
+        (height, width), in pixels.
+
+    Example:
+        >>> size = analysis.dense_size(480, 854, size=224, patch=16)  # of a frame of DAVIS
+        >>> size
+        (448, 800)
+
+    See also:
+        `dense_features`; page measurements/objects/dense-features.md.
     """
     short, long = sorted((height, width))
     target = ENLARGED * size
@@ -84,7 +99,9 @@ def _along(length, size, patch):
 
 
 @measurement("tokens", any_size=True)
-def dense_features(features, images, grid=None):
+def dense_features(
+    features: Model, images: Images, grid: Grid | None = None
+) -> dict[str, np.ndarray]:
     """Tokens of images at twice the input size, cut into windows that the model takes.
 
     The images are resized (bilinear, antialiased) as `dense_size` says, and the windows are those
@@ -92,7 +109,8 @@ def dense_features(features, images, grid=None):
     out: each window has its own.
 
     Args:
-        features: callable from images to `{layer: tokens or map}` with the tokens of the grid.
+        features: a model, or a callable from images to `{layer: tokens or map}` with the tokens of
+            the grid.
         images: array of shape (example, height, width, channel) of images of any one size, or a
             batched `tf.data.Dataset` of them, normalised as the model expects.
         grid: `TokenGrid` of the model's tokens, as many rows as columns; by default the features'.
@@ -103,6 +121,14 @@ def dense_features(features, images, grid=None):
     Raises:
         ValueError: without a grid, for one that is not square, images whose size is not known
             ahead, and layers without the grid's tokens.
+
+    Example:
+        >>> maps = analysis.dense_features(vit, images[:2], layers="norm")
+        >>> maps["norm"].shape
+        (2, 8, 8, 8)
+
+    See also:
+        `dense_size`, `object_clustering`; page measurements/objects/dense-features.md.
     """
     grid = require_square(features, grid)
     data = as_dataset(images, BATCH_SIZE)

@@ -1,5 +1,9 @@
 """Correspondence of keypoints: is the most similar pixel of another image the same keypoint?"""
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -11,6 +15,7 @@ from ..engine.features import taps_of
 from ..engine.front import measurement
 from ..engine.results import provenance, require_finite, variable
 from ..engine.stream import collect
+from ..engine.types import Grid, Model
 from .dense_features import require_square, token_map
 from .squares import square_boxes, square_image, square_pairs
 
@@ -65,7 +70,13 @@ def match_points(source, target, points, size, similarity="cosine"):
     return tf.cast(tf.stack([best // size, best % size], axis=-1), tf.float32) + 0.5
 
 
-def correct_keypoints(distances, categories, reach, threshold="image", boxes=None):
+def correct_keypoints(
+    distances: np.ndarray,
+    categories: Sequence[str],
+    reach: float,
+    threshold: str = "image",
+    boxes: np.ndarray | None = None,
+) -> dict[str, tuple[float, float]]:
     """PCK: the percentage of correct keypoints of each category, as a share.
 
     A keypoint is correct at a distance of up to `reach` pixels, the same for all images, or of up
@@ -91,6 +102,15 @@ def correct_keypoints(distances, categories, reach, threshold="image", boxes=Non
     Raises:
         ValueError: for another `threshold`, and for `boxes` that are not one for each pair, hold
             nothing, or are given for `"image"`.
+
+    Example:
+        >>> distances = np.array([[1.0, 9.0]])
+        >>> share, per_pair = analysis.correct_keypoints(distances, ["cat"], reach=5)["cat"]
+        >>> float(share)
+        0.5
+
+    See also:
+        `keypoint_correspondence`; page measurements/objects/keypoints.md.
     """
     distances, categories = np.asarray(distances, float), np.asarray(categories)
     choose("threshold", threshold, dict.fromkeys(THRESHOLDS))
@@ -130,14 +150,14 @@ def _longer_sides(boxes, count):
 
 @measurement("tokens")
 def keypoint_correspondence(
-    features,
-    pairs,
-    grid=None,
-    thresholds=(0.1, 0.05, 0.01),
-    threshold="image",
-    similarity="cosine",
-):
-    """How often the most similar place in another image is the keypoint that it should be.
+    features: Model,
+    pairs: Sequence[Mapping[str, object]],
+    grid: Grid | None = None,
+    thresholds: Sequence[float] = (0.1, 0.05, 0.01),
+    threshold: str = "image",
+    similarity: str = "cosine",
+) -> xr.Dataset:
+    """Share of keypoints whose most similar pixel in another image is the same keypoint.
 
     Both images are resized and padded to squares of the model's size. A keypoint is correct within
     a share of the longer side of the target image, or of the object's bounding box in it. Scores
@@ -151,7 +171,8 @@ def keypoint_correspondence(
     model's size are taken as they are), and they draw pairs with repetition.
 
     Args:
-        features: callable from images to `{layer: tokens or map}` with the tokens of the grid.
+        features: a model, or a callable from images to `{layer: tokens or map}` with the tokens of
+            the grid.
         pairs: list of dicts of `category`, a name; `source` and `target`, normalised images of
             shape (height, width, channel) of any sizes; `source_points` and `target_points`,
             arrays of shape (point, 2), the (row, column) in pixels of the keypoints seen in both,
@@ -172,6 +193,17 @@ def keypoint_correspondence(
         ValueError: without pairs, for pairs without points, points beyond their image, boxes that
             are missing or hold nothing, a grid that is not square, layers without its tokens, and
             another `threshold` or `similarity`.
+
+    Example:
+        >>> pairs = vit_tf.data.load_shape_pairs(4, image_size=32)
+        >>> result = analysis.keypoint_correspondence(vit, pairs)
+        >>> result.score.dims
+        ('average', 'layer', 'threshold')
+        >>> ax = analysis.plot(result)
+
+    See also:
+        `plots.plot_keypoint_correspondence`, `correct_keypoints`, `token_similarity`; page
+        measurements/objects/keypoints.md.
     """
     choose("threshold", threshold, dict.fromkeys(THRESHOLDS))
     choose("similarity", similarity, SIMILARITIES)

@@ -1,5 +1,9 @@
 """Propagation of labels through a video by the similarity of features."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -7,6 +11,7 @@ import xarray as xr
 from ..engine.front import measurement
 from ..engine.results import provenance, require_finite, variable
 from ..engine.tokens import require_grid
+from ..engine.types import Grid, Model
 from .dense_features import dense_features, token_maps
 from .video_scores import boundary_accuracy, region_similarity
 
@@ -15,7 +20,15 @@ VOID = 255
 ROUNDING = 1e-6
 
 
-def propagate(tokens, first, *, num_last=7, temperature=0.1, top=5, radius=12):
+def propagate(
+    tokens: np.ndarray,
+    first: np.ndarray,
+    *,
+    num_last: int = 7,
+    temperature: float = 0.1,
+    top: int = 5,
+    radius: int = 12,
+) -> np.ndarray:
     """Labels of the tokens of each frame, from those of the first frame.
 
         label[t, i] = sum_j w_ij label_j,    w_ij ~ exp(cosine(token[t, i], token_j) / temperature)
@@ -38,6 +51,15 @@ def propagate(tokens, first, *, num_last=7, temperature=0.1, top=5, radius=12):
 
     Raises:
         ValueError: for arrays that do not fit each other, and numbers out of range.
+
+    Example:
+        >>> tokens = np.random.default_rng(0).normal(size=(3, 4, 4, 8))
+        >>> first = np.eye(2)[np.arange(16).reshape(4, 4) % 2]
+        >>> analysis.propagate(tokens, first, radius=1).shape
+        (3, 4, 4, 2)
+
+    See also:
+        `propagate_masks`, `label_propagation`; page measurements/objects/label-propagation.md.
     """
     tokens, first = np.asarray(tokens, np.float32), np.asarray(first, np.float32)
     if tokens.ndim != 4 or first.ndim != 3 or tokens.shape[1:3] != first.shape[:2]:
@@ -96,7 +118,7 @@ def _best_mean(cosines, values, top, temperature):
     return np.einsum("ik,ikl->il", weights, values[best])
 
 
-def propagate_masks(tokens, first, **options):
+def propagate_masks(tokens: np.ndarray, first: np.ndarray, **options: float) -> np.ndarray:
     """Index masks of all frames of a video, from that of the first.
 
     As in DINO's protocol, the first mask is taken at the centre of each token, the labels found
@@ -115,6 +137,15 @@ def propagate_masks(tokens, first, **options):
 
     Raises:
         ValueError: for a first mask that is not one of objects, and as `propagate`.
+
+    Example:
+        >>> tokens = np.random.default_rng(0).normal(size=(3, 4, 4, 8))
+        >>> first = np.kron([[0, 1], [1, 0]], np.ones((16, 16), int))
+        >>> analysis.propagate_masks(tokens, first).shape
+        (3, 32, 32)
+
+    See also:
+        `propagate`, `follow_masks`; page measurements/objects/label-propagation.md.
     """
     first = np.asarray(first)
     if first.ndim != 2 or first.dtype.kind not in "iu" or first.min() < 0 or first.max() > VOID:
@@ -146,7 +177,14 @@ def without_void(masks):
 
 
 @measurement("tokens")
-def follow_masks(features, frames, first, grid=None, dense=True, **options):
+def follow_masks(
+    features: Model,
+    frames: np.ndarray,
+    first: np.ndarray,
+    grid: Grid | None = None,
+    dense: bool = True,
+    **options: float,
+) -> dict[str, np.ndarray]:
     """The masks that each layer finds in a video, from that of its first frame.
 
     Those that `label_propagation` scores: written by `write_masks`, a folder for each video, they
@@ -163,6 +201,17 @@ def follow_masks(features, frames, first, grid=None, dense=True, **options):
 
     Raises:
         ValueError: as `propagate_masks` and `dense_features`, and for features not finite.
+
+    Example:
+        >>> shapes = vit_tf.data.load_shape_videos(1, num_frames=4, image_size=32)
+        >>> frames, masks = shapes["image"][0], shapes["index"][0]
+        >>> found = analysis.follow_masks(vit, frames, masks[0], dense=False, layers="norm")
+        >>> found["norm"].shape
+        (4, 32, 32)
+
+    See also:
+        `label_propagation`, `propagate_masks`, `write_masks`; page
+        measurements/objects/label-propagation.md.
     """
     return dict(_follow(features, frames, first, grid, dense, options))
 
@@ -177,8 +226,14 @@ def _follow(features, frames, first, grid, dense, options):
 
 
 @measurement("tokens")
-def label_propagation(features, videos, grid=None, dense=True, **options):
-    """How well the objects of videos are followed from their masks in the first frame.
+def label_propagation(
+    features: Model,
+    videos: Iterable[tuple[np.ndarray, np.ndarray]],
+    grid: Grid | None = None,
+    dense: bool = True,
+    **options: float,
+) -> xr.Dataset:
+    """Accuracy of the masks that each layer propagates through videos from the first frame.
 
     Region similarity J and boundary accuracy F of each object, averaged over the frames but the
     first, which is given, and the last, which DAVIS leaves out (Walmer et al. 2023, section 6.2,
@@ -186,7 +241,8 @@ def label_propagation(features, videos, grid=None, dense=True, **options):
     the `score` of a layer. `follow_masks` hands out the masks.
 
     Args:
-        features: callable from images to `{layer: tokens or map}` with the tokens of the grid.
+        features: a model, or a callable from images to `{layer: tokens or map}` with the tokens of
+            the grid.
         videos: iterable of (frames, masks), gone through once: normalised images of shape (frame,
             height, width, channel) and index masks, ints of shape (frame, height, width), 0 for
             the ground, whether or not there is any, and 1, 2, ... for objects; those that are not
@@ -202,6 +258,18 @@ def label_propagation(features, videos, grid=None, dense=True, **options):
     Raises:
         ValueError: for videos of fewer than three frames or without an object in the first, and as
             `propagate` and `dense_features`.
+
+    Example:
+        >>> shapes = vit_tf.data.load_shape_videos(1, num_frames=4, image_size=32)
+        >>> videos = list(zip(shapes["image"], shapes["index"]))
+        >>> scores = analysis.label_propagation(vit, videos, dense=False)
+        >>> scores.region.dims
+        ('layer', 'object')
+        >>> ax = analysis.plot(scores)
+
+    See also:
+        `plots.plot_label_propagation`, `follow_masks`, `propagate`; page
+        measurements/objects/label-propagation.md.
     """
     scores, video_of, examples = {}, [], 0
     for number, (frames, masks) in enumerate(videos):

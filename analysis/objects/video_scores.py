@@ -1,6 +1,9 @@
 """Scores of masks in videos as DAVIS takes them, and index masks as its files hold them."""
 
+from __future__ import annotations
+
 import os
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,7 +16,7 @@ PALETTE = (
 )
 
 
-def region_similarity(found, truth, objects):
+def region_similarity(found: np.ndarray, truth: np.ndarray, objects: Sequence[int]) -> np.ndarray:
     """J: intersection over union of each object in each frame, 1 where it is in neither mask.
 
     Args:
@@ -22,11 +25,22 @@ def region_similarity(found, truth, objects):
 
     Returns:
         float64 array of shape (frame, object).
+
+    Example:
+        >>> truth = np.kron([[0, 1], [2, 0]], np.ones((16, 16), int))[None]
+        >>> found = np.where(truth == 2, 0, truth)
+        >>> analysis.region_similarity(found, truth, objects=[1, 2])
+        array([[1., 0.]])
+
+    See also:
+        `boundary_accuracy`, `label_propagation`; page measurements/objects/label-propagation.md.
     """
     return _each_object(_iou, found, truth, objects)
 
 
-def boundary_accuracy(found, truth, objects, tolerance=0.008):
+def boundary_accuracy(
+    found: np.ndarray, truth: np.ndarray, objects: Sequence[int], tolerance: float = 0.008
+) -> np.ndarray:
     """F: agreement of the outlines of each object in each frame.
 
         F = 2 P R / (P + R)
@@ -42,6 +56,14 @@ def boundary_accuracy(found, truth, objects, tolerance=0.008):
 
     Returns:
         float64 array of shape (frame, object).
+
+    Example:
+        >>> masks = np.kron([[0, 1], [2, 0]], np.ones((16, 16), int))[None]
+        >>> analysis.boundary_accuracy(masks, masks, objects=[1, 2])
+        array([[1., 1.]])
+
+    See also:
+        `region_similarity`, `label_propagation`; page measurements/objects/label-propagation.md.
     """
     reach = int(np.ceil(tolerance * np.hypot(*np.shape(truth)[1:])))
     return _each_object(
@@ -98,15 +120,27 @@ def widen(mask, reach):
     return wide
 
 
-def write_masks(folder, masks):
+def write_masks(folder: str | os.PathLike, masks: np.ndarray) -> None:
     """Writes index masks as PNG files with the palette of DAVIS 2017: 00000.png, 00001.png, ...
 
     Args:
         folder: where to; made if it is not there.
         masks: ints from 0 to 255 of shape (frame, height, width).
 
+    Returns:
+        None; one file for each frame is written.
+
     Raises:
         ValueError: for masks of another shape or with other values.
+
+    Example:
+        >>> masks = np.zeros((2, 32, 32), np.uint8)
+        >>> analysis.write_masks("masks", masks)
+        >>> sorted(os.listdir("masks"))
+        ['00000.png', '00001.png']
+
+    See also:
+        `follow_masks`, `label_propagation`; page measurements/objects/label-propagation.md.
     """
     from PIL import Image
 

@@ -1,5 +1,7 @@
 """Clustering: agreement of k-means clusters of features with classes, objects or parts."""
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -15,6 +17,7 @@ from ..engine.pooling import Pooled, pooled_statistic
 from ..engine.results import DEFAULT, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import as_tokens, grid_of, on_grid
+from ..engine.types import Grid, LabelledImages, Model
 
 STARTS = 10
 SCORES = {
@@ -25,7 +28,14 @@ SCORES = {
 
 
 @measurement("outputs")
-def clustering(features, images, num_clusters=None, tokens=None, seed=0, starts=STARTS):
+def clustering(
+    features: Model,
+    images: LabelledImages,
+    num_clusters: int | None = None,
+    tokens: str | None = None,
+    seed: int = 0,
+    starts: int = STARTS,
+) -> xr.Dataset:
     """Agreement of k-means clusters of each layer with the labels of the images.
 
         purity = sum over clusters of the size of its largest class / number of examples
@@ -48,6 +58,17 @@ def clustering(features, images, num_clusters=None, tokens=None, seed=0, starts=
     Raises:
         ValueError: for unknown `tokens`, features that are not finite, or a layer with fewer
             different examples than clusters.
+
+    Example:
+        >>> scores = analysis.clustering(vit, (images, labels))
+        >>> scores.purity.dims
+        ('layer',)
+        >>> scores.attrs["clusters"]
+        3
+
+    See also:
+        `plots.plot_clustering`, `object_clustering`, `knn_accuracy`; page
+        measurements/probes/clustering.md.
     """
     statistic = clustering_statistic(features, num_clusters, tokens, seed, starts)
     return evaluate(statistic, images, features, description="clustering")
@@ -65,7 +86,14 @@ def clustering_statistic(features, num_clusters=None, tokens=None, seed=0, start
 
 
 @measurement("tokens")
-def object_clustering(features, images, num_clusters=None, grid=None, seed=0, starts=STARTS):
+def object_clustering(
+    features: Model,
+    images: LabelledImages,
+    num_clusters: int | None = None,
+    grid: Grid | None = None,
+    seed: int = 0,
+    starts: int = STARTS,
+) -> xr.Dataset:
     """As `clustering`, of objects or parts: features averaged under their masks.
 
     Walmer et al. 2023, sections 5.3 and D.5, figures 8, 26 and 27. Their text names no number of
@@ -74,7 +102,8 @@ def object_clustering(features, images, num_clusters=None, grid=None, seed=0, st
     features are those of `dense_features`.
 
     Args:
-        features: callable from images to `{layer: tensor}` of tokens that lie on the grid.
+        features: a model, or a callable from images to `{layer: tensor}` of tokens that lie on the
+            grid.
         images: batched `tf.data.Dataset` of (images, masks, labels), or a triple of arrays. Masks
             are as for `masked_features`; labels of shape (example, object) are integers, below 0
             for an object that is none, where images have different numbers of them.
@@ -88,6 +117,18 @@ def object_clustering(features, images, num_clusters=None, grid=None, seed=0, st
     Raises:
         ValueError: for tokens or masks that do not lie on the grid, masks with values beyond
             [0, 1], and as `clustering`.
+
+    Example:
+        >>> masks = np.zeros((24, 2, 32, 32), bool)
+        >>> masks[:, 0, :16], masks[:, 1, 16:] = True, True
+        >>> objects = np.stack([labels, labels + 3], axis=1)
+        >>> scores = analysis.object_clustering(vit, (images, masks, objects))
+        >>> scores.attrs["objects"]
+        48
+
+    See also:
+        `plots.plot_object_clustering`, `clustering`, `masked_features`; page
+        measurements/probes/object-clustering.md.
     """
     statistic = object_statistic(features, num_clusters, grid, seed, starts)
     return evaluate(statistic, images, features, description="clustering of objects")
@@ -133,7 +174,7 @@ def _object_statistic(features, num_clusters, grid, seed, starts):
     return Statistic(step, finish, with_labels=True)
 
 
-def masked_features(tokens, masks, grid):
+def masked_features(tokens: tf.Tensor, masks: tf.Tensor, grid: Grid) -> tf.Tensor:
     """The mean of the tokens under each mask, weighted by the share of a patch that it covers.
 
         mean(m) = sum_t cover(m, t) x(t) / sum_t cover(m, t)
@@ -148,6 +189,15 @@ def masked_features(tokens, masks, grid):
 
     Raises:
         ValueError: for tokens or masks of other sizes.
+
+    Example:
+        >>> tokens = np.ones((1, 4, 8), np.float32)
+        >>> masks = np.ones((1, 3, 2, 2), bool)
+        >>> analysis.masked_features(tf.constant(tokens), tf.constant(masks), (2, 2)).shape
+        TensorShape([1, 3, 8])
+
+    See also:
+        `object_clustering`, `dense_features`; page measurements/probes/object-clustering.md.
     """
     grid = as_grid(grid, tokens.shape[1], masks.shape[2:4])
     if masks.shape.rank != 4 or tokens.shape[1] != grid.num_tokens:
@@ -162,8 +212,36 @@ def masked_features(tokens, masks, grid):
     return sums / tf.reduce_sum(cover, axis=-1, keepdims=True)
 
 
-def cluster_scores(features, pooled, num_clusters=None, seed=0, starts=STARTS):
-    """The result of `clustering`, from `Pooled` features."""
+def cluster_scores(
+    features: Model,
+    pooled: Pooled,
+    num_clusters: int | None = None,
+    seed: int = 0,
+    starts: int = STARTS,
+) -> xr.Dataset:
+    """The result of `clustering`, from pooled features at hand.
+
+    Args:
+        features: the model or function that the features are from; its name is stored.
+        pooled: `engine.Pooled` with `layers`, a dict from layer to array of shape (example,
+            channel), and `labels` of shape (example,).
+        num_clusters, seed, starts: as for `clustering`.
+
+    Returns:
+        Dataset as `clustering` returns it.
+
+    Raises:
+        ValueError: for a layer with fewer different examples than clusters.
+
+    Example:
+        >>> x = np.random.default_rng(0).normal(size=(24, 8))
+        >>> pooled = analysis.engine.Pooled({"penultimate": x}, labels, None, 1)
+        >>> analysis.cluster_scores(vit, pooled).layer.values.tolist()
+        ['penultimate']
+
+    See also:
+        `clustering`, `engine.Pooled`; page measurements/probes/clustering.md.
+    """
     scores = {name: [] for name in SCORES}
     num_classes = len(np.unique(pooled.labels))
     num_clusters = num_clusters or num_classes

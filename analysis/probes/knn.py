@@ -1,5 +1,9 @@
 """k-NN classification by a vote of the nearest training images."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -12,6 +16,7 @@ from ..engine.pooling import batch_labels, pool, pooled_statistic, require_insid
 from ..engine.results import DEFAULT, pack_correct, provenance, raise_without_directions
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import grid_of
+from ..engine.types import LabelledImages, Model
 
 TOPS = (1, 5)
 # Largest difference of equal similarities by rounding in float64.
@@ -20,15 +25,15 @@ ROUNDING = 1e-12
 
 @measurement("outputs")
 def knn_accuracy(
-    features,
-    train,
-    test,
-    num_classes=None,
-    k=(20,),
-    tokens=None,
-    temperature=0.07,
-    without_votes=False,
-):
+    features: Model,
+    train: LabelledImages,
+    test: LabelledImages,
+    num_classes: int | None = None,
+    k: Sequence[int] = (20,),
+    tokens: str | None = None,
+    temperature: float = 0.07,
+    without_votes: bool = False,
+) -> xr.DataArray:
     """Test accuracy of a vote among the nearest training images, of every layer in one pass each.
 
         votes(c) = sum of exp(cos(x, x_j) / temperature),  j of class c among the k nearest to x
@@ -55,6 +60,18 @@ def knn_accuracy(
         ValueError: for unknown `tokens`, a `k` below 1 or above the number of training images, a
             `temperature` that is not above 0, labels outside the classes, features that are zero or
             not finite, or a layer in which the choice of neighbours is tied for every test image.
+
+    Example:
+        >>> train, test = (images[:16], labels[:16]), (images[16:], labels[16:])
+        >>> accuracy = analysis.knn_accuracy(vit, train, test, k=(3, 5))
+        >>> accuracy.dims
+        ('layer', 'k', 'top')
+        >>> accuracy.shape[1:]
+        (2, 2)
+        >>> ax = analysis.plot(accuracy)
+
+    See also:
+        `plots.plot_knn_accuracy`, `linear_probe`, `mutual_knn`; page measurements/probes/knn.md.
     """
     _require_numbers(k, temperature)
     pooled = pooled_statistic(tokens, grid_of(features, None))

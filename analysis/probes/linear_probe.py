@@ -1,5 +1,9 @@
 """Linear probes by gradient descent: softmax classifiers of every layer."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 import numpy as np
 import xarray as xr
 
@@ -8,23 +12,24 @@ from ..engine.pooling import pooled_statistic, require_labels
 from ..engine.results import ALL, CLS, SPATIAL, provenance
 from ..engine.stream import one_pass
 from ..engine.tokens import grid_of
+from ..engine.types import LabelledImages, Model
 from .softmax_probes import fit_probes, probe_places, score
 
 
 @measurement("outputs")
 def linear_probe(
-    features,
-    train,
-    test,
-    num_classes=None,
+    features: Model,
+    train: LabelledImages,
+    test: LabelledImages,
+    num_classes: int | None = None,
     *,
-    tokens=None,
-    batch_norm=(False, True),
-    epochs=20,
-    batch_size=256,
-    learning_rate=2.0,
-    seed=0,
-):
+    tokens: str | Sequence[str] | None = None,
+    batch_norm: bool | Sequence[bool] = (False, True),
+    epochs: int = 20,
+    batch_size: int = 256,
+    learning_rate: float = 2.0,
+    seed: int = 0,
+) -> xr.DataArray:
     """Test accuracy of a softmax classifier trained by gradient descent on every layer.
 
         logits = W x / r + b,    r^2 = mean of |x|^2 over the training images,
@@ -59,6 +64,19 @@ def linear_probe(
     Raises:
         ValueError: for unknown `tokens`, labels outside the classes, features that are not finite
             or all zero, or settings that are not above 0.
+
+    Example:
+        >>> train, test = (images[:16], labels[:16]), (images[16:], labels[16:])
+        >>> accuracy = analysis.linear_probe(vit, train, test, epochs=2)
+        >>> accuracy.dims
+        ('layer', 'tokens', 'batch_norm')
+        >>> accuracy.tokens.values.tolist()
+        ['cls', 'spatial']
+        >>> ax = analysis.plot(accuracy)
+
+    See also:
+        `plots.plot_linear_probe`, `ridge_probe`, `knn_accuracy`; page
+        measurements/probes/linear-probe.md.
     """
     settings = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     _require_positive(settings)

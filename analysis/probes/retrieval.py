@@ -1,5 +1,9 @@
 """Retrieval: mean average precision of images ranked by similarity to a query."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -12,6 +16,7 @@ from ..engine.pooling import pool, pooled_statistic
 from ..engine.results import DEFAULT, provenance, raise_without_directions, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import grid_of
+from ..engine.types import Images, LabelledImages, Model
 from .knn import ROUNDING, directions
 
 # Which images of a query are positive, and which are ignored (Radenovic et al. 2018, section 3.3);
@@ -40,7 +45,7 @@ def positive_ranks(ranking, positive, junk):
     return places - np.cumsum(dropped)[places] + dropped[places]
 
 
-def average_precision(ranks, count):
+def average_precision(ranks: np.ndarray, count: int) -> float:
     """Area under the curve of precision against recall, by trapezoids.
 
         AP = sum_j (j / r_j + (j + 1) / (r_j + 1)) / (2 count),    j = 0, 1, ...
@@ -54,6 +59,14 @@ def average_precision(ranks, count):
 
     Returns:
         A share; NaN for a `count` of 0.
+
+    Example:
+        >>> ranks = np.array([0, 2])
+        >>> round(float(analysis.average_precision(ranks, count=2)), 3)
+        0.792
+
+    See also:
+        `retrieval`; page measurements/probes/retrieval.md.
     """
     if not count:
         return np.nan
@@ -79,7 +92,14 @@ def precision_at(ranks, k):
 
 
 @measurement("outputs")
-def retrieval(features, queries, database, truth, tokens=None, k=TOPS):
+def retrieval(
+    features: Model,
+    queries: LabelledImages,
+    database: Images,
+    truth: Sequence[Mapping[str, np.ndarray]],
+    tokens: str | None = None,
+    k: Sequence[int] = TOPS,
+) -> xr.Dataset:
     """Precision of ranking images by their similarity to a query, in every layer.
 
     Mean average precision, and mean precision at k, of pooled features and cosine similarity, for
@@ -108,6 +128,18 @@ def retrieval(features, queries, database, truth, tokens=None, k=TOPS):
     Raises:
         ValueError: for unknown `tokens`, a `k` below 1, a `truth` that does not fit, features that
             are zero or not finite, or a layer in which every image is as similar to every query.
+
+    Example:
+        >>> truth = [{"easy": np.arange(4), "hard": np.arange(4, 6), "junk": np.arange(0)}] * 2
+        >>> queries, database = (images[:2], np.arange(2)), images[2:]
+        >>> precision = analysis.retrieval(vit, queries, database, truth)
+        >>> precision.score.dims
+        ('layer', 'difficulty')
+        >>> ax = analysis.plot(precision)
+
+    See also:
+        `plots.plot_retrieval`, `average_precision`, `knn_accuracy`; page
+        measurements/probes/retrieval.md.
     """
     _require_numbers(k)
     pooled = pooled_statistic(tokens, grid_of(features, None))

@@ -1,5 +1,8 @@
 """Ridge probes: accuracy of regularised least-squares classifiers of every layer."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +25,7 @@ from ..engine.results import (
 )
 from ..engine.stream import Statistic, as_dataset, evaluate, first_batch
 from ..engine.tokens import grid_of, tokens_of
+from ..engine.types import LabelledImages, Model
 from .least_squares import moments, solve
 
 L2 = tuple(float(f"1e{power}") for power in range(-3, 4))
@@ -52,7 +56,14 @@ class Probe:
 
 
 @measurement()
-def ridge_probe(features, train, test, num_classes=None, l2=L2, tokens=ALL):
+def ridge_probe(
+    features: Model,
+    train: LabelledImages,
+    test: LabelledImages,
+    num_classes: int | None = None,
+    l2: Sequence[float] = L2,
+    tokens: str = ALL,
+) -> xr.DataArray:
     """Test accuracy of a regularised least-squares classifier on every layer.
 
     Targets are 1 for the class and -1 elsewhere; the intercept is not penalised:
@@ -67,7 +78,7 @@ def ridge_probe(features, train, test, num_classes=None, l2=L2, tokens=ALL):
         features, train, test, num_classes: as in `vit_tf.analysis`.
         l2: strengths of the penalty, above 0.
         tokens: what is probed: the `"cls"` token, the mean of the `"spatial"` tokens or of
-            `"all"`, or `"each"` token by itself. The features' `token_grid` tells which are which.
+            `"all"`, or `"each"` token by itself. The features' `token_grid` separates these.
 
     Returns:
         DataArray accuracy of shape (layer, l2), and (layer, l2, token) for `"each"`, where layers
@@ -77,18 +88,45 @@ def ridge_probe(features, train, test, num_classes=None, l2=L2, tokens=ALL):
     Raises:
         ValueError: for unknown `tokens`, an `l2` that is not above 0, labels that do not fit
             `num_classes` or activations that are not finite.
+
+    Example:
+        >>> train, test = (images[:16], labels[:16]), (images[16:], labels[16:])
+        >>> accuracy = analysis.ridge_probe(vit, train, test, l2=[0.1, 10.0])
+        >>> accuracy.dims
+        ('layer', 'l2')
+        >>> accuracy.l2.values.tolist()
+        [0.1, 10.0]
+        >>> ax = analysis.plot(accuracy)
+
+    See also:
+        `plots.plot_ridge_probe`, `select_l2`, `linear_probe`; page
+        measurements/probes/ridge-probe.md.
     """
     return fit_ridge_probe(features, train, num_classes, l2, tokens)(test)
 
 
 @measurement()
-def fit_ridge_probe(features, train, num_classes=None, l2=L2, tokens=ALL):
+def fit_ridge_probe(
+    features: Model,
+    train: LabelledImages,
+    num_classes: int | None = None,
+    l2: Sequence[float] = L2,
+    tokens: str = ALL,
+) -> Callable[[LabelledImages], xr.DataArray]:
     """The probes of `ridge_probe`, fitted once to be scored on several data sets.
 
     Arguments and errors are those of `ridge_probe`.
 
     Returns:
         Function of a data set of (images, labels) that returns the accuracy on it.
+
+    Example:
+        >>> probe = analysis.fit_ridge_probe(vit, (images[:16], labels[:16]))
+        >>> probe((images[16:], labels[16:])).dims
+        ('layer', 'l2')
+
+    See also:
+        `ridge_probe`, `select_l2`; page measurements/probes/ridge-probe.md.
     """
     statistic = probe_statistic(features, train, num_classes, l2, tokens)
     probe = evaluate(statistic, train, features, description="ridge probes: train")
@@ -171,7 +209,7 @@ def score_statistic(features, probe):
     return Statistic(step, lambda totals: _accuracy(totals, features, probe), with_labels=True)
 
 
-def select_l2(validation, test):
+def select_l2(validation: xr.DataArray, test: xr.DataArray) -> xr.DataArray:
     """Test accuracy of each layer, and token, at the `l2` that is best for it on held-out images.
 
     Args:
@@ -182,6 +220,17 @@ def select_l2(validation, test):
         DataArray of dims (layer,) or (layer, token), with the chosen `l2` as a coordinate of the
         same dims; of equally good ones the strongest; and the accuracy on the held-out images at it
         as another, `validation_accuracy`. Tokens that a layer does not have are NaN.
+
+    Example:
+        >>> probe = analysis.fit_ridge_probe(vit, (images[:12], labels[:12]))
+        >>> validation = probe((images[12:18], labels[12:18]))
+        >>> test = probe((images[18:], labels[18:]))
+        >>> analysis.select_l2(validation, test).dims
+        ('layer',)
+
+    See also:
+        `ridge_probe`, `fit_ridge_probe`, `plots.plot_ridge_probe`; page
+        measurements/probes/ridge-probe.md.
     """
     strongest_first = validation.sortby("l2", ascending=False)
     best = strongest_first.fillna(-1.0).argmax("l2")

@@ -1,5 +1,7 @@
 """Centered kernel alignment of layers, streamed over minibatches."""
 
+from __future__ import annotations
+
 import warnings
 
 import numpy as np
@@ -12,6 +14,7 @@ from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.front import measurement, statistic_of
 from ..engine.results import model_name, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
+from ..engine.types import Images, Model
 from .kernels import (
     grouped,
     layer_gram,
@@ -28,7 +31,9 @@ NEGLIGIBLE = 1e-10
 
 
 @measurement()
-def cka(features_x, images=None, features_y=None):
+def cka(
+    features_x: Model, images: Images | None = None, features_y: Model | None = None
+) -> xr.Dataset:
     """Minibatch CKA between all layers of one model, or of two models on the same images.
 
         CKA(X, Y) = sum_b HSIC(X_b, Y_b) / sqrt(sum_b HSIC(X_b, X_b) sum_b HSIC(Y_b, Y_b))
@@ -41,8 +46,8 @@ def cka(features_x, images=None, features_y=None):
     most one example of each batch differs from the others, with a warning that names them.
 
     Args:
-        features_x: callable from images to `{layer: tensor of shape (example, ...)}`; or, without
-            images, activations at hand: `{layer: array of shape (example, ...)}`.
+        features_x: a model, or a callable from images to `{layer: tensor of shape (example, ...)}`;
+            or, without images, activations at hand: `{layer: array of shape (example, ...)}`.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
         features_y: the second model, or its activations; by default the layers of the first are
             compared.
@@ -58,6 +63,17 @@ def cka(features_x, images=None, features_y=None):
     Raises:
         ValueError: for a batch of fewer than 4 examples that is not the last of several, a model
             of constant layers only, or activations that are not finite; the layer is named.
+
+    Example:
+        >>> similarity = analysis.cka(vit, images, bit)
+        >>> similarity.cka.dims
+        ('layer_x', 'layer_y')
+        >>> similarity.layer_x.values.tolist()
+        ['embedding', 'block00/mlp/sum', 'block01/mlp/sum', 'norm']
+        >>> ax = analysis.plot(similarity)
+
+    See also:
+        `plots.plot_cka`, `counterparts`, `similarities`; page measurements/similarity/cka.md.
     """
     features = (features_x,) if features_y is None else (features_x, features_y)
     return evaluate(cka_statistic(*features), images, *features, description="CKA")

@@ -1,12 +1,14 @@
 """CKA of layers with the layers of the same name in another model."""
 
+from __future__ import annotations
+
 import numpy as np
 import xarray as xr
 
 from ..engine.results import expect_variable, layer_names
 
 
-def counterparts(similarity):
+def counterparts(similarity: xr.Dataset) -> xr.Dataset:
     """CKA of every layer with the layer of the same name in the other model.
 
     As between models trained on more or less data (Raghu et al. 2021, section 8, figure 12) or
@@ -20,6 +22,15 @@ def counterparts(similarity):
 
     Raises:
         ValueError: if the models share no layer.
+
+    Example:
+        >>> similarity = analysis.cka(vit, images, vit)
+        >>> analysis.counterparts(similarity).cka.dims
+        ('layer',)
+
+    See also:
+        `cka`, `own_matches`, `plots.plot_counterparts`; page
+        measurements/similarity/counterparts.md.
     """
     cka = expect_variable(similarity, "cka", ("layer_x", "layer_y"))
     names = _shared(cka)
@@ -28,14 +39,14 @@ def counterparts(similarity):
     return chosen.assign_coords(layer=names)
 
 
-def own_matches(similarity):
-    """How many layers of one training find their own counterpart as best match in another.
+def own_matches(similarity: xr.Dataset) -> tuple[int, int]:
+    """Number of layers of one training run whose best match in another has the same name.
 
     The sanity check of Kornblith et al. 2019, section 6.1: architecturally identical models
-    trained from different first weights should be most alike layer by layer.
+    trained from different initializations should be most similar layer by layer.
 
     Args:
-        similarity: as for `counterparts`, of two trainings of one architecture.
+        similarity: as for `counterparts`, of two runs of one architecture.
 
     Returns:
         Pair of the number of layers (along x) whose largest CKA is with the layer of their own
@@ -43,6 +54,16 @@ def own_matches(similarity):
 
     Raises:
         ValueError: if the models share no layer.
+
+    Example:
+        >>> similarity = analysis.cka(vit, images, vit)
+        >>> matched, count = analysis.own_matches(similarity)
+        >>> matched <= count
+        True
+
+    See also:
+        `cka`, `counterparts`, `plots.plot_own_matches`; page
+        measurements/similarity/counterparts.md.
     """
     cka = expect_variable(similarity, "cka", ("layer_x", "layer_y"))
     names = _shared(cka)

@@ -1,7 +1,10 @@
 """CKA of local and global attention heads with the layers of another model."""
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
+import xarray as xr
 
 from ..attention.attention import LEFT_OUT, attention_weights, num_attended, summed_distance
 from ..engine.derived import select
@@ -10,6 +13,7 @@ from ..engine.front import measurement, statistic_of
 from ..engine.results import mean_of, require_finite, variable
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import on_grid
+from ..engine.types import Grid, Images, Model
 from .cka import labelled_similarity, similarity, unscaled
 from .kernels import layer_gram, pairwise_hsic, unbiased, unbiased_kernels
 
@@ -17,21 +21,28 @@ ORDERS = ("local", "global")
 
 
 @measurement(features_vit="block_heads")
-def head_similarity(features_vit, features_other, images, grid=None, block="block00"):
+def head_similarity(
+    features_vit: Model,
+    features_other: Model,
+    images: Images,
+    grid: Grid | None = None,
+    block: str = "block00",
+) -> xr.Dataset:
     """CKA between subsets of a ViT block's heads and the layers of another model.
 
     The minibatch CKA of `cka` between the outputs of the heads of each subset, at all tokens, and
-    each layer, with its standard error, beside the mean attention distance of the subset (Raghu
+    each layer, with its standard error, next to the mean attention distance of the subset (Raghu
     et al. 2021, section 5, figure 5). The linear kernel of a subset is the sum of its heads'
     kernels, so that the HSIC of single heads give those of every subset:
 
         HSIC(S, T) = sum over s in S and t in T of HSIC(s, t)
 
     Args:
-        features_vit: callable from images to taps, with `"{block}/attention/weights"` of shape
-            (example, head, query, key) and `"{block}/attention/heads"` of shape (example, token,
-            head, channel).
-        features_other: callable from images to `{layer: tensor}`, such as a ResNet's lower layers.
+        features_vit: a model, or a callable from images to taps, with `"{block}/attention/weights"`
+            of shape (example, head, query, key) and `"{block}/attention/heads"` of shape (example,
+            token, head, channel).
+        features_other: a model, or a callable from images to `{layer: tensor}`, such as a ResNet's
+            lower layers.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
         grid: `TokenGrid` of the ViT's tokens, or a pair (rows, columns); by default the features'.
         block: name of the block.
@@ -46,6 +57,17 @@ def head_similarity(features_vit, features_other, images, grid=None, block="bloc
     Raises:
         ValueError: without a grid, for taps that are not there or not of these shapes, a head
             that attends to prefix tokens only, and as `attention_distance` and `cka`.
+
+    Example:
+        >>> similarity = analysis.head_similarity(vit, bit, images, block="block01")
+        >>> similarity.cka.dims
+        ('order', 'subset', 'layer')
+        >>> similarity.order.values.tolist()
+        ['local', 'global']
+
+    See also:
+        `plots.plot_head_similarity`, `cka`, `attention_distance`; page
+        measurements/similarity/head-similarity.md.
     """
     statistic = head_statistic(features_vit, features_other, grid, block)
     return evaluate(statistic, images, features_vit, features_other, description="heads")

@@ -1,19 +1,27 @@
 """CKA of the last layers of many models, by part of the sequence."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import tensorflow as tf
+import xarray as xr
 
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.front import measurement, statistic_of
 from ..engine.results import PARTS, provenance
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import as_tokens, require_grid
+from ..engine.types import Images, Model
 from .cka import ESTIMATOR, similarity, unscaled, with_errors
 from .kernels import layer_gram, pairwise_hsic, unbiased
 
 
 @measurement("tokens")
-def last_layer_cka(models, images):
+def last_layer_cka(
+    models: Mapping[str, Model] | Sequence[Model] | Model, images: Images
+) -> xr.Dataset:
     """Minibatch CKA between the last layers of any number of models, by part of the sequence.
 
     The estimator is that of `cka`, over all channels of the first token, or of all tokens with a
@@ -27,10 +35,18 @@ def last_layer_cka(models, images):
 
     Returns:
         Dataset with `cka` and `stderr` of shape (model_x, model_y, part). A model without prefix
-        tokens has no part `"cls"`: NaN. `layers` in the attributes tells the tap of each model.
+        tokens has no part `"cls"`: NaN. The attribute `layers` names the tap of each model.
 
     Raises:
         ValueError: without models or grids, for a last tap that is not on its grid, and as `cka`.
+
+    Example:
+        >>> similarity = analysis.last_layer_cka({"ViT": vit, "BiT": bit}, images)
+        >>> similarity.cka.dims
+        ('model_x', 'model_y', 'part')
+
+    See also:
+        `plots.plot_last_layer_cka`, `cka`; page measurements/similarity/last-layer.md.
     """
     statistic = last_layer_statistic(models)
     return evaluate(statistic, images, *models.values(), description="last layers")

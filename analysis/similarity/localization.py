@@ -1,5 +1,9 @@
 """Localization: which part of the image a token still resembles."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -11,6 +15,7 @@ from ..engine.front import measurement, statistic_of
 from ..engine.results import provenance, require_finite
 from ..engine.stream import Statistic, evaluate
 from ..engine.tokens import as_tokens, grid_of, shared_grid
+from ..engine.types import Grid, Images, Model
 from .kernels import pairwise_hsic, unbiased_kernels
 
 # Share of the squared sum of squares: rounding leaves 1e-14, d equal dimensions 1 / d.
@@ -18,7 +23,9 @@ NEGLIGIBLE = 1e-10
 
 
 @measurement("output_tokens")
-def localization(features, images, grid=None, tokens=None):
+def localization(
+    features: Model, images: Images, grid: Grid | None = None, tokens: Sequence[int] | None = None
+) -> xr.DataArray:
     """Minibatch CKA between single tokens and the patches of the input image.
 
         CKA(t, p) = sum_b HSIC(t, p) / sqrt(sum_b HSIC(t, t) sum_b HSIC(p, p))
@@ -33,8 +40,8 @@ def localization(features, images, grid=None, tokens=None):
     12 x 197 + 196 in batches of 128 that is 168 MB; choose fewer `tokens` for larger batches.
 
     Args:
-        features: callable from images to `{layer: tensor}` of shape (example, token, channel), or
-            (example, row, column, channel), where each place is a token, row by row.
+        features: a model, or a callable from images to `{layer: tensor}` of shape (example, token,
+            channel), or (example, row, column, channel), where each place is a token, row by row.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
         grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own,
             and that of the maps.
@@ -48,6 +55,16 @@ def localization(features, images, grid=None, tokens=None):
         ValueError: for taps that do not share one grid that tiles the images, unknown `tokens`, a
             batch, not the last, of fewer than 4 examples, a token that is constant (layer and token
             are named) or values that are not finite.
+
+    Example:
+        >>> similarity = analysis.localization(vit, images, tokens=[0, 5])
+        >>> similarity.dims
+        ('layer', 'token', 'row', 'column')
+        >>> similarity.shape[1:]
+        (2, 4, 4)
+
+    See also:
+        `plots.plot_localization`, `cka`; page measurements/similarity/localization.md.
     """
     statistic = localization_statistic(features, grid, tokens)
     return evaluate(statistic, images, features, description="localization")

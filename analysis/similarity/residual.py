@@ -1,20 +1,26 @@
 """CKA of the normalised inputs of blocks, and of their skips and branches."""
 
+from __future__ import annotations
+
+import xarray as xr
+
 from vit_tf.names import listed
 
 from ..engine.front import measurement, statistic_of
 from ..engine.stream import Statistic, evaluate
+from ..engine.types import Images, Model
 from .cka import cka_statistic
 
 
 @measurement("norms")
-def depth_cka(features, images):
+def depth_cka(features: Model, images: Images) -> xr.Dataset:
     """CKA between the normalised inputs of all sites, and the last norm, of one model.
 
     Walmer et al. 2023, section D.3, figures 20 to 22.
 
     Args:
-        features: callable from images to taps, of which those named `"norm"` are compared.
+        features: a model, or a callable from images to taps, of which those named `"norm"` are
+            compared.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
 
     Returns:
@@ -22,6 +28,14 @@ def depth_cka(features, images):
 
     Raises:
         ValueError: without such taps, and as `cka`.
+
+    Example:
+        >>> similarity = analysis.depth_cka(vit, images)
+        >>> similarity.layer_x.values.tolist()[-1]
+        'norm'
+
+    See also:
+        `plots.plot_depth_cka`, `cka`; page measurements/similarity/depth.md.
     """
     return evaluate(depth_statistic(features), images, features, description="CKA of norms")
 
@@ -38,14 +52,14 @@ def depth_statistic(features):
 
 
 @measurement("skips")
-def residual_cka(features, images, site="attention"):
+def residual_cka(features: Model, images: Images, site: str = "attention") -> xr.Dataset:
     """CKA between the skips and the branches of all blocks of one model.
 
-    Where a skip is unlike the branch that is added to it, the block changes what is represented
+    Where a skip differs from the branch that is added to it, the block changes what is represented
     (Walmer et al. 2023, section D.4, figure 23).
 
     Args:
-        features: callable from images to taps, of which `"block/site/skip"` and
+        features: a model, or a callable from images to taps, of which `"block/site/skip"` and
             `"block/site/branch"` are compared.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
         site: `"attention"`, `"mlp"` or another site that has them.
@@ -55,6 +69,14 @@ def residual_cka(features, images, site="attention"):
 
     Raises:
         ValueError: without such taps, and as `cka`.
+
+    Example:
+        >>> similarity = analysis.residual_cka(vit, images, site="mlp")
+        >>> similarity.layer_y.values.tolist()
+        ['block00/mlp/skip', 'block01/mlp/skip']
+
+    See also:
+        `plots.plot_residual_cka`, `skip_ratio`; page measurements/similarity/residual.md.
     """
     statistic = residual_statistic(features, site)
     return evaluate(statistic, images, features, description="CKA of skips and branches")

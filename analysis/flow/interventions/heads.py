@@ -1,14 +1,21 @@
 """Head ablation: what does a model lose with each of its heads?"""
 
+from __future__ import annotations
+
+import xarray as xr
+
 from vit_tf import edits
 
 from ...engine.front import measurement
+from ...engine.types import LabelledImages, Model
 from .effects import ZERO, effects_of_cells, least_batch, replacing, require_submodel
 
 
 @measurement("heads")
-def head_ablation(features, images, scores="logits", replacement=ZERO):
-    """What a model answers with the output of one head after another removed.
+def head_ablation(
+    features: Model, images: LabelledImages, scores: str = "logits", replacement: str = ZERO
+) -> xr.Dataset:
+    """Change of a model's predictions when the output of one attention head is removed.
 
     The output of the head, before the heads are projected together, is replaced at every token
     (Michel et al. 2019, https://arxiv.org/abs/1905.10650). See `effects` for the
@@ -16,10 +23,10 @@ def head_ablation(features, images, scores="logits", replacement=ZERO):
     nothing reads it.
 
     Args:
-        features: a submodel of the outputs of heads, of shape (example, token, head, channel), and
-            of the scores, such as `vit_tf.submodel(vit, "*/heads", "logits")`; of a Keras model
-            with attention layers of Keras' own the values, `"*/value"`, of which each head's output
-            is a mean.
+        features: a model, or a submodel of the outputs of heads, of shape (example, token, head,
+            channel), and of the scores, such as `vit_tf.submodel(vit, "*/heads", "logits")`; of a
+            Keras model with attention layers of Keras' own the values, `"*/value"`, of which each
+            head's output is a mean.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         scores: the tap that holds the scores before a softmax, of shape (example, class).
         replacement: what stands in the place of a head: `"zero"`; `"mean"`, its mean over the
@@ -33,6 +40,16 @@ def head_ablation(features, images, scores="logits", replacement=ZERO):
     Raises:
         ValueError: for features that are no submodel of heads and scores, another replacement, or
             scores that are not finite.
+
+    Example:
+        >>> effect = analysis.head_ablation(vit, (images, labels))
+        >>> effect.accuracy_change.dims
+        ('layer', 'head')
+        >>> ax = analysis.plot(effect)
+
+    See also:
+        `plots.plot_head_ablation`, `skip_ablation`, `token_ablation`; page
+        measurements/flow/interventions.md.
     """
     layers = require_submodel(features, scores)
     if unlike := {tap: tuple(x.shape) for tap, x in layers.items() if len(x.shape) != 4}:

@@ -1,5 +1,9 @@
 """Activation patching: where does what tells two runs apart pass through?"""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
@@ -12,23 +16,30 @@ from ...engine.features import require_scores
 from ...engine.front import measurement
 from ...engine.results import provenance, require_finite, variable
 from ...engine.stream import Statistic, evaluate
+from ...engine.types import LabelledImages, Model
 from .effects import TOGETHER, in_batches, in_table, require_submodel
 
 
 @measurement("patching")
-def activation_patching(features, pairs, scores="logits", source=None, tokens=None):
-    """How far one token of one layer, taken from another run, moves the scores to that run's.
+def activation_patching(
+    features: Model,
+    pairs: LabelledImages,
+    scores: str = "logits",
+    source: Model | None = None,
+    tokens: Sequence[int] | None = None,
+) -> xr.Dataset:
+    """How far the scores move to those of another run when one token of one layer is patched.
 
         transfer = sum over pairs of <s_patched - s, d> / sum over pairs of |d|^2,  d = s_other - s
 
     of scores `s` of an image, `s_other` of the other run, and `s_patched` with the token's value of
     the other run (after Meng et al. 2022, https://arxiv.org/abs/2202.05262, of language models): 0
-    where the token does not matter, 1 where all that tells the runs apart passes through it. It may
-    lie outside [0, 1].
+    where the token does not matter, 1 where the whole difference of the runs passes through it. It
+    may lie outside [0, 1].
 
     Args:
-        features: a submodel of layers of tokens, of shape (example, token, channel), and of the
-            scores, such as `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`.
+        features: a model, or a submodel of layers of tokens, of shape (example, token, channel),
+            and of the scores, such as `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`.
         pairs: batched `tf.data.Dataset` of (images, other images), or a pair of arrays; the other
             run is that of the other image.
         scores: the tap that holds the scores, of shape (example, class).
@@ -45,6 +56,16 @@ def activation_patching(features, pairs, scores="logits", source=None, tokens=No
         ValueError: for features that are no submodel of layers with equally many tokens and scores,
             a source without their taps, pairs whose runs do not differ, or scores that are not
             finite.
+
+    Example:
+        >>> effect = analysis.activation_patching(vit, (images[:2], images[2:4]), tokens=[0, 1])
+        >>> effect.transfer.dims
+        ('layer', 'token')
+        >>> ax = analysis.plot(effect)
+
+    See also:
+        `plots.plot_activation_patching`, `logit_lens`; page
+        measurements/flow/activation-patching.md.
     """
     layers = require_submodel(features, scores)
     counts = {tap: x.shape[1] if len(x.shape) == 3 else None for tap, x in layers.items()}

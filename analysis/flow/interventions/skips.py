@@ -1,17 +1,24 @@
 """Skip ablation: what does a model lose without the skips or the branches of a block?"""
 
+from __future__ import annotations
+
+import xarray as xr
+
 from vit_tf import edits
 from vit_tf.names import listed
 
 from ...engine.front import measurement
+from ...engine.types import LabelledImages, Model
 from .effects import effects_of_cells, require_submodel
 
 PATHS = ("skip", "branch")
 
 
 @measurement("ablated_skips")
-def skip_ablation(features, images, scores="logits", whole_blocks=True):
-    """What a model answers with the skips, or the branches, of one block after another removed.
+def skip_ablation(
+    features: Model, images: LabelledImages, scores: str = "logits", whole_blocks: bool = True
+) -> xr.Dataset:
+    """Change of a model's predictions when the skips or the branches of one block are removed.
 
     They are set to zero in the trained model. Without its branches a block hands on what comes in,
     as if it were not there (Bhojanapalli et al. 2021, https://arxiv.org/abs/2103.14586);
@@ -19,7 +26,7 @@ def skip_ablation(features, images, scores="logits", whole_blocks=True):
     2021 trained so (figure 8). See `effects` for the formulas of the changes.
 
     Args:
-        features: a submodel of skips and branches and of the scores, such as
+        features: a model, or a submodel of skips and branches and of the scores, such as
             `vit_tf.submodel(vit, "*/skip", "*/branch", "logits")`, in the names of the tap grammar.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         scores: the tap that holds the scores before a softmax, of shape (example, class).
@@ -34,6 +41,17 @@ def skip_ablation(features, images, scores="logits", whole_blocks=True):
     Raises:
         ValueError: for features that are no submodel of skips or branches and scores, or scores
             that are not finite.
+
+    Example:
+        >>> effect = analysis.skip_ablation(vit, (images, labels))
+        >>> effect.layer.values.tolist()
+        ['block00', 'block01']
+        >>> effect.path.values.tolist()
+        ['skip', 'branch']
+
+    See also:
+        `plots.plot_skip_ablation`, `skip_ratio`, `head_ablation`; page
+        measurements/flow/interventions.md.
     """
     cells = {}
     for tap in require_submodel(features, scores):

@@ -1,6 +1,11 @@
 """Token ablation: how many tokens can a model do without, and which?"""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 import tensorflow as tf
+import xarray as xr
 
 from vit_tf import edits
 from vit_tf.tokens import as_grid
@@ -8,6 +13,7 @@ from vit_tf.tokens import as_grid
 from ...engine.front import measurement
 from ...engine.results import CLS
 from ...engine.tokens import grid_of
+from ...engine.types import Grid, LabelledImages, Model
 from .effects import ZERO, effects_of_cells, least_batch, replacing, require_submodel
 
 RANDOM, LARGEST, ATTENDED, UNATTENDED = "random", "largest", "attended", "unattended"
@@ -17,9 +23,15 @@ SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 @measurement("embedding")
 def token_ablation(
-    features, images, scores="logits", replacement=ZERO, shares=SHARES, grid=None, seed=0
-):
-    """What a model answers without some tokens: those of a prefix, or growing shares of the others.
+    features: Model,
+    images: LabelledImages,
+    scores: str = "logits",
+    replacement: str = ZERO,
+    shares: Sequence[float] = SHARES,
+    grid: Grid | None = None,
+    seed: int = 0,
+) -> xr.Dataset:
+    """Change of a model's predictions when the prefix, or a share of the other tokens, is removed.
 
     The tokens of a layer are replaced there. Spatial tokens go at random, in the order of their
     Euclidean norms, the `"largest"` first (Darcet et al. 2023, https://arxiv.org/abs/2309.16588,
@@ -31,9 +43,9 @@ def token_ablation(
     formulas of the changes.
 
     Args:
-        features: a submodel of the tokens to replace, of shape (example, token, channel), of the
-            scores, and of attention weights, which may be left out, to choose by: such as
-            `vit_tf.submodel(vit, "embedding", "block00/attention/weights", "logits")`.
+        features: a model, or a submodel of the tokens to replace, of shape (example, token,
+            channel), of the scores, and of attention weights, which may be left out, to choose by:
+            such as `vit_tf.submodel(vit, "embedding", "block00/attention/weights", "logits")`.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         scores: the tap that holds the scores before a softmax, of shape (example, class).
         replacement: what stands in the place of a token: `"zero"`; `"mean"`, its mean over the
@@ -51,6 +63,14 @@ def token_ablation(
     Raises:
         ValueError: for features that are no submodel of one layer of tokens and scores, tokens that
             do not fit the grid, other shares, or scores that are not finite.
+
+    Example:
+        >>> effect = analysis.token_ablation(vit, (images, labels), shares=(0.25, 0.5))
+        >>> effect.tokens.values.tolist()
+        ['cls', 'random', 'largest', 'attended', 'unattended']
+
+    See also:
+        `plots.plot_token_ablation`, `head_ablation`; page measurements/flow/interventions.md.
     """
     layers = require_submodel(features, scores)
     weights = [tap for tap, x in layers.items() if len(x.shape) == 4]

@@ -1,10 +1,12 @@
 """Measures that align kernels: CKA of linear and of Gaussian kernels, and of single tokens."""
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 
 from ..kernels import pairwise_hsic, unbiased, unbiased_kernels
-from .measure import of_hsic
+from .measure import Measure, of_hsic
 
 ROTATIONS = "orthogonal maps, isotropic scaling and translation of either representation"
 
@@ -14,7 +16,7 @@ def linear_cka():
     return of_hsic("cka", lambda layers: layers.hsic, ROTATIONS)
 
 
-def rbf_cka(bandwidth=0.5):
+def rbf_cka(bandwidth: float = 0.5) -> Measure:
     """CKA of Gaussian kernels, to which near neighbours matter more than far ones.
 
         k(a, b) = exp(-|a - b|^2 / (2 sigma^2)),    sigma = bandwidth * median |a - b|
@@ -30,8 +32,20 @@ def rbf_cka(bandwidth=0.5):
     Args:
         bandwidth: as a share of the median distance, above 0.
 
+    Returns:
+        A `Measure` for `similarities(..., measures=[...])`.
+
     Raises:
         ValueError: for another bandwidth.
+
+    Example:
+        >>> measure = analysis.rbf_cka(0.2)
+        >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
+        >>> result.measure.values.tolist()
+        ['rbf_cka']
+
+    See also:
+        `similarities`, `cka`; page measurements/similarity/measures.md.
     """
     if not bandwidth > 0:
         raise ValueError(f"Expected bandwidth to be above 0. Received: bandwidth={bandwidth}")
@@ -49,8 +63,8 @@ def rbf_cka(bandwidth=0.5):
     return of_hsic("rbf_cka", hsic, ROTATIONS, settings={"bandwidth": float(bandwidth)})
 
 
-def token_cka():
-    """CKA of single tokens: each token of a layer beside the token of the same place in another.
+def token_cka() -> Measure:
+    """CKA of single tokens: each token of a layer and the token at the same position in another.
 
         CKA(X, Y) = sum_t HSIC(X_t, Y_t) / sqrt(sum_t HSIC(X_t, X_t) sum_t HSIC(Y_t, Y_t))
 
@@ -63,6 +77,17 @@ def token_cka():
     a permutation of the tokens, to which CKA is. NaN between layers of different numbers of tokens.
     Memory: tokens x images x images for each layer, the largest of the measures: of 84 layers of
     197 tokens 1.1 GB for batches of 128 images. Choose fewer layers for larger batches.
+
+    Returns:
+        A `Measure` for `similarities(..., measures=[...])`.
+
+    Example:
+        >>> result = analysis.similarities(vit, images, measures=[analysis.token_cka()])
+        >>> result.measure.values.tolist()
+        ['token_cka']
+
+    See also:
+        `similarities`, `cka`; page measurements/similarity/measures.md.
     """
 
     def hsic(layers):

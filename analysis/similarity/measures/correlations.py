@@ -1,10 +1,12 @@
 """Measures that look for directions in common: canonical correlations of features."""
 
+from __future__ import annotations
+
 import tensorflow as tf
 
 from .alignment import ROTATIONS
 from .layers import NARROW, width_of
-from .measure import of_pairs
+from .measure import Measure, of_pairs
 
 # Share of the largest variance below which a direction is rounding.
 NEGLIGIBLE = 1e-10
@@ -12,7 +14,7 @@ LINEAR = "invertible linear maps and translation"
 UNKNOWN = "layers with too many directions together for so few images"
 
 
-def svcca(variance=0.99):
+def svcca(variance: float = 0.99) -> Measure:
     """Mean canonical correlation of the directions of largest variance.
 
     Of each layer, features centred over the batch, the fewest principal directions are kept that
@@ -29,8 +31,20 @@ def svcca(variance=0.99):
     Args:
         variance: share of the variance that is kept, above 0 and at most 1.
 
+    Returns:
+        A `Measure` for `similarities(..., measures=[...])`.
+
     Raises:
         ValueError: for another share.
+
+    Example:
+        >>> measure = analysis.svcca(variance=0.9)
+        >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
+        >>> result.measure.values.tolist()
+        ['svcca']
+
+    See also:
+        `similarities`, `cca`, `pwcca`; page measurements/similarity/measures.md.
     """
     if not 0 < variance <= 1:
         raise ValueError(
@@ -39,7 +53,7 @@ def svcca(variance=0.99):
     return _mean_correlation("svcca", variance, ROTATIONS, {"variance": float(variance)})
 
 
-def cca():
+def cca() -> Measure:
     """Mean canonical correlation of all directions.
 
         rho_1, rho_2, ... = singular values of Q_X' Q_Y,    value = mean of the min(d_X, d_Y) first
@@ -52,11 +66,23 @@ def cca():
     more images in a batch than the channels of two layers together: pool the tokens, and choose
     large batches. Invariant to every invertible linear map and translation of either layer. Memory
     and time: as `svcca`.
+
+    Returns:
+        A `Measure` for `similarities(..., measures=[...])`.
+
+    Example:
+        >>> measure = analysis.cca()
+        >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
+        >>> result.measure.values.tolist()
+        ['cca']
+
+    See also:
+        `similarities`, `svcca`, `pwcca`; page measurements/similarity/measures.md.
     """
     return _mean_correlation("cca", 1.0, LINEAR, {})
 
 
-def pwcca():
+def pwcca() -> Measure:
     """Mean canonical correlation, weighted by how much of the first layer each direction holds.
 
         value = sum_i a_i rho_i / sum_i a_i,    a_i = sum_j |<h_i, x_j>|
@@ -70,6 +96,18 @@ def pwcca():
     translation of both; not to orthogonal maps of `layer_x`, whose channels the weights are of.
     Memory: images x images, and images x channels, for each layer; time: images cubed, and images x
     images x channels, for each pair.
+
+    Returns:
+        A `Measure` for `similarities(..., measures=[...])`.
+
+    Example:
+        >>> measure = analysis.pwcca()
+        >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
+        >>> result.measure.values.tolist()
+        ['pwcca']
+
+    See also:
+        `similarities`, `cca`, `svcca`; page measurements/similarity/measures.md.
     """
 
     def stacks(layers):

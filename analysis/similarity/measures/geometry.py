@@ -1,5 +1,7 @@
 """Measures of where images lie: Procrustes distance, representational similarity, neighbours."""
 
+from __future__ import annotations
+
 import math
 
 import tensorflow as tf
@@ -7,14 +9,14 @@ import tensorflow as tf
 from ...engine.results import require_word
 from .alignment import ROTATIONS
 from .layers import Layers
-from .measure import of_matrix, of_pairs
+from .measure import Measure, of_matrix, of_pairs
 
 # Share of the largest eigenvalue below which one of a product of kernels is rounding.
 ROUNDING = 1e-13
 CORRELATIONS = ("pearson", "spearman")
 
 
-def procrustes():
+def procrustes() -> Measure:
     """How near the best rotation brings two representations: 1 less the Procrustes angle.
 
         angle = arccos(|X' Y|_* / (|X|_F |Y|_F)),    value = 1 - angle / (pi / 2)
@@ -27,6 +29,18 @@ def procrustes():
     above 0: compare values of one batch size. Invariant to orthogonal maps, isotropic scaling and
     translation, not to other invertible linear maps. Memory: images x images for each layer,
     whatever the width; time: images cubed for each pair.
+
+    Returns:
+        A `Measure` for `similarities(..., measures=[...])`.
+
+    Example:
+        >>> measure = analysis.procrustes()
+        >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
+        >>> result.measure.values.tolist()
+        ['procrustes']
+
+    See also:
+        `similarities`, `rsa`; page measurements/similarity/measures.md.
     """
 
     def stacks(layers):
@@ -50,7 +64,7 @@ def _sum_of_roots(squares):
     return tf.reduce_sum(tf.where(real, tf.sqrt(tf.maximum(squares, 0.0)), 0.0), axis=-1)
 
 
-def rsa(correlation="pearson"):
+def rsa(correlation: str = "pearson") -> Measure:
     """Representational similarity: the correlation of the distances between images.
 
         value = corr(d_X, d_Y),    d_X = (|x_i - x_j| for the pairs i < j of images of the batch)
@@ -65,8 +79,20 @@ def rsa(correlation="pearson"):
     Args:
         correlation: `"pearson"` or `"spearman"`.
 
+    Returns:
+        A `Measure` for `similarities(..., measures=[...])`.
+
     Raises:
         ValueError: for another correlation.
+
+    Example:
+        >>> measure = analysis.rsa("spearman")
+        >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
+        >>> result.measure.values.tolist()
+        ['rsa_spearman']
+
+    See also:
+        `similarities`, `procrustes`; page measurements/similarity/measures.md.
     """
     require_word(correlation, CORRELATIONS, "correlation")
 
@@ -87,7 +113,7 @@ def _ranks(layers: Layers):
     return tf.cast(tf.add_n(sides) - 1, tf.float64) / 2.0
 
 
-def mutual_knn(k=10):
+def mutual_knn(k: int = 10) -> Measure:
     """Share of the nearest images of each image that are so in both representations.
 
         value = mean over images i of |N_X(i) and N_Y(i)| / k
@@ -104,8 +130,20 @@ def mutual_knn(k=10):
     Args:
         k: number of neighbours; batches need k + 2 images.
 
+    Returns:
+        A `Measure` for `similarities(..., measures=[...])`.
+
     Raises:
         ValueError: for a `k` below 1.
+
+    Example:
+        >>> measure = analysis.mutual_knn(k=5)
+        >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
+        >>> result.measure.values.tolist()
+        ['mutual_knn']
+
+    See also:
+        `similarities`, `knn_accuracy`; page measurements/similarity/measures.md.
     """
     if k < 1:
         raise ValueError(f"Expected k to be at least 1. Received: k={k}")

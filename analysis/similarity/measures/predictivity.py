@@ -1,5 +1,7 @@
 """Linear predictivity: how much of one layer a linear map of another one predicts."""
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 
@@ -7,7 +9,7 @@ from .alignment import ROTATIONS
 from .measure import Measure
 
 
-def linear_predictivity(l2=0.1, folds=5):
+def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
     """Share of the variance of `layer_y` that ridge regression on `layer_x` predicts, held out.
 
         R^2 = 1 - sum_f |Y_f - mean - (X_f - mean) W_f|^2 / sum_f |Y_f - mean|^2
@@ -27,8 +29,20 @@ def linear_predictivity(l2=0.1, folds=5):
         l2: strength of the penalty, above 0.
         folds: number of folds, at least 2; batches need twice as many images.
 
+    Returns:
+        A `Measure` for `similarities(..., measures=[...])`.
+
     Raises:
         ValueError: for others.
+
+    Example:
+        >>> measure = analysis.linear_predictivity(l2=1.0)
+        >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
+        >>> result.measure.values.tolist()
+        ['linear_predictivity']
+
+    See also:
+        `similarities`, `ridge_probe`; page measurements/similarity/measures.md.
     """
     if not l2 > 0 or folds < 2:
         raise ValueError(

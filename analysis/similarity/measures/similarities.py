@@ -1,6 +1,9 @@
 """Several measures of how alike layers are, in one pass."""
 
+from __future__ import annotations
+
 import warnings
+from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
@@ -16,6 +19,7 @@ from ...engine.pooling import pool
 from ...engine.results import POOLED, model_name, provenance, require_word, variable
 from ...engine.stream import Statistic, evaluate
 from ...engine.tokens import as_tokens, grid_of
+from ...engine.types import Images, Model
 from ..cka import varying_layers
 from ..kernels import jackknife
 from .alignment import linear_cka, rbf_cka, token_cka
@@ -42,11 +46,17 @@ MEASURES = {
 
 
 @measurement()
-def similarities(features_x, images=None, features_y=None, measures=None, tokens=None):
-    """Several measures of how alike layers are, of one model or of two, in one pass over images.
+def similarities(
+    features_x: Model,
+    images: Images | None = None,
+    features_y: Model | None = None,
+    measures: Sequence[str | Measure] | None = None,
+    tokens: str | None = None,
+) -> xr.Dataset:
+    """Several measures of the similarity of layers, of one or two models, in one pass over images.
 
     The measures are those of `cka`, `rbf_cka`, `token_cka`, `procrustes`, `svcca`, `cca`, `pwcca`,
-    `rsa`, `mutual_knn` and `linear_predictivity`, which tell what each is blind to and its scale.
+    `rsa`, `mutual_knn` and `linear_predictivity`, which describe their invariances and scales.
     All but `token_cka` and `pwcca` follow from the images x images kernels of a batch, which are
     made once for all of them: memory does not grow with the width of a layer nor with the number of
     batches, but with layers x n x n for batches of n images, of which about eight float64 matrices
@@ -55,8 +65,8 @@ def similarities(features_x, images=None, features_y=None, measures=None, tokens
     `linear_predictivity`, summed before the ratio). Drop a remainder that is much smaller.
 
     Args:
-        features_x: callable from images to `{layer: tensor of shape (example, ...)}`; or, without
-            images, activations at hand: `{layer: array of shape (example, ...)}`.
+        features_x: a model, or a callable from images to `{layer: tensor of shape (example, ...)}`;
+            or, without images, activations at hand: `{layer: array of shape (example, ...)}`.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
         features_y: the second model, or its activations; by default the layers of the first are
             compared.
@@ -70,14 +80,25 @@ def similarities(features_x, images=None, features_y=None, measures=None, tokens
         `disagreement` of shape (layer_x, layer_y), as `disagreement` makes it, and
         `invariant(measure)`, in words. The standard error is the jackknife over batches; of a
         single batch it is NaN, with a warning. A pair of layers without a value is NaN, with a
-        warning that tells why. In the attributes `settings` are those of the measures, `remainder`
-        counts the examples of a last batch too small, and `constant_layers` names the layers that
-        were left out.
+        warning that names the reason. In the attributes `settings` are those of the measures,
+        `remainder` counts the examples of a last batch too small, and `constant_layers` names the
+        layers that were left out.
 
     Raises:
         ValueError: for unknown or repeated measures or `tokens`, a batch, not the last of several,
             that is smaller than a measure asks for, a model of constant layers only, or activations
             that are not finite; the layer is named.
+
+    Example:
+        >>> similarity = analysis.similarities(vit, images, measures=["cka", analysis.rbf_cka(0.2)])
+        >>> similarity.similarity.dims
+        ('measure', 'layer_x', 'layer_y')
+        >>> similarity.measure.values.tolist()
+        ['cka', 'rbf_cka']
+        >>> ax = analysis.plot(similarity)
+
+    See also:
+        `plots.plot_similarities`, `cka`; page measurements/similarity/measures.md.
     """
     features = (features_x,) if features_y is None else (features_x, features_y)
     statistic = similarities_statistic(*features, measures=measures, tokens=tokens)

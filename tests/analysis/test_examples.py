@@ -1,0 +1,71 @@
+"""Public measurements: annotated signatures, "See also", and examples that run on tiny models."""
+
+import ast
+import doctest
+import inspect
+import os
+import typing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from paths import ROOT
+
+import vit_tf
+from vit_tf import analysis
+from vit_tf.analysis import plots
+from vit_tf.analysis.engine import types
+
+PACKAGES = ("similarity", "attention", "flow", "probes", "objects")
+
+
+def public_measurements():
+    """Names of the public functions of `PACKAGES`, without those of statistics."""
+    stub = ast.parse(Path(analysis.__file__).with_suffix(".pyi").read_text("utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    names = [a.name for n in imports if n.module.split(".")[0] in PACKAGES for a in n.names]
+    return sorted(name for name in names if name[0].islower() and not name.endswith("_statistic"))
+
+
+@pytest.fixture(scope="module")
+def names_in_examples():
+    """A tiny ViT and BiT with a random head, 24 images and their labels."""
+    rng = np.random.default_rng(0)
+    vit = vit_tf.ViT((32, 32, 3), 8, num_layers=2, num_heads=2, hidden_dim=8, mlp_dim=16)
+    bit = vit_tf.BiT((32, 32, 3), units=(1,), width_factor=0.5, num_classes=3, stem="small")
+    vit.name, bit.name = "vit", "bit"
+    for model in (vit, bit):
+        kernel = model.head.kernel
+        kernel.assign(rng.normal(size=kernel.shape))
+    images = rng.uniform(-1, 1, (24, 32, 32, 3)).astype(np.float32)
+    names = {"vit": vit, "bit": bit, "images": images, "labels": np.arange(24) % 3}
+    return names | {"analysis": analysis, "vit_tf": vit_tf, "np": np, "tf": tf, "os": os}
+
+
+@pytest.mark.parametrize("name", public_measurements())
+def test_measurement_is_annotated_and_its_example_runs(
+    name, names_in_examples, tmp_path, monkeypatch
+):
+    function = getattr(analysis, name)
+    signature = inspect.signature(function)
+    for parameter in signature.parameters.values():
+        assert parameter.annotation is not parameter.empty, parameter
+    assert signature.return_annotation is not signature.empty
+    assert typing.get_type_hints(inspect.unwrap(function), localns=vars(types))
+
+    text = inspect.getdoc(function)
+    positions = [text.find(f"\n{title}:\n") for title in ("Returns", "Example", "See also")]
+    assert min(positions) > 0 and positions == sorted(positions), positions
+    see_also = text[positions[-1] :]
+    if hasattr(plots, f"plot_{name}"):
+        assert f"`plots.plot_{name}`" in see_also
+    (page,) = [word.strip(".;,") for word in see_also.split() if ".md" in word]
+    assert name in (ROOT / "docs" / page).read_text("utf-8")
+
+    monkeypatch.chdir(tmp_path)
+    example = doctest.DocTestParser().get_doctest(text, dict(names_in_examples), name, None, None)
+    assert 2 <= len(example.examples) <= 6
+    report = []
+    doctest.DocTestRunner(verbose=False).run(example, out=report.append)
+    assert not report, "".join(report)
