@@ -385,22 +385,38 @@ def over_trainings(estimates, bounds=UNBOUNDED):
     return Estimate(between.value, low, high, how)
 
 
-def verdict(low, high, threshold, direction):
-    """Whether an interval lies on the reported side of a line, on the other, or across it.
+# Outcomes as scorecards of earlier versions name them.
+OLDER_OUTCOMES = {
+    "holds": "replicates",
+    "does not hold": "does not replicate",
+    "cannot tell": "inconclusive",
+    "not measured": "not tested",
+}
 
-    A number without an interval is "descriptive", whatever its value.
+
+def current_outcome(outcome):
+    """The present name of an outcome that an earlier version may have saved."""
+    return OLDER_OUTCOMES.get(str(outcome), str(outcome))
+
+
+def verdict(low, high, threshold, direction):
+    """The outcome of a claim: on which side of the threshold its interval lies.
 
     Args:
-        low, high: its ends; NaN where there is no interval.
-        threshold: the line.
-        direction: "above" or "below", the side that is reported.
+        low, high: ends of the interval; NaN where there is none.
+        threshold: the threshold of the claim.
+        direction: "above" or "below", the side that the paper reports.
+
+    Returns:
+        "replicates" if the whole interval lies on the reported side, "does not replicate" if on
+        the other, "inconclusive" if it includes the threshold, "descriptive" without an interval.
     """
     above, below = low > threshold, high < threshold
     if not np.isfinite([low, high]).all():
         return "descriptive"
     if not (above or below):
-        return "cannot tell"
-    return "holds" if above == (direction == "above") else "does not hold"
+        return "inconclusive"
+    return "replicates" if above == (direction == "above") else "does not replicate"
 
 
 def lower(values):

@@ -18,7 +18,7 @@ from ..engine.store import fingerprint
 from .models import ROLES
 from .plan import all_figures, lacking
 
-VERDICTS = ("holds", "does not hold", "cannot tell", "descriptive", "not measured")
+VERDICTS = ("replicates", "does not replicate", "inconclusive", "descriptive", "not tested")
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def scorecard(
             of classes.
 
     Returns:
-        List of `Claim`. Those that lack a model or a result have the verdict "not measured" and
+        List of `Claim`. Those that lack a model or a result have the verdict "not tested" and
         the reason as their explanation.
     """
     cast = {"vit": vit, "resnet": resnet, "gap": gap, "without": without}
@@ -313,7 +313,7 @@ def _claim(figure, finding, cast, measured, models=(), several=False):
     estimate, used = measured
     value = low = high = np.nan
     if isinstance(estimate, str):
-        result, text = "not measured", estimate
+        result, text = "not tested", estimate
     else:
         value, low, high = estimate.value, estimate.low, estimate.high
         result = verdict(low, high, finding.line, finding.direction)

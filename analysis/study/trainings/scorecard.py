@@ -13,7 +13,7 @@ import xarray as xr
 from vit_tf.files import write_whole
 from vit_tf.names import joined, listed
 
-from ...engine.estimates import UNBOUNDED, Estimate, over_trainings, verdict
+from ...engine.estimates import UNBOUNDED, Estimate, current_outcome, over_trainings, verdict
 from ...plots.training import plot_trainings
 from ...report.drawing import save_figure
 from ...report.page import ReportFigure, require_own, write_report
@@ -50,7 +50,7 @@ def scorecard_of_trainings(scorecards):
 
     Returns:
         Dataset along `claim` with what a scorecard has, and with `values`, `lows`, `highs` and
-        `verdicts` of shape (claim, training), NaN and `"not measured"` where a training has none.
+        `verdicts` of shape (claim, training), NaN and `"not tested"` where a training has none.
 
     Raises:
         ValueError: for fewer scorecards, what is none, lines that differ between them, and other
@@ -62,6 +62,7 @@ def scorecard_of_trainings(scorecards):
         if "claim" not in card.dims or not {*FIXED, *NUMBERS, "verdict"} <= set(card):
             raise ValueError(f"Expected {name} to be a scorecard. Received: {list(card)}")
     _require_alike(scorecards)
+    scorecards = {name: _with_current_outcomes(card) for name, card in scorecards.items()}
     claims = list(
         dict.fromkeys(str(c) for card in scorecards.values() for c in card["claim"].values)
     )
@@ -75,6 +76,12 @@ def scorecard_of_trainings(scorecards):
     }
     coords = {"claim": claims, "training": list(scorecards)}
     return xr.Dataset(data, coords, {"interval": "95 %, over trainings"})
+
+
+def _with_current_outcomes(card):
+    """A scorecard whose outcomes have their present names."""
+    outcomes = [current_outcome(outcome) for outcome in card["verdict"].values]
+    return card.assign(verdict=("claim", outcomes))
 
 
 def _require_alike(scorecards):
@@ -147,8 +154,8 @@ def _over(claim, scorecards):
         row["verdict"] = verdict(whole.low, whole.high, row["threshold"], row["direction"])
         row["explanation"] = f"{words} Interval: {whole.how}."
     else:
-        row |= dict.fromkeys(NUMBERS, np.nan) | {"verdict": "not measured", "explanation": words}
-    verdicts = [cards[n]["verdict"].item() if n in cards else "not measured" for n in scorecards]
+        row |= dict.fromkeys(NUMBERS, np.nan) | {"verdict": "not tested", "explanation": words}
+    verdicts = [cards[n]["verdict"].item() if n in cards else "not tested" for n in scorecards]
     return row | {f"{name}s": values for name, values in of.items()} | {"verdicts": verdicts}
 
 
@@ -234,7 +241,7 @@ def _claims(result):
             f"{training}: {value:.3g}" if value == value else f"{training}: not measured"
             for training, value in zip(result["training"].values, row["values"].values, strict=True)
         ]
-        if values["verdict"] != "not measured":
+        if values["verdict"] != "not tested":
             values["explanation"] += f" Values: {'; '.join(each)}."
         values["source"] = (values["source"], sources.get(values["source"], ""))
         claims.append(Claim(name=str(name), results=("scorecard",), **values))
