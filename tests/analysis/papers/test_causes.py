@@ -232,7 +232,7 @@ def test_anyones_models_are_shown_those_they_have_the_parts_for(anyones):
     assert names.pop("blocks") == names.pop("agreement") == both
     assert names == {"heads": ["ViT"], "tokens": ["ViT"], "lens": ["ViT"]}
     (picture,), _ = causes.HEADS.select(anyones)
-    assert Picture(causes.HEADS, picture).title.endswith(" of ViT")
+    assert Picture(causes.HEADS, picture).title == "Head ablation by attention distance, ViT"
 
 
 def test_models_of_other_classes_are_left_out_with_the_reason(anyones):
@@ -240,7 +240,7 @@ def test_models_of_other_classes_are_left_out_with_the_reason(anyones):
     for figure in (causes.HEADS, causes.BLOCKS, causes.TOKENS, causes.LENS):
         found, reasons = figure.select(other)
         assert not found
-        assert "ViT has no scores of the classes of these images." in reasons
+        assert "ViT has no class scores for these images." in reasons
 
 
 def test_of_anyones_models_the_first_images_are_read(anyones, data, monkeypatch):

@@ -494,7 +494,7 @@ def test_what_cannot_be_measured_says_why():
     missing = {name: card for name, card in cards.items() if card.verdict == "not tested"}
     assert len(missing) == len(cards) - 1
     assert all(np.isnan(card.value) for card in missing.values())
-    assert missing["own-patch"].explanation == "There is no result localization.vit."
+    assert missing["own-patch"].explanation == "Missing result: localization.vit."
     assert "a ViT with average pooling" in missing["cls-localizes-more"].explanation
     assert "without the skips" in missing["skips-cost-accuracy"].explanation
     # Registers are neither CLS nor in a place.

@@ -511,7 +511,11 @@ def test_the_best_layer_for_k_nn_is_chosen_on_the_images_that_it_is_not_scored_o
             {"keypoints.vit": keypoints(scores(*[0] * 6, units=1))},
             "Expected two categories",
         ),
-        ("saliency-early", {"saliency.vit": saliency(np.ones(6))}, "no result saliency.vit-un"),
+        (
+            "saliency-early",
+            {"saliency.vit": saliency(np.ones(6))},
+            "result: saliency.vit-un",
+        ),
     ],
 )
 def test_what_cannot_be_measured_says_why(name, results, words):
@@ -521,8 +525,8 @@ def test_what_cannot_be_measured_says_why(name, results, words):
 
 def test_baselines_that_are_not_there_are_named():
     cards = {card.name: card for card in scorecard({}, vit="vit")}
-    assert "the ViT before any training" in cards["saliency-early"].explanation
-    assert "noise in the place" in cards["parts-above-chance"].explanation
+    assert "the untrained ViT" in cards["saliency-early"].explanation
+    assert "noise instead of" in cards["parts-above-chance"].explanation
 
 
 def test_the_saved_scorecard_names_the_papers():
