@@ -51,7 +51,7 @@
   });
   const example = () => examples[state.example];
   const cells = grid ? grid.rows * grid.columns : 0;
-  // The tokens to look from: those that the head reads, or the patch.
+  // The query tokens: those that the classification head uses, or the patch.
   const queries = () => (state.pooled ? data.pooled : [grid.prefix + state.place]);
   const looking = (patch) => (state.pooled ? data.pooled_name : patch);
   const average = (values) => values.reduce((sum, one) => sum + one, 0) / values.length;
@@ -234,7 +234,7 @@
     const [prefix, itself, others] = range(3).map((part) => mean((one) => average(queries().map((token) => example().mass(layer, one, token)[part])), head));
     facts(find("#attention-facts"), [
       ["query", looking(`patch in row ${row()}, column ${column()}`)],
-      ["distance", Number.isFinite(far) ? `${shown(far)} pixels` : "none: it has no place, or looks at no patch"],
+      ["distance", Number.isFinite(far) ? `${shown(far)} pixels` : "none: no position, or no attention to patches"],
       ...(grid.prefix ? [[`to ${prefixNames()}`, percent(prefix)]] : []),
       ["to itself", percent(itself)],
       ["to others", percent(others)],
@@ -316,7 +316,7 @@
       const most = biggest(values);
       draw(figure.canvas, values, size, scaled(0, most));
       figure.canvas.classList.toggle("smooth", smooth);
-      figure.caption.textContent = most > 0 ? `${name}; brightest ${shown(most)}` : `${name}: nothing speaks for this class`;
+      figure.caption.textContent = most > 0 ? `${name}; brightest ${shown(most)}` : `${name}: no evidence for this class`;
     });
   }
 
@@ -380,8 +380,8 @@
     const whole = data.norm_tokens === (grid ? grid.prefix + cells : -1); // else one number a layer
     const placed = (tokens) => (whole ? average(patches([...tokens])) : tokens[0]);
     const series = [
-      { name: "skip, mean of all places", values: layers.norms.map((_, index) => placed(skip(index))) },
-      { name: "branch, mean of all places", values: layers.norms.map((_, index) => placed(branch(index))), second: true },
+      { name: "skip, mean over positions", values: layers.norms.map((_, index) => placed(skip(index))) },
+      { name: "branch, mean over positions", values: layers.norms.map((_, index) => placed(branch(index))), second: true },
     ];
     if (whole) {
       const of = looking("this patch");

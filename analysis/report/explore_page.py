@@ -4,7 +4,7 @@ from .page import as_json, write_page
 
 
 def write_explore_page(path, *, title, introduction, payload, shown, size, left_out, facts):
-    """Write the page, whole or not at all; it asks the network for nothing.
+    """Write the page as one self-contained HTML file, atomically.
 
     Args:
         path: where to write the HTML.

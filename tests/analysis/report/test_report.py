@@ -311,7 +311,7 @@ def test_findings_of_each_paper_have_a_table_of_their_own(tmp_path):
     page = _write(tmp_path / "report.html", scorecard=claims)
     assert page.balanced
     words = " ".join(page.text.split())
-    *_, first, second = words.split("Findings of ")
+    *_, first, second = words.split("Claims of ")
     assert first.startswith("Raghu et al. (2021) ✓ replicates 2 of 2 ")
     assert second.startswith("Walmer et al. (2023) ? inconclusive 2 of 2 ")
     assert first.count("Section 4, Figure 1") == second.count("Section 4.4, Figure 5") == 2

@@ -164,7 +164,7 @@ def test_a_keras_hub_vit_shows_what_its_layers_tell(tmp_path):
     _, weights = block.mha(inside, inside, return_attention_scores=True)
     np.testing.assert_allclose(attention.attention[0, 1], weights[0], atol=1e-5)
     assert "no scores of classes" in reasons(page)["Input gradients"]
-    assert "Patches like this one" in page.path.read_text("utf-8")
+    assert "Similarity to the selected patch" in page.path.read_text("utf-8")
 
 
 def test_attention_of_many_tokens_is_that_of_some_layers(tmp_path, monkeypatch):

@@ -79,7 +79,7 @@ def test_an_interval_without_width_is_told():
     assert "no width" in found.how
     assert "no width" not in student(np.arange(5.0), over="heads").how
     same = over_trainings([Estimate(1.0, 1.0, 1.0, "")] * 3)
-    assert same.low == same.high and "no width, which tells nothing of another" in same.how
+    assert same.low == same.high and "no width and does not generalize" in same.how
 
 
 def test_findings_are_matched_by_name_and_judged_anew():
@@ -240,7 +240,7 @@ def test_a_report_of_two_reports(tmp_path, capsys):
     assert "inconclusive       Skips matter." not in (told := capsys.readouterr().out)
     assert "replicates         Skips matter." in told
     page = (tmp_path / "both" / "report.html").read_text("utf-8")
-    assert "spread between 2 trainings" in page and "not the luck" not in page
+    assert "spread between 2 runs" in page and "not the variance" not in page
     assert "Values: first: 1; second: 1.1." in page and "2108.08810" in page
     kept = xr.load_dataset(tmp_path / "both" / "results" / "scorecard.nc")
     np.testing.assert_allclose(kept["value"].values, 1.05)
