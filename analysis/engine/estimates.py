@@ -94,7 +94,7 @@ def with_error(value, stderr, df, how, **more):
     stderr, df = float(stderr), float(df)
     limits = partial(t_interval, float(value), stderr, df)
     if not stderr > 0:
-        how += "; all agree, so that it has no width and says nothing of others"
+        how += "; all values are equal, so that the interval has no width and does not generalize"
     return estimate(value, limits, how, error=(stderr, df), **more)
 
 
@@ -208,11 +208,11 @@ def ratio_of_means(pairs, over):
     """Mean of the first column over that of the second of (unit, 2), with Fieller's interval."""
     above, below = pairs.mean(axis=0)
     if not below > 0:
-        return descriptive(np.nan, "the mean below the line is not above 0")
+        return descriptive(np.nan, "the mean of the denominator is not above 0")
     if len(pairs) < 2:
         return descriptive(above / below, f"needs at least two {over}")
     if np.isnan(fieller(pairs)).any():
-        return descriptive(above / below, "the mean below the line may be 0")
+        return descriptive(above / below, "the mean of the denominator may be 0")
     how = f"Fieller's interval over {len(pairs)} {over}"
     return estimate(above / below, partial(fieller, pairs), how)
 
@@ -349,7 +349,7 @@ def corrected(estimates, null=0.0):
 
 
 def over_trainings(estimates, bounds=UNBOUNDED):
-    """Mean of what several trainings give, with an interval that speaks of another training too.
+    """Mean over several runs, with an interval that includes the variance between runs.
 
         reach^2 = (t s / sqrt(k))^2 + (mean of the trainings' own reaches)^2
 
@@ -369,7 +369,7 @@ def over_trainings(estimates, bounds=UNBOUNDED):
         `Estimate`; without an interval for fewer than two trainings.
     """
     values = np.array([one.value for one in estimates], np.float64)
-    between = student(values, over="trainings")
+    between = student(values, over="runs")
     if len(values) < 2:
         return between
     ends = np.array([[one.value - one.low, one.high - one.value] for one in estimates])
@@ -377,30 +377,46 @@ def over_trainings(estimates, bounds=UNBOUNDED):
     within = ends.mean(axis=0) if known else np.zeros(2)
     low, high = np.hypot(between.high - between.value, within)
     spread = np.std(values, ddof=1)
-    how = f"Student's t over {len(values)} trainings (standard deviation {spread:.2g}), and "
-    how += "the mean of their own intervals" if known else "no interval within one is known"
+    how = f"Student's t over {len(values)} runs (standard deviation {spread:.2g}), and "
+    how += "the mean of the intervals within runs" if known else "no interval within a run is known"
     if not low + high:
-        how += "; all give the same, so that it has no width, which tells nothing of another one"
+        how += "; all runs are equal, so that the interval has no width and does not generalize"
     low, high = np.clip([between.value - low, between.value + high], *bounds).tolist()
     return Estimate(between.value, low, high, how)
 
 
-def verdict(low, high, threshold, direction):
-    """Whether an interval lies on the reported side of a line, on the other, or across it.
+# Outcomes as scorecards of earlier versions name them.
+OLDER_OUTCOMES = {
+    "holds": "replicates",
+    "does not hold": "does not replicate",
+    "cannot tell": "inconclusive",
+    "not measured": "not tested",
+}
 
-    A number without an interval is "descriptive", whatever its value.
+
+def current_outcome(outcome):
+    """The present name of an outcome that an earlier version may have saved."""
+    return OLDER_OUTCOMES.get(str(outcome), str(outcome))
+
+
+def verdict(low, high, threshold, direction):
+    """The outcome of a claim: on which side of the threshold its interval lies.
 
     Args:
-        low, high: its ends; NaN where there is no interval.
-        threshold: the line.
-        direction: "above" or "below", the side that is reported.
+        low, high: ends of the interval; NaN where there is none.
+        threshold: the threshold of the claim.
+        direction: "above" or "below", the side that the paper reports.
+
+    Returns:
+        "replicates" if the whole interval lies on the reported side, "does not replicate" if on
+        the other, "inconclusive" if it includes the threshold, "descriptive" without an interval.
     """
     above, below = low > threshold, high < threshold
     if not np.isfinite([low, high]).all():
         return "descriptive"
     if not (above or below):
-        return "cannot tell"
-    return "holds" if above == (direction == "above") else "does not hold"
+        return "inconclusive"
+    return "replicates" if above == (direction == "above") else "does not replicate"
 
 
 def lower(values):

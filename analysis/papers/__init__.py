@@ -1,1 +1,1 @@
-"""One module or package for each paper: its figures, whole, with their findings."""
+"""One module or package for each paper: its figures with their claims."""

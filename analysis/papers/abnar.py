@@ -10,7 +10,7 @@ ABNAR = Paper("Abnar and Zuidema (2020)", "https://arxiv.org/abs/2005.00928", pr
 
 
 def rollout_of(model):
-    """Attention followed through the layers, between skips that pass tokens on as they are."""
+    """Attention rollout: attention and identity skips, multiplied through the layers."""
     weights = model.weights or model.lacks("attention weights")
     model.require_grid()
     blocks = tuple(tap.split("/")[0] + "/" for tap in weights)
@@ -27,12 +27,12 @@ ROLLOUT = Figure(
     paper=ABNAR,
     numbers="rollout",
     chapter=LOCALITY,
-    shows="attention followed through the layers",
+    shows="attention rollout",
     models=each("vit", "gap"),
     measure=rollout_of,
     draw=plot_attention_rollout,
     name="rollout-{model}",
     title="Attention rollout of {model}",
-    caption="Each panel shows from which places of the image a token's content comes after that "
-    "layer, if every head passes on what it attends to and every skip passes half.",
+    caption="Each panel shows from which image positions the content of a token comes after that "
+    "layer, assuming that attention and skip connection contribute half each.",
 )

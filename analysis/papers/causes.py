@@ -1,4 +1,4 @@
-"""Interventions: which heads, blocks and tokens are the answers made of?"""
+"""Interventions: which heads, blocks and tokens does the output depend on?"""
 
 import numpy as np
 
@@ -42,12 +42,12 @@ HARDLY = -np.log(0.99)  # nat: the probability of the right class falls by 1 %
 
 @finding("head_ablation.{vit}", section="", figure="", unit="share of heads", above=0.5)
 def heads_are_dispensable(effects):
-    """Most heads can be removed one at a time with hardly any loss.
+    """Most attention heads can be removed individually without a significant loss.
 
-    Share of the heads without which the probability of the right class falls by less than 1 %.
+    Share of heads whose removal lowers the probability of the true class by less than 1 %.
 
     The geometric mean over the images: the loss grows by less than 0.01 nat, a margin that does not
-    depend on how many images there are. Against 1/2, most (Michel et al. 2019, of language models).
+    depend on the number of images. Threshold 1/2, most (Michel et al. 2019, on language models).
     The interval is Wilson's over heads, its lower end of those that are below the margin with their
     own interval, its upper end of those that are not above it.
 
@@ -72,10 +72,10 @@ def heads_are_dispensable(effects):
 
 @quantity("head_effects.{model}", unit="rank correlation")
 def global_heads_matter(effects):
-    """Do heads that look further matter more?
+    """Rank correlation of attention distance and head importance.
 
-    Rank correlation, over all heads, of how far a head looks with how much the output changes
-    without it: above 0 global heads matter more.
+    Spearman's, over all heads, of attention distance and change of the output without the head.
+    Above 0, global heads matter more.
     """
     dims = ("layer", "head")
     pairs = [
@@ -93,11 +93,11 @@ def global_heads_matter(effects):
     above=0.0,
 )
 def vits_survive_layers(vit, resnet):
-    """ViTs survive the loss of a layer better than ResNets.
+    """ViTs are more robust to the removal of a single layer than ResNets.
 
-    Mean change of the accuracy without the branches of a block, ViT minus ResNet.
+    Mean change in accuracy without the branches of a block, ViT minus ResNet.
 
-    Against 0 (Bhojanapalli et al. 2021, where a layer is a block of a ViT and a unit of a ResNet).
+    Threshold 0 (Bhojanapalli et al. 2021: a layer is a block of a ViT and a unit of a ResNet).
 
     Args:
         vit, resnet: Dataset of `skip_ablation`.
@@ -112,13 +112,13 @@ def vits_survive_layers(vit, resnet):
 
 @finding("token_ablation.{vit}", section="", figure="", unit="nat", above=0.0)
 def large_tokens_hold_more(effects):
-    """The few tokens of the largest norm hold more of the image than others.
+    """High-norm tokens contain more global information than other tokens.
 
-    Divergence of the output without the tenth of the tokens of the largest norm in the middle of
-    the depth, minus without as many at random.
+    Divergence of the output without the 10 % of tokens with the largest norm at half depth, minus
+    that without as many random tokens.
 
-    Against 0. Darcet et al. 2023 find tokens of high norm in the background of images, which ViTs
-    use for computations of their own, in large models that were trained for long.
+    Threshold 0. Darcet et al. 2023 find high-norm tokens in the background of images, which ViTs
+    use for internal computations, in large models that were trained for long.
 
     Args:
         effects: Dataset of `token_ablation`.
@@ -133,11 +133,11 @@ def large_tokens_hold_more(effects):
 
 @finding("lens_accuracy.{vit}", section="", figure="", unit="difference in accuracy", above=0.0)
 def classes_emerge(lens):
-    """Classes emerge through the depth, in the space of the head.
+    """Class representations emerge over the layers in the space of the class embedding.
 
-    Accuracy of the logit lens, mean of the upper half of the blocks minus that of the lower.
+    Accuracy of the logit lens, mean over the upper half of the blocks minus mean over the lower.
 
-    Against 0 (Vilas et al. 2023).
+    Threshold 0 (Vilas et al. 2023).
 
     Args:
         lens: Dataset of `lens_accuracy`.
@@ -151,14 +151,14 @@ HEADS = Figure(
     paper=MICHEL,
     numbers="heads",
     chapter=CAUSES,
-    shows="what is lost with each head, by how far it looks",
+    shows="effect of removing each head, by attention distance",
     models=group("vit", "seed", needing=head_effects_of),
     measure=of_trainings(head_effects_of),
     draw=plot_head_effects,
     name="head-effects-{model}",
-    title="Change of the output without each head of {models}",
-    caption="Each point is a head: the higher, the more the output changes without it; the further "
-    "right, the further it looks.",
+    title="Head ablation by attention distance, {models}",
+    caption="Each point is a head: its attention distance, and the change of the output without "
+    "it.",
     findings=[heads_are_dispensable],
     quantities=[global_heads_matter],
 )
@@ -167,15 +167,15 @@ BLOCKS = Figure(
     paper=BHOJANAPALLI,
     numbers="blocks",
     chapter=CAUSES,
-    shows="what is lost without the skips or branches of each block",
+    shows="accuracy without the skips or branches of each block",
     models=group("vit", "gap", "resnet", "mixer", "without", needing=skip_ablation_of),
     measure=removal_of_blocks,
     draw=plot_skip_ablation,
     name="without-blocks",
     title="Accuracy without the skips or branches of a block",
-    caption="Each point is the trained model with one block changed: near 0 it does as well. "
-    "Without its branches a block is gone; without its skips nothing passes it unchanged, "
-    "which models that were trained so have learned to bear.",
+    caption="Each point is the change in accuracy of the trained model with one block ablated. "
+    "Without its branches a block is removed; without its skips it has no identity path. Models "
+    "trained without these skips have adapted to it.",
     findings=[vits_survive_layers],
 )
 
@@ -183,14 +183,14 @@ TOKENS = Figure(
     paper=DARCET,
     numbers="tokens",
     chapter=CAUSES,
-    shows="what is lost without growing shares of the tokens",
+    shows="accuracy without growing shares of the tokens",
     models=group("vit", "seed", needing=token_ablation_of),
     measure=of_trainings(token_ablation_of),
     draw=plot_token_ablation,
     name="without-tokens-{model}",
-    title="Accuracy of {models} without some tokens in the middle of the depth",
-    caption="Each line is an order in which tokens go: where it falls before that of random ones, "
-    "these tokens hold more.",
+    title="Token ablation at half depth, {models}",
+    caption="Accuracy over the share of tokens removed; each line is an order of removal. Where a "
+    "line falls before that of random tokens, these tokens carry more information.",
     findings=[large_tokens_hold_more],
 )
 
@@ -198,13 +198,13 @@ LENS = Figure(
     paper=VILAS,
     numbers="lens",
     chapter=CAUSES,
-    shows="accuracy of the head on earlier blocks",
+    shows="logit lens: accuracy of the head on earlier blocks",
     models=group("vit", "seed", needing=lens_of),
     measure=of_trainings(lens_of),
     draw=plot_lens_accuracy,
     name="logit-lens-{model}",
-    title="Accuracy of the head of {models} on earlier blocks",
-    caption="Each point is a block, read as if it were the last: where the lines rise, the class "
-    "is written in the words of the head.",
+    title="Logit-lens accuracy of {models}",
+    caption="Each point is the accuracy of the final norm and head applied to the output of a "
+    "block. Where the line rises, the block writes the class in the space of the head.",
     findings=[classes_emerge],
 )

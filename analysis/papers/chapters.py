@@ -1,4 +1,4 @@
-"""The chapters of a report, in order: the questions that the figures of all papers answer."""
+"""The chapters of a report, in order: the questions that their figures answer."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ class Chapter:
 
     Attributes:
         heading: its heading.
-        text: the question that its figures answer.
+        text: the question that its figures answer, and what a paper reports.
         rank: chapters of a lower rank come first.
     """
 
@@ -20,72 +20,72 @@ class Chapter:
 
 STRUCTURE = Chapter(
     "Representation structure",
-    "How similar are the representations of a model's layers, and those of two models? Section "
-    "4 of Raghu et al. finds ViTs uniform through their depth and ResNets divided into stages.",
+    "How similar are the representations of a model's layers, and those of two models? Raghu et "
+    "al. (section 4) find a uniform similarity structure in ViTs and distinct stages in ResNets.",
     rank=1,
 )
 LOCALITY = Chapter(
     "Local and global information",
-    "How far does a layer look? Section 5 of Raghu et al. finds heads of every reach in the "
-    "lowest ViT layers, where ResNets are local by construction.",
+    "How local or global is each layer? Raghu et al. (section 5) find local and global attention "
+    "heads in the lowest ViT layers; the lowest ResNet layers are local by construction.",
     rank=2,
 )
 EMBEDDINGS = Chapter(
-    "Patches and positions",
-    "What does the first layer see of a patch, and how does it know where the patch lies? "
-    "Section 4.5 of Dosovitskiy et al. finds filters like the waves of a picture's fine "
-    "structure, and positions that have learned the rows and columns of the image.",
+    "Patch and position embeddings",
+    "What do the patch and position embeddings learn? Dosovitskiy et al. (section 4.5) find "
+    "filters that resemble a low-dimensional basis for the fine structure of a patch, and position "
+    "embeddings whose similarity shows the rows and columns of the image.",
     rank=3,
 )
 SKIPS = Chapter(
     "Skip connections",
-    "What passes through the skips, and what through the branches? Section 6 of Raghu et "
-    "al. finds the skips of ViTs more influential than those of ResNets.",
+    "How much does each sublayer pass on by its skip connection, and how much by its branch? Raghu "
+    "et al. (section 6) find skip connections more influential in ViTs than in ResNets.",
     rank=4,
 )
 LOCALIZATION = Chapter(
     "Spatial information",
-    "Does a token still know its place in the image after the last block? Section 7 of Raghu "
-    "et al. finds that those of ViTs do, those trained with a CLS token most of all.",
+    "Do tokens keep their spatial location up to the last block? Raghu et al. (section 7) find "
+    "that ViT tokens do, most clearly in models trained with a CLS token.",
     rank=5,
 )
 PROBES = Chapter(
     "Linear probes",
-    "How much of the label can be read off each layer by a linear map that is fitted on a few "
-    "images of each class?",
+    "How linearly separable are the classes in each layer, when a probe is fitted on a few images "
+    "of each class?",
     rank=6,
 )
 CLASSES = Chapter(
     "Neighbours and clusters",
-    "Do images of a class lie close together in the features as they are, with nothing fitted? "
-    "Sections 5.2 and 6.1 of Walmer et al. find this to come late in supervised ViTs. Grey "
-    "lines are baselines: the same model before any training, and noise in its place.",
+    "Are images of a class close together in feature space, without any fitted classifier? Walmer "
+    "et al. (sections 5.2 and 6.1) find that this happens late in supervised ViTs. Grey lines are "
+    "baselines: the untrained model, and noise instead of features.",
     rank=7,
 )
 OBJECTS = Chapter(
     "Objects and parts",
-    "Does attention find the object in an image, and do the tokens under a mask tell what it "
-    "is? Sections 4.4 and 5.3 of Walmer et al. find objects early in every ViT. Grey lines are "
-    "baselines: the same model before any training, and noise in its place.",
+    "Does attention align with the object, and do the tokens within a mask encode its class? "
+    "Walmer et al. (sections 4.4 and 5.3) find objects early in every ViT. Grey lines are "
+    "baselines: the untrained model, and noise instead of features.",
     rank=8,
 )
 TASKS = Chapter(
     "Videos, keypoints and retrieval",
-    "Do features find the same thing again, in the next frame or in another image? Section 6 "
-    "of Walmer et al. finds layers before the last to be best where places count. Grey lines "
-    "are baselines: the same model before any training, and noise in its place.",
+    "Do features match the same content in the next frame or in another image? Walmer et al. "
+    "(section 6) find that layers before the last are best for tasks that depend on position. Grey "
+    "lines are baselines: the untrained model, and noise instead of features.",
     rank=9,
 )
 SCALE = Chapter(
     "Data and transfer",
-    "What does a model need more data for, and what does fine-tuning change? Section 8 and "
-    "appendix G of Raghu et al. find that lower layers are learned from little data and keep "
-    "what they have learned.",
+    "Which layers need more training data, and which change in fine-tuning? Raghu et al. (section "
+    "8 and appendix G) find that lower layers are learned from little data and change little in "
+    "fine-tuning.",
     rank=10,
 )
 CAUSES = Chapter(
     "Causes",
-    "Which heads, blocks and tokens are a model's answers made of? They are removed one after "
-    "another while the model runs, and what is lost is told: what looks important need not be.",
+    "Which heads, blocks and tokens does the output depend on? Each is ablated in turn during the "
+    "forward pass and the loss in accuracy is measured: what appears important need not be.",
     rank=11,
 )

@@ -19,7 +19,7 @@ FILTERS = 28  # in the paper's figure, at most
 def filters_of(model):
     """The principal components of the patch embedding's filters."""
     if model.patch_kernel is None:
-        model.lacks("embedding of patches that is known")
+        model.lacks("known patch embedding")
 
     def make():
         kernel = model.patch_kernel()
@@ -32,7 +32,7 @@ def filters_of(model):
 def positions_of(model):
     """The similarity of every position embedding to every other."""
     if model.position_embedding is None:
-        model.lacks("embedding of positions that is known")
+        model.lacks("known position embedding")
 
     def make():
         return position_similarity(model.position_embedding(), model.grid)
@@ -49,10 +49,10 @@ FIGURE_7_LEFT = Figure(
     measure=filters_of,
     draw=plot_patch_filters,
     name="patch-filters-{model}",
-    title="Filters that {model} embeds patches with",
-    caption="Each panel is a principal component of the filters, in the colours of the image, "
-    "with the share of their variance that it explains: smooth waves are learned, "
-    "noise is what training has left as it was.",
+    title="Patch-embedding filters of {model}",
+    caption="Each panel is a principal component of the patch-embedding filters, in image colours, "
+    "with the share of variance that it explains. Smooth patterns are learned; noise remains from "
+    "the initialization.",
 )
 
 FIGURE_7_MIDDLE = replace(
@@ -63,7 +63,6 @@ FIGURE_7_MIDDLE = replace(
     draw=plot_position_similarity,
     name="position-similarity-{model}",
     title="Similarity of the position embeddings of {model}",
-    caption="Each panel is a place in the image and shows how similar the embeddings of all "
-    "places are to its own: rows and columns that stand out are a grid that was "
-    "learned.",
+    caption="Each panel is a position in the image and shows the cosine similarity of its position "
+    "embedding to those of all positions. Visible rows and columns are a learned 2-D structure.",
 )

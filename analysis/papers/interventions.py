@@ -1,4 +1,4 @@
-"""What the chapter on causes measures: models with heads, blocks or tokens replaced.
+"""Measurements of the chapter on causes: models with heads, blocks or tokens ablated.
 
 Each takes many forward passes: of a study they are in the full one, and of anyone's models they
 read at most `MOST_IMAGES`.
@@ -26,7 +26,7 @@ def _of_data(analysis, model, taps, measure):
     """A measurement that runs a model with interventions on the labelled test images."""
     anyones = model.role == "model"
     if SCORES not in model.taps or (anyones and model.accuracy is None):
-        model.lacks("scores of the classes of these images")
+        model.lacks("class scores for these images")
 
     def make(data):
         test = _first(data.test, MOST_IMAGES) if anyones else data.test
@@ -36,19 +36,19 @@ def _of_data(analysis, model, taps, measure):
 
 
 def _first(batches, count):
-    """The first batches, until they hold `count` images."""
+    """The first batches, with at least `count` images."""
     images, _ = next(iter(batches))
     return batches.take(math.ceil(count / len(images)))
 
 
 def head_ablation_of(model):
-    """What the model loses with each of its heads."""
+    """Effect of ablating each head."""
     heads = [tap for tap in model.taps if tap.endswith("/heads")]
     return _of_data("head_ablation", model, heads or model.lacks("outputs of heads"), head_ablation)
 
 
 def head_effects_of(model):
-    """The same beside how far each head looks."""
+    """The same, with the attention distance of each head."""
 
     def make(effects, distance):
         named = {"layer": [tap.rpartition("/")[0] for tap in distance["layer"].values]}
@@ -63,14 +63,14 @@ def head_effects_of(model):
 
 
 def skip_ablation_of(model):
-    """What the model loses without the skips, and without the branches, of each block."""
+    """Effect of removing the skips, and the branches, of each block."""
     taps = [tap for tap in model.taps if tap.endswith(("/skip", "/branch"))]
-    taps = taps or model.lacks("skips that are known apart from their branches")
+    taps = taps or model.lacks("separate skips and branches")
     return _of_data("skip_ablation", model, taps, skip_ablation)
 
 
 def token_ablation_of(model):
-    """What the model loses without some tokens in the middle of its depth."""
+    """Effect of ablating tokens at half depth."""
     model.require_grid()
     sums = [tap for tap in model.on_grid(model.blocks) if tap.endswith("/sum")]
     if not sums or model.has_maps:
@@ -82,7 +82,7 @@ def token_ablation_of(model):
 
 
 def lens_of(model):
-    """How often each block is read as the right class by the model's own head."""
+    """Logit-lens accuracy of each block."""
 
     def measure(features, test):
         labels = np.concatenate([labels for _, labels in test.as_numpy_iterator()])
@@ -93,7 +93,7 @@ def lens_of(model):
 
 
 def of_trainings(measure):
-    """A function of models that measures a ViT and other trainings of it, or anyone's, alike."""
+    """A function of models that measures a ViT and its other seeds, or any models."""
 
     def measured(models):
         if anyones := playing(models, "model"):
@@ -107,7 +107,7 @@ def of_trainings(measure):
 
 
 def removal_of_blocks(models):
-    """Skips and branches removed at test time, beside the ViTs that were trained without skips."""
+    """Skips and branches removed at test time, and ViTs that were trained without skips."""
     if anyones := playing(models, "model"):
         return {model.name: skip_ablation_of(model) for model in anyones}
     for intact in playing(models, "vit"):

@@ -29,7 +29,7 @@ LEAST_LAYERS = 3  # of which two pairs can be ordered
 
 
 def measures_of(model):
-    """Measures of similarity of the blocks' outputs, of anyone's model or one trained twice."""
+    """Similarity measures between block outputs, of any model or one trained twice."""
     if model.role == "seed":
         if model.detail != 1:  # one picture of each model, however many trainings it has
             return None
@@ -43,13 +43,12 @@ def measures_of(model):
 
 @finding("similarities.{vit}", section="1", figure="1", unit="rank correlation", above=0)
 def measures_agree(result):
-    """Measures of similarity order pairs of layers alike.
+    """Similarity measures rank pairs of layers in a similar order.
 
-    Mean, over pairs of measures, of the rank correlation of what they say of the pairs of layers.
+    Rank correlation of the similarities of all pairs of layers, mean over pairs of measures.
 
-    Against 0, orders that have nothing to do with each other. Ding et al. ask which measure to
-    trust where they differ; 1 would leave nothing to ask. Pairs of layers share layers: the
-    jackknife, of Fisher's z, leaves out one layer at a time.
+    Threshold 0: unrelated orders. Ding et al. ask which measure to trust where they differ. Pairs
+    of layers share layers: the jackknife, of Fisher's z, leaves out one layer at a time.
 
     Args:
         result: Dataset similarity(measure, layer_x, layer_y) of a model's layers among themselves.
@@ -88,14 +87,14 @@ AGREEMENT = Figure(
     paper=DING,
     numbers="agreement",
     chapter=STRUCTURE,
-    shows="do measures of similarity agree?",
+    shows="agreement of similarity measures",
     models=each("seed"),
     measure=measures_of,
     draw=plot_similarities,
     name="measures-{of}",
-    title="Do measures agree on the layers of {of}?",
-    caption="Each panel compares the blocks by another measure, all on one scale; the last is "
-    "bright where a pair of blocks is among the most alike by one measure and among the least by "
-    "another.",
+    title="Similarity of the layers of {of} by several measures",
+    caption="Each panel shows the similarity of all pairs of blocks by one measure, on a common "
+    "scale. The last shows disagreement: bright pairs are among the most similar by one measure "
+    "and among the least similar by another.",
     findings=[measures_agree],
 )

@@ -416,7 +416,7 @@ def one_kind(results):
         return None
     along = f" ({directions[0]})" if directions[0] else ""
     return (
-        f"All {result['kind'].size} heads, of {result.sizes['layer']} layers, are of one kind, "
+        f"All {result['kind'].size} heads, of {result.sizes['layer']} layers, are of one type, "
         f"{kinds[0]}{along}: they {KINDS[kinds[0]]}."
     )
 

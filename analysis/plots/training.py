@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
+from ..engine.estimates import current_outcome
 from ..engine.results import expect_variable, layer_names
 from . import style
 from .layers import FONT_SIZE, layer_label, name_layers, shorten
@@ -21,9 +22,9 @@ PANELS = {
 }
 WIDTH = 3.4  # inches of a panel
 VERDICTS = {
-    "holds": "tab:blue",
-    "does not hold": "tab:orange",
-    "cannot tell": "0.45",
+    "replicates": "tab:blue",
+    "does not replicate": "tab:orange",
+    "inconclusive": "0.45",
     "descriptive": "0.7",
 }
 
@@ -192,12 +193,12 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
         ax: Matplotlib axes; those of a new figure if None.
 
     Returns:
-        The axes: a row for each claim that was measured, on a scale of its own that ends at the
+        The axes: a row for each tested claim, on a scale of its own that ends at the
         largest distance from the threshold, the side that the paper reports on the right. Points
         are runs, diamonds their mean, coloured by the outcome, with the interval.
 
     Raises:
-        ValueError: for another result, or one without a measured claim.
+        ValueError: for another result, or one without a tested claim.
 
     Example:
         >>> scores = analysis.scorecard_of_trainings(folders)
@@ -209,7 +210,7 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
     values = expect_variable(result, "values", ("claim", "training"))
     rows = [row for row in result["claim"].values if np.isfinite(result["value"].sel(claim=row))]
     if not rows:
-        raise ValueError("Expected a finding that was measured. Received: none")
+        raise ValueError("Expected a claim that was tested. Received: none")
     ax = style.new_axes(10.5, 0.25 * len(rows) + 1.4) if ax is None else ax
     for place, name in enumerate(rows):
         row = result.sel(claim=name)
@@ -218,19 +219,20 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
         numbers = [row[end].item() for end in ("value", "low", "high")]
         away = side * (np.concatenate([numbers, every]) - row["threshold"].item())
         away = away / (np.nanmax(np.abs(away)) or 1.0)
-        colour = VERDICTS[row["verdict"].item()]
+        colour = VERDICTS[current_outcome(row["verdict"].item())]
         ax.plot(sorted(away[1:3]), [place] * 2, color=colour, linewidth=1.6)
         ax.plot(away[:1], [place], "D", color=colour, markersize=7, markerfacecolor="white")
         ax.plot(away[3:], [place] * len(every), "o", color=colour, markersize=3.5)
     ax.axvline(0, color="grey", linewidth=0.8, linestyle="--")
     statements = [result["statement"].sel(claim=row).item() for row in rows]
     ax.set_yticks(range(len(rows)), statements, fontsize=FONT_SIZE)
-    ax.set_xticks([-1, 0, 1], ["the other side", "the line", "as reported"], fontsize=FONT_SIZE)
+    ax.set_xticks([-1, 0, 1], ["opposite side", "threshold", "as reported"], fontsize=FONT_SIZE)
     ax.set(xlim=(-1.08, 1.08), ylim=(len(rows) - 0.5, -0.5))
-    ax.set_title(f"Findings over {values.sizes['training']} trainings")
-    shown = list(dict.fromkeys(result["verdict"].sel(claim=row).item() for row in rows))
+    ax.set_title(f"Claims over {values.sizes['training']} runs")
+    outcomes = [current_outcome(result["verdict"].sel(claim=row).item()) for row in rows]
+    shown = list(dict.fromkeys(outcomes))
     for one in shown:
         ax.plot([], [], "D", color=VERDICTS[one], markerfacecolor="white", label=one)
     style.tidy(ax)
-    style.legend(ax, "verdict")
+    style.legend(ax, "outcome")
     return ax

@@ -1,4 +1,4 @@
-"""What differs between models: each number with its interval, and what these allow to say."""
+"""Differences between models: each quantity with its interval, and its significance."""
 
 from dataclasses import dataclass
 from itertools import combinations
@@ -13,14 +13,14 @@ MOST_PAIRWISE = 3
 
 @dataclass(frozen=True)
 class Comparison:
-    """One number of several models, as a row of the report.
+    """One quantity of several models, as a row of the report.
 
     Attributes:
-        label, explanation, unit: what it is, how it is made, in which unit.
+        label, explanation, unit: of the quantity.
         values: list of (name of the model or of a pair, `Estimate`).
-        sentences: what may be said of the differences.
-        differs: how many of these say that there is one.
-        link: what shows it: id of an element of the page.
+        sentences: the differences between pairs of models.
+        differs: how many pairs differ significantly.
+        link: id of the element of the page that shows it.
     """
 
     label: str
@@ -33,7 +33,7 @@ class Comparison:
 
 
 def compare(pictures, models, results):
-    """The numbers by which these models differ.
+    """The quantities of these models and their differences.
 
     Args:
         pictures: list of `study.plan.Picture`, whose figures name their quantities.
@@ -75,7 +75,7 @@ def _accuracies(models):
     for model in models:
         if model.accuracy:
             values.append((model.name, accuracy_of(*model.accuracy, model.correct)))
-    explanation = "Share of the test images whose class the model's own head finds."
+    explanation = "Test accuracy of the model's own head."
     return Comparison("Accuracy", explanation, "accuracy", tuple(values), *_said(values), "models")
 
 
@@ -105,10 +105,10 @@ def _estimated(quantity, named, results):
 
 
 def _said(values):
-    """What the intervals allow to say of pairs of models, and how many pairs differ.
+    """The differences between pairs of models as sentences, and how many are significant.
 
-    All pairs are tested, with Holm's correction. Of many models only the two that are furthest
-    apart are shown.
+    All pairs are tested, with Holm's correction. For many models only the pair with the largest
+    difference is shown.
     """
     pairs = list(combinations(values, 2))
     gaps = corrected([minus(one, two) for (_, one), (_, two) in pairs])
@@ -122,9 +122,9 @@ def _said(values):
 
 
 def _sentence(name, other, gap):
-    """What the interval of a difference allows to say."""
+    """A difference with its interval, or that it is not significant, as a sentence."""
     if not np.isfinite([gap.low, gap.high]).all():
-        return f"{name} and {other}: no interval is known, so nothing can be said."
+        return f"{name} and {other}: no interval is known."
     if gap.low > 0 or gap.high < 0:
         more, less = (name, other) if gap.value > 0 else (other, name)
         low, high = sorted((abs(gap.low), abs(gap.high)))

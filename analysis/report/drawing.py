@@ -1,4 +1,4 @@
-"""The pictures of a report: each drawn once, and again when what it shows or draws has changed."""
+"""The pictures of a report: each is redrawn only when its results or its code have changed."""
 
 import json
 import logging
@@ -15,12 +15,12 @@ log = logging.getLogger(__name__)
 def draw(pictures, results, folder, progress=None):
     """Every picture as a PNG in `folder / "figures"`; none is drawn twice.
 
-    Where a sentence says all there is to see, it stands in the picture's place.
+    Where one sentence says everything that a picture would show, it replaces the picture.
 
     Args:
         pictures: list of `Picture` from `plan.plan`.
         results: dict from result name to result, as `measure` returns it.
-        folder: path of the report's folder, which holds `results` too.
+        folder: path of the report's folder, which contains `results` too.
         progress: as for `measure.attempt`, called before each picture.
 
     Returns:

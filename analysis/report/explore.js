@@ -51,7 +51,7 @@
   });
   const example = () => examples[state.example];
   const cells = grid ? grid.rows * grid.columns : 0;
-  // The tokens to look from: those that the head reads, or the patch.
+  // The query tokens: those that the classification head uses, or the patch.
   const queries = () => (state.pooled ? data.pooled : [grid.prefix + state.place]);
   const looking = (patch) => (state.pooled ? data.pooled_name : patch);
   const average = (values) => values.reduce((sum, one) => sum + one, 0) / values.length;

@@ -1,4 +1,4 @@
-"""One self-contained HTML page of figures, tables and where they come from."""
+"""Self-contained HTML pages with figures, tables and provenance."""
 
 import base64
 import hashlib
@@ -27,15 +27,15 @@ class ReportFigure:
     Attributes:
         name: short and unique; "cka-vit" is reached by the link "#figure-cka-vit".
         title: what is shown.
-        caption: one sentence on how to read it.
-        paper: the figures of a paper it answers to, "Figures 1 and 2"; may be empty.
-        alt: what the picture says, for those who cannot see it.
-        png: path of the PNG, which the picture links to where it lies in the report's folder; None
-            where the caption says all there is to see.
+        caption: how to read it.
+        paper: the figures of a paper that it corresponds to, "Figures 1 and 2"; may be empty.
+        alt: alternative text of the picture.
+        png: path of the PNG, which the picture links to if it is in the report's folder; None
+            where the caption replaces the picture.
         results: links, relative to the report, to the netCDF files that it draws.
-        interactive: what answers to the mouse in place of the picture, one dict for each panel,
+        interactive: interactive panels that replace the picture on screen, one dict for each panel,
             from the functions of `interactive`; the picture stays for print and without scripts.
-        source: name and address of the paper; None for what is in none.
+        source: name and address of the paper; None if there is none.
     """
 
     name: str
@@ -63,10 +63,9 @@ def write_report(
     timings=(),
     provenance=None,
 ):
-    """Write the report, whole or not at all.
+    """Write the report as one self-contained HTML file, atomically.
 
-    The page holds its pictures, its style and its script and asks the network for nothing. A blank
-    line in a text starts a new paragraph; all texts are plain, never HTML.
+    A blank line in a text starts a new paragraph; all texts are plain, never HTML.
 
     Args:
         path: where to write the HTML.
@@ -75,19 +74,19 @@ def write_report(
         differences: list of `differences.Comparison`, shown first.
         scorecard: list of `Claim`, a table for each paper; each links to
             `results/NAME.nc` for the results that it names.
-        trainings: number of trainings that the scorecard is over.
+        trainings: number of runs that the scorecard is over.
         models: list of dicts, the rows of a table, from column name to text or number.
         sections: list of (heading, text, list of `ReportFigure`).
-        not_shown: list of (what a figure shows, list of sentences on why it is not there).
+        not_shown: list of (what a figure shows, list of sentences on why it is missing).
         timings: rows of a table, as `models`.
-        provenance: dict of what it takes to repeat the report: command, versions, seed, data.
+        provenance: dict of what reproduces the report: command, versions, seed, data.
 
     Returns:
         The path written.
 
     Raises:
-        ValueError: if a figure is no PNG, lacks its alternative text, shares its name with another
-            or links to anything but a relative path.
+        ValueError: if a figure is not a PNG, lacks its alternative text, shares its name with
+            another or links to anything but a relative path.
         OSError: if a figure cannot be read or the report cannot be written.
     """
     path = Path(path)
@@ -198,7 +197,7 @@ def _resource(name):
 
 
 def _embed(figure, folder):
-    """The figure as the template wants it: its picture as text, with its size and a link to it."""
+    """The figure as the template expects it: its picture as text, its size and a link to it."""
     if not figure.alt.strip():
         raise ValueError(f"Expected a text in alt of figure {figure.name!r}. Received: ''")
     if not re.fullmatch(r"[A-Za-z][\w.-]*", figure.name):
@@ -238,7 +237,7 @@ def _css_size(png):
 
 
 def _compared(row):
-    """A `Comparison` as the template wants it: its numbers as text."""
+    """A `Comparison` as the template expects it: its numbers as text."""
     values = [
         (name, _brief(one.value), _interval(one.low, one.high), one.how) for name, one in row.values
     ]
@@ -252,7 +251,7 @@ def _interval(low, high):
 
 
 def _by_paper(claims):
-    """The claims of each paper as the template wants them, with how many have which verdict."""
+    """The claims of each paper as the template expects them, with the number of each outcome."""
     papers = dict.fromkeys(claim.source for claim in claims)
     found = []
     for name, address in papers:
@@ -264,7 +263,7 @@ def _by_paper(claims):
 
 
 def _judged(claim):
-    """A claim as the template wants it: its numbers as text, its interval as a drawing."""
+    """A claim as the template expects it: its numbers as text, its interval as a drawing."""
     interval = _interval(claim.low, claim.high)
     return {
         **vars(claim),
@@ -278,7 +277,7 @@ def _judged(claim):
 
 
 def _strip(claim):
-    """Places of a claim's numbers on a line from 0 to 100, with room at both ends."""
+    """Positions of a claim's numbers on an axis from 0 to 100, with margins at both ends."""
     numbers = {name: getattr(claim, name) for name in ("low", "value", "high", "threshold")}
     first, last = min(numbers.values()), max(numbers.values())
     scale = 84 / (last - first or 1)

@@ -114,12 +114,12 @@ def write_figures(
     claims = judge(figures, models, results, elsewhere, data)
     if claims:
         _keep_scorecard(folder / "results" / "scorecard.nc", as_dataset(claims, models, data))
-    measured = [claim for claim in claims if claim.verdict != "not measured"]
+    measured = [claim for claim in claims if claim.verdict != "not tested"]
     for claim in measured:
-        log.info("%-13s %s (%s)", claim.verdict, claim.statement, ", ".join(claim.models))
+        log.info("%-18s %s (%s)", claim.verdict, claim.statement, ", ".join(claim.models))
     if len(measured) < len(claims):
         count = len(claims) - len(measured)
-        log.info("%d of %d findings are not measured: see the report", count, len(claims))
+        log.info("%d of %d claims are not tested: see the report", count, len(claims))
     path = write_report(
         folder / "report.html",
         differences=compare(pictures, models, results),

@@ -1,4 +1,4 @@
-"""The scorecard: each finding of a paper, what was measured, and whether it holds."""
+"""The scorecard: each claim of a paper, the measured value, and whether it replicates."""
 
 import inspect
 import json
@@ -18,27 +18,27 @@ from ..engine.store import fingerprint
 from .models import ROLES
 from .plan import all_figures, lacking
 
-VERDICTS = ("holds", "does not hold", "cannot tell", "descriptive", "not measured")
+VERDICTS = ("replicates", "does not replicate", "inconclusive", "descriptive", "not tested")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding of a paper, as a statistic and the line that it is held against.
+    """A claim of a paper, as a statistic and its threshold.
 
     Made of the function of the statistic by `finding`. Called, it is that function.
 
     Attributes:
         name: short and unique.
-        statement: the finding, in words.
-        explanation: what the value is, in words.
+        statement: the claim, as a sentence.
+        explanation: definition of the value.
         statistic: function of the results to an `Estimate`.
         inputs: names of the results, with the parts of the models in braces: `"cka.{vit}"`;
             `"accuracy.{vit}"` is the test accuracy of a model, and `"block"` the block without
             skips of the model that plays "without".
         section, figure: where the paper reports it; both empty for its abstract.
-        unit: what the value is, in a few words.
-        line: what the value is held against.
-        direction: the side of the line that the paper reports: "above" or "below".
+        unit: name of the value.
+        line: its threshold.
+        direction: the side of the threshold that the paper reports: "above" or "below".
     """
 
     name: str
@@ -59,14 +59,14 @@ class Finding:
 def finding(inputs, *, section, figure, unit, above=None, below=None):
     """Makes a `Finding` of the function of its statistic.
 
-    The name is that of the function. The first paragraph of the docstring is the finding in words,
-    the second says what the value is, and what follows why the line is where it is: every line is a
-    natural one (no difference, a ratio of 1, chance), none was chosen after a measurement.
+    The name is that of the function. The first paragraph of the docstring is the claim, the second
+    defines the value, and the rest explains the threshold: every threshold is a natural one (no
+    difference, a ratio of 1, chance), none was chosen after a measurement.
 
     Args:
         inputs: names of the results, separated by spaces, as those of a `Finding`.
         section, figure, unit: as those of a `Finding`.
-        above, below: the line, and the side of it that the paper reports; one of them.
+        above, below: the threshold, and the side that the paper reports; one of them.
     """
 
     def make(statistic):
@@ -91,22 +91,22 @@ def finding(inputs, *, section, figure, unit, above=None, below=None):
 
 @dataclass(frozen=True)
 class Claim:
-    """One finding of a paper, held against a measurement.
+    """One claim of a paper, tested by a measurement.
 
     Attributes:
         name: short and unique.
-        statement: the finding, in words.
+        statement: the claim, as a sentence.
         section, figure: where the paper reports it; both empty for its abstract.
-        quantity: what the value is, in a few words.
+        quantity: name of the value.
         value: the statistic.
         low, high: its 95 % interval; NaN where there is none, and the outcome is "descriptive".
-        threshold: the line it is held against.
-        direction: "above" or "below", the side of the line that the paper reports.
+        threshold: the threshold.
+        direction: "above" or "below", the side of the threshold that the paper reports.
         verdict: one of `VERDICTS`.
-        explanation: what the value is and where its interval comes from, or why there is none.
+        explanation: definition of the value and of its interval, or why there is none.
         results: names of the results it was computed from.
         source: name and address of the paper.
-        models: names of the models that it was measured on, or that play some of its parts.
+        models: names of the models that it was tested on.
     """
 
     name: str
@@ -154,7 +154,7 @@ def scorecard(
             of classes.
 
     Returns:
-        List of `Claim`. Those that lack a model or a result have the verdict "not measured" and
+        List of `Claim`. Those that lack a model or a result have the verdict "not tested" and
         the reason as their explanation.
     """
     cast = {"vit": vit, "resnet": resnet, "gap": gap, "without": without}
@@ -297,14 +297,14 @@ def _measured(finding, cast, found, elsewhere="", lacks=""):
         names = tuple(_named(template, cast) for template in finding.inputs)
         absent = [name for name in names if found.get(name) is None]
         if absent:
-            raise ValueError(lacks or f"There is no result {' and no '.join(absent)}.")
+            raise ValueError(lacks or f"Missing result: {' and '.join(absent)}.")
         estimate = finding.statistic(*(found[name] for name in names))
     except ValueError as error:
         missing = elsewhere and not all(cast.get(role) for role in _roles(finding))
         return f"{error} {elsewhere}" if missing else str(error), ()
     require_estimate(estimate, f"the finding {finding.name!r}")
     if np.isnan(estimate.value):
-        return f"Its number is not defined here: {estimate.how}.", ()
+        return f"The value is not defined here: {estimate.how}.", ()
     return estimate, tuple(n for n in names if isinstance(found[n], xr.DataArray | xr.Dataset))
 
 
@@ -313,7 +313,7 @@ def _claim(figure, finding, cast, measured, models=(), several=False):
     estimate, used = measured
     value = low = high = np.nan
     if isinstance(estimate, str):
-        result, text = "not measured", estimate
+        result, text = "not tested", estimate
     else:
         value, low, high = estimate.value, estimate.low, estimate.high
         result = verdict(low, high, finding.line, finding.direction)
@@ -354,5 +354,5 @@ def _named(template, cast):
     """A result's name with the models' names in it."""
     for _, role, _, _ in string.Formatter().parse(template):
         if role and not cast.get(role):
-            raise ValueError(f"There is no model to measure it on: it takes {ROLES[role]}.")
+            raise ValueError(f"No model to test it on: it needs {ROLES[role]}.")
     return template.format(**cast)

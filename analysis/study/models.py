@@ -19,12 +19,12 @@ ROLES = {
     "resnet": "a ResNet",
     "mixer": "an MLP-Mixer",
     "without": "models trained without the skips of a block",
-    "seed": "a second training from other first weights",
+    "seed": "a second run with another seed",
     "fraction": "models trained on fractions of the data",
     "before": "a model before fine-tuning",
     "after": "a model after fine-tuning",
-    "fresh": "the ViT before any training",
-    "noise": "noise in the place of the ViT's features",
+    "fresh": "the untrained ViT",
+    "noise": "noise instead of the ViT's features",
 }
 BASELINES = ("fresh", "noise")
 

@@ -284,7 +284,7 @@ def results(seed=0):
                 "high": ("claim", [0.4, 0.3]),
                 "threshold": ("claim", [0.1, 0.25]),
                 "direction": ("claim", ["above", "below"]),
-                "verdict": ("claim", ["holds", "cannot tell"]),
+                "verdict": ("claim", ["replicates", "inconclusive"]),
                 "statement": ("claim", ["CKA between halves is larger", "heads are local"]),
             },
             coords={"claim": ["halves", "local"], "training": ["seed 0", "seed 1", "seed 2"]},

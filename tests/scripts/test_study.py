@@ -222,7 +222,7 @@ def test_what_takes_other_models_says_how_it_is_measured():
     lacking = "a ViT with a CLS token and models trained without the skips of a block"
     assert entry[1] == [f"It takes {lacking}. Run that."]
     for claim in judge(figures, [], {}, "Run that."):
-        assert claim.verdict == "not measured" and claim.explanation.endswith("Run that.")
+        assert claim.verdict == "not tested" and claim.explanation.endswith("Run that.")
     assert plan_pictures(figures, [], Data(None, None))[1] == []
 
 
@@ -292,8 +292,8 @@ def test_every_picture_of_the_full_study_has_a_name_and_a_title_of_its_own(optio
         assert re.fullmatch(r"[a-z0-9-]+", picture.name)
         assert picture.title and not set("{}") & set(picture.title)
     titles = {picture.name: picture.title for picture in pictures}
-    assert titles["seeds-bit-seed-1"].startswith("BiT, trained twice")
-    assert titles["head-effects-vit-cls"].endswith("each head of ViT-CLS")
+    assert titles["seeds-bit-seed-1"].startswith("Best-matching layers of BiT over")
+    assert titles["head-effects-vit-cls"] == "Head ablation by attention distance, ViT-CLS"
     assert not [what for what, _ in left_out if "skips of a block" in what]
 
 
@@ -305,7 +305,7 @@ def test_findings_say_which_data_they_lack(options):
     }
     assert told["saliency-early"] == "It needs images with masks of objects."
     assert told["videos-above-chance"] == "It needs videos with masks of objects."
-    assert told["own-patch"] == "There is no result localization.vit-cls."
+    assert told["own-patch"] == "Missing result: localization.vit-cls."
 
 
 def labels_of(data):

@@ -35,17 +35,17 @@ def cka_of_two(one, other):
 
 
 def cka_of_trainings(seed):
-    """Similarity of the layers of two trainings of a model."""
+    """Similarity of the layers of two runs of a model."""
     return cka_of_two(seed.of, seed)
 
 
 @finding("cka.{vit} cka.{resnet}", section="4", figure="1", unit="difference in CKA", above=0)
 def uniform_structure(vit, resnet):
-    """Lower and upper layers are more alike in the ViT than in the ResNet.
+    """Lower and upper layers are more similar in the ViT than in the ResNet.
 
     Mean CKA between lower and upper half, ViT minus ResNet.
 
-    Against 0 (section 4, figure 1).
+    Threshold 0 (section 4, figure 1).
 
     Args:
         vit, resnet: Dataset cka(layer_x, layer_y) of each model's layers among themselves.
@@ -55,18 +55,18 @@ def uniform_structure(vit, resnet):
 
 @finding("cka.{vit}.{resnet}", section="4", figure="2", unit="share of depth", below=0.5)
 def early_correspondence(cross):
-    """The lower half of the ResNet maps to a smaller share of the ViT.
+    """The lower half of the ResNet is similar to a smaller share of the lower ViT layers.
 
-    Share of the ViT's depth in which the best match of each lower ResNet layer lies.
+    Share of the ViT's depth that the best matches of the lower ResNet layers span.
 
         share = 2 mean over the lower ResNet layers of (best ViT layer + 1/2) / ViT layers
 
-    which is s for layers that map evenly to the first s of the ViT. Against 1/2, the ResNet's own
-    share: models that represent alike at like depth (section 4, figure 2). A best match of a CKA
-    below 1/2 is none, and layers that all match the same one do not correspond: without a match
-    of most lower ResNet layers, or where most have the same, the claim is not tested. The interval
-    leaves out the noise of CKA itself, which can move a best match between layers that are all but
-    equal.
+    which is s for layers that map evenly to the first s of the ViT. Threshold 1/2,
+    the ResNet's own share: similar representations at similar depth (section 4, figure 2). A best
+    match with a CKA below 1/2 does not count, and layers that all match the same one do not
+    correspond: unless most lower ResNet layers have a match, and most matches differ, the claim is
+    not tested. The interval leaves out the noise of CKA itself, which can move a best match
+    between nearly equal layers.
 
     Args:
         cross: Dataset cka(layer_x, layer_y), the ViT's layers along x, the ResNet's along y.
@@ -82,38 +82,36 @@ def early_correspondence(cross):
     if 2 * np.bincount(matched).max() > len(matched) > 1:
         layer = cross["layer_x"].values[np.bincount(matched).argmax()]
         raise ValueError(
-            f"Not tested: most lower ResNet layers match the same layer of the ViT, {layer}, which "
-            "is no correspondence of layers."
+            f"Not tested: most lower ResNet layers match the same layer of the ViT, {layer}, so "
+            "that layers do not correspond."
         )
     return student(2 * (matched + 0.5) / len(cka), "ResNet layers")
 
 
 @quantity("cka.{model}", unit="CKA")
 def halves_alike(result):
-    """Likeness of lower and upper layers.
+    """CKA between lower and upper half.
 
-    Mean CKA between the layers of the lower half of a model and those of its upper half: 1 where
-    all represent images alike.
+    Mean CKA between the layers of the lower half of a model and those of its upper half.
     """
     return of_cka(between_halves, expect_cka(result))
 
 
 @quantity("cka.{model}.{other}", unit="CKA")
 def last_layers_alike(result):
-    """Likeness of the last layers of two models.
+    """CKA between the last layers of two models.
 
-    CKA between the last layer of one and the last of the other, their scores apart: 1 where both
-    represent images alike up to a rotation and a scale.
+    CKA between the last layers before the logits: 1 if they are equal up to rotation and scale.
     """
     return of_cka(lambda cka: cka[-1, -1], expect_cka(result))
 
 
 @quantity("cka.{model}.{other}", unit="CKA")
 def best_matches(result):
-    """Likeness of the layers of two models where they are most alike.
+    """CKA of best-matching layers of two models.
 
-    Mean over the layers of the first model of the CKA with the layer of the second that is most
-    like each.
+    CKA of each layer of the first model with the most similar layer of the second, mean over the
+    layers of the first.
     """
     return of_cka(lambda cka: cka.max(axis=1).mean(), expect_cka(result))
 
@@ -137,37 +135,37 @@ def between_halves(cka):
 
 
 def count_matches(models, results):
-    """The caption of `plot_own_matches`, with how many layers find their counterpart."""
+    """The caption of `plot_own_matches`, with how many layers match the corresponding one."""
     (result,) = results.values()
     own, layers = own_matches(result)
     return (
-        "Each mark is the layer of the second training that is most like the layer of its column: "
-        f"{own} of {layers} layers find their own counterpart, on the diagonal. A measure of "
-        "similarity that can be trusted finds most (Kornblith et al. 2019, section 6.1)."
+        "Each mark is the layer of the second run with the highest CKA to the layer of its column: "
+        f"{own} of {layers} layers match the corresponding layer, on the diagonal. A reliable "
+        "similarity measure matches most layers (Kornblith et al. 2019, section 6.1)."
     )
 
 
 ONE_MODEL = (
-    "Each cell compares two layers on the same images, from the input at the lower left to "
-    "the output: bright blocks are layers that represent images alike, and a dark band "
-    "between two blocks is a place where the representation changes."
+    "Each cell is the CKA between two layers on the same images; the input is at the lower left. "
+    "Bright blocks are groups of similar layers; the representation changes at dark bands between "
+    "them."
 )
 TWO_MODELS = (
-    "Each column is a layer of the first model and each row one of the second: the "
-    "brightest cell of a column is where in its depth the second model comes closest."
+    "Each cell is the CKA between a layer of the first model (column) and one of the second "
+    "(row). The brightest cell of a column is the best-matching layer of the second model."
 )
 
 FIGURE_1 = Figure(
     paper=RAGHU,
     numbers="1 B.1",
     chapter=STRUCTURE,
-    shows="similarity of a model's layers",
+    shows="CKA between the layers of a model",
     models=each("vit", "gap", "resnet"),
     measure=cka_of,
     draw=plot_cka,
     interactive=cka_heatmap,
     name="cka-{model}",
-    title="Similarity of the layers of {model}",
+    title="CKA between the layers of {model}",
     caption=ONE_MODEL,
     findings=[uniform_structure],
     quantities=[halves_alike],
@@ -177,13 +175,13 @@ FIGURE_2 = Figure(
     paper=RAGHU,
     numbers="2",
     chapter=STRUCTURE,
-    shows="similarity of a ViT's and a ResNet's layers",
+    shows="CKA between the layers of a ViT and of a ResNet",
     models=pairs(("vit", "gap"), ("resnet",)),
     measure=cka_of_two,
     draw=plot_cka,
     interactive=cka_heatmap,
     name="cka-{model}-{other}",
-    title="Similarity of {model} and {other}",
+    title="CKA between the layers of {model} and {other}",
     caption=TWO_MODELS,
     findings=[early_correspondence],
     quantities=[last_layers_alike, best_matches],
@@ -192,7 +190,7 @@ FIGURE_2 = Figure(
 FIGURE_H1 = replace(
     FIGURE_1,
     numbers="H.1",
-    shows="similarity of an MLP-Mixer's layers",
+    shows="CKA between the layers of an MLP-Mixer",
     models=each("mixer", anyone="Figure 1 shows it for every model."),
     findings=(),
     quantities=(),
@@ -201,7 +199,7 @@ FIGURE_H1 = replace(
 FIGURE_H2 = replace(
     FIGURE_2,
     numbers="H.2",
-    shows="similarity of an MLP-Mixer's layers and those of others",
+    shows="CKA between the layers of an MLP-Mixer and other models",
     models=pairs(("mixer",), ("vit", "resnet"), anyone="Figure 2 shows it for every model."),
     findings=(),
     quantities=(),
@@ -211,11 +209,11 @@ SANITY = Figure(
     paper=RAGHU,
     numbers="sanity",
     chapter=STRUCTURE,
-    shows="layers of two trainings from different seeds",
+    shows="CKA between layers over two seeds",
     models=each("seed", anyone=False),
     measure=cka_of_trainings,
     draw=plot_own_matches,
     name="seeds-{model}",
-    title="{of}, trained twice from different first weights",
+    title="Best-matching layers of {of} over two seeds",
     caption=count_matches,
 )

@@ -1,4 +1,4 @@
-"""Raghu et al. 2021, section 5 and appendix C: how far does a layer look?"""
+"""Raghu et al. 2021, section 5 and appendix C: attention distance and local heads."""
 
 import numpy as np
 
@@ -20,12 +20,12 @@ FIRST_HEADS = ("block00/attention/weights", "block00/attention/heads")
 
 
 def attention_distance_of(model):
-    """Reach of every attention head."""
+    """Attention distance of every head."""
     return statistic("attention_distance", model, model.require_attention(), attention_statistic)
 
 
 def head_similarity_of(one, other):
-    """Similarity of growing sets of heads of the first block and another model's lower half."""
+    """Similarity of subsets of first-block heads and the lower half of another model."""
     if not set(FIRST_HEADS) <= set(one.taps):
         one.lacks(" and no ".join(FIRST_HEADS))
     one.require_grid()
@@ -39,12 +39,11 @@ def head_similarity_of(one, other):
 
 @finding("attention_distance.{vit}", section="5", figure="3", unit="ratio of spreads", above=1.0)
 def first_block_mixes(distance):
-    """Heads of the first block are a mix of local and global, those of the last are not.
+    """The first block has both local and global heads, the last block global ones only.
 
-    Spread of the heads' distances, first block over last.
+    Standard deviation of attention distance over heads, first block divided by last.
 
-    The standard deviation of the heads' distances. Against 1: the first block is as mixed as the
-    last (section 5, figure 3).
+    Threshold 1: the first block is as mixed as the last (section 5, figure 3).
 
     Args:
         distance: attention distance of dims (layer, head), with its grid in the attributes.
@@ -57,10 +56,11 @@ def first_block_mixes(distance):
 def last_block_global(distance):
     """Most heads of the last block are global.
 
-    Share of the last block's heads whose distance is at least half that of uniform attention.
+    Share of the last block's heads with an attention distance of at least half that of uniform
+    attention.
 
-    Against 1/2, most. Half of uniform attention is midway between a head that attends to its own
-    position only and one that attends to all alike (section 5, figure 3). The paper finds all heads
+    Threshold 1/2, most. Half of uniform attention is midway between a head that attends to its own
+    position only and one that attends uniformly (section 5, figure 3). The paper finds all heads
     global, which a sample of heads cannot show.
 
     Args:
@@ -70,20 +70,20 @@ def last_block_global(distance):
     return share(np.sum(heads >= 0.5), len(heads), "heads")
 
 
-@quantity("attention_distance.{model}", unit="of even attention")
+@quantity("attention_distance.{model}", unit="relative to uniform attention")
 def early_reach(distance):
-    """Reach of attention in the first block.
+    """Attention distance in the first block.
 
-    Mean over the heads of the distance that they look at, in units of a head that attends evenly.
+    Mean attention distance over heads, divided by that of uniform attention.
     """
     return student(relative_distance(distance)[0], "heads")
 
 
-@quantity("attention_distance.{model}", unit="of even attention")
+@quantity("attention_distance.{model}", unit="relative to uniform attention")
 def last_reach(distance):
-    """Reach of attention in the last block.
+    """Attention distance in the last block.
 
-    As in the first.
+    Mean attention distance over heads, divided by that of uniform attention.
     """
     return student(relative_distance(distance)[-1], "heads")
 
@@ -92,13 +92,14 @@ def last_reach(distance):
     "head_similarity.{vit}.{resnet}", section="5", figure="5", unit="rank correlation", below=0.0
 )
 def local_heads_resemble(subsets):
-    """The more global a set of first-block heads, the less it resembles low ResNet layers.
+    """More global subsets of first-block heads are less similar to lower ResNet layers.
 
-    Rank correlation of a head subset's mean distance and its CKA to low ResNet layers.
+    Rank correlation of a head subset's mean attention distance and its CKA with lower ResNet
+    layers.
 
-    Spearman's, over all subsets of all orders, with CKA averaged over the layers; against 0, no
-    relation (section 5, figure 5). Descriptive: the subsets share heads, so that they are no
-    independent units, and one model has one such set of subsets.
+    Spearman's, over all subsets of all orders, with CKA averaged over the layers; threshold 0, no
+    relation (section 5, figure 5). Descriptive: the subsets share heads and are not independent,
+    and one model has one such set of subsets.
 
     Args:
         subsets: Dataset cka(order, subset, layer), of layers in the ResNet's lower half, and
@@ -112,7 +113,7 @@ def local_heads_resemble(subsets):
 
 
 def relative_distance(distance):
-    """Distances of shape (layer, head) in units of that of a head that attends evenly."""
+    """Attention distances of shape (layer, head) relative to uniform attention."""
     heads = expect_array(distance, ("layer", "head"))
     missing = {"rows", "columns", "stride"} - set(distance.attrs)
     if missing:
@@ -129,16 +130,15 @@ FIGURE_3 = Figure(
     paper=RAGHU,
     numbers="3 4 C.5 C.6",
     chapter=LOCALITY,
-    shows="mean distance of attention heads",
+    shows="attention distance of heads",
     models=together("vit", "gap", "fraction"),
     measure=attention_distance_of,
     draw=plot_attention_distance,
     interactive=distance_lines,
     name="attention-distance",
-    title="Mean distance of attention heads",
-    caption="Each line is a layer and each point a head, sorted by how far from the query it "
-    "attends on average: a low left end is a local head, and a flat line is a layer whose "
-    "heads all look equally far.",
+    title="Attention distance of heads",
+    caption="Mean attention distance of each head, sorted within its layer; each line is a layer. "
+    "Low points are local heads; a flat line is a layer whose heads have equal distances.",
     findings=[first_block_mixes, last_block_global],
     quantities=[early_reach, last_reach],
 )
@@ -147,14 +147,14 @@ FIGURE_5 = Figure(
     paper=RAGHU,
     numbers="5",
     chapter=LOCALITY,
-    shows="similarity of growing sets of heads and a ResNet's lower layers",
+    shows="CKA between subsets of heads and the lower layers of a ResNet",
     models=pairs(("vit", "gap"), ("resnet",), ordered=True),
     measure=head_similarity_of,
     draw=plot_head_similarity,
     name="head-similarity-{model}-{other}",
-    title="Heads of {model} beside lower layers of {other}",
-    caption="Each point is a subset of the heads of block 0, taken from the most local or from "
-    "the most global one on: a line that falls to the right says that the more global "
-    "heads find features which the convolutions do not have.",
+    title="CKA between heads of {model} and lower layers of {other}",
+    caption="Each point is a subset of the heads of block 0, added from the most local or from the "
+    "most global on: its mean attention distance and its CKA. Where a line falls to the right, "
+    "global heads compute features that the convolutions lack.",
     findings=[local_heads_resemble],
 )

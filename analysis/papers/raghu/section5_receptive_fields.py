@@ -1,4 +1,4 @@
-"""Raghu et al. 2021, section 5 and appendix C: which pixels move the centre of a layer?"""
+"""Raghu et al. 2021, section 5 and appendix C: effective receptive fields."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ CHANNELS = 16
 
 
 def field_taps(model, path):
-    """The taps with a place after each sum, or before it, of each `"branch"`.
+    """The taps with positions after each sum, or before it, of each `"branch"`.
 
     Of a model whose blocks are not known, some layers through its depth.
     """
@@ -42,15 +42,13 @@ def fields_of(model):
 
 def receptive_field_of(model):
     """Effective receptive fields after each sum."""
-    taps = field_taps(model, "sum") or model.lacks("maps, and no tokens whose grid is known")
+    taps = field_taps(model, "sum") or model.lacks("maps, and no tokens on a known grid")
     return _part(model, "receptive_field", taps)
 
 
 def branch_field_of(model):
     """Effective receptive fields before each sum."""
-    taps = field_taps(model, "branch") or model.lacks(
-        "branches with a place that are known apart from their skips"
-    )
+    taps = field_taps(model, "branch") or model.lacks("branches on the grid, separate from skips")
     return _part(model, "receptive_field_branch", taps)
 
 
@@ -64,17 +62,16 @@ def _part(model, analysis, taps):
     "receptive_field.{vit} receptive_field.{resnet}",
     section="5",
     figure="6",
-    unit="difference in extent",
+    unit="difference in receptive-field size",
     above=0.0,
 )
 def early_fields(vit, resnet):
-    """Early receptive fields are larger in the ViT than in the ResNet.
+    """Effective receptive fields of lower layers are larger in the ViT than in the ResNet.
 
-    Extent of the receptive fields of the lower half, ViT minus ResNet, in units of an even
-    field.
+    Mean receptive-field size in the lower half, relative to a uniform field, ViT minus ResNet.
 
-    The extent is the standard deviation of a pixel's place, weighted by the field, in units of
-    that of a field that covers the image evenly. Against 0 (section 5, figure 6).
+    The size is the standard deviation of pixel position, weighted by the field and divided by that
+    of a uniform field. Threshold 0 (section 5, figure 6).
 
     Args:
         vit, resnet: receptive fields after the sums, of dims (layer, row, column).
@@ -91,12 +88,11 @@ def early_fields(vit, resnet):
     below=0.0,
 )
 def branch_fields(branch, total, distance):
-    """Before the sum with the skip, attention depends less on its own patch than after it.
+    """Before the residual connection, receptive fields depend less on their own patch than after.
 
-    Share of the own patch in the receptive field, attention branch minus sum.
+    Share of the centre patch in its receptive field, attention branch minus sum with the skip.
 
-    Of the centre patch. Against 0: the branch depends as much on its own patch as what it is added
-    to (appendix C, C.4).
+    Threshold 0: the branch depends as much on its own patch as the sum (appendix C, C.4).
 
     Args:
         branch, total: receptive fields of dims (layer, row, column), of taps
@@ -116,18 +112,18 @@ def branch_fields(branch, total, distance):
     return student(gaps, "attention sublayers")
 
 
-@quantity("receptive_field.{model}", unit="of an even field")
+@quantity("receptive_field.{model}", unit="relative to a uniform field")
 def early_extent(field):
-    """Reach of receptive fields in the lower half.
+    """Receptive-field size in the lower half.
 
-    Standard deviation of a pixel's place, weighted by the effective receptive field of the centre,
-    mean over the lower layers: 1 for a field that covers the image evenly.
+    Standard deviation of pixel position, weighted by the effective receptive field of the centre
+    and divided by that of a uniform field; mean over the lower layers.
     """
     return student(lower(extent(field)), "layers")
 
 
 def extent(field):
-    """Standard deviation of place in each field, in units of that of an even field."""
+    """Standard deviation of position in each field, divided by that of a uniform field."""
     fields = expect_array(field, ("layer", "row", "column")).values
     weights = fields / fields.sum(axis=(1, 2), keepdims=True)
     variance, even = 0.0, 0.0
@@ -154,9 +150,9 @@ def _centre_shares(field, patch):
 def fields_caption(models, results):
     """The caption of `FIGURE_6`."""
     sums = all(layer.endswith("/sum") for r in results.values() for layer in layer_names(r))
-    known = ", after its skip and branch are summed" if sums else ""
+    known = ", after the sum of skip and branch" if sums else ""
     return (
-        f"Bright pixels are those that move the centre of the layer most{known}: fields that "
+        f"Each panel is the gradient of the layer's centre position{known}, by pixel. Fields that "
         "fill the panel are global."
     )
 
@@ -184,9 +180,9 @@ FIGURE_C4 = replace(
     measure=branch_field_of,
     name="receptive-field-branch-{model}",
     title="Effective receptive fields of {model} before the sums",
-    caption="Bright pixels are those that move the centre of the layer most, before its branch is "
-    "added to its skip: where the own patch is no longer the brightest, it was the skip that kept "
-    "it so.",
+    caption="Each panel is the gradient of the layer's centre position, by pixel, before its "
+    "branch is added to its skip. Where the centre patch is not the brightest, its dominance "
+    "after the sum comes from the skip.",
     findings=[branch_fields],
     quantities=(),
 )

@@ -1,4 +1,4 @@
-"""Raghu et al. 2021, section 6 and appendix E: what passes through the skips?"""
+"""Raghu et al. 2021, section 6 and appendix E: skip connections."""
 
 from dataclasses import replace
 
@@ -28,17 +28,17 @@ from .section4_structure import cka_of, expect_cka
 
 
 def skip_ratio_of(model):
-    """Skip against branch at every sum."""
+    """Skip-to-branch norm ratio and cosine at every sum."""
     sites = [tap.removesuffix("/skip") for tap in model.taps if tap.endswith("/skip")]
     if not any(f"{site}/branch" in model.taps for site in sites):
-        model.lacks("skips that are known apart from their branches")
+        model.lacks("separate skips and branches")
     model.require_grid()
     taps = [tap for tap in model.taps if tap.endswith(("/skip", "/branch"))]
     return statistic("skip_ratio", model, taps, skip_statistic)
 
 
 def skip_ratio_by_token(model):
-    """The same of a model that has tokens without a place to compare the others with."""
+    """The same for a model with prefix tokens, to compare with the spatial tokens."""
     measurement = skip_ratio_of(model)
     return measurement if model.grid.prefix else None
 
@@ -54,17 +54,16 @@ def cka_without_skips(models):
 
 def _with_accuracy(model):
     what = f"without skips in {model.detail}" if model.detail else f"{model.name}, intact"
-    return f"{what}\n{100 * model.accuracy[0]:.1f} % right" if model.accuracy else what
+    return f"{what}\n{100 * model.accuracy[0]:.1f} % accuracy" if model.accuracy else what
 
 
 @finding("skip_ratio.{vit}", section="6", figure="7 left", unit="ratio CLS / spatial", above=1)
 def cls_skips_first(ratios):
-    """In the first half, the skips carry the CLS token more than the spatial tokens.
+    """In the first half, skip connections propagate the CLS token more than spatial tokens.
 
-    Norm ratio of skip and branch, CLS token over spatial tokens, in the lower half.
+    Skip-to-branch norm ratio in the lower half, CLS token divided by spatial tokens.
 
-    The geometric mean over the layers; against 1, tokens that pass the skips alike (section 6,
-    figure 7 left).
+    The geometric mean over the layers; threshold 1, equal ratios (section 6, figure 7 left).
 
     Args:
         ratios: Dataset norm_ratio(layer, token) of a ViT with a CLS token.
@@ -74,9 +73,9 @@ def cls_skips_first(ratios):
 
 @finding("skip_ratio.{vit}", section="6", figure="7 left", unit="ratio CLS / spatial", below=1)
 def spatial_skips_second(ratios):
-    """In the second half, the skips carry the spatial tokens more than the CLS token.
+    """In the second half, skip connections propagate spatial tokens more than the CLS token.
 
-    Norm ratio of skip and branch, CLS token over spatial tokens, in the upper half.
+    Skip-to-branch norm ratio in the upper half, CLS token divided by spatial tokens.
 
     As `cls_skips_first`.
 
@@ -104,13 +103,14 @@ def _cls_over_spatial(ratios):
     above=1.0,
 )
 def skip_influence(vit, resnet):
-    """Identity skips outweigh branches more in the ViT than in a pre-activation ResNet.
+    """Skip connections are more influential in the ViT than in a pre-activation ResNet.
 
-    Norm ratio of identity skip and branch, ViT over ResNet. The paper's ResNet (v1) applies an
-    activation after the sum, BiT (v2) before the branch: its ratios are not comparable with these.
+    Skip-to-branch norm ratio of identity skips, ViT divided by ResNet. The paper's ResNet (v1)
+    applies an activation after the sum, BiT (v2) before the branch: its ratios are not comparable
+    with these.
 
-    Of each model the geometric mean over layers of the mean over tokens. The first unit of each
-    stage of a ResNet is left out: its skip is a projection. Against 1 (section 6, figure 7 right).
+    For each model, the geometric mean over layers of the mean over tokens. The first unit of each
+    ResNet stage is left out: its skip is a projection. Threshold 1 (section 6, figure 7 right).
 
     Args:
         vit, resnet: Dataset norm_ratio(layer, token).
@@ -129,11 +129,11 @@ def skip_influence(vit, resnet):
     "cka.{vit} cka.{without} block", section="6", figure="8", unit="difference in CKA", below=0.0
 )
 def skips_partition(intact, without, block):
-    """Without the skips of a block, layers before it and after it are less alike.
+    """Without the skips of a block, layers before it and after it are less similar.
 
     Mean CKA between the layers before and after the block, without its skips minus with.
 
-    Against 0, a block whose skips do not matter to the similarity (section 6, figure 8).
+    Threshold 0: the skips do not affect the similarity (section 6, figure 8).
 
     Args:
         intact, without: Dataset cka(layer_x, layer_y) of each model among itself.
@@ -162,11 +162,11 @@ def skips_partition(intact, without, block):
     above=0.0,
 )
 def skips_cost_accuracy(intact, without):
-    """Removing the skips of a middle block costs accuracy.
+    """Removing the skips of a middle block reduces accuracy.
 
     Test accuracy with all skips minus without those of the block.
 
-    Against 0 (section 6, figure 8).
+    Threshold 0 (section 6, figure 8).
 
     Args:
         intact, without: accuracy in [0, 1], number of test examples and, where known, which of
@@ -181,10 +181,10 @@ def skips_cost_accuracy(intact, without):
 
 @quantity("skip_ratio.{model}", unit="ratio")
 def skips_over_branches(ratios):
-    """Weight of the skips.
+    """Skip-to-branch norm ratio.
 
-    Norm of the skip over that of its branch, geometric mean over the layers of the mean over
-    tokens: above 1 what comes in goes on.
+    Norm of the skip divided by that of its branch, mean over tokens, geometric mean over layers.
+    Above 1, the skip dominates.
     """
     ratio = expect_variable(ratios, "norm_ratio", ("layer", "token")).values
     return transformed(student(np.log(np.nanmean(ratio, axis=1)), "layers"), np.exp)
@@ -199,14 +199,14 @@ FIGURE_7_LEFT = Figure(
     paper=RAGHU,
     numbers="7 E.1",
     chapter=SKIPS,
-    shows="norm of skip against branch, token by token and through the depth",
+    shows="skip-to-branch norm ratio by token and layer",
     models=each("vit", "gap"),
     measure=skip_ratio_by_token,
     draw=plot_skip_ratio,
     name="skip-ratio-{model}",
-    title="Skip against branch in {model}, token by token",
-    caption="Each cell is one token at one sum: above 1 the skip is the longer vector and what "
-    "came in goes on, below 1 the branch rewrites it.",
+    title="Skip-to-branch norm ratio of {model} by token",
+    caption="Each cell is the norm ratio of one token at one sum: above 1 the skip dominates, "
+    "below 1 the branch.",
     findings=[cls_skips_first, spatial_skips_second],
 )
 
@@ -216,9 +216,9 @@ FIGURE_7_RIGHT = replace(
     measure=skip_ratio_of,
     draw=plot_skip_ratio_lines,
     name="skip-ratio",
-    title="Skip against branch through the depth",
-    caption="The higher a line, the more of that token's representation is handed on by the skip; "
-    "the grey line is where skip and branch are equally long.",
+    title="Skip-to-branch norm ratio by layer",
+    caption="Norm ratio at each sum: the higher a line, the more the skip dominates. At the grey "
+    "line skip and branch have equal norms.",
     findings=[skip_influence],
     quantities=[skips_over_branches],
 )
@@ -229,9 +229,9 @@ FIGURE_E2 = replace(
     shows="cosine of skip and branch",
     draw=plot_cosines,
     name="skip-cosine",
-    title="Direction of skip and branch through the depth",
-    caption="At 1 the branch adds to what the skip carries, at 0 it writes something new beside "
-    "it, and below 0 it takes something away.",
+    title="Cosine of skip and branch by layer",
+    caption="Cosine similarity of skip and branch at each sum: at 1 the branch amplifies the skip, "
+    "at 0 it is orthogonal to it, below 0 it cancels part of it.",
     findings=(),
     quantities=(),
 )
@@ -240,14 +240,13 @@ FIGURE_8 = Figure(
     paper=RAGHU,
     numbers="8",
     chapter=SKIPS,
-    shows="similarity of layers without the skips of a block",
+    shows="CKA between layers without the skips of a block",
     models=group("vit", "without", anyone=False),
     measure=cka_without_skips,
     draw=plot_cka,
     name="without-skips-{model}",
-    title="Similarity of the layers of {model} without the skips of a block",
-    caption="Each panel is a model trained without the skips of one block, beside the intact "
-    "one: where they matter, the layers before the block and those after it fall "
-    "apart into two bright squares.",
+    title="CKA between the layers of {model} without the skips of a block",
+    caption="CKA within the intact model and within models trained without the skips of one block. "
+    "Two separate bright squares, before and after the block, show that these skips matter.",
     findings=[skips_partition, skips_cost_accuracy],
 )

@@ -1,4 +1,4 @@
-"""Raghu et al. 2021, section 7: which part of the image does a token still resemble?"""
+"""Raghu et al. 2021, section 7: spatial localization of tokens."""
 
 from dataclasses import replace
 from functools import partial
@@ -21,9 +21,9 @@ from . import RAGHU
 def localization_of(model):
     """Similarity of single tokens and image patches.
 
-    Of all blocks of a model whose tokens lie on one grid, and of a ResNet at all places of its last
-    stage. Of a model whose blocks are not known, in the second half of its layers and at tokens
-    with a place: before, a token may hold nothing but its position, or a patch that is blank in all
+    For all blocks of a model whose tokens lie on one grid, and for a ResNet at all positions of its
+    last stage. For a model whose blocks are not known, in the second half of its layers and at
+    spatial tokens: before, a token may encode only its position, or a patch that is blank in all
     images.
     """
     model.require_grid()
@@ -37,7 +37,7 @@ def localization_of(model):
         taps = spread(taps[len(taps) // 2 :], MOST_PANELS)
         tokens = range(model.grid.prefix, model.grid.num_tokens)
         make = partial(localization_statistic, tokens=tokens)
-    taps = taps or model.lacks("layers on the grid of its tokens or places")
+    taps = taps or model.lacks("layers on the grid of its spatial tokens or positions")
     return statistic("localization", model, taps, make)
 
 
@@ -48,9 +48,9 @@ def localization_by_depth(model):
 
 
 def localization_of_stages(model):
-    """Similarity of some places of a ResNet's earlier stages and image patches.
+    """Similarity of some positions of a ResNet's earlier stages and image patches.
 
-    Not of all: many neighbours among them are alike.
+    Not of all: many neighbours are similar.
     """
     if not model.stages:
         return None
@@ -69,7 +69,7 @@ def localization_of_stages(model):
 
 
 def _localization_of_some(features, size):
-    """The statistic for places at the quarters of a map's height and width; images of `size`."""
+    """The statistic for positions at the quarters of a map's height and width; images of `size`."""
     (values,) = features(tf.zeros((1, *size, 3))).values()
     rows, columns = values.shape[1:3]
     places = [[side * quarter // 4 for quarter in (1, 2, 3)] for side in (rows, columns)]
@@ -79,15 +79,15 @@ def _localization_of_some(features, size):
 
 @finding("localization.{vit}", section="7", figure="9", unit="share of tokens", above=0.5)
 def own_patch(similarity):
-    """Most tokens of the last layer resemble their own patch most.
+    """Most tokens of the last layer are most similar to their own patch.
 
-    Share of tokens whose most similar patch is their own.
+    Share of last-layer tokens whose most similar patch, by CKA, is their own.
 
-    Of the last layer. Against 1/2, most (section 7, figure 9).
+    Threshold 1/2, most (section 7, figure 9).
 
     Args:
         similarity: CKA of tokens and patches, of dims (layer, token, row, column), with each
-            token's own place as coordinates `token_row` and `token_column`. Prefix tokens, and
+            token's own position as coordinates `token_row` and `token_column`. Prefix tokens, and
             patches without a CKA, are left out.
     """
     maps, own = last_maps(similarity)
@@ -102,12 +102,13 @@ def own_patch(similarity):
     above=0.0,
 )
 def cls_localizes_more(vit, gap):
-    """A ViT trained with a CLS token localizes better than one with average pooling.
+    """A ViT trained with a CLS token localizes better than one with global average pooling.
 
-    CKA with the own patch less the mean with others, CLS minus average pooling.
+    CKA of last-layer tokens with their own patch minus the mean with other patches; CLS minus
+    average pooling.
 
-    Of the last layer; against 0 (section 7, figure 10). Of models of one grid: on a finer one the
-    mean with others is smaller.
+    Threshold 0 (section 7, figure 10). For models of one grid: on a finer grid the mean with other
+    patches is smaller.
 
     Args:
         vit, gap: as in `own_patch`.
@@ -132,12 +133,12 @@ def cls_localizes_more(vit, gap):
 def vit_localizes_more(vit, resnet):
     """The ViT localizes better than the ResNet.
 
-    Share of the other patches that a token resembles less than its own, ViT minus ResNet, on the
-    coarser of both grids.
+    Share of other patches with a lower CKA to a last-layer token than its own patch, ViT minus
+    ResNet, on the coarser grid.
 
-    Of the last layer: 1 where all tokens resemble their own patch most, 1/2 by chance, on any grid.
-    Patches and tokens of the finer grid are averaged within those of the coarser, which have to
-    be whole numbers of them. Against 0 (section 7, figure 9).
+    1 if all tokens are most similar to their own patch, 1/2 by chance, on any grid. Patches and
+    tokens of the finer grid are averaged within those of the coarser, whose size has to be a
+    multiple of theirs. Threshold 0 (section 7, figure 9).
 
     Args:
         vit, resnet: as in `own_patch`.
@@ -192,22 +193,22 @@ def last_maps(similarity):
     kept = np.isin(own, known)
     if not kept.any() or len(known) < 2:
         raise ValueError(
-            "Expected tokens with a place among two patches or more. "
+            "Expected spatial tokens and at least two patches. "
             f"Received: {len(own)} tokens and {len(known)} patches with a CKA"
         )
     return maps[np.ix_(kept, known)], np.searchsorted(known, own[kept])
 
 
-SHOWS = "similarity of single tokens and patches of the image"
+SHOWS = "CKA between single tokens and image patches"
 
 
 def caption(models, results):
     """How to read the maps, and their grey patches where there are any."""
     gaps = any(bool(result.isnull().any()) for result in results.values())
     return (
-        "Each panel is one token or place and shows which patches of the image it resembles; "
-        "the frame marks its own. Colours span the values of all panels."
-        + (" Grey patches are the same in all images." if gaps else "")
+        "Each panel is the CKA of one token or position with every image patch; the frame marks "
+        "its own patch. Colours span the values of all panels."
+        + (" Grey patches are identical in all images." if gaps else "")
     )
 
 
@@ -220,7 +221,7 @@ FIGURE_9 = Figure(
     measure=localization_of,
     draw=plot_localization,
     name="localization-{model}",
-    title="Last tokens of {model} beside patches of the image",
+    title="Localization of last-layer tokens of {model}",
     caption=caption,
     findings=[own_patch, cls_localizes_more, vit_localizes_more],
 )
@@ -230,7 +231,7 @@ FIGURE_9_BY_LAYER = replace(
     measure=localization_by_depth,
     draw=plot_localization_by_layer,
     name="localization-depth-{model}",
-    title="Tokens of {model} beside patches, layer by layer",
+    title="Localization of tokens of {model} by layer",
     findings=(),
 )
 
@@ -239,6 +240,6 @@ FIGURE_9_STAGES = replace(
     models=split("resnet"),
     measure=localization_of_stages,
     name="localization-{label}-{model}",
-    title="Places of {label} of {model} beside patches of the image",
+    title="Localization of positions in {label} of {model}",
     findings=(),
 )

@@ -1,4 +1,4 @@
-"""Raghu et al. 2021, section 7 and appendices D and F: what does a linear probe read off tokens?"""
+"""Raghu et al. 2021, section 7 and appendices D and F: linear probes on tokens."""
 
 from dataclasses import replace
 from functools import partial
@@ -44,7 +44,7 @@ def ridge_probe_of(model, tokens="all"):
         model.require_grid()
         taps = model.on_grid(taps)
         taps = taps if model.has_sums else spread(taps, MOST_PANELS)
-        taps = taps or model.lacks("layers on the grid of its tokens or places")
+        taps = taps or model.lacks("layers on the grid of its spatial tokens or positions")
     analysis, view = RESULTS[tokens], at_last_stage if model.stages else None
     probe = partial(statistic, view=view)
     fitted = probe(
@@ -86,9 +86,9 @@ def token_probe_of(model):
 
 
 def first_place_probe_of(model):
-    """Of the probes on single tokens that of the first one: of a model without CLS it has a place.
+    """The probe on the first token of a model without CLS, which is a spatial token.
 
-    Figure F.3, where it stands beside the CLS token of other models.
+    Figure F.3 compares it with the CLS token of other models.
     """
     return task(
         RESULTS["cls"],
@@ -112,7 +112,7 @@ def summary_probes_of(model):
 
 
 def mean_probe_of(model):
-    """Accuracy of probes on the mean over all tokens or places; of a further training as such."""
+    """Accuracy of probes on the mean over all tokens or positions, labelled by seed."""
     measurement = ridge_probe_of(model)
     return {f"seed {model.detail}": measurement} if model.role == "seed" else measurement
 
@@ -125,13 +125,12 @@ def mean_probe_of(model):
     above=0.0,
 )
 def gap_tokens_classify(gap, vit):
-    """Single last-layer tokens tell the classes apart better with average pooling than with a CLS
-    token.
+    """Single-token probes are more accurate with average pooling than with a CLS token.
 
-    Mean accuracy of single-token probes, average pooling minus CLS.
+    Mean accuracy of probes on single last-layer tokens, average pooling minus CLS.
 
-    Of the last layer; against 0. The error is binomial, as if all tokens failed on the same images
-    (section 7, figure 11 left).
+    Threshold 0. The error is binomial, as if all tokens failed on the same images (section 7,
+    figure 11 left).
 
     Args:
         gap, vit: accuracy of dims (layer, token), with the attributes `prefix`, the number of
@@ -148,10 +147,9 @@ def gap_tokens_classify(gap, vit):
     above=0.0,
 )
 def resnet_tokens_classify(resnet, vit):
-    """Single last-layer places of the ResNet tell the classes apart better than tokens of a ViT
-    with a CLS token.
+    """Single-token probes are more accurate for the ResNet than for a ViT with a CLS token.
 
-    Mean accuracy of single-token probes, ResNet minus CLS.
+    Mean accuracy of probes on single last-layer positions or tokens, ResNet minus CLS.
 
     As `gap_tokens_classify`.
 
@@ -177,10 +175,9 @@ def _better_tokens(one, other):
 
 @quantity("ridge_probe.{model}", unit="share of depth")
 def readable_from(accuracy):
-    """Depth from which the class can be read.
+    """Depth at which linear-probe accuracy reaches 90 % of its maximum.
 
-    The first layer whose linear probe reaches 90 % of the best layer's accuracy, as a share of the
-    depth: 0 the first layer, 1 the last.
+    The first such layer, as a share of depth: 0 the first layer, 1 the last.
     """
     values, examples = expect_array(accuracy, ("layer",)).values, int(accuracy.attrs["examples"])
 
@@ -207,9 +204,9 @@ def readable_from(accuracy):
 
 @quantity("ridge_probe.{model}", unit="accuracy")
 def best_probe(accuracy):
-    """Accuracy of the best layer's linear probe.
+    """Linear-probe accuracy of the best layer.
 
-    Test accuracy on the mean over all tokens or positions, of the layer whose probe is best on
+    Test accuracy of a probe on the mean over all tokens or positions; the layer is chosen on
     held-out images.
     """
     values, examples = expect_array(accuracy, ("layer",)).values, int(accuracy.attrs["examples"])
@@ -224,19 +221,19 @@ def tokens_caption(models, results):
     """The caption of `FIGURE_11_LEFT`."""
     cls = ", without CLS" if _any_prefix(models) else ""
     return (
-        "Each point is the mean accuracy of as many linear classifiers as the layer has places, "
-        f"each of them shown one token{cls}; the band is their range."
+        "Each point is the mean test accuracy of linear probes on single tokens of a layer, one "
+        f"for each position{cls}; the band is their range."
     )
 
 
 def summaries_caption(models, results):
     """The caption of `FIGURE_11_RIGHT`."""
-    shown = "Colours are models and line styles what the linear classifier is shown"
+    shown = "Test accuracy of linear probes; line styles are the token or mean they are fitted on"
     if not _any_prefix(models):
         return f"{shown}."
     return (
-        f"{shown}: where the first token of a model with CLS rises above the mean, the class token "
-        "has gathered what the others hold."
+        f"{shown}. Where the first token of a model with CLS rises above the mean, the class token "
+        "has aggregated information of the others."
     )
 
 
@@ -255,7 +252,7 @@ FIGURE_11_LEFT = Figure(
     measure=token_probe_of,
     draw=plot_token_probes,
     name="ridge-probe-tokens",
-    title="Accuracy of linear probes on single tokens",
+    title="Linear-probe accuracy on single tokens",
     caption=tokens_caption,
     findings=[gap_tokens_classify, resnet_tokens_classify],
 )
@@ -265,9 +262,9 @@ FIGURE_D4 = replace(
     models=each("vit", "gap", "resnet"),
     draw=plot_probe_map,
     name="ridge-probe-map-{model}",
-    title="Accuracy of linear probes on single tokens of {model}, place by place",
-    caption="Each cell is a linear classifier that is shown the token at that place alone: even "
-    "panels are layers that have spread what they know over all tokens.",
+    title="Linear-probe accuracy on single tokens of {model} by position",
+    caption="Each cell is the test accuracy of a linear probe on the token at that position. "
+    "Uniform panels are layers that spread class information over all tokens.",
     findings=(),
 )
 
@@ -277,7 +274,7 @@ FIGURE_11_RIGHT = replace(
     measure=summary_probes_of,
     draw=plot_summary_probes,
     name="ridge-probe-variants",
-    title="Accuracy of linear probes on different summaries of the tokens",
+    title="Linear-probe accuracy by token pooling",
     caption=summaries_caption,
     findings=(),
 )
@@ -289,14 +286,14 @@ def depth_caption(models, results):
     blocks = all(name.endswith("/sum") or name in ("embedding", "root") for name in names)
     where = "block" if blocks else "layer"
     bars = (
-        " Bars are standard deviations over trainings from different first weights."
+        " Bars are standard deviations over seeds."
         if any(": seed " in label for label in results)
         else ""
     )
     return (
-        "Each point is a linear classifier on the mean over all tokens or places of one "
-        f"{where}'s output; where a line rises, the {where} makes the classes easier to tell "
-        f"apart.{bars}"
+        "Each point is the test accuracy of a linear probe on the mean over all tokens or "
+        f"positions of one {where}'s output. Where a line rises, the {where} makes the classes "
+        f"more linearly separable.{bars}"
     )
 
 
@@ -304,12 +301,12 @@ FIGURE_13 = Figure(
     paper=RAGHU,
     numbers="13 F.1 F.2",
     chapter=PROBES,
-    shows="linear probes through the depth, over seeds",
+    shows="linear-probe accuracy by layer and seed",
     models=together("vit", "gap", "resnet", "mixer", "seed"),
     measure=mean_probe_of,
     draw=plot_probes,
     name="ridge-probe",
-    title="Accuracy of linear probes through the depth",
+    title="Linear-probe accuracy by layer",
     caption=depth_caption,
     quantities=[readable_from, best_probe],
 )

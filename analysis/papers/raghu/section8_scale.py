@@ -30,7 +30,7 @@ def counterparts_of(one, other, analysis="counterparts"):
 
 
 def data_scale_of(models):
-    """Similarity of each block to that of models that saw a share of the data, or all of it."""
+    """Similarity of each block to that of models trained on a fraction of the data, or on all."""
     found = {}
     for model in playing(models, "vit"):
         shares = {other.detail: other for other in variants(models, model, "fraction")}
@@ -69,19 +69,19 @@ def same_blocks_of(models):
         if one.blocks == other.blocks
     }
     if not alike:
-        raise Lacking("It compares two models whose layers have the same names; none are.")
+        raise Lacking("It compares two models whose layers have the same names; there are none.")
     return alike
 
 
 @finding("data_scale.{vit}", section="8", figure="12", unit="difference in CKA", above=0)
 def data_hunger(similarity):
-    """Higher layers need more data than lower ones.
+    """Higher layers need more training data than lower layers.
 
-    CKA to the model trained on all data, lower blocks minus upper: at the smallest fraction, less
-    the same of a second training on all data.
+    CKA with the model trained on all data, lower blocks minus upper, at the smallest fraction;
+    minus the same for a second seed trained on all data.
 
-    Against 0: higher layers need no more data than lower (section 8, figure 12). The second
-    training is the control: what differs between two trainings on all data is not due to data.
+    Threshold 0: higher layers need no more data than lower (section 8, figure 12). The second seed
+    is the control: differences between two runs on all data are not due to data.
 
     Args:
         similarity: Dataset cka(fraction, layer), and its stderr where known: each block of a
@@ -93,8 +93,8 @@ def data_hunger(similarity):
     least, control = int(fractions.argmin()), np.flatnonzero(fractions == 1)
     if not len(control) or fractions[least] == 1:
         raise ValueError(
-            "Not tested: it takes a training on a fraction of the data and, to compare it with, a "
-            f"second one on all. Received: fractions {fractions.tolist()}."
+            "Not tested: it needs a model trained on a fraction of the data and, as a control, a "
+            f"second seed trained on all. Received: fractions {fractions.tolist()}."
         )
     similarity = similarity.assign(cka=cka)
 
@@ -109,20 +109,19 @@ FIGURE_12 = Figure(
     paper=RAGHU,
     numbers="12",
     chapter=SCALE,
-    shows="blocks when trained on fractions of the data",
+    shows="CKA between blocks trained on fractions of the data and on all",
     models=group("vit", "fraction", "seed", anyone=False),
     measure=data_scale_of,
     draw=plot_data_scale,
     name="data-scale-{model}",
-    title="Blocks of {model} when trained on less data",
-    caption="Each line compares every block of a model trained on a fraction of the images "
-    "with the same block of the one trained on all: a line that falls says that "
-    "higher blocks need more data. A line of 100 % is a second training on all of "
-    "them, from other first weights, to compare with.",
+    title="CKA between blocks of {model} trained on less data and on all",
+    caption="CKA between each block of a model trained on a fraction of the images and the same "
+    "block of the model trained on all. A falling line means that higher blocks need more data. "
+    "The 100 % line is the control: a second seed trained on all images.",
     findings=[data_hunger],
 )
 
-SHOWS = "blocks before and after fine-tuning"
+SHOWS = "CKA between blocks before and after fine-tuning"
 
 FIGURE_G = Figure(
     paper=RAGHU,
@@ -133,9 +132,9 @@ FIGURE_G = Figure(
     measure=fine_tuning_of,
     draw=plot_counterparts,
     name="fine-tuning",
-    title="Blocks before and after fine-tuning",
-    caption="Each point compares a block before fine-tuning on the other half of the classes with "
-    "the same block after it: high values are blocks that the new task left as they were.",
+    title="CKA between blocks before and after fine-tuning",
+    caption="CKA between each block before and after fine-tuning on the other half of the classes. "
+    "Blocks with high values changed little.",
 )
 
 FIGURE_G_OF_OTHERS = replace(
@@ -143,7 +142,6 @@ FIGURE_G_OF_OTHERS = replace(
     models=group(),
     measure=same_blocks_of,
     name="counterparts",
-    title="Blocks beside their counterparts in another model",
-    caption="Each point compares a block with the one of the same name in the other model: high "
-    "values are blocks that represent the images alike.",
+    title="CKA between corresponding blocks of two models",
+    caption="CKA between each block and the block of the same name in the other model.",
 )

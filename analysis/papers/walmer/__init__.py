@@ -1,9 +1,9 @@
 """Walmer et al. 2023: "Teaching Matters: Investigating the Role of Supervision in ViTs".
 
-Of the findings of table 3 there are those that one supervised model can decide; the others compare
-kinds of supervision. Where the paper tells models apart by their supervision, the finding is that
-of the supervised ones. Its models have 12 layers; of other depths the layers whose middle lies in
-the same share of it are meant.
+Of the claims of table 3, those are here that one supervised model can test; the others compare
+kinds of supervision. Where the paper distinguishes kinds of supervision, the claim is that about
+supervised models. Its models have 12 layers; for other depths, layers at the same relative depth
+are used.
 """
 
 from ...study.figure import Paper

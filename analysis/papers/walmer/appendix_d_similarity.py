@@ -32,18 +32,18 @@ def last_layers_of(models):
 
 
 def last_tokens(model):
-    """The last tap that holds tokens or places."""
+    """The last tap of tokens or positions."""
     model.require_grid()
     norm = [tap for tap in model.taps if tap == "norm"]
     found = model.on_grid(norm or model.blocks)
-    return (found or model.lacks("layers on the grid of its tokens or places"))[-1]
+    return (found or model.lacks("layers on the grid of its spatial tokens or positions"))[-1]
 
 
 def norm_cka_of(model):
-    """Similarity of what the sites read, the normalised tokens."""
+    """Similarity of the normalized inputs of all sublayers."""
     norms = [tap for tap in model.taps if f"/{tap}".endswith("/norm")]
     if len(norms) < 2:
-        model.lacks("norms that are known")
+        model.lacks("known norms")
 
     def make(result):
         """Of the layers that vary, those after a norm."""
@@ -56,17 +56,17 @@ def norm_cka_of(model):
 def residual_cka_of(model):
     """Similarity of skips and branches of all attention sites."""
     taps = [tap for tap in model.taps if tap.endswith(("attention/skip", "attention/branch"))]
-    taps = taps or model.lacks("skips of attention that are known")
+    taps = taps or model.lacks("known attention skips")
     return statistic("residual_cka", model, taps, residual_statistic)
 
 
 @finding("residual_cka.{vit}", section="D.4", figure="23", unit="difference in CKA", below=0)
 def skips_diverge(similarity):
-    """In mid-to-late layers of supervised ViTs, attention adds what is unlike its skip.
+    """In mid-to-late layers of supervised ViTs, attention adds information that its skip lacks.
 
-    CKA of each attention branch and its skip, upper half minus lower.
+    CKA between each attention branch and its skip, upper half minus lower.
 
-    Against 0 (appendix D.4, figure 23).
+    Threshold 0 (appendix D.4, figure 23).
 
     Args:
         similarity: Dataset cka(layer_x, layer_y), of "site/branch" along x and "site/skip" along
@@ -90,8 +90,8 @@ def last_layers_caption(models, results):
     """The caption of `FIGURE_6`."""
     cls = "of their CLS tokens and " if any(model.has_cls for model in models) else ""
     return (
-        f"Each cell compares the last layers of two models, {cls}of all tokens with a place: "
-        "bright cells are models that end at a like representation."
+        f"Each cell is the CKA between the last layers of two models, {cls}of all spatial tokens. "
+        "Bright cells are models with similar final representations."
     )
 
 
@@ -99,12 +99,12 @@ FIGURE_6 = Figure(
     paper=WALMER,
     numbers="6 19",
     chapter=STRUCTURE,
-    shows="similarity of the last layers of all models",
+    shows="CKA between the last layers of all models",
     models=group(*ALL, needing=last_tokens),
     measure=last_layers_of,
     draw=plot_last_layer_cka,
     name="last-layers",
-    title="Similarity of the models' last layers",
+    title="CKA between the last layers of the models",
     caption=last_layers_caption,
 )
 
@@ -112,30 +112,30 @@ FIGURE_20 = Figure(
     paper=WALMER,
     numbers="20 21 22",
     chapter=STRUCTURE,
-    shows="similarity of what the sites of a model read",
+    shows="CKA between sublayer inputs of a model",
     models=each(*ALL),
     measure=norm_cka_of,
     draw=plot_cka,
     interactive=cka_heatmap,
     name="norm-cka-{model}",
-    title="Similarity of what the sites of {model} read",
-    caption="Each cell compares the normalised tokens that two sites read: a bright diagonal "
-    "from the upper left to the lower right, across the other, is a model whose last "
-    "layers return to what the first ones saw.",
+    title="CKA between sublayer inputs of {model}",
+    caption="Each cell is the CKA between the normalized inputs of two sublayers. A bright "
+    "diagonal from the upper left to the lower right means that the last layers return to the "
+    "representation of the first.",
 )
 
 FIGURE_23 = Figure(
     paper=WALMER,
     numbers="23",
     chapter=SKIPS,
-    shows="similarity of skips and attention branches",
+    shows="CKA between skips and attention branches",
     models=each("vit", "gap"),
     measure=residual_cka_of,
     draw=plot_cka,
     interactive=cka_heatmap,
     name="residual-cka-{model}",
-    title="Similarity of skips and attention branches of {model}",
-    caption="Each cell compares what one attention site adds with what passes beside one: dark "
-    "cells on the diagonal are sites that add something new.",
+    title="CKA between skips and attention branches of {model}",
+    caption="Each cell is the CKA between the branch of one attention sublayer and the skip of "
+    "another. Dark cells on the diagonal are sublayers that add new information.",
     findings=[skips_diverge],
 )

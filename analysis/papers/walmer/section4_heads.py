@@ -1,4 +1,4 @@
-"""Walmer et al. 2023, sections 4.2 and 4.3: kinds of heads, and how far they look."""
+"""Walmer et al. 2023, sections 4.2 and 4.3: types of heads, and attention distance."""
 
 from dataclasses import replace
 from functools import partial
@@ -37,17 +37,17 @@ def aligned_attention_of(model):
 
 
 def attention_offset_of(model):
-    """Where every head looks from the query on average."""
+    """Mean attention offset of every head."""
     return task("attention_offset", model, attention_offset, inputs=(aligned_attention_of(model),))
 
 
 def head_classes_of(model):
-    """The kind of every attention head."""
+    """The type of every attention head."""
     return task("head_classes", model, head_classes, inputs=(mean_attention_of(model),))
 
 
 def unit_distance_of(model):
-    """Reach of every attention head on a square of side 1, which compares grids."""
+    """Attention distance of every head on a unit square, which compares grids."""
     make = partial(mean_distance, units="unit")
     return task("unit_distance", model, make, inputs=(mean_attention_of(model),))
 
@@ -56,22 +56,22 @@ def unit_distance_of(model):
     "aligned_attention.{vit} head_classes.{vit}",
     section="4.2",
     figure="3",
-    unit="one-sidedness",
+    unit="asymmetry",
     above=0.5,
 )
 def offset_heads(aligned, kinds):
-    """The model has offset local heads, which look to one side of the query.
+    """There are offset local attention heads, which attend to one side of the query.
 
-    One-sidedness of the most one-sided local head: 0 is evenly around, 1 to one side only.
+    Asymmetry of the most asymmetric local head: 0 is symmetric around the query, 1 one-sided.
 
-    Against 1/2, midway (section 4.2, figure 3).
+    Threshold 1/2, midway (section 4.2, figure 3).
 
         1/2 sum over offsets d of |share(d) - share(-d)|
 
-    of attention shares by offset. Attention that does not know of places has 0, however sharp. A
-    head is local if its spread is at most half that of even attention; others count as 0, since one
-    that looks at a fixed corner of the image is one-sided as well. Descriptive: the heads of one
-    model do not show how uncertain their maximum is.
+    of attention shares by offset. Attention that does not depend on position has 0, however sharp.
+    A head is local if its spread is at most half that of uniform attention; others count as 0, as
+    one that attends to a fixed corner of the image is one-sided as well. Descriptive: the heads of
+    one model do not show the uncertainty of their maximum.
 
     Args:
         aligned: attention by offset, of dims (layer, head, row_offset, column_offset).
@@ -91,7 +91,7 @@ def offset_heads_early(kinds):
 
     Share of offset heads, lower half minus upper.
 
-    Against 0 (appendix C.1, figure 18).
+    Threshold 0 (appendix C.1, figure 18).
 
     Args:
         kinds: Dataset of strings kind(layer, head).
@@ -101,29 +101,28 @@ def offset_heads_early(kinds):
     return minus(*(share(half.sum(), half.size, "heads") for half in halves))
 
 
-@finding("head_classes.{vit}", section="4.2", figure="3", unit="number of kinds", above=1.5)
+@finding("head_classes.{vit}", section="4.2", figure="3", unit="number of types", above=1.5)
 def local_kinds(kinds):
-    """There are several kinds of local heads: strict, soft, axial and offset.
+    """There are several types of local heads: strict, soft, axial and offset.
 
-    Number of these kinds among the heads; the line is midway between one and two.
+    Number of these types among the heads; the threshold is midway between one and two.
 
-    Of strict, soft, axial and offset heads (section 4.2, figure 3). Descriptive: heads that were
-    not drawn may be of further kinds.
+    Section 4.2, figure 3. Descriptive: heads that were not sampled may be of further types.
 
     Args:
         kinds: as in `offset_heads_early`.
     """
     found = expect_variable(kinds, "kind", ("layer", "head")).values
-    return descriptive(np.isin(LOCAL, found).sum(), "a number of kinds among the heads")
+    return descriptive(np.isin(LOCAL, found).sum(), "a number of types among the heads")
 
 
 @finding("head_classes.{vit}", section="4.3", figure="4", unit="share of layers", above=0.5)
 def layers_mix(kinds):
     """Most layers have both local and global heads.
 
-    Share of the layers with heads of both kinds.
+    Share of layers with heads of both types.
 
-    Local and global ones; against 1/2, most (section 4.3, figure 4).
+    Threshold 1/2, most (section 4.3, figure 4).
 
     Args:
         kinds: as in `offset_heads_early`.
@@ -135,12 +134,11 @@ def layers_mix(kinds):
 
 @finding("unit_distance.{vit}", section="4.3", figure="4", unit="difference in distance", below=0)
 def distance_dips(distance):
-    """Heads look less far around layers 3 to 6 of 12 than in the first two.
+    """Attention distance dips around layers 3 to 6 of 12, compared with the first two.
 
-    Attention distance on a square of side 1, layers 3 to 6 of 12 minus the first two.
+    Attention distance on a unit square, layers 3 to 6 of 12 minus the first two.
 
-    Against 0 (section 4.3, figure 4); of other depths the layers whose middle lies in the same
-    share of it.
+    Threshold 0 (section 4.3, figure 4); for other depths, layers at the same relative depth.
 
     Args:
         distance: attention distance of dims (layer, head).
@@ -151,11 +149,11 @@ def distance_dips(distance):
 
 @finding("unit_distance.{vit}", section="4.3", figure="4", unit="difference in distance", above=0)
 def distance_rises(distance):
-    """In the later layers of supervised ViTs, heads look further again.
+    """In the later layers of supervised ViTs, attention distance increases again.
 
-    Attention distance on a square of side 1, upper half minus layers 3 to 6 of 12.
+    Attention distance on a unit square, upper half minus layers 3 to 6 of 12.
 
-    Against 0 (section 4.3, figure 4); layers as in `distance_dips`.
+    Threshold 0 (section 4.3, figure 4); layers as in `distance_dips`.
 
     Args:
         distance: as in `distance_dips`.
@@ -173,7 +171,7 @@ def phases(values):
     return values[first], values[early & ~first], values[~early]
 
 
-SHOWS = "attention by offset from the query, and kinds of heads"
+SHOWS = "attention by offset from the query, and types of heads"
 
 FIGURE_3 = Figure(
     paper=WALMER,
@@ -184,10 +182,10 @@ FIGURE_3 = Figure(
     measure=aligned_attention_of,
     draw=plot_aligned_attention,
     name="aligned-attention-{model}",
-    title="Where the heads of {model} look from their queries",
-    caption="Each panel is a head, and its centre the query's own place: what is bright to the "
-    "left of it is attended to by tokens to its right. A bright point beside the centre "
-    "is an offset head, a bright line an axial one.",
+    title="Attention of {model} by offset from the query",
+    caption="Each panel is a head: attention by the offset of the key from the query, which is at "
+    "the centre. A bright point next to the centre is an offset head, a bright line an axial "
+    "head.",
     findings=[offset_heads],
 )
 
@@ -196,9 +194,9 @@ FIGURE_14 = replace(
     measure=attention_offset_of,
     draw=plot_attention_offset,
     name="attention-offset-{model}",
-    title="Mean offset of the heads of {model}",
-    caption="Each point is a head and shows how far, and in which direction, it looks from the "
-    "query on average: heads at the centre look evenly around it.",
+    title="Mean attention offset of the heads of {model}",
+    caption="Each point is the mean offset of a head's attention from the query. Heads at the "
+    "centre attend symmetrically around it.",
     findings=(),
 )
 
@@ -208,10 +206,10 @@ FIGURE_18 = replace(
     draw=plot_head_classes,
     instead=one_kind,
     name="head-kinds-{model}",
-    title="Kinds of attention heads of {model}",
-    caption="Each cell is a head, named by where it looks: at its own token (strict), around it "
-    "(soft), along a row or column (axial), at a neighbour in one direction (offset) or "
-    "everywhere (global).",
+    title="Attention head types of {model}",
+    caption="Each cell is a head, classified by its attention: to its own token (strict), around "
+    "it (soft), along a row or column (axial), to a neighbour in one direction (offset) or to "
+    "the whole image (global).",
     findings=[local_kinds, layers_mix, offset_heads_early],
 )
 
@@ -220,14 +218,13 @@ FIGURE_4 = Figure(
     numbers="4 15",
     also="V.7",
     chapter=LOCALITY,
-    shows="distance of attention heads through the depth",
+    shows="attention distance by layer",
     models=together("vit", "gap"),
     measure=unit_distance_of,
     draw=plot_mean_distance,
     name="attention-distance-depth",
-    title="Attention distance through the depth",
-    caption="Each point is a head, and each line the mean of a layer's heads, in sides of the "
-    "token grid: points that spread from bottom to top are a layer of local and global "
-    "heads.",
+    title="Attention distance by layer",
+    caption="Mean attention distance in sides of the token grid: points are heads, lines are means "
+    "over the heads of a layer. Widely spread points are a layer with local and global heads.",
     findings=[distance_dips, distance_rises],
 )

@@ -1,4 +1,4 @@
-"""Walmer et al. 2023, section 4.1 and appendix C.1: sparse patterns of attention that repeat."""
+"""Walmer et al. 2023, section 4.1 and appendix C.1: sparse repeating attention patterns."""
 
 from dataclasses import replace
 
@@ -20,12 +20,12 @@ MAPS = ("query", "layer", "layer_other")
 
 
 def attention_patterns_of(model):
-    """How far heads and layers attend to the same few tokens of an image."""
+    """Repetition of sparse attention patterns over heads and layers."""
     return statistic("attention_patterns", model, model.require_attention(), pattern_statistic)
 
 
 def cls_attention_of(model):
-    """What CLS attends to on average, of a model that has it."""
+    """Mean attention of the CLS token, for a model that has one."""
     weights = mean_attention_of(model)
     return (
         task("cls_attention", model, attention_maps, inputs=(weights,))
@@ -42,12 +42,13 @@ def cls_attention_of(model):
     above=0.0,
 )
 def patterns_repeat_cls(patterns):
-    """In mid-to-late layers, CLS attends to sparse patterns that repeat in heads and layers.
+    """In mid-to-late layers, CLS attention shows sparse patterns repeated over heads and layers.
 
-    Similarity of heads' maps of an image, weighted by their peaks, upper half minus lower.
+    Similarity of the heads' attention maps of an image, weighted by their peaks, upper half minus
+    lower.
 
-    High where different heads attend to the same few tokens of an image. That of a layer is its
-    mean with the layers of its half, itself among them. Against 0 (section 4.1, figure 2).
+    High where different heads attend to the same few tokens of an image. The value of a layer is
+    its mean over the layers of its half, itself included. Threshold 0 (section 4.1, figure 2).
 
     Args:
         patterns: Dataset repetition(query, layer, layer_other).
@@ -63,10 +64,10 @@ def patterns_repeat_cls(patterns):
     above=0.0,
 )
 def patterns_repeat_spatial(patterns):
-    """In mid-to-late layers, spatial tokens attend to sparse patterns that repeat as well.
+    """In mid-to-late layers, attention of spatial tokens shows sparse repeating patterns too.
 
-    Similarity of heads' maps of an image, weighted by their peaks, upper half minus lower; of
-    the mean over spatial queries.
+    Similarity of the heads' attention maps of an image, weighted by their peaks, upper half minus
+    lower; mean over spatial queries.
 
     As `patterns_repeat_cls`.
 
@@ -107,14 +108,14 @@ def _mean_repetition(repetition):
     below=0.5,
 )
 def patterns_vary(patterns, average):
-    """The tokens that late layers attend to most vary with the image.
+    """The tokens that receive most attention in late layers vary with the image.
 
-    Peak of CLS' mean attention over the mean of its peaks, upper half: 1 if it attends to the
-    same tokens in every image.
+    Peak of the mean CLS attention divided by its mean peak per image, upper half: 1 if CLS attends
+    to the same tokens in every image.
 
         mean over heads of peak(mean map) / mean over heads of mean(peak of an image's map)
 
-    where peak = 1 - entropy / log(tokens). Against 1/2, midway between attention to the same
+    where peak = 1 - entropy / log(tokens). Threshold 1/2, midway between attention to the same
     tokens in every image (1) and to others in each (0; appendix C.1, figures 11 to 13).
 
     Args:
@@ -142,16 +143,15 @@ FIGURE_2 = Figure(
     paper=WALMER,
     numbers="2 11 12 13 17",
     chapter=LOCALITY,
-    shows="sparse patterns of attention that repeat",
+    shows="sparse repeating attention patterns",
     models=each("vit", "gap"),
     measure=attention_patterns_of,
     draw=plot_attention_patterns,
     name="attention-patterns-{model}",
-    title="Sparse patterns of attention that repeat in {model}",
-    caption="Each cell compares two layers' heads in the same image: high where both attend to "
-    "the same few tokens, whatever the query, and low where attention is spread out or "
-    "differs. A bright block is a pattern that goes through those layers; colours span "
-    "the values.",
+    title="Sparse repeating attention patterns of {model}",
+    caption="Each cell compares the heads of two layers on the same image: high where both "
+    "attend to the same few tokens, for any query, low where attention is diffuse or differs. A "
+    "bright block is a pattern that repeats over those layers; colours span the values.",
     findings=[patterns_repeat_cls, patterns_repeat_spatial],
 )
 
@@ -160,9 +160,8 @@ FIGURE_11 = replace(
     measure=cls_attention_of,
     draw=plot_attention_maps,
     name="cls-attention-{model}",
-    title="What the CLS token of {model} attends to",
-    caption="Each panel is a head and shows its attention to each place, averaged over all "
-    "images: a single bright spot is a place that it looks at whatever the image "
-    "shows.",
+    title="Mean CLS attention of {model}",
+    caption="Each panel is a head: its attention to each position, averaged over images. A single "
+    "bright spot is a position that it attends to in every image.",
     findings=[patterns_vary],
 )

@@ -1,4 +1,4 @@
-"""Walmer et al. 2023, section 4.4: does attention find the object?"""
+"""Walmer et al. 2023, section 4.4: alignment of attention with objects."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from .section4_patterns import of_query
 
 
 def saliency_of(model):
-    """Whether what is attended to is the object in the image."""
+    """Overlap of attention with the object in the image."""
     return statistic("saliency", model, model.require_attention(), _of_union, reads="objects")
 
 
@@ -40,13 +40,13 @@ def _of_union(features):
     above=0.0,
 )
 def saliency_early(saliency, untrained):
-    """Attention of CLS finds the object by the early-to-mid layers.
+    """CLS attention aligns with salient objects by the early-to-mid layers.
 
-    Mean IoU of each layer's best head in the lower half, minus that of the untrained model.
+    IoU of CLS attention with the object, best head of each layer, mean over the lower half, minus
+    that of the untrained model.
 
-    Of CLS' attention and the object, layer by layer; against 0 (section 4.4, figure 5). The best
-    head of an untrained layer is what the choice of the best gives attention that has not learned
-    of objects.
+    Threshold 0 (section 4.4, figure 5). The best head of each untrained layer corrects for the
+    choice of the best.
 
     Args:
         saliency, untrained: Dataset best_iou(query, layer), of the best head of each layer.
@@ -63,14 +63,13 @@ def saliency_early(saliency, untrained):
     above=0.0,
 )
 def saliency_plateaus(saliency, untrained):
-    """The overlap of attention and object reaches a plateau early.
+    """The alignment of CLS attention with objects plateaus early.
 
-    Rise of the largest IoU from the model before training in the lower half, minus its
-    further rise in the upper half.
+    Increase of the largest IoU in the lower half over that of the untrained model, minus its
+    further increase in the upper half.
 
-    Against 0, a steady rise (section 4.4, figure 5). The first rise is from the largest IoU of an
-    untrained model; the second is 0 where no later head is better. Descriptive: it is made of
-    maxima over layers.
+    Threshold 0, a steady increase (section 4.4, figure 5). The second increase is 0 where no later
+    head is better. Descriptive: maxima over layers have no interval.
 
     Args:
         saliency, untrained: as in `saliency_early`.
@@ -83,11 +82,12 @@ def saliency_plateaus(saliency, untrained):
 
 @finding("saliency.{vit}", section="4.4", figure="5", unit="difference in IoU", below=0)
 def saliency_drops(saliency):
-    """In supervised ViTs, the overlap of attention and object drops after the middle.
+    """In supervised ViTs, the alignment of attention with objects drops in later layers.
 
-    Mean IoU of each layer's best head, upper half minus layers 3 to 6 of 12.
+    IoU of CLS attention with the object, best head of each layer, mean over the upper half minus
+    mean over layers 3 to 6 of 12.
 
-    Against 0 (section 4.4, figure 5); layers as in `distance_dips`.
+    Threshold 0 (section 4.4, figure 5); layers as in `distance_dips`.
 
     Args:
         saliency: as in `saliency_early`.
@@ -106,8 +106,8 @@ def saliency_caption(models, results):
     if any(model.grid.prefix for model in models):
         queries = "for the attention of CLS and for the mean over the other queries"
     return (
-        "Each point is a head and shows how the tokens that hold 60 % of its attention overlap "
-        f"with the object; lines follow the best head of each layer, {queries}."
+        "Each point is a head: IoU of the object with the tokens that receive 60 % of its "
+        f"attention. Lines follow the best head of each layer, {queries}."
     )
 
 
@@ -115,12 +115,12 @@ FIGURE_5 = Figure(
     paper=WALMER,
     numbers="5 16",
     chapter=OBJECTS,
-    shows="attention on the object",
+    shows="alignment of attention with the object",
     models=together("vit", "gap", baselines=("fresh",)),
     measure=saliency_of,
     draw=plot_attention_saliency,
     name="saliency",
-    title="Attention on the object, through the depth",
+    title="IoU of attention and object by layer",
     caption=saliency_caption,
     findings=[saliency_early, saliency_plateaus, saliency_drops],
 )

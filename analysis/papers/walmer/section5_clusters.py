@@ -20,12 +20,12 @@ from . import WALMER
 
 
 def summary(model):
-    """What stands for an image: the CLS token where there is one, else the mean of all."""
+    """The features of an image: the CLS token where there is one, else the mean of all tokens."""
     return "cls" if model.has_cls else "all"
 
 
 def summarised(model, tokens):
-    """The block outputs, without the embedding for CLS, which is there the same for all images."""
+    """Block outputs; for CLS without the embedding, which is equal for all images."""
     taps = model.blocks if tokens == "all" else model.on_grid(model.blocks)
     taps = taps if model.has_sums else spread(taps, MOST_PANELS)
     return [tap for tap in taps if "/" in tap] if tokens == "cls" else taps
@@ -74,11 +74,11 @@ def parts_of(model):
     "clustering_first.{vit}", section="5.2", figure="7 left", unit="rank correlation", above=0.0
 )
 def clusters_deepen(clusters):
-    """Clusters of CLS features agree with the classes the better the deeper.
+    """Cluster purity of CLS features increases with depth.
 
     Rank correlation of depth and cluster purity.
 
-    Against 0 (section 5.2, figure 7 left).
+    Threshold 0 (section 5.2, figure 7 left).
 
     Args:
         clusters: Dataset purity(layer).
@@ -96,11 +96,11 @@ def clusters_deepen(clusters):
     above=0.0,
 )
 def spatial_first(spatial, cls):
-    """In the early layers of supervised ViTs, spatial tokens tell more of the class than CLS.
+    """In early layers of supervised ViTs, spatial tokens carry more class information than CLS.
 
     Cluster purity of the mean spatial token minus that of CLS, lower half.
 
-    Against 0 (section 5.2, figure 7).
+    Threshold 0 (section 5.2, figure 7).
 
     Args:
         spatial, cls: Dataset purity(layer) of the same images.
@@ -118,12 +118,12 @@ def spatial_first(spatial, cls):
     above=0.0,
 )
 def objects_above_chance(clusters, noise):
-    """The tokens under an object tell its class.
+    """Tokens within an object mask cluster by object class.
 
-    Cluster purity of objects, mean over the layers, minus that of noise.
+    Cluster purity of objects, mean over layers, minus that of noise.
 
-    Against 0 (section 5.3, figure 8). The error is binomial; it leaves out the luck of the first
-    centres.
+    Threshold 0 (section 5.3, figure 8). The error is binomial; it leaves out the variance of the
+    k-means initialization.
 
     Args:
         clusters, noise: Dataset purity(layer), with the number of `objects` in the attributes.
@@ -139,12 +139,12 @@ def objects_above_chance(clusters, noise):
     above=0.0,
 )
 def parts_above_chance(clusters, noise):
-    """The tokens under a part tell which part it is.
+    """Tokens within a part mask cluster by part.
 
-    Cluster purity of parts, mean over the layers, minus that of noise.
+    Cluster purity of parts, mean over layers, minus that of noise.
 
-    Against 0 (section 5.3, figure 8). The error is binomial; it leaves out the luck of the first
-    centres.
+    Threshold 0 (section 5.3, figure 8). The error is binomial; it leaves out the variance of the
+    k-means initialization.
 
     Args:
         clusters, noise: Dataset purity(layer), with the number of `objects` in the attributes.
@@ -154,11 +154,11 @@ def parts_above_chance(clusters, noise):
 
 @finding("objects.{vit}", section="5.3", figure="8 left", unit="difference in purity", above=0)
 def objects_peak_early(clusters):
-    """Clusters of objects are best around layers 9 to 11 of 12, before the last.
+    """Object-level cluster purity peaks around layers 9 to 11 of 12, before the last.
 
-    Cluster purity of objects, last quarter without the last layer, minus that of the last.
+    Cluster purity of objects, last quarter without the last layer, minus the last layer.
 
-    Layers 9 to 11 of 12; against 0 (section 5.3, figure 8). No layer is chosen by its purity. The
+    Layers 9 to 11 of 12; threshold 0 (section 5.3, figure 8). No layer is chosen by its purity. The
     error is that of `objects_above_chance`.
 
     Args:
@@ -169,11 +169,11 @@ def objects_peak_early(clusters):
 
 @finding("parts.{vit}", section="5.3", figure="8 right", unit="difference in purity", above=0)
 def parts_peak_early(clusters):
-    """Clusters of parts are best around layers 9 to 11 of 12, before the last.
+    """Part-level cluster purity peaks around layers 9 to 11 of 12, before the last.
 
-    Cluster purity of parts, last quarter without the last layer, minus that of the last.
+    Cluster purity of parts, last quarter without the last layer, minus the last layer.
 
-    Layers 9 to 11 of 12; against 0 (section 5.3, figure 8). No layer is chosen by its purity. The
+    Layers 9 to 11 of 12; threshold 0 (section 5.3, figure 8). No layer is chosen by its purity. The
     error is that of `parts_above_chance`.
 
     Args:
@@ -203,19 +203,19 @@ def _purity(clusters, part=slice(None)):
 
 
 def read_of(models):
-    """Words for what is read of each layer: CLS, the mean over all, or one of each."""
+    """Words for the features of each layer: CLS, the mean over all tokens, or one of each."""
     has_cls = {model.has_cls for model in models}
     if has_cls == {True}:
         return "of the CLS token"
-    mean = "of the mean over all tokens or places"
+    mean = "of the mean over all tokens or positions"
     return f"of the CLS token or, where there is none, {mean}" if True in has_cls else mean
 
 
 def clusters_caption(models, results):
     """The caption of `FIGURE_7`."""
     return (
-        "Each point is the share of images that are of the largest class of their cluster, of as "
-        f"many clusters (k-means) as classes; {read_of(models)}."
+        "Cluster purity: the share of images in the majority class of their cluster, for k-means "
+        f"with as many clusters as classes on features {read_of(models)}."
     )
 
 
@@ -225,12 +225,12 @@ FIGURE_7 = Figure(
     paper=WALMER,
     numbers="7 24 25",
     chapter=CLASSES,
-    shows="clusters of images and their classes",
+    shows="cluster purity of images",
     models=together(*ALL, baselines=BASELINES),
     measure=clustering_of,
     draw=plot_clustering,
     name="clusters",
-    title="Clusters of images and their classes, through the depth",
+    title="Cluster purity of images by layer",
     caption=clusters_caption,
     findings=[clusters_deepen],
 )
@@ -239,9 +239,9 @@ FIGURE_7_SPATIAL = replace(
     FIGURE_7,
     measure=spatial_clustering_of,
     name="clusters-spatial",
-    title="Clusters of the mean spatial token and the classes, through the depth",
-    caption="As the figure before, of models with a CLS token, of the mean over all others: a line "
-    "above that of CLS is a layer whose tokens say more of the class than CLS does.",
+    title="Cluster purity of the mean spatial token by layer",
+    caption="As in the previous figure, for the mean spatial token of models with a CLS token. "
+    "Where the purity is higher than for CLS, the spatial tokens carry more class information.",
     findings=[spatial_first],
 )
 
@@ -249,25 +249,25 @@ FIGURE_8_OBJECTS = Figure(
     paper=WALMER,
     numbers="8 26",
     chapter=OBJECTS,
-    shows="clusters of objects",
+    shows="cluster purity of objects",
     models=together(*ALL, baselines=BASELINES),
     measure=objects_of,
     draw=plot_clustering,
     name="clusters-objects",
-    title="Clusters of objects and their classes, through the depth",
-    caption="Each point is the share of objects that are of the largest class of their cluster, of "
-    "as many clusters (k-means) as classes, when the tokens under each mask are averaged.",
+    title="Cluster purity of objects by layer",
+    caption="Cluster purity: the share of objects in the majority class of their cluster, for "
+    "k-means with as many clusters as classes on the mean of the tokens within each mask.",
     findings=[objects_above_chance, objects_peak_early],
 )
 
 FIGURE_8_PARTS = replace(
     FIGURE_8_OBJECTS,
     numbers="8 27",
-    shows="clusters of parts of objects",
+    shows="cluster purity of parts of objects",
     measure=parts_of,
     name="clusters-parts",
-    title="Clusters of parts and their classes, through the depth",
-    caption="Each point is the share of parts that are of the largest class of their cluster, of "
-    "as many clusters (k-means) as classes, when the tokens under each mask are averaged.",
+    title="Cluster purity of parts by layer",
+    caption="Cluster purity: the share of parts in the majority class of their cluster, for "
+    "k-means with as many clusters as classes on the mean of the tokens within each mask.",
     findings=[parts_above_chance, parts_peak_early],
 )

@@ -20,7 +20,7 @@ from .section5_clusters import ALL, blocks_of, pooled_of, read_of, summarised, s
 
 
 def knn_accuracy_of(model):
-    """Accuracy of a vote among the nearest training images."""
+    """Accuracy of k-NN classification."""
     pooled = pooled_of(model, summary(model))
     return statistic(
         "knn_accuracy",
@@ -46,7 +46,7 @@ def linear_probe_of(model):
 
 
 def retrieval_of(model):
-    """How early images of the same thing come among those most similar to one."""
+    """Mean average precision of image retrieval."""
     tokens = summary(model)
 
     def make(data):
@@ -62,10 +62,10 @@ def retrieval_of(model):
 def knn_last_best(neighbours):
     """The last layer is the best for k-NN classification.
 
-    Top-1 accuracy of the last layer minus that of the best other one, chosen on other images.
+    Top-1 accuracy of the last layer minus that of the best other layer, chosen on other images.
 
-    Against 0 (section 6.3, table 1). The best of many layers is above its true value: it is chosen
-    on every other image and scored on the rest, and the other way round.
+    Threshold 0 (section 6.3, table 1). To avoid selection bias, the best layer is chosen on every
+    other image and scored on the rest, and vice versa.
 
     Args:
         neighbours: accuracy of dims (layer, k, top), the number of `examples` in the attributes,
@@ -109,36 +109,34 @@ def top_one(neighbours):
 
 
 def plot_knn_top_5(results, baselines=()):
-    """`plot_knn_accuracy` of the class among the five with most votes."""
+    """`plot_knn_accuracy` of the top-5 accuracy."""
     return plot_knn_accuracy(results, top=5, baselines=baselines)
 
 
 def knn_caption(models, results):
     """The caption of `FIGURE_9`."""
     return (
-        "Each point is the accuracy of a vote among the 20 training images whose features point in "
-        f"the most similar direction, {read_of(models)}: where a line rises, images of a class "
-        "come to lie together."
+        "Each point is the test accuracy of k-NN classification with k = 20 and cosine similarity "
+        f"on features {read_of(models)}."
     )
 
 
 def probe_caption(models, results):
     """The caption of `TABLE_6`."""
-    read = "of the mean over all tokens or places"
+    read = "the mean over all tokens or positions"
     if any(model.has_cls for model in models):
-        read = "of the CLS token or of the mean over others"
+        read = "the CLS token or the mean over other tokens"
     return (
-        "Each point is a softmax classifier trained for 20 epochs on features that stay as they "
-        f"are, {read}, as they are or after batch normalization."
+        "Each point is the test accuracy of a softmax classifier trained for 20 epochs on frozen "
+        f"features: {read}, with or without batch normalization."
     )
 
 
 def retrieval_caption(models, results):
     """The caption of `FIGURE_29`."""
     return (
-        "Each point is the mean average precision of a ranking of all images by the similarity of "
-        f"their features to those of a query, {read_of(models)}: 1 if every image of the same "
-        "thing comes first."
+        "Each point is the mean average precision of retrieval by the similarity of features "
+        f"{read_of(models)}: 1 if all images of the queried instance rank first."
     )
 
 
@@ -146,12 +144,12 @@ FIGURE_9 = Figure(
     paper=WALMER,
     numbers="9 28",
     chapter=CLASSES,
-    shows="votes of the nearest training images",
+    shows="k-NN classification",
     models=together(*ALL, baselines=BASELINES),
     measure=knn_accuracy_of,
     draw=plot_knn_accuracy,
     name="knn-top-1",
-    title="k-NN classification through the depth, top 1",
+    title="Top-1 k-NN accuracy by layer",
     caption=knn_caption,
     findings=[knn_last_best],
 )
@@ -160,7 +158,7 @@ FIGURE_28 = replace(
     FIGURE_9,
     draw=plot_knn_top_5,
     name="knn-top-5",
-    title="k-NN classification through the depth, top 5",
+    title="Top-5 k-NN accuracy by layer",
     findings=(),
 )
 
@@ -168,12 +166,12 @@ TABLE_6 = Figure(
     paper=WALMER,
     numbers="T6",
     chapter=PROBES,
-    shows="linear probes by gradient descent",
+    shows="linear probes trained by gradient descent",
     models=together(*ALL),
     measure=linear_probe_of,
     draw=plot_linear_probe,
     name="linear-probe",
-    title="Linear probes trained by gradient descent, through the depth",
+    title="Accuracy by layer of linear probes trained by gradient descent",
     caption=probe_caption,
 )
 
@@ -181,11 +179,11 @@ FIGURE_29 = Figure(
     paper=WALMER,
     numbers="9 29",
     chapter=TASKS,
-    shows="images of the same thing retrieved",
+    shows="image retrieval",
     models=together(*ALL, baselines=BASELINES),
     measure=retrieval_of,
     draw=plot_retrieval,
     name="retrieval",
-    title="Images of the same thing retrieved, layer by layer",
+    title="Image retrieval by layer",
     caption=retrieval_caption,
 )

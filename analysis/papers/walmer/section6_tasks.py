@@ -1,4 +1,4 @@
-"""Walmer et al. 2023, section 6.2: do tokens find objects of a video, and keypoints, again?"""
+"""Walmer et al. 2023, section 6.2: video object segmentation and keypoint correspondence."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def _on_square_grid(model):
 
 
 def propagation_of(model):
-    """How well objects of videos are followed from their masks in the first frame."""
+    """Propagation of masks through videos."""
     taps = _on_square_grid(model)
 
     def make(data):
@@ -37,7 +37,7 @@ def propagation_of(model):
 
 
 def keypoints_of(model):
-    """How often a keypoint is found in another image of its kind."""
+    """Keypoint correspondence between images of a category."""
     taps = _on_square_grid(model)
 
     def make(data):
@@ -50,15 +50,15 @@ def keypoints_of(model):
     "propagation.{vit} propagation.{noise}",
     section="6.2",
     figure="10 left",
-    unit="difference in J and F",
+    unit="difference in J&F",
     above=0.0,
 )
 def videos_above_chance(task, noise):
-    """Tokens find the objects of a video again.
+    """Spatial tokens score above chance in video object segmentation.
 
-    Mean of J and F over the layers, minus that of noise.
+    J&F score, mean over layers, minus that of noise.
 
-    Against 0 (section 6.2, table 1).
+    Threshold 0 (section 6.2, table 1).
 
     Args:
         task, noise: of the same `label_propagation`.
@@ -66,17 +66,14 @@ def videos_above_chance(task, noise):
     return _above_chance(task, noise)
 
 
-@finding(
-    "propagation.{vit}", section="6.2", figure="10 left", unit="difference in J and F", above=0.0
-)
+@finding("propagation.{vit}", section="6.2", figure="10 left", unit="difference in J&F", above=0.0)
 def videos_before_last(task):
-    """A layer before the last follows objects through videos best.
+    """A layer before the last is best for video object segmentation.
 
-    Mean of J and F of the best layer before the last, chosen on other videos, minus that of
-    the last.
+    J&F score of the best layer before the last, chosen on other videos, minus that of the last.
 
-    Against 0 (section 6.2, figure 10). The best of many would beat the last by luck alone: it is
-    chosen on every other one of the videos and scored on the rest, and the other way round.
+    Threshold 0 (section 6.2, figure 10). To avoid selection bias, the best layer is chosen on every
+    other video and scored on the rest, and vice versa.
 
     Args:
         task: as in `videos_above_chance`.
@@ -84,17 +81,15 @@ def videos_before_last(task):
     return _before_last(task)
 
 
-@finding(
-    "propagation.{vit}", section="6.2", figure="10 left", unit="difference in J and F", above=0.0
-)
+@finding("propagation.{vit}", section="6.2", figure="10 left", unit="difference in J&F", above=0.0)
 def videos_mid_to_late(task):
-    """A mid-to-late layer follows objects through videos best.
+    """A mid-to-late layer is best for video object segmentation.
 
-    Mean of J and F of the best layer of the upper half minus that of the lower half, each
-    chosen on other videos.
+    J&F score of the best layer of the upper half minus that of the lower half, each chosen on
+    other videos.
 
-    Against 0 (section 6.2, figure 10); chosen and scored as in `videos_before_last`. The middle of
-    an odd number of layers is in neither half.
+    Threshold 0 (section 6.2, figure 10); chosen and scored as in `videos_before_last`. The middle
+    of an odd number of layers is in neither half.
 
     Args:
         task: as in `videos_above_chance`.
@@ -110,11 +105,11 @@ def videos_mid_to_late(task):
     above=0.0,
 )
 def keypoints_above_chance(task, noise):
-    """Tokens find keypoints in another image of their kind.
+    """Spatial tokens score above chance in keypoint correspondence.
 
-    Share of keypoints found within 0.1, mean over the layers, minus that of noise.
+    PCK at 0.1, mean over layers, minus that of noise.
 
-    Against 0 (section 6.2, table 1).
+    Threshold 0 (section 6.2, table 1).
 
     Args:
         task, noise: of the same `keypoint_correspondence`.
@@ -124,13 +119,13 @@ def keypoints_above_chance(task, noise):
 
 @finding("keypoints.{vit}", section="6.2", figure="10 right", unit="difference in PCK", above=0)
 def keypoints_before_last(task):
-    """A layer before the last finds keypoints best.
+    """A layer before the last is best for keypoint correspondence.
 
-    Share of keypoints found within 0.1 by the best layer before the last, chosen on other
-    categories, minus that of the last.
+    PCK at 0.1 of the best layer before the last, chosen on other categories, minus that of the
+    last.
 
-    Against 0 (section 6.2, figure 10). The best of many would beat the last by luck alone: it is
-    chosen on every other one of the categories and scored on the rest, and the other way round.
+    Threshold 0 (section 6.2, figure 10). To avoid selection bias, the best layer is chosen on every
+    other category and scored on the rest, and vice versa.
 
     Args:
         task: as in `keypoints_above_chance`.
@@ -140,12 +135,12 @@ def keypoints_before_last(task):
 
 @finding("keypoints.{vit}", section="6.2", figure="10 right", unit="difference in PCK", above=0)
 def keypoints_mid_to_late(task):
-    """A mid-to-late layer finds keypoints best.
+    """A mid-to-late layer is best for keypoint correspondence.
 
-    Share of keypoints found within 0.1 by the best layer of the upper half minus that of the
-    lower half, each chosen on other categories.
+    PCK at 0.1 of the best layer of the upper half minus that of the lower half, each chosen on
+    other categories.
 
-    Against 0 (section 6.2, figure 10); chosen and scored as in `keypoints_before_last`. The
+    Threshold 0 (section 6.2, figure 10); chosen and scored as in `keypoints_before_last`. The
     middle of an odd number of layers is in neither half.
 
     Args:
@@ -185,13 +180,13 @@ def _mid_to_late(task):
     above=0.0,
 )
 def no_single_layer(task, neighbours):
-    """No single layer is best for all tasks: that for k-NN is not that for keypoints.
+    """No single layer is best for all tasks: the best differs for k-NN and keypoints.
 
-    Share of keypoints found within 0.1 by the best other layer, chosen on other categories,
-    minus that of the layer best for k-NN.
+    PCK at 0.1 of the best other layer, chosen on other categories, minus that of the layer best
+    for k-NN.
 
-    Against 0 (section 6.3, figures 9 and 10); the other layer is chosen and scored as in
-    `keypoints_before_last`. That the best for k-NN is itself measured on a sample is left out.
+    Threshold 0 (section 6.3, figures 9 and 10); the other layer is chosen and scored as in
+    `keypoints_before_last`. The sampling error of the layer best for k-NN is left out.
 
     Args:
         task: as in `keypoints_before_last`.
@@ -240,27 +235,27 @@ FIGURE_10_VIDEOS = Figure(
     paper=WALMER,
     numbers="10 30",
     chapter=TASKS,
-    shows="objects followed through videos",
+    shows="video object segmentation by mask propagation",
     models=together(*ALL, baselines=BASELINES),
     measure=propagation_of,
     draw=plot_label_propagation,
     name="propagation",
-    title="Objects followed through videos, layer by layer",
-    caption="Each point is how well objects are found in all frames from their masks in the first, "
-    "by tokens alone: the mean of the overlap J and of the accuracy of the outline F.",
+    title="Video object segmentation by layer",
+    caption="Each point is the J&F score (mean of region overlap J and contour accuracy F) of "
+    "masks propagated from the first frame to all others by token similarity alone.",
     findings=[videos_above_chance, videos_before_last, videos_mid_to_late],
 )
 
 FIGURE_10_KEYPOINTS = replace(
     FIGURE_10_VIDEOS,
     numbers="10 31",
-    shows="keypoints found in another image",
+    shows="keypoint correspondence",
     measure=keypoints_of,
     draw=plot_keypoint_correspondence,
     name="keypoints",
-    title="Keypoints found in another image of their kind, layer by layer",
-    caption="Each point is the share of keypoints whose most similar place in another image lies "
-    "within a tenth of its side from the same keypoint there.",
+    title="Keypoint correspondence by layer",
+    caption="Each point is PCK at 0.1: the share of keypoints whose most similar position in "
+    "another image lies within a tenth of its side from the same keypoint.",
     findings=[
         keypoints_above_chance,
         keypoints_before_last,

@@ -1,4 +1,4 @@
-"""The scorecard over several trainings: would a finding survive the luck of another one?"""
+"""The scorecard over several runs: does a claim replicate for other seeds?"""
 
 import json
 import logging
@@ -13,7 +13,7 @@ import xarray as xr
 from vit_tf.files import write_whole
 from vit_tf.names import joined, listed
 
-from ...engine.estimates import UNBOUNDED, Estimate, over_trainings, verdict
+from ...engine.estimates import UNBOUNDED, Estimate, current_outcome, over_trainings, verdict
 from ...plots.training import plot_trainings
 from ...report.drawing import save_figure
 from ...report.page import ReportFigure, require_own, write_report
@@ -38,10 +38,10 @@ BOUNDS = {
 
 
 def scorecard_of_trainings(scorecards):
-    """Every finding over several trainings of the same models, from the scorecard of each.
+    """Every claim over several runs of the same models, from the scorecard of each.
 
-    The value is the mean over the trainings in which the finding was measured; the interval is that
-    of `engine.estimates.over_trainings`, which covers the spread between trainings and, within
+    The value is the mean over the runs in which the claim was tested; the interval is that of
+    `engine.estimates.over_trainings`, which covers the spread between trainings and, within
     each, the uncertainty that all share.
 
     Args:
@@ -50,7 +50,7 @@ def scorecard_of_trainings(scorecards):
 
     Returns:
         Dataset along `claim` with what a scorecard has, and with `values`, `lows`, `highs` and
-        `verdicts` of shape (claim, training), NaN and `"not measured"` where a training has none.
+        `verdicts` of shape (claim, training), NaN and `"not tested"` where a training has none.
 
     Raises:
         ValueError: for fewer scorecards, what is none, lines that differ between them, and other
@@ -62,6 +62,7 @@ def scorecard_of_trainings(scorecards):
         if "claim" not in card.dims or not {*FIXED, *NUMBERS, "verdict"} <= set(card):
             raise ValueError(f"Expected {name} to be a scorecard. Received: {list(card)}")
     _require_alike(scorecards)
+    scorecards = {name: _with_current_outcomes(card) for name, card in scorecards.items()}
     claims = list(
         dict.fromkeys(str(c) for card in scorecards.values() for c in card["claim"].values)
     )
@@ -75,6 +76,12 @@ def scorecard_of_trainings(scorecards):
     }
     coords = {"claim": claims, "training": list(scorecards)}
     return xr.Dataset(data, coords, {"interval": "95 %, over trainings"})
+
+
+def _with_current_outcomes(card):
+    """A scorecard whose outcomes have their present names."""
+    outcomes = [current_outcome(outcome) for outcome in card["verdict"].values]
+    return card.assign(verdict=("claim", outcomes))
 
 
 def _require_alike(scorecards):
@@ -147,13 +154,13 @@ def _over(claim, scorecards):
         row["verdict"] = verdict(whole.low, whole.high, row["threshold"], row["direction"])
         row["explanation"] = f"{words} Interval: {whole.how}."
     else:
-        row |= dict.fromkeys(NUMBERS, np.nan) | {"verdict": "not measured", "explanation": words}
-    verdicts = [cards[n]["verdict"].item() if n in cards else "not measured" for n in scorecards]
+        row |= dict.fromkeys(NUMBERS, np.nan) | {"verdict": "not tested", "explanation": words}
+    verdicts = [cards[n]["verdict"].item() if n in cards else "not tested" for n in scorecards]
     return row | {f"{name}s": values for name, values in of.items()} | {"verdicts": verdicts}
 
 
 def report_trainings(reports, folder):
-    """The report of several trainings, from the reports of each: the scorecard over all of them.
+    """The report of several runs, from the report of each: the scorecard over all of them.
 
     Example:
         report_trainings({"seed 0": "report-0", "seed 1": "report-1"}, "report-over-seeds")
@@ -185,10 +192,10 @@ def report_trainings(reports, folder):
     write_whole(folder / PLACE, result.to_netcdf)
     figure = ReportFigure(
         name="trainings",
-        title="Findings in each training",
-        caption="Each row is a finding on a scale of its own, the line that it is held against in "
-        "the middle and the side that its paper reports on the right. Points are trainings, the "
-        "diamond is their mean, with its 95 % interval.",
+        title="Claims by run",
+        caption="Each row is a claim on its own scale, with the threshold in the middle and the "
+        "side that the paper reports on the right. Points are runs, diamonds their mean with its "
+        "95 % CI.",
         paper="",
         alt=_told(result),
         png=folder / "figures" / "trainings.png",
@@ -198,16 +205,15 @@ def report_trainings(reports, folder):
     claims = _claims(result)
     path = write_report(
         folder / "report.html",
-        title=f"What holds of {len(cards)} trainings",
-        introduction=f"The same models were trained {len(cards)} times, and what was measured of "
-        f"each training is in the reports {joined(cards)}.",
+        title=f"Claims over {len(cards)} runs",
+        introduction=f"The same models were trained with {len(cards)} seeds. The results of each "
+        f"run are in the reports {joined(cards)}.",
         scorecard=claims,
         trainings=len(cards),
         models=[
-            {"training": name} | _counts(result["verdicts"].sel(training=name).values)
-            for name in cards
+            {"run": name} | _counts(result["verdicts"].sel(training=name).values) for name in cards
         ],
-        sections=[("Each training", "How far do the trainings agree?", [figure])],
+        sections=[("Runs", "How consistent are the outcomes over runs?", [figure])],
     )
     return Report(path, {"scorecard": result}, claims, [])
 
@@ -217,13 +223,13 @@ def _counts(verdicts):
 
 
 def _told(result):
-    """What the figure shows, in words."""
+    """Alternative text of the figure."""
     rows = zip(result["statement"].values, result["verdict"].values, strict=True)
     return " ".join(f"{statement} {verdict}." for statement, verdict in rows)
 
 
 def _claims(result):
-    """The rows of a scorecard as `Claim`s, whose explanations tell the values of all trainings."""
+    """The rows of a scorecard as `Claim`s, whose explanations list the values of all runs."""
     sources = dict(figure.paper.source for figure in all_figures())
     plain = {field.name for field in fields(Claim)} & set(result)
     claims = []
@@ -234,7 +240,7 @@ def _claims(result):
             f"{training}: {value:.3g}" if value == value else f"{training}: not measured"
             for training, value in zip(result["training"].values, row["values"].values, strict=True)
         ]
-        if values["verdict"] != "not measured":
+        if values["verdict"] != "not tested":
             values["explanation"] += f" Values: {'; '.join(each)}."
         values["source"] = (values["source"], sources.get(values["source"], ""))
         claims.append(Claim(name=str(name), results=("scorecard",), **values))

@@ -17,7 +17,7 @@ from vit_tf.analysis.study.measurement import DATA, with_inputs
 from vit_tf.analysis.study.models import StudyModel
 from vit_tf.analysis.study.plan import Picture
 
-EXPECTED = {1: "holds", -1: "does not hold", 0: "cannot tell"}
+EXPECTED = {1: "replicates", -1: "does not replicate", 0: "inconclusive"}
 
 
 FACTS = {"examples": 1000, "num_classes": 10}
@@ -78,7 +78,8 @@ def test_verdict_and_value(found, side):
 
 @pytest.mark.parametrize("examples", [32, 512, 3000])
 @pytest.mark.parametrize(
-    ("dispensable", "outcome"), [(48, "holds"), (16, "does not hold"), (36, "cannot tell")]
+    ("dispensable", "outcome"),
+    [(48, "replicates"), (16, "does not replicate"), (36, "inconclusive")],
 )
 def test_dispensable_heads_do_not_depend_on_the_number_of_images(examples, dispensable, outcome):
     """64 heads of known cost, 0.003 or 0.05 nat, measured with noise of 0.01 nat an image."""
@@ -107,7 +108,7 @@ def test_few_images_do_not_show_that_heads_are_dispensable():
         effects = effects_of_heads(examples, loss_change=cost, loss_change_stderr=error)
         estimate = causes.heads_are_dispensable(effects)
         outcomes[examples] = verdict(estimate.low, estimate.high, 0.5, "above")
-    assert outcomes == {32: "cannot tell", 100_000: "does not hold"}
+    assert outcomes == {32: "inconclusive", 100_000: "does not replicate"}
 
 
 ON_ACCURACY = [found for found in BUILDERS if found is not causes.large_tokens_hold_more]
@@ -231,7 +232,7 @@ def test_anyones_models_are_shown_those_they_have_the_parts_for(anyones):
     assert names.pop("blocks") == names.pop("agreement") == both
     assert names == {"heads": ["ViT"], "tokens": ["ViT"], "lens": ["ViT"]}
     (picture,), _ = causes.HEADS.select(anyones)
-    assert Picture(causes.HEADS, picture).title.endswith(" of ViT")
+    assert Picture(causes.HEADS, picture).title == "Head ablation by attention distance, ViT"
 
 
 def test_models_of_other_classes_are_left_out_with_the_reason(anyones):
@@ -239,7 +240,7 @@ def test_models_of_other_classes_are_left_out_with_the_reason(anyones):
     for figure in (causes.HEADS, causes.BLOCKS, causes.TOKENS, causes.LENS):
         found, reasons = figure.select(other)
         assert not found
-        assert "ViT has no scores of the classes of these images." in reasons
+        assert "ViT has no class scores for these images." in reasons
 
 
 def test_of_anyones_models_the_first_images_are_read(anyones, data, monkeypatch):

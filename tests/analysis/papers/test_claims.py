@@ -22,7 +22,7 @@ from vit_tf.analysis.study.models import representations
 from vit_tf.analysis.study.plan import all_figures
 
 ROLES = {"vit": "vit", "resnet": "bit", "gap": "gap", "without": "bare", "block": "block01"}
-EXPECTED = {1: "holds", -1: "does not hold", 0: "cannot tell"}
+EXPECTED = {1: "replicates", -1: "does not replicate", 0: "inconclusive"}
 DESCRIPTIVE = ("local-heads-resemble",)  # of which there is no honest interval
 LAYERS = [f"block{block:02}/{site}/sum" for block in range(4) for site in ("attention", "mlp")]
 NOISE = np.random.default_rng(7).normal(size=(64, 64))
@@ -289,11 +289,11 @@ def test_a_best_match_needs_a_least_similarity():
     noise = 0.05 * np.abs(NOISE[:20, :12])
     noise[:3, :6] += 0.2  # the lowest layers of the ViT, but none is similar
     claim = judge("early-correspondence", {"cka.vit.bit": similarity(noise, x=names, y=names[:12])})
-    assert claim.verdict == "not measured" and "0 of 6" in claim.explanation
+    assert claim.verdict == "not tested" and "0 of 6" in claim.explanation
     strong = early_correspondence(1)["cka.vit.bit"]
     strong["cka"].values[:, 4] *= 0.5  # one without a match
     claim = judge("early-correspondence", {"cka.vit.bit": strong})
-    assert claim.verdict == "holds"
+    assert claim.verdict == "replicates"
     assert claim.value == pytest.approx(2 * np.mean([0.5, 0.5, 1.5, 1.5, 2.5]) / 20)
 
 
@@ -303,7 +303,7 @@ def test_layers_that_all_match_the_embedding_do_not_correspond():
     names = ["embedding", *(f"layer{index}" for index in range(1, 20))]
     result = similarity(values, x=names, y=names[:12])
     claim = judge("early-correspondence", {"cka.vit.bit": result})
-    assert claim.verdict == "not measured" and "embedding" in claim.explanation
+    assert claim.verdict == "not tested" and "embedding" in claim.explanation
 
 
 def test_the_second_training_on_all_data_is_subtracted():
@@ -311,9 +311,9 @@ def test_the_second_training_on_all_data_is_subtracted():
     result = data_hunger(1)["data_scale.vit"]
     equal = result.assign(cka=result["cka"].copy(data=np.stack([result["cka"].values[1]] * 2)))
     claim = judge("data-hunger", {"data_scale.vit": equal})
-    assert claim.verdict == "cannot tell" and claim.value == pytest.approx(0, abs=1e-12)
+    assert claim.verdict == "inconclusive" and claim.value == pytest.approx(0, abs=1e-12)
     claim = judge("data-hunger", {"data_scale.vit": result.isel(fraction=[1])})
-    assert claim.verdict == "not measured" and "second" in claim.explanation
+    assert claim.verdict == "not tested" and "second" in claim.explanation
 
 
 def perfect(rows, columns):
@@ -331,7 +331,7 @@ def test_ten_of_64_tokens_are_not_most():
     result = perfect(8, 8)
     result.values[0, 10:] = result.values[0, 10:, ::-1]  # the row of a patch turned round
     claim = judge("own-patch", {"localization.vit": result})
-    assert claim.verdict == "does not hold" and claim.value == 10 / 64
+    assert claim.verdict == "does not replicate" and claim.value == 10 / 64
 
 
 @pytest.fixture(scope="module")
@@ -361,18 +361,18 @@ def test_a_perfect_localiser_is_as_good_on_any_grid(smooth):
         for pair in ((fine, coarse), (coarse, fine), (fine, fine)):
             results = dict(zip(("localization.vit", "localization.bit"), pair, strict=True))
             claim = judge("vit-localizes-more", results)
-            assert (claim.verdict, claim.value) == ("cannot tell", 0)
+            assert (claim.verdict, claim.value) == ("inconclusive", 0)
     turned = localized(smooth, 4, lambda patches: tf.reverse(patches, [1]))
     claim = judge("vit-localizes-more", {"localization.vit": coarse, "localization.bit": turned})
-    assert claim.verdict == "holds" and claim.value > 0.3
+    assert claim.verdict == "replicates" and claim.value > 0.3
 
 
 def test_grids_that_are_not_comparable_are_refused():
     coarse, fine, odd = perfect(4, 4), perfect(8, 8), perfect(3, 3)
     claim = judge("vit-localizes-more", {"localization.vit": coarse, "localization.bit": odd})
-    assert claim.verdict == "not measured" and "3 x 3" in claim.explanation
+    assert claim.verdict == "not tested" and "3 x 3" in claim.explanation
     claim = judge("cls-localizes-more", {"localization.vit": fine, "localization.gap": coarse})
-    assert claim.verdict == "not measured" and "8 x 8" in claim.explanation
+    assert claim.verdict == "not tested" and "8 x 8" in claim.explanation
 
 
 def test_projections_of_a_resnet_are_no_skips():
@@ -382,7 +382,7 @@ def test_projections_of_a_resnet_are_no_skips():
     vit = ratios(1 + 0.1 * NOISE[0, :8], 1 + 0.1 * NOISE[0, :8])
     claim = judge("skip-influence", {"skip_ratio.vit": vit, "skip_ratio.bit": bit})
     expected = np.exp(1 + 0.1 * NOISE[0, :8].mean() - 0.1)
-    assert claim.verdict == "holds" and claim.value == pytest.approx(expected)
+    assert claim.verdict == "replicates" and claim.value == pytest.approx(expected)
     assert "pre-activation" in claim.statement and "paper" in claim.explanation
 
 
@@ -390,7 +390,7 @@ def test_a_model_at_chance_does_not_test_what_its_skips_are_worth():
     accuracy = {"vit": (0.105, 1000, None, 10), "bare": (0.1, 1000, None, 10)}
     cards = {card.name: card for card in scorecard({}, accuracy=accuracy, **ROLES)}
     card = cards["skips-cost-accuracy"]
-    assert card.verdict == "not measured" and "chance" in card.explanation
+    assert card.verdict == "not tested" and "chance" in card.explanation
 
 
 def test_tokens_at_chance_do_not_classify_better_than_others():
@@ -399,7 +399,7 @@ def test_tokens_at_chance_do_not_classify_better_than_others():
         for name, result in tokens_classify("gap")(1).items()
     }
     claim = judge("gap-tokens-classify", tokens)
-    assert claim.verdict == "not measured" and "chance" in claim.explanation
+    assert claim.verdict == "not tested" and "chance" in claim.explanation
 
 
 def test_extent_of_an_even_field_is_one_wherever_a_narrow_one_lies():
@@ -436,7 +436,7 @@ def test_findings_on_several_sets_of_models_are_corrected_for_their_number():
     shift = stats.t.ppf(0.985, 18) * 0.01 * np.sqrt(2)
     results = {"cka.bit": uniform_structure(0)["cka.bit"]}
     models = [model_as("resnet", "bit")]
-    for count, expected in ((1, "holds"), (2, "cannot tell"), (3, "cannot tell")):
+    for count, expected in ((1, "replicates"), (2, "inconclusive"), (3, "inconclusive")):
         name = f"vit{count}"
         results[f"cka.{name}"] = similarity(np.full((8, 8), 0.5 + shift), 0.01)
         models.append(model_as("vit", name))
@@ -445,7 +445,7 @@ def test_findings_on_several_sets_of_models_are_corrected_for_their_number():
         assert all(("Holm" in claim.explanation) == (count > 1) for claim in claims)
     results["cka.vit1"] = similarity(np.full((8, 8), 0.9), 0.01)
     verdicts = {claim.name: claim.verdict for claim in judge_models([FIGURE_1], models, results)}
-    assert list(verdicts.values()) == ["holds", "cannot tell", "cannot tell"]
+    assert list(verdicts.values()) == ["replicates", "inconclusive", "inconclusive"]
 
 
 def model_as(role, name):
@@ -473,13 +473,13 @@ def test_one_unit_gives_no_interval_and_no_verdict():
 @pytest.mark.parametrize(
     ("low", "high", "direction", "expected"),
     [
-        (0.1, 0.2, "above", "holds"),
-        (0.1, 0.2, "below", "does not hold"),
-        (-0.2, -0.1, "below", "holds"),
-        (-0.2, -0.1, "above", "does not hold"),
-        (0.0, 0.2, "above", "cannot tell"),
-        (-0.2, 0.0, "below", "cannot tell"),
-        (0.0, 0.0, "above", "cannot tell"),
+        (0.1, 0.2, "above", "replicates"),
+        (0.1, 0.2, "below", "does not replicate"),
+        (-0.2, -0.1, "below", "replicates"),
+        (-0.2, -0.1, "above", "does not replicate"),
+        (0.0, 0.2, "above", "inconclusive"),
+        (-0.2, 0.0, "below", "inconclusive"),
+        (0.0, 0.0, "above", "inconclusive"),
     ],
 )
 def test_the_line_itself_belongs_to_neither_side(low, high, direction, expected):
@@ -489,12 +489,12 @@ def test_the_line_itself_belongs_to_neither_side(low, high, direction, expected)
 def test_what_cannot_be_measured_says_why():
     cards = {c.name: c for c in scorecard(uniform_structure(1), vit="vit", resnet="bit")}
     assert {card.verdict for card in cards.values()} < set(VERDICTS)
-    assert cards["uniform-structure"].verdict == "holds"
+    assert cards["uniform-structure"].verdict == "replicates"
     assert cards["uniform-structure"].results == ("cka.vit", "cka.bit")
-    missing = {name: card for name, card in cards.items() if card.verdict == "not measured"}
+    missing = {name: card for name, card in cards.items() if card.verdict == "not tested"}
     assert len(missing) == len(cards) - 1
     assert all(np.isnan(card.value) for card in missing.values())
-    assert missing["own-patch"].explanation == "There is no result localization.vit."
+    assert missing["own-patch"].explanation == "Missing result: localization.vit."
     assert "a ViT with average pooling" in missing["cls-localizes-more"].explanation
     assert "without the skips" in missing["skips-cost-accuracy"].explanation
     # Registers are neither CLS nor in a place.
@@ -505,14 +505,14 @@ def test_what_cannot_be_measured_says_why():
     alone = judge("cls-skips-first", {"skip_ratio.vit": both})
     np.testing.assert_allclose([found.value, found.low], [alone.value, alone.low], rtol=1e-9)
     gap = judge("cls-skips-first", {"skip_ratio.vit": ratios(np.zeros(4), np.zeros(4), prefix=0)})
-    assert gap.verdict == "not measured" and "Received: prefix=0" in gap.explanation
+    assert gap.verdict == "not tested" and "Received: prefix=0" in gap.explanation
 
 
 def test_accuracies_are_given_beside_the_results():
     pairs = {"vit": (0.95, 400), "bare": (0.85, 400)}
     cards = {card.name: card for card in scorecard({}, accuracy=pairs, **ROLES)}
     card = cards["skips-cost-accuracy"]
-    assert card.verdict == "holds" and card.results == ()
+    assert card.verdict == "replicates" and card.results == ()
     # Newcombe's interval (1998b, method 10) from Wilson's of 380 and 340 of 400.
     ends = stats.binomtest(380, 400).proportion_ci(method="wilson")
     others = stats.binomtest(340, 400).proportion_ci(method="wilson")
@@ -526,7 +526,7 @@ def test_accuracies_on_the_same_images_are_paired():
     less = right & (np.arange(400) >= 12)
     triples = {"vit": (0.95, 400, right), "bare": (0.92, 400, less)}
     pairs = {name: triple[:2] for name, triple in triples.items()}
-    for given, expected in ((triples, "holds"), (pairs, "cannot tell")):
+    for given, expected in ((triples, "replicates"), (pairs, "inconclusive")):
         cards = {card.name: card for card in scorecard({}, accuracy=given, **ROLES)}
         assert cards["skips-cost-accuracy"].verdict == expected
 
@@ -536,4 +536,4 @@ def test_the_scorecard_saves_and_loads(tmp_path):
     saved = as_dataset(cards)
     saved.to_netcdf(tmp_path / "scorecard.nc")
     xr.testing.assert_identical(xr.load_dataset(tmp_path / "scorecard.nc"), saved)
-    assert saved.sel(claim="uniform-structure").verdict == "holds"
+    assert saved.sel(claim="uniform-structure").verdict == "replicates"

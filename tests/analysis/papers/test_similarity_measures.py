@@ -58,5 +58,5 @@ def test_the_finding_is_judged_of_the_vit_and_the_quick_study_is_without_it(rng)
     results = {"similarities.vit": result(np.stack([one, one**2]))}
     claims = scorecard(results, vit="vit")
     (claim,) = [claim for claim in claims if claim.name == "measures-agree"]
-    assert claim.verdict == "holds" and claim.source[0] == "Ding et al. (2021)"
+    assert claim.verdict == "replicates" and claim.source[0] == "Ding et al. (2021)"
     assert AGREEMENT in all_figures() and AGREEMENT.models.all_roles == ("seed",)

@@ -23,7 +23,7 @@ from vit_tf.analysis.study.judge import as_dataset, scorecard
 from vit_tf.analysis.study.plan import all_figures
 
 ROLES = {"vit": "vit", "fresh": "vit-untrained", "noise": "vit-noise"}
-EXPECTED = {1: "holds", -1: "does not hold", 0: "cannot tell"}
+EXPECTED = {1: "replicates", -1: "does not replicate", 0: "inconclusive"}
 # Extremes and numbers of kinds, of which there is no honest interval.
 DESCRIPTIVE = ("offset-heads", "local-kinds", "saliency-plateaus")
 GRID = TokenGrid(6, 6, 1, 8)
@@ -283,7 +283,7 @@ def test_layers_at_chance_are_none_the_best(name):
         "knn_accuracy.vit": neighbours([0.09, 0.1, 0.1, 0.1, 0.1, 0.11])
     }
     claim = judge(name, results)
-    assert claim.verdict == "not measured" and "chance" in claim.explanation
+    assert claim.verdict == "not tested" and "chance" in claim.explanation
 
 
 def skips_diverge(side, stderr=0.02):
@@ -478,7 +478,7 @@ def test_the_best_layer_for_k_nn_is_chosen_on_the_images_that_it_is_not_scored_o
         result = result.copy(data=correct.mean(axis=-1))
         result = result.assign_coords(correct=(result.dims, pack_correct(correct)))
         outcomes.append(judge("knn-last-best", {"knn_accuracy.vit": result}).verdict)
-    assert outcomes.count("does not hold") <= 12 and outcomes.count("holds") <= 12
+    assert outcomes.count("does not replicate") <= 12 and outcomes.count("replicates") <= 12
     older = result.drop_vars("correct")
     assert judge("knn-last-best", {"knn_accuracy.vit": older}).verdict == "descriptive"
 
@@ -511,18 +511,22 @@ def test_the_best_layer_for_k_nn_is_chosen_on_the_images_that_it_is_not_scored_o
             {"keypoints.vit": keypoints(scores(*[0] * 6, units=1))},
             "Expected two categories",
         ),
-        ("saliency-early", {"saliency.vit": saliency(np.ones(6))}, "no result saliency.vit-un"),
+        (
+            "saliency-early",
+            {"saliency.vit": saliency(np.ones(6))},
+            "result: saliency.vit-un",
+        ),
     ],
 )
 def test_what_cannot_be_measured_says_why(name, results, words):
     claim = judge(name, results)
-    assert claim.verdict == "not measured" and words in claim.explanation
+    assert claim.verdict == "not tested" and words in claim.explanation
 
 
 def test_baselines_that_are_not_there_are_named():
     cards = {card.name: card for card in scorecard({}, vit="vit")}
-    assert "the ViT before any training" in cards["saliency-early"].explanation
-    assert "noise in the place" in cards["parts-above-chance"].explanation
+    assert "the untrained ViT" in cards["saliency-early"].explanation
+    assert "noise instead of" in cards["parts-above-chance"].explanation
 
 
 def test_the_saved_scorecard_names_the_papers():

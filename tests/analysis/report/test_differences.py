@@ -83,7 +83,7 @@ def test_variants_are_left_out_and_one_model_stands_beside_its_untrained_copy():
 def test_unknown_interval_says_nothing():
     nothing = [1.0, np.nan, np.nan]
     (row,) = made([size], [model("A"), model("B")], size_a=nothing, size_b=[2.0, 1.9, 2.1])
-    assert row.sentences == ("A and B: no interval is known, so nothing can be said.",)
+    assert row.sentences == ("A and B: no interval is known.",)
     assert not row.differs
 
 
@@ -146,6 +146,6 @@ def test_page_begins_with_what_differs(tmp_path):
     rows = made([size], [model("A"), model("B")], size_a=[3, 2.9, 3.1], size_b=[3.5, 3.4, 3.6])
     path = write_report(tmp_path / "r.html", title="T", introduction="I", differences=rows)
     page = path.read_text()
-    assert "Of 1 number that" in page and "1 differs significantly" in page
+    assert "Of 1 compared quantity" in page and "1 differs significantly" in page
     assert "B is higher than A by 0.50 (0.36 to 0.64)." in page and "2.9 to 3.1" in page
     assert page.index('id="differences"') > page.index('href="#differences"')

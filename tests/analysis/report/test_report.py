@@ -268,7 +268,7 @@ def _claim(**changes):
         "high": 0.25,
         "threshold": 0.0,
         "direction": "above",
-        "verdict": "holds",
+        "verdict": "replicates",
         "explanation": "Mean CKA. Interval: bootstrap over layers.",
         "results": ("cka.vit", "cka.b t"),
         "source": RAGHU,
@@ -280,13 +280,13 @@ def test_scorecard_comes_first_and_says_what_was_found(tmp_path, png):
     nan = float("nan")
     claims = [
         _claim(),
-        _claim(value=-0.3, low=-0.4, high=-0.00002, verdict="does not hold"),
-        _claim(value=0.0, low=nan, high=nan, verdict="cannot tell"),
+        _claim(value=-0.3, low=-0.4, high=-0.00002, verdict="does not replicate"),
+        _claim(value=0.0, low=nan, high=nan, verdict="inconclusive"),
         _claim(
             value=nan,
             low=nan,
             high=nan,
-            verdict="not measured",
+            verdict="not tested",
             explanation="There is no result <x>.",
             results=(),
         ),
@@ -296,9 +296,9 @@ def test_scorecard_comes_first_and_says_what_was_found(tmp_path, png):
     assert page.all("h2")[1]["id"] == "scorecard"
     assert page.all("a")[0]["href"] == "#scorecard"
     words = " ".join(page.text.split())
-    assert "Section 4, Figure 1 difference in CKA above 0 0.2 (0.1 to 0.25) ✓ holds" in words
+    assert "Section 4, Figure 1 difference in CKA above 0 0.2 (0.1 to 0.25) ✓ replicates" in words
     assert "\N{MINUS SIGN}0.3 (\N{MINUS SIGN}0.4 to \N{MINUS SIGN}2e\N{MINUS SIGN}05) ✗" in words
-    assert "above 0 0 ? cannot tell" in words
+    assert "above 0 0 ? inconclusive" in words
     assert "There is no result <x>. Section 4" in words
     assert words.count("Mean CKA. Interval: bootstrap over layers.") == 3
     assert "results/cka.b%20t.nc" in [a["href"] for a in page.all("a")]
@@ -306,14 +306,14 @@ def test_scorecard_comes_first_and_says_what_was_found(tmp_path, png):
 
 
 def test_findings_of_each_paper_have_a_table_of_their_own(tmp_path):
-    later = {"source": WALMER, "section": "4.4", "figure": "5", "verdict": "cannot tell"}
+    later = {"source": WALMER, "section": "4.4", "figure": "5", "verdict": "inconclusive"}
     claims = [_claim(), _claim(**later, statement="Later."), _claim(), _claim(**later)]
     page = _write(tmp_path / "report.html", scorecard=claims)
     assert page.balanced
     words = " ".join(page.text.split())
-    *_, first, second = words.split("Findings of ")
-    assert first.startswith("Raghu et al. (2021) ✓ holds 2 of 2 ")
-    assert second.startswith("Walmer et al. (2023) ? cannot tell 2 of 2 ")
+    *_, first, second = words.split("Claims of ")
+    assert first.startswith("Raghu et al. (2021) ✓ replicates 2 of 2 ")
+    assert second.startswith("Walmer et al. (2023) ? inconclusive 2 of 2 ")
     assert first.count("Section 4, Figure 1") == second.count("Section 4.4, Figure 5") == 2
     assert "Later." in second and "Section 4.4" not in first
     papers = [attrs["href"] for attrs in page.all("a") if "arxiv.org" in attrs["href"]]

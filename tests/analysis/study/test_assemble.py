@@ -95,9 +95,9 @@ def heads(kinds, directions=""):
 
 def test_heads_of_one_kind_are_a_sentence_and_others_a_picture(tmp_path):
     assert one_kind({"ViT": heads(["global"])}) == (
-        "All 4 heads, of 2 layers, are of one kind, global: they attend to the whole image."
+        "All 4 heads, of 2 layers, are of one type, global: they attend to the whole image."
     )
-    assert "one kind, axial (row): they attend along" in one_kind({"A": heads(["axial"], "row")})
+    assert "one type, axial (row): they attend along" in one_kind({"A": heads(["axial"], "row")})
     assert one_kind({"ViT": heads(["global", "soft"])}) is None
     assert set(KINDS) == set(KIND_COLOURS)
 

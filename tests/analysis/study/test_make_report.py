@@ -77,7 +77,7 @@ def require_whole(report, names):
     claims = [claim.name for claim in report.claims]
     assert len(set(claims)) == len(claims)
     for claim in report.claims:
-        assert (claim.verdict == "not measured") == np.isnan(claim.value)
+        assert (claim.verdict == "not tested") == np.isnan(claim.value)
         assert claim.explanation
 
 
@@ -87,7 +87,7 @@ def test_two_networks_without_a_vit_have_a_report(of_mix, images, tmp_path):
     report = make_report(mix, images, figures=["1"], folder=tmp_path)
     require_whole(report, mix)
     (claim,) = report.claims
-    assert claim.verdict == "not measured" and "a ViT with a CLS token" in claim.explanation
+    assert claim.verdict == "not tested" and "a ViT with a CLS token" in claim.explanation
 
 
 def as_study_model(name):
@@ -124,9 +124,9 @@ def test_claims_of_every_mix_that_lack_a_part_say_so_once(mix):
         }
         counts = [sum(model.part == role for model in models) for role in needed]
         assert len(rows) == (np.prod(counts) if needed <= parts else 1), name
-        assert {claim.verdict for claim in rows} == {"not measured"}
+        assert {claim.verdict for claim in rows} == {"not tested"}
         if not needed <= parts:
-            assert "There is no model to measure it on" in rows[0].explanation
+            assert "No model to test it on" in rows[0].explanation
 
 
 @pytest.mark.slow
@@ -151,7 +151,7 @@ def test_every_mix_has_a_report_of_all_figures(of_mix, images, folder, mix):
 def report_of(named, images, folder, **options):
     report = make_report(named, images, folder=folder, **options)
     require_whole(report, named)
-    measured = [claim for claim in report.claims if claim.verdict != "not measured"]
+    measured = [claim for claim in report.claims if claim.verdict != "not tested"]
     kinds = {name.split()[0] for name in named}
     assert measured or "ViT" not in kinds or not {"BiT", "CNN"} & kinds
 

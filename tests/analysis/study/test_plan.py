@@ -52,7 +52,7 @@ NO_SKIPS = model(
     TokenGrid(8, 8, 1, 4),
 )
 FIRST = dataclasses.replace(VIT, name="First", patch_kernel=lambda: None)
-NO_POSITIONS = ["First has no embedding of positions that is known."]
+NO_POSITIONS = ["First has no known position embedding."]
 OBLONG = model("Oblong", VIT_SHAPES, TokenGrid(4, 16, 1, 4))
 
 
@@ -132,9 +132,9 @@ def why_not(models, number, data=EVERYTHING):
         ([NO_SKIPS], "rollout", [], None),
         ([VIT], "W.6", [], ["It compares two models; one is given."]),
         ([CNN, VIT, PLACELESS], "W.19", ["last-layers"], None),
-        ([VIT], "W.20", [], ["ViT has no norms that are known."]),
+        ([VIT], "W.20", [], ["ViT has no known norms."]),
         ([VIT], "W.23", ["residual-cka-vit"], []),
-        ([CNN], "W.23", [], ["CNN has no skips of attention that are known."]),
+        ([CNN], "W.23", [], ["CNN has no known attention skips."]),
         ([OBLONG], "W.30", [], ["Oblong has no square grid."]),
         ([OBLONG], "W.8", ["clusters-objects", "clusters-parts"], []),
         ([CNN, VIT], "W.29", ["retrieval"], []),

@@ -27,7 +27,7 @@ CLAIM = Claim(
     high=2.0,
     threshold=0.0,
     direction="above",
-    verdict="holds",
+    verdict="replicates",
     explanation="The ratio of norms. Interval: Student's t over layers.",
     results=("skips.vit",),
     source=("Raghu et al. (2021)", "https://arxiv.org/abs/2108.08810"),
@@ -79,15 +79,15 @@ def test_an_interval_without_width_is_told():
     assert "no width" in found.how
     assert "no width" not in student(np.arange(5.0), over="heads").how
     same = over_trainings([Estimate(1.0, 1.0, 1.0, "")] * 3)
-    assert same.low == same.high and "no width, which tells nothing of another" in same.how
+    assert same.low == same.high and "no width and does not generalize" in same.how
 
 
 def test_findings_are_matched_by_name_and_judged_anew():
     cards = {
-        "seed 0": card(skips={}, heads={"value": 2.0, "verdict": "cannot tell"}),
+        "seed 0": card(skips={}, heads={"value": 2.0, "verdict": "inconclusive"}),
         "seed 1": card(skips={"value": 1.1, "low": 0.9, "high": 1.3}),
         "seed 2": card(
-            heads={"value": np.nan, "low": np.nan, "high": np.nan, "verdict": "not measured"},
+            heads={"value": np.nan, "low": np.nan, "high": np.nan, "verdict": "not tested"},
             skips={"value": 0.9, "low": 0.8, "high": 1.2},
         ),
     }
@@ -99,12 +99,12 @@ def test_findings_are_matched_by_name_and_judged_anew():
     below = np.mean([0.5, 0.2, 0.1])
     reach = stats.t.ppf(0.975, 2) * stats.sem([1.0, 1.1, 0.9])
     assert skips["low"].item() == pytest.approx(1.0 - np.hypot(reach, below))
-    assert skips["verdict"].item() == "holds"
+    assert skips["verdict"].item() == "replicates"
     # One training tells nothing of another.
     assert heads["value"].item() == 2 and np.isnan(heads["low"].item())
     assert heads["verdict"].item() == "descriptive"
     assert found["verdicts"].sel(claim="heads").values.tolist() == [
-        *("cannot tell", "not measured", "not measured")
+        *("inconclusive", "not tested", "not tested")
     ]
 
 
@@ -194,8 +194,24 @@ def test_reports_of_unlike_models_have_no_common_scorecard(tmp_path, capsys, rng
     assert not (tmp_path / "none").exists()
 
 
+def test_scorecards_of_earlier_versions_get_the_present_outcomes():
+    """They are read, and drawn, under the words that those versions saved."""
+    words = ("holds", "does not hold", "cannot tell", "not measured", "descriptive")
+    now = ["replicates", "does not replicate", "inconclusive", "not tested", "descriptive"]
+    for old, new in zip(words, now, strict=True):
+        cards = {name: card(skips={"verdict": old}) for name in "ab"}
+        found = analysis.scorecard_of_trainings(cards)
+        assert found["verdicts"].sel(claim="skips").values.tolist() == [new, new]
+        if old != "not measured":  # as such a claim has no value
+            drawn = [
+                analysis.plot_trainings(found.assign(verdict=("claim", [word])))
+                for word in (old, new)
+            ]
+            assert [ax.get_legend().texts[0].get_text() for ax in drawn] == [new, new]
+
+
 def test_points_are_trainings_on_the_side_that_the_paper_reports():
-    below = {"direction": "below", "threshold": 1.0, "verdict": "holds"}
+    below = {"direction": "below", "threshold": 1.0, "verdict": "replicates"}
     cards = {
         "a": card(skips={}, heads=below | {"value": 0.5, "low": 0.4, "high": 0.6}),
         "b": card(skips={"value": 2.0, "low": 1.9}, heads=below | {"value": 0.6, "low": 0.5}),
@@ -210,7 +226,7 @@ def test_points_are_trainings_on_the_side_that_the_paper_reports():
         scale = np.abs([row[end].item() - row["threshold"].item() for end in ("low", "high")]).max()
         np.testing.assert_allclose(points[place][:, 0], away / scale)
         assert (points[place][:, 1] == place).all()
-    with pytest.raises(ValueError, match="Expected a finding that was measured"):
+    with pytest.raises(ValueError, match="Expected a claim that was tested"):
         analysis.plot_trainings(found.assign(value=found["value"] * np.nan))
 
 
@@ -221,10 +237,10 @@ def test_a_report_of_two_reports(tmp_path, capsys):
         one.to_netcdf(tmp_path / name / "results" / "scorecard.nc")
     folders = [str(tmp_path / name) for name in ("first", "second")]
     assert script.main([*folders, "--out", str(tmp_path / "both")]) == 0
-    assert "cannot tell   Skips matter." not in (told := capsys.readouterr().out)
-    assert "holds         Skips matter." in told
+    assert "inconclusive       Skips matter." not in (told := capsys.readouterr().out)
+    assert "replicates         Skips matter." in told
     page = (tmp_path / "both" / "report.html").read_text("utf-8")
-    assert "spread between 2 trainings" in page and "not the luck" not in page
+    assert "spread between 2 runs" in page and "not the variance" not in page
     assert "Values: first: 1; second: 1.1." in page and "2108.08810" in page
     kept = xr.load_dataset(tmp_path / "both" / "results" / "scorecard.nc")
     np.testing.assert_allclose(kept["value"].values, 1.05)
