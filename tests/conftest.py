@@ -32,6 +32,16 @@ LONGEST = (
 )
 
 
+@pytest.fixture
+def record_property(record_property):
+    """Pytest's own, for NumPy's numbers too, which processes cannot send each other."""
+
+    def record(name, value):
+        record_property(name, value.item() if isinstance(value, np.generic) else value)
+
+    return record
+
+
 def pytest_collection_modifyitems(items):
     """Order the files, which `--dist loadfile` hands out, by `LONGEST`, then by their tests."""
     files = [item.nodeid.partition("::")[0] for item in items]
