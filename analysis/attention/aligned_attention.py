@@ -38,7 +38,7 @@ def aligned_attention(mean: xr.Dataset, normalize: str = "queries") -> xr.DataAr
     Raises:
         ValueError: for another `normalize`, or a `mean` that is not of `mean_attention`.
 
-    Example:
+    Examples:
         >>> mean = analysis.mean_attention(vit, images)
         >>> aligned = analysis.aligned_attention(mean)
         >>> aligned.dims
@@ -98,7 +98,7 @@ def attention_offset(aligned: xr.DataArray) -> xr.Dataset:
         of mass, and `peak_row` and `peak_column`, the offset that is attended to most; all of
         shape (layer, head), in pixels, and NaN for a head whose map is.
 
-    Example:
+    Examples:
         >>> mean = analysis.mean_attention(vit, images)
         >>> offset = analysis.attention_offset(analysis.aligned_attention(mean))
         >>> offset.length.dims
@@ -157,7 +157,7 @@ def mean_distance(mean: xr.Dataset, units: str = "pixels") -> xr.DataArray:
     Raises:
         ValueError: for other `units`, or a `mean` that is not of `mean_attention`.
 
-    Example:
+    Examples:
         >>> mean = analysis.mean_attention(vit, images)
         >>> distance = analysis.mean_distance(mean, units="unit")
         >>> distance.units
@@ -207,7 +207,7 @@ def attention_maps(mean: xr.Dataset, query: str | int = CLS) -> xr.DataArray:
     Raises:
         ValueError: for a query that the tokens do not have, or a `mean` not of `mean_attention`.
 
-    Example:
+    Examples:
         >>> mean = analysis.mean_attention(vit, images)
         >>> maps = analysis.attention_maps(mean, query="spatial")
         >>> maps.dims

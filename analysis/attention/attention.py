@@ -40,7 +40,7 @@ def attention_distance(features: Model, images: Images, grid: Grid | None = None
     Raises:
         ValueError: for taps that are not attention weights over the grid's tokens, or not finite.
 
-    Example:
+    Examples:
         >>> distance = analysis.attention_distance(vit, images)
         >>> distance.dims
         ('layer', 'head')

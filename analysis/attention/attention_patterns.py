@@ -53,7 +53,7 @@ def attention_patterns(features: Model, images: Images, grid: Grid | None = None
     Raises:
         ValueError: for a grid of one token, and as `mean_attention`.
 
-    Example:
+    Examples:
         >>> patterns = analysis.attention_patterns(vit, images)
         >>> patterns.repetition.dims
         ('query', 'layer', 'layer_other')
@@ -113,7 +113,7 @@ def mean_patterns(mean: xr.Dataset) -> xr.Dataset:
     Raises:
         ValueError: for a grid of one token, or a `mean` that is not of `mean_attention`.
 
-    Example:
+    Examples:
         >>> mean = analysis.mean_attention(vit, images)
         >>> analysis.mean_patterns(mean).peak.dims
         ('query', 'layer', 'head')

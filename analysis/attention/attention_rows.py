@@ -41,7 +41,7 @@ def attention_rows(features: Model, images: Images, grid: Grid | None = None) ->
     Raises:
         ValueError: as `attention_distance`.
 
-    Example:
+    Examples:
         >>> rows = analysis.attention_rows(vit, images[:2])
         >>> rows.attention.dims
         ('example', 'layer', 'head', 'query', 'key')

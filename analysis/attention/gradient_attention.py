@@ -53,7 +53,7 @@ def gradient_attention(
         ValueError: for classes or scores that are not there, no grid, weights that the scores do
             not depend on, as far as TensorFlow can tell, and as `attention_distance`.
 
-    Example:
+    Examples:
         >>> relevance = analysis.gradient_attention(vit, images[:2], classes=[0, 2])
         >>> relevance.dims
         ('example', 'class', 'query', 'key')

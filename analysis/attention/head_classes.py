@@ -67,7 +67,7 @@ def head_classes(
         ValueError: for a grid of a single token, bounds that are not positive, or a `mean` that is
             not of `mean_attention`.
 
-    Example:
+    Examples:
         >>> mean = analysis.mean_attention(vit, images)
         >>> heads = analysis.head_classes(mean)
         >>> heads.kind.shape

@@ -41,7 +41,7 @@ def mean_attention(features: Model, images: Images, grid: Grid | None = None) ->
     Raises:
         ValueError: for taps that are not attention weights over the grid's tokens, or not finite.
 
-    Example:
+    Examples:
         >>> mean = analysis.mean_attention(vit, images)
         >>> mean.raw.dims
         ('layer', 'head', 'query', 'key')

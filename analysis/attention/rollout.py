@@ -46,7 +46,7 @@ def attention_rollout(features: Model, images: Images, grid: Grid | None = None)
         ValueError: for a site without its skip, or one whose sum is not the next skip, as in
             post-norm models, for which rollout is not defined; and as `mean_attention`.
 
-    Example:
+    Examples:
         >>> rollout = analysis.attention_rollout(vit, images)
         >>> rollout.dims
         ('layer', 'query', 'key')
@@ -98,7 +98,7 @@ def rollout_of_images(features: Model, images: Images, grid: Grid | None = None)
     Returns:
         DataArray of shape (example, query, key).
 
-    Example:
+    Examples:
         >>> rollout = analysis.rollout_of_images(vit, images[:2])
         >>> rollout.dims
         ('example', 'query', 'key')

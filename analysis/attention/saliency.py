@@ -54,7 +54,7 @@ def attention_saliency(
         ValueError: for another `mass`, masks of another size or with values beyond [0, 1] or all
             empty, and as `mean_attention`.
 
-    Example:
+    Examples:
         >>> masks = np.zeros((24, 32, 32), bool)
         >>> masks[:, 8:24, 8:24] = True
         >>> saliency = analysis.attention_saliency(vit, (images, masks))

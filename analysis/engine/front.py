@@ -87,7 +87,7 @@ def features_of(model, kind="representations", layers=None, block="block00"):
         ValueError: for what is none of these, a model without layers of this kind, or a pattern
             that fits no layer; near matches are listed.
 
-    Example:
+    Examples:
         features = analysis.features_of("vit-cls-cifar10", layers="block*/mlp/sum")
     """
     if isinstance(model, str | os.PathLike) and "*" not in os.fspath(model):

@@ -43,7 +43,7 @@ def patch_filters(kernel: Model | np.ndarray, count: int = 28) -> xr.DataArray:
         ValueError: for a kernel of another shape, that is not finite or whose filters are all the
             same, and for more components than there can be.
 
-    Example:
+    Examples:
         >>> filters = analysis.patch_filters(vit, count=4)
         >>> filters.shape
         (4, 8, 8, 3)
@@ -102,7 +102,7 @@ def position_similarity(positions: Model | np.ndarray, grid: Grid | None = None)
     Raises:
         ValueError: for positions that do not fit the grid, are not finite or have no direction.
 
-    Example:
+    Examples:
         >>> similarity = analysis.position_similarity(vit)
         >>> similarity.dims
         ('row', 'column', 'other_row', 'other_column')

@@ -43,7 +43,7 @@ def grad_cam(
         ValueError: for classes, scores or maps that are not there, a map that the scores do not
             depend on, as far as TensorFlow can tell, or values that are not finite.
 
-    Example:
+    Examples:
         >>> maps = analysis.grad_cam(bit, images[:2], classes=[0])
         >>> maps.dims
         ('example', 'class', 'layer', 'row', 'column')

@@ -49,7 +49,7 @@ def input_gradients(
         ValueError: for classes or scores that are not there, no samples, negative noise, or
             gradients that are not finite.
 
-    Example:
+    Examples:
         >>> gradients = analysis.input_gradients(vit, images[:2], classes=[0], samples=2)
         >>> gradients.shape
         (2, 1, 32, 32, 3)

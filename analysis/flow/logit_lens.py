@@ -41,7 +41,7 @@ def logit_lens(features: Model, images: Images, scores: str = "logits") -> xr.Da
         ValueError: for features that are no chain of layers, layers of more or fewer channels than
             the last, or scores that are not there.
 
-    Example:
+    Examples:
         >>> lens = analysis.logit_lens(vit, images)
         >>> lens.dims
         ('example', 'layer', 'class')
@@ -109,7 +109,7 @@ def lens_accuracy(lens: xr.DataArray, labels: np.ndarray) -> xr.Dataset:
     Raises:
         ValueError: for another result, or labels that are not one for each example.
 
-    Example:
+    Examples:
         >>> lens = analysis.logit_lens(vit, images)
         >>> accuracy = analysis.lens_accuracy(lens, labels)
         >>> accuracy.accuracy.dims

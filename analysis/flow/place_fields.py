@@ -36,7 +36,7 @@ def place_fields(features: Model, images: Images, rows: int, columns: int) -> xr
         ValueError: for a grid without cells, taps that are no maps, a layer that does not depend on
             the image, as far as TensorFlow can tell, or gradients that are not finite.
 
-    Example:
+    Examples:
         >>> fields = analysis.place_fields(bit, images[:2], rows=2, columns=2)
         >>> fields.dims
         ('example', 'layer', 'place', 'row', 'column')

@@ -52,7 +52,7 @@ def receptive_field(
         ValueError: for unknown `channels`, tokens without a grid, a layer that does not depend on
             the image or gradients that are not finite; the layer is named.
 
-    Example:
+    Examples:
         >>> field = analysis.receptive_field(vit, images)
         >>> field.dims
         ('layer', 'row', 'column')

@@ -41,7 +41,7 @@ def skip_ratio(features: Model, images: Images, grid: Grid | None = None) -> xr.
     Raises:
         ValueError: if no skip has its branch, or for activations that are not finite.
 
-    Example:
+    Examples:
         >>> ratio = analysis.skip_ratio(vit, images)
         >>> ratio.norm_ratio.dims
         ('layer', 'token')
@@ -73,7 +73,7 @@ def path_norms(features: Model, images: Images) -> xr.Dataset:
     Raises:
         ValueError: as `skip_ratio`.
 
-    Example:
+    Examples:
         >>> norms = analysis.path_norms(vit, images[:2])
         >>> norms.skip.dims
         ('example', 'layer', 'token')

@@ -36,7 +36,7 @@ def token_similarity(features: Model, images: Images, grid: Grid | None = None) 
         ValueError: for taps that do not share one grid that tiles the images, or tokens that are
             not finite; the layer is named.
 
-    Example:
+    Examples:
         >>> similarity = analysis.token_similarity(vit, images[:2])
         >>> similarity.dims
         ('layer', 'example', 'token', 'other_example', 'other_token')

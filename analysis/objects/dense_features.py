@@ -49,7 +49,7 @@ def dense_size(height: int, width: int, size: int, patch: int) -> tuple[int, int
     Returns:
         (height, width), in pixels.
 
-    Example:
+    Examples:
         >>> size = analysis.dense_size(480, 854, size=224, patch=16)  # of a frame of DAVIS
         >>> size
         (448, 800)
@@ -122,7 +122,7 @@ def dense_features(
         ValueError: without a grid, for one that is not square, images whose size is not known
             ahead, and layers without the grid's tokens.
 
-    Example:
+    Examples:
         >>> maps = analysis.dense_features(vit, images[:2], layers="norm")
         >>> maps["norm"].shape
         (2, 8, 8, 8)

@@ -103,7 +103,7 @@ def correct_keypoints(
         ValueError: for another `threshold`, and for `boxes` that are not one for each pair, hold
             nothing, or are given for `"image"`.
 
-    Example:
+    Examples:
         >>> distances = np.array([[1.0, 9.0]])
         >>> share, per_pair = analysis.correct_keypoints(distances, ["cat"], reach=5)["cat"]
         >>> float(share)
@@ -194,7 +194,7 @@ def keypoint_correspondence(
             are missing or hold nothing, a grid that is not square, layers without its tokens, and
             another `threshold` or `similarity`.
 
-    Example:
+    Examples:
         >>> pairs = vit_tf.data.load_shape_pairs(4, image_size=32)
         >>> result = analysis.keypoint_correspondence(vit, pairs)
         >>> result.score.dims

@@ -52,7 +52,7 @@ def propagate(
     Raises:
         ValueError: for arrays that do not fit each other, and numbers out of range.
 
-    Example:
+    Examples:
         >>> tokens = np.random.default_rng(0).normal(size=(3, 4, 4, 8))
         >>> first = np.eye(2)[np.arange(16).reshape(4, 4) % 2]
         >>> analysis.propagate(tokens, first, radius=1).shape
@@ -138,7 +138,7 @@ def propagate_masks(tokens: np.ndarray, first: np.ndarray, **options: float) -> 
     Raises:
         ValueError: for a first mask that is not one of objects, and as `propagate`.
 
-    Example:
+    Examples:
         >>> tokens = np.random.default_rng(0).normal(size=(3, 4, 4, 8))
         >>> first = np.kron([[0, 1], [1, 0]], np.ones((16, 16), int))
         >>> analysis.propagate_masks(tokens, first).shape
@@ -202,7 +202,7 @@ def follow_masks(
     Raises:
         ValueError: as `propagate_masks` and `dense_features`, and for features not finite.
 
-    Example:
+    Examples:
         >>> shapes = vit_tf.data.load_shape_videos(1, num_frames=4, image_size=32)
         >>> frames, masks = shapes["image"][0], shapes["index"][0]
         >>> found = analysis.follow_masks(vit, frames, masks[0], dense=False, layers="norm")
@@ -259,7 +259,7 @@ def label_propagation(
         ValueError: for videos of fewer than three frames or without an object in the first, and as
             `propagate` and `dense_features`.
 
-    Example:
+    Examples:
         >>> shapes = vit_tf.data.load_shape_videos(1, num_frames=4, image_size=32)
         >>> videos = list(zip(shapes["image"], shapes["index"]))
         >>> scores = analysis.label_propagation(vit, videos, dense=False)

@@ -26,7 +26,7 @@ def region_similarity(found: np.ndarray, truth: np.ndarray, objects: Sequence[in
     Returns:
         float64 array of shape (frame, object).
 
-    Example:
+    Examples:
         >>> truth = np.kron([[0, 1], [2, 0]], np.ones((16, 16), int))[None]
         >>> found = np.where(truth == 2, 0, truth)
         >>> analysis.region_similarity(found, truth, objects=[1, 2])
@@ -57,7 +57,7 @@ def boundary_accuracy(
     Returns:
         float64 array of shape (frame, object).
 
-    Example:
+    Examples:
         >>> masks = np.kron([[0, 1], [2, 0]], np.ones((16, 16), int))[None]
         >>> analysis.boundary_accuracy(masks, masks, objects=[1, 2])
         array([[1., 1.]])
@@ -133,7 +133,7 @@ def write_masks(folder: str | os.PathLike, masks: np.ndarray) -> None:
     Raises:
         ValueError: for masks of another shape or with other values.
 
-    Example:
+    Examples:
         >>> masks = np.zeros((2, 32, 32), np.uint8)
         >>> analysis.write_masks("masks", masks)
         >>> sorted(os.listdir("masks"))

@@ -74,7 +74,7 @@ def plot_attention_distance(
     Raises:
         ValueError: for another result, or a layer that it does not have.
 
-    Example:
+    Examples:
         >>> distance = analysis.attention_distance(model, images)
         >>> ax = analysis.plot_attention_distance(distance)
 
@@ -147,7 +147,7 @@ def plot_mean_distance(results: style.Arrays, ax: "Axes | None" = None) -> "Axes
     Raises:
         ValueError: for another result, or if the units of the distances differ.
 
-    Example:
+    Examples:
         >>> distance = analysis.mean_distance(analysis.mean_attention(model, images))
         >>> ax = analysis.plot_mean_distance(distance)
 
@@ -193,7 +193,7 @@ def plot_aligned_attention(
     Raises:
         ValueError: for another result, or a layer that it does not have.
 
-    Example:
+    Examples:
         >>> aligned = analysis.aligned_attention(analysis.mean_attention(model, images))
         >>> ax = analysis.plot_aligned_attention(aligned, layers=aligned.layer.values[:2])
 
@@ -234,7 +234,7 @@ def plot_attention_maps(
     Raises:
         ValueError: for another result, or a layer that it does not have.
 
-    Example:
+    Examples:
         >>> maps = analysis.attention_maps(analysis.mean_attention(model, images))
         >>> ax = analysis.plot_attention_maps(maps)
 
@@ -268,7 +268,7 @@ def plot_mean_attention(
     Raises:
         ValueError: for another result, or a query or layer that it does not have.
 
-    Example:
+    Examples:
         >>> mean = analysis.mean_attention(model, images)
         >>> ax = analysis.plot_mean_attention(mean, query="cls")
 
@@ -328,7 +328,7 @@ def plot_attention_offset(
     Raises:
         ValueError: for another result, or a layer that it does not have.
 
-    Example:
+    Examples:
         >>> offset = analysis.attention_offset(aligned)
         >>> ax = analysis.plot_attention_offset(offset)
 
@@ -372,7 +372,7 @@ def plot_head_classes(
     Raises:
         ValueError: for another result, or a layer that it does not have.
 
-    Example:
+    Examples:
         >>> classes = analysis.head_classes(analysis.mean_attention(model, images))
         >>> ax = analysis.plot_head_classes(classes)
 
@@ -438,7 +438,7 @@ def plot_attention_saliency(
     Raises:
         ValueError: for another result, or an empty dict.
 
-    Example:
+    Examples:
         >>> overlap = analysis.attention_saliency(model, (images, masks))
         >>> ax = analysis.plot_attention_saliency(overlap)
 
@@ -489,7 +489,7 @@ def plot_attention_patterns(
     Raises:
         ValueError: for another result, or a query that it does not have.
 
-    Example:
+    Examples:
         >>> patterns = analysis.attention_patterns(model, images)
         >>> ax = analysis.plot_attention_patterns(patterns, query="cls")
 
@@ -530,7 +530,7 @@ def plot_attention_rollout(
     Raises:
         ValueError: for another result, or a query or layer that it does not have.
 
-    Example:
+    Examples:
         >>> rollout = analysis.attention_rollout(model, images)
         >>> ax = analysis.plot_attention_rollout(rollout, query="cls")
 
@@ -588,7 +588,7 @@ def plot_attention_rows(
     Raises:
         ValueError: for another result, or a query, layer or example that it does not have.
 
-    Example:
+    Examples:
         >>> rows = analysis.attention_rows(model, images)
         >>> ax = analysis.plot_attention_rows(rows, query="cls")
 
@@ -638,7 +638,7 @@ def plot_gradient_attention(
     Raises:
         ValueError: for another result, or an example that it does not have.
 
-    Example:
+    Examples:
         >>> relevance = analysis.gradient_attention(model, images)
         >>> ax = analysis.plot_gradient_attention(relevance)
 

@@ -82,7 +82,7 @@ def plot(
         ValueError: if no plot draws such a result, and as that plot.
         TypeError: for an option that the plot does not have.
 
-    Example:
+    Examples:
         >>> rollout = analysis.attention_rollout(model, images)
         >>> ax = analysis.plot(rollout, query="cls")
 

@@ -45,7 +45,7 @@ def plot_knn_accuracy(
     Raises:
         ValueError: for another result, or a `top` that it does not have.
 
-    Example:
+    Examples:
         >>> accuracy = analysis.knn_accuracy(model, train, test)
         >>> ax = analysis.plot_knn_accuracy(accuracy, top=5)
 
@@ -80,7 +80,7 @@ def plot_linear_probe(
     Raises:
         ValueError: for another result, or an empty dict.
 
-    Example:
+    Examples:
         >>> accuracy = analysis.linear_probe(model, train, test)
         >>> ax = analysis.plot_linear_probe(accuracy)
 
@@ -118,7 +118,7 @@ def plot_retrieval(
     Raises:
         ValueError: for another result, or an empty dict.
 
-    Example:
+    Examples:
         >>> score = analysis.retrieval(model, queries, gallery, truth)
         >>> ax = analysis.plot_retrieval(score)
 
@@ -156,7 +156,7 @@ def plot_clustering(
     Raises:
         ValueError: for another result or score.
 
-    Example:
+    Examples:
         >>> scores = analysis.clustering(model, (images, labels))
         >>> ax = analysis.plot_clustering(scores, score="nmi")
 
@@ -191,7 +191,7 @@ def plot_label_propagation(
     Raises:
         ValueError: for another result, or an empty dict.
 
-    Example:
+    Examples:
         >>> score = analysis.label_propagation(model, videos)
         >>> ax = analysis.plot_label_propagation(score)
 
@@ -230,7 +230,7 @@ def plot_keypoint_correspondence(
         ValueError: for another result, a threshold or average that it does not have, and if some
             thresholds are of the image and others of the box.
 
-    Example:
+    Examples:
         >>> score = analysis.keypoint_correspondence(model, pairs)
         >>> ax = analysis.plot_keypoint_correspondence(score, threshold=0.05)
 

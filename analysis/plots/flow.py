@@ -47,7 +47,7 @@ def plot_receptive_field(
     Raises:
         ValueError: for another result, or a layer that it does not have.
 
-    Example:
+    Examples:
         >>> field = analysis.receptive_field(model, images)
         >>> ax = analysis.plot_receptive_field(field)
 
@@ -90,7 +90,7 @@ def plot_skip_ratio(
     Raises:
         ValueError: for another result or variable.
 
-    Example:
+    Examples:
         >>> ratio = analysis.skip_ratio(model, images)
         >>> ax = analysis.plot_skip_ratio(ratio, variable="cosine")
 
@@ -160,7 +160,7 @@ def plot_skip_ratio_lines(
     Raises:
         ValueError: for another result or variable, or an empty dict.
 
-    Example:
+    Examples:
         >>> ratio = analysis.skip_ratio(model, images)
         >>> ax = analysis.plot_skip_ratio_lines({"ViT": ratio, "other": ratio})
 
@@ -235,7 +235,7 @@ def plot_path_norms(result: xr.Dataset, ax: "Axes | None" = None, example: int =
     Raises:
         ValueError: for another result, or an example that it does not have.
 
-    Example:
+    Examples:
         >>> norms = analysis.path_norms(model, images)
         >>> ax = analysis.plot_path_norms(norms, example=1)
 
@@ -274,7 +274,7 @@ def plot_patch_filters(result: xr.DataArray, ax: "Axes | None" = None) -> "Axes"
     Raises:
         ValueError: for another result or number of channels.
 
-    Example:
+    Examples:
         >>> filters = analysis.patch_filters(kernel, 8)
         >>> ax = analysis.plot_patch_filters(filters)
 
@@ -317,7 +317,7 @@ def plot_position_similarity(result: xr.DataArray, ax: "Axes | None" = None) -> 
     Raises:
         ValueError: for another result.
 
-    Example:
+    Examples:
         >>> similarity = analysis.position_similarity(embedding, grid)
         >>> ax = analysis.plot_position_similarity(similarity)
 
@@ -371,7 +371,7 @@ def plot_logit_lens(
     Raises:
         ValueError: for another result, or a class or example that it does not have.
 
-    Example:
+    Examples:
         >>> lens = analysis.logit_lens(model, images)
         >>> ax = analysis.plot_logit_lens(lens, classes=[0, 3])
 
@@ -403,7 +403,7 @@ def plot_lens_accuracy(results: style.Datasets, ax: "Axes | None" = None) -> "Ax
     Raises:
         ValueError: for another result, or an empty dict.
 
-    Example:
+    Examples:
         >>> accuracy = analysis.lens_accuracy(lens, labels)
         >>> ax = analysis.plot_lens_accuracy(accuracy)
 

@@ -40,7 +40,7 @@ def plot_overlay(
     Raises:
         ValueError: for an image or a map of another shape, or values that no image has.
 
-    Example:
+    Examples:
         >>> maps = analysis.grad_cam(model, images)
         >>> ax = analysis.plot_overlay(images[0], maps[0, 0, -1], label="Grad-CAM")
 
@@ -80,7 +80,7 @@ def plot_input_gradients(
     Raises:
         ValueError: for another result, or an example that it does not have.
 
-    Example:
+    Examples:
         >>> gradients = analysis.input_gradients(model, images)
         >>> ax = analysis.plot_input_gradients(gradients, image=images[0])
 
@@ -116,7 +116,7 @@ def plot_grad_cam(
     Raises:
         ValueError: for another result, or a class or example that it does not have.
 
-    Example:
+    Examples:
         >>> maps = analysis.grad_cam(model, images)
         >>> ax = analysis.plot_grad_cam(maps, image=images[0])
 
@@ -154,7 +154,7 @@ def plot_place_fields(
     Raises:
         ValueError: for another result, or a position or example that it does not have.
 
-    Example:
+    Examples:
         >>> fields = analysis.place_fields(model, images)
         >>> ax = analysis.plot_place_fields(fields, 5, image=images[0])
 
@@ -202,7 +202,7 @@ def plot_token_similarity(
     Raises:
         ValueError: for another result, or a token, layer or example that it does not have.
 
-    Example:
+    Examples:
         >>> similarity = analysis.token_similarity(model, images)
         >>> ax = analysis.plot_token_similarity(similarity, 5)
 

@@ -36,7 +36,7 @@ def plot_head_ablation(
     Raises:
         ValueError: for another result or change.
 
-    Example:
+    Examples:
         >>> effect = analysis.head_ablation(model, (images, labels))
         >>> ax = analysis.plot_head_ablation(effect, change="accuracy_change")
 
@@ -60,7 +60,7 @@ def plot_activation_patching(result: xr.Dataset, ax: "Axes | None" = None) -> "A
     Raises:
         ValueError: for another result.
 
-    Example:
+    Examples:
         >>> effect = analysis.activation_patching(model, (images, other_images))
         >>> ax = analysis.plot_activation_patching(effect)
 
@@ -99,7 +99,7 @@ def plot_head_effects(
     Raises:
         ValueError: for another result or change, or an empty dict.
 
-    Example:
+    Examples:
         >>> effect = analysis.head_ablation(model, (images, labels))
         >>> effect["distance"] = analysis.attention_distance(model, images)
         >>> ax = analysis.plots.plot_head_effects(effect)
@@ -141,7 +141,7 @@ def plot_skip_ablation(
     Raises:
         ValueError: for another result or change, or an empty dict.
 
-    Example:
+    Examples:
         >>> effect = analysis.skip_ablation(model, (images, labels))
         >>> ax = analysis.plot_skip_ablation(effect)
 
@@ -184,7 +184,7 @@ def plot_token_ablation(
     Raises:
         ValueError: for another result or change, or an empty dict.
 
-    Example:
+    Examples:
         >>> effect = analysis.token_ablation(model, (images, labels))
         >>> ax = analysis.plot_token_ablation(effect)
 

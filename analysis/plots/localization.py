@@ -47,7 +47,7 @@ def plot_localization(
     Raises:
         ValueError: for another result, or a layer or token that it does not have.
 
-    Example:
+    Examples:
         >>> cka = analysis.localization(model, images)
         >>> ax = analysis.plot_localization(cka, layer=list(cka.layer.values))
 
@@ -165,7 +165,7 @@ def plot_head_similarity(
     Raises:
         ValueError: for another result, or a layer that it does not have.
 
-    Example:
+    Examples:
         >>> cka = analysis.head_similarity(model, other_model, images)
         >>> ax = analysis.plot_head_similarity(cka)
 

@@ -50,7 +50,7 @@ def plot_ridge_probe(
     Raises:
         ValueError: for another result, or an empty dict.
 
-    Example:
+    Examples:
         >>> accuracy = analysis.ridge_probe(model, train, test)
         >>> ax = analysis.plot_ridge_probe(accuracy.sel(l2=10.0))
 
@@ -160,7 +160,7 @@ def plot_probe_variants(results: dict[str, xr.DataArray], ax: "Axes | None" = No
     Raises:
         ValueError: for another result, or an empty dict.
 
-    Example:
+    Examples:
         >>> accuracy = analysis.ridge_probe(model, train, test).sel(l2=10.0, drop=True)
         >>> ax = analysis.plot_probe_variants({"ViT: cls": accuracy, "ViT: all": accuracy})
 
@@ -209,7 +209,7 @@ def plot_probe_map(
     Raises:
         ValueError: for another result, or a layer that it does not have or that is not on the grid.
 
-    Example:
+    Examples:
         >>> accuracy = analysis.ridge_probe(model, train, test, tokens="each")
         >>> ax = analysis.plot_probe_map(accuracy.sel(l2=10.0))
 

@@ -44,7 +44,7 @@ def plot_cka(
     Raises:
         ValueError: for a result without CKA, or an empty dict.
 
-    Example:
+    Examples:
         >>> similarity = analysis.cka(model, images)
         >>> ax = analysis.plot_cka(similarity)
 
@@ -139,7 +139,7 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
     Raises:
         ValueError: for another result.
 
-    Example:
+    Examples:
         >>> result = analysis.similarities(model, images)
         >>> ax = analysis.plot_similarities(result)
 
@@ -169,7 +169,7 @@ def plot_own_matches(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
     Raises:
         ValueError: if the layers of the two models differ.
 
-    Example:
+    Examples:
         >>> similarity = analysis.cka(model, images, other_model)
         >>> ax = analysis.plot_own_matches(similarity)
 
@@ -230,7 +230,7 @@ def plot_counterparts(results: style.Datasets, ax: "Axes | None" = None) -> "Axe
     Raises:
         ValueError: for another result, or an empty dict.
 
-    Example:
+    Examples:
         >>> similarity = analysis.cka(model, images, other_model)
         >>> ax = analysis.plot_counterparts(analysis.counterparts(similarity))
 
@@ -286,7 +286,7 @@ def plot_last_layer_cka(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
     Raises:
         ValueError: for another result.
 
-    Example:
+    Examples:
         >>> result = analysis.last_layer_cka({"A": model, "B": other_model}, images)
         >>> ax = analysis.plot_last_layer_cka(result)
 

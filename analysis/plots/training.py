@@ -46,7 +46,7 @@ def plot_formation(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
     Raises:
         ValueError: for another result.
 
-    Example:
+    Examples:
         >>> result = analysis.formation(model, images)
         >>> ax = analysis.plot_formation(result)
 
@@ -128,7 +128,7 @@ def plot_compute(table: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
     Raises:
         ValueError: if no run has an accuracy, or one has no compute.
 
-    Example:
+    Examples:
         >>> table = analysis.compute(runs)
         >>> ax = analysis.plot_compute(table)
 
@@ -200,7 +200,7 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
     Raises:
         ValueError: for another result, or one without a tested claim.
 
-    Example:
+    Examples:
         >>> scores = analysis.scorecard_of_trainings(folders)
         >>> ax = analysis.plot_trainings(scores)
 

@@ -59,7 +59,7 @@ def clustering(
         ValueError: for unknown `tokens`, features that are not finite, or a layer with fewer
             different examples than clusters.
 
-    Example:
+    Examples:
         >>> scores = analysis.clustering(vit, (images, labels))
         >>> scores.purity.dims
         ('layer',)
@@ -118,7 +118,7 @@ def object_clustering(
         ValueError: for tokens or masks that do not lie on the grid, masks with values beyond
             [0, 1], and as `clustering`.
 
-    Example:
+    Examples:
         >>> masks = np.zeros((24, 2, 32, 32), bool)
         >>> masks[:, 0, :16], masks[:, 1, 16:] = True, True
         >>> objects = np.stack([labels, labels + 3], axis=1)
@@ -190,7 +190,7 @@ def masked_features(tokens: tf.Tensor, masks: tf.Tensor, grid: Grid) -> tf.Tenso
     Raises:
         ValueError: for tokens or masks of other sizes.
 
-    Example:
+    Examples:
         >>> tokens = np.ones((1, 4, 8), np.float32)
         >>> masks = np.ones((1, 3, 2, 2), bool)
         >>> analysis.masked_features(tf.constant(tokens), tf.constant(masks), (2, 2)).shape
@@ -233,7 +233,7 @@ def cluster_scores(
     Raises:
         ValueError: for a layer with fewer different examples than clusters.
 
-    Example:
+    Examples:
         >>> x = np.random.default_rng(0).normal(size=(24, 8))
         >>> pooled = analysis.engine.Pooled({"penultimate": x}, labels, None, 1)
         >>> analysis.cluster_scores(vit, pooled).layer.values.tolist()

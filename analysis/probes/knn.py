@@ -61,7 +61,7 @@ def knn_accuracy(
             `temperature` that is not above 0, labels outside the classes, features that are zero or
             not finite, or a layer in which the choice of neighbours is tied for every test image.
 
-    Example:
+    Examples:
         >>> train, test = (images[:16], labels[:16]), (images[16:], labels[16:])
         >>> accuracy = analysis.knn_accuracy(vit, train, test, k=(3, 5))
         >>> accuracy.dims

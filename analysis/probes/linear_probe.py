@@ -65,7 +65,7 @@ def linear_probe(
         ValueError: for unknown `tokens`, labels outside the classes, features that are not finite
             or all zero, or settings that are not above 0.
 
-    Example:
+    Examples:
         >>> train, test = (images[:16], labels[:16]), (images[16:], labels[16:])
         >>> accuracy = analysis.linear_probe(vit, train, test, epochs=2)
         >>> accuracy.dims

@@ -60,7 +60,7 @@ def average_precision(ranks: np.ndarray, count: int) -> float:
     Returns:
         A share; NaN for a `count` of 0.
 
-    Example:
+    Examples:
         >>> ranks = np.array([0, 2])
         >>> round(float(analysis.average_precision(ranks, count=2)), 3)
         0.792
@@ -129,7 +129,7 @@ def retrieval(
         ValueError: for unknown `tokens`, a `k` below 1, a `truth` that does not fit, features that
             are zero or not finite, or a layer in which every image is as similar to every query.
 
-    Example:
+    Examples:
         >>> truth = [{"easy": np.arange(4), "hard": np.arange(4, 6), "junk": np.arange(0)}] * 2
         >>> queries, database = (images[:2], np.arange(2)), images[2:]
         >>> precision = analysis.retrieval(vit, queries, database, truth)

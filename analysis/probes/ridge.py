@@ -89,7 +89,7 @@ def ridge_probe(
         ValueError: for unknown `tokens`, an `l2` that is not above 0, labels that do not fit
             `num_classes` or activations that are not finite.
 
-    Example:
+    Examples:
         >>> train, test = (images[:16], labels[:16]), (images[16:], labels[16:])
         >>> accuracy = analysis.ridge_probe(vit, train, test, l2=[0.1, 10.0])
         >>> accuracy.dims
@@ -120,7 +120,7 @@ def fit_ridge_probe(
     Returns:
         Function of a data set of (images, labels) that returns the accuracy on it.
 
-    Example:
+    Examples:
         >>> probe = analysis.fit_ridge_probe(vit, (images[:16], labels[:16]))
         >>> probe((images[16:], labels[16:])).dims
         ('layer', 'l2')
@@ -221,7 +221,7 @@ def select_l2(validation: xr.DataArray, test: xr.DataArray) -> xr.DataArray:
         same dims; of equally good ones the strongest; and the accuracy on the held-out images at it
         as another, `validation_accuracy`. Tokens that a layer does not have are NaN.
 
-    Example:
+    Examples:
         >>> probe = analysis.fit_ridge_probe(vit, (images[:12], labels[:12]))
         >>> validation = probe((images[12:18], labels[12:18]))
         >>> test = probe((images[18:], labels[18:]))

@@ -64,7 +64,7 @@ def cka(
         ValueError: for a batch of fewer than 4 examples that is not the last of several, a model
             of constant layers only, or activations that are not finite; the layer is named.
 
-    Example:
+    Examples:
         >>> similarity = analysis.cka(vit, images, bit)
         >>> similarity.cka.dims
         ('layer_x', 'layer_y')

@@ -23,7 +23,7 @@ def counterparts(similarity: xr.Dataset) -> xr.Dataset:
     Raises:
         ValueError: if the models share no layer.
 
-    Example:
+    Examples:
         >>> similarity = analysis.cka(vit, images, vit)
         >>> analysis.counterparts(similarity).cka.dims
         ('layer',)
@@ -55,7 +55,7 @@ def own_matches(similarity: xr.Dataset) -> tuple[int, int]:
     Raises:
         ValueError: if the models share no layer.
 
-    Example:
+    Examples:
         >>> similarity = analysis.cka(vit, images, vit)
         >>> matched, count = analysis.own_matches(similarity)
         >>> matched <= count

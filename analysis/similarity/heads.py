@@ -58,7 +58,7 @@ def head_similarity(
         ValueError: without a grid, for taps that are not there or not of these shapes, a head
             that attends to prefix tokens only, and as `attention_distance` and `cka`.
 
-    Example:
+    Examples:
         >>> similarity = analysis.head_similarity(vit, bit, images, block="block01")
         >>> similarity.cka.dims
         ('order', 'subset', 'layer')

@@ -40,7 +40,7 @@ def last_layer_cka(
     Raises:
         ValueError: without models or grids, for a last tap that is not on its grid, and as `cka`.
 
-    Example:
+    Examples:
         >>> similarity = analysis.last_layer_cka({"ViT": vit, "BiT": bit}, images)
         >>> similarity.cka.dims
         ('model_x', 'model_y', 'part')

@@ -56,7 +56,7 @@ def localization(
             batch, not the last, of fewer than 4 examples, a token that is constant (layer and token
             are named) or values that are not finite.
 
-    Example:
+    Examples:
         >>> similarity = analysis.localization(vit, images, tokens=[0, 5])
         >>> similarity.dims
         ('layer', 'token', 'row', 'column')

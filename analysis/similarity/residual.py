@@ -29,7 +29,7 @@ def depth_cka(features: Model, images: Images) -> xr.Dataset:
     Raises:
         ValueError: without such taps, and as `cka`.
 
-    Example:
+    Examples:
         >>> similarity = analysis.depth_cka(vit, images)
         >>> similarity.layer_x.values.tolist()[-1]
         'norm'
@@ -70,7 +70,7 @@ def residual_cka(features: Model, images: Images, site: str = "attention") -> xr
     Raises:
         ValueError: without such taps, and as `cka`.
 
-    Example:
+    Examples:
         >>> similarity = analysis.residual_cka(vit, images, site="mlp")
         >>> similarity.layer_y.values.tolist()
         ['block00/mlp/skip', 'block01/mlp/skip']

@@ -153,7 +153,7 @@ def make_report(
 ):
     """The report of anyone's models: every figure that applies, with the scorecard.
 
-    Example:
+    Examples:
         make_report({"ViT": vit, "ResNet": resnet}, test, train=train, folder="report")
 
     Args:

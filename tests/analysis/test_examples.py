@@ -55,7 +55,7 @@ def test_measurement_is_annotated_and_its_example_runs(
     assert typing.get_type_hints(inspect.unwrap(function), localns=vars(types))
 
     text = inspect.getdoc(function)
-    positions = [text.find(f"\n{title}:\n") for title in ("Returns", "Example", "See also")]
+    positions = [text.find(f"\n{title}:\n") for title in ("Returns", "Examples", "See also")]
     assert min(positions) > 0 and positions == sorted(positions), positions
     see_also = text[positions[-1] :]
     if hasattr(plots, f"plot_{name}"):

@@ -83,7 +83,7 @@ def load(source):
         ValueError: for a path that does not exist, an unknown name, of which near matches are
             listed, and as `load_model`, `load_features` and `load_pretrained`.
 
-    Example:
+    Examples:
         model = vit_tf.load("vit-cls-cifar10")
     """
     path = os.path.expanduser(os.fspath(source))

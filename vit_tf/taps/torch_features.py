@@ -27,7 +27,7 @@ def torch_features(module, *patterns, name=None, preprocessing=None, token_grid=
     Raises:
         ValueError: for a pattern that fits no submodule.
 
-    Example:
+    Examples:
         features = vit_tf.torch_features(timm.create_model("vit_tiny_patch16_224"), "blocks.*")
         similarity = vit_tf.analysis.cka(features, images)
     """

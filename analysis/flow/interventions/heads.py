@@ -41,7 +41,7 @@ def head_ablation(
         ValueError: for features that are no submodel of heads and scores, another replacement, or
             scores that are not finite.
 
-    Example:
+    Examples:
         >>> effect = analysis.head_ablation(vit, (images, labels))
         >>> effect.accuracy_change.dims
         ('layer', 'head')

@@ -57,7 +57,7 @@ def activation_patching(
             a source without their taps, pairs whose runs do not differ, or scores that are not
             finite.
 
-    Example:
+    Examples:
         >>> effect = analysis.activation_patching(vit, (images[:2], images[2:4]), tokens=[0, 1])
         >>> effect.transfer.dims
         ('layer', 'token')

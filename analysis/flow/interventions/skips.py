@@ -42,7 +42,7 @@ def skip_ablation(
         ValueError: for features that are no submodel of skips or branches and scores, or scores
             that are not finite.
 
-    Example:
+    Examples:
         >>> effect = analysis.skip_ablation(vit, (images, labels))
         >>> effect.layer.values.tolist()
         ['block00', 'block01']

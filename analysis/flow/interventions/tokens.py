@@ -64,7 +64,7 @@ def token_ablation(
         ValueError: for features that are no submodel of one layer of tokens and scores, tokens that
             do not fit the grid, other shares, or scores that are not finite.
 
-    Example:
+    Examples:
         >>> effect = analysis.token_ablation(vit, (images, labels), shares=(0.25, 0.5))
         >>> effect.tokens.values.tolist()
         ['cls', 'random', 'largest', 'attended', 'unattended']

@@ -38,7 +38,7 @@ def rbf_cka(bandwidth: float = 0.5) -> Measure:
     Raises:
         ValueError: for another bandwidth.
 
-    Example:
+    Examples:
         >>> measure = analysis.rbf_cka(0.2)
         >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
         >>> result.measure.values.tolist()
@@ -81,7 +81,7 @@ def token_cka() -> Measure:
     Returns:
         A `Measure` for `similarities(..., measures=[...])`.
 
-    Example:
+    Examples:
         >>> result = analysis.similarities(vit, images, measures=[analysis.token_cka()])
         >>> result.measure.values.tolist()
         ['token_cka']

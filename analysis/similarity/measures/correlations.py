@@ -37,7 +37,7 @@ def svcca(variance: float = 0.99) -> Measure:
     Raises:
         ValueError: for another share.
 
-    Example:
+    Examples:
         >>> measure = analysis.svcca(variance=0.9)
         >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
         >>> result.measure.values.tolist()
@@ -70,7 +70,7 @@ def cca() -> Measure:
     Returns:
         A `Measure` for `similarities(..., measures=[...])`.
 
-    Example:
+    Examples:
         >>> measure = analysis.cca()
         >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
         >>> result.measure.values.tolist()
@@ -100,7 +100,7 @@ def pwcca() -> Measure:
     Returns:
         A `Measure` for `similarities(..., measures=[...])`.
 
-    Example:
+    Examples:
         >>> measure = analysis.pwcca()
         >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
         >>> result.measure.values.tolist()

@@ -33,7 +33,7 @@ def procrustes() -> Measure:
     Returns:
         A `Measure` for `similarities(..., measures=[...])`.
 
-    Example:
+    Examples:
         >>> measure = analysis.procrustes()
         >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
         >>> result.measure.values.tolist()
@@ -85,7 +85,7 @@ def rsa(correlation: str = "pearson") -> Measure:
     Raises:
         ValueError: for another correlation.
 
-    Example:
+    Examples:
         >>> measure = analysis.rsa("spearman")
         >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
         >>> result.measure.values.tolist()
@@ -136,7 +136,7 @@ def mutual_knn(k: int = 10) -> Measure:
     Raises:
         ValueError: for a `k` below 1.
 
-    Example:
+    Examples:
         >>> measure = analysis.mutual_knn(k=5)
         >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
         >>> result.measure.values.tolist()

@@ -35,7 +35,7 @@ def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
     Raises:
         ValueError: for others.
 
-    Example:
+    Examples:
         >>> measure = analysis.linear_predictivity(l2=1.0)
         >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
         >>> result.measure.values.tolist()

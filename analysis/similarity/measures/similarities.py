@@ -89,7 +89,7 @@ def similarities(
             that is smaller than a measure asks for, a model of constant layers only, or activations
             that are not finite; the layer is named.
 
-    Example:
+    Examples:
         >>> similarity = analysis.similarities(vit, images, measures=["cka", analysis.rbf_cka(0.2)])
         >>> similarity.similarity.dims
         ('measure', 'layer_x', 'layer_y')

@@ -66,7 +66,7 @@ def explore(
     similarity and correspondence of patches, the classes and norms through the depth, receptive
     fields: whatever the model has the layers for. The rest is listed with the reason.
 
-    Example:
+    Examples:
         analysis.explore(vit, ["cat.jpg", "dog.jpg"], "cat.html")
 
     Args:

@@ -162,7 +162,7 @@ def _over(claim, scorecards):
 def report_trainings(reports, folder):
     """The report of several runs, from the report of each: the scorecard over all of them.
 
-    Example:
+    Examples:
         report_trainings({"seed 0": "report-0", "seed 1": "report-1"}, "report-over-seeds")
 
     Args:
