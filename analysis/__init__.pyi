@@ -1,128 +1,60 @@
 # The public names: read by `lazy_loader` in `__init__.py`, and by editors.
-from .attention.aligned_attention import (
-    aligned_attention as aligned_attention,
-)
-from .attention.aligned_attention import (
-    attention_maps as attention_maps,
-)
-from .attention.aligned_attention import (
-    attention_offset as attention_offset,
-)
-from .attention.aligned_attention import (
-    mean_distance as mean_distance,
-)
-from .attention.attention import (
-    attention_distance as attention_distance,
-)
-from .attention.attention import (
-    attention_statistic as attention_statistic,
-)
-from .attention.attention_patterns import (
-    attention_patterns as attention_patterns,
-)
-from .attention.attention_patterns import (
-    mean_patterns as mean_patterns,
-)
-from .attention.attention_patterns import (
-    pattern_statistic as pattern_statistic,
-)
-from .attention.attention_rows import attention_rows as attention_rows
-from .attention.gradient_attention import gradient_attention as gradient_attention
-from .attention.head_classes import head_classes as head_classes
-from .attention.mean_attention import (
-    mean_attention as mean_attention,
-)
-from .attention.mean_attention import (
-    mean_attention_statistic as mean_attention_statistic,
-)
-from .attention.rollout import (
-    attention_rollout as attention_rollout,
-)
-from .attention.rollout import (
-    rollout_of_images as rollout_of_images,
-)
-from .attention.rollout import (
-    rollout_statistic as rollout_statistic,
-)
-from .attention.saliency import (
-    attention_saliency as attention_saliency,
-)
-from .attention.saliency import (
-    saliency_statistic as saliency_statistic,
-)
-from .engine.derived import (
-    choose as choose,
-)
-from .engine.derived import (
-    gaussian_like as gaussian_like,
-)
-from .engine.derived import (
-    match_maps as match_maps,
-)
-from .engine.front import features_of as features_of
+from .attention.attention_distance import attention_distance as attention_distance
+from .attention.attention_distance import attention_rows as attention_rows
+from .attention.attention_distance import attention_statistic as attention_statistic
+from .attention.attention_patterns import attention_patterns as attention_patterns
+from .attention.attention_patterns import mean_patterns as mean_patterns
+from .attention.attention_patterns import pattern_statistic as pattern_statistic
+from .attention.mean_attention import aligned_attention as aligned_attention
+from .attention.mean_attention import attention_maps as attention_maps
+from .attention.mean_attention import attention_offset as attention_offset
+from .attention.mean_attention import head_classes as head_classes
+from .attention.mean_attention import mean_attention as mean_attention
+from .attention.mean_attention import mean_attention_statistic as mean_attention_statistic
+from .attention.mean_attention import mean_distance as mean_distance
+from .attention.rollout import attention_rollout as attention_rollout
+from .attention.rollout import gradient_attention as gradient_attention
+from .attention.rollout import rollout_of_images as rollout_of_images
+from .attention.rollout import rollout_statistic as rollout_statistic
+from .attention.saliency import attention_saliency as attention_saliency
+from .attention.saliency import saliency_statistic as saliency_statistic
+from .engine.features import choose as choose
+from .engine.features import features_of as features_of
+from .engine.features import gaussian_like as gaussian_like
 from .engine.pooling import Pooled as Pooled
+from .engine.pooling import match_maps as match_maps
 from .engine.pooling import pooled_statistic as pooled_statistic
-from .engine.stream import (
-    Statistic as Statistic,
-)
-from .engine.stream import (
-    accumulate as accumulate,
-)
-from .engine.stream import (
-    collect as collect,
-)
-from .engine.stream import (
-    one_pass as one_pass,
-)
-from .flow.embeddings import (
-    patch_filters as patch_filters,
-)
-from .flow.embeddings import (
-    position_similarity as position_similarity,
-)
-from .flow.grad_cam import grad_cam as grad_cam
-from .flow.input_gradients import input_gradients as input_gradients
-from .flow.interventions.heads import head_ablation as head_ablation
-from .flow.interventions.patching import activation_patching as activation_patching
-from .flow.interventions.skips import skip_ablation as skip_ablation
-from .flow.interventions.tokens import token_ablation as token_ablation
+from .engine.stream import Statistic as Statistic
+from .engine.stream import accumulate as accumulate
+from .engine.stream import collect as collect
+from .engine.stream import one_pass as one_pass
+from .flow.ablation import activation_patching as activation_patching
+from .flow.ablation import head_ablation as head_ablation
+from .flow.ablation import skip_ablation as skip_ablation
+from .flow.ablation import token_ablation as token_ablation
+from .flow.attribution import grad_cam as grad_cam
+from .flow.attribution import input_gradients as input_gradients
+from .flow.embeddings import patch_filters as patch_filters
+from .flow.embeddings import position_similarity as position_similarity
 from .flow.logit_lens import lens_accuracy as lens_accuracy
 from .flow.logit_lens import logit_lens as logit_lens
-from .flow.place_fields import place_fields as place_fields
+from .flow.receptive_field import place_fields as place_fields
 from .flow.receptive_field import receptive_field as receptive_field
 from .flow.skips import path_norms as path_norms
 from .flow.skips import skip_ratio as skip_ratio
 from .flow.skips import skip_statistic as skip_statistic
-from .objects.correspondence import token_similarity as token_similarity
 from .objects.dense_features import dense_features as dense_features
 from .objects.dense_features import dense_size as dense_size
-from .objects.keypoints import (
-    correct_keypoints as correct_keypoints,
-)
-from .objects.keypoints import (
-    keypoint_correspondence as keypoint_correspondence,
-)
-from .objects.propagation import (
-    follow_masks as follow_masks,
-)
-from .objects.propagation import (
-    label_propagation as label_propagation,
-)
-from .objects.propagation import (
-    propagate as propagate,
-)
-from .objects.propagation import (
-    propagate_masks as propagate_masks,
-)
-from .objects.video_scores import (
-    boundary_accuracy as boundary_accuracy,
-)
-from .objects.video_scores import (
-    region_similarity as region_similarity,
-)
-from .objects.video_scores import (
-    write_masks as write_masks,
-)
+from .objects.keypoints import correct_keypoints as correct_keypoints
+from .objects.keypoints import keypoint_correspondence as keypoint_correspondence
+from .objects.keypoints import token_similarity as token_similarity
+from .objects.propagation import boundary_accuracy as boundary_accuracy
+from .objects.propagation import follow_masks as follow_masks
+from .objects.propagation import label_propagation as label_propagation
+from .objects.propagation import propagate as propagate
+from .objects.propagation import propagate_masks as propagate_masks
+from .objects.propagation import region_similarity as region_similarity
+from .objects.propagation import write_masks as write_masks
 from .plots.attention import plot_aligned_attention as plot_aligned_attention
 from .plots.attention import plot_attention_distance as plot_attention_distance
 from .plots.attention import plot_attention_maps as plot_attention_maps
@@ -180,97 +112,51 @@ from .plots.similarity import plot_similarities as plot_similarities
 from .plots.training import plot_compute as plot_compute
 from .plots.training import plot_formation as plot_formation
 from .plots.training import plot_trainings as plot_trainings
-from .probes.clustering import (
-    cluster_scores as cluster_scores,
-)
-from .probes.clustering import (
-    clustering as clustering,
-)
-from .probes.clustering import (
-    clustering_statistic as clustering_statistic,
-)
-from .probes.clustering import (
-    masked_features as masked_features,
-)
-from .probes.clustering import (
-    object_clustering as object_clustering,
-)
-from .probes.clustering import (
-    object_statistic as object_statistic,
-)
+from .probes.clustering import cluster_scores as cluster_scores
+from .probes.clustering import clustering as clustering
+from .probes.clustering import clustering_statistic as clustering_statistic
+from .probes.clustering import masked_features as masked_features
+from .probes.clustering import object_clustering as object_clustering
+from .probes.clustering import object_statistic as object_statistic
 from .probes.knn import knn_accuracy as knn_accuracy
 from .probes.knn import knn_statistic as knn_statistic
 from .probes.linear_probe import linear_probe as linear_probe
-from .probes.retrieval import (
-    average_precision as average_precision,
-)
-from .probes.retrieval import (
-    retrieval as retrieval,
-)
-from .probes.retrieval import (
-    retrieval_statistic as retrieval_statistic,
-)
-from .probes.ridge import (
-    fit_ridge_probe as fit_ridge_probe,
-)
-from .probes.ridge import (
-    probe_statistic as probe_statistic,
-)
-from .probes.ridge import (
-    ridge_probe as ridge_probe,
-)
-from .probes.ridge import (
-    score_statistic as score_statistic,
-)
-from .probes.ridge import (
-    select_l2 as select_l2,
-)
+from .probes.retrieval import average_precision as average_precision
+from .probes.retrieval import retrieval as retrieval
+from .probes.retrieval import retrieval_statistic as retrieval_statistic
+from .probes.ridge import fit_ridge_probe as fit_ridge_probe
+from .probes.ridge import probe_statistic as probe_statistic
+from .probes.ridge import ridge_probe as ridge_probe
+from .probes.ridge import score_statistic as score_statistic
+from .probes.ridge import select_l2 as select_l2
 from .report.page import ReportFigure as ReportFigure
 from .report.page import write_report as write_report
 from .similarity.cka import cka as cka
 from .similarity.cka import cka_statistic as cka_statistic
-from .similarity.counterparts import counterparts as counterparts
-from .similarity.counterparts import own_matches as own_matches
+from .similarity.cka import counterparts as counterparts
+from .similarity.cka import depth_cka as depth_cka
+from .similarity.cka import depth_statistic as depth_statistic
+from .similarity.cka import last_layer_cka as last_layer_cka
+from .similarity.cka import last_layer_statistic as last_layer_statistic
+from .similarity.cka import own_matches as own_matches
+from .similarity.cka import residual_cka as residual_cka
+from .similarity.cka import residual_statistic as residual_statistic
 from .similarity.formation import FormationRecorder as FormationRecorder
 from .similarity.heads import head_similarity as head_similarity
 from .similarity.heads import head_statistic as head_statistic
-from .similarity.last_layer import (
-    last_layer_cka as last_layer_cka,
-)
-from .similarity.last_layer import (
-    last_layer_statistic as last_layer_statistic,
-)
-from .similarity.localization import (
-    localization as localization,
-)
-from .similarity.localization import (
-    localization_statistic as localization_statistic,
-)
-from .similarity.measures.alignment import rbf_cka as rbf_cka
-from .similarity.measures.alignment import token_cka as token_cka
-from .similarity.measures.correlations import cca as cca
-from .similarity.measures.correlations import pwcca as pwcca
-from .similarity.measures.correlations import svcca as svcca
-from .similarity.measures.geometry import mutual_knn as mutual_knn
-from .similarity.measures.geometry import procrustes as procrustes
-from .similarity.measures.geometry import rsa as rsa
-from .similarity.measures.predictivity import linear_predictivity as linear_predictivity
-from .similarity.measures.similarities import similarities as similarities
-from .similarity.measures.similarities import (
-    similarities_statistic as similarities_statistic,
-)
-from .similarity.residual import (
-    depth_cka as depth_cka,
-)
-from .similarity.residual import (
-    depth_statistic as depth_statistic,
-)
-from .similarity.residual import (
-    residual_cka as residual_cka,
-)
-from .similarity.residual import (
-    residual_statistic as residual_statistic,
-)
+from .similarity.localization import localization as localization
+from .similarity.localization import localization_statistic as localization_statistic
+from .similarity.measures import cca as cca
+from .similarity.measures import linear_predictivity as linear_predictivity
+from .similarity.measures import mutual_knn as mutual_knn
+from .similarity.measures import procrustes as procrustes
+from .similarity.measures import pwcca as pwcca
+from .similarity.measures import rbf_cka as rbf_cka
+from .similarity.measures import rsa as rsa
+from .similarity.measures import svcca as svcca
+from .similarity.measures import token_cka as token_cka
+from .similarity.similarities import similarities as similarities
+from .similarity.similarities import similarities_statistic as similarities_statistic
 from .study.assemble import Report as Report
 from .study.assemble import make_report as make_report
 from .study.explorer.explore import Exploration as Exploration

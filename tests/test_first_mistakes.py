@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.probes.few_shot import few_shot
+from vit_tf.analysis.probes.ridge import few_shot
 from vit_tf.scripts import evaluate
 from vit_tf.training.evaluation import top_k_accuracy
 

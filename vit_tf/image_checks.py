@@ -120,7 +120,7 @@ def watch_images(model, data):
 
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(data, tensorflow.data.Dataset):
-        from vit_tf.batches import look_at_first  # only here, since it imports TensorFlow
+        from vit_tf.batches import look_at_first
 
         spec = tensorflow.nest.flatten(data.element_spec)[0]
         if isinstance(spec, tensorflow.TensorSpec):

@@ -6,13 +6,12 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.front import measurement, statistic_of
+from ..engine.features import Grid, Images, Model, measurement, statistic_of
+from ..engine.pooling import on_grid
 from ..engine.results import mean_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
-from ..engine.tokens import on_grid
-from ..engine.types import Grid, Images, Model
-from .aligned_attention import attention_maps, grid_of_mean, require_tokens
-from .attention import LEFT_OUT, attention_weights, num_attended
+from .attention_distance import LEFT_OUT, attention_weights, num_attended
+from .mean_attention import attention_maps, grid_of_mean, require_tokens
 from .saliency import has_places, query_maps, query_names
 
 # Largest distance to the uniform map by rounding in float32: such a map has no pattern.

@@ -6,12 +6,11 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.front import measurement, statistic_of
+from ..engine.features import Grid, LabelledImages, Model, measurement, statistic_of
+from ..engine.pooling import on_grid
 from ..engine.results import PARTS, SPATIAL, mean_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
-from ..engine.tokens import on_grid
-from ..engine.types import Grid, LabelledImages, Model
-from .attention import LEFT_OUT, attention_weights, num_attended, spatial_shares
+from .attention_distance import LEFT_OUT, attention_weights, num_attended, spatial_shares
 
 # Largest rounding error of float32 sums of shares: it must not decide about a token at the bound.
 ROUNDING = 1e-6

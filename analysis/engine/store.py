@@ -17,7 +17,7 @@ import xarray as xr
 import vit_tf
 from vit_tf.files import write_whole
 
-from .replicas import this_worker
+from .stream import this_worker
 
 # Subpackages that are no part of what every measurement computes with.
 SEPARATE = ("vit_tf.analysis", "vit_tf.scripts")

@@ -13,7 +13,7 @@ import xarray as xr
 import vit_tf
 from vit_tf.tokens import as_grid
 
-from ..engine.types import Grid, Model
+from ..engine.features import Grid, Model
 
 
 def _weight_of(model, name):

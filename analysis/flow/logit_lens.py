@@ -8,11 +8,9 @@ import xarray as xr
 
 from vit_tf.names import listed
 
-from ..engine.features import require_features, require_scores
-from ..engine.front import measurement
+from ..engine.features import Images, Model, measurement, require_features, require_scores
 from ..engine.results import expect_array, provenance, require_finite, variable
 from ..engine.stream import collect
-from ..engine.types import Images, Model
 
 
 @measurement("lens")

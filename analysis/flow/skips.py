@@ -8,11 +8,10 @@ import xarray as xr
 
 from vit_tf.names import listed
 
-from ..engine.front import measurement, statistic_of
+from ..engine.features import Grid, Images, Model, measurement, statistic_of
+from ..engine.pooling import as_tokens, grid_of, on_grid, raise_contradiction
 from ..engine.results import mean_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
-from ..engine.tokens import as_tokens, grid_of, on_grid, raise_contradiction
-from ..engine.types import Grid, Images, Model
 
 
 @measurement("skips")

@@ -9,11 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import tensorflow as tf
 
-from ..engine.features import taps_of
-from ..engine.front import measurement
+from ..engine.features import Grid, Images, Model, measurement, taps_of
+from ..engine.pooling import as_tokens, require_grid
 from ..engine.stream import as_dataset, collect
-from ..engine.tokens import as_tokens, require_grid
-from ..engine.types import Grid, Images, Model
 
 # Each image becomes four windows or more.
 BATCH_SIZE = 8

@@ -1,4 +1,4 @@
-"""Correspondence of keypoints: is the most similar pixel of another image the same keypoint?"""
+"""Correspondence of keypoints and tokens between images."""
 
 from __future__ import annotations
 
@@ -11,13 +11,91 @@ import xarray as xr
 from vit_tf.batches import untuned
 from vit_tf.names import choose
 
-from ..engine.features import taps_of
-from ..engine.front import measurement
+from ..engine.features import Grid, Images, Model, measurement, taps_of
+from ..engine.pooling import as_tokens, grid_of, shared_grid
 from ..engine.results import provenance, require_finite, variable
-from ..engine.stream import collect
-from ..engine.types import Grid, Model
+from ..engine.stream import Statistic, collect, evaluate
 from .dense_features import require_square, token_map
-from .squares import square_boxes, square_image, square_pairs
+
+
+def square_layout(height, width, size):
+    """Where an image lies in a square: its (height, width) there and its (top, left), in pixels.
+
+    The longer side fills the square, and the shorter one is centred.
+    """
+    longer = max(height, width)
+    inner = tuple(max(1, round(side * size / longer)) for side in (height, width))
+    return inner, tuple((size - side) // 2 for side in inner)
+
+
+def square_image(image, size):
+    """An image of shape (height, width, channel), resized and padded with zeros to a square.
+
+    Bilinear, antialiased; `square_layout` says where it lies. For values in [-1, 1] zero is grey.
+
+    Args:
+        image: array of shape (height, width, channel).
+        size: height and width of the square, in pixels.
+
+    Returns:
+        float32 array of shape (size, size, channel).
+    """
+    inner, (top, left) = square_layout(*np.shape(image)[:2], size)
+    resized = tf.image.resize(image, inner, antialias=True)
+    return tf.image.pad_to_bounding_box(resized, top, left, size, size).numpy()
+
+
+def square_points(points, height, width, size):
+    """Places in an image of (height, width) as places in the square of `square_image`.
+
+    Args:
+        points: array of shape (point, 2), (row, column) in pixels, with the first pixel's centre
+            at (0.5, 0.5).
+        height, width: size of the image, in pixels.
+        size: height and width of the square, in pixels.
+    """
+    inner, corner = square_layout(height, width, size)
+    return np.asarray(points, float) * np.divide(inner, (height, width)) + corner
+
+
+def square_pairs(pairs, size):
+    """Points of sources and targets in squares: float32 (pair, 2, point, 2), NaN for none."""
+    if not pairs:
+        raise ValueError("Expected at least one pair. Received none")
+    most = max(len(pair["source_points"]) for pair in pairs)
+    points = np.full((len(pairs), 2, most, 2), np.nan, np.float32)
+    for number, pair in enumerate(pairs):
+        count = len(pair["source_points"])
+        for side, name in enumerate(("source", "target")):
+            places, shape = np.asarray(pair[f"{name}_points"]), np.shape(pair[name])[:2]
+            if not count or places.shape != (count, 2) or not _within(places, shape):
+                raise ValueError(
+                    "Expected as many source as target points, at least one, each within its "
+                    f"image. Received: pair {number} with {name} points {places.tolist()} in an "
+                    f"image of {shape}"
+                )
+            points[number, side, :count] = square_points(places, *shape, size)
+    return points
+
+
+def square_boxes(pairs, size):
+    """Boxes of the objects of targets in squares: float64 (pair, 4)."""
+    missing = [n for n, pair in enumerate(pairs) if np.shape(pair.get("target_box")) != (4,)]
+    if missing:
+        raise ValueError(
+            "Expected a target_box (top, left, bottom, right) of each pair for threshold='box'. "
+            f"Received: pair {missing[0]} without"
+        )
+    corners = [
+        square_points(np.reshape(pair["target_box"], (2, 2)), *np.shape(pair["target"])[:2], size)
+        for pair in pairs
+    ]
+    return np.reshape(corners, (-1, 4))
+
+
+def _within(places, shape):
+    return bool(((places >= 0) & (places <= shape)).all())
+
 
 # All pixels of two images are held at once, for each pair and layer.
 PAIRS_AT_ONCE = 2
@@ -293,3 +371,79 @@ def _labelled(distances, categories, thresholds, boxes, notes):
         },
         attrs=notes,
     )
+
+
+@measurement("tokens")
+def token_similarity(features: Model, images: Images, grid: Grid | None = None) -> xr.DataArray:
+    """Cosine similarity of every token that has a place to every other, of all pairs of images.
+
+        cosine(t, u) = <x_t, x_u> / (|x_t| |x_u|)
+
+    over the channels of a layer, within an image and from one to another, where the most similar
+    token is what corresponds. For a few images to look at.
+
+    Args:
+        features: a model, or a callable from images to `{layer: tensor}`, as for `localization`.
+        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own,
+            and that of the maps.
+
+    Returns:
+        DataArray of shape (layer, example, token, other_example, other_token); tokens are counted
+        without the prefix, row by row. A token that is zero, as behind a ReLU that is off, has no
+        direction: its cosines are NaN.
+
+    Raises:
+        ValueError: for taps that do not share one grid that tiles the images, or tokens that are
+            not finite; the layer is named.
+
+    Examples:
+        >>> similarity = analysis.token_similarity(vit, images[:2])
+        >>> similarity.dims
+        ('layer', 'example', 'token', 'other_example', 'other_token')
+
+    See also:
+        `plots.plot_token_similarity`, `keypoint_correspondence`; page guides/one-image.md.
+    """
+    known, seen = grid_of(features, grid), []
+
+    def step(images, taps):
+        seen[:] = [shared_grid(taps, known, grid is not None, images.shape)]
+        tokens = {tap: as_tokens(tap, x)[:, seen[0].prefix :] for tap, x in taps.items()}
+        return {"rows": tokens}
+
+    def finish(totals):
+        layers = list(totals["rows"])
+        require_finite("the similarity of tokens", list(totals["rows"].values()), layers)
+        cosines = [_cosines(x.astype(np.float64)) for x in totals["rows"].values()]
+        places, examples = np.arange(seen[0].num_spatial), np.arange(len(cosines[0]))
+        return xr.DataArray(
+            np.stack(cosines),
+            dims=("layer", "example", "token", "other_example", "other_token"),
+            coords={
+                "layer": layers,
+                "example": examples,
+                "token": places,
+                "other_example": examples,
+                "other_token": places,
+            },
+            name="token_similarity",
+            attrs=provenance(
+                features,
+                len(examples),
+                1,
+                long_name="cosine similarity",
+                units="1",
+                estimator="cosine of single tokens",
+                **vars(seen[0]),
+            ),
+        )
+
+    return evaluate(Statistic(step, finish), images, features, description="token similarity")
+
+
+def _cosines(tokens):
+    """Cosines of tokens (example, token, channel): (example, token, example, token)."""
+    norms = np.linalg.norm(tokens, axis=-1, keepdims=True)
+    directions = np.where(norms > 0, tokens / np.where(norms > 0, norms, 1), np.nan)
+    return np.einsum("atc,buc->atbu", directions, directions, optimize=True)

@@ -8,13 +8,14 @@ from ..engine.estimates import (
     lower,
     minus,
     require_above_chance,
+    t_interval,
     upper,
     welch,
+    wilson,
     with_error,
 )
-from ..engine.intervals import t_interval, wilson
 from ..engine.results import expect_variable
-from ..flow.interventions.tokens import LARGEST, RANDOM
+from ..flow.ablation import LARGEST, RANDOM
 from ..plots.flow import plot_lens_accuracy
 from ..plots.interventions import plot_head_effects, plot_skip_ablation, plot_token_ablation
 from ..study.figure import Figure, Paper, group

@@ -9,10 +9,8 @@ import math
 import numpy as np
 import xarray as xr
 
-from ..engine.intervals import mean_error
-from ..flow.interventions.heads import head_ablation
-from ..flow.interventions.skips import skip_ablation
-from ..flow.interventions.tokens import token_ablation
+from ..engine.estimates import mean_error
+from ..flow.ablation import head_ablation, skip_ablation, token_ablation
 from ..flow.logit_lens import lens_accuracy, logit_lens
 from ..study.figure import playing, variants
 from ..study.measurement import DATA, task

@@ -4,11 +4,10 @@ from functools import partial
 
 import numpy as np
 
-from ..engine.estimates import jackknifed, transformed
-from ..engine.intervals import ranks
+from ..engine.estimates import jackknifed, ranks, transformed
 from ..engine.results import expect_variable
 from ..plots.similarity import plot_similarities
-from ..similarity.measures.similarities import similarities_statistic
+from ..similarity.similarities import similarities_statistic
 from ..study.figure import Figure, Paper, each
 from ..study.judge import finding
 from ..study.measurement import statistic

@@ -8,14 +8,7 @@ import numpy as np
 
 from ..engine.results import layer_names
 from . import style
-from .layers import (
-    FONT_SIZE,
-    layer_label,
-    name_layers,
-    name_positions,
-    shorten,
-    wrap,
-)
+from .layers import FONT_SIZE, layer_label, name_layers, name_positions, shorten, wrap
 
 SCALED = "each panel scaled to its own maximum"
 

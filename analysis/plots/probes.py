@@ -8,15 +8,7 @@ import xarray as xr
 
 from ..engine.results import expect_array, expect_results, layer_names, select_layers
 from . import style
-from .layers import (
-    NORMALISED,
-    depth_axis,
-    layer_label,
-    name_layers,
-    name_positions,
-    shorten,
-    wrap,
-)
+from .layers import NORMALISED, depth_axis, layer_label, name_layers, name_positions, shorten, wrap
 from .primitives import panels, renamed_arguments
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from ..engine.estimates import num_batches
-from ..engine.intervals import t_interval
+from ..engine.estimates import num_batches, t_interval
 from ..engine.results import expect_array, expect_results, expect_variable, layer_names
 from . import style
 from .layers import FONT_SIZE, depth_axis, draw_band

@@ -12,12 +12,10 @@ from sklearn.metrics.cluster import contingency_matrix
 from vit_tf.tokens import as_grid
 
 from ..attention.saliency import num_beyond, patch_cover, require_shares
-from ..engine.front import measurement, statistic_of
-from ..engine.pooling import Pooled, pooled_statistic
+from ..engine.features import Grid, LabelledImages, Model, measurement, statistic_of
+from ..engine.pooling import Pooled, as_tokens, grid_of, on_grid, pooled_statistic
 from ..engine.results import DEFAULT, provenance, require_finite, variable
 from ..engine.stream import Statistic, evaluate
-from ..engine.tokens import as_tokens, grid_of, on_grid
-from ..engine.types import Grid, LabelledImages, Model
 
 STARTS = 10
 SCORES = {

@@ -10,13 +10,17 @@ import xarray as xr
 
 from vit_tf.names import listed
 
-from ..engine.derived import select
-from ..engine.front import measurement, statistic_of
-from ..engine.pooling import batch_labels, pool, pooled_statistic, require_inside, require_labels
+from ..engine.features import LabelledImages, Model, measurement, select, statistic_of
+from ..engine.pooling import (
+    batch_labels,
+    grid_of,
+    pool,
+    pooled_statistic,
+    require_inside,
+    require_labels,
+)
 from ..engine.results import DEFAULT, pack_correct, provenance, raise_without_directions
 from ..engine.stream import Statistic, evaluate
-from ..engine.tokens import grid_of
-from ..engine.types import LabelledImages, Model
 
 TOPS = (1, 5)
 # Largest difference of equal similarities by rounding in float64.

@@ -10,13 +10,10 @@ import xarray as xr
 
 from vit_tf.names import listed
 
-from ..engine.derived import select
-from ..engine.front import measurement, statistic_of
-from ..engine.pooling import pool, pooled_statistic
+from ..engine.features import Images, LabelledImages, Model, measurement, select, statistic_of
+from ..engine.pooling import grid_of, pool, pooled_statistic
 from ..engine.results import DEFAULT, provenance, raise_without_directions, variable
 from ..engine.stream import Statistic, evaluate
-from ..engine.tokens import grid_of
-from ..engine.types import Images, LabelledImages, Model
 from .knn import ROUNDING, directions
 
 # Which images of a query are positive, and which are ignored (Radenovic et al. 2018, section 3.3);

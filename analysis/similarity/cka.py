@@ -1,8 +1,10 @@
-"""Centered kernel alignment of layers, streamed over minibatches."""
+"""Centered kernel alignment of layers, streamed over minibatches, and what follows from it."""
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -11,19 +13,175 @@ import xarray as xr
 from vit_tf.names import listed
 
 from ..engine.estimates import LEAST_EXAMPLES
-from ..engine.front import measurement, statistic_of
-from ..engine.results import model_name, provenance, require_finite, variable
-from ..engine.stream import Statistic, evaluate
-from ..engine.types import Images, Model
-from .kernels import (
-    grouped,
-    layer_gram,
-    leave_one_out,
-    pairwise_hsic,
-    ratio,
-    ratio_and_jackknife,
-    unbiased,
+from ..engine.features import Images, Model, measurement, statistic_of
+from ..engine.pooling import as_tokens, require_grid
+from ..engine.results import (
+    PARTS,
+    expect_variable,
+    layer_names,
+    model_name,
+    provenance,
+    require_finite,
+    variable,
 )
+from ..engine.stream import Statistic, evaluate
+
+CHANNEL_PARTS = 4  # of the channels of a layer, for its kernel
+MOST_GROUPS = 32  # of batches, whose values without each are saved
+
+
+@tf.function(autograph=False)  # many layers have one shape, and are traced once
+def layer_gram(values):
+    """`gram` of a layer of shape (example, ...).
+
+    As the sum of those of a few parts of its channels: a product of parts keeps every core busy,
+    where one of few rows and many columns does not.
+    """
+    channels = math.prod(values.shape[1:]) if values.shape[1:].is_fully_defined() else 1
+    parts = tf.reshape(values, (tf.shape(values)[0], math.gcd(CHANNEL_PARTS, channels), -1))
+    kernels, of_mean = gram(tf.transpose(parts, (1, 0, 2)))
+    return tf.reduce_sum(kernels, axis=0), tf.reduce_sum(of_mean, axis=0)
+
+
+def pairwise_hsic(kernels_x, kernels_y):
+    """The unbiased HSIC of all pairs of U-centred kernels, from one matrix product.
+
+    That of the activations themselves is each value times the sizes of both kernels.
+
+    Args:
+        kernels_x: tensor of shape (x, example, example) from `unbiased_kernels`.
+        kernels_y: tensor of shape (y, example, example), of the same examples.
+
+    Returns:
+        Tensor of shape (x, y).
+    """
+    x, y = (tf.reshape(kernels, (tf.shape(kernels)[0], -1)) for kernels in (kernels_x, kernels_y))
+    n = tf.cast(tf.shape(kernels_x)[-1], tf.float32)
+    return tf.matmul(x, y, transpose_b=True) / (n * (n - 3.0))
+
+
+def unbiased_kernels(values):
+    """The U-centred linear kernels of representations, and how large these are.
+
+    Args:
+        values: tensor of shape (..., example, channel).
+
+    Returns:
+        As `unbiased`.
+    """
+    return unbiased(*gram(values))
+
+
+def gram(values):
+    """The linear kernels of representations, centred first so that float32 does not cancel.
+
+    Args:
+        values: tensor of shape (..., example, channel).
+
+    Returns:
+        Kernels of shape (..., example, example), and the sums of squares that centring took from
+        each representation, of shape (...,).
+    """
+    x = tf.cast(values, tf.float32)
+    mean = tf.reduce_mean(x, axis=-2, keepdims=True)
+    centred = x - mean
+    n = tf.cast(tf.shape(x)[-2], tf.float32)
+    of_mean = n * tf.reduce_sum(mean**2, axis=(-2, -1))
+    return tf.matmul(centred, centred, transpose_b=True), of_mean
+
+
+def unbiased(kernels, of_mean):
+    """U-centred kernels of size 1, and how large they were.
+
+    With A the kernel without its diagonal, r its row sums and s their sum,
+
+        U_ij = A_ij - (r_i + r_j) / (n - 2) + s / ((n - 1) (n - 2)),    U_ii = 0,
+
+    and `sum(U * V) / (n (n - 3))` is the unbiased HSIC of Song et al. 2012 (Szekely and Rizzo
+    2014, equation 3). It is blind to a shift of all examples. HSIC is of the fourth degree in the
+    activations, and float32 does not hold that of 1e-10 or 1e+10: each kernel is divided by its
+    size, the mean of its diagonal.
+
+    Args:
+        kernels, of_mean: what `gram` returns.
+
+    Returns:
+        Kernels of shape (..., example, example), and scales of shape (..., 3): the size, and the
+        sums of squares of the representation without and with its mean.
+    """
+    n = tf.cast(tf.shape(kernels)[-1], tf.float32)
+    own = tf.linalg.trace(kernels)
+    size = tf.maximum(own / n, 1e-37)  # a constant representation has a size too
+    kernel = kernels / size[..., None, None]
+    kernel = tf.linalg.set_diag(kernel, tf.zeros_like(kernel[..., 0]))
+    rows = tf.reduce_sum(kernel, axis=-1) / (n - 2.0)
+    total = tf.reduce_sum(rows, axis=-1)[..., None, None] / (n - 1.0)
+    kernel = kernel - rows[..., :, None] - rows[..., None, :] + total
+    kernel = tf.linalg.set_diag(kernel, tf.zeros_like(rows))
+    return kernel, tf.stack([size, own, own + of_mean], axis=-1)
+
+
+def ratio_and_jackknife(hsic):
+    """CKA of the summed HSIC and its standard error from leaving out one batch at a time.
+
+    Args:
+        hsic: float64 array of shape (batch, layer, layer).
+
+    Returns:
+        Two arrays of shape (layer, layer); the error is NaN when there is one batch.
+    """
+    return jackknife(ratio, hsic)
+
+
+def ratio(sums):
+    """CKA of HSIC summed over batches: array of shape (layer, layer)."""
+    norm = np.sqrt(np.diagonal(sums, axis1=-2, axis2=-1))
+    return sums / norm[..., :, None] / norm[..., None, :]
+
+
+def jackknife(value, rows):
+    """The value of the sums over batches, and its standard error from leaving out one at a time.
+
+    Args:
+        value: function of a structure of sums to an array.
+        rows: the structure of what each batch adds, float64 arrays of shape (batch, ...).
+
+    Returns:
+        Two arrays; the error is NaN when there is one batch, with a warning.
+    """
+    batches = len(tf.nest.flatten(rows)[0])
+    whole = value(tf.nest.map_structure(lambda x: x.sum(axis=0), rows))
+    if batches == 1:
+        warnings.warn(
+            "Standard errors of a single batch are NaN: cut the images into several, at least 8",
+            stacklevel=2,
+        )
+        return whole, np.full(whole.shape, np.nan)
+    rest = leave_one_out(value, rows)
+    spread = ((rest - rest.mean(axis=0)) ** 2).sum(axis=0)
+    return whole, np.sqrt((batches - 1) / batches * spread)
+
+
+def leave_one_out(value, rows):
+    """The value of the sums over all batches but one, of shape (batch, ...).
+
+    Args:
+        value, rows: as for `jackknife`.
+    """
+    total = tf.nest.map_structure(lambda x: x.sum(axis=0), rows)
+    return np.stack(
+        [
+            value(tf.nest.map_structure(lambda x, sums, at=at: sums - x[at], rows, total))
+            for at in range(len(tf.nest.flatten(rows)[0]))
+        ]
+    )
+
+
+def grouped(rows):
+    """What at most `MOST_GROUPS` groups of successive batches add, of shape (group, ...)."""
+    groups = np.array_split(rows, min(len(rows), MOST_GROUPS))
+    return np.stack([group.sum(axis=0) for group in groups])
+
 
 ESTIMATOR = "minibatch CKA, linear kernel, unbiased HSIC; jackknife over batches"
 # Largest HSIC by rounding, as a share of the squared size of a kernel, if one example differs.
@@ -237,3 +395,262 @@ def _require_variation(squares, layers):
             "Expected every layer to vary between examples. "
             f"Received a constant layer: {listed(constant)}"
         )
+
+
+def counterparts(similarity: xr.Dataset) -> xr.Dataset:
+    """CKA of every layer with the layer of the same name in the other model.
+
+    As between models trained on more or less data (Raghu et al. 2021, section 8, figure 12) or
+    before and after fine-tuning (appendix G, figures G.1 and G.2).
+
+    Args:
+        similarity: Dataset from `cka` of two models: cka(layer_x, layer_y) and its stderr.
+
+    Returns:
+        Dataset cka(layer) and stderr(layer), layers in the order of the first model.
+
+    Raises:
+        ValueError: if the models share no layer.
+
+    Examples:
+        >>> similarity = analysis.cka(vit, images, vit)
+        >>> analysis.counterparts(similarity).cka.dims
+        ('layer',)
+
+    See also:
+        `cka`, `own_matches`, `plots.plot_counterparts`; page
+        measurements/similarity/counterparts.md.
+    """
+    cka = expect_variable(similarity, "cka", ("layer_x", "layer_y"))
+    names = _shared(cka)
+    pairs = {dim: xr.DataArray(names, dims="layer") for dim in ("layer_x", "layer_y")}
+    chosen = similarity.sel(pairs).drop_vars(["layer_x", "layer_y"])
+    return chosen.assign_coords(layer=names)
+
+
+def own_matches(similarity: xr.Dataset) -> tuple[int, int]:
+    """Number of layers of one training run whose best match in another has the same name.
+
+    The sanity check of Kornblith et al. 2019, section 6.1: architecturally identical models
+    trained from different initializations should be most similar layer by layer.
+
+    Args:
+        similarity: as for `counterparts`, of two runs of one architecture.
+
+    Returns:
+        Pair of the number of layers (along x) whose largest CKA is with the layer of their own
+        name, and the number of layers that have one.
+
+    Raises:
+        ValueError: if the models share no layer.
+
+    Examples:
+        >>> similarity = analysis.cka(vit, images, vit)
+        >>> matched, count = analysis.own_matches(similarity)
+        >>> matched <= count
+        True
+
+    See also:
+        `cka`, `counterparts`, `plots.plot_own_matches`; page
+        measurements/similarity/counterparts.md.
+    """
+    cka = expect_variable(similarity, "cka", ("layer_x", "layer_y"))
+    names = _shared(cka)
+    best = np.array(layer_names(cka, "layer_y"))[cka.sel(layer_x=names).values.argmax(axis=1)]
+    return int((best == names).sum()), len(names)
+
+
+def _shared(cka):
+    """Names of the layers that both models have."""
+    other = set(layer_names(cka, "layer_y"))
+    names = [name for name in layer_names(cka, "layer_x") if name in other]
+    if not names:
+        raise ValueError(
+            "Expected models with layers of the same names. Received: "
+            f"{layer_names(cka, 'layer_x')[:3]} and {layer_names(cka, 'layer_y')[:3]}"
+        )
+    return names
+
+
+@measurement("norms")
+def depth_cka(features: Model, images: Images) -> xr.Dataset:
+    """CKA between the normalised inputs of all sites, and the last norm, of one model.
+
+    Walmer et al. 2023, section D.3, figures 20 to 22.
+
+    Args:
+        features: a model, or a callable from images to taps, of which those named `"norm"` are
+            compared.
+        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+
+    Returns:
+        Dataset as that of `cka`, layers named by tap.
+
+    Raises:
+        ValueError: without such taps, and as `cka`.
+
+    Examples:
+        >>> similarity = analysis.depth_cka(vit, images)
+        >>> similarity.layer_x.values.tolist()[-1]
+        'norm'
+
+    See also:
+        `plots.plot_depth_cka`, `cka`; page measurements/similarity/depth.md.
+    """
+    return evaluate(depth_statistic(features), images, features, description="CKA of norms")
+
+
+@statistic_of(depth_cka)
+def depth_statistic(features):
+    """The `Statistic` of `depth_cka`."""
+    inner = cka_statistic(features)
+
+    def step(images, taps):
+        return inner.step(images, _ending(taps, "norm"))
+
+    return Statistic(step, inner.finish, min_batch=inner.min_batch)
+
+
+@measurement("skips")
+def residual_cka(features: Model, images: Images, site: str = "attention") -> xr.Dataset:
+    """CKA between the skips and the branches of all blocks of one model.
+
+    Where a skip differs from the branch that is added to it, the block changes what is represented
+    (Walmer et al. 2023, section D.4, figure 23).
+
+    Args:
+        features: a model, or a callable from images to taps, of which `"block/site/skip"` and
+            `"block/site/branch"` are compared.
+        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        site: `"attention"`, `"mlp"` or another site that has them.
+
+    Returns:
+        Dataset as that of `cka`: `layer_x` are the branches, `layer_y` the skips.
+
+    Raises:
+        ValueError: without such taps, and as `cka`.
+
+    Examples:
+        >>> similarity = analysis.residual_cka(vit, images, site="mlp")
+        >>> similarity.layer_y.values.tolist()
+        ['block00/mlp/skip', 'block01/mlp/skip']
+
+    See also:
+        `plots.plot_residual_cka`, `skip_ratio`; page measurements/similarity/residual.md.
+    """
+    statistic = residual_statistic(features, site)
+    return evaluate(statistic, images, features, description="CKA of skips and branches")
+
+
+@statistic_of(residual_cka)
+def residual_statistic(features, site="attention"):
+    """The `Statistic` of `residual_cka`."""
+    inner = cka_statistic(features, features)
+
+    def step(images, taps):
+        ends = [_ending(taps, f"{site}/{end}") for end in ("branch", "skip")]
+        return inner.step(images, *ends)
+
+    return Statistic(step, inner.finish, min_batch=inner.min_batch)
+
+
+def _ending(taps, name):
+    """The taps of this name in any block, or a `ValueError` if there are none."""
+    chosen = {tap: x for tap, x in taps.items() if f"/{tap}".endswith(f"/{name}")}
+    if not chosen:
+        raise ValueError(f"Expected taps named {name!r}. Received: {listed(taps)}")
+    return chosen
+
+
+@measurement("tokens")
+def last_layer_cka(
+    models: Mapping[str, Model] | Sequence[Model] | Model, images: Images
+) -> xr.Dataset:
+    """Minibatch CKA between the last layers of any number of models, by part of the sequence.
+
+    The estimator is that of `cka`, over all channels of the first token, or of all tokens with a
+    place (Walmer et al. 2023, section 5.1, figures 6 and 19).
+
+    Args:
+        models: dict from a model's name to its features, a callable from images to taps with a
+            `token_grid`. Its last tap is compared: tokens of shape (example, token, channel) or a
+            map on the grid.
+        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+
+    Returns:
+        Dataset with `cka` and `stderr` of shape (model_x, model_y, part). A model without prefix
+        tokens has no part `"cls"`: NaN. The attribute `layers` names the tap of each model.
+
+    Raises:
+        ValueError: without models or grids, for a last tap that is not on its grid, and as `cka`.
+
+    Examples:
+        >>> similarity = analysis.last_layer_cka({"ViT": vit, "BiT": bit}, images)
+        >>> similarity.cka.dims
+        ('model_x', 'model_y', 'part')
+
+    See also:
+        `plots.plot_last_layer_cka`, `cka`; page measurements/similarity/last-layer.md.
+    """
+    statistic = last_layer_statistic(models)
+    return evaluate(statistic, images, *models.values(), description="last layers")
+
+
+@statistic_of(last_layer_cka)
+def last_layer_statistic(models):
+    """The `Statistic` of `last_layer_cka`, of the features of all `models`, in their order."""
+    if not models:
+        raise ValueError("Expected at least one model. Received: {}")
+    grids = {name: require_grid(features, None) for name, features in models.items()}
+    parts = [(n, part) for n, grid in grids.items() for part in PARTS[0 if grid.prefix else 1 :]]
+    layers = {}  # the names of the last taps show when the features are called
+
+    def step(images, *taps):
+        grams = []
+        for (name, grid), of in zip(grids.items(), taps, strict=True):
+            layers[name] = list(of)[-1]
+            grams += map(layer_gram, _parts(layers[name], of[layers[name]], grid))
+        kernels, scales = unbiased(*map(tf.stack, zip(*grams, strict=True)))
+        return {
+            "rows": {"hsic": pairwise_hsic(kernels, kernels)[None], "scales": scales[None]},
+            "examples": tf.shape(images)[0],
+        }
+
+    def finish(totals):
+        hsic, squares = unscaled(totals["rows"]["hsic"], totals["rows"]["scales"])
+        values = similarity(hsic, squares, [f"{part} of {name}" for name, part in parts])
+        facts = provenance(next(iter(models.values())), totals["examples"], len(hsic))
+        facts["remainder"] = int(totals["remainder"])
+        del facts["model"]  # there are many
+        return _last_layer_result(
+            values, parts, list(models), facts | {"layers": list(layers.values())}
+        )
+
+    return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
+
+
+def _parts(tap, values, grid):
+    """The prefix token that comes first, where there is one, and the spatial tokens."""
+    tokens = as_tokens(tap, values)
+    if tokens.shape[1] != grid.num_tokens:
+        raise ValueError(
+            f"Expected the last tap to have the {grid.num_tokens} tokens of {grid}. "
+            f"Received: {tap!r} of shape {tuple(values.shape)}"
+        )
+    return [*([grid.first(tokens)] if grid.prefix else []), grid.spatial(tokens)]
+
+
+def _last_layer_result(values, parts, names, attributes):
+    """The result, from the CKA and its error of all pairs of `parts`, pairs of model and part."""
+    places = {
+        part: [(place, names.index(name)) for place, (name, p) in enumerate(parts) if p == part]
+        for part in PARTS
+    }
+    whole = np.full((2, len(names), len(names), len(PARTS)), np.nan)
+    for index, found in enumerate(places.values()):
+        if found:
+            rows, models = (np.array(numbers) for numbers in zip(*found, strict=True))
+            chosen = np.stack(values)[:, rows[:, None], rows]
+            whole[:, models[:, None], models, index] = chosen
+    coords = {"model_x": names, "model_y": names, "part": list(PARTS)}
+    return with_errors(*whole, coords).assign_attrs(attributes | {"estimator": ESTIMATOR})

@@ -6,16 +6,26 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..attention.attention import LEFT_OUT, attention_weights, num_attended, summed_distance
-from ..engine.derived import select
+from ..attention.attention_distance import (
+    LEFT_OUT,
+    attention_weights,
+    num_attended,
+    summed_distance,
+)
 from ..engine.estimates import LEAST_EXAMPLES
-from ..engine.front import measurement, statistic_of
+from ..engine.features import Grid, Images, Model, measurement, select, statistic_of
+from ..engine.pooling import on_grid
 from ..engine.results import mean_of, require_finite, variable
 from ..engine.stream import Statistic, evaluate
-from ..engine.tokens import on_grid
-from ..engine.types import Grid, Images, Model
-from .cka import labelled_similarity, similarity, unscaled
-from .kernels import layer_gram, pairwise_hsic, unbiased, unbiased_kernels
+from .cka import (
+    labelled_similarity,
+    layer_gram,
+    pairwise_hsic,
+    similarity,
+    unbiased,
+    unbiased_kernels,
+    unscaled,
+)
 
 ORDERS = ("local", "global")
 

@@ -11,12 +11,11 @@ import xarray as xr
 from vit_tf.names import listed
 
 from ..engine.estimates import LEAST_EXAMPLES
-from ..engine.front import measurement, statistic_of
+from ..engine.features import Grid, Images, Model, measurement, statistic_of
+from ..engine.pooling import as_tokens, grid_of, shared_grid
 from ..engine.results import provenance, require_finite
 from ..engine.stream import Statistic, evaluate
-from ..engine.tokens import as_tokens, grid_of, shared_grid
-from ..engine.types import Grid, Images, Model
-from .kernels import pairwise_hsic, unbiased_kernels
+from .cka import pairwise_hsic, unbiased_kernels
 
 # Share of the squared sum of squares: rounding leaves 1e-14, d equal dimensions 1 / d.
 NEGLIGIBLE = 1e-10

@@ -16,7 +16,7 @@ from vit_tf.files import write_whole
 from vit_tf.names import joined
 from vit_tf.preprocessing import Preprocessing
 
-from ..engine.front import name_models
+from ..engine.features import name_models
 from ..report.differences import compare
 from ..report.drawing import draw
 from ..report.page import in_frame, require_own, write_report

@@ -138,7 +138,7 @@ def compare(folder, reference, tolerance=0.0):
 
 def _without_earlier_states(paths):
     """Files without the states before the last: a killed run has them of other steps."""
-    from vit_tf.training.checkpointing import saved_states  # imports TensorFlow
+    from vit_tf.training.checkpointing import saved_states
 
     runs = {path.parent.parent for path in paths.values() if path.parent.name == "state"}
     earlier = {state for run in runs for state in saved_states(run)[:-1]}

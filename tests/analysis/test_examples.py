@@ -15,7 +15,7 @@ from paths import ROOT
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis import plots
-from vit_tf.analysis.engine import types
+from vit_tf.analysis.engine import features as types
 
 PACKAGES = ("similarity", "attention", "flow", "probes", "objects")
 

@@ -13,7 +13,7 @@ from oracles import randomize
 
 import vit_tf
 from vit_tf import data
-from vit_tf.analysis.probes.few_shot import classify, fit_classifier
+from vit_tf.analysis.probes.ridge import classify, fit_classifier
 from vit_tf.batches import remakable
 from vit_tf.scripts import evaluate, finetune
 

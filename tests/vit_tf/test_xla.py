@@ -13,11 +13,10 @@ import tensorflow as tf
 from oracles import randomize
 
 from vit_tf import BEiT, BiT, CLIPViT, Mixer, Recipe, ViT, analysis, submodel
-from vit_tf.analysis.attention.attention import attention_statistic
+from vit_tf.analysis.attention.attention_distance import attention_statistic
 from vit_tf.analysis.attention.mean_attention import mean_attention_statistic
 from vit_tf.analysis.flow.skips import skip_statistic
-from vit_tf.analysis.probes.few_shot import few_shot
-from vit_tf.analysis.probes.ridge import Probe, probe_statistic, score_statistic
+from vit_tf.analysis.probes.ridge import Probe, few_shot, probe_statistic, score_statistic
 from vit_tf.analysis.similarity.cka import cka_statistic
 from vit_tf.analysis.similarity.heads import head_statistic
 from vit_tf.analysis.similarity.localization import localization_statistic
@@ -260,7 +259,7 @@ def test_few_shot_features_equal_those_without_xla(monkeypatch):
     of = features(*SUMS)
     step = step_of(
         monkeypatch,
-        "probes.few_shot",
+        "probes.ridge",
         "collect",
         lambda: few_shot(of, [], (images, labels), CLASSES),
     )

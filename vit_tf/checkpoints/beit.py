@@ -6,13 +6,7 @@ from functools import partial
 import numpy as np
 
 from vit_tf.checkpoints.filling import Source
-from vit_tf.checkpoints.plans import (
-    Part,
-    Plan,
-    dims,
-    head_part,
-    norm_part,
-)
+from vit_tf.checkpoints.plans import Part, Plan, dims, head_part, norm_part
 from vit_tf.checkpoints.timm_vit import blocks_part
 from vit_tf.checkpoints.token_parts import pixels
 from vit_tf.checkpoints.torch_blocks import patch_dims, patches_part

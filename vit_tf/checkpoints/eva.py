@@ -10,15 +10,7 @@ from functools import partial
 import numpy as np
 
 from vit_tf.checkpoints.filling import Source
-from vit_tf.checkpoints.plans import (
-    CLIP,
-    IMAGENET,
-    Part,
-    Plan,
-    dims,
-    head_part,
-    norm_part,
-)
+from vit_tf.checkpoints.plans import CLIP, IMAGENET, Part, Plan, dims, head_part, norm_part
 from vit_tf.checkpoints.timm_vit import REGISTERS, SCALES, count_blocks
 from vit_tf.checkpoints.token_parts import TokenNames, file_grid, pixels, unplaced_part
 from vit_tf.checkpoints.torch_blocks import (

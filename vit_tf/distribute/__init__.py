@@ -2,12 +2,7 @@
 
 from vit_tf.batches import full_batches
 from vit_tf.distribute.cluster import is_chief, wait_for_workers
-from vit_tf.distribute.strategies import (
-    STRATEGIES,
-    is_tpu,
-    steps_per_execution,
-    strategy,
-)
+from vit_tf.distribute.strategies import STRATEGIES, is_tpu, steps_per_execution, strategy
 
 __all__ = [
     "STRATEGIES",

@@ -32,12 +32,7 @@ from vit_tf.models.model import VisionModel
 from vit_tf.remote import without_password
 from vit_tf.training import checkpointing
 from vit_tf.training.callbacks import AverageValidation, Checkpoint, Preemption, tensorboard
-from vit_tf.training.labels import (
-    WrongExample,
-    checked_images,
-    checked_labels,
-    explained_labels,
-)
+from vit_tf.training.labels import WrongExample, checked_images, checked_labels, explained_labels
 from vit_tf.training.locks import only_process
 
 BATCH_SIZE = 32  # of arrays, as in Keras

@@ -8,8 +8,7 @@ from ...engine.estimates import lower, minus, of_cka, student, upper
 from ...engine.results import expect_variable
 from ...plots.interactive import cka_heatmap
 from ...plots.similarity import plot_cka, plot_own_matches
-from ...similarity.cka import cka_statistic
-from ...similarity.counterparts import own_matches
+from ...similarity.cka import cka_statistic, own_matches
 from ...study.figure import Figure, each, pairs
 from ...study.judge import finding
 from ...study.measurement import quantity, statistic

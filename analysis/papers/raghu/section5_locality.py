@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from ...attention.attention import attention_statistic
-from ...engine.estimates import descriptive, ratio_of_spreads, share, student
-from ...engine.intervals import rank_correlation
+from ...attention.attention_distance import attention_statistic
+from ...engine.estimates import descriptive, rank_correlation, ratio_of_spreads, share, student
 from ...engine.results import expect_array, expect_variable
 from ...plots.attention import plot_attention_distance
 from ...plots.interactive import distance_lines

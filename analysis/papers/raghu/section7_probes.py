@@ -5,8 +5,8 @@ from functools import partial
 
 import numpy as np
 
-from ...engine.derived import match_maps
 from ...engine.estimates import accuracy_of, descriptive, estimate, minus, require_above_chance
+from ...engine.pooling import match_maps
 from ...engine.results import expect_array, layer_names, unpack_correct
 from ...engine.stream import first_batch
 from ...plots.probes import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes

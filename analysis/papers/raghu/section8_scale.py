@@ -9,8 +9,7 @@ import xarray as xr
 from ...engine.estimates import lower, minus, of_cka, upper
 from ...engine.results import expect_variable
 from ...plots.similarity import plot_counterparts, plot_data_scale
-from ...similarity.cka import cka_statistic
-from ...similarity.counterparts import counterparts
+from ...similarity.cka import cka_statistic, counterparts
 from ...study.figure import Figure, group, playing, variants
 from ...study.judge import finding
 from ...study.measurement import statistic, task

@@ -6,8 +6,7 @@ from ...engine.estimates import lower, minus, of_cka, upper
 from ...engine.results import expect_variable, layer_names
 from ...plots.interactive import cka_heatmap
 from ...plots.similarity import plot_cka, plot_last_layer_cka
-from ...similarity.last_layer import last_layer_statistic
-from ...similarity.residual import residual_statistic
+from ...similarity.cka import last_layer_statistic, residual_statistic
 from ...study.figure import Figure, each, group
 from ...study.judge import finding
 from ...study.measurement import statistic, task

@@ -5,9 +5,13 @@ from functools import partial
 
 import numpy as np
 
-from ...attention.aligned_attention import aligned_attention, attention_offset, mean_distance
-from ...attention.head_classes import head_classes
-from ...attention.mean_attention import mean_attention_statistic
+from ...attention.mean_attention import (
+    aligned_attention,
+    attention_offset,
+    head_classes,
+    mean_attention_statistic,
+    mean_distance,
+)
 from ...engine.estimates import descriptive, lower, minus, share, upper, welch
 from ...engine.results import expect_array, expect_variable
 from ...plots.attention import (

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...attention.aligned_attention import attention_maps
 from ...attention.attention_patterns import pattern_statistic
+from ...attention.mean_attention import attention_maps
 from ...engine.estimates import jackknifed, lower, minus, ratio_of_means, upper
 from ...engine.results import expect_array, expect_variable
 from ...plots.attention import plot_attention_maps, plot_attention_patterns

@@ -6,9 +6,8 @@ import numpy as np
 import xarray as xr
 
 from ...engine.estimates import accuracy_of, correlation, lower, minus, student
-from ...engine.pooling import pooled_statistic
+from ...engine.pooling import grid_of, pooled_statistic
 from ...engine.results import KEPT, expect_variable, layer_names
-from ...engine.tokens import grid_of
 from ...plots.features import plot_clustering
 from ...probes.clustering import cluster_scores, object_statistic
 from ...study.figure import Figure, together

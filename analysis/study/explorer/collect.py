@@ -9,18 +9,16 @@ import xarray as xr
 from vit_tf.names import joined
 from vit_tf.tokens import prefix_names
 
-from ...attention.attention_rows import attention_rows
-from ...attention.gradient_attention import gradient_attention
-from ...attention.rollout import rollout_of_images
+from ...attention.attention_distance import attention_rows
+from ...attention.rollout import gradient_attention, rollout_of_images
+from ...engine.pooling import pooled_tokens
 from ...engine.results import provenance
 from ...engine.stream import collect
-from ...engine.tokens import pooled_tokens
-from ...flow.grad_cam import grad_cam
-from ...flow.input_gradients import input_gradients
+from ...flow.attribution import grad_cam, input_gradients
 from ...flow.logit_lens import logit_lens
-from ...flow.place_fields import place_fields
+from ...flow.receptive_field import place_fields
 from ...flow.skips import path_norms
-from ...objects.correspondence import token_similarity
+from ...objects.keypoints import token_similarity
 from ..models import spread
 
 MOST_LAYERS = 13  # whose tokens are compared

@@ -13,8 +13,8 @@ import vit_tf
 from vit_tf.names import joined
 from vit_tf.preprocessing import Preprocessing
 
-from ...engine.front import name_models, own_name
-from ...flow.input_gradients import require_samples
+from ...engine.features import name_models, own_name
+from ...flow.attribution import require_samples
 from ...report.explore_page import write_explore_page
 from ...report.page import in_frame, require_own
 from ..models import describe_model, slug

@@ -10,8 +10,7 @@ import numpy as np
 import vit_tf
 from vit_tf.preprocessing import Preprocessing
 
-from ...engine.derived import Normalised
-from ...engine.front import Selected
+from ...engine.features import Normalised, Selected
 from ...engine.store import fingerprint
 
 KNOWN = ("keras", "vit_tf")  # packages whose layers are what their configuration says

@@ -9,7 +9,7 @@ from vit_tf.names import listed
 from vit_tf.taps.keras_attention import attention_taps, contradictions
 from vit_tf.training.checkpointing import describe_model
 
-from ...engine.derived import gaussian_like
+from ...engine.features import gaussian_like
 from ...engine.store import fingerprint
 from ..models import StudyModel, attended
 from .layers import grid_of, values_of_taps, variation

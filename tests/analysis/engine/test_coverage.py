@@ -13,7 +13,7 @@ from scipy import stats
 from sklearn.datasets import load_digits
 
 import vit_tf
-from vit_tf.analysis.engine import intervals
+from vit_tf.analysis.engine import estimates as intervals
 from vit_tf.analysis.engine.estimates import (
     accuracy_of,
     corrected,

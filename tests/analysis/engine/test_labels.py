@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from vit_tf import analysis
-from vit_tf.analysis.probes.few_shot import few_shot
+from vit_tf.analysis.probes.ridge import few_shot
 
 RNG = np.random.default_rng(5)
 LABELS = np.arange(24) % 3

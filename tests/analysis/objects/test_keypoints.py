@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from vit_tf import TokenGrid, analysis, data
-from vit_tf.analysis.objects.keypoints import match_points
-from vit_tf.analysis.objects.squares import square_image, square_points
+from vit_tf.analysis.objects.keypoints import match_points, square_image, square_points
 
 PIXELS = TokenGrid(12, 12, 0, 1)
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from PIL import Image
 
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.objects.video_scores import outline, widen
+from vit_tf.analysis.objects.propagation import outline, widen
 from vit_tf.data.annotated.scenes import Scene, Shape
 
 PIXELS = TokenGrid(8, 8, 0, 1)

@@ -9,8 +9,7 @@ from attention_heads import head, mean_of
 from scipy import stats
 
 from vit_tf import TokenGrid
-from vit_tf.analysis.attention.aligned_attention import aligned_attention
-from vit_tf.analysis.attention.head_classes import head_classes
+from vit_tf.analysis.attention.mean_attention import aligned_attention, head_classes
 from vit_tf.analysis.engine.results import pack_correct
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.walmer import WALMER

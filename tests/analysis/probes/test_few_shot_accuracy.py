@@ -5,7 +5,15 @@ import pytest
 import tensorflow as tf
 from sklearn.linear_model import Ridge
 
-from vit_tf.analysis.probes.few_shot import L2, classify, few_shot, fit_classifier, select_few_shot
+from vit_tf.analysis.probes.ridge import (
+    FEW_SHOT_L2 as L2,
+)
+from vit_tf.analysis.probes.ridge import (
+    classify,
+    few_shot,
+    fit_classifier,
+    select_few_shot,
+)
 
 
 def make_set(rng, count, noise=1.0, channels=6):

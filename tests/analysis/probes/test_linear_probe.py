@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine.pooling import pool
-from vit_tf.analysis.probes.softmax_probes import fit_probes, probe_places, score, stacked
+from vit_tf.analysis.probes.linear_probe import fit_probes, probe_places, score, stacked
 from vit_tf.distribute.strategies import strategy
 
 LONG = {"epochs": 500, "batch_size": 120, "learning_rate": 12.0, "seed": 0}

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vit_tf import TokenGrid, analysis
+from vit_tf.analysis.similarity.cka import ratio_and_jackknife
 from vit_tf.analysis.similarity.heads import head_similarity
-from vit_tf.analysis.similarity.kernels import ratio_and_jackknife
 from vit_tf.analysis.similarity.localization import localization
 from vit_tf.distribute import strategy
 

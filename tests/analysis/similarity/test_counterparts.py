@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from vit_tf.analysis.similarity.counterparts import counterparts, own_matches
+from vit_tf.analysis.similarity.cka import counterparts, own_matches
 
 
 def similarity(cka, x, y):

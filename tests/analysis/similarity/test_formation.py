@@ -12,7 +12,7 @@ import xarray as xr
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.probes.few_shot import few_shot
+from vit_tf.analysis.probes.ridge import few_shot
 from vit_tf.analysis.similarity import formation
 from vit_tf.distribute.strategies import strategy
 from vit_tf.scripts import train as train_script

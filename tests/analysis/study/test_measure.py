@@ -14,7 +14,7 @@ import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.papers.raghu import section5_receptive_fields
 from vit_tf.analysis.papers.raghu.section6_skips import skip_ratio_of
-from vit_tf.analysis.similarity.counterparts import counterparts
+from vit_tf.analysis.similarity.cka import counterparts
 from vit_tf.analysis.study import measure as measuring
 from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.measure import measure

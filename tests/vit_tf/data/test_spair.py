@@ -6,7 +6,7 @@ from PIL import Image
 from spair_files import write_image, write_pairs
 
 from vit_tf import Preprocessing, TokenGrid, analysis
-from vit_tf.analysis.objects.squares import square_image, square_layout
+from vit_tf.analysis.objects.keypoints import square_image, square_layout
 from vit_tf.data import load_spair
 
 

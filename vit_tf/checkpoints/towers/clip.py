@@ -5,14 +5,7 @@ from functools import partial
 import numpy as np
 
 from vit_tf.checkpoints.filling import Source
-from vit_tf.checkpoints.plans import (
-    CLIP,
-    Part,
-    Plan,
-    count,
-    dims,
-    norm_part,
-)
+from vit_tf.checkpoints.plans import CLIP, Part, Plan, count, dims, norm_part
 from vit_tf.checkpoints.token_parts import file_grid, fit_positions, pixels
 from vit_tf.checkpoints.torch_blocks import (
     CLIP_HEADS,

@@ -1,4 +1,4 @@
-"""Input gradients with SmoothGrad: which pixels a class's score depends on."""
+"""Attribution of a class's score by gradients: to pixels (SmoothGrad) and to maps (Grad-CAM)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from ..engine.features import class_gradients
-from ..engine.front import measurement
+from vit_tf.names import listed
+
+from ..engine.features import Classes, Images, Model, class_gradients, measurement
 from ..engine.results import provenance, require_finite
 from ..engine.stream import collect
-from ..engine.types import Classes, Images, Model
 
 
 @measurement("scores")
@@ -116,3 +116,95 @@ def require_samples(samples, noise):
             "Expected samples to be an integer of at least 1 and noise at least 0. "
             f"Received: samples={samples!r}, noise={noise!r}"
         )
+
+
+@measurement("class_maps")
+def grad_cam(
+    features: Model, images: Images, classes: Classes | None = None, scores: str = "logits"
+) -> xr.DataArray:
+    """Class activation of every map, weighted by gradients, enlarged to the image.
+
+        cam_c(place) = max(0, sum_k w_k A_k(place)),  w_k = mean over places of d y_c / d A_k
+
+    with channel k of a layer's map A and the score y_c of class c (Selvaraju et al. 2017,
+    https://arxiv.org/abs/1610.02391, equations 1 and 2), enlarged bilinearly.
+
+    Args:
+        features: a model, or a callable from images to taps with gradients: maps of shape (example,
+            row, column, channel), and the scores, as of
+            `vit_tf.submodel(bit, "stage*/unit*/sum", "logits")`.
+        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        classes: names or positions of the classes among the scores; by default those predicted for
+            the images, 5 at most.
+        scores: the tap that holds them, of shape (example, class).
+
+    Returns:
+        DataArray of shape (example, class, layer, row, column), one value per pixel, of no unit
+        that layers share: compare the places of one layer.
+
+    Raises:
+        ValueError: for classes, scores or maps that are not there, a map that the scores do not
+            depend on, as far as TensorFlow can tell, or values that are not finite.
+
+    Examples:
+        >>> maps = analysis.grad_cam(bit, images[:2], classes=[0])
+        >>> maps.dims
+        ('example', 'class', 'layer', 'row', 'column')
+        >>> ax = analysis.plot(maps, image=images[0])
+
+    See also:
+        `plots.plot_grad_cam`, `gradient_attention`, `input_gradients`; page guides/one-image.md.
+    """
+    layers = []
+
+    def step(batch):
+        def maps(_, taps):
+            held = {tap: x for tap, x in taps.items() if tap != scores}
+            other = [tap for tap, x in held.items() if x.shape.rank != 4]
+            if other or not held:
+                raise ValueError(
+                    "Expected maps of shape (example, row, column, channel). "
+                    f"Received: {listed(other) if other else 'none'}"
+                )
+            return held
+
+        pairs = class_gradients(features, batch, classes, scores, maps)
+        layers[:] = pairs
+        return tf.stack([_enlarged(class_map(*pair), batch) for pair in pairs.values()], axis=2)
+
+    rows = collect(step, images, description="Grad-CAM", checked=(features,))
+    require_finite("Grad-CAM", np.moveaxis(rows, 2, 0), layers)
+    return xr.DataArray(
+        rows,
+        dims=("example", "class", "layer", "row", "column"),
+        coords={
+            "example": np.arange(len(rows)),
+            "class": [int(one) for one in classes],
+            "layer": list(layers),
+            "row": np.arange(rows.shape[-2]),
+            "column": np.arange(rows.shape[-1]),
+        },
+        name="grad_cam",
+        attrs=provenance(
+            features,
+            len(rows),
+            1,
+            long_name="Grad-CAM",
+            units="score",
+            estimator="positive sum of channels, weighted by their mean gradient",
+            scores=scores,
+        ),
+    )
+
+
+def class_map(maps, gradients):
+    """Grad-CAM, of shape (..., row, column), of maps and gradients with channels at the end."""
+    maps, gradients = tf.cast(maps, tf.float32), tf.cast(gradients, tf.float32)
+    weights = tf.reduce_mean(gradients, axis=(-3, -2), keepdims=True)
+    return tf.nn.relu(tf.reduce_sum(weights * maps, axis=-1))
+
+
+def _enlarged(maps, images):
+    """Maps of shape (example, class, row, column), at the size of the images."""
+    places = tf.transpose(maps, (0, 2, 3, 1))
+    return tf.transpose(tf.image.resize(places, images.shape[1:3]), (0, 3, 1, 2))

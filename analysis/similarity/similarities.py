@@ -1,4 +1,4 @@
-"""Several measures of how alike layers are, in one pass."""
+"""Several measures of the similarity of layers, in one pass."""
 
 from __future__ import annotations
 
@@ -12,22 +12,27 @@ import xarray as xr
 
 from vit_tf.names import listed
 
-from ...engine.estimates import LEAST_EXAMPLES
-from ...engine.front import measurement, statistic_of
-from ...engine.intervals import ranks
-from ...engine.pooling import pool
-from ...engine.results import POOLED, model_name, provenance, require_word, variable
-from ...engine.stream import Statistic, evaluate
-from ...engine.tokens import as_tokens, grid_of
-from ...engine.types import Images, Model
-from ..cka import varying_layers
-from ..kernels import jackknife
-from .alignment import linear_cka, rbf_cka, token_cka
-from .correlations import cca, pwcca, svcca
-from .geometry import mutual_knn, procrustes, rsa
-from .layers import Layers
-from .measure import Measure, Places
-from .predictivity import linear_predictivity
+from ..engine.estimates import LEAST_EXAMPLES, ranks
+from ..engine.features import Images, Model, measurement, statistic_of
+from ..engine.pooling import as_tokens, grid_of, pool
+from ..engine.results import POOLED, model_name, provenance, require_word, variable
+from ..engine.stream import Statistic, evaluate
+from .cka import jackknife, varying_layers
+from .measures import (
+    Layers,
+    Measure,
+    Places,
+    cca,
+    linear_cka,
+    linear_predictivity,
+    mutual_knn,
+    procrustes,
+    pwcca,
+    rbf_cka,
+    rsa,
+    svcca,
+    token_cka,
+)
 
 # By name, with their usual settings.
 MEASURES = {

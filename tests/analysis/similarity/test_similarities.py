@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from vit_tf import analysis
-from vit_tf.analysis.similarity.measures.similarities import MEASURES, disagreement
+from vit_tf.analysis.similarity.similarities import MEASURES, disagreement
 
 BATCH, TOKENS = 48, 3
 MEAN = {

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vit_tf import analysis
-from vit_tf.analysis.similarity.measures.similarities import MEASURES
+from vit_tf.analysis.similarity.similarities import MEASURES
 
 IMAGES, CHANNELS = 32, 5
 OTHERS = ("y", "z")

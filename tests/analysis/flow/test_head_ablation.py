@@ -7,7 +7,7 @@ import pytest
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.flow.interventions.effects import TOGETHER
+from vit_tf.analysis.flow.ablation import TOGETHER
 
 LAYERS, HEADS, WIDTH, SIDE = 2, 2, 8, 16
 

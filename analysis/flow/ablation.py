@@ -1,0 +1,606 @@
+"""Interventions: ablation of heads, skips and tokens, and activation patching."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+import xarray as xr
+
+from vit_tf import edits
+from vit_tf.names import listed
+from vit_tf.taps.interventions import each_alone
+from vit_tf.tokens import as_grid
+
+from ..engine.features import Grid, LabelledImages, Model, measurement, require_scores
+from ..engine.pooling import grid_of
+from ..engine.results import CLS, provenance, require_finite, require_word, variable
+from ..engine.stream import Statistic, accumulate, as_dataset, evaluate
+
+TOGETHER = 256  # images, those of all runs of a batch, whose activations are in memory at once
+ZERO, MEAN, RESAMPLE = "zero", "mean", "resample"
+INTERVENTION = ("intervention",)
+REPLACEMENTS = (ZERO, MEAN, RESAMPLE)
+CHANGES = {
+    "accuracy_change": ("accuracy with the intervention minus without", "1"),
+    "loss_change": ("cross-entropy with the intervention minus without", "nat"),
+    "output_change": ("divergence of the predicted classes from those without", "nat"),
+}
+
+
+def effects(features, interventions, images, scores, count, *, description, least=1, **facts):
+    """The mean effects of some interventions on the answers to images with labels.
+
+        accuracy_change = mean over examples of [argmax s' = y] - [argmax s = y]
+        loss_change     = mean over examples of log p(y) - log p'(y)
+        output_change   = mean over examples of sum_c p(c) log(p(c) / p'(c))
+
+    of scores `s` and `s'` without and with an intervention and of `p = softmax(s)`. Standard errors
+    are those of the means of these differences over the examples, which are paired.
+
+    Args:
+        features: a submodel that has the taps of the interventions and the scores.
+        interventions: as for `vit_tf.taps.interventions.each_alone`.
+        images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
+        scores: the tap that holds the scores, of shape (example, class).
+        count: number of interventions.
+        description: of the progress bar.
+        least: number of examples that a batch must have.
+        **facts: attributes of the result.
+
+    Returns:
+        Dataset with `accuracy_change`, `loss_change` and `output_change` of shape (intervention,),
+        each with its standard error in `..._stderr`, and with `accuracy` and `loss`, numbers of the
+        model as it is. Attributes: `num_classes`, and `remainder`, the number of images of a last
+        batch of fewer than `least`, which are left out with a warning.
+
+    Raises:
+        ValueError: for scores that are not there or not finite, labels that are not among their
+            classes, and as `one_pass`.
+    """
+    size, num_classes = max(TOGETHER // (count + 1), least), {}
+
+    def step(batch, labels):
+        taps, found = each_alone(features, interventions, scores, batch, TOGETHER // size)
+        classes = num_classes["num_classes"] = require_scores(taps, scores, [0])
+        intact = tf.cast(taps[scores], tf.float32)
+        edited = tf.cast(found, tf.float32)
+        changes, plain = _changes(intact, edited, labels)
+        return {
+            "changes": {
+                name: tf.stack([tf.reduce_sum(x, axis=1), tf.reduce_sum(tf.square(x), axis=1)])
+                for name, x in changes.items()
+            },
+            "intact": {name: tf.reduce_sum(x) for name, x in plain.items()},
+            "unknown": tf.math.count_nonzero((labels < 0) | (labels >= classes)),
+            "examples": tf.shape(batch)[0],
+            "batches": 1,
+        }
+
+    def finish(totals):
+        if totals["unknown"]:
+            raise ValueError(
+                f"Expected labels among the classes of {scores!r}. "
+                f"Received: {int(totals['unknown'])} others"
+            )
+        left_out = int(totals.get("remainder", 0))
+        if left_out:
+            warnings.warn(
+                f"{left_out} of {int(totals['examples']) + left_out} images are left out: the last "
+                f"batch has fewer than {least}. Use another batch size.",
+                stacklevel=2,
+            )
+        return _result(totals, features, scores, facts | num_classes | {"remainder": left_out})
+
+    statistic = Statistic(step, finish, min_batch=least, with_labels=True)
+    return evaluate(
+        statistic, in_batches(images, size), description=description, checked=(features,)
+    )
+
+
+def effects_of_cells(features, cells, images, scores, names, interventions=None, **facts):
+    """The `effects` of interventions that are the cells of a table, NaN where there is none.
+
+    Args:
+        features, images, scores: as for `effects`.
+        cells: dict from the coordinates of a cell, one for each name, to its intervention.
+        names: of the dims of the table.
+        interventions: function of the taps of the model as it is to the list of interventions, for
+            those that follow from it; the values of `cells` then do not count.
+        **facts: as for `effects`, with the `description` of the progress bar.
+    """
+    interventions = interventions or list(cells.values())
+    result = effects(features, interventions, images, scores, len(cells), **facts)
+    return in_table(result, cells, names)
+
+
+def in_table(result, cells, names):
+    """A result along `intervention` as a table of these names; coordinates stand as they came."""
+    columns = dict(zip(names, zip(*cells, strict=True), strict=True))
+    result = result.assign_coords(
+        {name: ("intervention", list(column)) for name, column in columns.items()}
+    )
+    table = result.set_index(intervention=list(names)).unstack("intervention")
+    order = {name: list(dict.fromkeys(column)) for name, column in columns.items()}
+    return table.reindex(order).transpose(*names)
+
+
+def replacing(features, images, taps, replacement, description):
+    """The edit of each tap that a word stands for: dict from tap to function.
+
+    Args:
+        features: a submodel that has the taps.
+        images: the data over which means are taken.
+        taps: names of the taps.
+        replacement: `"zero"`; `"mean"`, over the examples, at each place of the tap; or
+            `"resample"`, the value of another image of the batch.
+        description: of the progress bar of the pass that takes the means.
+
+    Raises:
+        ValueError: for another word.
+    """
+    require_word(replacement, REPLACEMENTS, "replacement")
+    if replacement != MEAN:
+        edit = edits.zero if replacement == ZERO else edits.resampled()
+        return dict.fromkeys(taps, edit)
+
+    def step(batch):
+        found = features(tf.cast(batch, tf.float32))
+        sums = {tap: tf.reduce_sum(tf.cast(found[tap], tf.float32), axis=0) for tap in taps}
+        return {"sums": sums, "examples": tf.shape(batch)[0]}
+
+    totals = accumulate(step, images, description=description, checked=(features,))
+    means = {tap: total / totals["examples"] for tap, total in totals["sums"].items()}
+    return {tap: edits.constant(mean.astype("float32")) for tap, mean in means.items()}
+
+
+def require_submodel(features, scores):
+    """The taps of a submodel beside its scores, to intervene at; symbolic tensors by name.
+
+    Raises:
+        ValueError: for what is no submodel, one without the scores, or one of nothing else.
+    """
+    if not hasattr(features, "segments"):
+        raise ValueError(
+            "Expected features to be a submodel, such as vit_tf.submodel(vit, '*/heads', "
+            f"'logits'), which can be run with interventions. Received: {type(features).__name__}"
+        )
+    if scores not in features.taps or len(features.taps) < 2:
+        raise ValueError(
+            f"Expected a submodel of the scores, scores={scores!r}, and of taps to intervene at. "
+            f"Received: {listed(features.taps)}"
+        )
+    return {tap: x for tap, x in features.output.items() if tap != scores}
+
+
+def least_batch(replacement):
+    """Number of examples that a batch must have: 2 where values come from another image."""
+    return 2 if replacement == RESAMPLE else 1
+
+
+def in_batches(images, size):
+    """A data set of batches of at most so many examples, which many runs of each make larger."""
+    if not isinstance(images, tf.data.Dataset):
+        return as_dataset(images, batch_size=size)
+    dataset = as_dataset(images)
+    spec = tf.nest.flatten(dataset.element_spec)[0]
+    return dataset if spec.shape[0] is not None and spec.shape[0] <= size else dataset.rebatch(size)
+
+
+def _changes(intact, edited, labels):
+    """Changes of each example, of shape (intervention, example), and its values without."""
+    labels = tf.cast(labels, tf.int64)
+
+    def right(scores):
+        return tf.cast(tf.argmax(scores, axis=-1) == labels, tf.float32)
+
+    before, after = tf.nn.log_softmax(intact), tf.nn.log_softmax(edited)
+    true = tf.one_hot(labels, intact.shape[-1])
+    losses = -tf.reduce_sum(true * before, axis=-1), -tf.reduce_sum(true * after, axis=-1)
+    changes = {
+        "accuracy_change": right(edited) - right(intact),
+        "loss_change": losses[1] - losses[0],
+        "output_change": tf.reduce_sum(tf.exp(before) * (before - after), axis=-1),
+    }
+    return changes, {"accuracy": right(intact), "loss": losses[0]}
+
+
+def _result(totals, features, scores, facts):
+    """The Dataset of `effects`, from what its steps add up to."""
+    count = totals["examples"]
+    names = list(totals["changes"])
+    require_finite("effects of interventions", totals["changes"].values(), names)
+    variables = {}
+    for name, (sums, squares) in totals["changes"].items():
+        mean = sums / count
+        # Rounding may leave a difference of squares just below the zero that it stands for.
+        variance = np.maximum(squares / count - mean**2, 0)
+        error = np.sqrt(variance / (count - 1)) if count > 1 else np.full_like(mean, np.nan)
+        words, units = CHANGES[name]
+        meta = {"long_name": words, "units": units}
+        variables[name] = (INTERVENTION, mean, meta)
+        meta = {"long_name": f"standard error of {name}", "units": units}
+        variables[f"{name}_stderr"] = (INTERVENTION, error, meta)
+    intact = {name: total / count for name, total in totals["intact"].items()}
+    variables["accuracy"] = ((), intact["accuracy"], {"long_name": "accuracy", "units": "1"})
+    variables["loss"] = ((), intact["loss"], {"long_name": "cross-entropy", "units": "nat"})
+    return xr.Dataset(
+        variables,
+        attrs=provenance(
+            features,
+            count,
+            totals["batches"],
+            estimator="mean of paired differences between runs with and without an intervention",
+            scores=scores,
+            **facts,
+        ),
+    )
+
+
+RANDOM, LARGEST, ATTENDED, UNATTENDED = "random", "largest", "attended", "unattended"
+REGISTERS = "registers"
+SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
+
+
+@measurement("embedding")
+def token_ablation(
+    features: Model,
+    images: LabelledImages,
+    scores: str = "logits",
+    replacement: str = ZERO,
+    shares: Sequence[float] = SHARES,
+    grid: Grid | None = None,
+    seed: int = 0,
+) -> xr.Dataset:
+    """Change of a model's predictions when the prefix, or a share of the other tokens, is removed.
+
+    The tokens of a layer are replaced there. Spatial tokens go at random, in the order of their
+    Euclidean norms, the `"largest"` first (Darcet et al. 2023, https://arxiv.org/abs/2309.16588,
+    find artefacts among these), or in that of the attention that they receive, the most
+    (`"attended"`) or the least (`"unattended"`) first: the mean over heads, and over the queries of
+    the prefix, or over all where there is none. ViTs were
+    found to bear the loss of more patches than ResNets, where these were hidden in the image
+    (Naseer et al. 2021, https://arxiv.org/abs/2105.10497). See `effects` for the
+    formulas of the changes.
+
+    Args:
+        features: a model, or a submodel of the tokens to replace, of shape (example, token,
+            channel), of the scores, and of attention weights, which may be left out, to choose by:
+            such as `vit_tf.submodel(vit, "embedding", "block00/attention/weights", "logits")`.
+        images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
+        scores: the tap that holds the scores before a softmax, of shape (example, class).
+        replacement: what stands in the place of a token: `"zero"`; `"mean"`, its mean over the
+            images; or `"resample"`, the same token of another image of the batch.
+        shares: shares of the spatial tokens to replace, in (0, 1].
+        grid: `TokenGrid` of the tokens; by default the features' own.
+        seed: of the random order, which differs from batch to batch.
+
+    Returns:
+        Dataset of `accuracy_change`, `loss_change` and `output_change`, each with `..._stderr`, of
+        shape (tokens, share), and of `accuracy` and `loss` of the model as it is. `"cls"` and
+        `"registers"` are replaced as a whole, at share 1; where else there is no value there is
+        NaN.
+
+    Raises:
+        ValueError: for features that are no submodel of one layer of tokens and scores, tokens that
+            do not fit the grid, other shares, or scores that are not finite.
+
+    Examples:
+        >>> effect = analysis.token_ablation(vit, (images, labels), shares=(0.25, 0.5))
+        >>> effect.tokens.values.tolist()
+        ['cls', 'random', 'largest', 'attended', 'unattended']
+
+    See also:
+        `plots.plot_token_ablation`, `head_ablation`; page measurements/flow/interventions.md.
+    """
+    layers = require_submodel(features, scores)
+    weights = [tap for tap, x in layers.items() if len(x.shape) == 4]
+    tokens = [tap for tap, x in layers.items() if len(x.shape) == 3]
+    grid = grid_of(features, grid)
+    if grid is not None and tokens:
+        grid = as_grid(grid, layers[tokens[0]].shape[1])
+    fits = grid is not None and tokens and layers[tokens[0]].shape[1] == grid.num_tokens
+    if len(tokens) != 1 or len(weights) > 1 or not fits:
+        raise ValueError(
+            "Expected one tap of tokens (example, token, channel) of a known grid, one of "
+            "attention weights at most, and the scores. Received: "
+            f"{ {tap: tuple(x.shape) for tap, x in layers.items()} }, grid={grid}"
+        )
+    if not all(0 < share <= 1 for share in shares):
+        raise ValueError(f"Expected shares in (0, 1]. Received: {tuple(shares)}")
+    (tap,), edit = tokens, replacing(features, images, tokens, replacement, "means of tokens")
+    sets = _sets(grid)
+    orders = (RANDOM, LARGEST, *((ATTENDED, UNATTENDED) if weights else ()))
+    cells = [*((name, 1.0) for name in sets), *((o, float(s)) for o in orders for s in shares)]
+
+    def interventions(taps):
+        ranks = _ranks(taps, tap, weights, grid, seed)
+
+        def of(name, share):
+            if name in sets:
+                return edits.tokens(sets[name], edit[tap])
+            gone = ranks[name] < round(share * grid.num_spatial)
+            mask = tf.pad(gone, ((0, 0), (grid.prefix, 0)))  # False for the prefix
+            return edits.where(mask[..., None], edit[tap])
+
+        return [{tap: of(*cell)} for cell in cells]
+
+    return effects_of_cells(
+        features,
+        dict.fromkeys(cells),
+        images,
+        scores,
+        ("tokens", "share"),
+        interventions=interventions,
+        description="token ablation",
+        least=least_batch(replacement),
+        layer=tap,
+        replacement=replacement,
+        seed=seed,
+    ).sortby("share")
+
+
+def _sets(grid):
+    """The sets of prefix tokens that there are: dict from name to positions."""
+    names = [CLS] * (grid.prefix > 0) + [REGISTERS] * (grid.prefix > 1)
+    return {name: edits.token_set(grid, name) for name in names}
+
+
+def _ranks(taps, tap, weights, grid, seed):
+    """The place of each spatial token in each order, of shape (example, token): dict from order."""
+    values = tf.cast(taps[tap], tf.float32)
+    # A number of the batch itself, so that batches differ and a run can be repeated.
+    of_batch = tf.bitcast(tf.reduce_sum(values), tf.int32)
+    shape = (tf.shape(values)[0], grid.num_spatial)
+    keys = {RANDOM: tf.random.stateless_uniform(shape, tf.stack([seed, of_batch]))}
+    keys[LARGEST] = -tf.norm(grid.spatial(values), axis=-1)
+    if weights:
+        received = tf.cast(taps[weights[0]], tf.float32)
+        queries = grid.prefix or grid.num_tokens
+        received = tf.reduce_mean(received[:, :, :queries, grid.prefix :], axis=[1, 2])
+        keys |= {ATTENDED: -received, UNATTENDED: received}
+    return {
+        order: tf.argsort(tf.argsort(key, stable=True), stable=True) for order, key in keys.items()
+    }
+
+
+PATHS = ("skip", "branch")
+
+
+@measurement("ablated_skips")
+def skip_ablation(
+    features: Model, images: LabelledImages, scores: str = "logits", whole_blocks: bool = True
+) -> xr.Dataset:
+    """Change of a model's predictions when the skips or the branches of one block are removed.
+
+    They are set to zero in the trained model. Without its branches a block hands on what comes in,
+    as if it were not there (Bhojanapalli et al. 2021, https://arxiv.org/abs/2103.14586);
+    without its skips only what its branches make of it goes on, as in the models that Raghu et al.
+    2021 trained so (figure 8). See `effects` for the formulas of the changes.
+
+    Args:
+        features: a model, or a submodel of skips and branches and of the scores, such as
+            `vit_tf.submodel(vit, "*/skip", "*/branch", "logits")`, in the names of the tap grammar.
+        images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
+        scores: the tap that holds the scores before a softmax, of shape (example, class).
+        whole_blocks: whether all sites of a block lose them at once; else each site by itself. A
+            unit of a ResNet is a block of one site.
+
+    Returns:
+        Dataset of `accuracy_change`, `loss_change` and `output_change`, each with `..._stderr`, of
+        shape (layer, path), and of `accuracy` and `loss` of the model as it is. A layer is a block
+        or a site, a path `"skip"` or `"branch"`; a layer that has no skip has NaN there.
+
+    Raises:
+        ValueError: for features that are no submodel of skips or branches and scores, or scores
+            that are not finite.
+
+    Examples:
+        >>> effect = analysis.skip_ablation(vit, (images, labels))
+        >>> effect.layer.values.tolist()
+        ['block00', 'block01']
+        >>> effect.path.values.tolist()
+        ['skip', 'branch']
+
+    See also:
+        `plots.plot_skip_ablation`, `skip_ratio`, `head_ablation`; page
+        measurements/flow/interventions.md.
+    """
+    cells = {}
+    for tap in require_submodel(features, scores):
+        site, _, path = tap.rpartition("/")
+        if path in PATHS and site:
+            layer = site.rpartition("/")[0] or site
+            layer = layer if whole_blocks and layer.startswith("block") else site
+            cells.setdefault((layer, path), {})[tap] = edits.zero
+    if not cells:
+        raise ValueError(
+            "Expected taps 'site/skip' or 'site/branch', beside the scores. "
+            f"Received: {listed(features.taps)}"
+        )
+    names = ("layer", "path")
+    return effects_of_cells(features, cells, images, scores, names, description="skip ablation")
+
+
+@measurement("heads")
+def head_ablation(
+    features: Model, images: LabelledImages, scores: str = "logits", replacement: str = ZERO
+) -> xr.Dataset:
+    """Change of a model's predictions when the output of one attention head is removed.
+
+    The output of the head, before the heads are projected together, is replaced at every token
+    (Michel et al. 2019, https://arxiv.org/abs/1905.10650). See `effects` for the
+    formulas of the changes; where one is zero, the other heads and layers make up for the head, or
+    nothing reads it.
+
+    Args:
+        features: a model, or a submodel of the outputs of heads, of shape (example, token, head,
+            channel), and of the scores, such as `vit_tf.submodel(vit, "*/heads", "logits")`; of a
+            Keras model with attention layers of Keras' own the values, `"*/value"`, of which each
+            head's output is a mean.
+        images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
+        scores: the tap that holds the scores before a softmax, of shape (example, class).
+        replacement: what stands in the place of a head: `"zero"`; `"mean"`, its mean over the
+            images at each token; or `"resample"`, that of another image of the batch.
+
+    Returns:
+        Dataset of `accuracy_change`, `loss_change` and `output_change`, each with `..._stderr`, of
+        shape (layer, head), and of `accuracy` and `loss` of the model as it is. Layers of fewer
+        heads than others have NaN.
+
+    Raises:
+        ValueError: for features that are no submodel of heads and scores, another replacement, or
+            scores that are not finite.
+
+    Examples:
+        >>> effect = analysis.head_ablation(vit, (images, labels))
+        >>> effect.accuracy_change.dims
+        ('layer', 'head')
+        >>> ax = analysis.plot(effect)
+
+    See also:
+        `plots.plot_head_ablation`, `skip_ablation`, `token_ablation`; page
+        measurements/flow/interventions.md.
+    """
+    layers = require_submodel(features, scores)
+    if unlike := {tap: tuple(x.shape) for tap, x in layers.items() if len(x.shape) != 4}:
+        raise ValueError(
+            "Expected outputs of heads of shape (example, token, head, channel). "
+            f"Received: {unlike}"
+        )
+    replace = replacing(features, images, list(layers), replacement, "means of heads")
+    cells = {
+        (tap, head): {tap: edits.head(head, replace[tap])}
+        for tap, x in layers.items()
+        for head in range(x.shape[2])
+    }
+    result = effects_of_cells(
+        features,
+        cells,
+        images,
+        scores,
+        ("layer", "head"),
+        description="head ablation",
+        least=least_batch(replacement),
+        replacement=replacement,
+    )
+    return result.reindex(layer=list(layers))
+
+
+@measurement("patching")
+def activation_patching(
+    features: Model,
+    pairs: LabelledImages,
+    scores: str = "logits",
+    source: Model | None = None,
+    tokens: Sequence[int] | None = None,
+) -> xr.Dataset:
+    """How far the scores move to those of another run when one token of one layer is patched.
+
+        transfer = sum over pairs of <s_patched - s, d> / sum over pairs of |d|^2,  d = s_other - s
+
+    of scores `s` of an image, `s_other` of the other run, and `s_patched` with the token's value of
+    the other run (after Meng et al. 2022, https://arxiv.org/abs/2202.05262, of language models): 0
+    where the token does not matter, 1 where the whole difference of the runs passes through it. It
+    may lie outside [0, 1].
+
+    Args:
+        features: a model, or a submodel of layers of tokens, of shape (example, token, channel),
+            and of the scores, such as `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`.
+        pairs: batched `tf.data.Dataset` of (images, other images), or a pair of arrays; the other
+            run is that of the other image.
+        scores: the tap that holds the scores, of shape (example, class).
+        source: a submodel of another model of the same architecture whose run on the other images
+            is taken; by default the same model's. For two models on the same images, let both
+            images of a pair be the same.
+        tokens: positions of the tokens to patch; all by default.
+
+    Returns:
+        Dataset with `transfer` and its standard error, by linearization of the ratio, `stderr`, of
+        shape (layer, token).
+
+    Raises:
+        ValueError: for features that are no submodel of layers with equally many tokens and scores,
+            a source without their taps, pairs whose runs do not differ, or scores that are not
+            finite.
+
+    Examples:
+        >>> effect = analysis.activation_patching(vit, (images[:2], images[2:4]), tokens=[0, 1])
+        >>> effect.transfer.dims
+        ('layer', 'token')
+        >>> ax = analysis.plot(effect)
+
+    See also:
+        `plots.plot_activation_patching`, `logit_lens`; page
+        measurements/flow/activation-patching.md.
+    """
+    layers = require_submodel(features, scores)
+    counts = {tap: x.shape[1] if len(x.shape) == 3 else None for tap, x in layers.items()}
+    if len(set(counts.values())) > 1 or None in counts.values():
+        raise ValueError(
+            "Expected layers of equally many tokens, of shape (example, token, channel). "
+            f"Received: { {tap: tuple(x.shape) for tap, x in layers.items()} }"
+        )
+    source = features if source is None else source
+    if missing := [tap for tap in features.taps if tap not in require_taps(source)]:
+        raise ValueError(f"Expected a source with the same taps. Received: no {listed(missing)}")
+    places = range(next(iter(counts.values()))) if tokens is None else [int(t) for t in tokens]
+    cells = [(tap, place) for tap in layers for place in places]
+    size = max(TOGETHER // (len(cells) + 1), 1)
+
+    def step(images, others):
+        other = source(tf.cast(others, tf.float32))
+        runs = [{t: edits.tokens(p, edits.constant(other[t]))} for t, p in cells]
+        taps, found = each_alone(features, runs, scores, images, TOGETHER // size)
+        require_scores(taps, scores, [0])
+        plain = tf.cast(taps[scores], tf.float32)
+        way = tf.cast(other[scores], tf.float32) - plain
+        gone = tf.reduce_sum((tf.cast(found, tf.float32) - plain) * way, axis=-1)
+        whole = tf.reduce_sum(tf.square(way), axis=-1)
+        return {
+            "gone": tf.reduce_sum(gone, axis=1),
+            "whole": tf.reduce_sum(whole),
+            "gone_gone": tf.reduce_sum(gone**2, axis=1),
+            "gone_whole": tf.reduce_sum(gone * whole, axis=1),
+            "whole_whole": tf.reduce_sum(whole**2),
+            "examples": tf.shape(images)[0],
+            "batches": 1,
+        }
+
+    def finish(totals):
+        require_finite("activation patching", [totals["gone"], totals["whole"]], ["scores"] * 2)
+        whole, count = totals["whole"], totals["examples"]
+        if not whole > 0:
+            raise ValueError("Expected pairs whose scores differ. Received: pairs alike")
+        ratio = totals["gone"] / whole
+        residual = totals["gone_gone"] - 2 * ratio * totals["gone_whole"]
+        residual = np.maximum(residual + ratio**2 * totals["whole_whole"], 0)
+        correction = count / (count - 1) if count > 1 else np.nan
+        error = np.sqrt(residual * correction) / whole
+        result = xr.Dataset(
+            {
+                "transfer": variable("intervention", ratio, "share of the way to the other run"),
+                "stderr": variable("intervention", error, "standard error"),
+            },
+            attrs=provenance(
+                features,
+                count,
+                totals["batches"],
+                estimator="ratio of sums over pairs, standard error by linearization",
+                scores=scores,
+            ),
+        )
+        return in_table(result, cells, ("layer", "token"))
+
+    statistic = Statistic(step, finish, with_labels=True)
+    data = in_batches(pairs, size)
+    return evaluate(statistic, data, description="activation patching", checked=(features, source))
+
+
+def require_taps(source):
+    """The names of the taps of a submodel; a `ValueError` for what is none."""
+    if not hasattr(source, "taps"):
+        raise ValueError(f"Expected source to be a submodel. Received: {type(source).__name__}")
+    return source.taps

@@ -1,0 +1,820 @@
+"""Measures of the similarity of layers, for `similarities`: what each takes from a batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ..engine.estimates import LEAST_EXAMPLES
+from ..engine.results import require_word
+from .cka import layer_gram, pairwise_hsic, ratio, unbiased, unbiased_kernels
+
+# Channels of a layer up to which its kernel is made in float64: CCA looks at small directions.
+NARROW = 4096
+# Pairs of layers whose matrices are worked on at once.
+PAIRS = 32
+
+
+class Layers:
+    """The layers of one batch of n images.
+
+    Every part is of shape (layer, n, n) unless told otherwise. Kernels are linear, of features that
+    are centred over the batch, and of size 1: the mean of the diagonal is 1. What is not finite is
+    0 in them, as decompositions refuse it; the scales tell of it.
+
+    Args:
+        values: list of tensors of shape (n, ...), of each layer what is compared.
+        tokens: list of tensors of shape (n, token, channel), or None where there are none.
+    """
+
+    def __init__(self, values, tokens=None):
+        self.values, self.tokens = values, tokens
+        self.examples = tf.shape(values[0])[0]
+
+    @cached_property
+    def _grams(self):
+        """Centred kernels as they are, float32, and what centring took, of each layer."""
+        return [layer_gram(values) for values in self.values]
+
+    @cached_property
+    def unbiased(self):
+        """U-centred kernels, float32, and scales of shape (layer, 3), as `unbiased` makes them."""
+        return unbiased(*map(tf.stack, zip(*self._grams, strict=True)))
+
+    @cached_property
+    def hsic(self):
+        """HSIC of all pairs of layers, float64 of shape (layer, layer)."""
+        kernels, scales = self.unbiased
+        size = tf.cast(scales[:, 0], tf.float64)
+        return tf.cast(pairwise_hsic(kernels, kernels), tf.float64) * size[:, None] * size
+
+    @cached_property
+    def _parts(self):
+        """Kernels as they are, what the mean adds to each row, (layer, n), and its square."""
+        kernels = [kernel for kernel, _ in self._grams]
+        made = [_kernel(*pair) for pair in zip(self.values, kernels, strict=True)]
+        return tuple(map(tf.stack, zip(*made, strict=True)))
+
+    @cached_property
+    def size(self):
+        """The sizes of the kernels before they were divided, float64 of shape (layer,)."""
+        own = tf.linalg.trace(self._parts[0]) / tf.cast(self.examples, tf.float64)
+        return tf.maximum(own, 1e-37)
+
+    @cached_property
+    def kernels(self):
+        """Centred linear kernels of size 1, float64."""
+        kernels = self._parts[0] / self.size[:, None, None]
+        return tf.where(tf.math.is_finite(kernels), kernels, tf.zeros_like(kernels))
+
+    @cached_property
+    def cosines(self):
+        """Cosines of the features of all pairs of images, which are not centred; 0 for zeros."""
+        kernels, along, of_mean = self._parts
+        raw = kernels + along[:, :, None] + along[:, None, :] + of_mean[:, None, None]
+        length = tf.sqrt(tf.maximum(tf.linalg.diag_part(raw), 1e-300))
+        cosines = raw / length[:, :, None] / length[:, None, :]
+        return tf.where(tf.math.is_finite(cosines), cosines, tf.zeros_like(cosines))
+
+    @cached_property
+    def squared_distances(self):
+        """Squared Euclidean distances, in units of the size of each kernel."""
+        own = tf.linalg.diag_part(self.kernels)
+        squares = own[:, :, None] + own[:, None, :] - 2.0 * self.kernels
+        return tf.linalg.set_diag(tf.maximum(squares, 0.0), tf.zeros_like(own))
+
+    @cached_property
+    def distances(self):
+        """Euclidean distances of the n (n - 1) / 2 pairs of images: (layer, pair)."""
+        ones = tf.ones((self.examples, self.examples), tf.bool)
+        upper = tf.where(tf.linalg.set_diag(tf.linalg.band_part(ones, 0, -1), ~ones[0]))
+        flat = tf.reshape(self.squared_distances, (len(self.values), -1))
+        places = upper[:, 0] * tf.cast(self.examples, tf.int64) + upper[:, 1]
+        return tf.sqrt(tf.gather(flat, places, axis=1))
+
+    @cached_property
+    def sorted_distances(self):
+        """The same in ascending order."""
+        return tf.sort(self.distances, axis=1)
+
+    @cached_property
+    def spectrum(self):
+        """Eigenvalues of the kernels, ascending, of shape (layer, n), and their eigenvectors."""
+        values, vectors = tf.linalg.eigh(self.kernels)
+        return tf.maximum(values, 0.0), vectors
+
+
+@tf.function(autograph=False)  # many layers have one shape, and are traced once
+def _kernel(values, kernel):
+    """The linear kernel of a layer and what its mean adds, as float64: see `Layers._parts`.
+
+    Args:
+        values: tensor of shape (example, ...).
+        kernel: the same in float32, which is kept of a wide layer.
+    """
+    flat = tf.reshape(values, (tf.shape(values)[0], -1))
+    precise = width_of(values) <= NARROW
+    flat = tf.cast(flat, tf.float64 if precise else tf.float32)
+    mean = tf.reduce_mean(flat, axis=0, keepdims=True)
+    centred = flat - mean
+    if precise:
+        kernel = tf.matmul(centred, centred, transpose_b=True)
+    along = tf.linalg.matvec(centred, mean[0])
+    return tuple(tf.cast(x, tf.float64) for x in (kernel, along, tf.reduce_sum(mean**2)))
+
+
+def width_of(values):
+    """The number of channels of a layer (example, ...) when flattened; infinite if not known."""
+    shape = values.shape[1:]
+    return math.prod(shape) if shape.is_fully_defined() else math.inf
+
+
+def over_pairs(function, pairs, *stacks):
+    """`function` of the matrices of pairs of layers, a few pairs at a time.
+
+    Args:
+        function: of a stack of shape (pair, ...) for the first layers, for each of the `stacks`,
+            and then of as many for the second ones, to a tensor of shape (pair,).
+        pairs: list of pairs of positions of layers.
+        *stacks: tensors of shape (layer, ...).
+
+    Returns:
+        Tensor of shape (pair,), float64.
+    """
+    missing = -len(pairs) % min(PAIRS, len(pairs))
+    chunks = tf.reshape(
+        tf.constant([*pairs, *pairs[:1] * missing]), (-1, min(PAIRS, len(pairs)), 2)
+    )
+
+    def one(chunk):
+        return function(*(tf.gather(stack, chunk[:, side]) for side in (0, 1) for stack in stacks))
+
+    found = tf.map_fn(one, chunks, fn_output_signature=tf.float64, parallel_iterations=1)
+    return tf.reshape(found, (-1,))[: len(pairs)]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A measure of how alike two layers are, made by `rbf_cka`, `procrustes` and others.
+
+    Attributes:
+        name: its coordinate along `measure`.
+        terms: function of the `Layers` of a batch and the `Places` of the two models to a dict of
+            float64 tensors.
+        value: function of the sums of these over batches, and the `Places`, to an array of shape
+            (layer_x, layer_y).
+        invariant: what leaves it as it is, in words.
+        settings: dict of its parameters.
+        min_batch: number of images that a batch must have.
+        unknown: why it is NaN for a pair of layers, where it may be.
+    """
+
+    name: str
+    terms: Callable[..., dict]
+    value: Callable[..., Any]
+    invariant: str
+    settings: dict = field(default_factory=dict)
+    min_batch: int = LEAST_EXAMPLES
+    unknown: str = ""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Positions of the layers of the two models that are compared, of one model twice the same.
+
+    Attributes:
+        x, y: lists of positions.
+    """
+
+    x: list
+    y: list
+
+    def pairs(self, symmetric):
+        """Pairs of positions whose measure has to be computed."""
+        half = symmetric and self.x == self.y
+        return [(i, j) for i in self.x for j in self.y if not half or i <= j]
+
+    def block(self, values, symmetric):
+        """The values of `pairs` as an array of shape (layer_x, layer_y)."""
+        found = dict(zip(self.pairs(symmetric), np.asarray(values), strict=True))
+        return np.array(
+            [[found[(i, j) if (i, j) in found else (j, i)] for j in self.y] for i in self.x]
+        )
+
+
+def of_hsic(name, hsic, invariant, **options):
+    """A measure that is the ratio of HSIC summed over batches.
+
+    Args:
+        name, invariant, **options: as those of `Measure`.
+        hsic: function of the `Layers` to HSIC of all pairs of layers, of shape (layer, layer).
+    """
+
+    def value(totals, places):
+        return ratio(totals["hsic"])[np.ix_(places.x, places.y)]
+
+    return Measure(name, lambda layers, _: {"hsic": hsic(layers)}, value, invariant, **options)
+
+
+def of_matrix(name, matrix, invariant, **options):
+    """A measure that is the mean over batches of a matrix of all pairs of layers.
+
+    Args:
+        name, invariant, **options: as those of `Measure`.
+        matrix: function of the `Layers` to a tensor of shape (layer, layer).
+    """
+
+    def terms(layers, _):
+        return {"sum": tf.cast(matrix(layers), tf.float64), "batches": tf.ones((), tf.float64)}
+
+    def value(totals, places):
+        return (totals["sum"] / totals["batches"])[np.ix_(places.x, places.y)]
+
+    return Measure(name, terms, value, invariant, **options)
+
+
+def of_pairs(name, stacks, function, invariant, symmetric=True, known=None, **options):
+    """A measure that is the mean over batches of a value of each pair of layers.
+
+    Args:
+        name, invariant, **options: as those of `Measure`.
+        stacks: function of the `Layers` to a tuple of tensors of shape (layer, ...).
+        function: as for `over_pairs`.
+        symmetric: whether both orders of a pair have one value.
+        known: function of the `Layers` to whether each has any value; of pairs with others nothing
+            is computed.
+    """
+
+    def terms(layers, places):
+        pairs = places.pairs(symmetric)
+        there = known(layers) if known else [True] * len(layers.values)
+        made = [at for at, (i, j) in enumerate(pairs) if there[i] and there[j]]
+        values = tf.fill((len(pairs),), tf.constant(np.nan, tf.float64))
+        if made:
+            found = over_pairs(function, [pairs[at] for at in made], *stacks(layers))
+            values = tf.tensor_scatter_nd_update(values, np.array(made)[:, None], found)
+        return {"sum": values, "batches": tf.ones((), tf.float64)}
+
+    def value(totals, places):
+        return places.block(totals["sum"] / totals["batches"], symmetric)
+
+    return Measure(name, terms, value, invariant, **options)
+
+
+ROTATIONS = "orthogonal maps, isotropic scaling and translation of either representation"
+
+
+def linear_cka():
+    """CKA of linear kernels, the estimator of `cka`."""
+    return of_hsic("cka", lambda layers: layers.hsic, ROTATIONS)
+
+
+def rbf_cka(bandwidth: float = 0.5) -> Measure:
+    """CKA of Gaussian kernels, to which near neighbours matter more than far ones.
+
+        k(a, b) = exp(-|a - b|^2 / (2 sigma^2)),    sigma = bandwidth * median |a - b|
+
+    the median over the pairs of different images of the batch (Kornblith et al. 2019, section 3,
+    "kernel selection"); HSIC is unbiased and summed over batches as in `cka`, and not clamped. As
+    the bandwidth grows it approaches the CKA of linear kernels.
+
+    Scale: 0 for independent representations to 1; the estimator may leave it. Invariant to
+    orthogonal maps, isotropic scaling and translation, not to other invertible linear maps. Memory:
+    images x images for each layer.
+
+    Args:
+        bandwidth: as a share of the median distance, above 0.
+
+    Returns:
+        A `Measure` for `similarities(..., measures=[...])`.
+
+    Raises:
+        ValueError: for another bandwidth.
+
+    Examples:
+        >>> measure = analysis.rbf_cka(0.2)
+        >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
+        >>> result.measure.values.tolist()
+        ['rbf_cka']
+
+    See also:
+        `similarities`, `cka`; page measurements/similarity/measures.md.
+    """
+    if not bandwidth > 0:
+        raise ValueError(f"Expected bandwidth to be above 0. Received: bandwidth={bandwidth}")
+
+    def hsic(layers):
+        count = tf.shape(layers.distances)[1]
+        # A remainder of one image, which is left out, has no distances.
+        middle = tf.pad(layers.sorted_distances, [[0, 0], [0, 1]])
+        median = (middle[:, tf.maximum(count - 1, 0) // 2] + middle[:, count // 2]) / 2.0
+        sigma = tf.maximum(bandwidth * median, 1e-100)[:, None, None]
+        kernels = tf.exp(-layers.squared_distances / (2.0 * sigma**2))
+        kernels, _ = unbiased(tf.cast(kernels, tf.float32), tf.zeros(len(layers.values)))
+        return tf.cast(pairwise_hsic(kernels, kernels), tf.float64)
+
+    return of_hsic("rbf_cka", hsic, ROTATIONS, settings={"bandwidth": float(bandwidth)})
+
+
+def token_cka() -> Measure:
+    """CKA of single tokens: each token of a layer and the token at the same position in another.
+
+        CKA(X, Y) = sum_t HSIC(X_t, Y_t) / sqrt(sum_t HSIC(X_t, X_t) sum_t HSIC(Y_t, Y_t))
+
+    summed over tokens t and minibatches, with linear kernels and the unbiased HSIC of `cka`, whose
+    kernel is the sum of those of the tokens: CKA compares what whole images hold, this what each
+    place holds. A map's places are its tokens, a vector is one token.
+
+    Scale: 0 for tokens that are independent to 1; the estimator may leave it. Invariant to an
+    orthogonal map and a translation of each token by itself and to isotropic scaling of all; not to
+    a permutation of the tokens, to which CKA is. NaN between layers of different numbers of tokens.
+    Memory: tokens x images x images for each layer, the largest of the measures: of 84 layers of
+    197 tokens 1.1 GB for batches of 128 images. Choose fewer layers for larger batches.
+
+    Returns:
+        A `Measure` for `similarities(..., measures=[...])`.
+
+    Examples:
+        >>> result = analysis.similarities(vit, images, measures=[analysis.token_cka()])
+        >>> result.measure.values.tolist()
+        ['token_cka']
+
+    See also:
+        `similarities`, `cka`; page measurements/similarity/measures.md.
+    """
+
+    def hsic(layers):
+        return _token_hsic(layers.tokens)
+
+    invariant = "orthogonal maps and translation of each token, isotropic scaling of all"
+    unknown = "layers of different numbers of tokens"
+    return of_hsic("token_cka", hsic, invariant, unknown=unknown)
+
+
+def _token_hsic(tokens):
+    """HSIC summed over tokens, (layer, layer), NaN between different numbers of tokens.
+
+    Args:
+        tokens: list of tensors of shape (example, token, channel).
+    """
+    counts = [of.shape[1] for of in tokens]
+    whole = tf.fill((len(tokens), len(tokens)), tf.constant(np.nan, tf.float64))
+    for count in dict.fromkeys(counts):
+        members = [place for place, other in enumerate(counts) if other == count]
+        made = [_token_kernels(tokens[place]) for place in members]
+        kernels, size = (tf.stack(parts) for parts in zip(*made, strict=True))
+        found = _summed_hsic(kernels) * size[:, None] * size
+        places = tf.constant([[(i, j) for j in members] for i in members])
+        whole = tf.tensor_scatter_nd_update(whole, places, found)
+    return whole
+
+
+@tf.function(autograph=False)  # many layers have one shape, and are traced once
+def _token_kernels(tokens):
+    """U-centred kernels of all tokens (token, example, example) of mean size 1, and that size."""
+    kernels, scales = unbiased_kernels(tf.transpose(tokens, (1, 0, 2)))
+    size = tf.maximum(tf.reduce_mean(scales[:, 0]), 1e-37)
+    return kernels * (scales[:, 0] / size)[:, None, None], tf.cast(size, tf.float64)
+
+
+def _summed_hsic(kernels):
+    """HSIC of kernels (layer, token, example, example) summed over tokens: (layer, layer)."""
+    flat = tf.reshape(kernels, (tf.shape(kernels)[0], -1))
+    n = tf.cast(tf.shape(kernels)[-1], tf.float64)
+    products = tf.cast(tf.matmul(flat, flat, transpose_b=True), tf.float64)
+    return products / (n * (n - 3.0))
+
+
+# Share of the largest variance below which a direction is rounding.
+NEGLIGIBLE = 1e-10
+LINEAR = "invertible linear maps and translation"
+UNKNOWN = "layers with too many directions together for so few images"
+
+
+def svcca(variance: float = 0.99) -> Measure:
+    """Mean canonical correlation of the directions of largest variance.
+
+    Of each layer, features centred over the batch, the fewest principal directions are kept that
+    hold a share of its variance; then as `cca` (Raghu et al. 2017, section 2.1). The mean over
+    batches.
+
+    Scale: 0 to 1. Independent layers of as many directions as there are images to tell them apart
+    are far above 0: of d directions each and n images about sqrt(d / n). Where the directions of
+    two layers are more than n - 1 together they meet whatever the features, and the value is NaN:
+    take larger batches or less of the variance. Invariant to orthogonal maps, isotropic scaling and
+    translation; not to other invertible linear maps, which change the directions that are kept.
+    Memory: images x images for each layer, whatever the width; time: images cubed for each pair.
+
+    Args:
+        variance: share of the variance that is kept, above 0 and at most 1.
+
+    Returns:
+        A `Measure` for `similarities(..., measures=[...])`.
+
+    Raises:
+        ValueError: for another share.
+
+    Examples:
+        >>> measure = analysis.svcca(variance=0.9)
+        >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
+        >>> result.measure.values.tolist()
+        ['svcca']
+
+    See also:
+        `similarities`, `cca`, `pwcca`; page measurements/similarity/measures.md.
+    """
+    if not 0 < variance <= 1:
+        raise ValueError(
+            f"Expected variance to be above 0 and at most 1. Received: variance={variance}"
+        )
+    return _mean_correlation("svcca", variance, ROTATIONS, {"variance": float(variance)})
+
+
+def cca() -> Measure:
+    """Mean canonical correlation of all directions.
+
+        rho_1, rho_2, ... = singular values of Q_X' Q_Y,    value = mean of the min(d_X, d_Y) first
+
+    with Q an orthonormal basis of the space that the columns of the centred features span, of d
+    directions, those of more than 1e-10 of the largest variance (Hotelling 1936; Kornblith et al.
+    2019, section 3.2). The mean over batches.
+
+    Scale, and NaN where d_X + d_Y is more than n - 1 for batches of n images: as `svcca`. It takes
+    more images in a batch than the channels of two layers together: pool the tokens, and choose
+    large batches. Invariant to every invertible linear map and translation of either layer. Memory
+    and time: as `svcca`.
+
+    Returns:
+        A `Measure` for `similarities(..., measures=[...])`.
+
+    Examples:
+        >>> measure = analysis.cca()
+        >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
+        >>> result.measure.values.tolist()
+        ['cca']
+
+    See also:
+        `similarities`, `svcca`, `pwcca`; page measurements/similarity/measures.md.
+    """
+    return _mean_correlation("cca", 1.0, LINEAR, {})
+
+
+def pwcca() -> Measure:
+    """Mean canonical correlation, weighted by how much of the first layer each direction holds.
+
+        value = sum_i a_i rho_i / sum_i a_i,    a_i = sum_j |<h_i, x_j>|
+
+    with h_i the canonical directions of the first layer (`layer_x`), unit vectors over the images,
+    and x_j its channels, centred (Morcos et al. 2018, section 2.2, equation 2). Not symmetric: the
+    weights are those of `layer_x`. The mean over batches.
+
+    Scale, and NaN, as `cca`, with layers of more than 4096 channels besides, which would need as
+    many images. Invariant to every invertible linear map of `layer_y`, to isotropic scaling and to
+    translation of both; not to orthogonal maps of `layer_x`, whose channels the weights are of.
+    Memory: images x images, and images x channels, for each layer; time: images cubed, and images x
+    images x channels, for each pair.
+
+    Returns:
+        A `Measure` for `similarities(..., measures=[...])`.
+
+    Examples:
+        >>> measure = analysis.pwcca()
+        >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
+        >>> result.measure.values.tolist()
+        ['pwcca']
+
+    See also:
+        `similarities`, `cca`, `svcca`; page measurements/similarity/measures.md.
+    """
+
+    def stacks(layers):
+        bases, counts = _bases(layers, 1.0)
+        return bases, counts, _channels(layers)
+
+    def value(basis_x, count_x, channels_x, basis_y, count_y, _):
+        between = tf.matmul(basis_x, basis_y, transpose_a=True)
+        squares, turned = tf.linalg.eigh(tf.matmul(between, between, transpose_b=True))
+        rho = tf.sqrt(tf.maximum(squares, 0.0))
+        held = tf.matmul(basis_x @ turned, channels_x, transpose_a=True)
+        n = tf.shape(rho)[-1]
+        last = tf.range(n) >= n - tf.minimum(count_x, count_y)[:, None]
+        weights = tf.where(last, tf.reduce_sum(tf.abs(held), axis=-1), 0.0)
+        mean = tf.reduce_sum(weights * rho, axis=-1) / tf.reduce_sum(weights, axis=-1)
+        return _known(mean, count_x, count_y, n)
+
+    invariant = "invertible linear maps of layer_y, isotropic scaling and translation"
+    options = {"symmetric": False, "known": _narrow, "unknown": UNKNOWN}
+    return of_pairs("pwcca", stacks, value, invariant, **options)
+
+
+def _mean_correlation(name, variance, invariant, settings):
+    """The measure of `svcca` and `cca`."""
+
+    def value(basis_x, count_x, basis_y, count_y):
+        between = tf.matmul(basis_x, basis_y, transpose_a=True)
+        squares = tf.linalg.eigvalsh(tf.matmul(between, between, transpose_a=True))
+        total = tf.reduce_sum(tf.sqrt(tf.maximum(squares, 0.0)), axis=-1)
+        mean = total / tf.cast(tf.minimum(count_x, count_y), tf.float64)
+        return _known(mean, count_x, count_y, tf.shape(squares)[-1])
+
+    return of_pairs(
+        name,
+        lambda layers: _bases(layers, variance),
+        value,
+        invariant,
+        settings=settings,
+        unknown=UNKNOWN,
+    )
+
+
+def _bases(layers, variance):
+    """Orthonormal bases of the directions of each layer that hold a share of its variance.
+
+    Returns:
+        Tensor of shape (layer, n, n), whose columns beyond the directions are 0, and the numbers of
+        directions, (layer,).
+    """
+    values, vectors = layers.spectrum  # ascending
+    largest = values[:, -1:]
+    before = tf.cumsum(values, axis=1, exclusive=True, reverse=True)  # of those that are larger
+    whole = tf.reduce_sum(values, axis=1, keepdims=True)
+    real = values > NEGLIGIBLE * largest
+    chosen = tf.logical_and(real, before < variance * whole) if variance < 1 else real
+    count = tf.reduce_sum(tf.cast(chosen, tf.int32), axis=1)
+    return tf.where(chosen[:, None, :], vectors, 0.0), count
+
+
+def _known(values, count_x, count_y, n):
+    """The values, NaN for pairs whose directions meet in n - 1 dimensions in any case."""
+    return tf.where(count_x + count_y <= n - 1, values, tf.constant(float("nan"), tf.float64))
+
+
+def _narrow(layers):
+    """Which layers have no more channels than there are images, nor than `NARROW`."""
+    most = min(NARROW, layers.values[0].shape[0] or NARROW)
+    return [width_of(x) <= most for x in layers.values]
+
+
+def _channels(layers):
+    """Centred channels (layer, n, channel), filled with zeros to one width; 0 of wide layers."""
+    narrow = _narrow(layers)
+    widths = [width_of(x) if fits else 0 for x, fits in zip(layers.values, narrow, strict=True)]
+    made = []
+    for x, width in zip(layers.values, widths, strict=True):
+        if not width:
+            made.append(tf.zeros((layers.examples, max(widths)), tf.float64))
+            continue
+        flat = tf.cast(tf.reshape(x, (layers.examples, width)), tf.float64)
+        centred = flat - tf.reduce_mean(flat, axis=0)
+        made.append(tf.pad(centred, [[0, 0], [0, max(widths) - width]]))
+    return tf.stack(made)
+
+
+# Share of the largest eigenvalue below which one of a product of kernels is rounding.
+ROUNDING = 1e-13
+CORRELATIONS = ("pearson", "spearman")
+
+
+def procrustes() -> Measure:
+    """How near the best rotation brings two representations: 1 less the Procrustes angle.
+
+        angle = arccos(|X' Y|_* / (|X|_F |Y|_F)),    value = 1 - angle / (pi / 2)
+
+    of features centred over the batch, with the nuclear norm, the sum of singular values (Williams
+    et al. 2021, equation 5, of the group of orthogonal maps). The angle is a metric: it obeys the
+    triangle inequality, which CKA does not. The mean over batches.
+
+    Scale: 0, nothing in common, to 1. Of few images two independent layers of many channels are
+    above 0: compare values of one batch size. Invariant to orthogonal maps, isotropic scaling and
+    translation, not to other invertible linear maps. Memory: images x images for each layer,
+    whatever the width; time: images cubed for each pair.
+
+    Returns:
+        A `Measure` for `similarities(..., measures=[...])`.
+
+    Examples:
+        >>> measure = analysis.procrustes()
+        >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
+        >>> result.measure.values.tolist()
+        ['procrustes']
+
+    See also:
+        `similarities`, `rsa`; page measurements/similarity/measures.md.
+    """
+
+    def stacks(layers):
+        values, vectors = layers.spectrum
+        roots = tf.matmul(vectors * tf.sqrt(values)[:, None, :], vectors, transpose_b=True)
+        return roots, layers.kernels
+
+    def value(root_x, kernel_x, root_y, kernel_y):
+        # The squared singular values of X' Y are the eigenvalues of this product.
+        squares = tf.linalg.eigvalsh(root_y @ kernel_x @ root_y)
+        own = tf.linalg.trace(kernel_x) * tf.linalg.trace(kernel_y)
+        cosine = _sum_of_roots(squares) / tf.sqrt(tf.maximum(own, 1e-300))
+        return 1.0 - tf.acos(tf.minimum(cosine, 1.0)) / (math.pi / 2)
+
+    return of_pairs("procrustes", stacks, value, ROTATIONS)
+
+
+def _sum_of_roots(squares):
+    """The sum of the square roots of eigenvalues (..., n), ascending, but for rounding."""
+    real = squares > ROUNDING * squares[..., -1:]
+    return tf.reduce_sum(tf.where(real, tf.sqrt(tf.maximum(squares, 0.0)), 0.0), axis=-1)
+
+
+def rsa(correlation: str = "pearson") -> Measure:
+    """Representational similarity: the correlation of the distances between images.
+
+        value = corr(d_X, d_Y),    d_X = (|x_i - x_j| for the pairs i < j of images of the batch)
+
+    of Euclidean distances (Kriegeskorte et al. 2008, "representational similarity analysis"), as
+    they are or by their ranks, equal ones sharing the mean of theirs. The mean over batches.
+
+    Scale: -1 to 1, 0 for unrelated distances. Invariant to orthogonal maps, isotropic scaling and
+    translation, that of ranks also to any increasing function of the distances; not to other
+    invertible linear maps. Memory: images x images for each layer.
+
+    Args:
+        correlation: `"pearson"` or `"spearman"`.
+
+    Returns:
+        A `Measure` for `similarities(..., measures=[...])`.
+
+    Raises:
+        ValueError: for another correlation.
+
+    Examples:
+        >>> measure = analysis.rsa("spearman")
+        >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
+        >>> result.measure.values.tolist()
+        ['rsa_spearman']
+
+    See also:
+        `similarities`, `procrustes`; page measurements/similarity/measures.md.
+    """
+    require_word(correlation, CORRELATIONS, "correlation")
+
+    def matrix(layers):
+        distances = layers.distances if correlation == "pearson" else _ranks(layers)
+        centred = distances - tf.reduce_mean(distances, axis=1, keepdims=True)
+        length = tf.norm(centred, axis=1, keepdims=True)
+        units = centred / tf.maximum(length, 1e-300)
+        return tf.matmul(units, units, transpose_b=True)
+
+    return of_matrix(f"rsa_{correlation}", matrix, ROTATIONS)
+
+
+def _ranks(layers: Layers):
+    """Ranks of the distances from 0, equal values sharing the mean of theirs: (layer, pair)."""
+    ordered = layers.sorted_distances
+    sides = [tf.searchsorted(ordered, layers.distances, side) for side in ("left", "right")]
+    return tf.cast(tf.add_n(sides) - 1, tf.float64) / 2.0
+
+
+def mutual_knn(k: int = 10) -> Measure:
+    """Share of the nearest images of each image that are so in both representations.
+
+        value = mean over images i of |N_X(i) and N_Y(i)| / k
+
+    with N(i) the k other images of the batch of the largest cosine similarity to image i, of
+    features as they are, not centred (Huh et al. 2024, "The Platonic Representation Hypothesis",
+    appendix A and its code). Of equally near images the earlier ones count. The mean over batches.
+
+    Scale: 0 to 1; independent representations share k / (n - 1) for batches of n images, so that
+    only values of one k and one batch size compare. Invariant to orthogonal maps and to scaling,
+    also of single images; not to translation, nor to other invertible linear maps. Memory: images x
+    images for each layer.
+
+    Args:
+        k: number of neighbours; batches need k + 2 images.
+
+    Returns:
+        A `Measure` for `similarities(..., measures=[...])`.
+
+    Raises:
+        ValueError: for a `k` below 1.
+
+    Examples:
+        >>> measure = analysis.mutual_knn(k=5)
+        >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
+        >>> result.measure.values.tolist()
+        ['mutual_knn']
+
+    See also:
+        `similarities`, `knn_accuracy`; page measurements/similarity/measures.md.
+    """
+    if k < 1:
+        raise ValueError(f"Expected k to be at least 1. Received: k={k}")
+
+    def matrix(layers):
+        lowest = tf.fill((len(layers.values), layers.examples), tf.constant(-2.0, tf.float64))
+        most = tf.minimum(k, layers.examples)  # a remainder, which is left out, may have fewer
+        nearest = tf.math.top_k(tf.linalg.set_diag(layers.cosines, lowest), most).indices
+        chosen = tf.reduce_sum(tf.one_hot(nearest, layers.examples), axis=2)
+        flat = tf.reshape(chosen, (len(layers.values), -1))
+        return tf.matmul(flat, flat, transpose_b=True) / tf.cast(layers.examples * k, tf.float32)
+
+    invariant = "orthogonal maps and scaling"
+    return of_matrix("mutual_knn", matrix, invariant, settings={"k": int(k)}, min_batch=k + 2)
+
+
+def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
+    """Share of the variance of `layer_y` that ridge regression on `layer_x` predicts, held out.
+
+        R^2 = 1 - sum_f |Y_f - mean - (X_f - mean) W_f|^2 / sum_f |Y_f - mean|^2
+
+    with W_f and the means fitted on the images of a batch that are not in fold f, and the penalty
+    `l2` times the mean of the squared lengths of their centred features (ridge regression as in
+    Schrimpf et al. 2018, "Brain-Score", and Kornblith et al. 2019, section 3.1). Image i of a batch
+    is in fold i modulo `folds`. Sums of squares are added over folds, channels and batches before
+    the ratio. Not symmetric: x predicts y.
+
+    Scale: at most 1; 0 for a prediction no better than the mean of the other images, and below it
+    for worse ones; not clamped. Invariant to orthogonal maps, isotropic scaling and translation of
+    either layer; not to other invertible linear maps. Memory: images x images for each layer,
+    whatever the width; time: images cubed for each layer, images squared for each pair.
+
+    Args:
+        l2: strength of the penalty, above 0.
+        folds: number of folds, at least 2; batches need twice as many images.
+
+    Returns:
+        A `Measure` for `similarities(..., measures=[...])`.
+
+    Raises:
+        ValueError: for others.
+
+    Examples:
+        >>> measure = analysis.linear_predictivity(l2=1.0)
+        >>> result = analysis.similarities(vit, images, measures=[measure], tokens="cls")
+        >>> result.measure.values.tolist()
+        ['linear_predictivity']
+
+    See also:
+        `similarities`, `ridge_probe`; page measurements/similarity/measures.md.
+    """
+    if not l2 > 0 or folds < 2:
+        raise ValueError(
+            f"Expected l2 above 0 and at least 2 folds. Received: l2={l2}, folds={folds}"
+        )
+
+    def terms(layers, _):
+        kernels, size = layers.kernels, layers.size
+        residuals, baselines = zip(
+            *(_held_out(kernels, fold, folds, l2) for fold in range(folds)), strict=True
+        )
+        flat = tf.reshape(kernels * size[:, None, None], (len(layers.values), -1))
+        of_map = tf.reshape(tf.add_n(residuals), (len(layers.values), -1))
+        of_mean = tf.reshape(tf.add_n(baselines), (1, -1))
+        return {
+            "residual": tf.matmul(of_map, flat, transpose_b=True),
+            "total": tf.matmul(of_mean, flat, transpose_b=True)[0],
+        }
+
+    def value(totals, places):
+        share = totals["residual"] / totals["total"]
+        return 1.0 - share[np.ix_(places.x, places.y)]
+
+    settings = {"l2": float(l2), "folds": int(folds)}
+    return Measure("linear_predictivity", terms, value, ROTATIONS, settings, 2 * folds)
+
+
+def _held_out(kernels, fold, folds, l2):
+    """What one fold adds to the squares of errors, as quadratic forms in the kernel of a target.
+
+    The errors of the images of the fold are linear in all images, W Y: their squares add up to the
+    trace of W' W Y Y'.
+
+    Args:
+        kernels: tensor of shape (layer, n, n), of the layers that predict.
+
+    Returns:
+        W' W of every layer (layer, n, n), and of the mean alone (n, n).
+    """
+    n = tf.shape(kernels)[-1]
+    everyone = tf.eye(n, dtype=tf.float64)
+    own = tf.range(n) % folds == fold
+    tested, fitted = (tf.boolean_mask(everyone, mask) for mask in (own, ~own))
+    # A remainder, which is left out, may have no image to fit.
+    count = tf.cast(tf.maximum(tf.shape(fitted)[0], 1), tf.float64)
+    mean = tf.reduce_sum(fitted, axis=0, keepdims=True) / count
+    from_mean = tested - mean
+    centred = fitted - mean
+    # Kernels of features that are centred by the mean of the fitted images.
+    between = from_mean @ kernels @ tf.transpose(centred)
+    within = centred @ kernels @ tf.transpose(centred)
+    penalty = l2 * tf.linalg.trace(within) / count
+    penalty = tf.maximum(penalty, 1e-300)[:, None, None]
+    within += penalty * tf.eye(tf.shape(fitted)[0], dtype=tf.float64)
+    weights = tf.linalg.cholesky_solve(
+        tf.linalg.cholesky(within), tf.linalg.matrix_transpose(between)
+    )
+    errors = from_mean - tf.matmul(weights, centred, transpose_a=True)
+    return tf.matmul(errors, errors, transpose_a=True), tf.transpose(from_mean) @ from_mean
