@@ -8,7 +8,7 @@ from vit_tf.registration import register_with_keras
 
 __version__ = "0.1.0"
 
-# A checkout keeps `vit_tf.analysis` beside this folder, where an installed package has it inside.
+# A checkout keeps `vit_tf.analysis` next to this folder, where an installed package has it inside.
 # Without this, one checkout would take the analysis of whichever other one is installed.
 _INSIDE, _BESIDE = Path(__file__).resolve().parents[:2]
 if not (_INSIDE / "analysis").is_dir() and (_BESIDE / "analysis" / "__init__.py").is_file():

@@ -44,7 +44,7 @@ class Change:
         draw: function of a number of images and of a seed, an int tensor of shape (2,), that
             returns a tuple of tensors with a random number, or several, for each image.
         apply: function of an image, float32 of shape (height, width, 3) in [0, 255], and its
-            numbers, that returns one alike.
+            numbers, that returns one of the same shape.
         seeds: data set of a seed for each batch.
     """
 
@@ -77,7 +77,7 @@ def change_each(dataset, change):
 
 
 def one_by_one(function, batch, spec):
-    """What a function makes of each example of a batch, on all cores.
+    """A function of each example of a batch, on all cores.
 
     A loop in the graph takes half the time of a data set of the batch's examples.
 
@@ -164,7 +164,7 @@ def is_sharable(dataset):
 
 
 def own_part(dataset, share):
-    """The part of a data set of `sharable`, or made of one, that a `Share` tells."""
+    """The part of a data set of `sharable`, or made of one, that a `Share` selects."""
     remake = getattr(dataset, _REMAKE)
     own = remake(_Remaking(share=share))
     if not hasattr(own, _REMAKE):
@@ -268,7 +268,7 @@ def full_batches(dataset):
 
     Raises:
         ValueError: for data that do not fill a batch, or of another origin than `vit_tf.data` that
-            do not tell the size of their batches.
+            have no known batch size.
     """
     full = _remade(dataset, _Remaking(full=True))
     if full.cardinality() == 0:

@@ -10,7 +10,7 @@ from vit_tf.remote import PARTIAL, is_remote, write_remote
 
 
 def write_whole(path, write):
-    """Calls `write` with another path beside `path`, and renames what it wrote to `path`.
+    """Calls `write` with another path next to `path`, and renames what it wrote to `path`.
 
     Where writing fails, such as on a full disk, an older file stays and nothing else is left. A
     file elsewhere is written on this machine and copied, see `remote.write_remote`.
@@ -30,7 +30,7 @@ def write_whole(path, write):
         _flush(partial, os.O_RDWR)
         os.replace(partial, path)
     except BaseException as error:
-        # On a full disk the half file would take the room of the next try.
+        # On a full disk the half file would take the space of the next try.
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno and not error.filename:

@@ -160,7 +160,7 @@ def innermost_features(features):
 
 
 def value_range(features):
-    """The smallest and the largest value of each channel, or None where features do not tell."""
+    """The smallest and the largest value of each channel, or None if unknown."""
     return getattr(getattr(features, "preprocessing", None), "value_range", None)
 
 

@@ -29,7 +29,7 @@ def joined(names):
 
 
 def file_error(error, path):
-    """What an exception says of a file, as words that leave out the path beside which they stand.
+    """What an exception says of a file, as words that leave out the path next to which they stand.
 
     Args:
         error: the exception.

@@ -28,7 +28,7 @@ class Preprocessing:
         crop: None where images of another shape are squeezed into the size; or the share in (0, 1]
             of the shorter side that is shown. The shorter side is resized to `floor(size / crop)`,
             such as 256 for 224 and 0.875, and the centre is cut out.
-        crop_rounding: what becomes of half a pixel beside the crop: `"even"`, to the nearest even
+        crop_rounding: what becomes of half a pixel next to the crop: `"even"`, to the nearest even
             number, as torchvision does, or `"down"`, as the image processors of transformers do.
 
     Raises:
@@ -116,7 +116,7 @@ class Preprocessing:
         return -mean / std, (1 - mean) / std
 
     def describe(self):
-        """What it makes of images, in words: `"8 x 8 pixels, values in [-1, 1]"`."""
+        """The values it produces, in words: `"8 x 8 pixels, values in [-1, 1]"`."""
         size = "any size" if self.size is None else f"{self.size[0]} x {self.size[1]} pixels"
         order = "" if self.channel_order == "rgb" else ", blue first"
         crop = "" if self.crop is None else f", centre crop of {self.crop:g}"
@@ -135,7 +135,7 @@ class Preprocessing:
         Raises:
             ValueError: for another shape or values outside [0, 255].
         """
-        # Only here, since TensorFlow is not needed to tell what a model expects.
+        # Only here, since TensorFlow is not needed to state what a model expects.
         from vit_tf.data.images.framing import resize_image, scale_values
 
         images, channels = np.asarray(images), len(self.mean)

@@ -1,4 +1,4 @@
-"""Places that are not on this machine, such as `gs://bucket/run`, with the calls of a `Path`."""
+"""Paths that are not on this machine, such as `gs://bucket/run`, with the calls of a `Path`."""
 
 import contextlib
 import errno
@@ -39,7 +39,7 @@ def write_remote(path, write):
     """Calls `write` with a path on this machine and copies what it wrote to an address.
 
     Object stores, such as `gs`, show a copy whole or not at all, and the older file until then. On
-    other file systems a copy that is cut off may leave a part of it in the older file's place.
+    other file systems a copy that is cut off may leave a part of it instead of the older file.
     """
     path = as_path(path)
     with tempfile.TemporaryDirectory() as folder:
@@ -154,7 +154,7 @@ class RemotePath(os.PathLike):
         self.write_from(io.BytesIO(text.encode()))
 
     def write_from(self, source):
-        """Copy an open file here, in the place of an older one; the folder is made."""
+        """Copy an open file here, instead of an older one; the folder is made."""
         self.parent.mkdir()
         self._files.write(os.fspath(self), source)
 

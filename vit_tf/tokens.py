@@ -1,4 +1,4 @@
-"""Where tokens lie: the one place that knows the layout of a token sequence."""
+"""The layout of a token sequence: prefix tokens, then a grid."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,15 @@ import numpy as np
 
 @dataclass(frozen=True)
 class TokenGrid:
-    """A sequence of `prefix` tokens without a place, then `rows x columns` tokens row by row.
+    """A sequence of `prefix` tokens without a position, then `rows x columns` tokens row by row.
 
     Each spatial token covers `stride x stride` pixels of the image. Works on NumPy arrays and on
-    tensors of any backend alike, since it only slices.
+    tensors of any backend, since it only slices.
 
     Args:
         rows: number of token rows.
         columns: number of token columns.
-        prefix: number of leading tokens that have no place in the image (1 for a CLS token).
+        prefix: number of leading tokens that have no position in the image (1 for a CLS token).
         stride: distance between neighbouring tokens, in pixels.
     """
 
@@ -53,7 +53,7 @@ class TokenGrid:
 
     @property
     def num_spatial(self):
-        """Number of tokens that have a place."""
+        """Number of spatial tokens."""
         return self.rows * self.columns
 
     @property
@@ -67,7 +67,7 @@ class TokenGrid:
         return self.prefix + (self.rows // 2) * self.columns + self.columns // 2
 
     def spatial(self, tokens):
-        """The tokens with a place, of `tokens` of shape (example, token, ...)."""
+        """The spatial tokens, of `tokens` of shape (example, token, ...)."""
         return tokens[:, self.prefix :]
 
     def first(self, tokens):
@@ -93,7 +93,7 @@ class TokenGrid:
 
 
 def prefix_names(prefix):
-    """Names of so many tokens without a place, of a model that names none: CLS, register 1, ..."""
+    """Names of so many prefix tokens, for a model that names none: CLS, register 1, ..."""
     return tuple("CLS" if not i else f"register {i}" for i in range(prefix))
 
 
@@ -115,7 +115,7 @@ def as_grid(grid, num_tokens=None, image_shape=None):
     rows, columns = as_pair(grid)
     places = rows * columns
     prefix = 0 if num_tokens is None else num_tokens - places
-    # A sequence with more tokens without a place than with one has another grid.
+    # A sequence with more prefix tokens than spatial ones has another grid.
     if not 0 <= prefix < places:
         raise ValueError(
             f"Expected a grid (rows, columns) of the {num_tokens} tokens but a few of a prefix, or "

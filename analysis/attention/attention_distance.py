@@ -202,8 +202,8 @@ def attention_rows(features: Model, images: Images, grid: Grid | None = None) ->
 
         distance(q) = sum_k a(q, k) |position(q) - position(k)| / sum_k a(q, k)
 
-    over the keys k that have a place, in pixels, as `attention_distance` averages it. The mass of a
-    row, which is 1, goes to `"prefix"`, the tokens without a place such as CLS; to `"itself"`, the
+    over the spatial keys k, in pixels, as `attention_distance` averages it. The mass of a
+    row, which is 1, goes to `"prefix"`, prefix tokens such as CLS; to `"itself"`, the
     query's own key, of a prefix token too; and to `"others"`. For a few images to look at:
     ViT-B/16 at 224 px has 22 MB of weights for each.
 

@@ -40,7 +40,7 @@ def attention_patterns(features: Model, images: Images, grid: Grid | None = None
         features: a model, or a callable from images to a dict of attention weights, as for
             `mean_attention`.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        grid: `TokenGrid` of the tokens, of more than one with a place, or a pair (rows, columns);
+        grid: `TokenGrid` with more than one spatial token, or a pair (rows, columns);
             by default the features' own.
 
     Returns:

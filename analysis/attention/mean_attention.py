@@ -410,7 +410,7 @@ def grid_of_mean(mean):
 
 
 def require_tokens(grid):
-    """The grid, if it has more than one token with a place; else raises a `ValueError`."""
+    """The grid, if it has more than one spatial token; else raises a `ValueError`."""
     if grid.num_spatial == 1:
         raise ValueError(f"Expected a grid of more than one token. Received: {grid}")
     return grid
@@ -453,11 +453,11 @@ def head_classes(
                  a column: the other way round
         soft     local
         global   none of the above
-        none     at no place: all its queries attend to prefix tokens only
+        none     all its queries attend to prefix tokens only
 
     where local means E|d - m| <= `local` uniform. It is a median because queries at an edge, which
     cannot look beyond it, move a mean by far more. Attention of any reach along a row is axial, and
-    attention to both neighbours in a row as well. Attention to one place of the image, from
+    attention to both neighbours in a row as well. Attention to one position of the image, from
     wherever, is global. The bounds are conventions, far from what constructed heads of each kind
     have; trained heads come in between, and the statistics say how far.
 
@@ -563,7 +563,7 @@ def _ratio(part, whole):
 
 
 def _uniform_offsets(grid):
-    """Distribution of the offsets of a head that attends to all keys alike."""
+    """Distribution of the offsets of a head with uniform attention."""
     row, column = (side - abs(np.arange(1 - side, side)) for side in (grid.rows, grid.columns))
     return np.outer(row, column) / grid.num_spatial**2
 

@@ -173,7 +173,7 @@ def _changes(taps):
     missing = [tap for tap in wanted or ["block*/attention/weights"] if tap not in taps]
     if missing:
         raise ValueError(
-            "Expected 'skip' and 'sum' of every site beside its attention 'weights': rollout takes "
+            "Expected 'skip' and 'sum' of every site with attention 'weights': rollout takes "
             "half of each token from a skip, and says nothing of a model without skips. Received "
             f"no {listed(missing)}"
         )
@@ -265,7 +265,7 @@ def gradient_attention(
 
     Raises:
         ValueError: for classes or scores that are not there, no grid, weights that the scores do
-            not depend on, as far as TensorFlow can tell, and as `attention_distance`.
+            not depend on, as far as TensorFlow can determine, and as `attention_distance`.
 
     Examples:
         >>> relevance = analysis.gradient_attention(vit, images[:2], classes=[0, 2])

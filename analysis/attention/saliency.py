@@ -24,7 +24,7 @@ def attention_saliency(
 
         IoU = sum_t kept_t covered_t / sum_t (kept_t + covered_t - kept_t covered_t)
 
-    averaged over the images whose mask is not empty, and whose query attends to a place at all, to
+    averaged over the images whose mask is not empty, and whose query attends to spatial tokens, to
     the precision of float32, rather than to prefix tokens only. `kept` are the fewest tokens that
     hold `mass` of an attention map, that of CLS or the mean over the spatial queries, after prefix
     keys are left out; `covered` is the share of a token's patch that the mask covers, so that for

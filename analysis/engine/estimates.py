@@ -511,22 +511,22 @@ def corrected(estimates, null=0.0):
 def over_trainings(estimates, bounds=UNBOUNDED):
     """Mean over several runs, with an interval that includes the variance between runs.
 
-        reach^2 = (t s / sqrt(k))^2 + (mean of the trainings' own reaches)^2
+        half-width^2 = (t s / sqrt(k))^2 + (mean half-width within runs)^2
 
     with `s` the standard deviation of the `k` values and `t` Student's quantile of k - 1 degrees of
-    freedom, on either side. The first term is the spread between trainings, and what differs
+    freedom, on either side. The first term is the spread between runs, and what differs
     between them of the errors within (Bouthillier et al. 2021, https://arxiv.org/abs/2103.03098,
-    of why one training is not enough); the second is for what they share, such as the test images:
+    of why one run is not enough); the second is for what they share, such as the test images:
     the mean of errors has at most the mean of their standard errors, however they are correlated.
     Where they are independent the interval is wider than it has to be.
 
     Args:
-        estimates: list of `Estimate`, one for each training.
+        estimates: list of `Estimate`, one for each run.
         bounds: pair of the least and the largest possible value, such as -1 and 1 of a correlation.
             The interval ends there at the latest, which costs no coverage.
 
     Returns:
-        `Estimate`; without an interval for fewer than two trainings.
+        `Estimate`; without an interval for fewer than two runs.
     """
     values = np.array([one.value for one in estimates], np.float64)
     between = student(values, over="runs")

@@ -85,7 +85,7 @@ def _call(features, images):
         taps = features(images)
         if not isinstance(taps, Mapping) or all(map(tf.is_tensor, taps.values())):
             return taps
-    except Exception as error:  # whatever a library makes of a symbolic tensor
+    except Exception as error:  # a library may raise anything for a symbolic tensor
         traced = error
     else:
         traced = None
@@ -208,7 +208,7 @@ def class_gradients(features, images, classes, scores, sources):
 
     Raises:
         ValueError: for classes or scores that are not there, and for a tensor that the scores do
-            not depend on, as far as TensorFlow can tell; it is named.
+            not depend on, as far as TensorFlow can determine; it is named.
     """
     count = len(classes)
     repeated = tf.repeat(tf.cast(images, tf.float32), count, axis=0)
@@ -542,7 +542,7 @@ def features_of(model, kind="representations", layers=None, block="block00"):
             NumPy arrays, which is run eagerly.
         kind: `"representations"`, as of `vit_tf.submodel(model)`, `"attention"`, `"skips"`,
             `"scores"` or another key of `KINDS`.
-        layers: shell pattern, name, or list of them, in the place of the layers of the kind.
+        layers: shell pattern, name, or list of them, instead of the layers of the kind.
         block: name of the block of the kind `"block_heads"`.
 
     Raises:

@@ -47,7 +47,7 @@ def tokens_of(tap, values, which, grid):
     Args:
         tap: its name.
         values: as for `as_tokens`.
-        which: `"cls"`, the first of the tokens without a place; `"spatial"`, those that have one,
+        which: `"cls"`, the first prefix token; `"spatial"`, those with a position,
             which in a map are all; `"all"` or `"each"`, whatever tokens there are.
         grid: `TokenGrid` of the sequences, or None where it is not known, as for models of maps.
 
@@ -66,8 +66,8 @@ def tokens_of(tap, values, which, grid):
         )
     if grid is None:
         raise ValueError(
-            "Expected features with a token_grid, a vit_tf.TokenGrid, which tells the CLS token "
-            f"from those with a place. Received: {received}, token_grid=None"
+            "Expected features with a token_grid, a vit_tf.TokenGrid, which separates CLS "
+            f"from spatial tokens. Received: {received}, token_grid=None"
         )
     if tokens.shape[1] not in (None, grid.num_tokens):
         raise ValueError(f"Expected {grid.num_tokens} tokens, of {grid}. Received: {received}")
@@ -135,7 +135,7 @@ def require_grid(features, grid):
     found = grid_of(features, grid)
     if not isinstance(found, TokenGrid):
         raise ValueError(
-            "Expected a grid, or features with a token_grid; a pair (rows, columns) does not tell "
+            "Expected a grid, or features with a token_grid; a pair (rows, columns) does not give "
             f"the size of the images that the model takes. Received: grid={found}"
         )
     return found
@@ -258,7 +258,7 @@ def _match_map(values, rows, columns, channels):
 
 
 def _patch_side(height, width, depth, channels):
-    """Side of square patches that tile height x width places; of equally near ones the smaller."""
+    """Side of square patches that tile height x width positions; of two equal ones the smaller."""
     common = math.gcd(height, width)
     sides = [side for side in range(1, common + 1) if common % side == 0]
     return min(sides, key=lambda side: abs(side * side * depth - channels))

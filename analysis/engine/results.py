@@ -207,7 +207,7 @@ def current_words(result):
 
 
 def token_name(position, prefix):
-    """What a token at a position is called, after so many tokens without a place."""
+    """Name of the token at a position, after so many prefix tokens."""
     return prefix_names(prefix)[position] if position < prefix else f"token {position}"
 
 

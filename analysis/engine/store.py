@@ -120,7 +120,7 @@ def _code_of_modules(names, without):
 
 @cache
 def _module_files():
-    """The path of every module of this package, by name; `analysis` may lie beside the rest."""
+    """The path of every module of this package, by name; `analysis` may lie next to the rest."""
     found = {}
     for root in map(Path, vit_tf.__path__):
         inside = root == Path(vit_tf.__file__).parent

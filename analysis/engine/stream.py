@@ -19,7 +19,7 @@ from .features import Calls
 
 
 def this_worker(strategy):
-    """The place of this process among those of a strategy, and their number: (0, 1) of one."""
+    """Index of this process among those of a strategy, and their number: (0, 1) for one."""
     resolver = strategy.cluster_resolver
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) or resolver is None:
         return 0, 1

@@ -134,7 +134,7 @@ def replacing(features, images, taps, replacement, description):
         features: a submodel that has the taps.
         images: the data over which means are taken.
         taps: names of the taps.
-        replacement: `"zero"`; `"mean"`, over the examples, at each place of the tap; or
+        replacement: `"zero"`; `"mean"`, over the examples, at each position of the tap; or
             `"resample"`, the value of another image of the batch.
         description: of the progress bar of the pass that takes the means.
 
@@ -157,7 +157,7 @@ def replacing(features, images, taps, replacement, description):
 
 
 def require_submodel(features, scores):
-    """The taps of a submodel beside its scores, to intervene at; symbolic tensors by name.
+    """The taps of a submodel without its scores, to intervene at; symbolic tensors by name.
 
     Raises:
         ValueError: for what is no submodel, one without the scores, or one of nothing else.
@@ -271,7 +271,7 @@ def token_ablation(
             such as `vit_tf.submodel(vit, "embedding", "block00/attention/weights", "logits")`.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         scores: the tap that holds the scores before a softmax, of shape (example, class).
-        replacement: what stands in the place of a token: `"zero"`; `"mean"`, its mean over the
+        replacement: what stands instead of a token: `"zero"`; `"mean"`, its mean over the
             images; or `"resample"`, the same token of another image of the batch.
         shares: shares of the spatial tokens to replace, in (0, 1].
         grid: `TokenGrid` of the tokens; by default the features' own.
@@ -349,7 +349,7 @@ def _sets(grid):
 
 
 def _ranks(taps, tap, weights, grid, seed):
-    """The place of each spatial token in each order, of shape (example, token): dict from order."""
+    """Rank of each spatial token in each order, of shape (example, token): dict from order."""
     values = tf.cast(taps[tap], tf.float32)
     # A number of the batch itself, so that batches differ and a run can be repeated.
     of_batch = tf.bitcast(tf.reduce_sum(values), tf.int32)
@@ -377,7 +377,7 @@ def skip_ablation(
 
     They are set to zero in the trained model. Without its branches a block hands on what comes in,
     as if it were not there (Bhojanapalli et al. 2021, https://arxiv.org/abs/2103.14586);
-    without its skips only what its branches make of it goes on, as in the models that Raghu et al.
+    without its skips only its branches pass values on, as in the models that Raghu et al.
     2021 trained so (figure 8). See `effects` for the formulas of the changes.
 
     Args:
@@ -417,7 +417,7 @@ def skip_ablation(
             cells.setdefault((layer, path), {})[tap] = edits.zero
     if not cells:
         raise ValueError(
-            "Expected taps 'site/skip' or 'site/branch', beside the scores. "
+            "Expected taps 'site/skip' or 'site/branch' besides the scores. "
             f"Received: {listed(features.taps)}"
         )
     names = ("layer", "path")
@@ -442,7 +442,7 @@ def head_ablation(
             head's output is a mean.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         scores: the tap that holds the scores before a softmax, of shape (example, class).
-        replacement: what stands in the place of a head: `"zero"`; `"mean"`, its mean over the
+        replacement: what stands instead of a head: `"zero"`; `"mean"`, its mean over the
             images at each token; or `"resample"`, that of another image of the batch.
 
     Returns:
@@ -573,7 +573,7 @@ def activation_patching(
         require_finite("activation patching", [totals["gone"], totals["whole"]], ["scores"] * 2)
         whole, count = totals["whole"], totals["examples"]
         if not whole > 0:
-            raise ValueError("Expected pairs whose scores differ. Received: pairs alike")
+            raise ValueError("Expected pairs whose scores differ. Received: equal scores")
         ratio = totals["gone"] / whole
         residual = totals["gone_gone"] - 2 * ratio * totals["gone_whole"]
         residual = np.maximum(residual + ratio**2 * totals["whole_whole"], 0)

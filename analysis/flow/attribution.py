@@ -124,7 +124,7 @@ def grad_cam(
 ) -> xr.DataArray:
     """Class activation of every map, weighted by gradients, enlarged to the image.
 
-        cam_c(place) = max(0, sum_k w_k A_k(place)),  w_k = mean over places of d y_c / d A_k
+        cam_c(p) = max(0, sum_k w_k A_k(p)),  w_k = mean over positions p of d y_c / d A_k
 
     with channel k of a layer's map A and the score y_c of class c (Selvaraju et al. 2017,
     https://arxiv.org/abs/1610.02391, equations 1 and 2), enlarged bilinearly.
@@ -140,11 +140,11 @@ def grad_cam(
 
     Returns:
         DataArray of shape (example, class, layer, row, column), one value per pixel, of no unit
-        that layers share: compare the places of one layer.
+        that layers share: compare the positions of one layer.
 
     Raises:
         ValueError: for classes, scores or maps that are not there, a map that the scores do not
-            depend on, as far as TensorFlow can tell, or values that are not finite.
+            depend on, as far as TensorFlow can determine, or values that are not finite.
 
     Examples:
         >>> maps = analysis.grad_cam(bit, images[:2], classes=[0])

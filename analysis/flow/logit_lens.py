@@ -1,4 +1,4 @@
-"""Logit lens: which classes each layer's tokens are already read as, by the model's own head."""
+"""Logit lens: the final norm and head applied to the output of every layer."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def _weights(width, channels, seed):
 def _weighted_gradients(pieces, weights, needed):
     """Absolute gradients of one weighting of each tap's channels: shape (tap, row, column).
 
-    `needed` tells which taps have one, as a bool tensor of shape (tap,); None stands for all.
+    `needed` specifies which taps have one, as a bool tensor of shape (tap,); None stands for all.
     """
     stack, names = [], []
     for piece in reversed(pieces):
@@ -199,7 +199,7 @@ def receptive_field(
                              |d tap[centre] / d image[row, column]|
 
     (Luo et al. 2017; Raghu et al. 2021, section 5, figures 6 and C.1 to C.4). The centre is the
-    token or place at `(rows // 2, columns // 2)`; a vector (example, channel) is its own centre.
+    token or position at `(rows // 2, columns // 2)`; a vector (example, channel) is its own centre.
 
     Args:
         features: a model, or a callable from images to `{layer: tensor}` of shape (example, token,
@@ -294,13 +294,13 @@ def _centre(tap, values, grid, image_shape):
 
 @measurement("maps")
 def place_fields(features: Model, images: Images, rows: int, columns: int) -> xr.DataArray:
-    """Absolute gradient of each place of every map with respect to the pixels of each image.
+    """Absolute gradient of each position of every map with respect to the pixels of each image.
 
-        field(row, column) = sum over image channels of |d sum_k A_k(place) / d x(row, column)|
+        field(row, column) = sum over image channels of |d sum_k A_k(p) / d x(row, column)|
 
-    As `receptive_field` with `channels="sum"`, but of the place under each cell of a grid laid over
+    As `receptive_field` with `channels="sum"`, but of the position p under each cell of a grid over
     the image, not of the centre (Luo et al. 2016, https://arxiv.org/abs/1701.04128, section 3). In
-    a map of more places than the grid has cells it is the one under the middle of the cell.
+    a map of more positions than the grid has cells it is the one under the middle of the cell.
 
     Args:
         features: a model, or a callable from images to maps of shape (example, row, column,
@@ -309,11 +309,11 @@ def place_fields(features: Model, images: Images, rows: int, columns: int) -> xr
         rows, columns: of the grid, such as those of the last map.
 
     Returns:
-        DataArray of shape (example, layer, place, row, column): a place is a cell, row by row.
+        DataArray of shape (example, layer, place, row, column): `place` is a cell, row by row.
 
     Raises:
         ValueError: for a grid without cells, taps that are no maps, a layer that does not depend on
-            the image, as far as TensorFlow can tell, or gradients that are not finite.
+            the image, as far as TensorFlow can determine, or gradients that are not finite.
 
     Examples:
         >>> fields = analysis.place_fields(bit, images[:2], rows=2, columns=2)

@@ -27,7 +27,7 @@ def skip_ratio(features: Model, images: Images, grid: Grid | None = None) -> xr.
 
     Args:
         features: a model, or a callable from images to taps, of which `"site/skip"` and
-            `"site/branch"` are paired and the others left out. Maps count each place as a token,
+            `"site/branch"` are paired and the others left out. Maps count each position as a token,
             row by row.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
         grid: `TokenGrid` whose number of prefix tokens is noted, or a pair (rows, columns); by

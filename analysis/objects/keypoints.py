@@ -46,7 +46,7 @@ def square_image(image, size):
 
 
 def square_points(points, height, width, size):
-    """Places in an image of (height, width) as places in the square of `square_image`.
+    """Positions in an image of (height, width) as positions in the square of `square_image`.
 
     Args:
         points: array of shape (point, 2), (row, column) in pixels, with the first pixel's centre
@@ -318,7 +318,7 @@ def keypoint_correspondence(
 
 
 def _matched(maps, points, size, similarity):
-    """Places found for source points, and the sum of each map, finite if its tokens are.
+    """Positions predicted for source points, and the sum of each map, finite if its tokens are.
 
     Args:
         maps: tensor of shape (2 pair, row, column, channel), the source and the target in turn.
@@ -375,7 +375,7 @@ def _labelled(distances, categories, thresholds, boxes, notes):
 
 @measurement("tokens")
 def token_similarity(features: Model, images: Images, grid: Grid | None = None) -> xr.DataArray:
-    """Cosine similarity of every token that has a place to every other, of all pairs of images.
+    """Cosine similarity between all spatial tokens, within and between images.
 
         cosine(t, u) = <x_t, x_u> / (|x_t| |x_u|)
 

@@ -52,8 +52,8 @@ def boundary_accuracy(
 
         F = 2 P R / (P + R)
 
-    where the precision P is the share of the outline found that lies within reach of the true one,
-    and the recall R the share of the true one within reach of the one found. The reach is
+    where precision P is the share of the predicted outline within a tolerance of the true one,
+    and the recall R the share of the true one within it of the predicted one. The tolerance is
     `tolerance` of the image's diagonal, rounded up to whole pixels (Perazzi et al. 2016; Pont-Tuset
     et al. 2017). F is 1 where neither mask has an outline, and 0 where only one of them has.
 

@@ -2,7 +2,7 @@
 
 Every plot returns the Matplotlib axes it drew in: those given as `ax`, or those of a new figure,
 which is `.figure` of them; a notebook shows it once. It neither saves nor shows. A plot of several
-panels lays them out in the place of the axes; `ax.panels` is the array of the panels' axes. A plot
+panels lays them out where the axes are; `ax.panels` is the array of the panels' axes. A plot
 that compares several results takes a dict from label to result too.
 
 Depth runs left to right (and bottom up where both axes are layers), so the input lies at the

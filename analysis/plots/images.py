@@ -142,7 +142,7 @@ def plot_place_fields(
 
     Args:
         result: DataArray of dims (example, layer, place, row, column) from `place_fields`.
-        place: its cell, row by row; the middle one if None.
+        place: the cell, counted row by row; the middle one if None.
         ax: Matplotlib axes; those of a new figure if None.
         image: that of the example, as for `plot_overlay`; None draws the maps alone.
         example: number of the image.

@@ -49,7 +49,7 @@ def group_layers(names, capacity):
 
     Args:
         names: slash-joined layer names, in depth order.
-        capacity: how many names the axis has room for.
+        capacity: how many names fit on the axis.
 
     Returns:
         List of (name, start, stop), half-open runs that cover all layers, of the shallowest level
@@ -90,7 +90,7 @@ def name_layers(ax, which, names, positions, inches=None):
         which: "x" or "y".
         names: layer names, in depth order.
         positions: array of shape (layers,), where on the axis each layer lies, ascending.
-        inches: how long the axis will be; guessed if None, since labels are yet to take room.
+        inches: how long the axis will be; estimated if None, since labels are not laid out yet.
     """
     axis = getattr(ax, f"{which}axis")
     points = 72 * (inches or _guess_inches(ax, which))

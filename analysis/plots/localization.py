@@ -109,7 +109,7 @@ def _landmarks(places, shape):
     """Indices of the first prefix token, and of those at two corners, two edges and the centre.
 
     Args:
-        places: array of shape (2, token), rows and columns, NaN of prefix tokens.
+        places: array of shape (2, token), rows and columns, NaN for prefix tokens.
         shape: numbers of rows and columns of the grid.
     """
     last, middle = np.array(shape) - 1, np.array(shape) // 2

@@ -35,10 +35,10 @@ def renamed_arguments(**new_names):
 
 
 def panels(ax, shape, title, of, columns=None, cells=None, inches=(1.6, 1.6), lines=1, label=""):
-    """Lay out panels in the place of axes.
+    """Lay out panels where axes are.
 
     Args:
-        ax: axes whose place the panels take, those of a new figure if None. An array of axes, one
+        ax: axes that the panels replace, those of a new figure if None. An array of axes, one
             for each panel, is deprecated: then the array itself is returned.
         shape: number of panels, or (rows, columns).
         title: above all panels.
@@ -86,7 +86,7 @@ def _panel_axes():
     from matplotlib.axes import Axes
 
     class PanelAxes(Axes):
-        """Axes in whose place lie `panels`."""
+        """Axes that `panels` replace."""
 
         def _former_array(self):
             words = "a plot is no array of axes any more: use .panels"
@@ -114,7 +114,7 @@ def _most_columns(count):
 
 
 def _grid_in(ax, rows, columns):
-    """A grid of axes in the place of axes, which `Figure.add_axes` may have made."""
+    """A grid of axes where axes are, which `Figure.add_axes` may have made."""
     place = ax.get_subplotspec()
     if place is not None:
         return place.subgridspec(rows, columns)
@@ -204,7 +204,7 @@ def draw_matrix(values, ax=None, *, height=None, room=0.0, models=("", ""), squa
         values: DataArray of two dims; layers along y run upwards, other units downwards.
         ax: axes to draw in; those of a new figure if None.
         height: inches of the y axis of a new figure; None for that of so many layers.
-        room: further inches above the matrix in a new figure.
+        room: additional inches above the matrix in a new figure.
         models: names of the models along x and y.
         square: whether cells are squares; None if both axes show the same layers of one model.
         **look: as for `imshow`.

@@ -172,7 +172,7 @@ def tidy(ax):
 
 
 def legend(ax, title=None):
-    """A legend beside the axes, where it covers nothing; long entries break after the model."""
+    """A legend next to the axes, where it covers nothing; long entries break after the model."""
     handles, labels = ax.get_legend_handles_labels()
     if max(map(len, labels)) > LONG_ENTRY:
         labels = [label.replace(": ", ":\n", 1) for label in labels]

@@ -100,7 +100,7 @@ def _edges(epochs):
 
 
 UNITS = {1e18: "exa", 1e15: "peta", 1e12: "tera", 1e9: "giga", 1e6: "mega", 1e3: "kilo", 1: ""}
-# Places of a label beside its point, in points: the first one that overlaps no other is taken.
+# Offsets of a label from its point, in points: the first one without overlap is used.
 PLACES = (
     ((7, 0), "left", "center"),
     ((0, 7), "center", "bottom"),
@@ -168,7 +168,7 @@ def plot_compute(table: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
 
 
 def _name_points(ax, x, y, names):
-    """Writes the name of each point beside it, at the first of `PLACES` that is free."""
+    """Writes the name of each point next to it, at the first free one of `PLACES`."""
     from matplotlib.transforms import Bbox
 
     ax.figure.draw_without_rendering()

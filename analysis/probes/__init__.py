@@ -1,1 +1,1 @@
-"""What can be read off each layer? Linear probes, neighbours, clusters and retrieval."""
+"""What can be decoded from each layer? Linear probes, neighbours, clusters and retrieval."""

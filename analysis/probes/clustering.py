@@ -95,7 +95,7 @@ def object_clustering(
     """As `clustering`, of objects or parts: features averaged under their masks.
 
     Walmer et al. 2023, sections 5.3 and D.5, figures 8, 26 and 27. Their text names no number of
-    clusters; the code behind it takes 80 for objects and for parts, though these have fewer
+    clusters; the authors' code has 80 for objects and parts, though these have fewer
     classes: for comparable numbers take `num_clusters=80`, which needs as many objects. Their
     features are those of `dense_features`.
 

@@ -129,7 +129,7 @@ class Probe:
         l2: strengths of the penalty, array of shape (l2,).
         tokens, num_classes: as for `ridge_probe`.
         examples: number of images that they were fitted on.
-        places: where the tokens lie: dict of `prefix`, and `rows` and `columns` where known.
+        places: layout of the tokens: dict of `prefix`, and `rows` and `columns` where known.
     """
 
     weights: dict
@@ -167,8 +167,8 @@ def ridge_probe(
 
     Returns:
         DataArray accuracy of shape (layer, l2), and (layer, l2, token) for `"each"`, where layers
-        with fewer tokens hold NaN, and the attributes tell the number of `prefix` tokens without a
-        place and, where known, the `rows` and `columns` of the others.
+        with fewer tokens hold NaN, and the attributes hold the number of `prefix` tokens
+        and, where known, the `rows` and `columns` of the others.
 
     Raises:
         ValueError: for unknown `tokens`, an `l2` that is not above 0, labels that do not fit
@@ -444,7 +444,7 @@ def few_shot(features, draws, test, num_classes=None, shots=SHOTS, l2=FEW_SHOT_L
     """Test accuracy of least-squares classifiers fitted on a few images of each class.
 
     The protocol of big_vision (`evaluators/fewshot_lsr.py`; Dosovitskiy et al. 2020, section 4.1):
-    features are whitened channel by channel, a constant channel of 100 takes the place of an
+    features are whitened channel by channel, a constant channel of 100 replaces an
     intercept, so that it is hardly penalised, and targets are 1 for the class and -1 elsewhere:
 
         x = [(f - mean) / (std + 1e-5), 100],  W = argmin |x W - y|^2 + l2 |W|^2,  argmax(x W)
@@ -454,7 +454,7 @@ def few_shot(features, draws, test, num_classes=None, shots=SHOTS, l2=FEW_SHOT_L
 
     Args:
         features: callable from images to `{layer: tensor}` of shape (example, channel), or with
-            axes of places between, over which the mean is taken.
+            spatial axes between, over which the mean is taken.
         draws: list of pairs of `tf.data.Dataset` of (images, labels), one pair for each draw, as
             `vit_tf.data.few_shot` gives them: images of each class to fit on, at least as many as
             the most shots, and others to choose `l2` on, or None.

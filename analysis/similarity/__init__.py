@@ -1,1 +1,1 @@
-"""Which layers, models and tokens represent images alike?"""
+"""Which layers, models and tokens have similar representations?"""

@@ -99,7 +99,7 @@ def unbiased(kernels, of_mean):
 
     and `sum(U * V) / (n (n - 3))` is the unbiased HSIC of Song et al. 2012 (Szekely and Rizzo
     2014, equation 3). It is blind to a shift of all examples. HSIC is of the fourth degree in the
-    activations, and float32 does not hold that of 1e-10 or 1e+10: each kernel is divided by its
+    activations, and float32 cannot represent that of 1e-10 or 1e+10: each kernel is divided by its
     size, the mean of its diagonal.
 
     Args:
@@ -140,7 +140,7 @@ def ratio(sums):
 
 
 def jackknife(value, rows):
-    """The value of the sums over batches, and its standard error from leaving out one at a time.
+    """The value of the totals over batches, and its standard error from leaving out one at a time.
 
     Args:
         value: function of a structure of sums to an array.
@@ -163,7 +163,7 @@ def jackknife(value, rows):
 
 
 def leave_one_out(value, rows):
-    """The value of the sums over all batches but one, of shape (batch, ...).
+    """The value of the totals over all batches but one, of shape (batch, ...).
 
     Args:
         value, rows: as for `jackknife`.
@@ -199,7 +199,7 @@ def cka(
     over the minibatches b, with the linear kernel and the unbiased HSIC (Kornblith et al. 2019,
     equation 4; Nguyen et al. 2020, equation 3; Song et al. 2012, equation 5). The unbiased
     estimator may be negative, or above 1 between different layers; it is not clamped. Batches
-    count alike whatever their size: drop a remainder that is much smaller than the rest. One of
+    count equally whatever their size: drop a remainder that is much smaller than the rest. One of
     fewer than 4 examples, for which there is no HSIC, is left out, and so are layers in which at
     most one example of each batch differs from the others, with a warning that names them.
 
@@ -345,7 +345,7 @@ def varying_layers(hsic, scales, layers, places):
     Args:
         hsic, scales: as for `_varying`.
         layers: names of the layers of both models.
-        places: positions among them of the layers of each model.
+        places: positions in them of the layers of each model.
 
     Returns:
         Array of truth values of shape (layer,), and the list of the names of the others.
@@ -569,7 +569,7 @@ def last_layer_cka(
     """Minibatch CKA between the last layers of any number of models, by part of the sequence.
 
     The estimator is that of `cka`, over all channels of the first token, or of all tokens with a
-    place (Walmer et al. 2023, section 5.1, figures 6 and 19).
+    position (Walmer et al. 2023, section 5.1, figures 6 and 19).
 
     Args:
         models: dict from a model's name to its features, a callable from images to taps with a

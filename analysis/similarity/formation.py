@@ -246,7 +246,7 @@ class FormationRecorder(keras.callbacks.Callback):
         if self._records and not earlier:
             raise ValueError(
                 f"Expected to go on after epoch {min(self._records)} or later, where the records "
-                f"are. Received: a training from epoch {epoch}; take a new recorder and folder"
+                f"are. Received: a run from epoch {epoch}; use a new recorder and folder"
             )
         self._records = earlier
         if not earlier:
@@ -315,7 +315,7 @@ class FormationRecorder(keras.callbacks.Callback):
         return facts
 
     def _digest(self):
-        """What tells these images from others."""
+        """What identifies these images."""
         digest = hashlib.sha256()
         for batch in tf.nest.flatten([self._images, self._probes and self._probes[:2]]):
             digest.update(b"" if batch is None else np.ascontiguousarray(batch))
@@ -334,7 +334,7 @@ class FormationRecorder(keras.callbacks.Callback):
 
 
 def _features_of(features, model, images):
-    """The callable from images to layers that `features` is, or makes of the model."""
+    """The callable from images to layers that `features` is, or that it reads from the model."""
     if isinstance(features, keras.layers.Layer):
         own = {id(variable) for variable in model.variables}
         if not own.issuperset(map(id, features.variables)):

@@ -151,7 +151,7 @@ def _distance(totals, grid, tap):
     unknown = np.flatnonzero(np.isnan(distance)).tolist()
     if unknown:
         raise ValueError(
-            "Expected every head to attend to tokens with a place, to order heads by distance. "
+            "Expected every head to attend to spatial tokens, to order heads by distance. "
             f"Received: {tap!r}, whose heads {unknown} attend to prefix tokens only"
         )
     return distance, totals["examples"] * grid.num_spatial - seen

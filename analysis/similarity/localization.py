@@ -40,7 +40,7 @@ def localization(
 
     Args:
         features: a model, or a callable from images to `{layer: tensor}` of shape (example, token,
-            channel), or (example, row, column, channel), where each place is a token, row by row.
+            channel), or (example, row, column, channel), each position a token, row by row.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
         grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own,
             and that of the maps.
@@ -48,7 +48,7 @@ def localization(
 
     Returns:
         DataArray of shape (layer, token, row, column). The coordinates `token_row` and
-        `token_column` are the token's own place, NaN for prefix tokens. Not clamped.
+        `token_column` are the token's own position, NaN for prefix tokens. Not clamped.
 
     Raises:
         ValueError: for taps that do not share one grid that tiles the images, unknown `tokens`, a
@@ -108,7 +108,7 @@ def input_patches(images, grid):
 
 
 def _batch_terms(taps, patches, tokens):
-    """What one batch adds to the sums.
+    """What one batch adds to the totals.
 
     Returns:
         dict of `hsic`, by layer of shape (token, patch), the `_own` terms `token`, by layer of

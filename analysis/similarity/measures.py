@@ -24,9 +24,9 @@ PAIRS = 32
 class Layers:
     """The layers of one batch of n images.
 
-    Every part is of shape (layer, n, n) unless told otherwise. Kernels are linear, of features that
+    Every part is of shape (layer, n, n) by default. Kernels are linear, of features that
     are centred over the batch, and of size 1: the mean of the diagonal is 1. What is not finite is
-    0 in them, as decompositions refuse it; the scales tell of it.
+    0 in them, as decompositions refuse it; the scales show it.
 
     Args:
         values: list of tensors of shape (n, ...), of each layer what is compared.
@@ -161,7 +161,7 @@ def over_pairs(function, pairs, *stacks):
 
 @dataclass(frozen=True)
 class Measure:
-    """A measure of how alike two layers are, made by `rbf_cka`, `procrustes` and others.
+    """A measure of the similarity of two layers, made by `rbf_cka`, `procrustes` and others.
 
     Attributes:
         name: its coordinate along `measure`.
@@ -329,7 +329,7 @@ def token_cka() -> Measure:
 
     summed over tokens t and minibatches, with linear kernels and the unbiased HSIC of `cka`, whose
     kernel is the sum of those of the tokens: CKA compares what whole images hold, this what each
-    place holds. A map's places are its tokens, a vector is one token.
+    position holds. A map's positions are its tokens, a vector is one token.
 
     Scale: 0 for tokens that are independent to 1; the estimator may leave it. Invariant to an
     orthogonal map and a translation of each token by itself and to isotropic scaling of all; not to
@@ -404,7 +404,7 @@ def svcca(variance: float = 0.99) -> Measure:
     hold a share of its variance; then as `cca` (Raghu et al. 2017, section 2.1). The mean over
     batches.
 
-    Scale: 0 to 1. Independent layers of as many directions as there are images to tell them apart
+    Scale: 0 to 1. Independent layers of as many directions as there are images to distinguish
     are far above 0: of d directions each and n images about sqrt(d / n). Where the directions of
     two layers are more than n - 1 together they meet whatever the features, and the value is NaN:
     take larger batches or less of the variance. Invariant to orthogonal maps, isotropic scaling and
@@ -582,7 +582,7 @@ CORRELATIONS = ("pearson", "spearman")
 
 
 def procrustes() -> Measure:
-    """How near the best rotation brings two representations: 1 less the Procrustes angle.
+    """Similarity after the best rotation: 1 minus the Procrustes angle.
 
         angle = arccos(|X' Y|_* / (|X|_F |Y|_F)),    value = 1 - angle / (pi / 2)
 
@@ -590,7 +590,7 @@ def procrustes() -> Measure:
     et al. 2021, equation 5, of the group of orthogonal maps). The angle is a metric: it obeys the
     triangle inequality, which CKA does not. The mean over batches.
 
-    Scale: 0, nothing in common, to 1. Of few images two independent layers of many channels are
+    Scale: 0, unrelated, to 1. Of few images two independent layers of many channels are
     above 0: compare values of one batch size. Invariant to orthogonal maps, isotropic scaling and
     translation, not to other invertible linear maps. Memory: images x images for each layer,
     whatever the width; time: images cubed for each pair.

@@ -159,11 +159,11 @@ def similarities_statistic(features_x, features_y=None, measures=None, tokens=No
 
 
 def disagreement(values):
-    """How differently measures place each pair of layers among all: from 0 to 1.
+    """How differently measures rank each pair of layers: from 0 to 1.
 
-    The place of a pair is the share of the other pairs that are less alike by a measure, pairs of
-    one value sharing the mean of theirs. The largest less the smallest place that any measure
-    gives: 0 where all agree, 1 where a pair is the most alike by one and the least by another.
+    The rank of a pair is the share of the other pairs that are less similar by a measure, pairs of
+    one value sharing the mean of theirs. The largest rank by any measure minus the smallest
+    is 0 where all agree, 1 where a pair is the most similar by one and the least by another.
 
     Args:
         values: array of shape (measure, layer_x, layer_y), NaN where there is no value.

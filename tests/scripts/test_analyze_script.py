@@ -115,7 +115,7 @@ def test_a_model_that_rescales_gets_the_pixels_it_expects(files, images, tmp_pat
     np.testing.assert_allclose(found.cka, direct.cka, atol=1e-4)
     page = (tmp_path / "found" / "report.html").read_text()
     assert "values in [0, 255] (found from its first layers)" in page
-    assert "values in [-1, 1] (told by the model)" in page and "hardly differ" not in page
+    assert "values in [-1, 1] (set by the model)" in page and "hardly differ" not in page
 
     assert run(tmp_path / "told", *arguments[:1], "--figures", "1", "--range", "-1", "1") == 0
     page = (tmp_path / "told" / "report.html").read_text()

@@ -97,7 +97,7 @@ def test_measurements_that_cut_windows_take_a_pair_of_features_that_know_the_res
     images = rng.normal(size=(2, 20, 30, 3)).astype("float32")
     whole = TokenGrid(3, 3, 0, 4)
     expected = analysis.dense_features(features, images, whole)["means"]
-    with pytest.raises(ValueError, match=r"does not tell the size.*Received: grid=\(3, 3\)"):
+    with pytest.raises(ValueError, match=r"does not give the size.*Received: grid=\(3, 3\)"):
         analysis.dense_features(features, images, (3, 3))
     features.token_grid = whole
     for grid in (None, (3, 3), np.array([3, 3]).tolist()):

@@ -57,7 +57,7 @@ def plan(tensors, wishes):
 
 
 def _end_part(tensors, width, wishes):
-    """The last norm, by whose name the file tells its pooling, and the head."""
+    """The last norm, whose name determines the pooling, and the head."""
     name = "fc_norm" if "fc_norm.weight" in tensors else "norm"
     averaged = name == "fc_norm"
     wishes.require_pooling("gap" if averaged else "cls", averaged)
@@ -85,7 +85,7 @@ def _biases_part(layer, name, width, table):
 def _grid(entries, patch, told, wished):
     """The `TokenGrid` of R rows and C columns that have (2 R - 1) (2 C - 1) + 3 entries.
 
-    That of the images that are told, or else wished for where it fits, or else a square.
+    That of the images that are given, or else requested where it fits, or else a square.
     """
     image_shape = told or wished
     rows, columns = (n // patch for n in (image_shape or (0, 0))[:2])

@@ -1,7 +1,7 @@
 """DINOv3 and EVA-02 in the names of timm's `eva.py`, and DINOv3 in those of its authors.
 
 Both have rotary positions. timm rotates neighbouring channels of EVA-02; here they are half the
-channels of a head apart, so the channels of queries and keys change places. timm pools a DINOv3
+channels of a head apart, so the channels of queries and keys are reordered. timm pools a DINOv3
 by the mean of its patches, its authors by the class token; so do their files here.
 """
 

@@ -38,7 +38,7 @@ def fill(variables, archive, sources, *, unused=(), new=()):
     read one by one; weights made of the same tensors, such as those of a fused query, key and
     value, share one reading.
 
-    Damaged or non-finite data only come to light on the way, when some weights are filled and
+    Corrupt or non-finite data only come to light on the way, when some weights are filled and
     others are not. So fill a model that nobody else holds, and hand it out when `fill` returns.
 
     Args:
@@ -51,7 +51,7 @@ def fill(variables, archive, sources, *, unused=(), new=()):
         new: shell patterns of weights that are deliberately left as they are.
 
     Raises:
-        ValueError: listing everything that does not fit; or for damaged or non-finite data.
+        ValueError: listing everything that does not fit; or for corrupt or non-finite data.
     """
     check(archive, sources, variables, unused=unused, new=new)
     wanted = _wanted(sources, variables, new)
@@ -63,7 +63,7 @@ def check(archive, sources, variables=None, *, unused=(), new=()):
     """Raises the `ValueError` of `fill` that lists everything that does not fit.
 
     Without variables, every source is taken to be of a weight that fits it. So a file can be
-    checked before a model is built, whose size is the file's to tell.
+    checked before a model is built, whose size the file determines.
     """
     wanted = _wanted(sources, variables, new)
     used = {tensor for source in wanted.values() for tensor in source.tensors}

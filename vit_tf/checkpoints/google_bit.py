@@ -5,7 +5,7 @@ from vit_tf.checkpoints.plans import Part, Plan, count_units, dims, head_part, n
 
 FAMILY = "Google's BiT"
 ROOT = "resnet/root_block/standardized_conv2d/kernel"
-# That of the pretraining, as the files do not tell.
+# That of the pretraining, as the files do not state it.
 SIZE = 224
 
 

@@ -26,7 +26,7 @@ from vit_tf.checkpoints.token_parts import TokenNames, vit_embedding_part
 from vit_tf.models.hybrid import stem_stride
 
 FAMILY = "Google's Vision Transformers"
-# Where the weights lie, and what the state of a training may hold beside them.
+# Where the weights lie, and what a training state may hold besides them.
 PREFIXES = {"": (), "opt/target/": ("opt/state/*",), "params/": ("opt/*", "chrono/*")}
 POSITIONS = ("Transformer/posembed_input/pos_embedding", "Transformer/pos_embedding")
 # The second norm and the MLP of a block, by its attention.
@@ -81,7 +81,7 @@ def plan(tensors, wishes):
 def _sincos_part(tensors, channels, wishes):
     """The `Part` of positions of sines and cosines, which are not stored (Beyer et al. 2022).
 
-    They fit images of any size, which only the caller, or a known name, tells.
+    They fit images of any size, which only the caller, or a known name, specifies.
     """
     size = wishes.image_shape or (wishes.resolution and (wishes.resolution,) * 2)
     if size is None or "cls" in tensors or wishes.pooling == "cls":

@@ -26,7 +26,7 @@ ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_approximate": "
 def from_keras_hub(model, preprocessing=None):
     """A model with the weights of a KerasHub backbone or image classifier, and so with its taps.
 
-    `submodel` reads a KerasHub model too, but only what its layers put out. Dropout is left out.
+    `submodel` reads a KerasHub model too, but only the outputs of its layers. Dropout is left out.
 
     Args:
         model: a `ViTBackbone`, `DeiTBackbone`, `DINOV2Backbone` or `DINOV3Backbone` of
@@ -144,7 +144,7 @@ def _dino_part(backbone, tensors):
     tokens = ["embeddings/cls_token", *(["embeddings/register_tokens"] if registers else [])]
     arguments = {"registers": registers, "layer_scale": config["layer_scale_init_value"]}
     arguments |= {"activation": "swiglu"} if gated else {}
-    # Those that the images are resampled from are kept beside those that are added.
+    # Those that the images are resampled from are kept next to those that are added.
     unused = ("embeddings/position_embeddings", "embeddings/mask_token")
     positions = "embeddings/interpolated_position_embeddings"
     return Part.join(
@@ -316,7 +316,7 @@ def _with_example(positions):
 
 
 def _tokens_part(tensors, names):
-    """The `Part` of the tokens without a place."""
+    """The `Part` of the prefix tokens."""
     if not names:
         return Part()
     shapes = {name: tensors[name].shape for name in names}

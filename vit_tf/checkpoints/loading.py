@@ -1,4 +1,4 @@
-"""The front door: a model with the weights of a public checkpoint."""
+"""A model with the weights of a public checkpoint."""
 
 import dataclasses
 import os
@@ -39,7 +39,7 @@ from vit_tf.taps.saving import load_features, load_model, name_after
 
 # An image processor's size is at most so many times that of the weights: its file could say any.
 LARGEST_RESIZE = 8
-# In this order: files of SigLIP, BEiT, DINOv3 and EVA-02 have all names that tell a ViT of timm.
+# In this order: files of SigLIP, BEiT, DINOv3 and EVA-02 have all names of a ViT of timm.
 FAMILIES = (
     google_vit,
     google_bit,
@@ -68,7 +68,7 @@ OTHERS = {
         r"|^visual\.attn_pool\..*^visual\.transformer\.resblocks\.",
     ),
 }
-# Those whose files do not tell the form of their GELU.
+# Those whose files do not state the form of their GELU.
 SILENT = (clip, timm_clip)
 
 
@@ -107,20 +107,20 @@ def load_pretrained(
 ):
     """A model with the weights of a checkpoint, as its authors released it.
 
-    Small models that come with the package open by their names: `list_pretrained("*cifar10")`. A
+    Small bundled models open by their names: `list_pretrained("*cifar10")`. A
     `.keras` file opens as by `vit_tf.load_model`.
     Known are also Google's `.npz` of ViT (vision_transformer and big_vision), its hybrids, BiT
     and Mixer, and `.safetensors` or PyTorch files of ViT in timm's names (supervised, DeiT, DeiT-3,
     DINO, DINOv2, MAE, MoCo-v3, RoPE-ViT), of CLIP in OpenAI's names and timm's, of SigLIP and of
     BEiT, big_vision's `.npz` of SigLIP, folders of open_clip with `open_clip_config.json`, and
     folders of Hugging Face's ViT, DeiT, DINOv2 and SigLIP: `model.safetensors` or
-    `pytorch_model.bin`, whole or in parts, beside `config.json`. A folder of timm's is the model
-    that its `architecture` and `model_args` make. What a file holds is read off the names and
+    `pytorch_model.bin`, whole or in parts, next to `config.json`. A folder of timm's is the model
+    that its `architecture` and `model_args` make. What a file holds is inferred from the names and
     shapes of its tensors. Every tensor is used, or left out by name: a head that is replaced, with
-    the layer of tanh before it, a text tower, a decoder, what an optimizer keeps. Every weight is
+    the layer of tanh before it, a text encoder, a decoder, what an optimizer keeps. Every weight is
     filled or new.
 
-    The model's `preprocessing` is that of the family or, better, of the name: files do not tell
+    The model's `preprocessing` is that of the family or, better, of the name: files do not state
     whether a ViT in timm's names with a head was trained on values in [-1, 1], which is assumed,
     or on ImageNet's mean and deviation, as DeiT was. A folder's is that of its
     `preprocessor_config.json` or of timm's `config.json`; where there is none it is the family's,
@@ -136,12 +136,12 @@ def load_pretrained(
             as in timm, for features.
         image_shape: (height, width) or (height, width, channels) of the images, in pixels, for
             which positions are resampled as `positions` says.
-            None keeps the file's; that of a BiT, which tells none, is its name's or 224. Files tell
-            the number of tokens, not of rows: they are read as of this size if it has as many,
+            None keeps the file's; that of a BiT, which has none, is its name's or 224. Files state
+            the number of tokens, not of rows: this size is assumed if it has as many,
             else as of a square.
         pooling: `"cls"` or `"gap"` of a ViT or BEiT; None keeps the file's. A ViT with `"gap"`
             has no class token, unless its file has registers or pools so.
-        num_heads: number of attention heads, where the file does not tell and its size is not a
+        num_heads: number of attention heads, where the file does not state and its size is not a
             published one, or that of two: a small ViT has 6, that of MoCo-v3 12.
         positions: `"bilinear"`, `"bicubic"`, `"torch"` or `"dino"`, as for
             `vit_tf.at_resolution`. None is what the code does that a file's names are of: bilinear
@@ -149,16 +149,16 @@ def load_pretrained(
             Face's but those with registers, DINO's for DINOv2's own without registers, and bicubic
             as in timm for others; DINO's own code, which Walmer et al. 2023 ran, is `"dino"`, and
             that of BEiT's authors `"bicubic"`.
-        preprocessing: a `vit_tf.Preprocessing` in the place of the one that the file, its name or
-            its family tells.
+        preprocessing: a `vit_tf.Preprocessing` instead of the one that the file, its name or
+            its family specifies.
         activation: form of the GELU of a file of CLIP, `"quick_gelu"` or `"gelu"`, which tensors
-            do not tell. None is that of a known name, of the configuration in a folder, and, of a
+            do not state. None is that of a known name, of the configuration in a folder, and, of a
             file with the numbers that OpenAI's own have, the quick one; other files need it.
         head: file of a linear classifier of DINOv2's authors, such as
-            `dinov2_vits14_linear4_head.pth`, beside a file of its encoder (`head_blocks` of `ViT`).
+            `dinov2_vits14_linear4_head.pth`, for a file of its encoder (`head_blocks` of `ViT`).
 
     Raises:
-        ValueError: for an unknown name, a file that cannot be fetched, is damaged or of no known
+        ValueError: for an unknown name, a file that cannot be fetched, is corrupt or of no known
             family, or does not fit the model in every tensor and weight, which are listed.
     """
     wishes = Wishes(num_classes, _image_shape(image_shape), pooling, num_heads)

@@ -29,7 +29,7 @@ class Checkpoint:
         values: mean and std of its images, for values in [0, 1].
         interpolation: `"bilinear"` or `"bicubic"`.
         crop: as of `Preprocessing`, that of its published evaluation.
-        activation: form of the GELU of its training, where its file does not tell.
+        activation: form of the GELU of its training, where its file does not state.
         hub: (repository, file) on the Hugging Face hub; None for a file that lies elsewhere.
     """
 
@@ -55,7 +55,7 @@ class Checkpoint:
 def list_pretrained(pattern="*"):
     """Names of the known checkpoints that fit a shell pattern, such as `"*augreg*"`.
 
-    Those of models that come with the package are first, without a `/`; others are downloaded.
+    Those of bundled models are first, without a `/`; others are downloaded.
 
     Raises:
         ValueError: for a pattern that fits none; near matches are listed.
@@ -70,11 +70,11 @@ def list_pretrained(pattern="*"):
 def fetch(path_or_name):
     """(path, `Checkpoint` or None) of a file, a folder or a known name, downloaded once.
 
-    A model that comes with the package has none.
+    A bundled model has none.
 
     Raises:
         ValueError: for neither; or if the file cannot be fetched, which is then named with the
-            place to put it.
+            where to put it.
     """
     if path_or_name.startswith(HUB):
         return snapshot(path_or_name), None
@@ -122,7 +122,7 @@ def _bucket(name, variant, resolution, citation, **fields):
 
 
 def _hub(name, citation, values=HALF):
-    """A checkpoint of timm's on the Hugging Face hub, whose name tells its size."""
+    """A checkpoint of timm's on the Hugging Face hub, whose name states its size."""
     size, patch, resolution = re.search(r"_(\w+?)_patch(\d+)_(\d+)\.", name).groups()
     told = {"variant": f"{SIZES[size]}/{patch}", "resolution": int(resolution)}
     told |= {"citation": citation, "values": values, "crop": _crop(name, int(resolution))}
@@ -287,7 +287,7 @@ def _later_vits():
 
 
 def _towers():
-    """The image towers of CLIP, SigLIP and SigLIP 2."""
+    """The image CLIP's image encoders, SigLIP and SigLIP 2."""
     yield from (_at_hub(*fields) for fields in released.on_the_hub())
     yield from (_bucket(*fields, released.SIGLIP) for fields in released.in_the_bucket())
 

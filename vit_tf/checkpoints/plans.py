@@ -20,12 +20,12 @@ MOST_LAYERS, MOST_STAGES = 1000, 10
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a caller asks for in the place of what a file has; None asks for the file's.
+    """What a caller asks for instead of what a file has; None asks for the file's.
 
     `known_name` is whether the file is one of `list_pretrained`, and so of a published size;
     `resolution` is then that of its images.
-    `preprocessing` is told by the caller, `activation`, a form of GELU, by the caller or the name.
-    `config` is what `timm_configs.told` read in a folder, in whose place the caller's wishes stand;
+    `preprocessing` is set by the caller, `activation`, a form of GELU, by the caller or the name.
+    `config` is what `timm_configs.told` read in a folder, which the caller's wishes override;
     `container` the key under which a PyTorch file holds its tensors.
     """
 
@@ -110,7 +110,7 @@ class Part:
         )
 
     def renamed(self, old, new):
-        """The same part of weights whose names begin with `new` in the place of `old`."""
+        """The same part of weights whose names begin with `new` instead of `old`."""
         names = {weight: weight.replace(old, new, 1) for weight in self.sources}
         sources = {names[weight]: source for weight, source in self.sources.items()}
         fresh = tuple(pattern.replace(old, new, 1) for pattern in self.new)
@@ -135,11 +135,11 @@ class Plan:
         whole: the `Part` that is all of it.
         interpolation: `"bilinear"` or `"bicubic"`, of its images.
         values: mean and std of its images.
-        crop, crop_rounding: as of `Preprocessing`; None also where the file does not tell.
+        crop, crop_rounding: as of `Preprocessing`; None also where the file does not state.
         positions: how its positions are resampled, a method of `vit_tf.at_resolution`; None for
             the interpolation of its images.
-        any_size: whether images may be of any size, which the file does not tell then.
-        class_names: names of the classes of the file's head; None where it tells none.
+        any_size: whether images may be of any size, which the file then does not state.
+        class_names: names of the classes of the file's head; None where it has none.
         size: (height, width) at which the model is opened where the caller asks for none; None
             for that of its file.
     """
@@ -219,14 +219,14 @@ def linear_part(tensors, width, wishes, name):
 
 
 def dims(tensors, name, axes):
-    """The shape of a tensor that tells the size of a model.
+    """The shape of a tensor that determines the size of a model.
 
     Raises:
         ValueError: if it is missing, or not of `axes` axes above 0.
     """
     if name not in tensors:
         raise ValueError(
-            f"Expected a tensor {name!r}, which tells the size of the model. "
+            f"Expected a tensor {name!r}, which determines the size of the model. "
             f"Received: {first_names(tensors)}"
         )
     shape = tensors[name].shape

@@ -34,7 +34,7 @@ from vit_tf.checkpoints.torch_blocks import (
 
 FAMILY = "Vision Transformers in timm's names"
 MOCO = "module.base_encoder."
-# Where the encoder lies, and what may lie beside it: MoCo-v3's other half, the projection of DINO.
+# Where the encoder lies, and what may lie next to it: MoCo-v3's other half, the projection of DINO.
 PREFIXES = {
     "": (),
     MOCO: ("module.momentum_encoder.*", "module.predictor.*"),
@@ -65,7 +65,7 @@ TANH = {(1536, 40, 16), (1152, 27, 16), (768, 12, 32), (1024, 24, 16, 1024)}
 REGISTERED = {(256, 14): 4, (320, 14): 5, (512, 20): 8, (640, 12): 10, (896, 18): 14, (832, 21): 13}
 # Along a side of the images of RoPE-ViT, of 224 pixels.
 ROTARY_TOKENS = 14
-# The classifier of DINOv2's hub, beside its encoder.
+# The classifier of DINOv2's hub, next to its encoder.
 LINEAR = "linear_head"
 # The gated MLP of DINOv2's own code.
 GATED = {"fc1": "mlp.w12", "fc2": "mlp.w3"}
@@ -190,7 +190,7 @@ def _biases_part(layer, name, width):
 def _refuse_rotary(tensors, wishes):
     """Raises a ValueError for tensors that may be of a ViT with rotary positions.
 
-    Which ones it has is told by the configuration of a folder.
+    Which ones it has is stated in the configuration of a folder.
     """
     if wishes.config.get("rotation"):
         return
@@ -199,7 +199,7 @@ def _refuse_rotary(tensors, wishes):
         raise ValueError(
             "Expected a ViT with positions that are added to its tokens. Received: tensors of a "
             "ViT with rotary positions (timm's vit_*_rope_*), or those of DeiT-3 in a file other "
-            "than its authors' .pth: open a folder of timm's, with config.json, to tell which"
+            "than its authors' .pth: open a folder of timm's, with config.json, which states it"
         )
 
 
@@ -212,7 +212,7 @@ def _no_biases_part(layer, name, width):
 def _heads(tensors, size, prefix, wishes, bare):
     """The number of heads. Small models have 6, but that of MoCo-v3 12, in tensors of one shape.
 
-    It is told by MoCo-v3's own prefix, unless by a known name, a head beside plain names, as of
+    It is inferred from MoCo-v3's own prefix, or from a known name, a head with plain names, as of
     DeiT and AugReg, the scales of DINOv2, or DINO's prefix. MoCo-v3's probes and conversions
     leave it open. Of the files with patches alone, those of a base model of 16 pixels a patch have
     12 or 16.

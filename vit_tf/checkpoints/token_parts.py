@@ -1,4 +1,4 @@
-"""The tokens of a ViT's file that have no place, and its positions."""
+"""The prefix tokens of a ViT's file, and its positions."""
 
 import math
 from dataclasses import dataclass
@@ -25,9 +25,9 @@ class TokenNames:
 
 
 def vit_embedding_part(tensors, names, stride, channels, wishes, image_shape=None, pooling=None):
-    """The `Part` of a ViT's positions and tokens without a place.
+    """The `Part` of a ViT's positions and prefix tokens.
 
-    They tell its images, unless `image_shape` does, and its pooling. Positions of registers are
+    They determine its images, unless `image_shape` does, and its pooling. Those of registers are
     added to these.
 
     Args:
@@ -35,7 +35,7 @@ def vit_embedding_part(tensors, names, stride, channels, wishes, image_shape=Non
         names: the `TokenNames` of the file.
         stride: pixels from token to token.
         channels: channels of the images.
-        image_shape: (height, width, ...) of the file's images, where it tells.
+        image_shape: (height, width, ...) of the file's images, where it states them.
         pooling: as for `unplaced_part`.
     """
     _, num_positions, width = dims(tensors, names.positions, 3)
@@ -67,7 +67,7 @@ def add_positions(*arrays):
 
 
 def unplaced_part(tensors, names, width, wishes, pooling=None):
-    """The `Part` of the tokens without a place, which tell the pooling of a ViT.
+    """The `Part` of the prefix tokens, which determine the pooling of a ViT.
 
     A class token goes where the caller asks for the mean of the patches, and nothing else needs it.
 
@@ -113,16 +113,16 @@ def in_a_row(*tokens):
 
 
 def file_grid(num_positions, prefixes, stride, wished=None, told=None):
-    """The `TokenGrid` of a file's positions, which tell the size of its images.
+    """The `TokenGrid` of a file's positions, which determine the size of its images.
 
-    It is that of the images that the file tells, or else of those that are wished for if they have
+    It is that of the images that the file states, or else of those that are requested if they have
     as many tokens; else it is square.
 
     Args:
         num_positions: number of positions in the file.
-        prefixes: numbers of the file's tokens without a place that may have a position.
+        prefixes: numbers of the file's prefix tokens that may have a position.
         stride: pixels from token to token.
-        wished, told: (height, width, ...) of the images wished for, and told, if any.
+        wished, told: (height, width, ...) of the images requested, and stated in the file, if any.
 
     Raises:
         ValueError: for a number of positions that fits neither.

@@ -7,7 +7,7 @@ import numpy as np
 from vit_tf.checkpoints.filling import Source
 from vit_tf.checkpoints.plans import Part, dims, norm_part, square
 
-# Heads by width and number of layers, which no tensor's shape tells: those of the published sizes.
+# Heads by width and number of layers, which no tensor's shape shows: those of the published sizes.
 HEADS = {(192, 12): 3, (384, 12): 6, (512, 12): 8, (768, 12): 12, (1024, 24): 16, (1280, 32): 16}
 HEADS |= {(1536, 40): 24}
 # The same of CLIP (OpenAI, open_clip and timm 1.0.31).
@@ -24,7 +24,7 @@ def guess_heads(width, layers, wishes, other=None, known=HEADS):
         known: dict from (width, layers) to the number of heads of the family's published sizes.
 
     Raises:
-        ValueError: for a size that does not tell, unless the caller does.
+        ValueError: for an unpublished size, unless the caller specifies them.
     """
     told = wishes.num_heads or wishes.config.get("num_heads")
     if told is not None:
@@ -34,7 +34,7 @@ def guess_heads(width, layers, wishes, other=None, known=HEADS):
         either = f" ({heads} or {other})" if heads else ""
         raise ValueError(
             f"Expected num_heads{either}, which neither the tensors' shapes nor {layers} layers "
-            f"of {width} channels tell. Received: num_heads=None"
+            f"of {width} channels determine. Received: num_heads=None"
         )
     return heads
 
@@ -95,7 +95,7 @@ def halves_apart(part, width, heads):
     """The same part of a file whose rotary positions turn neighbouring channels of a head.
 
     Here these are half the channels of a head apart: the channels of queries and keys change
-    places, those that are first of a pair coming before the second, head by head.
+    positions, those that are first of a pair coming before the second, head by head.
     """
     size = width // heads
     if size % 4 or width % heads:
@@ -114,7 +114,7 @@ def halves_apart(part, width, heads):
 
 
 def _reordered(*arrays, convert, order):
-    """What a conversion makes of arrays, its last axis in another order."""
+    """The result of a conversion, its last axis in another order."""
     return convert(*arrays)[..., order]
 
 
@@ -131,7 +131,7 @@ def block_part(layer, name, names, width, hidden, gated=False):
     Args:
         layer, name: the block's in the model and in the file.
         names: dict from `norm1`, `qkv`, `out`, `norm2`, `fc1` and `fc2` to names in a block;
-            `qkv` is the whole name of the fused weight of shape (3 * width, width), in whose place
+            `qkv` is the whole name of the fused weight of shape (3 * width, width), for which
             `query`, `key` and `value` may stand. `scale1` and `scale2` are those of the scales of
             both branches, where there are such.
         width, hidden: channels of a token, and of the MLP.

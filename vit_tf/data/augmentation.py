@@ -34,7 +34,7 @@ def augment(
     before.
 
     Every random number is a function of the seed, the epoch (the number of the iterator) and the
-    place of the batch and of the image in it, so that equal seeds give equal results and each epoch
+    index of the batch and of the image in it, so that equal seeds give equal results and each epoch
     its own. TensorFlow's global seed counts too, as for `tf.data.Dataset.shuffle`, and of several
     workers, which each augment their own part of a batch, the number of the worker.
 
@@ -49,7 +49,7 @@ def augment(
         cutmix: alpha of the Beta(alpha, alpha) that CutMix draws its areas from; 0 turns it off.
         flip: whether to mirror half of the images left to right.
         shift: largest shift in either direction, in pixels; what moves in is black.
-        crop: (height, width) to cut out of each image at a random place, in pixels; None for all.
+        crop: (height, width) to crop randomly from each image, in pixels; None for all.
         erase: share of the images of which a rectangle becomes 0, grey in [-1, 1].
         seed: seed of the random numbers.
 
@@ -141,7 +141,7 @@ def random_shift(images, pixels, seed):
 
 
 def random_crop(images, size, seed):
-    """Cuts (height, width) pixels out of each image at a random place, each equally likely.
+    """Cuts (height, width) pixels out of each image at a random position, each equally likely.
 
     Args:
         images: tensor of shape (example, height, width, channel).
@@ -177,7 +177,7 @@ def random_flip(images, seed):
 def random_erasing(images, share, seed):
     """Makes a rectangle of some images 0, as torchvision's RandomErasing chooses it.
 
-    Of 2 to 33 % of the area and of an aspect ratio from 0.3 to 1 / 0.3, at any place; the first of
+    Of 2 to 33 % of the area and of an aspect ratio from 0.3 to 1 / 0.3, anywhere; the first of
     10 tries that is smaller than the image, and none if all are larger.
 
     Args:
@@ -245,7 +245,7 @@ def _check(dataset, mixup, cutmix, shift, crop):
         )
     if None in shapes[0][1:]:
         raise ValueError(
-            "Expected images of a size that the data set tells, to augment them: map them by "
+            "Expected images of a size that the data set specifies, to augment them: map them by "
             f"tf.ensure_shape(images, (None, height, width, channels)). Received: {shapes[0]}"
         )
     if len(shapes) == 3 and (mixup or cutmix):

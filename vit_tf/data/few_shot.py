@@ -94,7 +94,7 @@ def class_rank(labels):
 def _in_random_order(source, split, indices, least, seed):
     """Examples of a split in an order that depends on the seed alone: (indices, labels).
 
-    Where the labels are not known ahead, they are read from a random place on, until there are
+    Where the labels are not known ahead, they are read from a random position on, until there are
     `least` examples of each class or all have been read.
     """
     rng = np.random.default_rng([seed, 2 * len(SPLITS)])

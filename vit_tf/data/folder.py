@@ -21,7 +21,7 @@ SHUFFLE_BUFFER = 2**24  # of paths, which are short
 def open_folder(root):
     """The images of a folder, laid out as `scan` knows; a split is listed when it is asked for.
 
-    A damaged file stops the iteration, with an error that names it; `check_images` lists all.
+    A corrupt file stops the iteration, with an error that names it; `check_images` lists all.
 
     Raises:
         ValueError: as `scan` does.
@@ -131,6 +131,6 @@ def _size(path):
 
     file = _readable(path)
     with decoding.explained(file, path), Image.open(file) as image:
-        # Of a PNG the orientation may follow the image, which may be damaged.
+        # Of a PNG the orientation may follow the image, which may be corrupt.
         sideways = image.getexif().get(0x0112, 1) >= 5
         return image.size if sideways else image.size[::-1]

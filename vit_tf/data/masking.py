@@ -19,7 +19,7 @@ def mask_patches(dataset, grid, *, preprocessing=None, seed=0, fixed=False):
     bits per channel, `colours`.
 
     Every draw is a function of the seed, of the epoch (the number of the iterator) and of the
-    place of the batch and of the image in it; TensorFlow's global seed counts too, and the number
+    index of the batch and of the image in it; TensorFlow's global seed counts too, and the number
     of the worker where there are several. Augment before.
 
     Args:

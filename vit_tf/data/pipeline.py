@@ -1,4 +1,4 @@
-"""The front door: a name becomes batched data sets of images in [-1, 1] and labels."""
+"""From a name to batched data sets of images in [-1, 1] and labels."""
 
 import numbers
 import os
@@ -53,8 +53,8 @@ def load(
     A folder holds `class/*.jpg` or `{train,validation,test}/class/*.jpg`, where `training`, `val`,
     `valid` and `testing` will do, in any case. **Without folders of splits one fifth of each class,
     always the same, is the test split**; `splits=("all",)` reads every image. Images may also lie
-    side by side, with a text file that tells the class of each, in the folder or named as it beside
-    it: Tiny ImageNet and ImageNet are read as they are released. Without such a file the labels
+    side by side, with a text file of their classes, in the folder or with its name next to
+    it: Tiny ImageNet and ImageNet open as released. Without such a file the labels
     are -1, for what needs none.
 
     Args:
@@ -78,7 +78,7 @@ def load(
         data_dir: where TFDS keeps its data; its default if None.
         drop_remainder: whether every split leaves out a last batch that is not full.
         preprocessing: what a model expects, its `model.preprocessing`: size, interpolation, crop,
-            mean and std take the place of `image_size` and of [-1, 1].
+            mean and std replace `image_size` and [-1, 1].
         classes: names of the classes to keep, whose order gives their labels, such as those that
             `read_class_list` finds in a file; all if None.
         random_resized_crop: of the train split, another part of every image in each epoch, resized

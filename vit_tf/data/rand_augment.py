@@ -226,7 +226,7 @@ def rotate(image, magnitude, sign):
 
 
 def shear_x(image, magnitude, sign):
-    """Rows moved sideways by up to 0.3 of their place, bilinear."""
+    """Rows moved sideways by up to 0.3 of their index, bilinear."""
     height, width = image.shape[:2]
     # Pixels' centres lie at halves.
     shift = 0.3 * magnitude * sign * (tf.range(float(height)) + 0.5)
@@ -241,7 +241,7 @@ def shear_x(image, magnitude, sign):
 
 
 def shear_y(image, magnitude, sign):
-    """Columns moved up or down by up to 0.3 of their place, bilinear."""
+    """Columns moved up or down by up to 0.3 of their index, bilinear."""
     height, width = image.shape[:2]
     shift = 0.3 * magnitude * sign * (tf.range(float(width)) + 0.5)
     whole = tf.floor(shift)

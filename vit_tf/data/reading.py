@@ -196,7 +196,7 @@ def _own_spec(source, items, own):
 
 
 def _tried(batches, ways, size):
-    """What the first of one or two functions that raises nothing makes of each batch, in order.
+    """Results, batch by batch, of the first of one or two functions that does not raise.
 
     The second is for batches of which the first raises an error. Each is caught in a data set that
     `interleave` reads: `get_single_element` would optimize the functions anew for each batch.
@@ -223,7 +223,7 @@ def _cached(items, ways, count):
 def _decoders(source, framing, spec=None):
     """Functions, for `_tried`, of (items, labels) to (images, labels, problems), all batched.
 
-    They also take what was drawn for the images, and a `Change` of them or None. The last tells
+    They also take what was drawn for the images, and a `Change` of them or None. The last reports
     what is wrong with an item; the one before it, if there is one, is faster and raises an error.
 
     Args:

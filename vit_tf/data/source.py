@@ -73,7 +73,7 @@ class Source:
             with the item, a string tensor that is empty if nothing is.
         shuffle_buffer: number of items that may wait in memory to be shuffled.
         attempt: function of (item, window) like `decode`, but faster, or None: it returns a part of
-            the image, as `decoding.decode` does, or raises what the graph makes of a damaged item.
+            the image, as `decoding.decode` does, or raises the graph's error for a corrupt item.
         read_shuffled: like `read`, of neighbours and a seed, in another order each time, or None.
         in_files: whether an item is the path of a file.
         version: function of nothing to a text that changes with what is stored, or None where
@@ -96,7 +96,7 @@ class Source:
 def identify(source, split, indices):
     """A digest, as text, of these examples of a `Source`: their contents, labels and order.
 
-    Of what is not in files of its own, the version counts and the places, which nothing reads.
+    Of what is not in files of its own, the version counts and the paths, which nothing reads.
     """
     if not source.in_files:
         version = source.version() if source.version else ""
@@ -163,7 +163,7 @@ def require_labels(source, received="images without labels"):
     if not source.class_names:
         raise ValueError(
             "Expected images with labels: a folder of images for each class, or a text file that "
-            f"tells the class of each. Received: {received}"
+            f"holds the class of each. Received: {received}"
         )
 
 
@@ -191,7 +191,7 @@ def choose(labels, count, size, rng, balanced=False):
     """Positions of `size` out of `count` examples, sorted.
 
     With labels, each class gives examples in proportion to its size, or the same number of them
-    (as far as it has so many) if `balanced`. Without, they are neighbours from a random place on,
+    (as far as it has so many) if `balanced`. Without, they are neighbours from a random index on,
     so that a large data set can be read without going through all of it.
 
     Args:

@@ -15,7 +15,7 @@ from vit_tf.names import listed, unknown_name
 
 LABELS_AT_MOST = 200_000
 SHUFFLE_BUFFER = 10_000
-# The file that tells of a prepared data set.
+# The file that describes a prepared data set.
 INFO = "dataset_info.json"
 # Of the hosts that a data set comes from, how many are asked, and for how long.
 HOSTS, SECONDS = 3, 5
@@ -45,7 +45,7 @@ def open_tfds(name, data_dir=None):
     builder = _prepared(_builder(name, data_dir), name)
     image_key, label_key = _keys(builder, name)
     features = builder.info.features
-    # One file after the other, so that a place in the stream is an index into the split.
+    # One file after the other, so that a position in the stream is an index into the split.
     config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
 
     @functools.cache
@@ -155,7 +155,7 @@ def _prepared(builder, name):
 
 
 def prepared_in(folder):
-    """What TFDS has prepared in a folder or up to three floors below, or None for nothing.
+    """What TFDS has prepared in a folder or up to three levels below, or None for nothing.
 
     Returns:
         (name as `load` takes it, path of the `data_dir` that it is in).
@@ -248,7 +248,7 @@ def _keys(builder, name):
 
 
 def _keep(examples, places):
-    """The examples at some places of a stream."""
+    """The examples at some positions of a stream."""
     wanted = np.zeros(places[-1] + 1, bool)
     wanted[places] = True
     kept = examples.enumerate().filter(lambda place, _: tf.gather(wanted, place))

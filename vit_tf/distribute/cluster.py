@@ -26,12 +26,12 @@ def make_strategy(workers=None, worker=None):
     """The `tf.distribute.MultiWorkerMirroredStrategy` of this process; there is one at most.
 
     Waits until every worker has started. Where the program has set no seed, that of the first
-    worker is set on all, so that data are shuffled alike.
+    worker is set on all, so that data are shuffled equally.
 
     Args:
         workers: addresses of all processes, `"host:port"`, the same list on each; by default those
             that `find_cluster` finds.
-        worker: this one's place in the list; the first is the chief.
+        worker: this one's index in the list; the first is the chief.
 
     Raises:
         ValueError: for addresses that are missing or malformed, or if TensorFlow has run before.
@@ -136,7 +136,7 @@ def leave(status):
 
 
 def find_cluster(workers=None, worker=None):
-    """The addresses of all workers and the place of this one in their list.
+    """The addresses of all workers and the index of this one in their list.
 
     The arguments win over VIT_TF_WORKERS ("host:port,host:port") and VIT_TF_WORKER (0, 1, ...),
     these over TF_CONFIG, and that over Slurm's variables.
@@ -182,7 +182,7 @@ def _from_tf_config(text):
         )
     if not 0 <= index < len(cluster[kind]):
         raise ValueError(
-            f"Expected TF_CONFIG to tell which of {len(cluster[kind])} tasks of type {kind!r} this "
+            f"Expected TF_CONFIG to say which of {len(cluster[kind])} tasks of type {kind!r} this "
             f"is, from 0. Received: {index}"
         )
     chiefs = list(cluster.get("chief", ()))
@@ -214,12 +214,12 @@ def _checked(source, workers, worker):
     index = int(worker) if str(worker).isdecimal() else -1
     if not addresses or not whole or len(set(addresses)) < len(addresses):
         raise ValueError(
-            f'Expected {source} to tell different addresses "host:port" of the workers. '
+            f'Expected {source} to specify different addresses "host:port" of the workers. '
             f"Received: {workers!r}"
         )
     if not 0 <= index < len(addresses):
         raise ValueError(
-            f"Expected {source} to tell which of {len(addresses)} workers this is, from 0. "
+            f"Expected {source} to specify which of {len(addresses)} workers this is, from 0. "
             f"Received: {worker!r}"
         )
     return addresses, index

@@ -1,6 +1,6 @@
 """Lets Keras 3 train on several machines, which Keras 3.15 by itself cannot.
 
-Under `tf.distribute.MultiWorkerMirroredStrategy` stock Keras fails in two places of its
+Under `tf.distribute.MultiWorkerMirroredStrategy` stock Keras fails in two functions of its
 `keras/src/backend/tensorflow/trainer.py` (https://github.com/keras-team/keras/issues/20585):
 `_maybe_symbolic_build` takes a batch that lies on the replicas for a tensor, and
 `reduce_per_replica` averages scalars over an axis that they do not have. `adapt_keras` puts others

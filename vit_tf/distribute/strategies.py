@@ -23,10 +23,10 @@ def strategy(name="auto", workers=None, worker=None):
             default a local one; `"auto"`, `"multiworker"` if VIT_TF_WORKERS or TF_CONFIG names
             several workers, else `"mirrored"` if there are several GPUs.
         workers, worker: of `"multiworker"`, the addresses `"host:port"` of all processes and the
-            place of this one among them; by default those that `cluster.find_cluster` finds.
+            index of this one among them; by default those that `cluster.find_cluster` finds.
 
     Raises:
-        ValueError: for another name, a cluster that is not told, or a TPU that is not there.
+        ValueError: for another name, a cluster that is not configured, or a TPU that is not there.
     """
     if workers is not None or worker is not None:
         if name != "multiworker":

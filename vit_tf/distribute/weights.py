@@ -18,8 +18,8 @@ def weigh_shares(batches, replicas):
     """Batches with weights, so that replicas with unlike shares train as one device does.
 
     Replica `r` minimises the mean over its `n_r` examples of a batch of `n`, and the means count
-    alike: each example needs the weight `replicas * n_r / n`. TensorFlow gives every replica
-    `ceil(n / replicas)` examples until none is left, and workers share out theirs as `Share` tells.
+    equally: each example needs the weight `replicas * n_r / n`. TensorFlow gives every replica
+    `ceil(n / replicas)` examples until none is left, and workers divide theirs as `Share` does.
     The logged loss of such a batch is weighted too, if only by about as much as the shares differ.
 
     Args:
@@ -38,7 +38,7 @@ def weigh_shares(batches, replicas):
         return _weighted((images, labels, *weights), _weights(sizes))
 
     if num_workers() > 1 and is_sharable(batches):
-        # Of its own part of a batch alone a worker cannot tell the size of the batch.
+        # A worker cannot infer the size of a batch from its own part.
         weights = _weights_by_share(num_examples(batches), batch_size(batches), replicas)
         return remakable(_joined, batches, weights)
     return remakable(lambda batches: batches.map(weigh), batches)

@@ -37,7 +37,7 @@ def constant(values):
 
 
 def resampled(shift=1):
-    """The value of another image of the batch, `shift` places before it.
+    """The value of another image of the batch, `shift` positions before it.
 
     Raises:
         ValueError: where it is called on a batch that is known to hold no other image.
@@ -47,7 +47,7 @@ def resampled(shift=1):
     def edit(value):
         if value.shape[0] is not None and shift % value.shape[0] == 0:
             raise ValueError(
-                "Expected batches in which another image stands `shift` places before. "
+                "Expected batches in which another image stands `shift` positions before. "
                 f"Received: shift={shift} in a batch of {value.shape[0]}"
             )
         return ops.roll(value, shift, axis=0)
@@ -68,7 +68,7 @@ def where(mask, edit):
 
 
 def along(axis, indices, edit):
-    """An edit at some places of an axis only.
+    """An edit at some positions of an axis only.
 
     Args:
         axis: number of the axis; 0 is the example.
@@ -76,7 +76,7 @@ def along(axis, indices, edit):
         edit: the edit, which is given the whole value.
 
     Raises:
-        ValueError: where it is called on a value that has no such axis or places.
+        ValueError: where it is called on a value that has no such axis or positions.
     """
     chosen = np.atleast_1d(np.asarray(indices))
 
@@ -118,9 +118,9 @@ def token_set(of, which):
     """The positions of a set of tokens in the sequence: list of int.
 
     Args:
-        of: the model that has the tokens, or a `TokenGrid`, whose first token without a place is
-            taken for CLS and the others for registers.
-        which: `"cls"`, `"registers"`, `"spatial"` for those with a place, or `"all"`.
+        of: the model that has the tokens, or a `TokenGrid`, whose first prefix token is
+            CLS and the others registers.
+        which: `"cls"`, `"registers"`, `"spatial"` for those with a position, or `"all"`.
 
     Raises:
         ValueError: for another set, or one that the model does not have.

@@ -1,4 +1,4 @@
-"""How layers record their taps, and go on with what an edit makes of them."""
+"""How layers record their taps, and continue with edited values."""
 
 import contextlib
 import contextvars

@@ -1,6 +1,6 @@
 """BEiT (Bao et al. 2021, https://arxiv.org/abs/2106.08254), BEiT v2 (2208.06366) and EVA-02.
 
-And other encoders whose head reads the mean of their patches, normalised, beside a class token.
+And other encoders with a class token whose head reads the normalised mean of their patches.
 """
 
 import keras
@@ -99,7 +99,7 @@ class BEiT(VisionModel):
         preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
         position_type: `"relative"`, or `"rotary"` for those of EVA-02 (Fang et al. 2023,
             https://arxiv.org/abs/2303.11331): learned ones, added to the tokens, and in each
-            block queries and keys of patches that are rotated by angles of their place; or
+            block queries and keys of patches that are rotated by angles of their position; or
             `"learned"`, the former alone, of a ViT such as MAE's fine-tuned one (He et al. 2021,
             https://arxiv.org/abs/2111.06377, appendix A.1).
         activation: as for `ViT`; of EVA-02 `"swiglu"`.

@@ -90,7 +90,7 @@ def _sums(x):
 
 @register
 class Unit(layers.Layer):
-    """A pre-activation bottleneck unit: 1x1, 3x3 and 1x1 convolutions beside a skip to remove.
+    """A pre-activation bottleneck unit: 1x1, 3x3 and 1x1 convolutions with a removable skip.
 
     Called on a map of shape (example, row, column, channel); returns a dict of its
     intermediates, of which `"sum"` goes on.

@@ -1,4 +1,4 @@
-"""How an image becomes tokens: patches, tokens without a place, and positions."""
+"""How an image becomes tokens: patches, prefix tokens, and positions."""
 
 from dataclasses import replace
 
@@ -143,10 +143,10 @@ class Embedding(layers.Layer):
 
 @register
 class Rotation(layers.Layer):
-    """Cosines and sines of the angles by which queries and keys of each place are rotated.
+    """Cosines and sines of the angles by which queries and keys of each position are rotated.
 
     Called on the tokens, returns a tensor of shape (2, token, channel of a head) for `rotate`;
-    tokens without a place stay as they are.
+    prefix tokens stay as they are.
 
     Args:
         grid: `TokenGrid` of the tokens, or its fields as a dict.
@@ -248,7 +248,7 @@ def rotary_angles(grid, head_dim, side=None, base=None, offset=0, columns_first=
     """Angles of rotary positions on two axes, as in DINOv3, or as in EVA-02 where `side` is given.
 
     The angles of a token at `(y, x)` are `w_k y`, then `w_k x`, for `k` in [0, D / 4); tokens
-    without a place have zeros. In DINOv3 (Siméoni et al. 2025, section 3.2) the place is that of
+    have zeros. In DINOv3 (Siméoni et al. 2025, section 3.2) the position is that of
     the token's centre, -1 and 1 being the edges of the image on either axis, and `w_k = 2 pi
     100 ** (-4 k / D)`. In EVA-02 (Fang et al. 2023, https://arxiv.org/abs/2303.11331) it is its
     row and column, stretched to those of a square grid of so many tokens a side, with which it
@@ -259,7 +259,7 @@ def rotary_angles(grid, head_dim, side=None, base=None, offset=0, columns_first=
     Args:
         grid: `TokenGrid` of the tokens.
         head_dim: number of channels `D` of a head, a multiple of 4.
-        side: number of tokens a side, or of rows and columns; None for DINOv3's places.
+        side: number of tokens a side, or of rows and columns; None for DINOv3's positions.
         base: that of `w_k`; None for 100 of DINOv3's and 10000 of others.
         offset: added to rows and columns before they are stretched.
         columns_first: whether the angles of `x` come before those of `y`.
@@ -304,7 +304,7 @@ def sine_cosine_positions(grid, hidden_dim):
     """Fixed position embeddings of a grid of tokens (Beyer et al. 2022; Chen et al. 2021, MoCo v3).
 
     With `w_k = 10000 ** (-k / (D / 4 - 1))` for `k` in [0, D / 4), the token in row `y` and column
-    `x` has `[sin(w x), cos(w x), sin(w y), cos(w y)]`; tokens without a place have zeros.
+    `x` has `[sin(w x), cos(w x), sin(w y), cos(w y)]`; prefix tokens have zeros.
 
     Args:
         grid: `TokenGrid` of the tokens.

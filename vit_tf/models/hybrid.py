@@ -41,7 +41,7 @@ def _norm(name, policy, **options):
 
 @register
 class PostNormUnit(layers.Layer):
-    """A bottleneck unit: 1x1, 3x3 and 1x1 convolutions beside a skip to remove.
+    """A bottleneck unit: 1x1, 3x3 and 1x1 convolutions with a removable skip.
 
     Called on a map of shape (example, row, column, channel); returns a dict of its
     intermediates, of which the rectified `"sum"` goes on.
@@ -185,5 +185,5 @@ def stem_sites(units):
 
 
 def stem_stride(units):
-    """Pixels of the image from one place of a stem's last map to the next."""
+    """Pixels of the image from one position of a stem's last map to the next."""
     return 4 * 2 ** max(len(units) - 1, 0)

@@ -16,7 +16,7 @@ CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 CAFFE = tuple(level / 255 for level in (103.939, 116.779, 123.68)), (1 / 255,) * 3
 
 # Names that `keras.applications` gives its models, and what their `preprocess_input` makes.
-# MobileNetV3, EfficientNet and ConvNeXt rescale by themselves unless they are told not to.
+# MobileNetV3, EfficientNet and ConvNeXt rescale by themselves unless disabled.
 APPLICATIONS = {
     r"resnet(50|101|152)|vgg(16|19)": (CAFFE, "bgr"),
     r"densenet(121|169|201)|convnext_(tiny|small|base|large|xlarge)": (IMAGENET, "rgb"),
@@ -42,7 +42,7 @@ ARITHMETIC = ("Add", "Subtract", "Multiply", "Divide", "TrueDivide", "GetItem", 
 def find_preprocessing(model):
     """What a model expects of its images, as far as it can be found out.
 
-    In this order: what the model tells (`model.preprocessing`); the image converter of a KerasHub
+    In this order: what the model states (`model.preprocessing`); the image converter of a KerasHub
     task; layers such as `Rescaling` and `Normalization` that come first in the model, and plain
     arithmetic; the families of `keras.applications` and KerasHub, by name.
 
@@ -50,28 +50,28 @@ def find_preprocessing(model):
         model: a built Keras model of one input, the images.
 
     Returns:
-        Pair of the `Preprocessing`, None where it cannot be told, and of the reason, in words.
+        Pair of the `Preprocessing`, None where it cannot be inferred, and of the reason, in words.
     """
     told = getattr(model, "preprocessing", None)
     if isinstance(told, Preprocessing):
-        return told, "told by the model"
+        return told, "set by the model"
     size = input_size(model)
     converter = getattr(getattr(model, "preprocessor", None), "image_converter", None)
     if converter is not None:
-        return _of_converter(converter, size), "told by its image converter"
+        return _of_converter(converter, size), "set by its image converter"
     ends, inside = _run_first_layers(model)
     if ends is None:
-        return None, "not told"
+        return None, "unknown"
     if not np.allclose(ends, [[0.0], [1.0]]):
         found = _range_before(*ends)
         if found is None:
-            return None, "not told; its first layers rescale in an unusual way"
+            return None, "unknown; its first layers rescale in an unusual way"
         return Preprocessing.from_range(size, *found), "found from its first layers"
     for part in inside:
         of_family = _of_family(part, size)
         if of_family is not None:
             return of_family, f"known of {part.name}"
-    return None, "not told"
+    return None, "unknown"
 
 
 def input_size(model):
@@ -103,7 +103,7 @@ def _of_family(model, size):
 
 
 def _run_first_layers(model):
-    """What the first layers make of black and of white images, while they only rescale.
+    """Output of the first layers for black and white images, while they only rescale.
 
     Returns:
         Pair of the means over channels as an array of shape (2, channel), None where they are not
@@ -177,7 +177,7 @@ def _range_before(black, white):
     """The commonest range of images that first layers bring to one that networks work in.
 
     Args:
-        black, white: what they make of 0 and of 1, arrays of shape (channel,).
+        black, white: their outputs for 0 and 1, arrays of shape (channel,).
 
     Returns:
         Pair (low, high), or None.

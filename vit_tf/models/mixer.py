@@ -120,7 +120,7 @@ class Mixer(VisionModel):
     """An MLP-Mixer whose every intermediate is a tap.
 
     Called on images of shape (example, height, width, channel), conventionally in [-1, 1], it
-    returns logits of shape (example, num_classes), read off the mean of all tokens.
+    returns logits of shape (example, num_classes), from the mean of all tokens.
 
     Args:
         image_shape: (height, width, channels) in pixels; a multiple of `patch_size`.

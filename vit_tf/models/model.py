@@ -103,7 +103,7 @@ class VisionModel(keras.Model):
 
     @property
     def prefix_names(self):
-        """Names of the tokens without a place, in their order, such as `("CLS",)`."""
+        """Names of the prefix tokens, in their order, such as `("CLS",)`."""
         grid = self.token_grid
         return prefix_names(grid.prefix if grid else 0)
 
@@ -121,7 +121,7 @@ class VisionModel(keras.Model):
 
     @property
     def position_embedding(self):
-        """What is added to each token for its place: array (token, hidden unit), prefix first.
+        """What is added to each token for its position: array (token, hidden unit), prefix first.
 
         None for a model without absolute positions: a ResNet, a Mixer, a BEiT.
         """

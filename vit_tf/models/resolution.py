@@ -54,15 +54,15 @@ def resample_positions(positions, grid_from, grid_to, method="bilinear"):
 def resample_relative_positions(table, grid_from, grid_to, method="bilinear"):
     """A BEiT's table of relative positions of one grid of tokens, interpolated for another.
 
-    With `"torch"` the entries are stretched alike, as in transformers (`BeitRelativePositionBias`:
+    With `"torch"` the entries are all stretched, as in transformers (`BeitRelativePositionBias`:
     `torch.nn.functional.interpolate`, bilinear). Otherwise neighbours keep their biases and far
     tokens are stretched, as in the code of BEiT (`run_class_finetuning.py`) and in timm
     (`resize_rel_pos_bias_table`): along an axis of `m` tokens that becomes one of `n`, the entry of
-    offset `k` is placed at the new offset
+    offset `k` moves to the new offset
 
-        1 + q + ... + q**(k - 1),    with q such that offset m - 1 is placed at n - 1,
+        1 + q + ... + q**(k - 1),    with q such that offset m - 1 moves to n - 1,
 
-    q being kept between 1.01 and 1.5; those of negative offsets are placed likewise. What lies
+    q being kept between 1.01 and 1.5; those of negative offsets move likewise. What lies
     beyond the outermost entry is equal to it. An axis of as many tokens as before is untouched.
 
     Args:
@@ -170,7 +170,7 @@ def _check_tokens(model, fresh):
 
 
 def _resample(values, shape_from, shape_to, make_weights):
-    """Values of shape (..., place, channel) on a grid of (rows, columns), row by row."""
+    """Values of shape (..., position, channel) on a grid of (rows, columns), row by row."""
     if shape_from == shape_to:
         return values
     sizes = zip(shape_from, shape_to, strict=True)

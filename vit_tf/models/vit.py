@@ -63,16 +63,16 @@ class ViT(VisionModel):
             `"block06"`, `"block07/mlp"` or, of a stem, `"stage2/unit02"`.
         dropout_rate: share of channels dropped after the embedding and each projection.
         activation: form of the GELU: `"gelu"`, exact, `"gelu_tanh"`, with which Google's
-            checkpoints were trained, or `"quick_gelu"`; or `"swiglu"`, a gate in its place, of
+            checkpoints were trained, or `"quick_gelu"`; or `"swiglu"`, a gate instead, of
             `mlp_dim` channels after it (Oquab et al. 2023, DINOv2).
         representation_dim: number of units of a layer of tanh between the pooled token and the
             head (section 3.1); None leaves it out.
-        stem_units: number of units of each stage of a ResNet that is embedded in the image's
-            place (section 3.1, hybrid), `()` for its root alone; None leaves it out.
+        stem_units: number of units of each stage of a ResNet that embeds the image instead of
+            patches (section 3.1, hybrid), `()` for its root alone; None leaves it out.
         preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
         position_type: `"learned"`; `"sincos"` for fixed sines and cosines (Beyer et al. 2022); or
             `"rotary"`, nothing being added to tokens: in each block queries and keys of patches
-            are rotated by angles of their place, before what the tap `weights` holds (Siméoni et
+            are rotated by angles of their position, before what the tap `weights` holds (Siméoni et
             al. 2025, DINOv3). Images may then be of any size, with no position to resample.
         registers: number of learned tokens after the class token that no head reads and that have
             no position (Darcet et al. 2023).
@@ -86,9 +86,9 @@ class ViT(VisionModel):
         epsilon: added to the variance by all normalisations.
         key_bias: whether projections to keys have a bias.
         class_token: whether there is a class token; None means only if the head reads it.
-        fc_norm: whether the mean of the patches is normalized, in the place of each token (tap
+        fc_norm: whether the mean of the patches is normalized, instead of each token (tap
             `fc_norm` after `pooled`; there is no tap `norm`).
-        rotation: how queries and keys of patches are rotated in each block, beside what
+        rotation: how queries and keys of patches are rotated in each block, next to what
             `position_type` adds, if that is not `"rotary"`: `"dinov3"`; `"eva"`, by rows and
             columns stretched to the 16 of EVA-02's pretraining; `"axial"`, by rows and columns
             (Heo et al. 2024, RoPE-ViT); `"mixed"`, by learned frequencies of both axes, for each
@@ -333,7 +333,7 @@ class ViT(VisionModel):
 
 
 def prefix_names(config):
-    """Names of the tokens without a place, in their order, from a configuration of a `ViT`."""
+    """Names of the prefix tokens, in their order, from a configuration of a `ViT`."""
     named = config.get("class_token")
     names = ["CLS"] if named or (named is None and config["pooling"] == "cls") else []
     names += [DISTILLATION] if config.get("distillation") else []

@@ -1,4 +1,4 @@
-"""Attention weights that Keras' own attention layers compute and do not put out."""
+"""Attention weights that Keras' own attention layers compute and do not return."""
 
 import inspect
 import re
@@ -40,7 +40,7 @@ def computed_weights(model, taps):
 
     Args:
         model: a built Keras model.
-        taps: names of what its layers put out.
+        taps: names of its layers' outputs.
 
     Returns:
         dict from `"PATH/weights"` to the taps `"PATH/query"` and `"PATH/key"`, of each Keras
@@ -76,7 +76,7 @@ class MaskedCalls:
 
 
 def contradicts(layer, weights, value, output):
-    """Whether a layer put out something else than weights give with its values.
+    """Whether a layer's output differs from its weights applied to its values.
 
     A mask, or a rule of its own, makes it use other weights.
 
@@ -84,7 +84,7 @@ def contradicts(layer, weights, value, output):
         layer: the `keras.layers.MultiHeadAttention`.
         weights: as of `AttentionWeights`.
         value: shape (example, token, head, channel).
-        output: what the layer put out for them.
+        output: the layer's output for them.
     """
     heads = ops.einsum("bnqk,bknh->bqnh", weights, ops.cast(value, "float32"))
     told = ops.cast(output, "float32")

@@ -93,7 +93,7 @@ def _cost(op):
 
 
 def _of_product(transposed):
-    """Cost of `a @ b`, where an attribute tells whether `a` is transposed."""
+    """Cost of `a @ b`, where an attribute states whether `a` is transposed."""
 
     def cost(op):
         inner = op.inputs[0].shape[-2 if op.get_attr(transposed) else -1]
@@ -120,12 +120,12 @@ def _of_einsum(op):
 
 
 def _of_convolution(op):
-    """Each output is a sum over a kernel of shape (*places, channel of the group, filter)."""
+    """Each output is a sum over a kernel of shape (*positions, channel of the group, filter)."""
     return 2 * math.prod(op.inputs[1].shape[:-1]) * op.outputs[0].shape.num_elements()
 
 
 def _of_depthwise(op):
-    """Each output is a sum over the places of a kernel (row, column, channel, multiplier)."""
+    """Each output is a sum over the positions of a kernel (row, column, channel, multiplier)."""
     return 2 * math.prod(op.inputs[1].shape[:2]) * op.outputs[0].shape.num_elements()
 
 
@@ -146,7 +146,7 @@ _COSTS = {
     "Conv2DBackpropInput": _of_transposed,
 }
 
-# Values, their shapes and places; arithmetic on each number; sums and means; pooling, resizing.
+# Values, their shapes and positions; arithmetic on each number; sums and means; pooling, resizing.
 _NAMES = """
     Placeholder Const ReadVariableOp Identity IdentityN NoOp StopGradient PreventGradient Cast
     Reshape Transpose ExpandDims Squeeze Pack Unpack ConcatV2 Split SplitV Slice StridedSlice

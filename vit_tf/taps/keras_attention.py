@@ -5,7 +5,7 @@ from vit_tf.taps.attention_weights import attention_layers, computed_weights, co
 
 
 def attention_taps(model):
-    """The taps that tell what the Keras attention layers inside a model attend to, and check it.
+    """The taps of the attention weights of Keras attention layers inside a model, checked.
 
     Args:
         model: a built Keras model of one input, the images.
@@ -26,7 +26,7 @@ def attention_taps(model):
 
 
 def contradictions(model, taps, names):
-    """The paths of the layers that put out something else than their weights would give.
+    """The paths of the layers whose output differs from what their weights give.
 
         weights = softmax(query key^T / sqrt(channels of a head))
 
@@ -34,7 +34,7 @@ def contradictions(model, taps, names):
 
     Args:
         model: the Keras model.
-        taps: dict from the names that `attention_taps` tells to what they hold for some images.
+        taps: dict from the names of `attention_taps` to their values for some images.
         names: those of its weights that are looked at.
     """
     layers, told = attention_layers(model), attention_taps(model) if names else {}

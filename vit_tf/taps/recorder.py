@@ -1,4 +1,4 @@
-"""Recording what the layers inside any Keras model put out, nested ones included."""
+"""Recording the outputs of layers inside any Keras model, nested ones included."""
 
 import itertools
 import re
@@ -10,9 +10,9 @@ from vit_tf.edits.recording import edits_in_force
 
 
 def find_taps(model, watch=None):
-    """Taps of a built Keras model: dict from name to place, in the order of computation.
+    """Taps of a built Keras model: dict from name to site, in the order of computation.
 
-    A place is the position of a layer in `named_layers(model)`, the number of its call and the
+    A site is the position of a layer in `named_layers(model)`, the number of its call and the
     path of a tensor inside its output (`""` for a single tensor). It holds in another process
     too, where Keras may give the layers other names.
 
@@ -27,7 +27,7 @@ def find_taps(model, watch=None):
 
 
 def trace_taps(model, watch=None):
-    """As `find_taps`: dict from name to (place, layer, shape of its output)."""
+    """As `find_taps`: dict from name to (site, layer, shape of its output)."""
     shape, dtype = input_spec(model)
     shapes, layers = {}, named_layers(model)
 
@@ -49,7 +49,7 @@ def trace_taps(model, watch=None):
 def symbolic_taps(model, taps):
     """Symbolic images and a dict from each of `taps` to its symbolic output.
 
-    Taps of a functional model's own layers are read off its graph. Those of layers nested deeper,
+    Taps of a functional model's own layers are read from its graph. Those of layers nested deeper,
     and of classes of models with a configuration of their own, come from a `Recorder`.
     """
     model = getattr(model, "_functional", None) or model  # what a Sequential runs
@@ -67,14 +67,14 @@ def symbolic_taps(model, taps):
 
 @keras.saving.register_keras_serializable("vit_tf")
 class Recorder(keras.layers.Layer):
-    """Runs a model and returns what chosen layers inside it put out.
+    """Runs a model and returns the outputs of chosen layers inside it.
 
     Of a functional model it holds only the layers up to the last one needed, but it saves the
     configuration of the whole: layers of some libraries can only be made again by their model.
 
     Args:
         model: the Keras model.
-        places: dict from tap name to its place in the part of the model that is held.
+        places: dict from tap name to its site in the part of the model that is held.
     """
 
     def __init__(self, model, places, **kwargs):
@@ -106,9 +106,9 @@ class Recorder(keras.layers.Layer):
 
 
 def record(model, images, training=None, edits=None, watch=None):
-    """Outputs of every layer inside `model`: dict from place to tensor, as computed.
+    """Outputs of every layer inside `model`: dict from site to tensor, as computed.
 
-    With `edits`, a dict from places to functions of what was put out there, the model goes on with
+    With `edits`, a dict from sites to functions of the output there, the model continues with
     what these return, which is recorded. With `watch`, a function of the position of a layer and of
     the arguments of a call, it is shown each call.
 
@@ -154,7 +154,7 @@ def _watched(call, position, records, edits, watch):
 def named_layers(model):
     """All layers inside `model`, each once: list of (slash-joined path, layer).
 
-    Siblings of one name are told apart by `_1`, `_2` and so on.
+    Siblings of one name get the suffixes `_1`, `_2` and so on.
     """
     found, seen = [], {id(model)}
 

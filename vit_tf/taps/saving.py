@@ -26,7 +26,7 @@ from vit_tf.tokens import TokenGrid
 def load_model(path):
     """The `keras.Model` saved in a `.keras` file, not compiled, whatever it was when it was saved.
 
-    A name of a model that comes with the package opens too (`vit_tf.list_pretrained`). The file may
+    A name of a bundled model opens too (`vit_tf.list_pretrained`). The file may
     be at an address that TensorFlow or fsspec can open, such as `gs://bucket/a.keras`.
 
     `keras.saving.load_model`, which knows this package's classes too, compiles it as it was.
@@ -50,9 +50,7 @@ def load_model(path):
         raise ValueError(f"Expected path to be a .keras file. Received: {path!r}, {what}")
     if not os.path.isfile(path):
         near = near_names(path, list(zoo()))
-        hint = (
-            f" (near matches of models that come with the package: {listed(near)})" if near else ""
-        )
+        hint = f" (near matches of bundled models: {listed(near)})" if near else ""
         raise ValueError(
             f"Expected path to be a .keras file{hint}. Received: {path!r}, no such file"
         )
@@ -116,7 +114,7 @@ def load_features(path, *patterns):
 
 
 def export_whole(features, folder):
-    """Writes a submodel as a SavedModel, whole or not at all, once that has answered alike.
+    """Writes a submodel as a SavedModel, whole or not at all, once it returns the same values.
 
     Args:
         features: what `submodel` returns.
@@ -149,14 +147,14 @@ def _require_alike(features, saved):
         value = np.asarray(value, np.float64)
         error = np.abs(np.asarray(found[tap], np.float64) - value).max()
         if not error <= 1e-4 * (1 + np.abs(value).max()):
-            raise ValueError(f"Expected the SavedModel to answer alike. Received: {tap!r} differs")
+            raise ValueError(f"Expected equal values of the SavedModel. Received: {tap!r} differs")
 
 
 class SavedFeatures:
     """The taps of a SavedModel, called on images like a submodel.
 
     `token_grid` and `preprocessing` are those of the submodel that wrote it, None where its folder
-    does not tell.
+    does not state.
 
     Args:
         path: the SavedModel folder; its outputs are named by tap.

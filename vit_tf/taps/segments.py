@@ -6,13 +6,13 @@ from vit_tf.edits.recording import in_force
 
 
 class Segment:
-    """A piece of a model: called on one tensor, it returns its taps and what goes on.
+    """A piece of a model: called on one tensor, it returns its taps and its output.
 
     Args:
         nodes: the operations' calls, in order.
         source, end: symbolic tensors that come in and go on; None for `end` of the last piece.
         taps: dict from tap name to symbolic tensor.
-        prepare: function of what comes in to what takes its place, or None.
+        prepare: function that replaces the input, or None.
     """
 
     def __init__(self, nodes, source, end, taps, prepare=None):
@@ -20,7 +20,7 @@ class Segment:
         self._prepare = prepare
 
     def prepared_by(self, prepare):
-        """The same piece of what a function makes of the tensor that comes in."""
+        """The same piece, applied to a function of the input tensor."""
         return Segment(self._nodes, self._source, self._end, self._taps, prepare)
 
     @property

@@ -24,7 +24,7 @@ from vit_tf.taps.representations import find_representations
 from vit_tf.taps.segments import split
 from vit_tf.tokens import TokenGrid
 
-FACTS = "features.json"  # beside a SavedModel
+FACTS = "features.json"  # next to a SavedModel
 
 
 @keras.saving.register_keras_serializable("vit_tf")

@@ -8,7 +8,7 @@ from vit_tf.names import as_patterns, match
 def torch_features(module, *patterns, name=None, preprocessing=None, token_grid=None):
     """A function from images to `{layer: array}` of a PyTorch module, for the measurements.
 
-    Forward hooks read what its submodules put out, without gradients and in evaluation mode; a
+    Forward hooks read the outputs of its submodules, without gradients and in evaluation mode; a
     measurement runs the function eagerly. What four axes hold is a map (example, channel, row,
     column), which becomes (example, row, column, channel) as elsewhere in this package, but for
     attention weights: the outputs of submodules named `attn_drop` and `attention_dropout`, or of

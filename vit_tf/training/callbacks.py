@@ -73,7 +73,7 @@ class Checkpoint(keras.callbacks.Callback):
         directory: the run's folder.
         progress: the `Progress` of the run so far; each epoch is added to its history.
         steps: number of steps in an epoch.
-        preemption: the `Preemption` that tells whether the run shall end.
+        preemption: the `Preemption` that signals whether the run shall end.
         save_every: number of steps after which the state is saved; None for whole epochs only.
         average: the `AverageValidation` of the run, or None.
         still_alone: function that raises where another process has taken over the folder.
@@ -218,7 +218,7 @@ class Checkpoint(keras.callbacks.Callback):
 
 
 class AverageValidation(keras.callbacks.Callback):
-    """Validates the average of the weights that an optimizer with `use_ema` keeps, in their place.
+    """Validates the averaged weights of an optimizer with `use_ema`, instead of the weights.
 
     Keras' own `SwapEMAWeights` swaps by sums, after which the last bits of the weights differ.
     Within a `with` the weights themselves are in their place, in a validation too.
@@ -236,7 +236,7 @@ class AverageValidation(keras.callbacks.Callback):
 
     @contextlib.contextmanager
     def in_place(self):
-        """The averages in the place of the weights, within a `with` outside of a validation."""
+        """The averages instead of the weights, within a `with` outside of a validation."""
         self._swap()
         try:
             yield

@@ -184,7 +184,7 @@ def check_configuration(configuration, directory):
         saved = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"Expected {str(path)!r} beside the saved state. Received: {file_error(error, path)}"
+            f"Expected {str(path)!r} next to the saved state. Received: {file_error(error, path)}"
         ) from error
     # Runs of earlier versions have no number of replicas; theirs is not known.
     saved.setdefault("replicas", configuration.get("replicas"))
@@ -219,7 +219,7 @@ def save_state(model, history, directory, step=0, metrics=(), keep=2, writer=Non
 
     def write():
         write_whole(path, lambda partial: np.savez(partial, **arrays))
-        # A state of later steps is a corrupt one, in whose place an earlier one was restored.
+        # A state of later steps is a corrupt one, instead of which an earlier one was restored.
         place = _place(path.name)
         before = [state for state in saved_states(directory) if _place(state.name) < place]
         kept = [path, *before[len(before) + 1 - keep :]]
@@ -314,7 +314,7 @@ def saved_states(directory):
 
 
 def _place(name):
-    """The place in a run of a state's name: one whole number."""
+    """The position in a run of a state's name: one whole number."""
     epochs, steps = _STATE.fullmatch(name).groups()
     return int(epochs) * _STEPS + int(steps or 0)
 

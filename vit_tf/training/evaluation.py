@@ -105,7 +105,7 @@ def majority_accuracy(train, test, num_classes, most=-1):
 
 
 def match_classes(own, num_classes, names, allow_others=False):
-    """Checks that data have the classes of a model, and tells how to make its labels of theirs.
+    """Checks that data have the classes of a model, and returns how their labels map to its own.
 
     Args:
         own: names of the model's classes in the order of its scores, or None where unknown.

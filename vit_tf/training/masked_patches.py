@@ -98,7 +98,7 @@ class ColourCrossEntropy(keras.losses.Loss):
 
 
 def pick(tokens, places):
-    """The tokens at some places of each sequence.
+    """The tokens at some positions of each sequence.
 
     Args:
         tokens: tensor of shape (example, token, channel).

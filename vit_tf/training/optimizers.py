@@ -63,7 +63,7 @@ DECAYS = {
 class _OnSums:
     """Decays kernels only, and clips gradients after their sum over replicas.
 
-    Keras' own optimizers decay whatever they are not told to leave, and forget that on a reload.
+    Keras' own optimizers decay whatever is not excluded, and forget exclusions on a reload.
     They clip the gradients of each replica before they sum them, so that several replicas train
     differently from one. They form an update of ten operations for each variable, and its learning
     rate anew; here it is one operation, which passes over the variable and its moments once.

@@ -40,7 +40,7 @@ class PublishedRecipe:
     validation: float = 0.01
 
     def make_model(self, num_classes=1000, **changes):
-        """The model, for images of (image_size, image_size, 3) unless `changes` tell otherwise."""
+        """The model, for images of (image_size, image_size, 3) unless `changes` says otherwise."""
         import vit_tf
 
         shape = (self.image_size, self.image_size, 3)
@@ -51,7 +51,7 @@ class PublishedRecipe:
         """The same for another batch size: the learning rate is scaled by as much.
 
         Linear scaling is that of Goyal et al. 2017 (https://arxiv.org/abs/1706.02677), which BiT
-        uses; the papers on ViTs tell none. The steps of the warm-up stay as they are.
+        uses; the papers on ViTs have none. The steps of the warm-up stay as they are.
         """
         rate = self.recipe.learning_rate * batch_size / self.batch_size
         recipe = dataclasses.replace(self.recipe, learning_rate=rate)

@@ -31,7 +31,7 @@ class Recipe:
             for the weights themselves.
         rand_augment, mixup, cutmix, flip, shift, seed: as for `vit_tf.data.augment`; all off.
         warmup_steps: steps until the peak, in place of `warmup_epochs`; None for those.
-        momentum: of SGD in the place of AdamW; None for AdamW.
+        momentum: of SGD instead of AdamW; None for AdamW.
 
     Raises:
         ValueError: for a value out of its range.

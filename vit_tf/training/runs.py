@@ -72,14 +72,14 @@ def train(
         recipe: the `Recipe` or `FineTuning`.
         train, validation: batched `tf.data.Dataset` of (images, int labels), or of (images, labels,
             weights) with a weight of each example in the loss; of a finite length that
-            `train.cardinality()` tells. Or arrays, as a tuple of the same, which are cut in batches
+            `train.cardinality()` says. Or arrays, as a tuple of the same, which are cut in batches
             of 32; those of `train` are shuffled in each epoch, by the seed of the recipe.
             `validation` may be None. A model of this package takes `train.class_names`, where data
-            tell them, for its own.
+            have them, for its own.
         directory: the run's folder; it is made. It may be an address that TensorFlow or fsspec can
             open, such as `gs://bucket/run`, where less is promised (`remote.write_remote`,
             `locks.only_process`).
-        description: dict that tells this training data from other data, for the resume's check.
+        description: dict that identifies this training data, for the check when resuming.
         verbose: as for `keras.Model.fit`; `"auto"` is a line for each epoch where the standard
             output is a file, in which a bar would leave all of its states.
         steps_per_execution: at most so many steps, a divisor of those between two validations, go
@@ -287,17 +287,17 @@ def _num_classes(model):
 
 
 def _num_batches(dataset):
-    """Number of batches of a dataset, as it tells.
+    """Number of batches of a dataset, by its cardinality.
 
     Raises:
-        ValueError: for a dataset that is empty, never ends or does not tell.
+        ValueError: for a dataset that is empty, never ends or has unknown length.
     """
     count = int(dataset.cardinality())
     if count > 0:
         return count
     received = {
         tf.data.INFINITE_CARDINALITY: "an endless one",
-        tf.data.UNKNOWN_CARDINALITY: "one of unknown length; tell it by "
+        tf.data.UNKNOWN_CARDINALITY: "one of unknown length; set it by "
         "`train.apply(tf.data.experimental.assert_cardinality(number_of_batches))`",
     }
     raise ValueError(

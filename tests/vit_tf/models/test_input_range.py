@@ -53,15 +53,15 @@ def test_first_layers_tell_the_range(first, expected):
 
 
 def test_models_without_such_layers_tell_nothing():
-    assert find_preprocessing(a_model()) == (None, "not told")
+    assert find_preprocessing(a_model()) == (None, "unknown")
     assert find_preprocessing(a_model(layers.Normalization(mean=0.0, variance=1.0)))[0] is None
     unusual = find_preprocessing(a_model(layers.Rescaling(1 / 16)))
-    assert unusual == (None, "not told; its first layers rescale in an unusual way")
+    assert unusual == (None, "unknown; its first layers rescale in an unusual way")
     # After the first layer that learns, rescaling says nothing about images.
     late = keras.Sequential(
         [keras.Input((8, 8, 3)), layers.Conv2D(3, 1), layers.Rescaling(1 / 255), layers.Flatten()]
     )
-    assert find_preprocessing(late) == (None, "not told")
+    assert find_preprocessing(late) == (None, "unknown")
 
 
 class Subclassed(keras.Model):
@@ -143,7 +143,7 @@ def test_keras_hub_tells_by_its_converter_or_by_its_family(rng):
     preprocessor = keras_hub.models.ViTImageClassifierPreprocessor(converter)
     task = keras_hub.models.ViTImageClassifier(backbone, 3, preprocessor=preprocessor)
     found, why = find_preprocessing(task)
-    assert why == "told by its image converter"
+    assert why == "set by its image converter"
     np.testing.assert_allclose(found(images), np.asarray(converter(images)), atol=1e-5)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from vit_tf.checkpoints.files import npz, pytorch, safetensors
 from vit_tf.names import unknown_name
 
-# What a file that is damaged, or made to do damage, can provoke below. One place for all of them,
+# What a file that is corrupt, or made to do damage, can provoke below. One list for all of them,
 # as every format may meet most of them, when the file is opened and again when a tensor is read.
 DAMAGE = (
     ValueError,  # our own checks; JSON, UTF-8 and NumPy's
@@ -39,7 +39,7 @@ def open_archive(path):
     checked against the file before memory is given to it.
 
     Raises:
-        ValueError: if the file is missing, damaged, of another format, holds anything but
+        ValueError: if the file is missing, corrupt, of another format, holds anything but
             numbers, or needs torch and torch is not installed.
     """
     path = os.fspath(path)
@@ -92,7 +92,7 @@ class Archive:
         dtype comes as it is stored, in the byte order of this machine.
 
         Raises:
-            ValueError: for an unknown name, and where the data are damaged.
+            ValueError: for an unknown name, and where the data are corrupt.
         """
         if name not in self.tensors:
             raise unknown_name("tensor", name, self.tensors)
@@ -124,11 +124,11 @@ class Archive:
 
 @contextmanager
 def _clear_errors(path, part=""):
-    """Turns whatever a damaged file provokes into one `ValueError` that names it."""
+    """Turns whatever a corrupt file provokes into one `ValueError` that names it."""
     try:
         yield
     except DAMAGE as error:
-        reason = " ".join(str(error).split())[:300] or "damaged data"
+        reason = " ".join(str(error).split())[:300] or "corrupt data"
         kind = "" if type(error) is ValueError else f" ({type(error).__name__})"
         raise ValueError(
             f"Expected {path!r} to be a whole checkpoint{part}. Received: {reason}{kind}"

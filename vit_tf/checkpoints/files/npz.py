@@ -89,8 +89,8 @@ def _header(name, stream):
 
 
 def _load(zipped, member, info, descr, fortran, skip):
-    # A member ends for zipfile where it declares to end, whatever its data hold beyond that. Read
-    # as if it declared one byte more, it ends where its data end, and its checksum is of all.
+    # A member ends for zipfile where it declares to end, whatever its data have beyond that. One
+    # that declares one byte more ends where its data end, and its checksum is of all.
     longer = copy.copy(member)
     longer.file_size += 1
     with zipped.open(longer) as stream:

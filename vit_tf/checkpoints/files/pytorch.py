@@ -9,12 +9,12 @@ import zipfile
 
 from vit_tf.checkpoints.files.tensors import declared, short
 
-# Where the weights lie in what is saved at the end of a training, in order of preference.
+# Where the weights lie in what is saved at the end of a run, in order of preference.
 CONTAINERS = ("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict")
 CONTAINERS += ("teacher", "student", "model_state")
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8")
 DTYPES += ("uint8", "bool")
-# What trainings save beside tensors, for which `Ignored` stands.
+# What training scripts save besides tensors; opened as `Ignored`.
 IGNORED = ("argparse.Namespace", "numpy.dtype", "numpy.ndarray")
 _NUMPY = ("numpy.core.multiarray", "numpy._core.multiarray")
 IGNORED += tuple(f"{module}.{name}" for module in _NUMPY for name in ("scalar", "_reconstruct"))
@@ -31,7 +31,7 @@ LEGACY_PICKLES = 5
 
 
 class Ignored:
-    """In the place of an object that is not a tensor, of which nothing is kept."""
+    """Instead of an object that is not a tensor, of which nothing is kept."""
 
     def __new__(cls, *_):
         return super().__new__(cls)

@@ -38,7 +38,7 @@ def declared(name, shape, dtype):
     whole = isinstance(shape, (tuple, list)) and all(type(n) is int and n >= 0 for n in shape)
     if not whole or len(shape) > MOST_AXES:
         raise ValueError(f"the shape {short(shape)} of {short(name)}")
-    # Empty axes are counted as one, so that they do not hide absurd ones beside them.
+    # Empty axes are counted as one, so that they do not hide absurd ones next to them.
     if math.prod(max(n, 1) for n in shape) * storage_dtype(dtype).itemsize > MOST_BYTES:
         raise ValueError(f"the shape {short(shape)} of {short(name)}, larger than any memory")
     return TensorInfo(tuple(shape), dtype)

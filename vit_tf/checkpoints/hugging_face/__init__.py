@@ -1,1 +1,1 @@
-"""Folders as Hugging Face's libraries write them: `config.json` beside `model.safetensors`."""
+"""Folders as Hugging Face's libraries write them: `config.json` and `model.safetensors`."""

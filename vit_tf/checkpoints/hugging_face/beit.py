@@ -68,9 +68,9 @@ def _blocks_part(width, config, table, scaled):
 
 
 def _end_part(tensors, outer, width, wishes):
-    """The last norm, by whose name the file tells its pooling, and the head."""
+    """The last norm, whose name determines the pooling, and the head."""
     mean = f"{outer}pooler.layernorm"
-    # Models that predict visual tokens have it beside the encoder.
+    # Models that predict visual tokens have it next to the encoder.
     token = f"{outer}layernorm" if f"{outer}layernorm.weight" in tensors else "layernorm"
     name = mean if f"{mean}.weight" in tensors else token
     pooling = wishes.pooling or ("gap" if name == mean else "cls")

@@ -22,12 +22,12 @@ ONLY = {
     "embedding_dynamic_padding": False,
     "output_stride": 32,
 }
-# That of the pretraining, where neither a processor nor the caller tells.
+# That of the pretraining, where neither a processor nor the caller specifies it.
 SIZE = 224
 
 
 def plan(folder, wishes):
-    """The `Plan` of an open folder; its processor tells the size of the images."""
+    """The `Plan` of an open folder; its processor specifies the size of the images."""
     wishes.refuse(FAMILY, "pooling", "num_heads")
     config, tensors = Config(folder.config), folder.tensors
     for name, value in ONLY.items():
@@ -52,7 +52,7 @@ def units_part(tensors, root, width, channels, names):
         tensors: those of the file.
         root: name of the kernel of the root.
         width, channels: channels of the root and of the images.
-        names: what the names of a unit's tensors begin with, with places for its stage and number.
+        names: what the names of a unit's tensors begin with, with fields for its stage and number.
     """
     pattern = re.escape(names).replace(r"\{\}", r"(\d{1,4})")
     found = (re.match(rf"{pattern}\.", name) for name in tensors)

@@ -12,10 +12,10 @@ from vit_tf.checkpoints.token_parts import file_grid, fit_positions, pixels
 from vit_tf.checkpoints.torch_blocks import block_part, patches_part
 
 FAMILY = "Hugging Face's CLIP"
-# With a tower for texts, and without.
+# With a text encoder, and without.
 WHOLE = ("clip", "metaclip_2")
 TYPES = (*WHOLE, "clip_vision_model", "metaclip_2_vision_model")
-# Those of `CLIPVisionConfig`, of which a whole CLIP's `vision_config` tells what differs.
+# Those of `CLIPVisionConfig`, of which a whole CLIP's `vision_config` holds what differs.
 DEFAULTS = {
     "hidden_size": 768,
     "intermediate_size": 3072,
@@ -27,7 +27,7 @@ DEFAULTS = {
     "hidden_act": "quick_gelu",
     "layer_norm_eps": 1e-5,
 }
-# The text tower, and what it takes to compare images with texts.
+# The text encoder, and what it takes to compare images with texts.
 UNUSED = ("text_model.*", "text_projection.*", "logit_scale", "vision_model.*.position_ids")
 ATTENTION = {which: f"self_attn.{which[0]}_proj" for which in ("query", "key", "value")}
 NAMES = ATTENTION | {

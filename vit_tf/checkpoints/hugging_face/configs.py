@@ -67,7 +67,7 @@ class Config:
         return tuple(pair)
 
     def require(self, name, value):
-        """Raises unless a field, where it is told, has the only value that is supported."""
+        """Raises unless a field, where it is present, has the only value that is supported."""
         received = self.fields.get(name, value)
         if received != value:
             raise ValueError(
@@ -81,11 +81,11 @@ class Config:
 
 
 def image_fields(folder, whole):
-    """Fields of the tower for images: those of `vision_config` where there is one for texts too.
+    """Fields of the image encoder: those of `vision_config` where there is a text encoder too.
 
     Args:
         folder: the open folder.
-        whole: the values of `model_type` with both towers.
+        whole: the values of `model_type` with both encoders.
 
     Raises:
         ValueError: for a `vision_config` that is missing or no object.
@@ -101,9 +101,9 @@ def image_fields(folder, whole):
 
 
 def class_names(fields, num_classes):
-    """Names of the classes that a classifier's `id2label` tells, or None.
+    """Names of the classes in a classifier's `id2label`, or None.
 
-    Some of ImageNet's classes have one name, of which transformers' files tell no more: these get
+    Some of ImageNet's classes have one name, which transformers' files do not separate: these get
     the number of their class. Names that transformers makes up, `LABEL_0` and so on, are none.
 
     Args:

@@ -1,7 +1,7 @@
 """DINOv3 in the names of Hugging Face's transformers (`modeling_dinov3_vit.py`).
 
 Its positions are rotary: images may be of any size. What it does in training alone, shifts and
-stretches of the places, is no part of the model here.
+stretches of the positions, is no part of the model here.
 """
 
 from vit_tf.checkpoints.hugging_face.configs import Config
@@ -12,7 +12,7 @@ from vit_tf.checkpoints.torch_blocks import dense_part, gate_part, patches_part,
 
 FAMILY = "Hugging Face's DINOv3"
 TYPES = ("dinov3_vit",)
-# Fields that tell whether a layer has a bias, as transformers has them where a file is silent.
+# Fields that state whether a layer has a bias, as transformers has them where a file is silent.
 BIASES = {"query": True, "key": False, "value": True, "proj": True, "mlp": True}
 # The one base of rotary positions that `vit_tf.models.embedding.Rotation` has.
 BASE = 100.0

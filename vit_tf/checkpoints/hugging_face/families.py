@@ -1,4 +1,4 @@
-"""Which model a folder holds: its `config.json` tells the type, or that timm wrote it."""
+"""Which model a folder holds: its `config.json` states the type, or that timm wrote it."""
 
 import dataclasses
 
@@ -24,12 +24,12 @@ DIFFERENT = {
 
 
 def is_timms(folder):
-    """Whether a folder is one of timm's, whose tensors tell the family."""
+    """Whether a folder is one of timm's, whose tensors determine the family."""
     return "model_type" not in folder.config and "pretrained_cfg" in folder.config
 
 
 def plan(folder, wishes):
-    """The `Plan` of a folder of transformers' or open_clip's, which tells the form of GELU."""
+    """The `Plan` of a folder of transformers' or open_clip's, which states the form of GELU."""
     wishes.refuse("a folder with its configuration", "activation")
     if folder.file == OPEN_CLIP:
         return open_clip.plan(folder, wishes)
@@ -47,11 +47,11 @@ def plan(folder, wishes):
 
 
 def with_timms_config(wishes, folder, trained):
-    """The wishes with what the `config.json` of timm's tells.
+    """The wishes with what timm's `config.json` states.
 
     Args:
         wishes, folder: those of the plan.
-        trained: whether the form of GELU is that of the training, which its name tells, unless
+        trained: whether the form of GELU is that of the training, which its name states, unless
             it is an argument of its own; that of timm's architecture otherwise.
     """
     config = timm_configs.told(folder.config)
@@ -69,7 +69,7 @@ def with_timms_config(wishes, folder, trained):
 
 
 def with_timms_ends(plan, folder, wishes):
-    """The plan of a folder of timm's, of the images that its `config.json` tells."""
+    """The plan of a folder of timm's, of the images that its `config.json` states."""
     if wishes.preprocessing is not None:
         return plan
     ends = timm_ends(folder.config, plan.whole.arguments["image_shape"][2])

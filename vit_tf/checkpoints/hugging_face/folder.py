@@ -28,7 +28,7 @@ def open_folder(path):
     Of a folder that both transformers or timm and open_clip wrote, the former is opened.
 
     Raises:
-        ValueError: for a folder without a configuration and weights, a damaged file, or parts that
+        ValueError: for a folder without a configuration and weights, a corrupt file, or parts that
             are not those of the index.
     """
     own = has_weights(path, (WEIGHTS, INDEX, BIN, BIN_INDEX))
@@ -58,7 +58,7 @@ def _open_clip(path):
     weights = next(filter(os.path.isfile, paths), None)
     if weights is None:
         raise ValueError(
-            f"Expected {path!r} to hold {' or '.join(OPEN_CLIP_WEIGHTS)} beside {OPEN_CLIP}. "
+            f"Expected {path!r} to hold {' or '.join(OPEN_CLIP_WEIGHTS)} next to {OPEN_CLIP}. "
             f"Received: {', '.join(sorted(os.listdir(path))[:8])}"
         )
     with ExitStack() as stack:
@@ -99,7 +99,7 @@ def read_json(path):
     """The dict of a JSON file.
 
     Raises:
-        ValueError: for a file that is missing, too long, damaged or of something else.
+        ValueError: for a file that is missing, too long, corrupt or of something else.
     """
     try:
         with open(path, "rb") as file:
@@ -142,13 +142,13 @@ def _parts(path):
 
 
 def _check_parts(index, archives):
-    """Each tensor lies in the part that the index tells, and nowhere else."""
+    """Each tensor lies in the part that the index names, and nowhere else."""
     told = read_json(index)["weight_map"]
     found = [(name, os.path.basename(one.path)) for one in archives for name in one.tensors]
     wrong = sorted(set(told.items()).symmetric_difference(found))
     if wrong or len(found) != len(told):
         shown = ", ".join(f"{name!r} of {part}" for name, part in wrong[:8])
         raise ValueError(
-            f"Expected the parts of {index!r} to hold the tensors that it tells. "
+            f"Expected the parts of {index!r} to hold the tensors that it lists. "
             f"Received: {shown or 'a tensor twice'}"
         )

@@ -1,4 +1,4 @@
-"""A folder of open_clip's: `open_clip_config.json` tells what the tensors of a CLIP do not."""
+"""A folder of open_clip's: `open_clip_config.json` states what CLIP's tensors do not."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from vit_tf.checkpoints.plans import CLIP
 from vit_tf.checkpoints.towers import clip, siglip
 from vit_tf.names import choose
 
-# Those of open_clip's `CLIPVisionCfg`, of which a file tells what differs.
+# Those of open_clip's `CLIPVisionCfg`, of which a file holds what differs.
 DEFAULTS = {"layers": 12, "width": 768, "head_width": 64, "mlp_ratio": 4.0}
 DEFAULTS |= {"patch_size": 16, "image_size": 224}
 # Fields with the only value that is supported, and those that change no image's embedding.
@@ -38,7 +38,7 @@ def plan(folder, wishes):
     config = Config(DEFAULTS | vision, OPEN_CLIP)
     size = config.pair("image_size")
     if vision.get("timm_model_name") is not None and siglip.recognise(folder.tensors):
-        # open_clip takes these towers from timm; their tensors tell all but the images.
+        # open_clip takes these encoders from timm; their tensors determine all but the images.
         wishes = dataclasses.replace(wishes, resolution=wishes.resolution or size[0])
         plan = siglip.plan(folder.tensors, wishes)
     else:
@@ -51,7 +51,7 @@ def plan(folder, wishes):
 
 
 def _tower_plan(folder, config, size, activation, wishes):
-    """The `Plan` of a tower of open_clip's own."""
+    """The `Plan` of an image encoder of open_clip's own."""
     for name, value in ONLY.items():
         config.require(name, value)
     known = {*DEFAULTS, *ONLY, *FREE}
@@ -86,7 +86,7 @@ def _tower_plan(folder, config, size, activation, wishes):
     found = {name: plan.whole.arguments[name] for name in sizes}
     if found != sizes:
         raise ValueError(
-            f"Expected tensors of the sizes that {OPEN_CLIP} tells, {sizes}. Received: {found}"
+            f"Expected tensors of the sizes in {OPEN_CLIP}, {sizes}. Received: {found}"
         )
     return plan
 

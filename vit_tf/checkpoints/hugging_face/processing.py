@@ -45,7 +45,7 @@ FAMILIES |= dict.fromkeys(("siglip", "siglip_vision_model"), _SQUEEZED)
 def ends(folder, image_shape, any_size, wishes):
     """dict of `values`, `interpolation`, `crop`, `crop_rounding` and `size`, those of a `Plan`.
 
-    A square that is resized to before it is cropped is taken for the shorter side, as in the code
+    A square that is resized to before it is cropped stands for the shorter side, as in the code
     of DeiT; Hugging Face's processor for DeiT squeezes an oblong image into it.
 
     Args:
@@ -53,10 +53,10 @@ def ends(folder, image_shape, any_size, wishes):
         image_shape: (height, width, channels) of the file's model.
         any_size: whether the family resamples its positions, so that images of its processor may
             be of another size.
-        wishes: those of the plan. With a preprocessing that the caller tells, none is read.
+        wishes: those of the plan. With a preprocessing from the caller, none is read.
 
     Raises:
-        ValueError: for a missing file, where the family does not tell either, or one of steps that
+        ValueError: for a missing file, where the family has no default either, or one of steps that
             no `Preprocessing` takes.
     """
     kind = folder.config.get("model_type")
@@ -85,11 +85,11 @@ def ends(folder, image_shape, any_size, wishes):
 
 
 def told_size(folder, wishes, default):
-    """(height, width) of the images of a family whose `config.json` does not tell it.
+    """(height, width) of the images of a family whose `config.json` does not state it.
 
     Args:
         folder, wishes: those of `ends`.
-        default: what is returned where neither the caller nor a processor tells.
+        default: what is returned where neither the caller nor a processor specifies it.
     """
     if wishes.preprocessing is not None:
         return wishes.preprocessing.size or default

@@ -51,7 +51,7 @@ def rows():
             yield name, f"{size}/16", resolution, REGISTERS, float(crop), HALF
 
 
-# Models with registers and the mean of their patches: name, crop and trainings.
+# Models with registers and the mean of their patches: name, crop and training data.
 _GAPS = (
     "wee_patch16_reg1_gap_256 0.95 sbb_in1k",
     "little_patch16_reg1_gap_256 0.95 sbb_in12k sbb_in12k_ft_in1k",

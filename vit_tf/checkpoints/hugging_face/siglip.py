@@ -1,4 +1,4 @@
-"""The image tower of SigLIP and SigLIP 2 in the names of transformers (`modeling_siglip.py`)."""
+"""The image encoder of SigLIP and SigLIP 2 in the names of transformers (`modeling_siglip.py`)."""
 
 from functools import partial
 
@@ -14,10 +14,10 @@ from vit_tf.checkpoints.towers.pooling import TRANSFORMERS, pooling_part
 from vit_tf.models.towers.siglip import whole_patches
 
 FAMILY = "Hugging Face's SigLIP"
-# Those with a tower for texts, and those without; SigLIP 2 but for NaFlex is a SigLIP.
+# Those with a text encoder, and those without; SigLIP 2 but for NaFlex is a SigLIP.
 WHOLE, VISION = ("siglip", "siglip2"), ("siglip_vision_model", "siglip2_vision_model")
 TYPES = (*WHOLE, *VISION)
-# The other tower, and what it takes to compare both.
+# The other encoder, and what it takes to compare both.
 UNUSED = ("text_model.*", "logit_scale", "logit_bias")
 # What transformers takes where a file is silent, as those of the base models are.
 DEFAULTS = {
@@ -71,7 +71,7 @@ def plan(folder, wishes):
 
 
 def _config(folder):
-    """The `Config` of the image tower."""
+    """The `Config` of the image encoder."""
     kind = folder.config["model_type"]
     if kind.startswith("siglip2"):
         raise ValueError(

@@ -1,1 +1,1 @@
-"""Files of towers for images that were trained beside one for texts."""
+"""Files of image encoders that were trained with a text encoder."""

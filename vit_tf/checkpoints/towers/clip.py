@@ -1,4 +1,4 @@
-"""The image tower of CLIP in OpenAI's names (`clip/model.py`), which open_clip's files share."""
+"""The image encoder of CLIP in OpenAI's names (`clip/model.py`), which open_clip's files share."""
 
 from functools import partial
 
@@ -18,11 +18,11 @@ from vit_tf.checkpoints.torch_blocks import (
 
 FAMILY = "OpenAI's CLIP"
 TOWER = "visual."
-# Where the towers lie: as they are, or as several devices trained them.
+# Where the encoders lie: as they are, or as several devices trained them.
 PREFIXES = ("", "module.")
 # The numbers that OpenAI's own files hold, and they alone: what their code was traced with.
 TRACED = ("input_resolution", "context_length", "vocab_size")
-# The text tower, and what it takes to compare images with texts.
+# The text encoder, and what it takes to compare images with texts.
 UNUSED = (
     *("transformer.*", "token_embedding.*", "positional_embedding", "ln_final.*", "text.*"),
     *("text_projection", "logit_scale", "logit_bias", *TRACED),
@@ -49,13 +49,13 @@ def _prefix(tensors):
 
 
 def plan(tensors, wishes):
-    """The `Plan` of a file's tensors, of which OpenAI's own alone tell the form of GELU."""
+    """The `Plan` of a file's tensors, of which only OpenAI's own determine the form of GELU."""
     activation = "quick_gelu" if any(name in tensors for name in TRACED) else None
     return tower_plan(tensors, wishes, asked(wishes, activation))
 
 
 def asked(wishes, told=None):
-    """The form of the GELU of a file of CLIP: that wished for, or told.
+    """The form of the GELU of a file of CLIP: that requested, or stated.
 
     Raises:
         ValueError: if there is neither: OpenAI trained with the quick form, most others with the
@@ -66,7 +66,7 @@ def asked(wishes, told=None):
         raise ValueError(
             "Expected activation='quick_gelu', as of OpenAI's and some later weights, or 'gelu', "
             "as of most of open_clip's, which a file of CLIP without open_clip_config.json does "
-            "not tell. Received: activation=None"
+            "not state. Received: activation=None"
         )
     return activation
 
@@ -77,13 +77,13 @@ def tower_plan(tensors, wishes, activation, image_shape=None):
     Args:
         tensors, wishes: those of the plan.
         activation: form of the GELU.
-        image_shape: (height, width) of the file's images, where it tells.
+        image_shape: (height, width) of the file's images, where it states them.
     """
     wishes.refuse(FAMILY, "pooling")
     outer = _prefix(tensors)
     if outer is None:
         raise ValueError(
-            f"Expected tensors '{TOWER}transformer.resblocks.*' of the image tower of a CLIP. "
+            f"Expected tensors '{TOWER}transformer.resblocks.*' of the image encoder of a CLIP. "
             "Received: none"
         )
     prefix = outer + TOWER

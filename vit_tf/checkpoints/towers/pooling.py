@@ -46,9 +46,9 @@ def _half(fused, index):
 
 
 def image_part(tensors, name, patch, channels, wishes):
-    """The `Part` of positions (1, token, channel), which tell the images of a tower of patches.
+    """The `Part` of positions (1, token, channel), which determine the images of an encoder.
 
-    Images are those that a configuration tells, or else those that are wished for or of a known
+    Images are those that a configuration states, or else those that are requested or of a known
     name if they have as many patches, with some pixels more beyond the last; else squares.
 
     Args:

@@ -1,15 +1,15 @@
-"""The released towers that are known by name: fields of `vit_tf.checkpoints.names.Checkpoint`."""
+"""Released image encoders known by name: fields of `vit_tf.checkpoints.names.Checkpoint`."""
 
 from vit_tf.checkpoints.plans import CLIP, HALF
 
 OPENAI, SIGLIP, SIGLIP2 = "2103.00020", "2303.15343", "2502.14786"
 LAION, DATACOMP, DFN, METACLIP = "2212.07143", "2304.14108", "2309.17425", "2309.16671"
-# Towers of CLIP, by timm's names of their sizes.
+# CLIP's image encoders, by timm's names of their sizes.
 _CLIPS = {"base_patch32": "B/32", "base_patch16": "B/16", "base_patch16_plus": "B+/16"}
 _CLIPS |= {"large_patch14": "L/14", "huge_patch14": "H/14", "giant_patch14": "g/14"}
 _CLIPS |= {"gigantic_patch14": "bigG/14"}
 # Repositories on the hub with open_clip's files: size, resolution, paper, whether they are of the
-# quick GELU, and what `pretrained.py` of open_clip 3.3.0 tells of their images, where it is not
+# quick GELU, and what `pretrained.py` of open_clip 3.3.0 states about their images, where it is not
 # that of OpenAI's.
 _OPEN_CLIP = {
     "laion/CLIP-ViT-B-32-laion2B-s34B-b79K": ("B/32", 224, LAION, False),
@@ -30,7 +30,7 @@ _OPEN_CLIP = {
     "apple/DFN5B-CLIP-ViT-H-14": ("H/14", 224, DFN, True, {"crop": None}),
     "apple/DFN5B-CLIP-ViT-H-14-378": ("H/14", 378, DFN, True, {"crop": None}),
 }
-# Towers in timm's names, by training: those of `default_cfgs` of timm 1.0.31 with CLIP's
+# Encoders in timm's names, by training data: those of `default_cfgs` of timm 1.0.31 with CLIP's
 # projection; crop 1 unless a number says otherwise.
 _TIMM_CLIPS = {
     "laion2b": (
@@ -90,8 +90,8 @@ _TIMM_CLIPS = {
     ),
     "openai_ft_in12k": (OPENAI, "base_patch16_clip_224 0.9", "large_patch14_clip_224"),
 }
-# Trainings with the quick GELU, which timm's own code has only in its models `*_clip_quickgelu_*`;
-# towers fine-tuned on labels have the exact one.
+# Training data with quick GELU, which timm's own code has only in its models `*_clip_quickgelu_*`;
+# encoders fine-tuned on labels have the exact one.
 _QUICK = ("openai", "dfn2b", "dfn5b", "metaclip_400m", "metaclip_2pt5b")
 _EXACT = ("vit_base_patch16_clip_224.dfn2b",)
 _QUICK_ALONE = ("vit_base_patch32_clip_224.laion400m_e32",)
@@ -134,7 +134,7 @@ def timm_activation(name):
 
 
 def _clips():
-    """The rows of towers of CLIP."""
+    """The rows of CLIP's image encoders."""
     for name, (variant, resolution, citation, quick, *rest) in _OPEN_CLIP.items():
         fields = {"variant": variant, "resolution": resolution, "citation": citation}
         fields |= {"values": CLIP, "crop": 1.0, "activation": "quick_gelu" if quick else "gelu"}
@@ -143,7 +143,7 @@ def _clips():
         for model in models:
             stem, _, crop = model.partition(" ")
             size, _, resolution = stem.partition("_clip_")
-            # The large towers of LAION-2B were trained on values in [-1, 1].
+            # The large encoders of LAION-2B were trained on values in [-1, 1].
             values = HALF if size.startswith("large") and "laion2b" in training else CLIP
             fields = {"variant": _CLIPS[size], "resolution": int(resolution), "values": values}
             name = f"vit_{stem}.{training}"

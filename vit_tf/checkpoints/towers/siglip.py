@@ -16,10 +16,10 @@ from vit_tf.checkpoints.towers.pooling import TIMM, image_part, pooling_part
 
 FAMILY = "SigLIP"
 PROBE = "attn_pool.latent"
-# Where timm's tower lies, and what may lie beside it: in open_clip's files that for texts.
+# Where timm's encoder lies, and what may lie next to it: in open_clip's files that for texts.
 PREFIXES = {"": (), "visual.trunk.": ("text.*", "logit_scale", "logit_bias")}
 GOOGLE = "params/img/"
-# The tower for texts, temperature and bias, and the state of an optimizer.
+# The text encoder, temperature and bias, and the state of an optimizer.
 GOOGLE_UNUSED = ("params/txt/*", "params/t", "params/b", "opt/*", "chrono/*")
 HEADS = {(768, 12): 12, (1024, 24): 16, (1152, 27): 16, (1536, 40): 16}
 
@@ -64,7 +64,7 @@ def _biases_part(layer, name, width):
 
 
 def tower_head(tensors, width, wishes, *names):
-    """The `Part` of a head, as `head_part` has it; a tower without one puts its embedding out."""
+    """The `Part` of a head, as `head_part` has it; an encoder without one returns its embedding."""
     part = head_part(tensors, width, wishes, *names)
     if not part.headless:
         return part

@@ -1,7 +1,7 @@
-"""The image tower of CLIP in timm's names (`vision_transformer.py`, models `*_clip_*`).
+"""The image encoder of CLIP in timm's names (`vision_transformer.py`, models `*_clip_*`).
 
 They are those of a ViT with a normalisation before its blocks and patches without a bias. timm
-writes CLIP's projection as a head whose bias is zero; that of a tower fine-tuned on labels is one.
+writes CLIP's projection as a head whose bias is zero; that of a model fine-tuned on labels is one.
 """
 
 from functools import partial
@@ -22,7 +22,7 @@ from vit_tf.checkpoints.torch_blocks import (
 from vit_tf.checkpoints.towers.clip import asked
 
 FAMILY = "CLIP in timm's names"
-# Channels of the embeddings of released towers, by those of a token: no head of a classifier has
+# Channels of the embeddings of released encoders, by those of a token: no head of a classifier has
 # so many units (those of timm's have 1,000 or 11,821).
 PROJECTIONS = {768: 512, 896: 640, 1024: 768, 1280: 1024, 1408: 1024, 1664: 1280}
 HEAD = ("head.weight", "head.bias")
@@ -34,7 +34,7 @@ def recognise(tensors):
 
 
 def plan(tensors, wishes):
-    """The `Plan` of a file's tensors, which do not tell the form of GELU."""
+    """The `Plan` of a file's tensors, which do not state the form of GELU."""
     wishes.refuse(FAMILY, "pooling")
     for name, what in (
         ("fc_norm.weight", "normalised after pooling"),
@@ -42,7 +42,7 @@ def plan(tensors, wishes):
     ):
         if name in tensors:
             raise ValueError(
-                f"Expected a CLIP that puts out its class token. Received: one {what}, {name!r}"
+                f"Expected a CLIP that returns its class token. Received: one {what}, {name!r}"
             )
     width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
     wishes.require_pooling("cls")

@@ -1,1 +1,1 @@
-"""Small models that come with the package: `NAME.keras`, and its card `NAME.md`."""
+"""Small bundled models: `NAME.keras`, and its card `NAME.md`."""

@@ -31,7 +31,7 @@ LIMITS = (
     "sizes, backgrounds and sources than those of its data were not tried."
 )
 KINDS = {"ViT": "A Vision Transformer", "BiT": "A BiT ResNet", "Mixer": "An MLP-Mixer"}
-# What every model's configuration has and the card tells elsewhere or not at all.
+# What every model's configuration has and the card states elsewhere or not at all.
 _TOLD = ("name", "dtype", "trainable", "preprocessing", "class_names", "num_classes")
 
 
@@ -98,7 +98,7 @@ def _name_of(data):
 
 
 def _without_places(command, name):
-    """A run's command without the places on the machine where it ran."""
+    """A run's command without the paths of the machine where it ran."""
     kept, words = [], shlex.split(command)
     while words:
         option, joined, value = words.pop(0).partition("=")

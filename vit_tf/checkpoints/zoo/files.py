@@ -1,4 +1,4 @@
-"""Which models come with the package, and where their files are."""
+"""Names and files of the bundled models."""
 
 from pathlib import Path
 
@@ -6,5 +6,5 @@ FOLDER = Path(__file__).parent
 
 
 def zoo():
-    """The models that come with the package: dict from name to the path of its `.keras` file."""
+    """The bundled models: dict from name to the path of the `.keras` file."""
     return {path.stem: path for path in sorted(FOLDER.glob("*.keras"))}

@@ -62,7 +62,7 @@ def _halve(source, target, folder):
 
 
 def _halve_weights(path):
-    """The path of a copy of an HDF5 file with float16 in the place of other floats."""
+    """The path of a copy of an HDF5 file with float16 instead of other floats."""
     copy = path.with_suffix(".half")
     with h5py.File(path) as old, h5py.File(copy, "w") as new:
 

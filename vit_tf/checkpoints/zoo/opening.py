@@ -1,4 +1,4 @@
-"""Opening a model that comes with the package, or that was saved by Keras."""
+"""Opening a bundled model, or that was saved by Keras."""
 
 import numpy as np
 

@@ -90,7 +90,7 @@ def _read(source, split, indices, size, preprocessing):
 
 
 def _seen(places):
-    """Whether places on the unit square, of shape (..., 2), lie on it: bool of shape (...)."""
+    """Whether positions on the unit square, of shape (..., 2), lie on it: bool of shape (...)."""
     return ((places >= 0) & (places < 1)).all(axis=-1)
 
 

@@ -61,7 +61,7 @@ def load_coco(
         width), and int32 of shape (example, object), positions in `coco_categories`, -1 for none.
 
     Raises:
-        ValueError: without pycocotools; for files that are missing, damaged or of another size than
+        ValueError: without pycocotools; for files that are missing, corrupt or of another size than
             annotated, annotations of unknown images or categories, unknown `categories`, no object
             at all, images that differ in size if none is given, and arguments out of range.
     """
@@ -86,7 +86,7 @@ def coco_categories(annotations):
     """Names of the categories of a COCO JSON file, in the order of their ids: a tuple.
 
     Raises:
-        ValueError: for a file that is missing or damaged.
+        ValueError: for a file that is missing or corrupt.
     """
     return category_names(read_annotations(annotations))
 

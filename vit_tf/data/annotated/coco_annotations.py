@@ -47,7 +47,7 @@ def read_annotations(path):
     """What a COCO JSON file holds, its images and categories in the order of their ids.
 
     Raises:
-        ValueError: for a file that is missing or damaged.
+        ValueError: for a file that is missing or corrupt.
     """
     try:
         content = json.loads(Path(path).expanduser().read_bytes())
@@ -77,7 +77,7 @@ def annotated_images(content, root, wanted):
         wanted: names of categories or supercategories, or None for all.
 
     Raises:
-        ValueError: for missing images, unknown names and ids, damaged masks, and no objects.
+        ValueError: for missing images, unknown names and ids, corrupt masks, and no objects.
     """
     kept = _kept_categories(content["categories"], wanted)
     label_of = {category["id"]: i for i, category in enumerate(content["categories"])}
@@ -165,7 +165,7 @@ def _encoder():
         try:
             mask = _run_lengths(annotation.get("segmentation") or [], size, tools)
             return mask, int(tools.area(mask))
-        except Exception as error:  # pycocotools raises whatever a damaged mask makes it
+        except Exception as error:  # pycocotools raises whatever a corrupt mask makes it
             raise ValueError(
                 f"Expected a mask as polygons or run lengths, for {size[0]} x {size[1]} pixels. "
                 f"Received: annotation {annotation.get('id')} ({type(error).__name__}: {error})"
@@ -193,7 +193,7 @@ def _run_lengths(segmentation, size, tools):
 def _decompressed(text):
     """Run lengths from their text: 5 bits a character, low ones first, of each run's difference.
 
-    A run is told as its difference from the last but one, from the fourth on. A character's sixth
+    A run is stored as its difference from the last but one, from the fourth on. A character's sixth
     bit says that the run goes on, and the fifth of its last one is the sign.
     """
     counts, value, shift = [], 0, 0

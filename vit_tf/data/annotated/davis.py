@@ -100,7 +100,7 @@ def read_mask(path):
     try:
         with Image.open(path) as image:
             mode, indices = image.mode, np.array(image)
-    except Exception as error:  # Pillow's readers raise whatever a damaged file makes them
+    except Exception as error:  # Pillow's readers raise whatever a corrupt file makes them
         raise ValueError(
             f"Expected a mask that can be decoded. Received: {path} ({type(error).__name__}: "
             f"{file_error(error, path)})"

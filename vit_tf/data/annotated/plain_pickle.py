@@ -25,13 +25,13 @@ def load_plain_pickle(path):
         dicts, lists, tuples, text, numbers and NumPy arrays of numbers.
 
     Raises:
-        ValueError: for a file that is missing or damaged, or names anything else.
+        ValueError: for a file that is missing or corrupt, or names anything else.
     """
     try:
         with open(path, "rb") as file:
             # Python 2 wrote the bytes of arrays as text, which only this encoding gives back.
             return _unwrapped(_Unpickler(file, encoding="latin1").load())
-    except Exception as error:  # a damaged pickle makes the unpickler raise anything
+    except Exception as error:  # a corrupt pickle makes the unpickler raise anything
         raise ValueError(
             "Expected a pickle of dicts, lists, text, numbers and NumPy arrays. "
             f"Received: {str(path)!r} ({type(error).__name__}: {file_error(error, path)})"
@@ -131,7 +131,7 @@ STAND_INS = {
 
 
 def _unwrapped(value):
-    """The value with NumPy arrays in the place of what stands for them."""
+    """The value with NumPy arrays instead of what stands for them."""
     if isinstance(value, _Array) and value.values is not None:
         return value.values
     if isinstance(value, dict):

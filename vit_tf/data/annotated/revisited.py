@@ -39,7 +39,7 @@ def load_revisited(
             pair. Needed, since the images differ in size.
         batch_size: examples per batch; the last one may have fewer.
         preprocessing: what a model expects, its `model.preprocessing`: size, interpolation, mean
-            and std take the place of `image_size` and of [-1, 1].
+            and std replace `image_size` and [-1, 1].
         crop_queries: whether queries are cropped to their boxes, or whole images.
 
     Returns:
@@ -49,7 +49,7 @@ def load_revisited(
         `name` and of `easy`, `hard` and `junk`, int arrays of positions in the data base.
 
     Raises:
-        ValueError: for files that are missing or damaged, a pickle of anything else, no size, and
+        ValueError: for files that are missing or corrupt, a pickle of anything else, no size, and
             arguments out of range. An image that cannot be decoded stops the iteration.
     """
     choose("name", name, dict.fromkeys(NAMES))
@@ -82,7 +82,7 @@ def read_truth(path):
         floats (left, top, right, bottom) in pixels; and of `easy`, `hard` and `junk`, int arrays.
 
     Raises:
-        ValueError: for a file that is missing, damaged or of another content.
+        ValueError: for a file that is missing, corrupt or of another content.
     """
     content = load_plain_pickle(path)
     try:

@@ -1,6 +1,6 @@
-"""Scenes of flat shapes on textured grounds: their masks come from the formulas they are drawn by.
+"""Scenes of synthetic shapes on textured grounds: the formulas that draw them give their masks.
 
-Places are (row, column) on the unit square, whatever the number of pixels. Each shape has a frame
+Positions are (row, column) on the unit square, for any number of pixels. Each shape has a frame
 of its own, (u, v) with u to its right and v to its back, in which it fits into the unit disc.
 """
 
@@ -23,7 +23,7 @@ PARTS = ("front", "back")
 
 
 def _in_star(u, v):
-    """A star of five points: each is a triangle from the tip down to the notches beside it."""
+    """A star of five points: each is a triangle from the tip down to the notches next to it."""
     sector = 2 * math.pi / 5
     angle = np.arctan2(u, -v)
     angle = np.abs(angle - sector * np.round(angle / sector))
@@ -102,7 +102,7 @@ class Shape:
         return np.where(self.own_frame(points)[1] < 0, 1, 2)
 
     def keypoints(self):
-        """Places of `KEYPOINTS`: float array of shape (keypoint, 2)."""
+        """Positions of `KEYPOINTS`: float array of shape (keypoint, 2)."""
         u, v = np.array(KINDS[self.kind][1], float).T
         cos, sin = math.cos(self.angle), math.sin(self.angle)
         turned = np.stack([sin * u + cos * v, cos * u - sin * v], axis=-1)
@@ -202,7 +202,7 @@ def random_scene(kind, rng):
 def random_motion(num_frames, rng):
     """Scenes of two or three shapes of different kinds that drift and turn on a still ground.
 
-    They share one colour, as the animals of a herd do, so that their forms tell them apart and not
+    They share one colour, as the animals of a herd do, so that their forms distinguish them and not
     their colours; light and noise change from frame to frame, so that no pixel keeps its value.
     None covers another in the first scene; later on they may, and they may leave the image.
     """

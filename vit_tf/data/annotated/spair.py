@@ -35,7 +35,7 @@ def load_spair(
         root/JPEGImages/aeroplane/2008_000585.jpg
 
     The files give keypoints as the (x, y) of a pixel, counted from 0; here they are the (row,
-    column) of its centre, and the object's bounding box alike, which moves along with the image's
+    column) of its centre, and the object's bounding box too, which moves along with the image's
     size. A keypoint beyond either image is left out of its pair, and counted.
     Each image is read once, and pairs of the same image share it: all 1,800 take about 0.8 GB in
     float32 with a longer side of 224 pixels, 4 GB in their own size.
@@ -51,7 +51,7 @@ def load_spair(
         image_size: longer side that images are resized to, in pixels, that of the model's input:
             they will be no larger there. None keeps their own size.
         preprocessing: what a model expects, its `model.preprocessing`: size, interpolation, mean
-            and std take the place of `image_size` and of [-1, 1].
+            and std replace `image_size` and [-1, 1].
 
     Returns:
         List of dicts, as `vit_tf.analysis.keypoint_correspondence` takes them, of `category`,
@@ -61,7 +61,7 @@ def load_spair(
         in the list's order.
 
     Raises:
-        ValueError: for files that are missing or damaged, images of another size than annotated, a
+        ValueError: for files that are missing or corrupt, images of another size than annotated, a
             pair without keypoints, and arguments out of range.
     """
     choose("split", split, dict.fromkeys(SPLITS))

@@ -1,7 +1,7 @@
 """Encoded images as pixels: TensorFlow's decoders where they agree with Pillow's bit for bit.
 
 Pillow reads the rest, under Python's lock: CMYK, images that are to be turned upright, transparent
-ones, more than 8 bits, GIF, BMP, WebP, TIFF. Which it is, a few bytes of the file tell.
+ones, more than 8 bits, GIF, BMP, WebP, TIFF. The first bytes of the file determine which it is.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ PLAIN_PNG = r"\CPNG\r\n\x1a\n\C{4}IHDR\C{8}(?:\x08[\x00\x02]|[\x01\x02\x04\x08]\
 def decode(contents, window=None, upright=True):
     """The image of an encoded one: uint8 tensor of shape (height, width, 3), on white.
 
-    Equal to what `pixels` makes of it, bit for bit.
+    Equal to the result of `pixels`, bit for bit.
 
     Args:
         contents: string tensor of shape (), what an image file holds.
@@ -47,7 +47,7 @@ def decode(contents, window=None, upright=True):
         tf.errors.OpError: while it runs, for what cannot be decoded; `pixels` says why.
     """
 
-    # Conditions side by side, since TensorFlow takes long for one within another.
+    # Conditions side by side, since one within another is slow in TensorFlow.
     is_jpeg = tf.io.is_jpeg(contents)
     shape = tf.cond(
         is_jpeg, lambda: tf.image.extract_jpeg_shape(contents), lambda: tf.zeros(3, tf.int32)
@@ -143,7 +143,7 @@ def pixels(file, name="an image", upright=True):
 
 @contextlib.contextmanager
 def explained(file, name):
-    """Turns whatever Pillow's readers raise for a damaged file into a `ValueError` that names it.
+    """Turns whatever Pillow's readers raise for a corrupt file into a `ValueError` that names it.
 
     Args:
         file: what `PIL.Image.open` is called with.

@@ -30,12 +30,12 @@ class Framing:
 
     @property
     def spec(self):
-        """What `fit` makes of an image."""
+        """The result of `fit` for an image."""
         return tf.TensorSpec((*self.size, 3), tf.float32)
 
     def draw(self, count, seed):
         """What `window` needs for `count` images."""
-        # Another seed than those that augmentations of the same batch make of theirs.
+        # Another seed than those of the augmentations of the same batch.
         return draw_sides(count, self.area, seed + 31)
 
     def window(self, drawn):
@@ -144,7 +144,7 @@ def draw_sides(count, area, seed):
 
     Returns:
         Pair of the sides to try, (height, width) as shares of the root of an image's area, float32
-        of shape (example, 2, try); and of the places, float32 in [0, 1) of shape (example, 2).
+        of shape (example, 2, try); and of the positions, float32 in [0, 1) of shape (example, 2).
     """
     shape = (count, TRIES)
     shares = tf.random.stateless_uniform(shape, seed, *area)
@@ -157,12 +157,12 @@ def draw_sides(count, area, seed):
 def random_window(height, width, sides, place):
     """A random part of an image, as torchvision's RandomResizedCrop chooses it.
 
-    The first of the tries that fits into the image, at a random place; if none does, the largest
+    The first of the tries that fits into the image, at a random position; if none does, the largest
     part of an aspect ratio in `ASPECT`, in the centre.
 
     Args:
         height, width: of the image, int32 tensors of shape ().
-        sides, place: those of one image from `draw_sides`.
+        sides, place: side lengths and position of one image from `draw_sides`.
 
     Returns:
         int32 tensor (top, left, height, width).

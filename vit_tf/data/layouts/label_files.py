@@ -1,4 +1,4 @@
-"""Text files that tell the classes of images which lie in one folder, as released data have them.
+"""Text files with the classes of images which lie in one folder, as released data have them.
 
 * `val_annotations.txt` of Tiny ImageNet: the name of an image, its class, a box.
 * `val.txt` of Caffe's ImageNet: the name of an image, the number of its class from 0 on.
@@ -22,16 +22,16 @@ from vit_tf.remote import as_path
 
 SUFFIXES = (".txt", ".csv", ".tsv")
 ILSVRC = "ILSVRC2012_validation_ground_truth.txt"
-# Where the file above lies beside ILSVRC2012_img_val: as it is, or in the kit it is released in.
+# Where the file above lies next to ILSVRC2012_img_val: as it is, or in the kit it is released in.
 ILSVRC_PLACES = (ILSVRC, f"ILSVRC2012_devkit_t12/data/{ILSVRC}")
 # A class that boxes follow, as in Kaggle's files.
 BOXES = re.compile(r"(\S+)( -?\d+){4}")
 
 
 def find_classes(folder, images):
-    """The class of each image as a text file tells it: (path of the file, list of texts).
+    """The class of each image as stated in a text file: (path of the file, list of texts).
 
-    The file lies in the folder, or beside it with its name: `val.txt` for `val/`.
+    The file lies in the folder, or next to it with its name: `val.txt` for `val/`.
 
     Args:
         folder: path of the folder.
@@ -51,14 +51,14 @@ def find_classes(folder, images):
     if len(found) > 1:
         files = listed(repr(os.path.basename(path)) for path, _ in found)
         raise ValueError(
-            f"Expected one text file that tells the classes of the images in {folder!r}. "
+            f"Expected one text file with the classes of the images in {folder!r}. "
             f"Received: {files}"
         )
     return found[0] if found else (None, None)
 
 
 def _candidates(folder, names):
-    """Paths of the files that may tell the classes of images of these names."""
+    """Paths of the files that may hold the classes of images of these names."""
     inside = [name for name in entries(folder)[1] if name.lower().endswith(SUFFIXES)]
     paths = [os.path.join(folder, name) for name in inside]
     parent = os.path.dirname(folder)
@@ -69,7 +69,7 @@ def _candidates(folder, names):
 
 
 def _classes(path, names):
-    """The class of each image, in their order, or None for a file that tells of other things."""
+    """The class of each image, in their order, or None for a file with other contents."""
     rows = _rows(path)
     place = {name: index for index, name in enumerate(names)}
     place |= {os.path.splitext(name)[0]: index for index, name in enumerate(names)}
@@ -81,7 +81,7 @@ def _classes(path, names):
     missing = [name for index, name in enumerate(names) if index not in told]
     if missing:
         raise ValueError(
-            f"Expected a text file that tells the class of each of {len(names)} images. "
+            f"Expected a text file with the class of each of {len(names)} images. "
             f"Received: {path!r}, without {listed(missing)}"
         )
     return [told[index] for index in range(len(names))]
@@ -89,7 +89,7 @@ def _classes(path, names):
 
 def _rows(path):
     """The fields of each line that holds any: commas part those of a CSV file, else blanks."""
-    # A file of whatever encoding is told from a list of images by its words, which then differ.
+    # A file of any other encoding differs from a list of images in its words.
     lines = as_path(path).read_bytes().decode("utf-8-sig", "replace").splitlines()
     if path.lower().endswith(".csv"):
         rows = [[_without_boxes(cell.strip()) for cell in row] for row in csv.reader(lines)]
@@ -110,7 +110,7 @@ def named_classes(path, classes):
         classes: list of texts, as `find_classes` returns it.
 
     Raises:
-        ValueError: for numbers that count from 1 and no `meta.mat` beside the file.
+        ValueError: for numbers that count from 1 and no `meta.mat` next to the file.
     """
     if not all(text.isdecimal() for text in classes):
         return classes
@@ -121,7 +121,7 @@ def named_classes(path, classes):
     if _counts_from_one(classes):
         raise ValueError(
             "Expected numbers of classes that count from 0, or those of ImageNet's development "
-            f"kit with its meta.mat beside them. Received: {path!r}, which counts from 1"
+            f"kit with its meta.mat next to them. Received: {path!r}, which counts from 1"
         )
     return classes
 
@@ -141,9 +141,9 @@ def _kit_names(path):
 
 
 def class_names_of(classes):
-    """The names of all classes, sorted, where there are class folders to tell them: a tuple.
+    """The names of all classes, sorted, where there are class folders: a tuple.
 
-    Of numbers it is all from 0 to the largest, so that each is its class' place.
+    Of numbers it is all from 0 to the largest, so that each is the index of its class.
     """
     if all(text.isdecimal() for text in classes):
         return tuple(str(number) for number in range(max(map(int, classes)) + 1))
@@ -151,11 +151,11 @@ def class_names_of(classes):
 
 
 def labels_of(path, classes, class_names):
-    """The place of each class in the class names: int32 array of shape (example,).
+    """The index of each class in the class names: int32 array of shape (example,).
 
     Args:
-        path: that of the file that tells the classes.
-        classes: list of names of classes, or of places in the class names.
+        path: that of the file with the classes.
+        classes: list of names of classes, or of indices in the class names.
         class_names: tuple.
 
     Raises:

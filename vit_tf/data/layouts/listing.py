@@ -30,7 +30,7 @@ def entries(folder):
         ValueError: for a symbolic link that leads to itself.
     """
     if is_remote(folder):
-        # Each question is a message to a server, so names that tell what they are go unasked.
+        # Each question is a message to a server, so names that show what they are are not queried.
         pairs = [
             (name.rstrip("/"), name.endswith("/") or _asked(folder, name))
             for name in tf.io.gfile.listdir(folder)

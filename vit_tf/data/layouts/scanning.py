@@ -38,9 +38,9 @@ class Layout:
     """What is in a folder of images.
 
     Args:
-        class_names: tuple of the names of the classes; empty where nothing tells the classes.
+        class_names: tuple of the names of the classes; empty where the classes are unknown.
         splits: mapping from a split to (paths, int32 labels), which lists the split's files when
-            it is first asked for it. Labels are -1 where nothing tells the classes.
+            it is first asked for it. Labels are -1 where the classes are unknown.
     """
 
     class_names: tuple
@@ -52,7 +52,7 @@ class Part:
     """A folder of images: the whole one, or that of a split.
 
     Args:
-        class_names: tuple of the names of its classes; empty where nothing tells them.
+        class_names: tuple of the names of its classes; empty where they are unknown.
         members: function of the names of all classes to (paths, int32 labels).
     """
 
@@ -64,7 +64,7 @@ def scan(root):
     """The `Layout` of a folder.
 
     Its images, or those of each split's folder, lie in a folder for each class, or side by side (or
-    in one folder called `images`) with a text file that tells the class of each, or without one.
+    in one folder called `images`) with a text file of their classes, or without one.
 
     The classes are those of the train split or, without one, of all other splits; splits without
     labels are left out where others have some. Without split folders one fifth of each class, the
@@ -72,7 +72,7 @@ def scan(root):
 
     Raises:
         ValueError: for a folder without images, a class folder without images, a class that the
-            train split lacks, and folders of which it cannot be told what they are.
+            train split lacks, and folders of unknown contents.
     """
     root = os.path.expanduser(os.fspath(root))
     root = root.rstrip("/") or "/"
@@ -109,7 +109,7 @@ def _without_splits(root):
 
 @functools.cache
 def _tell_fifth(root, size, count):
-    """Tells once that some images of a folder are kept for testing."""
+    """Logs once that some images of a folder are kept for testing."""
     log.warning(
         "%s has no folders of splits: %d of its %d images, always the same fifth of each class, "
         "are the test split. The split called all is every image.",
@@ -144,7 +144,7 @@ def _split_folders(root):
     if others and parts and not released and "train" not in parts:
         raise ValueError(
             "Expected folders of splits or of classes, not of both. "
-            f"Received: {_quoted(named)} beside {_quoted(others)} in {root!r}"
+            f"Received: {_quoted(named)} next to {_quoted(others)} in {root!r}"
         )
     return {split: os.path.join(root, parts[split][0]) for split in SPLITS if split in parts}
 
@@ -155,9 +155,9 @@ def _quoted(names):
 
 @functools.cache
 def _tell_unlabelled(root, splits):
-    """Tells once which splits of a folder cannot be read with the others."""
+    """Logs once which splits of a folder cannot be read with the others."""
     root = without_password(root)
-    log.warning("%s: nothing tells the classes of %s, left out.", root, joined(splits))
+    log.warning("%s: unknown classes of %s, left out.", root, joined(splits))
 
 
 def _part(folder):
@@ -181,12 +181,12 @@ def _part(folder):
 
 
 def _in_file(images, path, classes, class_names):
-    """The images whose classes a file tells: (paths, int32 labels)."""
+    """The images whose classes a file states: (paths, int32 labels)."""
     return np.array(images), labels_of(path, classes, class_names)
 
 
 def _unlabelled(images, class_names):
-    """Images of which nothing tells the class: (paths, labels of -1)."""
+    """Images of unknown class: (paths, labels of -1)."""
     return np.array(images), np.full(len(images), -1, np.int32)
 
 

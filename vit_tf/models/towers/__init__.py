@@ -1,1 +1,1 @@
-"""Towers for images that were trained beside one for texts."""
+"""Image encoders that were trained with a text encoder."""

@@ -1,4 +1,4 @@
-"""The image tower of CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020)."""
+"""The image encoder of CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020)."""
 
 import keras
 from keras import layers, ops
@@ -43,7 +43,7 @@ class CLIPViT(ImageTower):
         rotary_side: rows and columns of the grid of tokens to which rotary positions are
             stretched, from 1 on where there is a class token (Bolya et al. 2025, PE-Core,
             https://arxiv.org/abs/2504.13181); None for no rotation of queries and keys.
-        pooling_heads: number of heads of the `AttentionPooling` of all tokens that takes the place
+        pooling_heads: number of heads of the `AttentionPooling` of all tokens that replaces
             of the class token (the same), with taps as those of `SigLIPViT`; None for none.
         pooling_mlp_dim: hidden units of its MLP; None for `mlp_dim`.
         text_head: whether the head is one of texts, as `vit_tf.with_text_head` makes it.
@@ -203,7 +203,7 @@ class CLIPViT(ImageTower):
 
 
 # Radford et al. 2021, table 20, and those of open_clip (Cherti et al. 2022,
-# https://arxiv.org/abs/2212.07143), whose configurations tell the larger ones.
+# https://arxiv.org/abs/2212.07143), whose configurations state the larger ones.
 _SIZES = {
     "B": {"num_layers": 12, "num_heads": 12, "hidden_dim": 768, "mlp_dim": 3072},
     "B+": {"num_layers": 12, "num_heads": 14, "hidden_dim": 896, "mlp_dim": 3584},

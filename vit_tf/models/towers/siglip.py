@@ -1,4 +1,4 @@
-"""The image tower of SigLIP (Zhai et al. 2023, 2303.15343) and SigLIP 2 (2502.14786)."""
+"""The image encoder of SigLIP (Zhai et al. 2023, 2303.15343) and SigLIP 2 (2502.14786)."""
 
 import keras
 from keras import layers, ops
@@ -216,7 +216,7 @@ def whole_patches(image_shape, patch_size):
     rows, columns = (n // patch_size for n in image_shape[:2])
     if not (rows and columns):
         raise ValueError(
-            "Expected image_shape to have room for a patch. "
+            "Expected image_shape to hold at least one patch. "
             f"Received: image_shape={tuple(image_shape)}, patch_size={patch_size}"
         )
     return TokenGrid(rows, columns, 0, patch_size)

@@ -1,4 +1,4 @@
-"""What towers for images share: embeddings that texts are compared with, and a head of texts."""
+"""What image encoders share: embeddings that texts are compared with, and a head of texts."""
 
 import keras
 import numpy as np
@@ -45,7 +45,7 @@ class ImageTower(VisionModel):
     """A `VisionModel` whose embedding of an image is compared with those of texts.
 
     Its configuration has `num_classes`, None for no head, and `text_head`, whether the head is a
-    `TextHead` in the place of a linear layer.
+    `TextHead` instead of a linear layer.
     """
 
     def make_head(self):
@@ -59,7 +59,7 @@ class ImageTower(VisionModel):
 
 
 def with_text_head(model, embeddings, scale, bias=None):
-    """A fresh tower with the weights of another whose logits compare images with texts.
+    """A copy of an image encoder whose logits compare images with texts.
 
         logits = scale image / |image| . embeddings^T + bias
 
@@ -71,7 +71,7 @@ def with_text_head(model, embeddings, scale, bias=None):
 
     Args:
         model: a `CLIPViT` or `SigLIPViT`; its head, where it has one, is replaced.
-        embeddings: array of shape (text, channel), each row of length 1: the text tower's
+        embeddings: array of shape (text, channel), each row of length 1: the text encoder's
             embeddings, normalised, in the order of the logits.
         scale: number above 0: the exponential of the released `logit_scale`.
         bias: number, or array of shape (text,), that is added: SigLIP's `logit_bias`; None for 0.
