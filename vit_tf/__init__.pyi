@@ -10,11 +10,11 @@ from .checkpoints.names import list_pretrained as list_pretrained
 from .fresh import fresh_copy as fresh_copy
 from .models.beit import BEiT as BEiT
 from .models.bit import BiT as BiT
+from .models.clip import CLIPViT as CLIPViT
+from .models.image_encoder import with_text_head as with_text_head
 from .models.mixer import Mixer as Mixer
 from .models.resolution import at_resolution as at_resolution
-from .models.towers.clip import CLIPViT as CLIPViT
-from .models.towers.siglip import SigLIPViT as SigLIPViT
-from .models.towers.tower import with_text_head as with_text_head
+from .models.siglip import SigLIPViT as SigLIPViT
 from .models.vit import ViT as ViT
 from .preprocessing import Preprocessing as Preprocessing
 from .taps.flops import count_flops as count_flops

@@ -8,15 +8,14 @@ from importlib import import_module
 
 # All modules that register classes or functions.
 MODULES = (
-    "vit_tf.models.activations",
     "vit_tf.models.beit",
     "vit_tf.models.bit",
+    "vit_tf.models.clip",
     "vit_tf.models.embedding",
     "vit_tf.models.hybrid",
+    "vit_tf.models.image_encoder",
     "vit_tf.models.mixer",
-    "vit_tf.models.towers.clip",
-    "vit_tf.models.towers.siglip",
-    "vit_tf.models.towers.tower",
+    "vit_tf.models.siglip",
     "vit_tf.models.transformer",
     "vit_tf.models.vit",
     "vit_tf.taps.attention_weights",

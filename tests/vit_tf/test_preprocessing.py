@@ -12,8 +12,8 @@ from sklearn.datasets import load_digits
 import vit_tf
 from vit_tf import Preprocessing, data
 from vit_tf.models.beit import BEiT
+from vit_tf.models.clip import CLIPViT
 from vit_tf.models.mixer import Mixer
-from vit_tf.models.towers.clip import CLIPViT
 from vit_tf.training.checkpointing import describe_model
 
 SHAPE = (8, 16, 3)

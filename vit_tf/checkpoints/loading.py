@@ -30,9 +30,8 @@ from vit_tf.checkpoints.plans import Wishes, few, first_names
 from vit_tf.checkpoints.towers import clip, siglip, timm_clip, timm_pe
 from vit_tf.checkpoints.zoo.files import zoo
 from vit_tf.checkpoints.zoo.opening import open_zoo
-from vit_tf.models.activations import ACTIVATIONS
 from vit_tf.models.resolution import METHODS, at_resolution
-from vit_tf.models.transformer import check_pooling
+from vit_tf.models.transformer import ACTIVATIONS, check_pooling
 from vit_tf.names import choose
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.taps.saving import load_features, load_model, name_after

@@ -9,18 +9,14 @@ from keras import layers, ops
 
 from vit_tf.image_shapes import as_image_shape
 from vit_tf.models.embedding import Embedding, Rotation
-from vit_tf.models.model import VisionModel
-from vit_tf.models.sizes import EVA02
+from vit_tf.models.model import VisionModel, signature_config, zero_head
 from vit_tf.models.transformer import LayerNormalization, block_sites, check_pooling, make_blocks
-from vit_tf.models.vit import ROTARY_SIDE
+from vit_tf.models.vit import ROTARY_SIDE, SIZES
 from vit_tf.names import as_names, choose, match_sites
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
-# The defaults of later arguments, which a configuration leaves out.
-_LATER = {"position_type": "relative", "activation": "gelu", "sub_norm": ()}
-_LATER |= {"epsilon": 1e-6, "key_bias": False}
 # Whether positions are added to the tokens, and whether queries and keys are rotated.
 _POSITIONS = {"relative": (False, False), "learned": (True, False), "rotary": (True, True)}
 
@@ -135,26 +131,9 @@ class BEiT(VisionModel):
         **kwargs,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
-        config = {
-            "image_shape": image_shape,
-            "patch_size": patch_size,
-            "num_layers": num_layers,
-            "num_heads": num_heads,
-            "hidden_dim": hidden_dim,
-            "mlp_dim": mlp_dim,
-            "num_classes": num_classes,
-            "pooling": pooling,
-            "shared_bias": shared_bias,
-            "layer_scale": layer_scale,
-            "without_skips": without_skips,
-            "dropout_rate": dropout_rate,
-            "position_type": position_type,
-            "activation": activation,
-            "sub_norm": tuple(sub_norm),
-            "epsilon": epsilon,
-            "key_bias": key_bias,
-        }
-        super().__init__(config, preprocessing, _LATER, **{"name": "beit"} | kwargs)
+        sub_norm = tuple(sub_norm)
+        config, omitted = signature_config(BEiT, locals(), later="position_type")
+        super().__init__(config, preprocessing, omitted, **{"name": "beit"} | kwargs)
         self.pooling = pooling
         check_pooling(pooling)
         self.token_grid = grid = TokenGrid.of_patches(image_shape, patch_size, prefix=1)
@@ -163,20 +142,8 @@ class BEiT(VisionModel):
         self.embedding = Embedding(
             grid, hidden_dim, dropout_rate, use_positions=added, dtype=policy, name="embedding"
         )
-        self.blocks = make_blocks(
-            num_layers,
-            match_sites(without_skips, block_sites(num_layers)),
-            num_heads=num_heads,
-            hidden_dim=hidden_dim,
-            mlp_dim=mlp_dim,
-            dropout_rate=dropout_rate,
-            key_bias=key_bias,
-            layer_scale=layer_scale,
-            activation=activation,
-            sub_norm=sub_norm,
-            epsilon=epsilon,
-            dtype=policy,
-        )
+        removed = match_sites(without_skips, block_sites(num_layers))
+        self.blocks = make_blocks(config, removed, dtype=policy)
         names = ["bias"] if shared_bias else [f"{block.name}_bias" for block in self.blocks]
         names = [] if added else names
         self.biases = [RelativeBias(grid, num_heads, dtype=policy, name=name) for name in names]
@@ -187,9 +154,7 @@ class BEiT(VisionModel):
         self.norm = LayerNormalization(
             epsilon=epsilon, dtype=policy, name="fc_norm" if pooling == "gap" else "norm"
         )
-        self.head = layers.Dense(
-            num_classes, kernel_initializer="zeros", dtype="float32", name="head"
-        )
+        self.head = zero_head(num_classes)
         self.build((None, *image_shape))
 
     @classmethod
@@ -244,11 +209,16 @@ class BEiT(VisionModel):
 
 
 # Bao et al. 2021, section 3.1, with the first scales of the released code.
-_SIZES = {
-    "B": {"num_layers": 12, "num_heads": 12, "hidden_dim": 768, "mlp_dim": 3072},
-    "L": {"num_layers": 24, "num_heads": 16, "hidden_dim": 1024, "mlp_dim": 4096},
-}
 VARIANTS = {
-    f"{size}/16": {**_SIZES[size], "patch_size": 16, "layer_scale": scale}
+    f"{size}/16": {**SIZES[size], "patch_size": 16, "layer_scale": scale}
     for size, scale in (("B", 0.1), ("L", 1e-5))
+}
+# Fang et al. 2023 (EVA-02), table 1.
+_EVA02 = {"patch_size": 14, "position_type": "rotary", "activation": "swiglu", "layer_scale": None}
+EVA02 = {
+    f"EVA02-{size}/14": {**SIZES[size], **_EVA02, "mlp_dim": hidden, "sub_norm": sites}
+    for size, hidden, sites in (
+        *(("Ti", 512, ()), ("S", 1024, ())),
+        *(("B", 2048, ("mlp",)), ("L", 2730, ("mlp",))),
+    )
 }

@@ -5,7 +5,7 @@ from keras import layers, ops
 
 from vit_tf.edits.recording import Taps
 from vit_tf.image_shapes import as_image_shape
-from vit_tf.models.model import VisionModel
+from vit_tf.models.model import VisionModel, signature_config, zero_head
 from vit_tf.names import as_names, as_sizes, choose, match_sites
 from vit_tf.tokens import TokenGrid
 
@@ -192,15 +192,8 @@ class BiT(VisionModel):
         units = as_sizes("units", units, UNITS, range(1, 10))
         if stem is None:
             stem = "small" if min(image_shape[:2]) < 96 else "imagenet"
-        config = {
-            "image_shape": image_shape,
-            "units": units,
-            "width_factor": width_factor,
-            "num_classes": num_classes,
-            "stem": stem,
-            "without_skips": without_skips,
-        }
-        super().__init__(config, preprocessing, **{"name": "bit"} | kwargs)
+        config, omitted = signature_config(BiT, locals())
+        super().__init__(config, preprocessing, omitted, **{"name": "bit"} | kwargs)
         self.stem = stem
         width = _root_width(width_factor)
         self.token_grid = _last_grid(image_shape, stem, len(units))
@@ -225,9 +218,7 @@ class BiT(VisionModel):
                 )
             )
         self.norm = GroupNorm(32, epsilon=1e-5, dtype=policy, name="norm")
-        self.head = layers.Dense(
-            num_classes, kernel_initializer="zeros", dtype="float32", name="head"
-        )
+        self.head = zero_head(num_classes)
         self.build((None, *image_shape))
 
     @classmethod

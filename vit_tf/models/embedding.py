@@ -49,7 +49,7 @@ class Embedding(layers.Layer):
             stride of the grid, the map being the image.
         use_bias: whether the projection of a patch has a bias.
         use_positions: whether positions are added: `"learned"` (or True), `"sincos"`, or False.
-        placed: number of the first prefix tokens that have a position as well; None for all.
+        num_prefix_positions: number of the first prefix tokens that have a position; None for all.
         patch_norm: epsilon of a normalisation of the patches by their root mean square, before
             positions are added; None leaves it out.
 
@@ -65,7 +65,7 @@ class Embedding(layers.Layer):
         patch_size=None,
         use_bias=True,
         use_positions=True,
-        placed=None,
+        num_prefix_positions=None,
         patch_norm=None,
         **kwargs,
     ):
@@ -80,7 +80,9 @@ class Embedding(layers.Layer):
         self.hidden_dim, self.dropout_rate = hidden_dim, dropout_rate
         self.patch_size = patch_size or self.grid.stride
         self.use_bias, self.use_positions = use_bias, use_positions
-        self.placed = self.grid.prefix if placed is None else placed
+        self.num_prefix_positions = num_prefix_positions
+        if num_prefix_positions is None:
+            self.num_prefix_positions = self.grid.prefix
         self.patches = PatchDense(
             hidden_dim,
             self.patch_size,
@@ -108,16 +110,18 @@ class Embedding(layers.Layer):
     @property
     def position_grid(self):
         """The `TokenGrid` of the tokens that have a position of their own."""
-        return replace(self.grid, prefix=self.placed)
+        return replace(self.grid, prefix=self.num_prefix_positions)
 
     def all_positions(self):
         """What is added to each token, zeros where it has no position: (1, token, channel)."""
-        if self.placed == self.grid.prefix:
+        if self.num_prefix_positions == self.grid.prefix:
             return self.positions
         positions = ops.convert_to_tensor(self.positions)
-        none = ops.zeros((1, self.grid.prefix - self.placed, self.hidden_dim), positions.dtype)
+        none = ops.zeros(
+            (1, self.grid.prefix - self.num_prefix_positions, self.hidden_dim), positions.dtype
+        )
         rest = self.position_grid.spatial(positions)
-        return ops.concatenate([positions[:, : self.placed], none, rest], axis=1)
+        return ops.concatenate([positions[:, : self.num_prefix_positions], none, rest], axis=1)
 
     def call(self, images, training=None, corrupt=None):
         tokens = ops.reshape(self.patches(images), (-1, self.grid.num_spatial, self.hidden_dim))
@@ -135,10 +139,15 @@ class Embedding(layers.Layer):
         return self.dropout(tokens, training=training)
 
     def get_config(self):
-        names = ("hidden_dim", "dropout_rate", "patch_size", "use_bias", "use_positions", "placed")
-        names += ("patch_norm",)
+        names = ("hidden_dim", "dropout_rate", "patch_size", "use_bias", "use_positions")
+        names += ("num_prefix_positions", "patch_norm")
         config = {"grid": vars(self.grid)} | {name: getattr(self, name) for name in names}
         return super().get_config() | config
+
+    @classmethod
+    def from_config(cls, config):
+        # The name of the argument in files of older versions.
+        return cls(**{"num_prefix_positions" if k == "placed" else k: config[k] for k in config})
 
 
 @register
@@ -219,14 +228,7 @@ class MixedRotation(layers.Layer):
 
 
 def mixed_frequencies(shape, dtype=None):
-    """First frequencies of a `MixedRotation`: `10 ** (-4 k / D)` in two directions at right angles.
-
-    Those of each head are turned by a random angle.
-
-    Args:
-        shape: (2, block, head, D / 2).
-        dtype: that of the tensor.
-    """
+    """Initial frequencies: `10 ** (-4 k / D)` in two directions, turned at random for each head."""
     _, num_layers, num_heads, half = shape
     turn = keras.random.uniform((num_layers, num_heads, 1), maxval=2 * np.pi)
     size = np.tile(10.0 ** (-np.arange(half // 2) * 2 / half), 2)
@@ -329,14 +331,7 @@ def sine_cosine_positions(grid, hidden_dim):
 
 
 def add_positions(layer, kind, grid, hidden_dim):
-    """The weight of position embeddings of a layer, of shape (1, token, channel).
-
-    Args:
-        layer: the Keras layer that it is a weight of.
-        kind: `"learned"`, or `"sincos"` for those of `sine_cosine_positions`.
-        grid: `TokenGrid` of the tokens.
-        hidden_dim: number of channels.
-    """
+    """The `"learned"` or `"sincos"` position embeddings of a layer: weight (1, token, channel)."""
     return layer.add_weight(
         shape=(1, grid.num_tokens, hidden_dim),
         initializer=choose("position_type", kind, KINDS)(grid, hidden_dim),

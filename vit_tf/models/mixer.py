@@ -5,17 +5,13 @@ from keras import layers, ops
 
 from vit_tf.edits.recording import Taps
 from vit_tf.image_shapes import as_image_shape
-from vit_tf.models.activations import ACTIVATIONS
 from vit_tf.models.embedding import PatchDense
-from vit_tf.models.model import VisionModel
-from vit_tf.models.transformer import LayerNormalization, TokenDense, join_paths
+from vit_tf.models.model import VisionModel, signature_config, zero_head
+from vit_tf.models.transformer import ACTIVATIONS, LayerNormalization, TokenDense, join_paths
 from vit_tf.names import as_names, choose, match_sites
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
-
-# The defaults of later arguments, which a configuration leaves out.
-_LATER = {"activation": "gelu"}
 
 
 @register
@@ -154,19 +150,8 @@ class Mixer(VisionModel):
         **kwargs,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
-        config = {
-            "image_shape": image_shape,
-            "patch_size": patch_size,
-            "num_layers": num_layers,
-            "hidden_dim": hidden_dim,
-            "tokens_mlp_dim": tokens_mlp_dim,
-            "channels_mlp_dim": channels_mlp_dim,
-            "num_classes": num_classes,
-            "without_skips": without_skips,
-            "dropout_rate": dropout_rate,
-            "activation": activation,
-        }
-        super().__init__(config, preprocessing, _LATER, **{"name": "mixer"} | kwargs)
+        config, omitted = signature_config(Mixer, locals(), later="activation")
+        super().__init__(config, preprocessing, omitted, **{"name": "mixer"} | kwargs)
         self.token_grid = TokenGrid.of_patches(image_shape, patch_size)
         policy = self.dtype_policy
         names = [f"block{i:02d}" for i in range(num_layers)]
@@ -187,9 +172,7 @@ class Mixer(VisionModel):
             for name, kept in zip(names, skips, strict=True)
         ]
         self.norm = LayerNormalization(epsilon=1e-6, dtype=policy, name="norm")
-        self.head = layers.Dense(
-            num_classes, kernel_initializer="zeros", dtype="float32", name="head"
-        )
+        self.head = zero_head(num_classes)
         self.build((None, *image_shape))
 
     @classmethod

@@ -1,5 +1,6 @@
 """What all models of this package share: their configuration, preprocessing and `call`."""
 
+import inspect
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -19,7 +20,7 @@ class VisionModel(keras.Model):
     images that it computes them of are those that `check_images` returns.
 
     Args:
-        config: dict of the subclass' own arguments, with `image_shape` and `num_classes`.
+        config: dict of the subclass' own arguments, as `signature_config` returns it.
         preprocessing: the `Preprocessing` of its images, or a dict of its fields; None means
             values in [-1, 1]. It can be set later too.
         omitted: defaults of arguments that came later. A configuration names only what differs
@@ -216,3 +217,23 @@ class VisionModel(keras.Model):
         for path in quantized:
             linear[path].quantize("int8")
         return model
+
+
+def signature_config(cls, values, later=None):
+    """(arguments of a model's constructor, defaults that a configuration leaves out).
+
+    Args:
+        cls: the class that defines the `__init__`.
+        values: its local variables.
+        later: the first of the arguments that are left out where they have their default.
+    """
+    parameters = inspect.signature(cls.__init__).parameters
+    own = [name for name in parameters if name not in ("self", "preprocessing", "kwargs")]
+    omitted = own[own.index(later) :] if later else []
+    config = {name: values[name] for name in own}
+    return config, {name: parameters[name].default for name in omitted}
+
+
+def zero_head(num_classes, name="head"):
+    """A linear layer to logits in float32 that starts at zero."""
+    return keras.layers.Dense(num_classes, kernel_initializer="zeros", dtype="float32", name=name)

@@ -151,8 +151,8 @@ def copy_weights(model, fresh, new_head, method="bilinear"):
             continue
         array = np.asarray(old[path])
         if path == "embedding/positions":
-            placed = (one.embedding.position_grid for one in (model, fresh))
-            array = resample_positions(array, *placed, method)
+            position_grids = (one.embedding.position_grid for one in (model, fresh))
+            array = resample_positions(array, *position_grids, method)
         elif isinstance(model, BEiT) and path.endswith("bias/table"):
             array = resample_relative_positions(array, *grids, method)
         weight.assign(array)

@@ -7,41 +7,33 @@ from vit_tf.image_shapes import as_image_shape
 from vit_tf.models.bit import UNITS
 from vit_tf.models.embedding import KINDS, Embedding, MixedRotation, Rotation
 from vit_tf.models.hybrid import ResNetStem, stem_sites, stem_stride
-from vit_tf.models.model import VisionModel
-from vit_tf.models.sizes import HYBRIDS, MEANS, RELEASED, VARIANTS
-from vit_tf.models.transformer import NORMS, block_sites, check_pooling, make_blocks
+from vit_tf.models.model import VisionModel, signature_config, zero_head
+from vit_tf.models.transformer import (
+    NORMS,
+    block_sites,
+    check_pooling,
+    encoder_size,
+    make_blocks,
+)
 from vit_tf.names import as_names, as_sizes, choose, match_sites
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
-# The defaults of later arguments, which a configuration leaves out.
-_LATER = {"activation": "gelu", "representation_dim": None, "stem_units": None}
-_LATER |= {"position_type": "learned", "registers": 0, "distillation": None}
-_LATER |= {"class_position": True, "layer_scale": None, "epsilon": 1e-6}
-_LATER |= {"key_bias": True, "class_token": None, "fc_norm": False}
-_LATER |= {"rotation": None, "norm": "layer", "patch_norm": False}
-_LATER |= {"head_blocks": None}
 DISTILLATION = "distillation"
 # Tokens along a side of the images that EVA-02 was pretrained on: of 224 pixels, by 14.
 ROTARY_SIDE = 16
 
 
-def _axial(grid, num_layers, num_heads, head_dim, policy):
-    options = {"side": (grid.rows, grid.columns), "base": 100.0, "columns_first": True}
-    return Rotation(grid, head_dim, **options, dtype=policy, name="rotation")
-
-
-# Layers of rotary positions of a grid of tokens.
+# Layers of rotary positions, by arguments of a grid of tokens, the numbers of layers and heads and
+# the channels of a head.
 ROTATIONS = {
-    "dinov3": lambda grid, num_layers, num_heads, head_dim, policy: Rotation(
-        grid, head_dim, dtype=policy, name="rotation"
+    "dinov3": lambda grid, layers, heads, size, **o: Rotation(grid, size, **o),
+    "eva": lambda grid, layers, heads, size, **o: Rotation(grid, size, ROTARY_SIDE, **o),
+    "axial": lambda grid, layers, heads, size, **o: Rotation(
+        grid, size, (grid.rows, grid.columns), base=100.0, columns_first=True, **o
     ),
-    "eva": lambda grid, num_layers, num_heads, head_dim, policy: Rotation(
-        grid, head_dim, ROTARY_SIDE, dtype=policy, name="rotation"
-    ),
-    "axial": _axial,
-    "mixed": lambda *sizes: MixedRotation(*sizes[:-1], dtype=sizes[-1], name="rotation"),
+    "mixed": MixedRotation,
 }
 
 
@@ -138,35 +130,8 @@ class ViT(VisionModel):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
         if stem_units is not None:
             stem_units = as_sizes("stem_units", stem_units, UNITS, least=0)
-        config = {
-            "image_shape": image_shape,
-            "patch_size": patch_size,
-            "num_layers": num_layers,
-            "num_heads": num_heads,
-            "hidden_dim": hidden_dim,
-            "mlp_dim": mlp_dim,
-            "num_classes": num_classes,
-            "pooling": pooling,
-            "without_skips": without_skips,
-            "dropout_rate": dropout_rate,
-            "activation": activation,
-            "representation_dim": representation_dim,
-            "stem_units": stem_units,
-            "position_type": position_type,
-            "registers": registers,
-            "distillation": distillation,
-            "class_position": class_position,
-            "layer_scale": layer_scale,
-            "epsilon": epsilon,
-            "key_bias": key_bias,
-            "class_token": class_token,
-            "fc_norm": fc_norm,
-            "rotation": rotation,
-            "norm": norm,
-            "patch_norm": patch_norm,
-            "head_blocks": head_blocks,
-        }
-        super().__init__(config, preprocessing, _LATER, **{"name": "vit"} | kwargs)
+        config, omitted = signature_config(ViT, locals(), later="activation")
+        super().__init__(config, preprocessing, omitted, **{"name": "vit"} | kwargs)
         self.pooling, self.fc_norm, self.head_blocks = pooling, fc_norm, head_blocks
         _check_tokens(config)
         policy = self.dtype_policy
@@ -178,7 +143,7 @@ class ViT(VisionModel):
             stride = stem_stride(units)
             without = sorted(removed.intersection(stem_sites(units)))
             self.stem = ResNetStem(units, without, dtype=policy, name="stem")
-        placed = len(prefix_names(config | {"registers": 0})) if class_position else 0
+        positions = len(prefix_names(config | {"registers": 0})) if class_position else 0
         prefix = len(self.prefix_names)
         self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix, stride)
         kinds = {kind: kind for kind in KINDS} | {"rotary": False}
@@ -188,31 +153,17 @@ class ViT(VisionModel):
             dropout_rate,
             patch_size,
             use_positions=choose("position_type", position_type, kinds),
-            placed=placed,
+            num_prefix_positions=positions,
             patch_norm=epsilon if patch_norm else None,
             dtype=policy,
             name="embedding",
         )
-        self.blocks = make_blocks(
-            num_layers,
-            removed,
-            num_heads=num_heads,
-            hidden_dim=hidden_dim,
-            mlp_dim=mlp_dim,
-            dropout_rate=dropout_rate,
-            activation=activation,
-            epsilon=epsilon,
-            layer_scale=layer_scale,
-            key_bias=key_bias,
-            norm=norm,
-            dtype=policy,
-        )
+        self.blocks = make_blocks(config, removed, dtype=policy)
         self.rotation = None
         if position_type == "rotary" or rotation is not None:
             kind = choose("rotation", rotation or "dinov3", ROTATIONS)
-            self.rotation = kind(
-                self.token_grid, num_layers, num_heads, hidden_dim // num_heads, policy
-            )
+            sizes = (num_layers, num_heads, hidden_dim // num_heads)
+            self.rotation = kind(self.token_grid, *sizes, dtype=policy, name="rotation")
         self.norm = NORMS[norm](
             epsilon=epsilon, dtype=policy, name="fc_norm" if fc_norm else "norm"
         )
@@ -225,10 +176,10 @@ class ViT(VisionModel):
                 dtype=policy,
                 name="pre_logits",
             )
-        self.head = _head(num_classes, "head")
+        self.head = zero_head(num_classes)
         self.distillation_head = None
         if distillation == "heads":
-            self.distillation_head = _head(num_classes, "distillation_head")
+            self.distillation_head = zero_head(num_classes, "distillation_head")
         self.build((None, *image_shape))
 
     @classmethod
@@ -369,5 +320,88 @@ def _check_tokens(config):
         )
 
 
-def _head(num_classes, name):
-    return layers.Dense(num_classes, kernel_initializer="zeros", dtype="float32", name=name)
+# Ti and S: Touvron et al. 2021 (DeiT), table 1. B, L and H: Dosovitskiy et al. 2020, table 1.
+SIZES = {
+    "Ti": encoder_size(12, 3, 192, 768),
+    "S": encoder_size(12, 6, 384, 1536),
+    "B": encoder_size(12, 12, 768, 3072),
+    "L": encoder_size(24, 16, 1024, 4096),
+    "H": encoder_size(32, 16, 1280, 5120),
+}
+VARIANTS = {
+    f"{size}/{patch}": {**fields, "patch_size": patch}
+    for size, fields in SIZES.items()
+    for patch in (8, 14, 16, 32)
+}
+
+# Steiner et al. 2021 (AugReg), table 1, and Dosovitskiy et al. 2020, section 3.1 (R50+ViT-B/16).
+# R+Ti/16 is named after a root of stride 2; that of its checkpoint has stride 4, its tokens 32.
+_HYBRIDS = {
+    "R+Ti/16": ("Ti", 8, ()),
+    "R26+S/32": ("S", 1, (2, 2, 2, 2)),
+    "R50+ViT-B/16": ("B", 1, (3, 4, 9)),
+    "R50+L/32": ("L", 1, (3, 4, 6, 3)),
+}
+HYBRIDS = {
+    name: {**SIZES[size], "patch_size": patch, "stem_units": units}
+    for name, (size, patch, units) in _HYBRIDS.items()
+}
+
+# Oquab et al. 2023 (DINOv2), table 17, at 14 pixels; Touvron et al. 2022 (DeiT III), table 1.
+_GIANT = encoder_size(40, 24, 1536, 4096)
+_MEDIUM = encoder_size(12, 8, 512, 2048)
+RELEASED = {
+    f"DINOv2-{size}/14": {**fields, "patch_size": 14, "layer_scale": 1e-5}
+    for size, fields in (SIZES | {"g": _GIANT | {"activation": "swiglu"}}).items()
+    if size in ("S", "B", "L", "g")
+}
+_DEIT3 = {"layer_scale": 1e-6, "class_position": False}
+RELEASED |= {
+    f"DeiT3-{size}/{patch}": {**(SIZES | {"M": _MEDIUM})[size], "patch_size": patch, **_DEIT3}
+    for size, patch in (("S", 16), ("M", 16), ("B", 16), ("L", 16), ("H", 14))
+}
+
+# Siméoni et al. 2025 (DINOv3), table 2 and its appendix, with the released distilled models: at 16
+# pixels, S+, H+ and 7B gated.
+_ROTARY = {"patch_size": 16, "position_type": "rotary", "registers": 4, "key_bias": False}
+_ROTARY |= {"layer_scale": 1e-5, "epsilon": 1e-5}
+_GATED = {
+    "S+": SIZES["S"],
+    "H+": SIZES["H"] | {"num_heads": 20, "mlp_dim": 5120},
+    "7B": encoder_size(40, 32, 4096, 8192),
+}
+RELEASED |= {f"DINOv3-{size}/16": {**SIZES[size], **_ROTARY} for size in ("S", "B", "L")}
+RELEASED |= {
+    f"DINOv3-{size}/16": {**fields, "activation": "swiglu", **_ROTARY}
+    for size, fields in _GATED.items()
+}
+
+# Fini et al. 2024 (AIMv2), table 1.
+_AIMV2 = {
+    "L": encoder_size(24, 8, 1024, 2816),
+    "H": encoder_size(24, 12, 1536, 4096),
+    "1B": encoder_size(24, 16, 2048, 5632),
+    "3B": encoder_size(24, 24, 3072, 8192),
+}
+_PATCHES = {"patch_size": 14, "pooling": "gap", "activation": "swiglu", "epsilon": 1e-5}
+_PATCHES |= {"norm": "rms", "patch_norm": True}
+RELEASED |= {f"AIMv2-{size}/14": {**fields, **_PATCHES} for size, fields in _AIMV2.items()}
+
+# timm's ViTs with registers and the mean of their patches (`vit_*_reg4_gap_*` of timm 1.0.31).
+_MEANS = {
+    "wee": encoder_size(14, 4, 256, 1280),
+    "little": encoder_size(14, 5, 320, 1792),
+    "medium": encoder_size(12, 8, 512, 2048),
+    "mediumd": encoder_size(20, 8, 512, 2048),
+    "betwixt": encoder_size(12, 10, 640, 2560),
+    "so150m": encoder_size(18, 14, 896, 2304),
+    "so150m2": encoder_size(21, 13, 832, 2176),
+}
+MEANS = {
+    f"{size}/16": {
+        **fields,
+        **{"patch_size": 16, "pooling": "gap", "registers": 4, "fc_norm": size != "so150m"},
+        "layer_scale": None if size == "so150m" else 1e-5,
+    }
+    for size, fields in _MEANS.items()
+}

@@ -11,7 +11,7 @@ import math
 import tensorflow as tf
 
 from vit_tf.backend import require_tensorflow
-from vit_tf.models.activations import GATES
+from vit_tf.models.transformer import GATES
 from vit_tf.models.vit import prefix_names
 from vit_tf.names import choose
 from vit_tf.tokens import TokenGrid

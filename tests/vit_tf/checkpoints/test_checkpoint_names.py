@@ -12,10 +12,11 @@ from archive_files import write_safetensors
 import vit_tf
 from vit_tf.checkpoints.names import CHECKPOINTS, fetch
 from vit_tf.checkpoints.plans import HALF, IMAGENET
+from vit_tf.models.beit import EVA02
 from vit_tf.models.bit import VARIANTS as BITS
-from vit_tf.models.sizes import EVA02, HYBRIDS, MEANS, RELEASED, VARIANTS
-from vit_tf.models.towers.clip import VARIANTS as CLIPS
-from vit_tf.models.towers.siglip import VARIANTS as SIGLIPS
+from vit_tf.models.clip import VARIANTS as CLIPS
+from vit_tf.models.siglip import VARIANTS as SIGLIPS
+from vit_tf.models.vit import HYBRIDS, MEANS, RELEASED, VARIANTS
 
 VIT = "vit_models/imagenet21k/ViT-B_16"
 DEIT = "timm/deit_small_patch16_224.fb_in1k"

@@ -195,7 +195,7 @@ def _fill_from_timm(layer, tensors, i):
 def test_keras_hub(google, compare):
     """timm's names and a class token; big_vision's, mean pooling and flax's GELU."""
     pytest.importorskip("keras_hub", reason="keras_hub is not installed")
-    from vit_tf.models.activations import ACTIVATIONS
+    from vit_tf.models.transformer import ACTIVATIONS
 
     gelu = ACTIVATIONS["gelu_tanh" if google else "gelu"]
     tensors = layouts.google_vit("big_vision", cls=False) if google else layouts.timm_vit()

@@ -4,7 +4,7 @@ import oracles
 import pytest
 import tensorflow as tf
 
-from vit_tf.models.activations import ACTIVATIONS
+from vit_tf.models.transformer import ACTIVATIONS
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "quick_gelu"])

@@ -16,9 +16,9 @@ from scipy.interpolate import RectBivariateSpline
 from vit_tf import BiT, Preprocessing, TokenGrid, ViT, at_resolution
 from vit_tf.distribute.strategies import strategy
 from vit_tf.models.beit import BEiT
+from vit_tf.models.clip import CLIPViT
 from vit_tf.models.mixer import Mixer
 from vit_tf.models.resolution import resample_positions, resample_relative_positions
-from vit_tf.models.towers.clip import CLIPViT
 
 ENCODER = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 8, "num_classes": 3}
 MODELS = {

@@ -11,7 +11,7 @@ from vit_tf.checkpoints.hugging_face.processing import ends
 from vit_tf.checkpoints.plans import Part, Plan, norm_part
 from vit_tf.checkpoints.torch_blocks import block_part, patches_part
 from vit_tf.checkpoints.towers.pooling import TRANSFORMERS, pooling_part
-from vit_tf.models.towers.siglip import whole_patches
+from vit_tf.models.siglip import whole_patches
 
 FAMILY = "Hugging Face's SigLIP"
 # Those with a text encoder, and those without; SigLIP 2 but for NaFlex is a SigLIP.

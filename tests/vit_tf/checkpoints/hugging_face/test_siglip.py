@@ -64,7 +64,7 @@ def test_a_folder_of_a_base_model_leaves_its_sizes_out(models, tmp_path):
 
     config = {"model_type": "siglip", "vision_config": {"model_type": "siglip_vision_model"}}
     told = plan(Folder(str(tmp_path), config, None, [], None), Wishes())
-    variant = vit_tf.models.towers.siglip.VARIANTS["B/16"]
+    variant = vit_tf.models.siglip.VARIANTS["B/16"]
     assert {name: told.whole.arguments[name] for name in variant} == variant
     assert told.whole.arguments["image_shape"] == (224, 224, 3)
 

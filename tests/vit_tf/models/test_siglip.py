@@ -6,7 +6,7 @@ from scipy.special import softmax
 
 import vit_tf
 from vit_tf import TokenGrid
-from vit_tf.models.towers.siglip import VARIANTS, SigLIPViT
+from vit_tf.models.siglip import VARIANTS, SigLIPViT
 from vit_tf.taps.flops import count_flops, formula
 
 # Read off timm 1.0.31, of images of 224 or, with patches of 16 or 32 but for B/16, 256 pixels.

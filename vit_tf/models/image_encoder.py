@@ -1,11 +1,14 @@
-"""What image encoders share: embeddings that texts are compared with, and a head of texts."""
+"""What image encoders of CLIP and SigLIP share: embeddings compared with texts, and pooling."""
 
 import keras
 import numpy as np
 from keras import layers, ops
 
-from vit_tf.models.model import VisionModel
+from vit_tf.edits.recording import Taps
+from vit_tf.models.model import VisionModel, zero_head
 from vit_tf.models.resolution import copy_weights
+from vit_tf.models.transformer import ACTIVATIONS, LayerNormalization, TokenDense
+from vit_tf.names import choose
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
@@ -41,7 +44,69 @@ class TextHead(layers.Layer):
         return super().get_config() | {"units": self.units}
 
 
-class ImageTower(VisionModel):
+@register
+class AttentionPooling(layers.Layer):
+    """Attention of a learned query over all tokens, and an MLP (Zhai et al. 2022, 2106.04560).
+
+    Called on tokens of shape (example, token, channel), it returns a dict of `"attention"`, the
+    shares of each token (example, head, token), `"attended"`, what they are summed to, projected,
+    `"hidden"` of the MLP, and `"pooled"`, the sum of `"attended"` and the MLP's output, in float32:
+    the last three of shape (example, channel).
+
+    Args:
+        num_heads, hidden_dim, mlp_dim, activation, epsilon: as for `Block`.
+    """
+
+    taps = ("attention", "attended", "hidden")
+
+    def __init__(self, num_heads, hidden_dim, mlp_dim, activation, epsilon, **kwargs):
+        super().__init__(**kwargs)
+        self.num_heads, self.hidden_dim, self.mlp_dim = num_heads, hidden_dim, mlp_dim
+        self.activation, self.epsilon = activation, epsilon
+        gelu = choose("activation", activation, ACTIVATIONS)
+
+        def dense(units, name, **options):
+            return TokenDense(units, dtype=self.dtype_policy, name=name, **options)
+
+        self.query, self.key = dense(hidden_dim, "query"), dense(hidden_dim, "key")
+        self.value, self.out = dense(hidden_dim, "value"), dense(hidden_dim, "out")
+        self.norm = LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name="norm")
+        self.expand = dense(mlp_dim, "expand", activation=gelu)
+        self.contract = dense(hidden_dim, "contract")
+
+    def build(self, input_shape):
+        shape = (1, 1, self.hidden_dim)
+        self.probe = self.add_weight(shape=shape, initializer="glorot_uniform", name="probe")
+        for layer in (self.query, self.key, self.value, self.out, self.norm, self.expand):
+            layer.build(shape)
+        self.contract.build((1, 1, self.mlp_dim))
+
+    def call(self, tokens):
+        taps = Taps("pooling")
+        probe = ops.cast(self.probe, tokens.dtype)
+        query, key, value = map(
+            self._split, (self.query(probe), self.key(tokens), self.value(tokens))
+        )
+        scores = ops.matmul(query * query.shape[-1] ** -0.5, ops.swapaxes(key, 2, 3))
+        weights = ops.softmax(ops.cast(scores, "float32"))
+        weights = taps("attention", weights[:, :, 0])[:, :, None]
+        heads = ops.matmul(ops.cast(weights, value.dtype), value)
+        x = self.out(ops.reshape(ops.swapaxes(heads, 1, 2), (-1, 1, self.hidden_dim)))
+        x = taps("attended", x[:, 0])[:, None]
+        y = taps("hidden", self.expand(self.norm(x))[:, 0])[:, None]
+        return taps.values | {"pooled": ops.cast((x + self.contract(y))[:, 0], "float32")}
+
+    def _split(self, x):
+        """(example, token, channel) to (example, head, token, channel of the head)."""
+        x = ops.reshape(x, (-1, x.shape[1], self.num_heads, self.hidden_dim // self.num_heads))
+        return ops.swapaxes(x, 1, 2)
+
+    def get_config(self):
+        names = ("num_heads", "hidden_dim", "mlp_dim", "activation", "epsilon")
+        return super().get_config() | {name: getattr(self, name) for name in names}
+
+
+class ImageEncoder(VisionModel):
     """A `VisionModel` whose embedding of an image is compared with those of texts.
 
     Its configuration has `num_classes`, None for no head, and `text_head`, whether the head is a
@@ -54,8 +119,7 @@ class ImageTower(VisionModel):
             return None
         if self._config.get("text_head"):
             return TextHead(self.num_classes, dtype="float32", name="head")
-        zeros = {"kernel_initializer": "zeros", "dtype": "float32", "name": "head"}
-        return layers.Dense(self.num_classes, **zeros)
+        return zero_head(self.num_classes)
 
 
 def with_text_head(model, embeddings, scale, bias=None):
@@ -79,7 +143,7 @@ def with_text_head(model, embeddings, scale, bias=None):
     Raises:
         ValueError: for another model, or arrays of another shape, length or of no finite numbers.
     """
-    if not isinstance(model, ImageTower):
+    if not isinstance(model, ImageEncoder):
         raise ValueError(
             f"Expected model to be a CLIPViT or SigLIPViT. Received: {type(model).__name__}"
         )

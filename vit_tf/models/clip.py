@@ -5,20 +5,18 @@ from keras import layers, ops
 
 from vit_tf.image_shapes import as_image_shape
 from vit_tf.models.embedding import Embedding, Rotation
-from vit_tf.models.towers.siglip import AttentionPooling
-from vit_tf.models.towers.tower import ImageTower
-from vit_tf.models.transformer import LayerNormalization, block_sites, make_blocks
+from vit_tf.models.image_encoder import AttentionPooling, ImageEncoder
+from vit_tf.models.model import signature_config
+from vit_tf.models.transformer import LayerNormalization, block_sites, encoder_size, make_blocks
+from vit_tf.models.vit import SIZES
 from vit_tf.names import as_names, choose, match_sites
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
-_LATER = {"text_head": False, "class_token": True, "rotary_side": None}
-_LATER |= {"pooling_heads": None, "pooling_mlp_dim": None}
-
 
 @register
-class CLIPViT(ImageTower):
+class CLIPViT(ImageEncoder):
     """The Vision Transformer of CLIP, whose every intermediate is a tap.
 
     It differs from `ViT` in a normalisation before the first block, patches embedded without a
@@ -75,25 +73,9 @@ class CLIPViT(ImageTower):
         **kwargs,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
-        config = {
-            "image_shape": image_shape,
-            "patch_size": patch_size,
-            "num_layers": num_layers,
-            "num_heads": num_heads,
-            "hidden_dim": hidden_dim,
-            "mlp_dim": mlp_dim,
-            "projection_dim": projection_dim,
-            "num_classes": num_classes,
-            "without_skips": without_skips,
-            "dropout_rate": dropout_rate,
-            "activation": activation,
-            "text_head": text_head,
-            "class_token": class_token,
-            "rotary_side": None if rotary_side is None else tuple(rotary_side),
-            "pooling_heads": pooling_heads,
-            "pooling_mlp_dim": pooling_mlp_dim,
-        }
-        super().__init__(config, preprocessing, _LATER, **{"name": "clip"} | kwargs)
+        rotary_side = None if rotary_side is None else tuple(rotary_side)
+        config, omitted = signature_config(CLIPViT, locals(), later="text_head")
+        super().__init__(config, preprocessing, omitted, **{"name": "clip"} | kwargs)
         if not class_token and pooling_heads is None:
             raise ValueError(
                 "Expected pooling_heads for a model without a class token. "
@@ -111,22 +93,15 @@ class CLIPViT(ImageTower):
             name="embedding",
         )
         self.pre_norm = LayerNormalization(epsilon=1e-5, dtype=policy, name="pre_norm")
-        self.blocks = make_blocks(
-            num_layers,
-            match_sites(without_skips, block_sites(num_layers)),
-            num_heads=num_heads,
-            hidden_dim=hidden_dim,
-            mlp_dim=mlp_dim,
-            dropout_rate=dropout_rate,
-            activation=activation,
-            epsilon=1e-5,
-            dtype=policy,
-        )
+        removed = match_sites(without_skips, block_sites(num_layers))
+        self.blocks = make_blocks(config, removed, epsilon=1e-5, dtype=policy)
         self.rotation = self.attention_pooling = None
         if rotary_side is not None:
             options = {"offset": prefix, "columns_first": True, "dtype": policy}
-            side, width = tuple(rotary_side), hidden_dim // num_heads
-            self.rotation = Rotation(self.token_grid, width, side, **options, name="rotation")
+            width = hidden_dim // num_heads
+            self.rotation = Rotation(
+                self.token_grid, width, rotary_side, **options, name="rotation"
+            )
         if pooling_heads is not None:
             self.attention_pooling = AttentionPooling(
                 pooling_heads,
@@ -204,13 +179,10 @@ class CLIPViT(ImageTower):
 
 # Radford et al. 2021, table 20, and those of open_clip (Cherti et al. 2022,
 # https://arxiv.org/abs/2212.07143), whose configurations state the larger ones.
-_SIZES = {
-    "B": {"num_layers": 12, "num_heads": 12, "hidden_dim": 768, "mlp_dim": 3072},
-    "B+": {"num_layers": 12, "num_heads": 14, "hidden_dim": 896, "mlp_dim": 3584},
-    "L": {"num_layers": 24, "num_heads": 16, "hidden_dim": 1024, "mlp_dim": 4096},
-    "H": {"num_layers": 32, "num_heads": 16, "hidden_dim": 1280, "mlp_dim": 5120},
-    "g": {"num_layers": 40, "num_heads": 16, "hidden_dim": 1408, "mlp_dim": 6144},
-    "bigG": {"num_layers": 48, "num_heads": 16, "hidden_dim": 1664, "mlp_dim": 8192},
+_SIZES = SIZES | {
+    "B+": encoder_size(12, 14, 896, 3584),
+    "g": encoder_size(40, 16, 1408, 6144),
+    "bigG": encoder_size(48, 16, 1664, 8192),
 }
 VARIANTS = {
     f"{size}/{patch}": {**_SIZES[size], "patch_size": patch, "projection_dim": projection}

@@ -1,86 +1,22 @@
 """The image encoder of SigLIP (Zhai et al. 2023, 2303.15343) and SigLIP 2 (2502.14786)."""
 
 import keras
-from keras import layers, ops
+from keras import ops
 
-from vit_tf.edits.recording import Taps
 from vit_tf.image_shapes import as_image_shape
-from vit_tf.models.activations import ACTIVATIONS
 from vit_tf.models.embedding import Embedding
-from vit_tf.models.towers.tower import ImageTower
-from vit_tf.models.transformer import LayerNormalization, TokenDense, block_sites, make_blocks
+from vit_tf.models.image_encoder import AttentionPooling, ImageEncoder
+from vit_tf.models.model import signature_config
+from vit_tf.models.transformer import LayerNormalization, block_sites, encoder_size, make_blocks
+from vit_tf.models.vit import SIZES
 from vit_tf.names import as_names, choose, match_sites
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
-_LATER = {"text_head": False}
-
 
 @register
-class AttentionPooling(layers.Layer):
-    """Attention of a learned query over all tokens, and an MLP (Zhai et al. 2022, 2106.04560).
-
-    Called on tokens of shape (example, token, channel), it returns a dict of `"attention"`, the
-    shares of each token (example, head, token), `"attended"`, what they are summed to, projected,
-    `"hidden"` of the MLP, and `"pooled"`, the sum of `"attended"` and the MLP's output, in float32:
-    the last three of shape (example, channel).
-
-    Args:
-        num_heads, hidden_dim, mlp_dim, activation, epsilon: as for `Block`.
-    """
-
-    taps = ("attention", "attended", "hidden")
-
-    def __init__(self, num_heads, hidden_dim, mlp_dim, activation, epsilon, **kwargs):
-        super().__init__(**kwargs)
-        self.num_heads, self.hidden_dim, self.mlp_dim = num_heads, hidden_dim, mlp_dim
-        self.activation, self.epsilon = activation, epsilon
-        gelu = choose("activation", activation, ACTIVATIONS)
-
-        def dense(units, name, **options):
-            return TokenDense(units, dtype=self.dtype_policy, name=name, **options)
-
-        self.query, self.key = dense(hidden_dim, "query"), dense(hidden_dim, "key")
-        self.value, self.out = dense(hidden_dim, "value"), dense(hidden_dim, "out")
-        self.norm = LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name="norm")
-        self.expand = dense(mlp_dim, "expand", activation=gelu)
-        self.contract = dense(hidden_dim, "contract")
-
-    def build(self, input_shape):
-        shape = (1, 1, self.hidden_dim)
-        self.probe = self.add_weight(shape=shape, initializer="glorot_uniform", name="probe")
-        for layer in (self.query, self.key, self.value, self.out, self.norm, self.expand):
-            layer.build(shape)
-        self.contract.build((1, 1, self.mlp_dim))
-
-    def call(self, tokens):
-        taps = Taps("pooling")
-        probe = ops.cast(self.probe, tokens.dtype)
-        query, key, value = map(
-            self._split, (self.query(probe), self.key(tokens), self.value(tokens))
-        )
-        scores = ops.matmul(query * query.shape[-1] ** -0.5, ops.swapaxes(key, 2, 3))
-        weights = ops.softmax(ops.cast(scores, "float32"))
-        weights = taps("attention", weights[:, :, 0])[:, :, None]
-        heads = ops.matmul(ops.cast(weights, value.dtype), value)
-        x = self.out(ops.reshape(ops.swapaxes(heads, 1, 2), (-1, 1, self.hidden_dim)))
-        x = taps("attended", x[:, 0])[:, None]
-        y = taps("hidden", self.expand(self.norm(x))[:, 0])[:, None]
-        return taps.values | {"pooled": ops.cast((x + self.contract(y))[:, 0], "float32")}
-
-    def _split(self, x):
-        """(example, token, channel) to (example, head, token, channel of the head)."""
-        x = ops.reshape(x, (-1, x.shape[1], self.num_heads, self.hidden_dim // self.num_heads))
-        return ops.swapaxes(x, 1, 2)
-
-    def get_config(self):
-        names = ("num_heads", "hidden_dim", "mlp_dim", "activation", "epsilon")
-        return super().get_config() | {name: getattr(self, name) for name in names}
-
-
-@register
-class SigLIPViT(ImageTower):
+class SigLIPViT(ImageEncoder):
     """The Vision Transformer of SigLIP and SigLIP 2, whose every intermediate is a tap.
 
     It differs from `ViT` in what pools the tokens: a learned query attends to all of them, which
@@ -127,33 +63,19 @@ class SigLIPViT(ImageTower):
         **kwargs,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
-        config = {
-            "image_shape": image_shape,
-            "patch_size": patch_size,
-            "num_layers": num_layers,
-            "num_heads": num_heads,
-            "hidden_dim": hidden_dim,
-            "mlp_dim": mlp_dim,
-            "num_classes": num_classes,
-            "without_skips": without_skips,
-            "dropout_rate": dropout_rate,
-            "activation": activation,
-            "epsilon": epsilon,
-            "text_head": text_head,
-        }
-        super().__init__(config, preprocessing, _LATER, **{"name": "siglip"} | kwargs)
+        config, omitted = signature_config(SigLIPViT, locals(), later="text_head")
+        super().__init__(config, preprocessing, omitted, **{"name": "siglip"} | kwargs)
         self.token_grid = whole_patches(image_shape, patch_size)
         self.embedding_dim = hidden_dim
         policy = self.dtype_policy
         self.embedding = Embedding(
             self.token_grid, hidden_dim, dropout_rate, dtype=policy, name="embedding"
         )
-        sizes = {"num_heads": num_heads, "hidden_dim": hidden_dim, "mlp_dim": mlp_dim}
-        sizes |= {"activation": activation, "epsilon": epsilon, "dtype": policy}
         removed = match_sites(without_skips, block_sites(num_layers))
-        self.blocks = make_blocks(num_layers, removed, dropout_rate=dropout_rate, **sizes)
+        self.blocks = make_blocks(config, removed, dtype=policy)
         self.norm = LayerNormalization(epsilon=epsilon, dtype=policy, name="norm")
-        self.attention_pooling = AttentionPooling(**sizes, name="pooling")
+        sizes = (num_heads, hidden_dim, mlp_dim, activation, epsilon)
+        self.attention_pooling = AttentionPooling(*sizes, dtype=policy, name="pooling")
         self.head = self.make_head()
         self.build((None, *image_shape))
 
@@ -224,11 +146,9 @@ def whole_patches(image_shape, patch_size):
 
 # Zhai et al. 2023, section 4; So400m: Alabdulmohsin et al. 2023 (2305.13035), table 1; g: Tschannen
 # et al. 2025 (2502.14786), section 2.
-_SIZES = {
-    "B": {"num_layers": 12, "num_heads": 12, "hidden_dim": 768, "mlp_dim": 3072},
-    "L": {"num_layers": 24, "num_heads": 16, "hidden_dim": 1024, "mlp_dim": 4096},
-    "So400m": {"num_layers": 27, "num_heads": 16, "hidden_dim": 1152, "mlp_dim": 4304},
-    "g-opt": {"num_layers": 40, "num_heads": 16, "hidden_dim": 1536, "mlp_dim": 6144},
+_SIZES = SIZES | {
+    "So400m": encoder_size(27, 16, 1152, 4304),
+    "g-opt": encoder_size(40, 16, 1536, 6144),
 }
 VARIANTS = {
     f"{size}/{patch}": {**_SIZES[size], "patch_size": patch}

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 import vit_tf
 from vit_tf import TokenGrid
-from vit_tf.models.towers.clip import VARIANTS, CLIPViT
+from vit_tf.models.clip import VARIANTS, CLIPViT
 
 # Parameters of the image tower of OpenAI's releases, and of open_clip's (its model_profile.csv).
 COUNTS = {"B/32": 87_849_216, "B/16": 86_192_640, "L/14": 303_966_208, "B+/16": 117_187_840}

@@ -1,1 +1,0 @@
-"""Image encoders that were trained with a text encoder."""
