@@ -30,12 +30,17 @@ class VisionModel(keras.Model):
         **kwargs: those of `keras.Model`.
 
     Raises:
-        ValueError: for a preprocessing that does not fit `image_shape`, or class names that are not
-            `num_classes` different ones.
+        ValueError: for `num_classes` below 1, a preprocessing that does not fit `image_shape`, or
+            class names that are not `num_classes` different ones.
     """
 
     def __init__(self, config, preprocessing=None, omitted=(), class_names=None, **kwargs):
         super().__init__(**kwargs)
+        if config["num_classes"] is not None and config["num_classes"] < 1:
+            raise ValueError(
+                "Expected num_classes to be at least 1; for the features of a model use "
+                f"vit_tf.submodel(model, 'pooled'). Received: num_classes={config['num_classes']}"
+            )
         omitted = dict(omitted)
         self._config = {
             name: value

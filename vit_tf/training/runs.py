@@ -26,7 +26,7 @@ from vit_tf.distribute.cluster import (
     wait_for_workers,
 )
 from vit_tf.distribute.weights import weigh_shares
-from vit_tf.image_checks import check_dtype, value_range
+from vit_tf.image_checks import check_dtype, require_finite, value_range
 from vit_tf.image_shapes import fix_image_shape, require_images_of
 from vit_tf.models.model import VisionModel
 from vit_tf.remote import without_password
@@ -175,6 +175,9 @@ def _as_batches(data, split, seed=None):
                 f"Expected {split} data of as many labels as images. "
                 f"Received: arrays of shapes {[tuple(array.shape) for array in arrays]}"
             )
+        for start in range(0, len(arrays[0]), BATCH_SIZE):
+            # Here their numbers are those of the arrays, which are shuffled below.
+            require_finite(arrays[0][start : start + BATCH_SIZE], start)
         data = tf.data.Dataset.from_tensor_slices(tuple(arrays))
         data = data if seed is None else data.shuffle(len(arrays[0]), seed=seed)
         data = data.batch(BATCH_SIZE)

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 import vit_tf
+from vit_tf.batches import require_finite_length
+from vit_tf.data.any_images import as_images
 from vit_tf.names import joined
 from vit_tf.preprocessing import Preprocessing
 
@@ -73,8 +76,9 @@ def explore(
         model: a built Keras model of one input, the images; the path of one or the name of a
             pretrained one; a callable from images to `{tap: tensor}`; or several of these, as a
             list or a dict from name to model.
-        images: path of an image file, or list of paths and of arrays of shape (height, width,
-            channel) with values in [0, 255]. They are resized to what the model takes.
+        images: path of an image file; list of paths and of arrays of shape (height, width,
+            channel) with values in [0, 255]; or a `tf.data.Dataset` of such arrays, with labels
+            or without, batched or not. They are resized to what the model takes.
         path: of the page, an HTML file; of several models, whose names are added to it.
         name: of the model; by default its own.
         preprocessing: the `vit_tf.Preprocessing` that the model expects, where it does not tell.
@@ -224,6 +228,8 @@ def read_images(images):
     single = isinstance(images, str | os.PathLike) or (hasattr(images, "ndim") and images.ndim == 3)
     if single or hasattr(images, "getexif"):  # of Pillow
         images = [images]
+    if isinstance(images, tf.data.Dataset):
+        images = _examples_of(images)
     images = [file for one in images for file in _files_of(one)]
     if not images:
         raise ValueError("Expected at least one image. Received: none")
@@ -237,6 +243,13 @@ def read_images(images):
         read.append(decode_file(image) if is_path else np.asarray(image))
         names.append(Path(image).name if is_path else f"image {number}")
     return read, names
+
+
+def _examples_of(dataset):
+    """The images of a dataset one by one, without their labels."""
+    require_finite_length(dataset)
+    for batch in as_images(dataset):
+        yield from (batch[0] if isinstance(batch, tuple) else batch).numpy()
 
 
 def _files_of(image):

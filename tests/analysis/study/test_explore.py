@@ -6,10 +6,12 @@ import re
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from oracles import randomize
 
 import vit_tf
 from vit_tf import analysis
+from vit_tf.analysis.study.explorer.explore import read_images
 from vit_tf.analysis.study.explorer.payload import probabilities, shrunk
 from vit_tf.analysis.study.explorer.quantise import pack, unpack
 
@@ -65,6 +67,18 @@ def test_maps_shrink_to_means_of_squares():
     assert found.shape == (2, 3, 3)
     np.testing.assert_array_equal(found[1, 0, 2], maps[1, :2, 4:].mean())
     np.testing.assert_array_equal(found[0, 2, 0], maps[0, 4, :2].mean())  # the edge repeats
+
+
+def test_images_of_a_dataset_are_those_of_its_arrays():
+    arrays = np.stack([image(seed=seed) for seed in range(3)])
+    labelled = tf.data.Dataset.from_tensor_slices((arrays, [0, 1, 2]))
+    expected, names = read_images(list(arrays))
+    for dataset in (labelled, labelled.batch(2), labelled.map(lambda image, _: image)):
+        found = read_images(dataset)
+        np.testing.assert_array_equal(found[0], expected)
+        assert found[1] == names
+    with pytest.raises(ValueError, match=r"Expected a data set that ends.*take\("):
+        read_images(labelled.repeat())
 
 
 @pytest.mark.slow

@@ -182,3 +182,10 @@ def test_without_skips_cannot_be_assigned():
     with pytest.raises(AttributeError, match=r"without_skips.*from_config"):
         model.without_skips = ()
     assert "block00/mlp/skip" not in model.taps
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_of_no_classes_names_what_puts_out_features(models, name):
+    config = models[name].get_config()
+    with pytest.raises(ValueError, match=r"num_classes to be at least 1.*submodel.*num_classes=0"):
+        type(models[name]).from_config(config | {"num_classes": 0})
