@@ -6,7 +6,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from vit_tf.remote import PARTIAL, is_remote, write_remote
+from vit_tf.remote import PARTIAL, is_remote, without_password, write_remote
 
 
 def write_whole(path, write):
@@ -51,7 +51,7 @@ def refuse_other_formats(path):
     elif lower.endswith((".h5", ".hdf5")):
         received = (
             "Keras' older format: save it anew with "
-            f"keras.models.load_model({path!r}, compile=False).save({anew!r})"
+            f"keras.models.load_model({without_password(path)!r}, compile=False).save({anew!r})"
         )
     elif lower.endswith((".tflite", ".lite")):
         received = (
@@ -60,7 +60,9 @@ def refuse_other_formats(path):
         )
     else:
         return
-    raise ValueError(f"Expected a .keras file or a checkpoint. Received: {path!r}, {received}")
+    raise ValueError(
+        f"Expected a .keras file or a checkpoint. Received: {without_password(path)!r}, {received}"
+    )
 
 
 def _flush(path, flags):

@@ -6,6 +6,8 @@ import operator
 import re
 import warnings
 
+from vit_tf.remote import without_password
+
 NAMED = 10
 SIMILAR = 0.6  # of two words, of which one may be a slip for the other
 # Least share of letters in common with a near match, and how far it may be behind the nearest.
@@ -55,9 +57,10 @@ def unknown_name(what, received, known, near=()):
     known = [str(name) for name in known]
     near = near or near_names(str(received), known)
     hint = "near matches" if near else "there are"
+    hidden = without_password(received) if isinstance(received, str) else received
     return ValueError(
         f"Expected {what} to be a known name ({hint}: {listed(near or known)}). "
-        f"Received: {received!r}"
+        f"Received: {hidden!r}"
     )
 
 

@@ -21,11 +21,11 @@ def is_remote(path):
 
 
 def without_password(text):
-    """A text with `***` in place of the password of every address in it.
+    """A text, or a path as text, with `***` in place of the password of every address in it.
 
     `"ftp://user:secret@host/a"` becomes `"ftp://user:***@host/a"`.
     """
-    return re.sub(r"([a-zA-Z][\w+.-]*://[^\s/:@]*):[^\s/]*@", r"\1:***@", text)
+    return re.sub(r"([a-zA-Z][\w+.-]*://[^\s/:@]*):[^\s/]*@", r"\1:***@", os.fspath(text))
 
 
 def as_path(path):

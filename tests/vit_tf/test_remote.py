@@ -19,6 +19,7 @@ from resume_worker import Kill
 from training_runs import make_data, make_model
 
 import vit_tf
+from vit_tf.data.any_images import as_images
 from vit_tf.files import write_whole
 from vit_tf.remote import RemotePath, as_path, local_copy, without_password
 from vit_tf.scripts import evaluate, option_groups
@@ -201,6 +202,36 @@ def test_the_file_systems_are_those_meant():
 def test_passwords_of_addresses_are_hidden(text, shown):
     expected = shown or "--data 'https://:***@host:80/b' --out gs://bucket/c"
     assert without_password(text) == expected
+
+
+@pytest.mark.parametrize("name", ["a.keras", "a.npz", "a", "a.h5", "a.png"])
+def test_errors_of_calls_hide_the_password_of_an_address(name):
+    address = f"memory://ann:secret@bucket/{name}"
+    features = vit_tf.submodel(vit_tf.ViT((8, 8, 3), 4, 1, 1, 4, 4, 3), "pooled")
+    calls = [
+        lambda: vit_tf.load(address),
+        lambda: vit_tf.load_pretrained(address),
+        lambda: vit_tf.load_model(address),
+        lambda: vit_tf.load_features(address),
+        lambda: vit_tf.data.load(address),
+        lambda: vit_tf.analysis.explore(features, address),
+        lambda: vit_tf.analysis.cka(address, np.zeros((4, 8, 8, 3))),
+        lambda: vit_tf.analysis.cka(features, [address]),
+    ]
+    for call in calls:
+        with pytest.raises((ValueError, tf.errors.OpError)) as caught:
+            call()
+        assert "secret" not in str(caught.value) and "ann:***@bucket" in str(caught.value)
+
+
+def test_images_at_an_address_are_measured(tmp_path, rng):
+    photos = write_photos(f"ram://bucket/{tmp_path.name}/photos", rng)
+    preprocessing = vit_tf.Preprocessing((8, 8))
+    (one,) = as_images([f"{photos}/ape/0.png"], preprocessing)
+    batches = [batch for batch, *_ in as_images(photos, preprocessing)]
+    found = np.concatenate(batches)
+    assert found.shape == (60, 8, 8, 3)
+    assert (np.abs(found - one[0]).max(axis=(1, 2, 3)) == 0).sum() == 1
 
 
 def test_an_address_with_a_password_works_and_does_not_show_it(tmp_path, capsys, caplog):

@@ -12,7 +12,7 @@ from vit_tf.data.images.decoding import pixels_of
 from vit_tf.data.images.framing import Framing
 from vit_tf.data.pipeline import load
 from vit_tf.data.reading import read_sharable
-from vit_tf.remote import is_remote
+from vit_tf.remote import is_remote, without_password
 
 BATCH_SIZE = 128
 IMAGE_KEYS = ("image", "images", "pixel_values", "x")
@@ -86,13 +86,23 @@ def _batches(images, preprocessing, batch_size):
 
 def _from_path(path, preprocessing, batch_size):
     text = os.path.expanduser(os.fspath(path))
-    if not (is_remote(text) or os.path.exists(text)):
-        raise ValueError(f"Image file or folder not found: {text!r}.")
-    if not os.path.isdir(text):
+    if not _is_there(text):
+        raise ValueError(f"Image file or folder not found: {without_password(text)!r}.")
+    if not (tf.io.gfile.isdir(text) if is_remote(text) else os.path.isdir(text)):
         return _from_list([text], preprocessing, batch_size)
     _require_preprocessing(preprocessing)
     (dataset,) = load(text, splits=("all",), preprocessing=preprocessing, batch_size=batch_size)
     return dataset
+
+
+def _is_there(path):
+    """Whether there is such a file or folder, here or at an address that TensorFlow opens."""
+    if not is_remote(path):
+        return os.path.exists(path)
+    try:
+        return tf.io.gfile.exists(path)
+    except tf.errors.OpError:
+        return False
 
 
 def _from_list(images, preprocessing, batch_size):
@@ -102,8 +112,8 @@ def _from_list(images, preprocessing, batch_size):
         _require_preprocessing(preprocessing)
         paths = [os.path.expanduser(os.fspath(path)) for path in images]
         for path in paths:
-            if not is_remote(path) and not Path(path).is_file():
-                raise ValueError(f"Image file not found: {path!r}.")
+            if not (_is_there(path) if is_remote(path) else Path(path).is_file()):
+                raise ValueError(f"Image file not found: {without_password(path)!r}.")
         labels = np.full(len(paths), -1, np.int32)
         source = open_files((), {"all": (np.array(paths), labels)})
         indices, size = np.arange(len(paths)), preprocessing.size

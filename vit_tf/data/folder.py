@@ -11,7 +11,7 @@ from vit_tf.data.images import decoding
 from vit_tf.data.layouts.scanning import scan
 from vit_tf.data.source import Computed, Source
 from vit_tf.names import listed
-from vit_tf.remote import is_remote
+from vit_tf.remote import is_remote, without_password
 
 # Of images that are to share a size so many are measured ahead, and all others when they are met.
 MEASURED = 100
@@ -102,7 +102,7 @@ def decode_file(path, upright=True):
     Raises:
         ValueError: that names the file, if it cannot be decoded.
     """
-    return decoding.pixels(_readable(path), path, upright)
+    return decoding.pixels(_readable(path), without_password(path), upright)
 
 
 def _readable(path):
@@ -118,10 +118,11 @@ def _shared_size(paths):
         size = _size(path)
         first = first or (size, path)
         if size != first[0]:
+            shown = [without_password(one) for one in (first[1], path)]
             raise ValueError(
                 "Expected image_size to be given, for images that differ in size, as a number of "
-                f"pixels or a pair (height, width). Received: image_size=None, {str(first[1])!r} "
-                f"of {first[0]} and {str(path)!r} of {size}"
+                "pixels or a pair (height, width). Received: image_size=None, "
+                f"{shown[0]!r} of {first[0]} and {shown[1]!r} of {size}"
             )
     return first[0]
 
@@ -130,7 +131,7 @@ def _size(path):
     from PIL import Image
 
     file = _readable(path)
-    with decoding.explained(file, path), Image.open(file) as image:
+    with decoding.explained(file, without_password(path)), Image.open(file) as image:
         # Of a PNG the orientation may follow the image, which may be corrupt.
         sideways = image.getexif().get(0x0112, 1) >= 5
         return image.size if sideways else image.size[::-1]

@@ -18,7 +18,7 @@ from vit_tf.files import refuse_other_formats
 from vit_tf.image_checks import check_dtype
 from vit_tf.names import as_patterns, listed, match, near_names
 from vit_tf.preprocessing import Preprocessing
-from vit_tf.remote import PARTIAL, as_path, is_remote, local_copy
+from vit_tf.remote import PARTIAL, as_path, is_remote, local_copy, without_password
 from vit_tf.taps.submodels import FACTS, TapModel, submodel
 from vit_tf.tokens import TokenGrid
 
@@ -38,7 +38,8 @@ def load_model(path):
     if is_remote(path):
         if not as_path(path).is_file():
             raise ValueError(
-                f"Expected path to be a .keras file. Received: {os.fspath(path)!r}, no such file"
+                "Expected path to be a .keras file. "
+                f"Received: {without_password(path)!r}, no such file"
             )
         with local_copy(path) as local:
             return load_model(local)
@@ -47,15 +48,18 @@ def load_model(path):
     if os.path.isdir(path):
         saved = tf.saved_model.contains_saved_model(path)
         what = "a SavedModel folder, which load_features opens" if saved else "a folder"
-        raise ValueError(f"Expected path to be a .keras file. Received: {path!r}, {what}")
+        raise ValueError(
+            f"Expected path to be a .keras file. Received: {without_password(path)!r}, {what}"
+        )
     if not os.path.isfile(path):
         near = near_names(path, list(zoo()))
         hint = f" (near matches of bundled models: {listed(near)})" if near else ""
         raise ValueError(
-            f"Expected path to be a .keras file{hint}. Received: {path!r}, no such file"
+            f"Expected path to be a .keras file{hint}. "
+            f"Received: {without_password(path)!r}, no such file"
         )
     if not path.endswith(".keras"):
-        raise ValueError(f"Expected path to end in '.keras'. Received: {path!r}")
+        raise ValueError(f"Expected path to end in '.keras'. Received: {without_password(path)!r}")
     try:
         return name_after(keras.saving.load_model(path, compile=False), path)
     except Exception as error:
@@ -163,19 +167,21 @@ class SavedFeatures:
 
     def __init__(self, path, patterns=()):
         if not tf.saved_model.contains_saved_model(path):
-            raise ValueError(f"Expected path to be a SavedModel folder. Received: {path!r}")
+            raise ValueError(
+                f"Expected path to be a SavedModel folder. Received: {without_password(path)!r}"
+            )
         self.name = os.path.basename(os.path.normpath(path))
         try:
             self._model = tf.saved_model.load(path)
         except Exception as error:
             raise ValueError(
-                f"Expected {path!r} to be a whole SavedModel. "
+                f"Expected {without_password(path)!r} to be a whole SavedModel. "
                 f"Received one that does not load: {type(error).__name__}"
             ) from error
         if "serving_default" not in self._model.signatures:
             raise ValueError(
                 f"Expected a SavedModel with the signature 'serving_default'. "
-                f"Received: {sorted(self._model.signatures)} in {path!r}"
+                f"Received: {sorted(self._model.signatures)} in {without_password(path)!r}"
             )
         self._serve = self._model.signatures["serving_default"]
         self._input = next(iter(self._serve.structured_input_signature[1]))
@@ -185,7 +191,8 @@ class SavedFeatures:
         known = taps or sorted(sorted(outputs), key=_output_positions(path).get)
         if set(known) != set(outputs):
             raise ValueError(
-                f"Expected {FACTS} to list the outputs of the SavedModel in {path!r}. "
+                f"Expected {FACTS} to list the outputs of the SavedModel in "
+                f"{without_password(path)!r}. "
                 f"Received: {listed(set(known) ^ set(outputs))} in only one of them"
             )
         self.taps = match(patterns, known) if patterns else tuple(known)
@@ -255,5 +262,6 @@ def _read_facts(path):
         return grid and TokenGrid(**grid), preprocessing, facts.get("taps")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"Expected {path!r} to hold a token_grid and a preprocessing. Received: {error}"
+            f"Expected {without_password(path)!r} to hold a token_grid and a preprocessing. "
+            f"Received: {error}"
         ) from error

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from vit_tf.distribute.cluster import num_workers, of_every_worker, wait_for_workers
 from vit_tf.files import write_whole
-from vit_tf.remote import is_remote
+from vit_tf.remote import is_remote, without_password
 from vit_tf.training import checkpointing
 
 # Steps after which several workers ask each other whether one is to end.
@@ -213,7 +213,7 @@ class Checkpoint(keras.callbacks.Callback):
                 f"Expected the loss to stay finite. Received: loss={float(loss)} in epoch "
                 f"{checkpointing.num_epochs(self.history) + 1}; try a smaller learning_rate or a "
                 "longer warm-up. "
-                f"The files of earlier epochs in {self.directory!r} are whole"
+                f"The files of earlier epochs in {without_password(self.directory)!r} are whole"
             )
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from vit_tf.distribute.cluster import is_chief, of_every_worker, wait_for_workers
 from vit_tf.files import write_whole
 from vit_tf.names import file_error
-from vit_tf.remote import PARTIAL, as_path, is_remote
+from vit_tf.remote import PARTIAL, as_path, is_remote, without_password
 
 log = logging.getLogger("vit_tf.training")
 
@@ -159,8 +159,8 @@ def check_shared(directory):
     if len(set(seen)) > 1 or seen[0] < 0:
         places = [divmod(place, _STEPS) if place >= 0 else "no configuration" for place in seen]
         raise ValueError(
-            f"Expected {directory!r} to be a folder that all workers share. Received: workers "
-            f"that see these epochs and steps in it: {places}"
+            f"Expected {without_password(directory)!r} to be a folder that all workers share. "
+            f"Received: workers that see these epochs and steps in it: {places}"
         )
 
 
@@ -192,7 +192,8 @@ def check_configuration(configuration, directory):
     if differing:
         more = f" and {len(differing) - 8} more" if len(differing) > 8 else ""
         raise ValueError(
-            f"Expected the configuration of the run in {directory!r} to resume it. "
+            "Expected the configuration of the run in "
+            f"{without_password(directory)!r} to resume it. "
             f"Received another: {'; '.join(differing[:8])}{more}"
         )
 

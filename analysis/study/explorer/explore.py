@@ -15,6 +15,7 @@ from vit_tf.batches import require_finite_length
 from vit_tf.data.any_images import as_images
 from vit_tf.names import joined
 from vit_tf.preprocessing import Preprocessing
+from vit_tf.remote import without_password
 
 from ...engine.features import name_models, own_name
 from ...flow.attribution import require_samples
@@ -237,7 +238,9 @@ def read_images(images):
     for number, image in enumerate(images, start=1):
         is_path = isinstance(image, str | Path)
         if is_path and not Path(image).is_file():
-            raise ValueError(f"Expected an image file. Received: {str(image)!r}, no such file")
+            raise ValueError(
+                f"Expected an image file. Received: {without_password(image)!r}, no such file"
+            )
         if hasattr(image, "getexif"):
             image = pixels_of(image)
         read.append(decode_file(image) if is_path else np.asarray(image))

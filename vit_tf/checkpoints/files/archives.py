@@ -11,6 +11,7 @@ import numpy as np
 
 from vit_tf.checkpoints.files import npz, pytorch, safetensors
 from vit_tf.names import unknown_name
+from vit_tf.remote import without_password
 
 # What a file that is corrupt, or made to do damage, can provoke below. One list for all of them,
 # as every format may meet most of them, when the file is opened and again when a tensor is read.
@@ -46,7 +47,9 @@ def open_archive(path):
     # Only regular files: opening a pipe would wait for its other end.
     if not os.path.isfile(path):
         what = "not a file" if os.path.exists(path) else "no such file"
-        raise ValueError(f"Expected path to be a checkpoint file. Received: {path!r}, {what}")
+        raise ValueError(
+            f"Expected path to be a checkpoint file. Received: {without_password(path)!r}, {what}"
+        )
     with ExitStack() as stack:
         with _clear_errors(path):
             file = stack.enter_context(open(path, "rb"))

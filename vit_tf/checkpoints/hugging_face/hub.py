@@ -10,6 +10,7 @@ from vit_tf.checkpoints.hugging_face.folder import (
     OPEN_CLIP_WEIGHTS,
     has_weights,
 )
+from vit_tf.remote import without_password
 
 HUB = "hf://"
 
@@ -22,7 +23,9 @@ def snapshot(name):
     """
     repository = name.removeprefix(HUB)
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
-        raise ValueError(f"Expected a name such as 'hf://owner/name'. Received: {name!r}")
+        raise ValueError(
+            f"Expected a name such as 'hf://owner/name'. Received: {without_password(name)!r}"
+        )
     try:
         from huggingface_hub import snapshot_download
 
