@@ -12,6 +12,7 @@ NOTEBOOKS = sorted(DOCS.glob("notebooks/*.ipynb"))
 @pytest.fixture(scope="module")
 def nbformat():
     pytest.importorskip("nbclient", reason="nbclient is not installed")
+    pytest.importorskip("skimage", reason="scikit-image is not installed")
     return pytest.importorskip("nbformat", reason="nbformat is not installed")
 
 
@@ -21,8 +22,8 @@ def pictures(notebook):
     return sum("image/png" in out.get("data", {}) for out in outputs)
 
 
-def test_there_are_three():
-    assert len(NOTEBOOKS) == 3
+def test_there_are_four():
+    assert len(NOTEBOOKS) == 4
 
 
 @pytest.mark.slow

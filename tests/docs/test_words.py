@@ -63,9 +63,6 @@ NOT_YET = (
     "analysis/papers/",
     "analysis/report/",
     "analysis/study/",
-    "docs/guides/public-weights.md",
-    "docs/natural-images.md",
-    "docs/speed.md",
     "scripts/",
 )
 
