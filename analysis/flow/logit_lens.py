@@ -90,6 +90,55 @@ def logit_lens(features: Model, images: Images, scores: str = "logits") -> xr.Da
     )
 
 
+LARGEST = 2**22  # numbers of a batch of layers that the head is applied to at once
+
+
+def token_lens(features, images, scores="logits"):
+    """Logit lens of single tokens: the head applied to a layer all of whose tokens are one.
+
+        scores(layer, t) = head(pooling(final norm(x_t, ..., x_t)))
+
+    Whatever tokens the head pools, it reads this one.
+
+    Args:
+        features, images, scores: as for `logit_lens`; all layers have the shape of the last.
+
+    Returns:
+        DataArray of shape (example, layer, token, class); positions of maps are counted row by row.
+    """
+    layers = []
+
+    def step(batch):
+        taps, head = _split(features, tf.cast(batch, tf.float32), scores)
+        held = {tap: tf.cast(x, tf.float32) for tap, x in taps.items() if tap != scores}
+        layers[:] = held
+        shape = held[layers[-1]].shape[1:]
+        channels, count = shape[-1], int(np.prod(shape[:-1]))
+        rows = tf.reshape(tf.stack(list(held.values()), axis=1), (-1, channels))
+        size = max(1, LARGEST // (count * channels))
+        spare = -tf.shape(rows)[0] % size
+        groups = tf.reshape(tf.pad(rows, ((0, spare), (0, 0))), (-1, size, channels))
+
+        def read(group):
+            same = tf.reshape(group, (size, *[1] * (len(shape) - 1), channels))
+            return tf.cast(head(tf.broadcast_to(same, (size, *shape))), tf.float32)
+
+        spec = tf.TensorSpec((size, taps[scores].shape[-1]), tf.float32)
+        found = tf.reshape(tf.map_fn(read, groups, fn_output_signature=spec), (-1, spec.shape[-1]))
+        lead = (tf.shape(batch)[0], len(held), count, spec.shape[-1])
+        return tf.reshape(found[: tf.shape(rows)[0]], lead)
+
+    rows = collect(step, images, description="logit lens of tokens", checked=(features,))
+    require_finite("the logit lens of tokens", np.moveaxis(rows, 1, 0), layers)
+    return xr.DataArray(
+        rows,
+        {"layer": list(layers)},
+        ("example", "layer", "token", "class"),
+        name="token_lens",
+        attrs=provenance(features, len(rows), 1, long_name="score of a token", units="score"),
+    )
+
+
 def lens_accuracy(lens: xr.DataArray, labels: np.ndarray) -> xr.Dataset:
     """Accuracy of the logit lens of each layer, and its agreement with the last layer.
 

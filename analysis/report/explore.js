@@ -3,7 +3,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const { grid, layers, colours } = data;
-  const state = { example: 0, other: data.examples.length > 1 ? 1 : 0, pooled: false, pinned: false, place: 0, layer: 0, head: 0, similar: 0, class: 0, kept: 0.6 };
+  const state = { example: 0, other: data.examples.length > 1 ? 1 : 0, pooled: false, pinned: false, place: 0, layer: 0, head: 0, similar: 0, patches: 0, class: 0, kept: 0.6 };
   const find = (selector) => document.querySelector(selector);
   const range = (count) => Array.from({ length: count }, (_, index) => index);
   const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
@@ -143,7 +143,7 @@
   const mains = {};
   for (const holder of document.querySelectorAll("[data-map]")) {
     const one = { ...stack(holder), name: holder.dataset.map };
-    one.scale = one.name === "picture" ? () => {} : scale(holder);
+    one.scale = ["picture", "patch-lens"].includes(one.name) ? () => {} : scale(holder);
     mains[one.name] = one;
     if (grid && one.name !== "correspondence") follow(one);
     else if (one.name === "correspondence") one.box.setAttribute("role", "img");
@@ -348,6 +348,93 @@
     });
   }
 
+  // Six classes that are most frequent have a colour, others are grey.
+  const HUES = [[230, 97, 1], [31, 120, 180], [51, 160, 44], [227, 26, 128], [255, 214, 0], [106, 61, 154]];
+  const OTHER = [150, 150, 150];
+
+  function paintPatchLens() {
+    const { patch_top, patch_share, patch_classes } = example();
+    const [top, share] = [patch_top[state.patches], patch_share(state.patches)];
+    const counts = new Map();
+    top.forEach((index) => counts.set(index, (counts.get(index) ?? 0) + 1));
+    const order = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a));
+    const hue = (index) => HUES[order.indexOf(index)] ?? OTHER;
+    const main = mains["patch-lens"];
+    draw(main.canvas, share, ofGrid(), (value, index) => [...hue(top[index]), Math.round(255 * value)]);
+    const key = find("#patch-key");
+    key.replaceChildren();
+    const listed = order.slice(0, HUES.length).map((index) => [data.patch_names[index], counts.get(index), hue(index)]);
+    const rest = order.slice(HUES.length).reduce((sum, index) => sum + counts.get(index), 0);
+    for (const [name, count, colour] of [...listed, ...(rest ? [["other classes", rest, OTHER]] : [])]) {
+      const item = element("li", "", key);
+      element("span", "swatch", item).style.background = `rgb(${colour.join(",")})`;
+      item.append(`${name}: ${count}`);
+    }
+    multiples("patch-lens", layers.patches.map(short), (one, index) => {
+      const values = patch_classes(state.class).subarray(index * cells, (index + 1) * cells);
+      const most = biggest(values);
+      draw(one.canvas, values, ofGrid(), scaled(0, most));
+      one.frame.setAttribute("aria-pressed", String(index === state.patches));
+      one.caption.textContent = `${short(layers.patches[index])}: up to ${percent(most)}`;
+    }, choosePatchLayer);
+    placePatchLens();
+  }
+
+  function placePatchLens() {
+    place(mains["patch-lens"].mark, state.place, ofGrid());
+  }
+
+  function choosePatchLayer(index) {
+    state.patches = index;
+    find("#patch-layer").value = index;
+    paintPatchLens();
+    paintPlace();
+  }
+
+  function paintComponents() {
+    multiples("components", layers.tokens.map(short), (one, index) => {
+      const values = example()[`components${index}`]();
+      const size = data.token_sizes[index];
+      draw(one.canvas, values, size, (_, at) => [0, 1, 2].map((part) => Math.round(255 * values[3 * at + part])).concat(255));
+      one.canvas.classList.add("opaque");
+      one.caption.textContent = `${short(layers.tokens[index])}: ${percent(data.explained[index])} of variance`;
+    });
+  }
+
+  function paintTokenNorms() {
+    multiples("token-norms", layers.tokens.map(short), (one, index) => {
+      const values = example()[`token_norms${index}`]();
+      const own = example().prefix_norms[index];
+      const [low, high] = [smallest(values), biggest(values)];
+      draw(one.canvas, values, data.token_sizes[index], scaled(0, high));
+      const prefix = own.map((size, token) => `; ${data.prefix_names[token]} ${shown(size)}`).join("");
+      one.caption.textContent = `${short(layers.tokens[index])}: ${shown(low)} to ${shown(high)}${prefix}`;
+    });
+  }
+
+  function paintRemovals() {
+    const table = find("#removals-table");
+    table.replaceChildren();
+    const values = example().removals(state.class);
+    const columns = data.removed.length;
+    const most = Math.max(...Array.from(values, (value) => Math.abs(value) || 0), 1e-9);
+    const line = element("tr", "", element("thead", "", table));
+    element("th", "", line, "without");
+    data.removed.forEach((name) => (element("th", "", line, name).scope = "col"));
+    const body = element("tbody", "", table);
+    layers.removals.forEach((name, layer) => {
+      const cellsOf = element("tr", "", body);
+      element("th", "", cellsOf, name).scope = "row";
+      range(columns).forEach((at) => {
+        const value = values[layer * columns + at];
+        const cell = element("td", "", cellsOf, Number.isFinite(value) ? points(value) : "");
+        const share = Math.round((60 * Math.abs(value)) / most);
+        if (share) cell.style.background = `color-mix(in srgb, var(${value < 0 ? "--second" : "--link"}) ${share}%, transparent)`;
+      });
+    });
+  }
+  const points = (value) => `${value > 0 ? "+" : ""}${Math.abs(value) < 0.05 ? "0" : value.toFixed(1)}`.replace("-", "\u2212").replace("+0", "0");
+
   function paintPlace() {
     const words = [];
     if (grid) words.push(looking(`row ${row()}, column ${column()}`));
@@ -363,6 +450,11 @@
     if (mains.similarity) paintSimilarity();
     if (data.field_grid) paintFields();
     if (find('[data-chart="norms"]')) paintNorms();
+    if (mains["patch-lens"]) {
+      placePatchLens();
+      const { patch_top, patch_share } = example();
+      if (!state.pooled) words.push(`${data.patch_names[patch_top[state.patches][state.place]]} ${percent(patch_share(state.patches)[state.place])} by its ${short(layers.patches[state.patches])}`);
+    }
     if (state.pinned) words.push("pinned");
     find("#status").textContent = words.join("; ");
   }
@@ -490,14 +582,24 @@
     }
   }
 
+  // What follows the class that is explained.
+  function paintClass() {
+    document.querySelectorAll(".of-class").forEach((node) => (node.textContent = data.classes[state.class]));
+    if (find('[data-multiples="evidence"]')) paintEvidence();
+    if (find('[data-chart="lens"]')) paintLens();
+    if (mains["patch-lens"]) paintPatchLens();
+    if (find("#removals-table")) paintRemovals();
+  }
+
   function paintAll() {
     document.body.style.setProperty("--picture", `url(${example().picture})`);
     mains.correspondence?.box.style.setProperty("--picture", `url(${examples[state.other].picture})`);
     paintPlace();
     if (find("#predictions")) paintPredictions();
     if (mains.attention) paintMass();
-    if (find('[data-multiples="evidence"]')) paintEvidence();
-    if (find('[data-chart="lens"]')) paintLens();
+    if (find('[data-multiples="components"]')) paintComponents();
+    if (find('[data-multiples="token-norms"]')) paintTokenNorms();
+    paintClass();
   }
 
   // ---- choices -------------------------------------------------------------------------------
@@ -523,8 +625,7 @@
   function chooseClass(index) {
     state.class = index;
     paintPredictions();
-    if (find('[data-multiples="evidence"]')) paintEvidence();
-    if (find('[data-chart="lens"]')) paintLens();
+    paintClass();
   }
   // The most probable class of the image among those that are explained.
   const likeliest = () => example().predictions?.find(({ explained }) => explained >= 0)?.explained ?? 0;
@@ -532,6 +633,8 @@
   if (grid) state.place = Math.floor(grid.rows / 2) * grid.columns + Math.floor(grid.columns / 2);
   if (layers.attention) state.layer = layers.attention.length - 1;
   if (layers.similarity) state.similar = layers.similarity.length - 1;
+  if (layers.patches) state.patches = layers.patches.length - 1;
+  options("#patch-layer", layers.patches ?? [], state.patches, choosePatchLayer);
   options("#example", names, 0, (index) => {
     state.example = index;
     state.class = likeliest();

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import tensorflow as tf
 import xarray as xr
 
 from vit_tf.names import joined
@@ -15,15 +16,17 @@ from ...engine.pooling import pooled_tokens
 from ...engine.results import provenance
 from ...engine.stream import collect
 from ...flow.attribution import grad_cam, input_gradients
-from ...flow.logit_lens import logit_lens
+from ...flow.logit_lens import logit_lens, token_lens
 from ...flow.receptive_field import place_fields
 from ...flow.skips import path_norms
 from ...objects.keypoints import token_similarity
 from ..models import spread
+from .tokens import Removals, principal_components, token_norms
 
 MOST_LAYERS = 13  # whose tokens are compared
 MOST_CELLS = 64  # whose receptive fields are taken
 MOST_WEIGHTS = 6_000_000  # attention weights of an image on the page
+MOST_SCORES = 30_000_000  # of patches, layers and classes that are in memory at once
 TOP = 5  # classes of the highest scores that are explained of one image
 TOP_OF_SEVERAL = 3  # of each of several images
 
@@ -103,6 +106,40 @@ class Subject:
         best = np.argsort(-self.scores.values, axis=1, kind="stable")[:, :most]
         return [int(one) for one in dict.fromkeys(best.T.ravel())]
 
+    @cached_property
+    def tokens(self):
+        """Tokens of some layers: dict from tap to array (example, row, column, channel).
+
+        Of a network of maps the last of each size, else layers on the grid, without the prefix.
+        """
+        if self.model.has_maps:
+            return self._values(self.maps)
+        grid = self.model.grid
+        shape = (len(self.images), grid.rows, grid.columns, -1)
+        return {tap: x[:, grid.prefix :].reshape(shape) for tap, x in self._placed.items()}
+
+    @property
+    def prefix_tokens(self):
+        """Tokens without a position, in the same layers: arrays (example, token, channel)."""
+        if self.model.has_maps:
+            return {}
+        return {tap: x[:, : self.model.grid.prefix] for tap, x in self._placed.items()}
+
+    @cached_property
+    def _placed(self):
+        """Sequences of tokens, (example, token, channel), of some layers on the grid."""
+        values = self._values(spread(self.model.require_placed(), MOST_LAYERS))
+        return {tap: x.reshape(len(x), -1, x.shape[-1]) for tap, x in values.items()}
+
+    def _values(self, taps):
+        features = self.model.features(*taps)
+
+        def step(images):
+            held = features(images)
+            return {tap: tf.cast(held[tap], tf.float32) for tap in taps}
+
+        return collect(step, self.images, checked=(features,))
+
     @property
     def maps(self):
         """The last map of each size, in depth order: taps; a `Lacking` where there are none."""
@@ -177,6 +214,27 @@ def lens(subject):
     return logit_lens(model.features(*alike, scores), subject.images, scores)
 
 
+def patch_lens(subject):
+    """Scores that the model's own head makes of single patches of each block."""
+    model, scores = subject.model, subject.scores_tap
+    blocks = [tap for tap in model.with_places(model.blocks) if tap != scores]
+    last = model.shapes[blocks[-1]] if blocks else model.lacks("blocks on a grid")
+    alike = [tap for tap in blocks if model.shapes[tap] == last]
+    numbers = len(subject.images) * int(np.prod(last[:-1])) * model.shapes[scores][0]
+    alike = spread(alike, max(2, min(MOST_LAYERS, MOST_SCORES // numbers)))
+    lens = token_lens(model.features(*alike, scores), subject.images, scores)
+    prefix = 0 if len(last) == 3 else model.require_grid().prefix
+    return lens.isel(token=slice(prefix, None))
+
+
+def removals(subject):
+    """Probabilities of classes without each head, and without each block."""
+    model, scores = subject.model, subject.scores_tap
+    taps = [tap for tap in model.taps if tap.endswith(("/heads", "/branch"))]
+    taps = taps or model.lacks("heads and branches that are known, to remove them")
+    return Removals(model.features(*taps, scores), scores)(subject.images)
+
+
 def norms(subject):
     """Norms of skip and branch at each sum."""
     model = subject.model
@@ -208,11 +266,25 @@ MEASURES = {
     "gradient_attention": ("gradient-weighted attention", relevance),
     "input_gradients": ("input gradients", gradients),
     "similarity": ("the similarity of patches", similarity),
-    "logit_lens": ("the classes that each layer is read as", lens),
+    "components": ("principal components of features", lambda s: principal_components(s.tokens)),
+    "logit_lens": ("predictions by layer", lens),
+    "patch_lens": ("predictions by patch", patch_lens),
+    "removals": ("the effect of removing heads and blocks", removals),
+    "token_norms": ("norms of tokens", lambda s: token_norms(s.tokens, s.prefix_tokens)),
     "norms": ("norms of skips and branches", norms),
     "fields": ("receptive fields", fields),
     "grad_cam": ("Grad-CAM", cam),
 }
+
+OF_CLASSES = {
+    "gradient_attention",
+    "input_gradients",
+    "logit_lens",
+    "patch_lens",
+    "removals",
+    "grad_cam",
+}
+FLAT = "The head scores all classes equally, as one that is zero or untrained does"
 
 
 def collect_results(subject):
@@ -224,8 +296,17 @@ def collect_results(subject):
     """
     results, left_out = {}, []
     for name, (what, measure) in MEASURES.items():
+        if name in OF_CLASSES and is_flat(results):
+            continue
         try:
             results[name] = measure(subject)
         except ValueError as reason:
             left_out.append((what[0].upper() + what[1:], [str(reason)]))
+    if is_flat(results):
+        left_out.append(("Evidence for classes", [f"{FLAT}."]))
     return results, left_out
+
+
+def is_flat(results):
+    """Whether the head scores all classes of all images equally."""
+    return "scores" in results and not np.ptp(results["scores"].values, axis=1).any()

@@ -24,7 +24,7 @@ from ...report.page import in_frame, require_own
 from ..models import describe_model, slug
 from ..opening.opened import Opened, expected
 from ..opening.study_model import PROBES, study_model
-from .collect import Subject, collect_results
+from .collect import FLAT, Subject, collect_results, is_flat
 from .payload import ROUNDING, make_payload
 
 MOST_PHOTO = 448  # pixels of a side of a photograph on the page
@@ -67,8 +67,9 @@ def explore(
     """A page on what a model makes of single images, patch by patch, and all that it shows.
 
     Attention of each query, rollout, gradient-weighted attention, input gradients, Grad-CAM,
-    similarity and correspondence of patches, the classes and norms through the depth, receptive
-    fields: whatever the model has the layers for. The rest is listed with the reason.
+    similarity and correspondence of patches, features as colours, classes by layer and by patch,
+    the effect of removing heads and blocks, norms, receptive fields: whatever the model has the
+    layers for. The rest is listed with the reason.
 
     Examples:
         analysis.explore(vit, ["cat.jpg", "dog.jpg"], "cat.html")
@@ -206,6 +207,12 @@ def _shown(subject, results):
         "similarity": "similarity" in has,
         "fields": "fields" in has,
         "lens": "logit_lens" in has,
+        "components": "components" in has,
+        "patch_lens": "patch_lens" in has,
+        "removals": "removals" in has,
+        "heads": "removals" in has and len(results["removals"]["removed"]) > 1,
+        "token_norms": "token_norms" in has,
+        "flat": FLAT if is_flat(results) else "",
         "norms": "norms" in has,
         "classes": "scores" in has,
         "pooled": subject.pooled_name if tokens and grid else "",

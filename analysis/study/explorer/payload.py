@@ -10,6 +10,7 @@ from .quantise import pack
 
 MOST_PIXELS = 112  # a side of a map of pixels on the page
 PREDICTIONS = 5  # classes that the model predicts for an image
+SPAN = (2, 98)  # percentiles of a principal component that colours run between
 BEST = 3  # classes that a layer is read as
 ROUNDING = (
     "Attention is kept in 255 steps, from 0 to the largest of each row; distance and mass to six "
@@ -40,11 +41,7 @@ def make_payload(subject, results, photos, names, class_names):
         "size": list(subject.images.shape[1:3]),
         "colours": colour_map(),
         "classes": [class_name(class_names, one) for one in chosen],
-        "layers": {
-            name: [str(layer) for layer in results[of]["layer"].values]
-            for name, of in LAYERS.items()
-            if of in results
-        },
+        "layers": {name: _layers(results[of]) for name, of in LAYERS.items() if of in results},
         "examples": [
             {"name": name, "picture": _as_data_url(photo)}
             for name, photo in zip(names, photos, strict=True)
@@ -57,6 +54,11 @@ def make_payload(subject, results, photos, names, class_names):
             for example, arrays in zip(shared["examples"], of_each, strict=True):
                 example |= arrays
     return shared
+
+
+def _layers(result):
+    """The names of the layers of a result, or of a dict by layer."""
+    return list(result) if isinstance(result, dict) else [str(x) for x in result["layer"].values]
 
 
 def class_name(names, position):
@@ -129,6 +131,55 @@ def _lens(result, subject, class_names):
     return {}, each
 
 
+def _components(result, *_):
+    """Red, green and blue from 0 to 1 of every patch, on one scale for all images of a layer."""
+    each = [{} for _ in range(next(iter(result.values())).sizes["example"])]
+    for index, scores in enumerate(result.values()):
+        low, high = np.percentile(scores.values, SPAN, axis=(0, 1, 2))
+        shares = (scores.values - low) / np.where(high > low, high - low, 1)
+        for example, one in zip(each, np.moveaxis(shares.clip(0, 1), -1, 1), strict=True):
+            example[f"components{index}"] = pack(np.moveaxis(shrunk(one), 0, -1), 8, low=0)
+    explained = [float(f"{one['explained'].values.sum():.3g}") for one in result.values()]
+    return {"explained": explained}, each
+
+
+def _token_norms(result, *_):
+    each = [{"prefix_norms": []} for _ in range(next(iter(result.values())).sizes["example"])]
+    for index, norms in enumerate(result.values()):
+        for at, (example, one) in enumerate(zip(each, norms["norm"].values, strict=True)):
+            example[f"token_norms{index}"] = pack(shrunk(one), 16)
+            prefix = norms["prefix_norm"].values[at] if "prefix_norm" in norms else ()
+            example["prefix_norms"].append([float(f"{size:.4g}") for size in prefix])
+    sizes = [list(shrunk(norms["norm"].values).shape[-2:]) for norms in result.values()]
+    return {"token_sizes": sizes}, each
+
+
+def _patch_lens(result, subject, class_names):
+    """The most probable class of every patch, and the probabilities of those explained."""
+    shares = probabilities(result.values)
+    best = shares.argmax(axis=-1)
+    found, numbers = np.unique(best, return_inverse=True)
+    each = [
+        {
+            "patch_top": top.tolist(),
+            "patch_share": pack(one.max(axis=-1), 8, low=0),
+            "patch_classes": pack(np.moveaxis(one[..., subject.chosen], -1, 0), 16, 1, low=0),
+        }
+        for top, one in zip(numbers.reshape(best.shape), shares, strict=True)
+    ]
+    return {"patch_names": [class_name(class_names, int(one)) for one in found]}, each
+
+
+def _removals(result, subject, _):
+    """Changes of the probabilities of the classes explained, in points: (class, layer, removed)."""
+    intact = probabilities(subject.scores.values)[:, None, None]
+    missing = np.isnan(result.values).any(axis=-1)
+    without = probabilities(np.where(missing[..., None], 0, result.values))
+    change = np.where(missing[..., None], np.nan, 100 * (without - intact))[..., subject.chosen]
+    shared = {"removed": [str(one) for one in result["removed"].values]}
+    return shared, [{"removals": pack(np.moveaxis(one, -1, 0), 32)} for one in change]
+
+
 def _norms(result, subject, _):
     both = [result[name].values for name in ("skip", "branch")]
     grid = subject.model.grid
@@ -157,7 +208,11 @@ PACKERS = {
     "gradient_attention": _relevance,
     "input_gradients": _gradients,
     "similarity": _similarity,
+    "components": _components,
     "logit_lens": _lens,
+    "patch_lens": _patch_lens,
+    "removals": _removals,
+    "token_norms": _token_norms,
     "norms": _norms,
     "fields": _fields,
     "grad_cam": _cam,
@@ -166,6 +221,9 @@ LAYERS = {
     "attention": "attention",
     "similarity": "similarity",
     "lens": "logit_lens",
+    "tokens": "components",
+    "patches": "patch_lens",
+    "removals": "removals",
     "norms": "norms",
     "maps": "fields",
 }

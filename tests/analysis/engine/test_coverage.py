@@ -5,6 +5,7 @@ before. These are the numbers of docs/how-sure.md.
 """
 
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,11 +29,12 @@ from vit_tf.analysis.engine.estimates import (
     welch,
 )
 from vit_tf.analysis.engine.results import pack_correct
-from vit_tf.analysis.papers.raghu.section4_structure import between_halves
+from vit_tf.analysis.papers.raghu.section4_structure import FIGURE_1, between_halves
 from vit_tf.analysis.papers.raghu.section7_probes import best_probe, readable_from
 from vit_tf.analysis.papers.similarity_measures import measures_agree
 from vit_tf.analysis.papers.walmer.section4_patterns import _mean_repetition
 from vit_tf.analysis.papers.walmer.section6_classes import best_of_layers
+from vit_tf.analysis.study.judge import judge
 
 pytestmark = pytest.mark.slow
 # CIFAR-10's 10,000 test images: both right, only vit-cls-cifar10, only vit-gap-cifar10, neither.
@@ -430,3 +432,38 @@ def test_coverage_of_all_comparisons_of_equal_models(name, models):
     wrong = 100 * np.mean(after)
     print(f"\nany of {models} equal models, {name}: {100 * np.mean(before):.1f} %, {wrong:.1f} %")
     assert wrong <= 5 + 300 * np.sqrt(0.05 * 0.95 / len(after))
+
+
+def two_layers(rng, shared):
+    """CKA of a model of two layers over 9 batches: 0.5 with noise of its own and of the images."""
+    of_batches = 0.5 + 0.01 * (shared + rng.normal(size=9))
+    rest = (of_batches.sum() - of_batches) / 8
+    both = np.array([of_batches.mean(), *rest])[:, None, None] * (1 - np.eye(2)) + np.eye(2)
+    dims = ("layer_x", "layer_y")
+    data = {"cka": (dims, both[0]), "leave_one_out": (("batch", *dims), both[1:])}
+    return xr.Dataset(data, attrs={"examples": 900, "batch_size": 100})
+
+
+@pytest.mark.parametrize("count", [2, 4, 10])
+def test_coverage_of_a_scorecard_of_equal_models(count):
+    """In at most 5 % of the simulations is a claim on any pair of ViT and ResNet decided."""
+    rng, before, after = np.random.default_rng(count), [], []
+    roles = ["vit", "resnet"] * (count // 2)
+    models = [
+        SimpleNamespace(
+            role=role, part=role, name=str(at), slug=str(at), of=None, accuracy=None, correct=None
+        )
+        for at, role in enumerate(roles)
+    ]
+    for _ in range({2: 4000, 4: 1000, 10: 300}[count]):
+        shared = rng.normal(size=9)
+        results = {f"cka.{model.slug}": two_layers(rng, shared) for model in models}
+        claims = judge([FIGURE_1], models, results)
+        after.append(any(claim.verdict != "inconclusive" for claim in claims))
+        own = [of_cka(between_halves, results[f"cka.{model.slug}"]) for model in models]
+        gaps = [minus(one, other) for one in own[::2] for other in own[1::2]]
+        assert len(gaps) == len(claims)
+        before.append(any(gap.low > 0 or gap.high < 0 for gap in gaps))
+    wrong = 100 * np.mean(after)
+    print(f"\nscorecard of {count} equal models: {100 * np.mean(before):.1f} %, {wrong:.1f} %")
+    assert wrong <= 5 + 200 * np.sqrt(0.05 * 0.95 / len(after))

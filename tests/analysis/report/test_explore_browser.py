@@ -15,6 +15,7 @@ import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.attention.saliency import most_attended
 from vit_tf.analysis.plots.interactive import colour_map
+from vit_tf.analysis.study.explorer.payload import probabilities
 from vit_tf.analysis.study.explorer.quantise import unpack
 
 pytestmark = [
@@ -349,6 +350,42 @@ def test_the_table_of_layers_holds_the_classes_that_they_are_read_as(browser, vi
         for cell, one in zip(row[1:], best, strict=True):
             share = number(cell.split(", ")[1]) / 100
             assert share == pytest.approx(of_layer[one], rel=6e-3)
+
+
+def test_patches_show_their_own_class_and_features_their_colours(browser, vit_page):
+    browser.open(vit_page.path)
+    choose(browser, "#example", 1)
+    choose(browser, "#patch-layer", 0)
+    lens = probabilities(vit_page.results["patch_lens"].values)[1, 0]
+    pixels = pixels_of(browser, "[data-map=patch-lens] canvas").reshape(-1, 4)
+    np.testing.assert_allclose(pixels[:, 3] * LEVEL, lens.max(axis=-1), atol=1.5 * LEVEL)
+    best = lens.argmax(axis=-1)
+    key = browser.value("[...document.querySelectorAll('#patch-key li')].map(n => n.textContent)")
+    counts = {name: int(count) for name, count in (text.split(": ") for text in key)}
+    assert counts == {"abcdef"[one]: int((best == one).sum()) for one in set(best.tolist())}
+    explained = browser.value("document.querySelector('.of-class').textContent")
+    own = lens[:, "abcdef".index(explained)]
+    found = shares(browser, "[data-multiples=patch-lens] canvas").ravel()
+    np.testing.assert_allclose(found, own / own.max(), atol=1.5 * LEVEL)
+    colours = pixels_of(browser, "[data-multiples=components] figure:nth-child(2) canvas")
+    scores = next(x for i, x in enumerate(vit_page.results["components"].values()) if i == 1)
+    low, high = np.percentile(scores.values, [2, 98], axis=(0, 1, 2))
+    expected = ((scores.values[1] - low) / (high - low)).clip(0, 1)
+    np.testing.assert_allclose(colours[..., :3] * LEVEL, expected, atol=1.5 * LEVEL)
+
+
+def test_the_table_of_removals_holds_the_changes_of_the_class(browser, vit_page):
+    browser.open(vit_page.path)
+    explained = browser.value("document.querySelector('.of-class').textContent")
+    at = "abcdef".index(explained)
+    result = vit_page.results["removals"].isel(example=0)
+    intact = probabilities(vit_page.results["scores"].values)[0, at]
+    expected = 100 * (probabilities(result.values)[..., at] - intact)
+    texts = browser.value(
+        "[...document.querySelectorAll('#removals-table td')].map((node) => node.textContent)"
+    )
+    found = np.array([number(text) for text in texts]).reshape(expected.shape)
+    np.testing.assert_allclose(found, expected, atol=0.051)
 
 
 def test_places_of_a_resnet_show_their_receptive_fields(browser, bit_page):

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from oracles import randomize
+from sklearn.decomposition import PCA
 
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.study.explorer.explore import read_images
 from vit_tf.analysis.study.explorer.payload import probabilities, shrunk
 from vit_tf.analysis.study.explorer.quantise import pack, unpack
+from vit_tf.analysis.study.explorer.tokens import principal_components, token_norms
 
 
 def image(height=20, width=30, seed=0):
@@ -81,6 +83,95 @@ def test_images_of_a_dataset_are_those_of_its_arrays():
         read_images(labelled.repeat())
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 2, 2, 9)])
+def test_components_of_features_are_those_of_scikit_learn(rng, shape):
+    tokens = rng.normal(size=shape).astype("float32") + 7
+    found = principal_components({"layer": tokens})["layer"]
+    pca = PCA(3).fit(tokens.reshape(-1, shape[-1]))
+    expected = pca.transform(tokens.reshape(-1, shape[-1])).reshape(*shape[:3], 3)
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found["explained"], pca.explained_variance_ratio_, rtol=1e-4)
+    assert ((found**3).sum(("example", "row", "column")) > 0).all()
+    narrow = principal_components({"layer": tokens[..., :2]})["layer"]
+    assert narrow.sizes["component"] == 3 and not narrow[..., 2].any()
+
+
+@pytest.fixture(scope="module")
+def vit_page(tmp_path_factory):
+    """A ViT with a CLS token, and its page of two images."""
+    vit = vit_tf.ViT((16, 24, 3), 8, 2, 2, 8, 8, 5, class_names=list("abcde"))
+    randomize(vit)
+    path = tmp_path_factory.mktemp("vit") / "page.html"
+    return vit, analysis.explore(vit, [image(16, 24), image(16, 24, 1)], path, samples=1)
+
+
+def test_every_patch_has_the_class_that_the_head_reads_from_it(vit_page):
+    vit, page = vit_page
+    images = np.stack([image(16, 24), image(16, 24, 1)]) / np.float32(127.5) - 1
+    layer = "block00/mlp/sum"
+    tokens = vit_tf.submodel(vit, layer)(images)[layer][:, 1:]
+    expected = vit.head(vit.norm(tokens)).numpy()
+    found = page.results["patch_lens"]
+    np.testing.assert_allclose(found.sel(layer=layer), expected, rtol=1e-3, atol=1e-4)
+    data, example = payload_of(page), payload_of(page)["examples"][1]
+    at = data["layers"]["patches"].index(layer)
+    names = [data["patch_names"][one] for one in example["patch_top"][at]]
+    assert names == [vit.class_names[one] for one in expected[1].argmax(axis=-1)]
+    shares = probabilities(expected[1])
+    np.testing.assert_allclose(unpack(example["patch_share"])[at], shares.max(-1), atol=3e-3)
+    chosen = [vit.class_names.index(name) for name in data["classes"]]
+    own = unpack(example["patch_classes"])[:, at]
+    np.testing.assert_allclose(own, shares[:, chosen].T, atol=1e-4)
+
+
+def test_removal_changes_the_prediction_as_an_intervention_does(vit_page):
+    vit, page = vit_page
+    images = np.stack([image(16, 24), image(16, 24, 1)]) / np.float32(127.5) - 1
+    zero = vit_tf.edits.zero
+    removed = {
+        "head 1": {"block01/attention/heads": vit_tf.edits.head(1, zero)},
+        "block": {"block01/*/branch": zero},
+    }
+    found = page.results["removals"]
+    assert found["removed"].values.tolist() == ["head 0", "head 1", "block"]
+    intact = probabilities(page.results["scores"].values)
+    data = payload_of(page)
+    chosen = [vit.class_names.index(name) for name in data["classes"]]
+    for name, edits in removed.items():
+        expected = vit_tf.intervene(vit, edits, "logits")(images)["logits"].numpy()
+        own = found.sel(layer="block01", removed=name)
+        np.testing.assert_allclose(own, expected, rtol=1e-3, atol=1e-4)
+        change = 100 * (probabilities(expected) - intact)[:, chosen]
+        drawn = [
+            unpack(one["removals"])[:, 1, data["removed"].index(name)] for one in data["examples"]
+        ]
+        np.testing.assert_allclose(drawn, change, rtol=1e-3, atol=1e-3)
+
+
+def test_norms_of_tokens_are_those_of_the_layer(vit_page):
+    vit, page = vit_page
+    images = np.stack([image(16, 24), image(16, 24, 1)]) / np.float32(127.5) - 1
+    layer = "block01/mlp/sum"
+    sizes = np.linalg.norm(vit_tf.submodel(vit, layer)(images)[layer], axis=-1)
+    found = page.results["token_norms"][layer]
+    np.testing.assert_allclose(found["norm"].values.reshape(2, -1), sizes[:, 1:], rtol=1e-4)
+    np.testing.assert_allclose(found["prefix_norm"].values, sizes[:, :1], rtol=1e-4)
+    assert "prefix_norm" not in token_norms({"map": np.ones((1, 2, 2, 3))}, {})["map"]
+
+
+def test_a_head_of_zeros_is_reported_once(tmp_path):
+    vit = vit_tf.ViT((16, 16, 3), 8, 1, 2, 8, 8, 3)
+    vit.head.kernel.assign(keras.ops.zeros_like(vit.head.kernel))
+    page = analysis.explore(vit, image(), tmp_path / "page.html")
+    assert not set(page.results) & {"input_gradients", "logit_lens", "patch_lens", "removals"}
+    assert "similarity" in page.results
+    assert [why for _, why in page.left_out if "untrained" in why[0]] == [
+        ["The head scores all classes equally, as one that is zero or untrained does."]
+    ]
+    text = page.path.read_text("utf-8")
+    assert text.count("The head scores all classes equally") == 2  # under the image, and at the end
+
+
 @pytest.mark.slow
 def test_a_model_that_expects_pixels_is_shown_what_it_expects(tmp_path):
     """Images are resized; a model of [0, 255] gives what one of [-1, 1] does of the same image."""
@@ -121,6 +212,8 @@ def cnn_page(tmp_path_factory):
 def test_a_network_of_another_origin_shows_its_maps(cnn_page):
     results = cnn_page.results
     assert set(results) >= {"scores", "input_gradients", "similarity", "fields", "grad_cam"}
+    assert [x.shape[1:] for x in results["components"].values()] == [(8, 12, 3), (4, 6, 3)]
+    assert "no heads and branches" in reasons(cnn_page)["The effect of removing heads and blocks"]
     assert results["grad_cam"]["class"].values.tolist() == [2, 0]
     assert results["fields"].sizes["place"] == 4 * 6
     assert "has no attention weights" in reasons(cnn_page)["The attention of patches"]
