@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from vit_tf.files import write_whole
+from vit_tf.remote import without_password
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -149,7 +150,12 @@ MARKS = ('<meta name="generator" content="vit_tf">', "content=\"default-src 'non
 
 
 def require_own(path):
-    """Raises a `ValueError` for a file that is there and that this package did not write."""
+    """Raises a `ValueError` for a file that this package did not write, or at an address."""
+    if re.match(r"[A-Za-z][\w+.-]+:/", os.fspath(path)):  # a `Path` has one slash of two
+        raise ValueError(
+            "Expected a place on this machine for a report; it can be copied from there. "
+            f"Received: {without_password(path)!r}"
+        )
     path = Path(path)
     if not path.exists():
         return

@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
+from vit_tf.names import joined
+
 from ..engine.features import choose
 from ..engine.results import name_models
 from ..engine.store import base_code, code_of, fingerprint, keep, load
@@ -206,10 +208,11 @@ def _connected(measurements):
     return lists
 
 
-def _make(measurements, data, results, problems):
+def _make(measurements, data, results, problems, parts=False):
     """Measurements that are made together: dict from name to a function that finishes it.
 
-    Where they fail together, half of them are tried at a time, until only those that fail are lost.
+    Where they fail together, half of them are tried at a time, until only those that fail are lost;
+    the log has one line on the first failure. `parts` is whether these are a part.
     """
     fed = {}
     for one in measurements:
@@ -230,10 +233,12 @@ def _make(measurements, data, results, problems):
         if len(able) == 1:
             problems[able[0].name] = str(error)
             return {}
-        log.info("failed, and is tried in parts: %s", error)
+        if not parts:
+            names = joined(dict.fromkeys(model.name for one in able for model in one.models))
+            log.info("%d results of %s are measured in parts: %s", len(able), names, error)
         middle = len(able) // 2
         halves = (able[:middle], able[middle:])
-        first, second = (_make(half, data, results, problems) for half in halves)
+        first, second = (_make(half, data, results, problems, parts=True) for half in halves)
         return first | second
 
 

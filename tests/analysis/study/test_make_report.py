@@ -2,6 +2,7 @@
 
 from functools import cache
 from itertools import combinations_with_replacement
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -196,6 +197,12 @@ def test_a_number_of_a_figure_may_be_a_number():
     assert choose_figures([1]) == choose_figures(["1"])
     with pytest.raises(ValueError, match="Received: 99"):
         make_report({"a": len}, np.zeros((4, *SHAPE)), figures=99, folder="none")
+
+
+@pytest.mark.parametrize("folder", ["gs://bucket/report", Path("gs://bucket/report")])
+def test_a_report_at_an_address_is_refused(folder, of_mix, images):
+    with pytest.raises(ValueError, match=r"on this machine.*gs:/+bucket"):
+        make_report(of_mix(("CNN",)), images, figures=["1"], folder=folder)
 
 
 def test_a_report_of_others_is_not_replaced(of_mix, images, tmp_path):

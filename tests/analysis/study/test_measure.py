@@ -300,7 +300,10 @@ def test_one_failure_does_not_lose_the_others(subjects, data, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["skip_ratio.vit-cls.nc"]
 
 
-def test_a_statistic_that_cannot_be_made_costs_no_other_of_its_pass(subjects, data, tmp_path):
+def test_a_statistic_that_cannot_be_made_costs_no_other_of_its_pass(
+    subjects, data, tmp_path, caplog
+):
+    caplog.set_level("INFO")
     vit = named(subjects, "ViT-CLS")
     good = skip_ratio_of(vit)
 
@@ -310,4 +313,6 @@ def test_a_statistic_that_cannot_be_made_costs_no_other_of_its_pass(subjects, da
     bad = [dataclasses.replace(good, name=f"{n}.vit-cls", make=refuse) for n in ("one", "two")]
     with pytest.raises(ValueError, match=r"^one.vit-cls, two.vit-cls: not of these taps$"):
         measure([bad[0], good, bad[1]], data, tmp_path)
+    (line,) = [line for line in caplog.messages if "not of these taps" in line]
+    assert f"3 results of {vit.name} are measured in parts" in line
     assert [path.name for path in tmp_path.iterdir()] == ["skip_ratio.vit-cls.nc"]
