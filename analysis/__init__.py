@@ -22,6 +22,8 @@ Args that the measurements share, unless their docstrings say otherwise:
         `tf.data.Dataset` of (images, labels), a pair of arrays, or a folder of class folders.
     num_classes: number of classes; by default that of the labels, of the data set or of the model.
     grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
+    classes: names or positions of classes among the scores; by default those predicted for the
+        images, 5 at most.
     tokens: what a layer is summarised by: the `"cls"` token, or the mean of the `"spatial"` tokens
         or of `"all"`. The `token_grid` of the features separates them. None is CLS where there is
         one, the mean of the spatial tokens elsewhere, and a vector as it is.
@@ -42,14 +44,22 @@ from vit_tf.names import near_names, renamed_attributes
 
 # Former names, which are to be removed in the next release.
 RENAMED = {
+    "counterparts": "best_matching_layer",
+    "own_matches": "layer_match_accuracy",
+    "path_norms": "branch_norms",
+    "place_fields": "position_attribution",
     "plot_attention_distances": "plot_attention_distance",
     "plot_cka_beside": "plot_cka",
     "plot_distance_by_depth": "plot_mean_distance",
+    "plot_counterparts": "plot_best_matching_layer",
     "plot_keypoints": "plot_keypoint_correspondence",
     "plot_knn": "plot_knn_accuracy",
-    "plot_matches": "plot_own_matches",
+    "plot_matches": "plot_layer_match_accuracy",
     "plot_measures": "plot_similarities",
     "plot_offsets": "plot_attention_offset",
+    "plot_own_matches": "plot_layer_match_accuracy",
+    "plot_path_norms": "plot_branch_norms",
+    "plot_place_fields": "plot_position_attribution",
     "plot_propagation": "plot_label_propagation",
     "plot_rollout": "plot_attention_rollout",
     "plot_saliency_iou": "plot_attention_saliency",

@@ -1,169 +1,210 @@
 # The public names: read by `lazy_loader` in `__init__.py`, and by editors.
-from .attention.attention_distance import attention_distance as attention_distance
-from .attention.attention_distance import attention_rows as attention_rows
-from .attention.attention_distance import attention_statistic as attention_statistic
-from .attention.attention_patterns import attention_patterns as attention_patterns
-from .attention.attention_patterns import mean_patterns as mean_patterns
-from .attention.attention_patterns import pattern_statistic as pattern_statistic
-from .attention.mean_attention import aligned_attention as aligned_attention
-from .attention.mean_attention import attention_maps as attention_maps
-from .attention.mean_attention import attention_offset as attention_offset
-from .attention.mean_attention import head_classes as head_classes
-from .attention.mean_attention import mean_attention as mean_attention
-from .attention.mean_attention import mean_attention_statistic as mean_attention_statistic
-from .attention.mean_attention import mean_distance as mean_distance
-from .attention.rollout import attention_rollout as attention_rollout
-from .attention.rollout import gradient_attention as gradient_attention
-from .attention.rollout import rollout_of_images as rollout_of_images
-from .attention.rollout import rollout_statistic as rollout_statistic
-from .attention.saliency import attention_saliency as attention_saliency
-from .attention.saliency import saliency_statistic as saliency_statistic
-from .engine.features import choose as choose
-from .engine.features import features_of as features_of
-from .engine.features import gaussian_like as gaussian_like
-from .engine.pooling import Pooled as Pooled
-from .engine.pooling import match_maps as match_maps
-from .engine.pooling import pooled_statistic as pooled_statistic
-from .engine.stream import Statistic as Statistic
-from .engine.stream import accumulate as accumulate
-from .engine.stream import collect as collect
-from .engine.stream import one_pass as one_pass
-from .flow.ablation import activation_patching as activation_patching
-from .flow.ablation import head_ablation as head_ablation
-from .flow.ablation import skip_ablation as skip_ablation
-from .flow.ablation import token_ablation as token_ablation
-from .flow.attribution import grad_cam as grad_cam
-from .flow.attribution import input_gradients as input_gradients
-from .flow.embeddings import patch_filters as patch_filters
-from .flow.embeddings import position_similarity as position_similarity
-from .flow.logit_lens import lens_accuracy as lens_accuracy
-from .flow.logit_lens import logit_lens as logit_lens
-from .flow.receptive_field import place_fields as place_fields
-from .flow.receptive_field import receptive_field as receptive_field
-from .flow.skips import path_norms as path_norms
-from .flow.skips import skip_ratio as skip_ratio
-from .flow.skips import skip_statistic as skip_statistic
-from .objects.dense_features import dense_features as dense_features
-from .objects.dense_features import dense_size as dense_size
-from .objects.keypoints import correct_keypoints as correct_keypoints
-from .objects.keypoints import keypoint_correspondence as keypoint_correspondence
-from .objects.keypoints import token_similarity as token_similarity
-from .objects.propagation import boundary_accuracy as boundary_accuracy
-from .objects.propagation import follow_masks as follow_masks
-from .objects.propagation import label_propagation as label_propagation
-from .objects.propagation import propagate as propagate
-from .objects.propagation import propagate_masks as propagate_masks
-from .objects.propagation import region_similarity as region_similarity
-from .objects.propagation import write_masks as write_masks
-from .plots.attention import plot_aligned_attention as plot_aligned_attention
-from .plots.attention import plot_attention_distance as plot_attention_distance
-from .plots.attention import plot_attention_maps as plot_attention_maps
-from .plots.attention import plot_attention_offset as plot_attention_offset
-from .plots.attention import plot_attention_patterns as plot_attention_patterns
-from .plots.attention import plot_attention_rollout as plot_attention_rollout
-from .plots.attention import plot_attention_rows as plot_attention_rows
-from .plots.attention import plot_attention_saliency as plot_attention_saliency
-from .plots.attention import plot_gradient_attention as plot_gradient_attention
-from .plots.attention import plot_head_classes as plot_head_classes
-from .plots.attention import plot_mean_attention as plot_mean_attention
-from .plots.attention import plot_mean_distance as plot_mean_distance
-from .plots.attention import plot_mean_patterns as plot_mean_patterns
-from .plots.attention import plot_rollout_of_images as plot_rollout_of_images
+from .attention.attention_distance import (
+    attention_distance as attention_distance,
+    attention_rows as attention_rows,
+    attention_statistic as attention_statistic,
+)
+from .attention.attention_patterns import (
+    attention_patterns as attention_patterns,
+    mean_patterns as mean_patterns,
+    pattern_statistic as pattern_statistic,
+)
+from .attention.mean_attention import (
+    aligned_attention as aligned_attention,
+    attention_maps as attention_maps,
+    attention_offset as attention_offset,
+    head_classes as head_classes,
+    mean_attention as mean_attention,
+    mean_attention_statistic as mean_attention_statistic,
+    mean_distance as mean_distance,
+)
+from .attention.rollout import (
+    attention_rollout as attention_rollout,
+    gradient_attention as gradient_attention,
+    rollout_of_images as rollout_of_images,
+    rollout_statistic as rollout_statistic,
+)
+from .attention.saliency import (
+    attention_saliency as attention_saliency,
+    saliency_statistic as saliency_statistic,
+)
+from .engine.features import (
+    choose as choose,
+    features_of as features_of,
+    gaussian_like as gaussian_like,
+)
+from .engine.pooling import (
+    Pooled as Pooled,
+    match_maps as match_maps,
+    pooled_statistic as pooled_statistic,
+)
+from .engine.stream import (
+    Statistic as Statistic,
+    accumulate as accumulate,
+    collect as collect,
+    one_pass as one_pass,
+)
+from .flow.ablation import (
+    activation_patching as activation_patching,
+    head_ablation as head_ablation,
+    skip_ablation as skip_ablation,
+    token_ablation as token_ablation,
+)
+from .flow.attribution import grad_cam as grad_cam, input_gradients as input_gradients
+from .flow.embeddings import (
+    patch_filters as patch_filters,
+    position_similarity as position_similarity,
+)
+from .flow.logit_lens import lens_accuracy as lens_accuracy, logit_lens as logit_lens
+from .flow.receptive_field import (
+    position_attribution as position_attribution,
+    receptive_field as receptive_field,
+)
+from .flow.skips import (
+    branch_norms as branch_norms,
+    skip_ratio as skip_ratio,
+    skip_statistic as skip_statistic,
+)
+from .objects.dense_features import dense_features as dense_features, dense_size as dense_size
+from .objects.keypoints import (
+    correct_keypoints as correct_keypoints,
+    keypoint_correspondence as keypoint_correspondence,
+    token_similarity as token_similarity,
+)
+from .objects.propagation import (
+    boundary_accuracy as boundary_accuracy,
+    follow_masks as follow_masks,
+    label_propagation as label_propagation,
+    propagate as propagate,
+    propagate_masks as propagate_masks,
+    region_similarity as region_similarity,
+    write_masks as write_masks,
+)
+from .plots.attention_plots import (
+    plot_aligned_attention as plot_aligned_attention,
+    plot_attention_distance as plot_attention_distance,
+    plot_attention_maps as plot_attention_maps,
+    plot_attention_offset as plot_attention_offset,
+    plot_attention_patterns as plot_attention_patterns,
+    plot_attention_rollout as plot_attention_rollout,
+    plot_attention_rows as plot_attention_rows,
+    plot_attention_saliency as plot_attention_saliency,
+    plot_gradient_attention as plot_gradient_attention,
+    plot_head_classes as plot_head_classes,
+    plot_mean_attention as plot_mean_attention,
+    plot_mean_distance as plot_mean_distance,
+    plot_mean_patterns as plot_mean_patterns,
+    plot_rollout_of_images as plot_rollout_of_images,
+)
 from .plots.dispatch import plot as plot
-from .plots.features import plot_clustering as plot_clustering
-from .plots.features import plot_keypoint_correspondence as plot_keypoint_correspondence
-from .plots.features import plot_knn_accuracy as plot_knn_accuracy
-from .plots.features import plot_label_propagation as plot_label_propagation
-from .plots.features import plot_linear_probe as plot_linear_probe
-from .plots.features import plot_object_clustering as plot_object_clustering
-from .plots.features import plot_retrieval as plot_retrieval
-from .plots.flow import plot_lens_accuracy as plot_lens_accuracy
-from .plots.flow import plot_logit_lens as plot_logit_lens
-from .plots.flow import plot_patch_filters as plot_patch_filters
-from .plots.flow import plot_path_norms as plot_path_norms
-from .plots.flow import plot_position_similarity as plot_position_similarity
-from .plots.flow import plot_receptive_field as plot_receptive_field
-from .plots.flow import plot_skip_ratio as plot_skip_ratio
-from .plots.flow import plot_skip_ratio_lines as plot_skip_ratio_lines
-from .plots.images import plot_grad_cam as plot_grad_cam
-from .plots.images import plot_input_gradients as plot_input_gradients
-from .plots.images import plot_overlay as plot_overlay
-from .plots.images import plot_place_fields as plot_place_fields
-from .plots.images import plot_token_similarity as plot_token_similarity
-from .plots.interactive import cka_heatmap as cka_heatmap
-from .plots.interactive import distance_lines as distance_lines
-from .plots.interventions import plot_activation_patching as plot_activation_patching
-from .plots.interventions import plot_head_ablation as plot_head_ablation
-from .plots.interventions import plot_head_effects as plot_head_effects
-from .plots.interventions import plot_skip_ablation as plot_skip_ablation
-from .plots.interventions import plot_token_ablation as plot_token_ablation
-from .plots.localization import plot_head_similarity as plot_head_similarity
-from .plots.localization import plot_localization as plot_localization
-from .plots.probes import plot_probe_map as plot_probe_map
-from .plots.probes import plot_probe_variants as plot_probe_variants
-from .plots.probes import plot_ridge_probe as plot_ridge_probe
-from .plots.similarity import plot_cka as plot_cka
-from .plots.similarity import plot_counterparts as plot_counterparts
-from .plots.similarity import plot_depth_cka as plot_depth_cka
-from .plots.similarity import plot_last_layer_cka as plot_last_layer_cka
-from .plots.similarity import plot_own_matches as plot_own_matches
-from .plots.similarity import plot_residual_cka as plot_residual_cka
-from .plots.similarity import plot_similarities as plot_similarities
-from .plots.training import plot_compute as plot_compute
-from .plots.training import plot_formation as plot_formation
-from .plots.training import plot_trainings as plot_trainings
-from .probes.clustering import cluster_scores as cluster_scores
-from .probes.clustering import clustering as clustering
-from .probes.clustering import clustering_statistic as clustering_statistic
-from .probes.clustering import masked_features as masked_features
-from .probes.clustering import object_clustering as object_clustering
-from .probes.clustering import object_statistic as object_statistic
-from .probes.knn import knn_accuracy as knn_accuracy
-from .probes.knn import knn_statistic as knn_statistic
+from .plots.flow_plots import (
+    plot_activation_patching as plot_activation_patching,
+    plot_branch_norms as plot_branch_norms,
+    plot_grad_cam as plot_grad_cam,
+    plot_head_ablation as plot_head_ablation,
+    plot_head_effects as plot_head_effects,
+    plot_input_gradients as plot_input_gradients,
+    plot_lens_accuracy as plot_lens_accuracy,
+    plot_logit_lens as plot_logit_lens,
+    plot_overlay as plot_overlay,
+    plot_patch_filters as plot_patch_filters,
+    plot_position_attribution as plot_position_attribution,
+    plot_position_similarity as plot_position_similarity,
+    plot_receptive_field as plot_receptive_field,
+    plot_skip_ablation as plot_skip_ablation,
+    plot_skip_ratio as plot_skip_ratio,
+    plot_skip_ratio_lines as plot_skip_ratio_lines,
+    plot_token_ablation as plot_token_ablation,
+    plot_token_similarity as plot_token_similarity,
+)
+from .plots.interactive import cka_heatmap as cka_heatmap, distance_lines as distance_lines
+from .plots.probe_plots import (
+    plot_clustering as plot_clustering,
+    plot_keypoint_correspondence as plot_keypoint_correspondence,
+    plot_knn_accuracy as plot_knn_accuracy,
+    plot_label_propagation as plot_label_propagation,
+    plot_linear_probe as plot_linear_probe,
+    plot_object_clustering as plot_object_clustering,
+    plot_probe_map as plot_probe_map,
+    plot_probe_variants as plot_probe_variants,
+    plot_retrieval as plot_retrieval,
+    plot_ridge_probe as plot_ridge_probe,
+)
+from .plots.similarity_plots import (
+    plot_best_matching_layer as plot_best_matching_layer,
+    plot_cka as plot_cka,
+    plot_compute as plot_compute,
+    plot_depth_cka as plot_depth_cka,
+    plot_formation as plot_formation,
+    plot_head_similarity as plot_head_similarity,
+    plot_last_layer_cka as plot_last_layer_cka,
+    plot_layer_match_accuracy as plot_layer_match_accuracy,
+    plot_localization as plot_localization,
+    plot_residual_cka as plot_residual_cka,
+    plot_similarities as plot_similarities,
+    plot_trainings as plot_trainings,
+)
+from .probes.clustering import (
+    cluster_scores as cluster_scores,
+    clustering as clustering,
+    clustering_statistic as clustering_statistic,
+    masked_features as masked_features,
+    object_clustering as object_clustering,
+    object_statistic as object_statistic,
+)
+from .probes.knn import knn_accuracy as knn_accuracy, knn_statistic as knn_statistic
 from .probes.linear_probe import linear_probe as linear_probe
-from .probes.retrieval import average_precision as average_precision
-from .probes.retrieval import retrieval as retrieval
-from .probes.retrieval import retrieval_statistic as retrieval_statistic
-from .probes.ridge import fit_ridge_probe as fit_ridge_probe
-from .probes.ridge import probe_statistic as probe_statistic
-from .probes.ridge import ridge_probe as ridge_probe
-from .probes.ridge import score_statistic as score_statistic
-from .probes.ridge import select_l2 as select_l2
-from .report.page import ReportFigure as ReportFigure
-from .report.page import write_report as write_report
-from .similarity.cka import cka as cka
-from .similarity.cka import cka_statistic as cka_statistic
-from .similarity.cka import counterparts as counterparts
-from .similarity.cka import depth_cka as depth_cka
-from .similarity.cka import depth_statistic as depth_statistic
-from .similarity.cka import last_layer_cka as last_layer_cka
-from .similarity.cka import last_layer_statistic as last_layer_statistic
-from .similarity.cka import own_matches as own_matches
-from .similarity.cka import residual_cka as residual_cka
-from .similarity.cka import residual_statistic as residual_statistic
+from .probes.retrieval import (
+    average_precision as average_precision,
+    retrieval as retrieval,
+    retrieval_statistic as retrieval_statistic,
+)
+from .probes.ridge import (
+    fit_ridge_probe as fit_ridge_probe,
+    probe_statistic as probe_statistic,
+    ridge_probe as ridge_probe,
+    score_statistic as score_statistic,
+    select_l2 as select_l2,
+)
+from .report.page import ReportFigure as ReportFigure, write_report as write_report
+from .similarity.cka import (
+    best_matching_layer as best_matching_layer,
+    cka as cka,
+    cka_statistic as cka_statistic,
+    depth_cka as depth_cka,
+    depth_statistic as depth_statistic,
+    last_layer_cka as last_layer_cka,
+    last_layer_statistic as last_layer_statistic,
+    layer_match_accuracy as layer_match_accuracy,
+    residual_cka as residual_cka,
+    residual_statistic as residual_statistic,
+)
 from .similarity.formation import FormationRecorder as FormationRecorder
-from .similarity.heads import head_similarity as head_similarity
-from .similarity.heads import head_statistic as head_statistic
-from .similarity.localization import localization as localization
-from .similarity.localization import localization_statistic as localization_statistic
-from .similarity.measures import cca as cca
-from .similarity.measures import linear_predictivity as linear_predictivity
-from .similarity.measures import mutual_knn as mutual_knn
-from .similarity.measures import procrustes as procrustes
-from .similarity.measures import pwcca as pwcca
-from .similarity.measures import rbf_cka as rbf_cka
-from .similarity.measures import rsa as rsa
-from .similarity.measures import svcca as svcca
-from .similarity.measures import token_cka as token_cka
-from .similarity.similarities import similarities as similarities
-from .similarity.similarities import similarities_statistic as similarities_statistic
-from .study.assemble import Report as Report
-from .study.assemble import make_report as make_report
-from .study.explorer.explore import Exploration as Exploration
-from .study.explorer.explore import explore as explore
+from .similarity.heads import head_similarity as head_similarity, head_statistic as head_statistic
+from .similarity.localization import (
+    localization as localization,
+    localization_statistic as localization_statistic,
+)
+from .similarity.measures import (
+    cca as cca,
+    linear_predictivity as linear_predictivity,
+    mutual_knn as mutual_knn,
+    procrustes as procrustes,
+    pwcca as pwcca,
+    rbf_cka as rbf_cka,
+    rsa as rsa,
+    svcca as svcca,
+    token_cka as token_cka,
+)
+from .similarity.similarities import (
+    similarities as similarities,
+    similarities_statistic as similarities_statistic,
+)
+from .study.assemble import Report as Report, make_report as make_report
+from .study.explorer.explore import Exploration as Exploration, explore as explore
 from .study.figure import Figure as Figure
-from .study.judge import Claim as Claim
-from .study.judge import Finding as Finding
-from .study.judge import scorecard as scorecard
-from .study.trainings.scorecard import report_trainings as report_trainings
-from .study.trainings.scorecard import scorecard_of_trainings as scorecard_of_trainings
+from .study.judge import Claim as Claim, Finding as Finding, scorecard as scorecard
+from .study.trainings.scorecard import (
+    report_trainings as report_trainings,
+    scorecard_of_trainings as scorecard_of_trainings,
+)

@@ -63,17 +63,37 @@ def cka():
     return lambda: analysis.cka(model, images)
 
 
+def timm_tensors(dim=192, classes=1000):
+    """Zeros in the names and shapes of timm's ViT-Ti/16."""
+    import numpy as np
+
+    sizes = {"cls_token": (1, 1, dim), "pos_embed": (1, 197, dim)}
+    sizes |= {"patch_embed.proj.weight": (dim, 3, 16, 16), "patch_embed.proj.bias": (dim,)}
+    layers = {"norm": None, "head": (classes, dim)}
+    for block in range(12):
+        dense = {"attn.qkv": (3 * dim, dim), "attn.proj": (dim, dim)}
+        dense |= {
+            "mlp.fc1": (4 * dim, dim),
+            "mlp.fc2": (dim, 4 * dim),
+            "norm1": None,
+            "norm2": None,
+        }
+        layers |= {f"blocks.{block}.{name}": shape for name, shape in dense.items()}
+    for name, shape in layers.items():
+        sizes |= {f"{name}.weight": shape or (dim,), f"{name}.bias": (shape or (dim,))[:1]}
+    return {name: np.zeros(shape, np.float32) for name, shape in sizes.items()}
+
+
 def load_pretrained():
     """`load_pretrained` of a name of timm's, whose file was downloaded before."""
-    import timm
-    from safetensors.torch import save_file
+    from safetensors.numpy import save_file
 
     os.environ["KERAS_HOME"] = os.getcwd()
     from vit_tf.checkpoints.names import CHECKPOINTS
 
     path = Path(CHECKPOINTS[f"timm/{TIMM}"].path)
     path.parent.mkdir(parents=True)
-    save_file(timm.create_model(TIMM.partition(".")[0]).state_dict(), path)
+    save_file(timm_tensors(), path)
     return lambda: vit_tf.load_pretrained(f"timm/{TIMM}")
 
 

@@ -75,14 +75,14 @@ def counterparts():
     fresh = vit_tf.submodel(vit_tf.fresh_copy(trained("vit")), "embedding", "*/sum")
     others = {"average pooling": sums("gap"), "before the training": fresh}
     results = {
-        label: analysis.counterparts(analysis.cka(sums("vit"), test_images(), other))
+        label: analysis.best_matching_layer(analysis.cka(sums("vit"), test_images(), other))
         for label, other in others.items()
     }
-    return analysis.plots.plot_counterparts(results)
+    return analysis.plots.plot_best_matching_layer(results)
 
 
 def matches():
-    return analysis.plots.plot_own_matches(
+    return analysis.plots.plot_layer_match_accuracy(
         analysis.cka(blocks("vit"), test_images(), blocks("gap"))
     )
 

@@ -94,8 +94,7 @@ def relabelled(options, model, num_scores, known, test):
 
 def few_shot_rows(options, model, test, num_classes, arguments):
     """Few-shot accuracy for each number of shots: list of dicts."""
-    from vit_tf.analysis.probes.ridge import FEW_SHOT_L2 as L2
-    from vit_tf.analysis.probes.ridge import few_shot, select_few_shot
+    from vit_tf.analysis.probes.ridge import FEW_SHOT_L2 as L2, few_shot, select_few_shot
 
     try:
         shots = sorted({int(count) for count in options.shots.split(",")})

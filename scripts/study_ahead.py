@@ -47,8 +47,7 @@ def _train(plan, options):
 def _measure_alone(plan, options):
     """Makes the measurements of a model that share no pass with those of others."""
     from vit_tf.analysis.study.measure import in_own_passes, measure
-    from vit_tf.analysis.study.plan import choose_figures
-    from vit_tf.analysis.study.plan import plan as plan_pictures
+    from vit_tf.analysis.study.plan import choose_figures, plan as plan_pictures
 
     models, _ = study_models.train_all([plan], options, lambda *_: None)
     data = reporting.read_data(

@@ -1,11 +1,7 @@
 # The public names: read by `lazy_loader` in `__init__.py`, and by editors.
-from . import analysis as analysis
-from . import data as data
-from . import distribute as distribute
-from . import edits as edits
+from . import analysis as analysis, data as data, distribute as distribute, edits as edits
 from .checkpoints.keras_hub import from_keras_hub as from_keras_hub
-from .checkpoints.loading import load as load
-from .checkpoints.loading import load_pretrained as load_pretrained
+from .checkpoints.loading import load as load, load_pretrained as load_pretrained
 from .checkpoints.names import list_pretrained as list_pretrained
 from .fresh import fresh_copy as fresh_copy
 from .models.beit import BEiT as BEiT
@@ -19,8 +15,7 @@ from .models.vit import ViT as ViT
 from .preprocessing import Preprocessing as Preprocessing
 from .taps.flops import count_flops as count_flops
 from .taps.interventions import intervene as intervene
-from .taps.saving import load_features as load_features
-from .taps.saving import load_model as load_model
+from .taps.saving import load_features as load_features, load_model as load_model
 from .taps.submodels import submodel as submodel
 from .taps.torch_features import torch_features as torch_features
 from .tokens import TokenGrid as TokenGrid

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
 
 from ..engine.features import Grid, Images, Model, measurement, statistic_of
 from ..engine.pooling import on_grid
-from ..engine.results import mean_of, provenance, require_finite
+from ..engine.results import (
+    EACH_IMAGE,
+    array_of,
+    dataset_of,
+    facts_of,
+    mean_of,
+    provenance,
+    require_finite,
+    variable,
+)
 from ..engine.stream import Statistic, evaluate
 
+DIMS = ("layer", "head")
 LEFT_OUT = {"long_name": "queries that attend to prefix tokens only", "units": "1"}
 
 
@@ -55,13 +67,24 @@ def attention_distance(features: Model, images: Images, grid: Grid | None = None
     return evaluate(statistic, images, features, description="attention distance")
 
 
+def on_attention(make):
+    """Decorates `make(features, grid, ...)`, a `Statistic` of attention weights: `on_grid`."""
+
+    @functools.wraps(make)
+    def statistic(features, grid=None, *args, **options):
+        def on(grid):
+            return make(features, grid, *args, **options)
+
+        return on_grid(features, grid, on, num_attended)
+
+    return statistic
+
+
 @statistic_of(attention_distance)
-def attention_statistic(features, grid=None):
+@on_attention
+def attention_statistic(features, grid):
     """The `Statistic` of `attention_distance`."""
-    return on_grid(features, grid, lambda grid: _distance_statistic(features, grid), num_attended)
 
-
-def _distance_statistic(features, grid):
     def step(images, taps):
         weights = attention_weights(taps, grid)
         return {
@@ -72,39 +95,21 @@ def _distance_statistic(features, grid):
 
     def finish(totals):
         layers = list(totals["of"])
-        summed, seen = np.stack(list(totals["of"].values()), axis=1)
+        summed, counted = np.stack(list(totals["of"].values()), axis=1)
         require_finite("attention distance", summed, layers)
-        distance = mean_of(summed, seen)
-        left_out = totals["examples"] * grid.num_spatial - seen
-        return xr.DataArray(
-            distance,
-            dims=("layer", "head"),
-            coords={
-                "layer": layers,
-                "head": range(distance.shape[1]),
-                "left_out": (("layer", "head"), left_out.astype(int), LEFT_OUT),
-            },
-            name="attention_distance",
-            attrs=provenance(
-                features,
-                totals["examples"],
-                totals["batches"],
-                long_name="mean attention distance",
-                units="pixels",
-                estimator="attention-weighted Euclidean distance between token centres",
-                **vars(grid),
-            ),
-        )
+        distance = mean_of(summed, counted)
+        left_out = totals["examples"] * grid.num_spatial - counted
+        estimator = "attention-weighted Euclidean distance between token centres"
+        facts = facts_of(features, totals, estimator, **vars(grid))
+        coords = {"layer": layers, "left_out": (DIMS, left_out.astype(int), LEFT_OUT)}
+        words = "mean attention distance", "pixels"
+        return array_of("attention_distance", distance, DIMS, words, facts, **coords)
 
     return Statistic(step, finish)
 
 
 def attention_weights(taps, grid):
-    """The attention weights among `taps`: dict from layer to (example, head, query, key).
-
-    Raises:
-        ValueError: if there are none, or one does not fit the grid.
-    """
+    """The attention weights among `taps`, which fit the grid: (example, head, query, key)."""
     weights = _weights_of(taps)
     tokens = grid.num_tokens
     for tap, value in weights.items():
@@ -125,13 +130,9 @@ def _weights_of(taps):
     return named or taps
 
 
-def num_attended(taps, *_):
-    """The number of tokens of the first attention weights among `taps`.
-
-    Raises:
-        ValueError: if these are none.
-    """
-    tap, value = next(iter(_weights_of(taps).items()))
+def num_attended(*rest):
+    """The number of tokens of the first attention weights among the taps, the last argument."""
+    tap, value = next(iter(_weights_of(rest[-1]).items()))
     if value.shape.rank != 4 or value.shape[2] != value.shape[3]:
         raise ValueError(
             "Expected attention weights of shape (example, head, query, key), with as many "
@@ -141,48 +142,26 @@ def num_attended(taps, *_):
 
 
 def summed_distance(weights, grid):
-    """Distance of each head and number of queries that have one, over queries and examples.
-
-    Args:
-        weights: tensor of shape (example, head, query, key).
-        grid: `TokenGrid` of the tokens; queries of the prefix count in neither sum.
-
-    Returns:
-        float32 tensor of shape (2, head).
-    """
-    shares, seen = summed_spatial(weights[:, :, grid.prefix :], grid)
+    """Summed distance of each head and number of its spatial queries that have one: (2, head)."""
+    shares, counted = summed_spatial(weights[:, :, grid.prefix :], grid)
     distances = tf.constant(grid.distances(), tf.float32)
     summed = tf.einsum("hqk,qk->h", shares, distances)
-    return tf.stack([summed, tf.reduce_sum(seen, axis=-1)])
+    return tf.stack([summed, tf.reduce_sum(counted, axis=-1)])
 
 
 def summed_spatial(weights, grid):
-    """Attention renormalised over the spatial keys, and queries that have any, over examples.
-
-    Args:
-        weights: tensor of shape (example, head, query, key).
-
-    Returns:
-        float32 tensors of shape (head, query, spatial_key) and (head, query).
-    """
-    shares, seen = spatial_shares(weights, grid)
-    return tf.reduce_sum(shares, axis=0), tf.reduce_sum(seen, axis=0)
+    """`spatial_shares` summed over examples: (head, query, spatial_key) and (head, query)."""
+    shares, counted = spatial_shares(weights, grid)
+    return tf.reduce_sum(shares, axis=0), tf.reduce_sum(counted, axis=0)
 
 
 def spatial_shares(weights, grid):
-    """Attention renormalised over the spatial keys, and which queries have any there.
+    """Attention (..., spatial_key) renormalised over spatial keys, and which queries have any
+    (...).
 
     What is below the smallest normal float32 counts as none: devices that flush such numbers to
     zero and others agree, and the reciprocal is finite. Weights that are NaN, or zero for all keys,
     are no attention: their shares are NaN, for which results raise an error.
-
-    Args:
-        weights: tensor of shape (..., key) over all tokens.
-        grid: `TokenGrid` of the tokens.
-
-    Returns:
-        float32 tensors of shape (..., spatial_key), zeros where there is none, and of shape (...),
-        zeros there and ones elsewhere.
     """
     weights = tf.cast(weights, tf.float32)
     spatial = weights[..., grid.prefix :]
@@ -210,8 +189,7 @@ def attention_rows(features: Model, images: Images, grid: Grid | None = None) ->
     Args:
         features: a model, or a callable from images to a dict of attention weights, as for
             `attention_distance`.
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
+        images, grid: as in `vit_tf.analysis`.
 
     Returns:
         Dataset of `attention` (example, layer, head, query, key), `distance` (example, layer, head,
@@ -231,11 +209,14 @@ def attention_rows(features: Model, images: Images, grid: Grid | None = None) ->
     See also:
         `plots.plot_attention_rows`, `attention_distance`; page guides/one-image.md.
     """
-    statistic = on_grid(features, grid, lambda grid: _rows_statistic(features, grid), num_attended)
+    statistic = _rows_statistic(features, grid)
     return evaluate(statistic, images, features, description="attention of images")
 
 
+@on_attention
 def _rows_statistic(features, grid):
+    """The `Statistic` of `attention_rows`."""
+
     def step(images, taps):
         weights = attention_weights(taps, grid)
         return {"rows": {layer: tf.cast(w, tf.float32) for layer, w in weights.items()}}
@@ -244,17 +225,25 @@ def _rows_statistic(features, grid):
         layers = list(totals["rows"])
         attention = np.stack(list(totals["rows"].values()), axis=1)
         require_finite("attention", np.moveaxis(attention, 1, 0), layers)
-        return _rows_result(attention, layers, grid, provenance(features, len(attention), 1))
+        dims, distance = ("example", "layer", "head", "query", "key"), _distances(attention, grid)
+        mass = variable((*dims[:-1], "part"), _masses(attention, grid), "share of the attention")
+        variables = {
+            "attention": variable(dims, attention, "attention weight"),
+            "distance": variable(dims[:-1], distance, "attention distance", "pixels"),
+            "mass": mass,
+        }
+        facts = provenance(features, len(attention), 1, estimator=EACH_IMAGE, **vars(grid))
+        return dataset_of(variables, facts, layer=layers, part=list(MASS))
 
     return Statistic(step, finish)
 
 
 def _distances(attention, grid):
     """Distance of each query of weights (..., query, key), NaN where it has none: (..., query)."""
-    shares, seen = (x.numpy() for x in spatial_shares(attention[..., grid.prefix :, :], grid))
+    shares, has_any = (x.numpy() for x in spatial_shares(attention[..., grid.prefix :, :], grid))
     placed = np.einsum("...qk,qk->...q", shares, grid.distances())
     distance = np.full(attention.shape[:-1], np.nan)
-    distance[..., grid.prefix :] = np.where(seen > 0, placed, np.nan)
+    distance[..., grid.prefix :] = np.where(has_any > 0, placed, np.nan)
     return distance
 
 
@@ -265,27 +254,3 @@ def _masses(attention, grid):
     prefix[..., : grid.prefix] -= itself[..., : grid.prefix]
     total = attention.sum(axis=-1, dtype=np.float64)
     return np.stack([prefix, itself, total - prefix - itself], axis=-1)
-
-
-def _rows_result(attention, layers, grid, facts):
-    dims = ("example", "layer", "head", "query", "key")
-    tokens = np.arange(grid.num_tokens)
-    words = {"long_name": "attention weight", "units": "1"}
-    far = {"long_name": "attention distance", "units": "pixels"}
-    where = {"long_name": "share of the attention", "units": "1"}
-    return xr.Dataset(
-        {
-            "attention": (dims, attention, words),
-            "distance": (dims[:-1], _distances(attention, grid), far),
-            "mass": ((*dims[:-1], "part"), _masses(attention, grid), where),
-        },
-        coords={
-            "example": np.arange(len(attention)),
-            "layer": layers,
-            "head": np.arange(attention.shape[2]),
-            "query": tokens,
-            "key": tokens,
-            "part": list(MASS),
-        },
-        attrs=facts | {"estimator": "each image by itself"} | vars(grid),
-    )

@@ -7,10 +7,9 @@ import tensorflow as tf
 import xarray as xr
 
 from ..engine.features import Grid, Images, Model, measurement, statistic_of
-from ..engine.pooling import on_grid
-from ..engine.results import mean_of, provenance, require_finite, variable
+from ..engine.results import dataset_of, facts_of, mean_of, require_finite, variable
 from ..engine.stream import Statistic, evaluate
-from .attention_distance import LEFT_OUT, attention_weights, num_attended
+from .attention_distance import LEFT_OUT, attention_weights, on_attention
 from .mean_attention import attention_maps, grid_of_mean, require_tokens
 from .saliency import has_places, query_maps, query_names
 
@@ -39,7 +38,7 @@ def attention_patterns(features: Model, images: Images, grid: Grid | None = None
     Args:
         features: a model, or a callable from images to a dict of attention weights, as for
             `mean_attention`.
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        images: as in `vit_tf.analysis`.
         grid: `TokenGrid` with more than one spatial token, or a pair (rows, columns);
             by default the features' own.
 
@@ -66,12 +65,9 @@ def attention_patterns(features: Model, images: Images, grid: Grid | None = None
 
 
 @statistic_of(attention_patterns)
-def pattern_statistic(features, grid=None):
+@on_attention
+def pattern_statistic(features, grid):
     """The `Statistic` of `attention_patterns`."""
-    return on_grid(features, grid, lambda grid: _statistic(features, grid), num_attended)
-
-
-def _statistic(features, grid):
     require_tokens(grid)
 
     def step(images, taps):
@@ -86,14 +82,9 @@ def _statistic(features, grid):
         layers, peak = list(totals["peak"]), list(totals["peak"].values())
         require_finite("attention patterns", peak, layers)
         terms = totals | {"peak": np.stack(peak, axis=1)}
-        attrs = provenance(
-            features,
-            totals["examples"],
-            totals["batches"],
-            estimator="mean over examples and pairs of heads",
-            **vars(grid),
-        )
-        return _labelled(terms, totals["examples"], query_names(grid), layers, attrs)
+        estimator = "mean over examples and pairs of heads"
+        attrs = facts_of(features, totals, estimator, **vars(grid))
+        return _patterns_of(terms, totals["examples"], query_names(grid), layers, attrs)
 
     return Statistic(step, finish)
 
@@ -123,36 +114,33 @@ def mean_patterns(mean: xr.Dataset) -> xr.Dataset:
     """
     grid = require_tokens(grid_of_mean(mean))
     names = query_names(grid)
-    maps = [attention_maps(mean, name).values.reshape(*_heads(mean), -1) for name in names]
+    heads = mean.sizes["layer"], mean.sizes["head"]
+    maps = [attention_maps(mean, name).values.reshape(*heads, -1) for name in names]
     maps = tf.constant(np.nan_to_num(np.stack(maps)))
     terms = {name: x.numpy() for name, x in pattern_terms(maps).items()}
     attrs = mean.attrs | {"estimator": "mean over pairs of heads, of the mean over examples"}
-    return _labelled(terms, 1, names, mean["layer"].values, attrs)
+    return _patterns_of(terms, 1, names, mean["layer"].values, attrs)
 
 
 def pattern_terms(maps):
-    """Peaks, and repetition and similarity of pairs of layers, 0 of what there is not.
+    """Peaks (..., layer, head), and repetition and similarity of pairs of layers, 0 where there is
+    none.
 
-    Args:
-        maps: tensor of shape (..., layer, head, token), each map a share that sums to 1, or zeros.
-
-    Returns:
-        dict of `peak` and `seen`, ones for the maps that there are, of shape (..., layer, head);
-        `repetition`, `similarity` and `paired`, ones where two layers have a pair of different
-        heads, of shape (..., layer, layer).
+    Maps of shape (..., layer, head, token) sum to 1, or are zeros. `seen` and `paired` are ones
+    where there is a map, and where two layers have a pair of different heads.
     """
-    tokens, seen = maps.shape[-1], tf.cast(has_places(maps), maps.dtype)
+    tokens, has_map = maps.shape[-1], tf.cast(has_places(maps), maps.dtype)
     entropy = -tf.reduce_sum(tf.math.xlogy(maps, maps), axis=-1)
-    peak = seen * (1.0 - entropy / np.log(tokens))
-    centred = seen[..., None] * (maps - 1.0 / tokens)
+    peak = has_map * (1.0 - entropy / np.log(tokens))
+    centred = has_map[..., None] * (maps - 1.0 / tokens)
     unit = centred / tf.maximum(tf.norm(centred, axis=-1, keepdims=True), FLAT)
-    pairs = _pairs_of_layers(seen[..., None])
+    pairs = _pairs_of_layers(has_map[..., None])
     mean = tf.math.reciprocal_no_nan(pairs)
     # Rounding may take the peak of a flat map below 0.
     weighted = unit * tf.sqrt(tf.maximum(peak, 0.0))[..., None]
     return {
         "peak": peak,
-        "seen": seen,
+        "seen": has_map,
         "repetition": _pairs_of_layers(weighted) * mean,
         "similarity": _pairs_of_layers(unit) * mean,
         "paired": tf.cast(pairs > 0, maps.dtype),
@@ -160,21 +148,13 @@ def pattern_terms(maps):
 
 
 def _pairs_of_layers(heads):
-    """Inner products of the vectors of different heads, summed: shape (..., layer, layer).
-
-    Args:
-        heads: tensor of shape (..., layer, head, token).
-    """
+    """Summed inner products of vectors (..., layer, head, token) of different heads."""
     summed = tf.reduce_sum(heads, axis=-2)
     every = tf.matmul(summed, summed, transpose_b=True)
     return every - tf.linalg.diag(tf.reduce_sum(heads**2, axis=(-2, -1)))
 
 
-def _heads(mean):
-    return mean.sizes["layer"], mean.sizes["head"]
-
-
-def _labelled(terms, examples, queries, layers, attrs):
+def _patterns_of(terms, examples, queries, layers, attrs):
     """The result, from sums over examples."""
     dims = ("query", "layer")
     counts = dict.fromkeys(("repetition", "similarity"), terms["paired"]) | {"peak": terms["seen"]}
@@ -190,6 +170,4 @@ def _labelled(terms, examples, queries, layers, attrs):
     }
     left_out = (examples - terms["seen"]).astype(int)
     variables["left_out"] = ((*dims, "head"), left_out, LEFT_OUT)
-    heads = np.arange(terms["peak"].shape[-1])
-    coords = {"query": queries, "layer": layers, "layer_other": layers, "head": heads}
-    return xr.Dataset(variables, coords, attrs)
+    return dataset_of(variables, attrs, query=queries, layer=layers, layer_other=layers)

@@ -9,19 +9,20 @@ import xarray as xr
 from vit_tf import TokenGrid
 
 from ..engine.features import Grid, Images, Model, measurement, statistic_of
-from ..engine.pooling import on_grid
 from ..engine.results import (
     CLS,
     PARTS,
     SPATIAL,
+    array_of,
+    dataset_of,
+    facts_of,
     mean_of,
-    provenance,
     require_finite,
     require_word,
     variable,
 )
 from ..engine.stream import Statistic, evaluate
-from .attention_distance import LEFT_OUT, attention_weights, num_attended, summed_spatial
+from .attention_distance import DIMS, LEFT_OUT, attention_weights, on_attention, summed_spatial
 
 
 @measurement("attention")
@@ -67,12 +68,10 @@ def mean_attention(features: Model, images: Images, grid: Grid | None = None) ->
 
 
 @statistic_of(mean_attention)
-def mean_attention_statistic(features, grid=None):
+@on_attention
+def mean_attention_statistic(features, grid):
     """The `Statistic` of `mean_attention`."""
-    return on_grid(features, grid, lambda grid: _statistic(features, grid), num_attended)
 
-
-def _statistic(features, grid):
     def step(images, taps):
         weights = attention_weights(taps, grid)
         spatial = {layer: summed_spatial(w, grid) for layer, w in weights.items()}
@@ -86,45 +85,29 @@ def _statistic(features, grid):
             "batches": 1,
         }
 
-    return Statistic(step, lambda totals: _means(totals, features, grid))
-
-
-def _means(totals, features, grid):
-    layers = list(totals["raw"])
-    raw, spatial, seen = (
-        np.stack(list(totals[name].values())) for name in ("raw", "spatial", "seen")
-    )
-    require_finite("mean attention", spatial, layers)
-    spatial, left_out = mean_of(spatial, seen[..., None]), totals["examples"] - seen
-    dims = ("layer", "head", "query")
-    tokens = np.arange(grid.num_tokens)
-    return xr.Dataset(
-        {
+    def finish(totals):
+        layers = list(totals["raw"])
+        names = ("raw", "spatial", "seen")
+        raw, spatial, counted = (np.stack(list(totals[name].values())) for name in names)
+        require_finite("mean attention", spatial, layers)
+        spatial, left_out = mean_of(spatial, counted[..., None]), totals["examples"] - counted
+        dims = ("layer", "head", "query")
+        words = "mean attention over the spatial keys"
+        variables = {
             "raw": variable((*dims, "key"), raw / totals["examples"], "mean attention"),
-            "spatial": variable(
-                (*dims, "spatial_key"), spatial, "mean attention over the spatial keys"
-            ),
+            "spatial": variable((*dims, "spatial_key"), spatial, words),
             "left_out": (dims, left_out.astype(int), LEFT_OUT),
-        },
-        coords={
-            "layer": layers,
-            "head": np.arange(raw.shape[1]),
-            "query": tokens,
-            "key": tokens,
-            "spatial_key": tokens[grid.prefix :],
-        },
-        attrs=provenance(
-            features,
-            totals["examples"],
-            totals["batches"],
-            estimator="mean over examples",
-            **vars(grid),
-        ),
-    )
+        }
+        facts = facts_of(features, totals, "mean over examples", **vars(grid))
+        keys = np.arange(grid.prefix, grid.num_tokens)
+        return dataset_of(variables, facts, layer=layers, spatial_key=keys)
+
+    return Statistic(step, finish)
 
 
 NORMALIZERS = ("queries", "coverage")
-UNITS = ("pixels", "unit")
+UNITS = {"pixels": "pixels", "unit": "sides of the grid"}
+WORDS = ("long_name", "units")
 
 
 def aligned_attention(mean: xr.Dataset, normalize: str = "queries") -> xr.DataArray:
@@ -173,18 +156,15 @@ def aligned_attention(mean: xr.Dataset, normalize: str = "queries") -> xr.DataAr
     else:
         everywhere = (*weights.shape, grid.rows, grid.columns)
         counted = _aligned_sum(np.broadcast_to(weights[..., None, None], everywhere), grid)
-    sides = [np.arange(1 - side, side) * grid.stride for side in (grid.rows, grid.columns)]
+    sides = {"row_offset": grid.rows, "column_offset": grid.columns}
     coords = {
-        f"{side}_offset": (f"{side}_offset", offsets, {"units": "pixels"})
-        for side, offsets in zip(("row", "column"), sides, strict=True)
+        name: (name, np.arange(1 - side, side) * grid.stride, {"units": "pixels"})
+        for name, side in sides.items()
     }
-    return xr.DataArray(
-        mean_of(aligned, counted),
-        dims=("layer", "head", *coords),
-        coords=_heads(mean, left_out_of(mean)[:, :, grid.prefix :].sum(axis=-1)) | coords,
-        name="aligned_attention",
-        attrs=_facts(mean, "attention by offset from the query", "1") | {"normalize": normalize},
-    )
+    coords |= _heads(mean, left_out_of(mean)[:, :, grid.prefix :].sum(axis=-1))
+    words, facts = ("attention by offset from the query", "1"), {"normalize": normalize}
+    dims, values = ("layer", "head", *sides), mean_of(aligned, counted)
+    return array_of("aligned_attention", values, dims, words, mean.attrs | facts, **coords)
 
 
 def _aligned_sum(maps, grid):
@@ -226,7 +206,8 @@ def attention_offset(aligned: xr.DataArray) -> xr.Dataset:
     dims = ("row_offset", "column_offset")
     share = aligned / aligned.sum(dims)
     row, column = ((share * aligned[dim]).sum(dims, min_count=1) for dim in dims)
-    peak = {dim: at.where(row.notnull()) for dim, at in _peak(aligned, dims).items()}
+    largest = aligned.fillna(-1.0).argmax(dims)
+    peak = {dim: aligned[dim][largest[dim]].where(row.notnull()) for dim in dims}
     values = {
         "row_offset": (row, "mean offset, down"),
         "column_offset": (column, "mean offset, to the right"),
@@ -235,18 +216,12 @@ def attention_offset(aligned: xr.DataArray) -> xr.Dataset:
         "peak_column": (peak[dims[1]], "offset of the peak, to the right"),
     }
     variables = {
-        name: variable(("layer", "head"), value.values, words, "pixels")
+        name: variable(DIMS, value.values, words, "pixels")
         for name, (value, words) in values.items()
     }
-    attrs = {name: aligned.attrs[name] for name in aligned.attrs if name not in _OF_VALUES}
-    labels = {name: of for name, of in aligned.coords.items() if name not in dims}
+    attrs = {name: aligned.attrs[name] for name in aligned.attrs if name not in WORDS}
+    labels = {name: coordinate for name, coordinate in aligned.coords.items() if name not in dims}
     return xr.Dataset(variables, labels, attrs)
-
-
-def _peak(aligned, dims):
-    """The offsets that are attended to most: dict from dim to DataArray of dims (layer, head)."""
-    place = aligned.fillna(-1.0).argmax(dims)
-    return {dim: aligned[dim][place[dim]] for dim in dims}
 
 
 def mean_distance(mean: xr.Dataset, units: str = "pixels") -> xr.DataArray:
@@ -281,26 +256,18 @@ def mean_distance(mean: xr.Dataset, units: str = "pixels") -> xr.DataArray:
         measurements/attention/attention-distance.md.
     """
     if units not in UNITS:
-        raise ValueError(f"Expected units in {UNITS}. Received: units={units!r}")
+        raise ValueError(f"Expected units in {tuple(UNITS)}. Received: units={units!r}")
     grid = grid_of_mean(mean)
-    distances = grid.distances() if units == "pixels" else _unit_distances(grid)
+    distances = grid.distances()
+    if units == "unit":
+        sides = [np.linspace(0, 1, side) for side in (grid.rows, grid.columns)]
+        centres = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, 2)
+        distances = np.linalg.norm(centres[:, None] - centres[None], axis=-1)
     share, weights = _of_spatial_queries(mean, grid)
-    of = {"pixels": "pixels", "unit": "sides of the grid"}[units]
     summed = np.einsum("lhqk,qk,lhq->lh", share, distances, weights, optimize=True)
-    return xr.DataArray(
-        mean_of(summed, weights.sum(axis=-1)),
-        dims=("layer", "head"),
-        coords=_heads(mean, left_out_of(mean)[:, :, grid.prefix :].sum(axis=-1)),
-        name="mean_distance",
-        attrs=_facts(mean, "mean attention distance", of),
-    )
-
-
-def _unit_distances(grid):
-    """Distances between spatial tokens whose corners lie on the unit square's."""
-    sides = [np.linspace(0, 1, side) for side in (grid.rows, grid.columns)]
-    places = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, 2)
-    return np.linalg.norm(places[:, None] - places[None], axis=-1)
+    values, words = mean_of(summed, weights.sum(axis=-1)), ("mean attention distance", UNITS[units])
+    coords = _heads(mean, left_out_of(mean)[:, :, grid.prefix :].sum(axis=-1))
+    return array_of("mean_distance", values, DIMS, words, mean.attrs, **coords)
 
 
 def attention_maps(mean: xr.Dataset, query: str | int = CLS) -> xr.DataArray:
@@ -341,14 +308,10 @@ def attention_maps(mean: xr.Dataset, query: str | int = CLS) -> xr.DataArray:
         place = _position(query, grid)
         spatial = mean["spatial"].transpose("layer", "head", "query", "spatial_key")
         share, left_out = spatial.values[:, :, place], left_out[:, :, place]
-    return xr.DataArray(
-        grid.as_map(share),
-        dims=("layer", "head", "row", "column"),
-        coords=_heads(mean, left_out)
-        | {"row": np.arange(grid.rows), "column": np.arange(grid.columns)},
-        name="attention_maps",
-        attrs=_facts(mean, "mean attention", "1") | {"query": query},
-    )
+    dims, words = (*DIMS, "row", "column"), ("mean attention", "1")
+    facts = mean.attrs | {"query": query}
+    coords = _heads(mean, left_out)
+    return array_of("attention_maps", grid.as_map(share), dims, words, facts, **coords)
 
 
 def _position(query, grid):
@@ -367,12 +330,7 @@ def _position(query, grid):
 
 
 def _of_spatial_queries(mean, grid):
-    """Attention of the spatial queries, and the share of examples that each was seen in.
-
-    Returns:
-        float64 arrays of shape (layer, head, query, spatial_key), zero for a query that was left
-        out in all examples, and (layer, head, query).
-    """
+    """Attention (layer, head, query, key) of spatial queries, and shares of examples with any."""
     spatial = mean["spatial"].transpose("layer", "head", "query", "spatial_key")
     share = spatial.values[:, :, grid.prefix :].astype(np.float64)
     left_out = left_out_of(mean)[:, :, grid.prefix :]
@@ -381,10 +339,7 @@ def _of_spatial_queries(mean, grid):
 
 
 def left_out_of(mean):
-    """Numbers of examples that were left out: int array of shape (layer, head, query).
-
-    A mean of other weights than those of `mean_attention`, which counts none, has lost none.
-    """
+    """Numbers of examples left out (layer, head, query), 0 in a mean of other weights."""
     if "left_out" in mean:
         return mean["left_out"].transpose("layer", "head", "query").values
     return np.zeros([mean.sizes[dim] for dim in ("layer", "head", "query")], int)
@@ -392,19 +347,14 @@ def left_out_of(mean):
 
 def _heads(mean, left_out):
     """The coordinates of a result of shape (layer, head, ...)."""
-    labels = {"layer": mean["layer"], "head": mean["head"]}
-    return labels | {"left_out": (("layer", "head"), left_out, LEFT_OUT)}
+    return {"layer": mean["layer"], "head": mean["head"], "left_out": (DIMS, left_out, LEFT_OUT)}
 
 
 def grid_of_mean(mean):
-    """The `TokenGrid` of a result of `mean_attention`.
-
-    Raises:
-        ValueError: if it is not one.
-    """
+    """The `TokenGrid` of a result of `mean_attention`; a `ValueError` for another."""
     fields = ("rows", "columns", "prefix", "stride")
-    known = isinstance(mean, xr.Dataset) and "spatial" in mean and set(fields) <= set(mean.attrs)
-    if not known:
+    is_mean = isinstance(mean, xr.Dataset) and "spatial" in mean and set(fields) <= set(mean.attrs)
+    if not is_mean:
         raise ValueError(f"Expected a Dataset from mean_attention. Received: {type(mean).__name__}")
     return TokenGrid(*(int(mean.attrs[name]) for name in fields))
 
@@ -414,14 +364,6 @@ def require_tokens(grid):
     if grid.num_spatial == 1:
         raise ValueError(f"Expected a grid of more than one token. Received: {grid}")
     return grid
-
-
-_OF_VALUES = ("long_name", "units")
-
-
-def _facts(mean, long_name, units):
-    """The provenance of the mean, and words for what is made of it."""
-    return mean.attrs | {"long_name": long_name, "units": units}
 
 
 KINDS = ("strict", "soft", "axial", "offset", "global")
@@ -500,31 +442,24 @@ def head_classes(
     grid = require_tokens(grid_of_mean(mean))
     aligned = aligned_attention(mean)
     numbers = offset_statistics(aligned.values)
-    uniform = offset_statistics(_uniform_offsets(grid))
+    sides = (side - abs(np.arange(1 - side, side)) for side in (grid.rows, grid.columns))
+    uniform = offset_statistics(np.outer(*sides) / grid.num_spatial**2)
     numbers["relative_spread"] = numbers["spread"] / uniform["spread"]
     kind, direction = _classify(numbers, uniform, **bounds)
-    dims = ("layer", "head")
     shares = ("own", "relative_spread", "nearer", "crossing")
     shown = {
-        name: (dims, values, {"units": "1" if name in shares else "tokens"})
+        name: (DIMS, values, {"units": "1" if name in shares else "tokens"})
         for name, values in numbers.items()
     }
     return xr.Dataset(
-        {"kind": (dims, kind), "direction": (dims, direction)} | shown,
+        {"kind": (DIMS, kind), "direction": (DIMS, direction)} | shown,
         coords={name: aligned[name] for name in ("layer", "head", "left_out")},
         attrs=mean.attrs | bounds,
     )
 
 
 def offset_statistics(share):
-    """Shares, medians and mean distances, in tokens, of distributions of offsets.
-
-    Args:
-        share: array of shape (..., 2 rows - 1, 2 columns - 1) that sums to 1 over the offsets.
-
-    Returns:
-        dict from name to array of shape (...), as `head_classes` says.
-    """
+    """Shares, medians and mean distances, in tokens, of distributions of offsets."""
     rows, columns = (side // 2 for side in share.shape[-2:])
     row = np.arange(-rows, rows + 1)[:, None]
     column = np.arange(-columns, columns + 1)
@@ -557,15 +492,9 @@ def _median(share):
     return np.where(half.any(axis=-1), half.argmax(axis=-1) - share.shape[-1] // 2, np.nan)
 
 
-def _ratio(part, whole):
+def _ratio(part, total):
     """`part / whole`, 1 where both are 0."""
-    return np.where(whole == 0, 1.0, part / np.where(whole == 0, 1, whole))
-
-
-def _uniform_offsets(grid):
-    """Distribution of the offsets of a head with uniform attention."""
-    row, column = (side - abs(np.arange(1 - side, side)) for side in (grid.rows, grid.columns))
-    return np.outer(row, column) / grid.num_spatial**2
+    return np.where(total == 0, 1.0, part / np.where(total == 0, 1, total))
 
 
 def _classify(numbers, uniform, strict, local, offset, elongation):
@@ -575,9 +504,10 @@ def _classify(numbers, uniform, strict, local, offset, elongation):
     widths = {side: uniform[f"{side}_reach"] for side in reach}  # 0 where there is but one
     narrow = {side: (widths[side] > 0) & (reach[side] <= local * widths[side]) for side in reach}
     shares = {side: _ratio(reach[side], widths[side]) for side in reach}
-    alike = np.logical_or(*(_alike(*sides.values(), elongation) for sides in (reach, shares)))
+    extents = [(sides["row"], sides["column"]) for sides in (reach, shares)]
+    similar = [np.maximum(*ends) < elongation * np.minimum(*ends) for ends in extents]
     along = {
-        "both": (numbers["crossing"] <= 1 / elongation) & alike,
+        "both": (numbers["crossing"] <= 1 / elongation) & np.logical_or(*similar),
         "row": (reach["column"] >= elongation * reach["row"]) & narrow["row"],
         "column": (reach["row"] >= elongation * reach["column"]) & narrow["column"],
     }
@@ -595,8 +525,3 @@ def _classify(numbers, uniform, strict, local, offset, elongation):
     eighth = np.round(np.where(pointing, angle, 0) / (np.pi / 4)).astype(int) % 8
     pointed = np.where(pointing, np.array(DIRECTIONS)[eighth], "")
     return kind, np.where(kind == "axial", axis, pointed)
-
-
-def _alike(one, other, times):
-    """Whether neither of two arrays is so many times the other."""
-    return np.maximum(one, other) < times * np.minimum(one, other)

@@ -20,13 +20,15 @@ from ..engine.features import (
     measurement,
     statistic_of,
 )
-from ..engine.pooling import grid_of, on_grid, pooled_tokens
-from ..engine.results import provenance, require_finite
+from ..engine.pooling import grid_of, pooled_tokens
+from ..engine.results import array_of, facts_of, provenance, require_finite
 from ..engine.stream import Statistic, collect, evaluate
-from .attention_distance import attention_weights, num_attended
+from .attention_distance import attention_weights, num_attended, on_attention
 
 # Share of the squared norm of a site's sum by which the next site's skip may differ from it.
 UNCHANGED = 1e-6
+DIMS, WORDS = ("query", "key"), ("attention rollout", "1")
+ESTIMATOR = "product through the layers of (mean over heads + identity) / 2"
 
 
 @measurement("rollout")
@@ -71,12 +73,10 @@ def attention_rollout(features: Model, images: Images, grid: Grid | None = None)
 
 
 @statistic_of(attention_rollout)
-def rollout_statistic(features, grid=None):
+@on_attention
+def rollout_statistic(features, grid):
     """The `Statistic` of `attention_rollout`."""
-    return on_grid(features, grid, lambda grid: _statistic(features, grid), num_attended)
 
-
-def _statistic(features, grid):
     def step(images, taps):
         rollouts = _rollouts(taps, grid)
         return {
@@ -91,8 +91,8 @@ def _statistic(features, grid):
         rollout = np.stack(list(totals["rollout"].values())) / totals["examples"]
         require_finite("attention rollout", rollout, layers)
         _require_unchanged(totals["changes"], totals["examples"])
-        counts = totals["examples"], totals["batches"]
-        return _labelled(rollout, "layer", layers, grid, provenance(features, *counts))
+        facts = facts_of(features, totals, ESTIMATOR, **vars(grid))
+        return array_of("attention_rollout", rollout, ("layer", *DIMS), WORDS, facts, layer=layers)
 
     return Statistic(step, finish)
 
@@ -114,11 +114,14 @@ def rollout_of_images(features: Model, images: Images, grid: Grid | None = None)
     See also:
         `plots.plot_rollout_of_images`, `attention_rollout`; page measurements/attention/rollout.md.
     """
-    statistic = on_grid(features, grid, lambda grid: _of_images(features, grid), num_attended)
+    statistic = _images_statistic(features, grid)
     return evaluate(statistic, images, features, description="attention rollout")
 
 
-def _of_images(features, grid):
+@on_attention
+def _images_statistic(features, grid):
+    """The `Statistic` of `rollout_of_images`."""
+
     def step(images, taps):
         rollouts = _rollouts(taps, grid)
         return {"rows": {"rollout": list(rollouts.values())[-1], "changes": _changes(taps)}}
@@ -129,21 +132,14 @@ def _of_images(features, grid):
         examples = [f"example {number}" for number in range(len(rollout))]
         require_finite("attention rollout", rollout, examples)
         _require_unchanged({pair: c.sum() for pair, c in rows["changes"].items()}, len(rollout))
-        facts = provenance(features, len(rollout), 1)
-        return _labelled(rollout, "example", np.arange(len(rollout)), grid, facts)
+        facts = provenance(features, len(rollout), 1, estimator=ESTIMATOR, **vars(grid))
+        return array_of("attention_rollout", rollout, ("example", *DIMS), WORDS, facts)
 
     return Statistic(step, finish)
 
 
 def follow_attention(weights):
-    """Rollout of one layer after another.
-
-    Args:
-        weights: list of tensors of shape (..., head, query, key), in depth order.
-
-    Returns:
-        List of tensors of shape (..., query, key).
-    """
+    """Rollouts (..., query, key) layer by layer, from weights (..., head, query, key)."""
     rollouts = []
     for layer in weights:
         mixed = tf.reduce_mean(tf.cast(layer, tf.float32), axis=-3)
@@ -160,16 +156,9 @@ def _rollouts(taps, grid):
 
 
 def _changes(taps):
-    """How much each skip differs from the sum of the site before it.
-
-    Returns:
-        dict from "A/sum and B/skip" to the share of the squared norm, of shape (example,).
-
-    Raises:
-        ValueError: for a site without its skip or sum.
-    """
+    """Share of the squared norm by which each skip differs from the sum before: (example,)."""
     sites = _sites(taps)
-    wanted = [f"{site}/{what}" for site in sites for what in ("skip", "sum")]
+    wanted = [f"{site}/{end}" for site in sites for end in ("skip", "sum")]
     missing = [tap for tap in wanted or ["block*/attention/weights"] if tap not in taps]
     if missing:
         raise ValueError(
@@ -180,8 +169,11 @@ def _changes(taps):
     changes = {}
     for before, after in itertools.pairwise(sites):
         pair = f"{before}/sum", f"{after}/skip"
-        one, other = (tf.cast(taps[tap], tf.float32) for tap in pair)
-        changed, *own = (tf.reduce_sum(x**2, axis=(1, 2)) for x in (one - other, one, other))
+        before_values, after_values = (tf.cast(taps[tap], tf.float32) for tap in pair)
+        changed, *own = (
+            tf.reduce_sum(x**2, axis=(1, 2))
+            for x in (before_values - after_values, before_values, after_values)
+        )
         changes[" and ".join(pair)] = tf.math.divide_no_nan(changed, own[0] + own[1])
     return changes
 
@@ -213,24 +205,6 @@ def _require_unchanged(changes, examples):
         )
 
 
-def _labelled(rollout, first, names, grid, facts):
-    """The result, of shape (`first`, query, key)."""
-    tokens = np.arange(grid.num_tokens)
-    return xr.DataArray(
-        rollout,
-        dims=(first, "query", "key"),
-        coords={first: names, "query": tokens, "key": tokens},
-        name="attention_rollout",
-        attrs=facts
-        | {
-            "long_name": "attention rollout",
-            "units": "1",
-            "estimator": "product through the layers of (mean over heads + identity) / 2",
-        }
-        | vars(grid),
-    )
-
-
 @measurement("class_attention")
 def gradient_attention(
     features: Model,
@@ -254,9 +228,8 @@ def gradient_attention(
         features: a model, or a callable from images to taps with gradients: attention weights of
             shape (example, head, query, key) and the scores, as of
             `vit_tf.submodel(vit, "block*/attention/weights", "logits")`.
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        classes: names or positions of the classes among the scores; by default those predicted for
-            the images, 5 at most.
+        images: as in `vit_tf.analysis`.
+        classes: as in `vit_tf.analysis`.
         grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
         scores: the tap that holds them, of shape (example, class).
 
@@ -277,58 +250,33 @@ def gradient_attention(
     See also:
         `plots.plot_gradient_attention`, `attention_rollout`, `grad_cam`; page guides/one-image.md.
     """
-    known = grid_of(features, grid)
-    if known is None:
+    given_grid = grid_of(features, grid)
+    if given_grid is None:
         raise ValueError("Expected a grid, or features with a token_grid. Received: grid=None")
-    seen = []
+    shown = []
 
     def step(batch):
         def weights(_, taps):
             held = {tap: x for tap, x in taps.items() if tap != scores}
-            seen[:] = [as_grid(known, num_attended(held), batch.shape[1:3])]
-            return attention_weights(held, seen[0])
+            shown[:] = [as_grid(given_grid, num_attended(held), batch.shape[1:3])]
+            return attention_weights(held, shown[0])
 
         pairs = class_gradients(features, batch, classes, scores, weights)
         return relevance(list(pairs.values()))
 
     rows = collect(step, images, description="gradient-weighted attention", checked=(features,))
-    classes = [int(one) for one in classes]
+    classes = [int(position) for position in classes]
     require_finite("gradient-weighted attention", np.moveaxis(rows, 1, 0), map(str, classes))
-    tokens = np.arange(rows.shape[-1])
-    return xr.DataArray(
-        rows,
-        dims=("example", "class", "query", "key"),
-        coords={
-            "example": np.arange(len(rows)),
-            "class": classes,
-            "query": tokens,
-            "key": tokens,
-        },
-        name="gradient_attention",
-        attrs=provenance(
-            features,
-            len(rows),
-            1,
-            long_name="gradient-weighted attention",
-            units="1",
-            estimator="sum through the layers of positive attention times gradient",
-            scores=scores,
-            pooled_tokens=list(pooled_tokens(getattr(features, "pooled_tokens", None), seen[0])),
-            **vars(seen[0]),
-        ),
-    )
+    pooled = pooled_tokens(getattr(features, "pooled_tokens", None), shown[0])
+    estimator = "sum through the layers of positive attention times gradient"
+    facts = {"estimator": estimator, "scores": scores, "pooled_tokens": list(pooled)}
+    facts = provenance(features, len(rows), 1, **facts, **vars(shown[0]))
+    dims, words = ("example", "class", *DIMS), ("gradient-weighted attention", "1")
+    return array_of("gradient_attention", rows, dims, words, facts, **{"class": classes})
 
 
 def relevance(layers):
-    """Relevance after the last layer.
-
-    Args:
-        layers: list of pairs of weights and their gradients, each of shape (..., head, query, key),
-            in depth order.
-
-    Returns:
-        float32 tensor of shape (..., query, key).
-    """
+    """Relevance (..., query, key) after the last layer, from weights and their gradients."""
     total = None
     for weights, gradient in layers:
         positive = tf.nn.relu(tf.cast(weights, tf.float32) * tf.cast(gradient, tf.float32))

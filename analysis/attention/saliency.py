@@ -7,10 +7,9 @@ import tensorflow as tf
 import xarray as xr
 
 from ..engine.features import Grid, LabelledImages, Model, measurement, statistic_of
-from ..engine.pooling import on_grid
-from ..engine.results import PARTS, SPATIAL, mean_of, provenance, require_finite, variable
+from ..engine.results import PARTS, SPATIAL, dataset_of, facts_of, mean_of, require_finite, variable
 from ..engine.stream import Statistic, evaluate
-from .attention_distance import LEFT_OUT, attention_weights, num_attended, spatial_shares
+from .attention_distance import LEFT_OUT, attention_weights, on_attention, spatial_shares
 
 # Largest rounding error of float32 sums of shares: it must not decide about a token at the bound.
 ROUNDING = 1e-6
@@ -68,18 +67,12 @@ def attention_saliency(
 
 
 @statistic_of(attention_saliency)
-def saliency_statistic(features, grid=None, mass=0.6):
+@on_attention
+def saliency_statistic(features, grid, mass=0.6):
     """The `Statistic` of `attention_saliency`; its labels are the masks."""
     if not 0 < mass <= 1:
         raise ValueError(f"Expected mass in (0, 1]. Received: mass={mass}")
 
-    def tokens(masks, taps):
-        return num_attended(taps)
-
-    return on_grid(features, grid, lambda grid: _statistic(features, grid, mass), tokens)
-
-
-def _statistic(features, grid, mass):
     def step(images, masks, taps):
         covered = patch_cover(masks, grid)
         counted = tf.reduce_any(covered > 0, axis=-1)
@@ -98,19 +91,14 @@ def _statistic(features, grid, mass):
             "batches": 1,
         }
 
-    return Statistic(step, lambda totals: _labelled(totals, features, grid, mass), with_labels=True)
+    return Statistic(step, lambda totals: _overlap(totals, features, grid, mass), with_labels=True)
 
 
 def query_maps(weights, grid):
-    """Attention over the spatial keys of CLS, where there is a prefix, and of the mean query.
+    """Attention over spatial keys of CLS, if any, and of the mean query: (query, example, head,
+    key).
 
-    Args:
-        weights: tensor of shape (example, head, query, key).
-
-    Returns:
-        float32 tensor of shape (query, example, head, spatial_key), of the queries that
-        `query_names` lists; each map sums to 1, or is all zeros where its queries attend to
-        prefix tokens only.
+    Each map sums to 1, or is all zeros where its queries attend to prefix tokens only.
     """
     weights = tf.cast(weights, tf.float32)
     # A product reads all queries once, where a mean of some of them would copy these first.
@@ -126,14 +114,7 @@ def query_names(grid):
 
 
 def patch_cover(masks, grid):
-    """The share of each token's patch that masks cover: float32 (example, spatial token).
-
-    Args:
-        masks: tensor of shape (example, row, column), of tokens or of pixels.
-
-    Raises:
-        ValueError: for masks of another size.
-    """
+    """The share of each token's patch that masks cover: float32 (example, spatial token)."""
     tokens = (grid.rows, grid.columns)
     pixels = (grid.rows * grid.stride, grid.columns * grid.stride)
     if masks.shape.rank != 3 or tuple(masks.shape[1:]) not in (tokens, pixels):
@@ -165,9 +146,9 @@ def most_attended(maps, mass):
     order = tf.argsort(maps, direction="DESCENDING", stable=True)
     ranked = tf.gather(maps, order, axis=-1, batch_dims=maps.shape.rank - 1)
     before = tf.cumsum(ranked, axis=-1, exclusive=True)
-    kept = tf.cast(before < mass - ROUNDING, tf.float32)
+    is_kept = tf.cast(before < mass - ROUNDING, tf.float32)
     place = tf.argsort(order)
-    return tf.gather(kept, place, axis=-1, batch_dims=maps.shape.rank - 1)
+    return tf.gather(is_kept, place, axis=-1, batch_dims=maps.shape.rank - 1)
 
 
 def has_places(maps):
@@ -176,56 +157,39 @@ def has_places(maps):
 
 
 def _summed_iou(maps, covered, mass):
-    """IoU of each query and head and number of images that have one, summed over images.
-
-    Args:
-        maps: tensor of shape (query, example, head, token).
-        covered: tensor of shape (example, token), zeros for an image that does not count.
-
-    Returns:
-        Two float32 tensors of shape (query, head).
-    """
-    kept = most_attended(maps, mass)
-    both = tf.einsum("qeht,et->qeh", kept, covered)
-    either = tf.reduce_sum(kept, axis=-1) + tf.reduce_sum(covered, axis=-1)[:, None] - both
+    """IoU of maps (query, example, head, token) and numbers of images: (query, head)."""
+    most = most_attended(maps, mass)
+    both = tf.einsum("qeht,et->qeh", most, covered)
+    either = tf.reduce_sum(most, axis=-1) + tf.reduce_sum(covered, axis=-1)[:, None] - both
     counted = tf.cast(tf.reduce_any(covered > 0, axis=-1), tf.float32)
-    seen = has_places(maps) * counted[:, None]
-    return tf.reduce_sum(seen * both / either, axis=1), tf.reduce_sum(seen, axis=1)
+    with_iou = has_places(maps) * counted[:, None]
+    return tf.reduce_sum(with_iou * both / either, axis=1), tf.reduce_sum(with_iou, axis=1)
 
 
-def _labelled(totals, features, grid, mass):
+def _overlap(totals, features, grid, mass):
     """The result of `attention_saliency`, from what the steps add up to."""
     layers = list(totals["iou"])
     require_finite("saliency", list(totals["attention"].values()), layers)
     require_shares(totals["beyond"])
     if not totals["counted"]:
         raise ValueError("Expected a mask that is not empty. Received: empty masks only")
-    iou, seen = (np.stack(list(totals[name].values()), axis=1) for name in ("iou", "seen"))
-    iou = mean_of(iou, seen)
+    iou, with_iou = (np.stack(list(totals[name].values()), axis=1) for name in ("iou", "seen"))
+    iou = mean_of(iou, with_iou)
     ranked = np.where(np.isnan(iou), -1.0, iou)
-    known = ~np.isnan(iou).all(axis=-1)
-    best = np.where(known, ranked.max(axis=-1), np.nan), np.where(known, ranked.argmax(axis=-1), -1)
+    has_iou = ~np.isnan(iou).all(axis=-1)
+    best = (
+        np.where(has_iou, ranked.max(axis=-1), np.nan),
+        np.where(has_iou, ranked.argmax(axis=-1), -1),
+    )
     dims = ("query", "layer")
     words = "mean IoU of attention and mask"
-    return xr.Dataset(
-        {
-            "iou": variable((*dims, "head"), iou, words),
-            "best_iou": variable(dims, best[0], words),
-            "best_head": (dims, best[1], {"long_name": "head of the largest IoU"}),
-            "left_out": ((*dims, "head"), (totals["counted"] - seen).astype(int), LEFT_OUT),
-        },
-        coords={
-            "query": query_names(grid),
-            "layer": layers,
-            "head": np.arange(iou.shape[-1]),
-        },
-        attrs=provenance(
-            features,
-            totals["examples"],
-            totals["batches"],
-            estimator="mean over examples of the IoU of the fewest tokens that hold the mass",
-            mass=mass,
-            left_out=int(totals["examples"] - totals["counted"]),
-            **vars(grid),
-        ),
-    )
+    variables = {
+        "iou": variable((*dims, "head"), iou, words),
+        "best_iou": variable(dims, best[0], words),
+        "best_head": (dims, best[1], {"long_name": "head of the largest IoU"}),
+        "left_out": ((*dims, "head"), (totals["counted"] - with_iou).astype(int), LEFT_OUT),
+    }
+    estimator = "mean over examples of the IoU of the fewest tokens that hold the mass"
+    left_out = int(totals["examples"] - totals["counted"])
+    facts = facts_of(features, totals, estimator, mass=mass, left_out=left_out, **vars(grid))
+    return dataset_of(variables, facts, query=query_names(grid), layer=layers)

@@ -27,11 +27,7 @@ def mean_error(values):
 
 
 def sum_of_errors(*errors):
-    """Standard error of a sum of independent terms, and its degrees of freedom (Welch 1947).
-
-    Args:
-        *errors: pairs of standard error and degrees of freedom.
-    """
+    """Standard error and degrees of freedom of a sum of independent terms (Welch 1947)."""
     variances = np.array([stderr**2 for stderr, _ in errors])
     total = variances.sum()
     if not total:
@@ -50,44 +46,40 @@ def wilson(successes, trials, alpha=ALPHA):
     return min((middle - reach) / scale, share), max((middle + reach) / scale, share)
 
 
-def mover(one, one_limits, other, other_limits, correlation=0.0):
+def mover(first, first_limits, second, second_limits, correlation=0.0):
     """Interval of `one - other` from their own intervals (Zou and Donner 2008).
 
     Of proportions with Wilson's intervals this is method 10 of Newcombe (1998b) for independent
     samples and, with their correlation, method 10 of Newcombe (1998c) for paired ones.
     """
-    below, above = one - one_limits[0], one_limits[1] - one
-    other_below, other_above = other - other_limits[0], other_limits[1] - other
-    value = one - other
-    low = below**2 + other_above**2 - 2 * correlation * below * other_above
-    high = above**2 + other_below**2 - 2 * correlation * above * other_below
+    below, above = first - first_limits[0], first_limits[1] - first
+    second_below, second_above = second - second_limits[0], second_limits[1] - second
+    value = first - second
+    low = below**2 + second_above**2 - 2 * correlation * below * second_above
+    high = above**2 + second_below**2 - 2 * correlation * above * second_below
     return value - np.sqrt(max(low, 0)), value + np.sqrt(max(high, 0))
 
 
-def pair_counts(one, other):
+def pair_counts(first, second):
     """How often both of two truth values (unit,) are true, only one, only the other, neither."""
-    cells = one & other, one & ~other, ~one & other, ~one & ~other
+    cells = first & second, first & ~second, ~first & second, ~first & ~second
     return tuple(float(cell.sum()) for cell in cells)
 
 
 def newcombe_paired(both, only_one, only_other, neither, alpha=ALPHA):
-    """Interval of the difference of two proportions of the same units (Newcombe 1998c, method 10).
-
-    Args:
-        both, only_one, only_other, neither: numbers of units, as of `pair_counts`.
-    """
-    n, one, other = both + only_one + only_other + neither, both + only_one, both + only_other
+    """Interval of a difference of paired proportions (Newcombe 1998c, method 10)."""
+    n, first, second = (both + only_one + only_other + neither, both + only_one, both + only_other)
     determinant = both * neither - only_one * only_other
     if determinant > 0:
         determinant = max(determinant - n / 2, 0)
-    margins = np.sqrt(one * (n - one) * other * (n - other))
+    margins = np.sqrt(first * (n - first) * second * (n - second))
     correlation = determinant / margins if margins else 0.0
-    limits = (wilson(count, n, alpha) for count in (one, other))
-    return mover(one / n, next(limits), other / n, next(limits), correlation)
+    limits = (wilson(count, n, alpha) for count in (first, second))
+    return mover(first / n, next(limits), second / n, next(limits), correlation)
 
 
 def fieller(pairs, alpha=ALPHA):
-    """Interval of the ratio of the means of the columns of (unit, 2) (Fieller 1954); may be NaN.
+    """Interval of the ratio of the means of the columns of (unit, 2) (Fieller 1954).
 
     The ratios r for which the mean of `a - r b` does not differ from 0 by Student's t. Where the
     denominator itself may be 0 they are no interval, and the ends are NaN.
@@ -119,8 +111,8 @@ def ranks(values):
 def spearman_interval(correlation, count, alpha=ALPHA):
     """Interval of a rank correlation of `count` pairs, by Fisher's z (Bonett and Wright 2000).
 
-    A correlation of 1 or -1 counts as half a step towards the next possible one; without that it
-    would have an interval without width.
+    A correlation of 1 or -1 counts as half a step towards the next possible one: its width is not
+    0.
     """
     largest = 1 - 6 / (count * (count**2 - 1))
     inside = np.clip(correlation, -largest, largest)
@@ -130,29 +122,20 @@ def spearman_interval(correlation, count, alpha=ALPHA):
 
 
 def pseudo_values(value, leave_one_out):
-    """Pseudo-values of the jackknife, (unit, ...): their standard error is that of `value`.
-
-    Args:
-        value: array or number, the statistic of all units.
-        leave_one_out: array of shape (unit, ...), the statistic without each.
-    """
+    """Pseudo-values of the jackknife (unit, ...), from the value of all units and without each."""
     count = len(leave_one_out)
     return count * value - (count - 1) * np.asarray(leave_one_out)
 
 
 def log_variances(values):
     """The logarithm of the variance of values (unit,), and its pseudo-values (Miller 1968)."""
-    whole = np.log(np.var(values, ddof=1))
+    log_variance = np.log(np.var(values, ddof=1))
     rest = [np.log(np.var(np.delete(values, at), ddof=1)) for at in range(len(values))]
-    return whole, pseudo_values(whole, np.array(rest))
+    return log_variance, pseudo_values(log_variance, np.array(rest))
 
 
 def p_value(limits, null=0.0):
-    """The smallest alpha whose interval leaves out `null`, at least 1e-12; NaN without interval.
-
-    Args:
-        limits: function of alpha to the two ends; intervals of smaller alpha hold those of larger.
-    """
+    """The smallest alpha, at least 1e-12, whose `limits(alpha)` leave out `null`; else NaN."""
 
     def outside(alpha):
         low, high = limits(alpha)
@@ -170,10 +153,11 @@ def p_value(limits, null=0.0):
 
 
 def holm_levels(p_values, alpha=ALPHA):
-    """The level at which each of several hypotheses is tested, so that `alpha` holds for all.
+    """The level of each of several tests at which `alpha` holds for all (Holm 1979); NaN do not
+    count.
 
-    Holm (1979): the i-th smallest of m p-values is compared with `alpha / (m - i)`, i from 0, and
-    from the first that is larger on, all with its level. Those that are NaN are not counted.
+    The i-th smallest of m p-values is compared with `alpha / (m - i)`, i from 0, and from the first
+    that is larger on, all with its level.
     """
     p_values = np.asarray(p_values, float)
     order = np.argsort(p_values)[: np.isfinite(p_values).sum()]
@@ -191,18 +175,13 @@ UNBOUNDED = (-np.inf, np.inf)  # the possible values of most quantities
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % confidence interval.
+    """A number with its 95 % confidence interval, NaN where it is descriptive.
 
-    Attributes:
-        value: the number.
-        low, high: ends of the interval; NaN where there is none: the number is descriptive.
-        how: where the interval comes from, in words.
-        limits: function of alpha to both ends, for a correction for several comparisons.
-        error: pair of standard error and degrees of freedom, where the interval is Student's.
-        units: what the number is a mean of, of shape (unit,): pseudo-values of a jackknife, or
-            truth values, such as which images are classified correctly.
-        pairing: what the units are, "9 batches of 1000 images"; two estimates of the same units are
-            compared by paired differences. Empty where the units of two models are not the same.
+    `how` says where the interval comes from, and `limits` is a function of alpha to both ends.
+    `error` is the pair of standard error and degrees of freedom of Student's intervals. `units`, of
+    shape (unit,), are what the number is a mean of: pseudo-values of a jackknife, or truth values.
+    Estimates of equal `pairing`, "9 batches of 1000 images", are compared by paired differences of
+    units.
     """
 
     value: float
@@ -232,20 +211,15 @@ def estimate(value, limits, how, **more):
 
 
 def descriptive(value, why):
-    """An `Estimate` without an interval, which gives no outcome.
-
-    Args:
-        value: the number.
-        why: why it has none, "a maximum over heads".
-    """
+    """An `Estimate` without an interval, and why it has none: "a maximum over heads"."""
     return Estimate(float(value), np.nan, np.nan, f"no interval: {why}")
 
 
-def require_estimate(value, what):
+def require_estimate(value, source):
     """Raises a `ValueError` that names what was to return an `Estimate`, for anything else."""
     if not isinstance(value, Estimate):
         raise ValueError(
-            f"Expected {what} to return an Estimate, as `student` makes. Received: {value!r}"
+            f"Expected {source} to return an Estimate, as `student` makes. Received: {value!r}"
         )
 
 
@@ -259,16 +233,7 @@ def with_error(value, stderr, df, how, **more):
 
 
 def student(values, over, pairing=""):
-    """Mean of independent values, with Student's interval.
-
-    Args:
-        values: array of shape (unit,).
-        over: what its axis holds, in words, "videos".
-        pairing: as that of `Estimate`, where another model has values of the same units.
-
-    Returns:
-        `Estimate`; without an interval for fewer than two units.
-    """
+    """Mean of independent values (unit,) of `over`, "videos", with Student's interval."""
     if len(values) < 2:
         return descriptive(np.mean(values), f"needs at least two {over}")
     how = f"Student's t over {len(values)} {over}"
@@ -276,48 +241,20 @@ def student(values, over, pairing=""):
     return with_error(np.mean(values), *mean_error(values), how, **more)
 
 
-def welch(one, other, over):
-    """Mean of one sample minus the mean of another, with Welch's interval.
-
-    Args:
-        one, other: arrays of shape (unit,), of independent units.
-        over: what their axes hold, in words, "layers".
-
-    Returns:
-        `Estimate`; without an interval where a sample has fewer than two units.
-    """
-    return minus(student(one, over), student(other, over))
+def welch(first, second, over):
+    """Mean of a sample (unit,) minus that of an independent one, with Welch's interval."""
+    return minus(student(first, over), student(second, over))
 
 
 def share(successes, trials, over, correct=None, pairing=""):
-    """A proportion, with Wilson's interval.
-
-    Args:
-        successes, trials: numbers of units; for a mean of proportions the first is no integer.
-        over: what the units are, in words, "heads".
-        correct: truth values of shape (unit,), to compare models on the same units.
-        pairing: as that of `Estimate`.
-
-    Returns:
-        `Estimate`.
-    """
+    """A proportion, with Wilson's interval; of a mean of proportions `successes` is no integer."""
     limits = partial(wilson, successes, trials)
     how = f"Wilson's interval over {int(trials)} {over}"
     return estimate(successes / trials, limits, how, units=correct, pairing=pairing)
 
 
 def accuracy_of(accuracy, examples, correct=None, over="images"):
-    """Test accuracy, with Wilson's interval.
-
-    Args:
-        accuracy: share of the images that are classified correctly, or a mean of such shares.
-        examples: number of images.
-        correct: which of them are, of shape (example,), where known.
-        over: what the examples are, in words.
-
-    Returns:
-        `Estimate`; without an interval where the number of images is not known.
-    """
+    """Test accuracy with Wilson's interval; `correct` are truth values of the examples."""
     if correct is None and not examples >= 1:
         return descriptive(accuracy, f"the number of {over} is not known")
     if correct is None:
@@ -326,37 +263,25 @@ def accuracy_of(accuracy, examples, correct=None, over="images"):
     return share(correct.sum(), len(correct), over, correct, f"{len(correct)} {over}")
 
 
-def require_above_chance(accuracy, facts, what):
+def require_above_chance(accuracy, facts, model):
     """Raises a `ValueError` where an accuracy is not significantly above chance, 1 / classes.
 
-    A model at chance has nothing to lose, and no layer of it is better than another: claims about
-    its accuracy are not tested. Classes are taken to be of equal size.
-
-    Args:
-        accuracy: share of the images that are classified correctly.
-        facts: dict with the numbers of `examples` and `num_classes`, the attributes of a result.
-        what: whose accuracy it is, in words, "the ViT".
+    A model at chance has no accuracy to lose, and no layer of it is better than another. Classes
+    are taken to be of equal size; `facts` are the attributes `examples` and `num_classes` of a
+    result.
     """
     if missing := {"examples", "num_classes"} - set(facts):
         raise ValueError(f"Expected attributes {sorted(missing)}. Received: {sorted(facts)}")
-    known, chance = accuracy_of(float(accuracy), facts["examples"]), 1 / facts["num_classes"]
-    if not known.low > chance:
+    interval, chance = accuracy_of(float(accuracy), facts["examples"]), 1 / facts["num_classes"]
+    if not interval.low > chance:
         raise ValueError(
-            f"Not tested: the accuracy of {what}, {known.value:.3g} ({known.low:.3g} to "
-            f"{known.high:.3g}), is not above chance, {chance:.3g}."
+            f"Not tested: the accuracy of {model}, {interval.value:.3g} ({interval.low:.3g} to "
+            f"{interval.high:.3g}), is not above chance, {chance:.3g}."
         )
 
 
 def correlation(pairs, over):
-    """Spearman's rank correlation of the columns of a (unit, 2) array, with its interval.
-
-    Args:
-        pairs: array of shape (unit, 2).
-        over: what the units are, in words, "heads".
-
-    Returns:
-        `Estimate`; without an interval for fewer than five units, or a constant column.
-    """
+    """Spearman's rank correlation of the columns of pairs (unit, 2), with its interval."""
     value = rank_correlation(pairs)
     if len(pairs) < LEAST_PAIRS or not np.isfinite(value):
         return descriptive(value, f"needs at least {LEAST_PAIRS} {over} that differ")
@@ -377,23 +302,19 @@ def ratio_of_means(pairs, over):
     return estimate(above / below, partial(fieller, pairs), how)
 
 
-def ratio_of_spreads(one, other, over):
-    """Standard deviation of one sample over that of another, with its interval.
+def ratio_of_spreads(first, second, over):
+    """Standard deviation of one sample (unit,) over that of another, with its interval.
 
-    The jackknife of the logarithm of the variances (Miller 1968), which does not take values to be
-    normal, with Welch's degrees of freedom.
-
-    Args:
-        one, other: arrays of shape (unit,), of independent units.
-        over: what the units are, in words, "heads".
+    The jackknife of the logarithm of variances (Miller 1968), without assuming normal values, with
+    Welch's degrees of freedom.
     """
-    if min(len(one), len(other)) < 3 or not min(np.ptp(one), np.ptp(other)) > 0:
-        value = np.std(one, ddof=1) / np.std(other, ddof=1) if np.ptp(other) else np.nan
+    if min(len(first), len(second)) < 3 or not min(np.ptp(first), np.ptp(second)) > 0:
+        value = np.std(first, ddof=1) / np.std(second, ddof=1) if np.ptp(second) else np.nan
         return descriptive(value, f"needs at least three {over} that differ, in each")
-    (log_one, units), (log_other, other_units) = map(log_variances, (one, other))
-    error = sum_of_errors(mean_error(units), mean_error(other_units))
+    (log_first, units), (log_second, second_units) = map(log_variances, (first, second))
+    error = sum_of_errors(mean_error(units), mean_error(second_units))
     gap = with_error(
-        log_one - log_other, *error, f"jackknife of the logarithm of variances, over {over}"
+        log_first - log_second, *error, f"jackknife of the logarithm of variances, over {over}"
     )
     return transformed(gap, lambda x: np.exp(x / 2))
 
@@ -409,17 +330,7 @@ def transformed(inner, function):
 
 
 def jackknifed(value, leave_one_out, over, pairing=""):
-    """A statistic of all units, with the interval of the jackknife: Student's, of units - 1.
-
-    Args:
-        value: the statistic.
-        leave_one_out: its values without each unit, of shape (unit,).
-        over: what the units are, in words, "batches".
-        pairing: as that of `Estimate`, where another model has values of the same units.
-
-    Returns:
-        `Estimate`; without an interval for fewer than two units.
-    """
+    """A statistic of all units, with the jackknife's interval from it without each (unit,)."""
     if len(leave_one_out) < 2 or not np.isfinite(leave_one_out).all():
         return descriptive(value, f"needs at least two {over}")
     units = pseudo_values(value, leave_one_out)
@@ -430,18 +341,18 @@ def jackknifed(value, leave_one_out, over, pairing=""):
 def of_cka(statistic, result):
     """A number that follows from CKA, with the jackknife over batches.
 
-    Args:
-        statistic: function of an array with the dims of `result["cka"]` to a number.
-        result: Dataset with `cka`, and `leave_one_out` of dims (batch, ...). Of older files, which
-            have but `stderr`, the interval is the widest that the statistic, an average, can have,
-            and models are not compared batch by batch.
+    `statistic` maps an array of the dims of `result["cka"]` to a number. Older files have `stderr`
+    in place of `leave_one_out`: the interval is the widest that an average can have, and not
+    paired.
     """
     cka = result["cka"]
     value, examples = statistic(cka.values), result.attrs.get("examples", np.nan)
     if "leave_one_out" in result:
         rest = result["leave_one_out"].transpose("batch", *cka.dims).values
         pairing = f"{len(rest)} batches of {examples} images"
-        return jackknifed(value, np.array([statistic(one) for one in rest]), "batches", pairing)
+        return jackknifed(
+            value, np.array([statistic(values) for values in rest]), "batches", pairing
+        )
     stderr = statistic(result["stderr"].transpose(*cka.dims).values) if "stderr" in result else 0
     batches = num_batches(result)
     if not (stderr > 0 and batches > 1):
@@ -456,89 +367,79 @@ def num_batches(result):
     return np.ceil(result.attrs.get("examples", np.nan) / size)
 
 
-def minus(one, other):
-    """The difference of two estimates, an `Estimate`: paired where both are of the same units.
+def minus(first, second):
+    """The difference of two estimates: paired where both are of the same units.
 
-    Of truth values of the same units Newcombe's paired interval, and of other values that of
-    Student's t over their differences. Of independent units Welch's interval for Student's, and the
-    method of variance estimates recovery (Zou and Donner 2008) for others.
+    Newcombe's paired interval for truth values, Student's over differences for others. For
+    independent units Welch's for Student's intervals, else variance estimates recovery (Zou and
+    Donner 2008).
     """
-    value = one.value - other.value
-    if not np.isfinite([one.low, one.high, other.low, other.high]).all():
-        why = one.how if not np.isfinite(one.low) else other.how
+    value = first.value - second.value
+    if not np.isfinite([first.low, first.high, second.low, second.high]).all():
+        why = first.how if not np.isfinite(first.low) else second.how
         return descriptive(value, why.removeprefix("no interval: "))
-    paired = bool(one.pairing) and one.pairing == other.pairing
-    paired = paired and one.units is not None and other.units is not None
-    if paired and one.units.dtype == bool:
-        how = f"Newcombe's paired interval over the same {one.pairing}"
-        return estimate(value, partial(newcombe_paired, *pair_counts(one.units, other.units)), how)
+    paired = bool(first.pairing) and first.pairing == second.pairing
+    paired = paired and first.units is not None and second.units is not None
+    if paired and first.units.dtype == bool:
+        how = f"Newcombe's paired interval over the same {first.pairing}"
+        return estimate(
+            value, partial(newcombe_paired, *pair_counts(first.units, second.units)), how
+        )
     if paired:
-        units = one.units - other.units
-        how = f"paired over the same {one.pairing}, Student's t"
-        return with_error(value, *mean_error(units), how, units=units, pairing=one.pairing)
-    words = " and ".join(dict.fromkeys([one.how, other.how]))
-    if one.error and other.error:
+        units = first.units - second.units
+        how = f"paired over the same {first.pairing}, Student's t"
+        return with_error(value, *mean_error(units), how, units=units, pairing=first.pairing)
+    words = " and ".join(dict.fromkeys([first.how, second.how]))
+    if first.error and second.error:
         how = f"Welch's interval; {words}; not paired"
-        return with_error(value, *sum_of_errors(one.error, other.error), how)
+        return with_error(value, *sum_of_errors(first.error, second.error), how)
 
     def limits(alpha):
-        return mover(one.value, one.at(alpha), other.value, other.at(alpha))
+        return mover(first.value, first.at(alpha), second.value, second.at(alpha))
 
     return estimate(value, limits, f"{words}; not paired")
 
 
 def corrected(estimates, null=0.0):
-    """Several estimates with intervals that allow for their number: Holm's, at 5 % for all.
-
-    An interval leaves out `null` exactly where Holm's method rejects it.
-
-    Args:
-        estimates: list of `Estimate`.
-        null: the value that they are compared with.
-    """
-    tested = [one for one in estimates if np.isfinite(one.low)]
+    """Estimates whose intervals exclude `null` where Holm's method rejects it, at 5 % for all."""
+    tested = [result for result in estimates if np.isfinite(result.low)]
     if len(tested) < 2:
         return list(estimates)
-    levels = holm_levels([p_value(one.at, null) for one in estimates])
-    found = []
-    for one, level in zip(estimates, levels, strict=True):
-        how = f"{one.how}; corrected for {len(tested)} comparisons (Holm)"
-        low, high = map(float, one.at(level))
-        found.append(replace(one, low=low, high=high, how=how) if one in tested else one)
-    return found
+    levels = holm_levels([p_value(result.at, null) for result in estimates])
+    results = []
+    for result, level in zip(estimates, levels, strict=True):
+        how = f"{result.how}; corrected for {len(tested)} comparisons (Holm)"
+        low, high = map(float, result.at(level))
+        results.append(replace(result, low=low, high=high, how=how) if result in tested else result)
+    return results
 
 
 def over_trainings(estimates, bounds=UNBOUNDED):
     """Mean over several runs, with an interval that includes the variance between runs.
 
-        half-width^2 = (t s / sqrt(k))^2 + (mean half-width within runs)^2
+        reach^2 = (t s / sqrt(k))^2 + (mean of the runs' own reaches)^2
 
     with `s` the standard deviation of the `k` values and `t` Student's quantile of k - 1 degrees of
-    freedom, on either side. The first term is the spread between runs, and what differs
-    between them of the errors within (Bouthillier et al. 2021, https://arxiv.org/abs/2103.03098,
-    of why one run is not enough); the second is for what they share, such as the test images:
-    the mean of errors has at most the mean of their standard errors, however they are correlated.
-    Where they are independent the interval is wider than it has to be.
-
-    Args:
-        estimates: list of `Estimate`, one for each run.
-        bounds: pair of the least and the largest possible value, such as -1 and 1 of a correlation.
-            The interval ends there at the latest, which costs no coverage.
-
-    Returns:
-        `Estimate`; without an interval for fewer than two runs.
+    freedom, on either side. The first term is the spread between runs (Bouthillier et al. 2021,
+    https://arxiv.org/abs/2103.03098); the second is for what they share, such as the test images:
+    the standard error of a mean is at most the mean of the standard errors, whatever their
+    correlation. The interval ends at the `bounds` of possible values, which costs no coverage.
     """
-    values = np.array([one.value for one in estimates], np.float64)
+    values = np.array([run.value for run in estimates], np.float64)
     between = student(values, over="runs")
     if len(values) < 2:
         return between
-    ends = np.array([[one.value - one.low, one.high - one.value] for one in estimates])
-    known = np.isfinite(ends).all()
-    within = ends.mean(axis=0) if known else np.zeros(2)
+    ends = np.array([[run.value - run.low, run.high - run.value] for run in estimates])
+    all_known = np.isfinite(ends).all()
+    within = ends.mean(axis=0) if all_known else np.zeros(2)
     low, high = np.hypot(between.high - between.value, within)
     spread = np.std(values, ddof=1)
     how = f"Student's t over {len(values)} runs (standard deviation {spread:.2g}), and "
-    how += "the mean of the intervals within runs" if known else "no interval within a run is known"
+    how += (
+        "the mean of the intervals within runs"
+        if all_known
+        else "no interval within a run is known"
+    )
     if not low + high:
         how += "; all runs are equal, so that the interval has no width and does not generalize"
     low, high = np.clip([between.value - low, between.value + high], *bounds).tolist()
@@ -560,17 +461,7 @@ def current_outcome(outcome):
 
 
 def verdict(low, high, threshold, direction):
-    """The outcome of a claim: on which side of the threshold its interval lies.
-
-    Args:
-        low, high: ends of the interval; NaN where there is none.
-        threshold: the threshold of the claim.
-        direction: "above" or "below", the side that the paper reports.
-
-    Returns:
-        "replicates" if the whole interval lies on the reported side, "does not replicate" if on
-        the other, "inconclusive" if it includes the threshold, "descriptive" without an interval.
-    """
+    """The outcome of a claim, that a number lies on the side `direction` of a threshold."""
     above, below = low > threshold, high < threshold
     if not np.isfinite([low, high]).all():
         return "descriptive"

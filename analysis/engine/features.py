@@ -48,33 +48,21 @@ HOW = ", such as vit_tf.submodel(model, 'block*')"
 
 
 def taps_of(features, images):
-    """The taps of features for a batch of images: dict from name to tensor.
-
-    Those without an example axis are left out, with a warning.
-
-    Raises:
-        ValueError: for features that are no callable or return no dict of taps with an example
-            axis, images of another shape than they take, or a backend of Keras other than
-            TensorFlow.
-    """
+    """The taps of features for a batch of images, without those that have no example axis."""
     require_features(features, images)
     taps = _call(features, images)
     if not isinstance(taps, Mapping) or not taps:
         name = getattr(features, "name", None) or getattr(features, "__name__", repr(features))
-        what = "a tensor" if tf.is_tensor(taps) else f"{type(taps).__name__}"
-        raise ValueError(f"{EXPECTED}{HOW}. Received: {name!r}, which returns {what}")
-    kept = example_taps(taps, images)
-    if not kept:
+        kind = "a tensor" if tf.is_tensor(taps) else f"{type(taps).__name__}"
+        raise ValueError(f"{EXPECTED}{HOW}. Received: {name!r}, which returns {kind}")
+    with_examples = example_taps(taps, images)
+    if not with_examples:
         raise ValueError(f"Expected taps with an example axis. Received: {listed(taps)}")
-    return kept
+    return with_examples
 
 
 def _call(features, images):
-    """The answer of features; a function of NumPy arrays, which no graph can hold, runs eagerly.
-
-    Which kind it is shows when it is traced: a function that fails then and works for arrays is
-    called through `tf.numpy_function`, with the dtypes and shapes that it returns for zeros.
-    """
+    """The answer of features; a NumPy function, which fails when traced, runs eagerly."""
     own = type(features).__module__.split(".")[0] in ("vit_tf", "keras", "tensorflow")
     eager = getattr(features, "eager", False)
     if own and not eager:
@@ -133,28 +121,15 @@ def _array(value):
 
 
 def example_taps(taps, images):
-    """The taps that have an example axis; a warning names the others.
-
-    A position embedding, for one, has a single row however many images there are.
-
-    Args:
-        taps: dict from tap to tensor, of a call with these images.
-        images: tensor whose first axis is the example axis.
-
-    Returns:
-        The dict of those that have one.
-    """
+    """The taps that have an example axis; a warning names others, such as a position embedding."""
     sizes = {tap: tf.TensorShape(x.shape) for tap, x in taps.items()}
-    without = [tap for tap, shape in sizes.items() if not _has_examples(shape, images.shape[0])]
+    known = (None, images.shape[0])  # the number of examples may not be known yet
+    ranks = {tap: shape.rank for tap, shape in sizes.items() if shape.rank is not None}
+    without = [tap for tap, rank in ranks.items() if not rank or sizes[tap][0] not in known]
     if not without:
         return taps
     warnings.warn(f"Taps without an example axis are left out: {listed(without)}", stacklevel=2)
     return {tap: x for tap, x in taps.items() if tap not in without}
-
-
-def _has_examples(shape, examples):
-    """Whether the first axis may be the examples, of which the number may not be known yet."""
-    return shape.rank is None or (shape.rank > 0 and shape[0] in (None, examples))
 
 
 def require_features(features, images):
@@ -192,23 +167,10 @@ def _described(features):
 def class_gradients(features, images, classes, scores, sources):
     """Gradients of the scores of classes, each class of each image by itself.
 
-    The images are repeated, so that one backward pass serves all classes, and no gradient flows
-    from one image or class to another.
-
-    Args:
-        features: callable from images to taps that are computed from each other.
-        images: tensor of shape (example, height, width, channel).
-        classes: positions of classes among the scores.
-        scores: the tap that holds these, of shape (example, class).
-        sources: function of the repeated images and of their taps to a dict from name to tensor,
-            the gradients with respect to which are asked for.
-
-    Returns:
-        dict from name to a pair of the tensor and its gradient, of shape (example, class, ...).
-
-    Raises:
-        ValueError: for classes or scores that are not there, and for a tensor that the scores do
-            not depend on, as far as TensorFlow can determine; it is named.
+    The images are repeated, so that one backward pass serves all classes. `sources` is a function
+    of the repeated images and their taps to a dict of the tensors with respect to which gradients
+    are taken. Returns a dict of pairs of the tensor and its gradient, of shape (example, class,
+    ...).
     """
     count = len(classes)
     repeated = tf.repeat(tf.cast(images, tf.float32), count, axis=0)
@@ -219,8 +181,8 @@ def class_gradients(features, images, classes, scores, sources):
         target = tf.reduce_sum(
             tf.cast(taps[scores], tf.float32) * tf.tile(own, (tf.shape(images)[0], 1))
         )
-    found = sources(repeated, taps)
-    gradients = dict(zip(found, tape.gradient(target, list(found.values())), strict=True))
+    tensors = sources(repeated, taps)
+    gradients = dict(zip(tensors, tape.gradient(target, list(tensors.values())), strict=True))
     if missing := [name for name, gradient in gradients.items() if gradient is None]:
         raise ValueError(
             f"Expected features that compute {scores!r} from the taps whose gradients are taken, "
@@ -230,7 +192,7 @@ def class_gradients(features, images, classes, scores, sources):
     def apart(x):
         return tf.reshape(x, tf.concat([[-1, count], tf.shape(x)[1:]], axis=0))
 
-    return {name: (apart(found[name]), apart(gradients[name])) for name in found}
+    return {name: (apart(tensors[name]), apart(gradients[name])) for name in tensors}
 
 
 def require_scores(taps, scores, classes):
@@ -243,7 +205,7 @@ def require_scores(taps, scores, classes):
         )
     classes = list(classes)
     if not classes or not all(
-        isinstance(one, int | np.integer) and 0 <= one < shape[1] for one in classes
+        isinstance(position, int | np.integer) and 0 <= position < shape[1] for position in classes
     ):
         raise ValueError(
             f"Expected classes to be integers from 0 to {shape[1] - 1}. Received: {classes}"
@@ -252,28 +214,15 @@ def require_scores(taps, scores, classes):
 
 
 def of_arrays(*activations):
-    """Given activations as one data set, and features that return their columns of it.
-
-    Each row of the data set holds all activations of one example, flattened.
-
-    Args:
-        *activations: dicts from layer to array of shape (example, ...), of the same examples.
-
-    Returns:
-        float32 array of shape (example, number), and a callable from its rows to
-        `{layer: tensor of the array's shape}` for each of the dicts.
-
-    Raises:
-        ValueError: for what is no such dict, or arrays of other numbers of examples.
-    """
+    """Rows (example, number) of given activations, and a callable to the columns of each."""
     columns, features = [], []
-    for of in activations:
-        if not isinstance(of, Mapping) or not of:
+    for layers in activations:
+        if not isinstance(layers, Mapping) or not layers:
             raise ValueError(
                 "Expected activations to be {name: array of shape (example, ...)}. "
-                f"Received: {type(of).__name__}"
+                f"Received: {type(layers).__name__}"
             )
-        arrays = {layer: np.asarray(values, np.float32) for layer, values in of.items()}
+        arrays = {layer: np.asarray(values, np.float32) for layer, values in layers.items()}
         if any(values.ndim == 0 for values in arrays.values()):
             raise ValueError("Expected arrays of shape (example, ...). Received: a single number")
         first = sum(column.shape[1] for column in columns)
@@ -304,15 +253,7 @@ class _Columns:
 
 
 class Derived:
-    """Features computed from the taps of other features.
-
-    `one_pass` calls the other features once, however many are derived from them.
-
-    Args:
-        features: callable from images to `{tap: tensor}`.
-        compute: function of that dict to another.
-        token_grid: `TokenGrid` of the tokens, or None.
-    """
+    """Features computed from the taps of others, which `one_pass` calls once for all."""
 
     def __init__(self, features, compute, token_grid):
         self.name = model_name(features)
@@ -345,11 +286,7 @@ def choose(features, names):
 
 
 def select(taps, names):
-    """The entries of a dict of taps that are named, in the order of the names.
-
-    Raises:
-        ValueError: for a name that is not among the taps.
-    """
+    """The entries of a dict of taps that are named, in the order of the names."""
     for name in names:
         if name not in taps:
             raise ValueError(f"Expected a tap {name!r}. Received: {listed(taps)}")
@@ -428,16 +365,12 @@ class _Noise:
 
 
 def content_key(image, factors):
-    """A hash of an image's values; two images collide in one of 2^62 draws of `factors`.
+    """A hash of an image's values, int64 of shape (2,); images collide in one of 2^62 draws of
+    `factors`.
 
         key = sum over the 16-bit halves of the values of half * factor, modulo a prime
 
-    Args:
-        image: tensor of shape (height, width, channel).
-        factors: int array of shape (2 * height * width * channel, 2), from 1 to `PRIME` - 1.
-
-    Returns:
-        int64 tensor of shape (2,).
+    with factors of shape (2 * height * width * channel, 2), from 1 to `PRIME` - 1.
     """
     values = tf.cast(image, tf.float32) + 0.0  # -0 and 0 are equal
     halves = tf.reshape(tf.cast(tf.bitcast(values, tf.uint16), tf.int64), (-1, 1))
@@ -462,12 +395,7 @@ def _shapes(features, images):
 
 
 class Normalised:
-    """Features of a model that expects other values than [-1, 1], for images in [-1, 1].
-
-    Args:
-        features: callable from images to taps.
-        preprocessing: the `Preprocessing` that the model expects.
-    """
+    """Features of a model that expects other values than [-1, 1], for images in [-1, 1]."""
 
     def __init__(self, features, preprocessing):
         self.name, self.token_grid = features.name, features.token_grid
@@ -587,8 +515,8 @@ def _of_kind(model, kind, block):
     elif is_own:
         patterns, taps = [pattern.format(block=block) for pattern in own], model.taps
     else:
-        found = [*recorder.find_taps(model)]
-        patterns, taps = foreign, [*found, *computed_weights(model, found)]
+        names = [*recorder.find_taps(model)]
+        patterns, taps = foreign, [*names, *computed_weights(model, names)]
     if patterns:
         taps = [tap for tap in taps if any(fnmatch.fnmatchcase(tap, p) for p in patterns)]
     if not taps:
@@ -605,23 +533,23 @@ def _on_grid(features, kind, scores):
     grid = features.token_grid
     if kind in ("maps", "class_maps"):
         maps = {tap: shape[:2] for tap, shape in shapes.items() if len(shape) == 3}
-        kept = list({size: tap for tap, size in maps.items()}.values())
+        names = list({size: tap for tap, size in maps.items()}.values())
     else:
-        kept = [tap for tap, shape in shapes.items() if _lies_on(grid, tap, shape)]
+        names = [tap for tap, shape in shapes.items() if _lies_on(grid, tap, shape)]
     if kind in ("lens", "patching"):
-        kept = [tap for tap in kept if shapes[tap][-1] == shapes[kept[-1]][-1]]
+        names = [tap for tap in names if shapes[tap][-1] == shapes[names[-1]][-1]]
     if kind == "embedding":
-        kept = [*kept[:1], *(tap for tap in shapes if tap.endswith("/weights"))]
-    if not kept:
+        names = [*names[:1], *(tap for tap in shapes if tap.endswith("/weights"))]
+    if not names:
         raise ValueError(
             f"Expected a model with {KINDS[kind][0]}. Received: {features.name!r} with none among "
             f"{listed(shapes)}; layers= chooses others"
         )
-    if [*kept, *scores] == list(features.output):
+    if [*names, *scores] == list(features.output):
         return features
-    chosen = vit_tf.submodel(features, *dict.fromkeys([*kept, *scores]))
-    chosen.token_grid = grid
-    return chosen
+    submodel = vit_tf.submodel(features, *dict.fromkeys([*names, *scores]))
+    submodel.token_grid = grid
+    return submodel
 
 
 def _lies_on(grid, tap, shape):
@@ -634,11 +562,7 @@ def _lies_on(grid, tap, shape):
 
 
 def _infer_grid(features):
-    """The `TokenGrid` of a submodel whose model declares none, or None where it cannot be inferred.
-
-    Square patches that tile the image and leave the fewest tokens, 8 at most, for the prefix; of a
-    model of maps the last map's.
-    """
+    """The `TokenGrid` of square patches that tile the image with fewest prefix tokens, or None."""
     height, width = features.input_shape[1:3]
     if not height or not width:
         return None
@@ -777,11 +701,7 @@ def _named(models):
 
 
 def name_models(models):
-    """A dict from name to model, of a dict, a list or one model.
-
-    Raises:
-        ValueError: for none, or two models of one name in a list.
-    """
+    """A dict from name to model, of a dict, a list or one model."""
     if isinstance(models, Mapping):
         named = dict(models)
     else:
@@ -823,36 +743,33 @@ def _take_activations(given, names, parameters):
 
 
 def _on_same_images(models):
-    """The models, and the `Preprocessing` of images that all of them can be shown.
-
-    Models that expect different values have them made from values in [-1, 1].
-    """
+    """The models, and the `Preprocessing` of images that suit them all."""
     expected = {n: getattr(innermost_features(f), "preprocessing", None) for n, f in models.items()}
-    known = {n: e for n, e in expected.items() if e is not None}
-    if not known:
+    declared = {n: e for n, e in expected.items() if e is not None}
+    if not declared:
         return models, None
-    first = next(iter(known.values()))
-    if all(one == first for one in known.values()):
+    first = next(iter(declared.values()))
+    if all(preprocessing == first for preprocessing in declared.values()):
         return models, first
-    sizes = {models[name].name: one.size for name, one in known.items()}
+    sizes = {models[name].name: preprocessing.size for name, preprocessing in declared.items()}
     if len(set(sizes.values())) > 1:
         raise ValueError(f"Expected models that take images of one size. Received: {sizes}")
     plain = Preprocessing(first.size, interpolation=first.interpolation, crop=first.crop)
-    return {n: Normalised(f, known[n]) if n in known else f for n, f in models.items()}, plain
+    return {n: Normalised(f, declared[n]) if n in declared else f for n, f in models.items()}, plain
 
 
 def _num_classes(features, given):
     """The number of classes: that of the labels, of the data set or of the model."""
-    data = [given[name] for name in ("train", "test") if given.get(name) is not None]
-    arrays = [of[1] for of in data if isinstance(of, tuple) and len(of) > 1]
+    datasets = [given[name] for name in ("train", "test") if given.get(name) is not None]
+    arrays = [dataset[1] for dataset in datasets if isinstance(dataset, tuple) and len(dataset) > 1]
     if arrays:
         return 1 + max(int(np.max(labels)) for labels in arrays)
-    for dataset in data:
+    for dataset in datasets:
         if getattr(dataset, "class_names", None):
             return len(dataset.class_names)
     if getattr(features, "num_classes", None):
         return features.num_classes
-    labels = (batch[1] for of in data for batch in of)
+    labels = (batch[1] for dataset in datasets for batch in dataset)
     return 1 + max(int(np.max(batch)) for batch in labels)
 
 
@@ -860,15 +777,15 @@ def _classes(features, given):
     """Positions of classes given by name or number; by default those predicted for the images."""
     classes, names = given.get("classes"), getattr(features, "class_names", None) or ()
     if classes is None:
-        scores, seen = given.get("scores", "logits"), []
+        scores, predicted = given.get("scores", "logits"), []
         for batch in (
             given["images"] if isinstance(given["images"], tf.data.Dataset) else [given["images"]]
         ):
             images = batch[0] if isinstance(batch, tuple) else batch
             taps = taps_of(features, tf.cast(images, tf.float32))
             require_scores(taps, scores, [0])
-            seen += np.argmax(taps[scores], 1).tolist()
-        return [int(one) for one in dict.fromkeys(seen)][:MAX_CLASSES]
+            predicted += np.argmax(taps[scores], 1).tolist()
+        return [int(label) for label in dict.fromkeys(predicted)][:MAX_CLASSES]
     classes = [classes] if isinstance(classes, str | int | np.integer) else list(classes)
     for name in classes:
         if isinstance(name, str) and name not in names:
@@ -878,4 +795,4 @@ def _classes(features, given):
                     f"Received: {name!r}"
                 )
             raise unknown_name("class", name, names)
-    return [names.index(one) if isinstance(one, str) else one for one in classes]
+    return [names.index(label) if isinstance(label, str) else label for label in classes]

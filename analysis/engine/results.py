@@ -10,14 +10,7 @@ from vit_tf.tokens import prefix_names
 
 
 def provenance(features, examples, batches, **parameters):
-    """Attributes of a result, in forms that netCDF can hold.
-
-    Args:
-        features: the callable that was measured; its `name` is noted.
-        examples: number of images.
-        batches: number of batches; all but the last are of one size.
-        **parameters: further facts, such as the units, the estimator and the call's parameters.
-    """
+    """Attributes of a result, in forms that netCDF can hold, and further parameters."""
     attributes = {
         "model": model_name(features),
         "examples": int(examples),
@@ -28,6 +21,33 @@ def provenance(features, examples, batches, **parameters):
             value = list(value) if value else "none"
         attributes[name] = str(value) if value is None or isinstance(value, bool) else value
     return attributes
+
+
+EACH_IMAGE = "each image by itself"  # the estimator of results for a few images
+
+
+def facts_of(features, totals, estimator, **more):
+    """The `provenance` of a result, from totals that count examples and batches."""
+    counts = totals["examples"], totals["batches"]
+    return provenance(features, *counts, estimator=estimator, **more)
+
+
+def array_of(
+    name: str, values: np.ndarray, dims: tuple, words: tuple[str, str], facts: dict, **coords
+) -> xr.DataArray:
+    """A DataArray with its `long_name` and `units`; a dim without a coordinate is numbered."""
+    attrs = facts | dict(zip(("long_name", "units"), words, strict=True))
+    return _numbered(xr.DataArray(values, coords, dims, name, attrs))
+
+
+def dataset_of(variables: dict, facts: dict, **coords) -> xr.Dataset:
+    """A Dataset with these attributes; a dim without a coordinate is numbered from 0."""
+    return _numbered(xr.Dataset(variables, coords, facts))
+
+
+def _numbered(result):
+    coords, sizes = result.coords, result.sizes.items()
+    return result.assign_coords({dim: np.arange(n) for dim, n in sizes if dim not in coords})
 
 
 def variable(dims, values, long_name, units="1"):
@@ -136,28 +156,28 @@ def select_layers(result, layers):
     if layers is None:
         return result
     layers = [layers] if isinstance(layers, str) else list(layers)
-    known = layer_names(result)
-    unknown = [name for name in layers if name not in known]
+    names = layer_names(result)
+    unknown = [name for name in layers if name not in names]
     if unknown or not layers:
-        hint = did_you_mean(unknown[0], known) if unknown else ""
-        raise ValueError(f"Expected layers among {known}. Received: {layers}.{hint}")
-    return result.isel(layer=[known.index(name) for name in layers])
+        hint = did_you_mean(unknown[0], names) if unknown else ""
+        raise ValueError(f"Expected layers among {names}. Received: {layers}.{hint}")
+    return result.isel(layer=[names.index(name) for name in layers])
 
 
 def select_labels(result, **wanted):
     """The part of a result at these values of its coordinates; an error lists near matches."""
     for dim, value in wanted.items():
-        known = result[dim].values.tolist()
-        if value not in known:
-            hint = did_you_mean(value, known)
-            raise ValueError(f"Expected {dim} among {known}. Received: {dim}={value!r}.{hint}")
-        result = result.isel({dim: known.index(value)})
+        values = result[dim].values.tolist()
+        if value not in values:
+            hint = did_you_mean(value, values)
+            raise ValueError(f"Expected {dim} among {values}. Received: {dim}={value!r}.{hint}")
+        result = result.isel({dim: values.index(value)})
     return result
 
 
-def did_you_mean(name, known):
+def did_you_mean(name, names):
     """The nearest of some names as a sentence that follows others; empty where none is near."""
-    near = near_names(name, [str(other) for other in known]) if isinstance(name, str) else []
+    near = near_names(name, [str(other) for other in names]) if isinstance(name, str) else []
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
@@ -171,39 +191,23 @@ KEPT = {CLS: "first", SPATIAL: "rest", ALL: "mean"}
 CURRENT = {kept: word for word, kept in KEPT.items()}
 
 
-def require_word(word, known, name="tokens"):
-    """Returns `word` if it is among `known`.
-
-    Args:
-        word: what was given for the argument `name`.
-        known: tuple of words.
-        name: of the argument, for the error.
-
-    Raises:
-        ValueError: for other words; it names the current word in place of an earlier one.
-    """
-    if isinstance(word, str) and word in known:
+def require_word(word, choices, name="tokens"):
+    """Returns `word` if it is among `known`; the error names the current word for a former."""
+    if isinstance(word, str) and word in choices:
         return word
     current = CURRENT.get(word) if isinstance(word, str) else None
     hint = f"; its name is {current!r}" if current else ""
-    raise ValueError(f"Expected {name} to be one of {known}. Received: {name}={word!r}{hint}")
+    raise ValueError(f"Expected {name} to be one of {choices}. Received: {name}={word!r}{hint}")
 
 
 def current_words(result):
-    """A result with the current words for tokens, also if it was saved with earlier ones.
-
-    Args:
-        result: DataArray or Dataset, whose dim `tokens` or attribute `tokens` holds words, if any.
-
-    Returns:
-        The result; `"first"`, `"rest"` and `"mean"` are `"cls"`, `"spatial"` and `"all"` there.
-    """
+    """A result with the current words for tokens, also if it was saved with earlier ones."""
     if "tokens" in result.dims and "tokens" in result.coords:
         words = [str(word) for word in result["tokens"].values]
         result = result.assign_coords(tokens=[CURRENT.get(word, word) for word in words])
     word = result.attrs.get("tokens")
-    known = isinstance(word, str) and word in CURRENT
-    return result.assign_attrs(tokens=CURRENT[word]) if known else result
+    is_former = isinstance(word, str) and word in CURRENT
+    return result.assign_attrs(tokens=CURRENT[word]) if is_former else result
 
 
 def token_name(position, prefix):

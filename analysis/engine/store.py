@@ -26,9 +26,8 @@ SEPARATE = ("vit_tf.analysis", "vit_tf.scripts")
 def fingerprint(*facts):
     """A short key of facts: equal facts give equal keys, in every process.
 
-    Args:
-        *facts: JSON values, arrays, dataclasses, and functions, which count with the values that
-            they are bound to (`partial` and closures); what has a `key` counts as that.
+    Facts are JSON values, arrays, dataclasses, and functions, which count with the values that they
+    are bound to (`partial` and closures); what has a `key` counts as that.
     """
     text = json.dumps(facts, sort_keys=True, default=_as_json)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -69,15 +68,7 @@ def _as_json(value):
 
 
 def code_of(functions, without=()):
-    """`fingerprint` of the code that functions run: their modules and all that these import.
-
-    Whole modules of this package count, however deep they are imported, so that a constant of one
-    is as good as a line.
-
-    Args:
-        functions: list of functions, `partial`s of some, or names of modules.
-        without: names of modules and subpackages that do not count.
-    """
+    """`fingerprint` of the modules of functions, and of all of ours that these import."""
     names = frozenset(name for function in functions for name in _modules_of(function))
     return _code_of_modules(names, tuple(without))
 
@@ -98,10 +89,10 @@ def _modules_of(function):
         bound = [function.__func__, type(function.__self__)]
     elif isinstance(function, FunctionType):
         bound = [cell.cell_contents for cell in function.__closure__ or ()]
-        bound = [one for one in bound if one is not function]
+        bound = [item for item in bound if item is not function]
     else:
         bound = []
-    bound = [one for one in tf.nest.flatten(bound) if callable(one)]
+    bound = [item for item in tf.nest.flatten(bound) if callable(item)]
     own = getattr(function, "__module__", None) or type(function).__module__
     return {own}.union(*map(_modules_of, bound))
 
@@ -111,7 +102,9 @@ def _code_of_modules(names, without):
     texts, waiting = {}, sorted(names)
     while waiting:
         name = waiting.pop()
-        if name not in texts and not any(f"{name}.".startswith(f"{one}.") for one in without):
+        if name not in texts and not any(
+            f"{name}.".startswith(f"{package}.") for package in without
+        ):
             digest, imported = _read_module(name)
             texts[name] = digest
             waiting += imported
@@ -121,15 +114,15 @@ def _code_of_modules(names, without):
 @cache
 def _module_files():
     """The path of every module of this package, by name; `analysis` may lie next to the rest."""
-    found = {}
+    files = {}
     for root in map(Path, vit_tf.__path__):
         inside = root == Path(vit_tf.__file__).parent
         for folder in [root] if inside else [root / "analysis", root / "scripts"]:
             for path in folder.rglob("*.py"):
                 parts = path.relative_to(root).with_suffix("").parts
                 name = ".".join(("vit_tf", *(part for part in parts if part != "__init__")))
-                found[name] = path
-    return found
+                files[name] = path
+    return files
 
 
 @cache
@@ -146,10 +139,12 @@ def _read_module(name):
             imported += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             origin = _absolute(node, package)
-            listed = _listed_in_stub(origin)
+            sources = _listed_in_stub(origin)
             imported.append(origin)
-            imported += [listed.get(one.name, f"{origin}.{one.name}") for one in node.names]
-    ours = [one for one in dict.fromkeys(imported) if one in _module_files()]
+            imported += [
+                sources.get(module.name, f"{origin}.{module.name}") for module in node.names
+            ]
+    ours = [module for module in dict.fromkeys(imported) if module in _module_files()]
     return hashlib.sha256(text.encode()).hexdigest(), ours
 
 
@@ -179,20 +174,7 @@ def _listed_in_stub(package):
 
 
 def keep(result, path, key, notes):
-    """Saves a result at `path` under `key`, for `load`.
-
-    The file appears whole or not at all: a killed run leaves no half result behind. Of several
-    workers, those of the strategy in scope, only the first writes.
-
-    Args:
-        result: DataArray or Dataset.
-        path: a netCDF file.
-        key: `fingerprint` of everything that the result depends on.
-        notes: dict of further attributes, such as the seconds that it took.
-
-    Returns:
-        The result with the key and the notes among its attributes.
-    """
+    """Saves a result at a netCDF `path` under `key`, whole or not at all, by the first worker."""
     result = result.assign_attrs(notes | {"key": key})
     if this_worker(tf.distribute.get_strategy())[0] == 0:
         write_whole(path, result.to_netcdf)

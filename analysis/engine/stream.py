@@ -36,16 +36,10 @@ def sum_of_workers(strategy, sums):
 
 
 def rows_of_workers(strategy, rows, numbers):
-    """The rows of all workers, in the order of their batches.
+    """The rows of all workers, one structure of arrays a batch, in the order of the batches'
+    `numbers`.
 
-    Args:
-        strategy: the multi-worker strategy.
-        rows: list of structures of arrays, one for each batch of this worker; the first axis, of
-            rows, may differ. At least one.
-        numbers: the number of each of these batches in the data set; -1 for one to be left out.
-
-    Returns:
-        list of structures of arrays, one for each batch of the data set.
+    The first axis, of rows, may differ; the batch of a number of -1 is left out.
     """
     numbers = np.asarray(strategy.gather(tf.constant(numbers, tf.int64), axis=0))
     order = [place for place in np.argsort(numbers, kind="stable") if numbers[place] >= 0]
@@ -54,8 +48,8 @@ def rows_of_workers(strategy, rows, numbers):
         """The rows of all batches, one array each, from those of this worker."""
         lengths = tf.constant([len(part) for part in parts], tf.int64)
         ends = np.cumsum(np.asarray(strategy.gather(lengths, axis=0)))
-        whole = np.asarray(strategy.gather(tf.constant(np.concatenate(parts)), axis=0))
-        pieces = np.split(whole, ends[:-1])
+        rows_of_all = np.asarray(strategy.gather(tf.constant(np.concatenate(parts)), axis=0))
+        pieces = np.split(rows_of_all, ends[:-1])
         return [pieces[place] for place in order]
 
     leaves = [gathered(parts) for parts in zip(*map(tf.nest.flatten, rows), strict=True)]
@@ -164,7 +158,14 @@ def one_pass(requests, images, description=None, checked=()):
             for name, (statistic, *features) in requests.items()
         }
 
-    checked = [*checked, *(one for _, *features in requests.values() for one in features)]
+    checked = [
+        *checked,
+        *(
+            callable_features
+            for _, *features in requests.values()
+            for callable_features in features
+        ),
+    ]
     sums, rows, merged, numbers = None, [], {}, []
     results = _results(step, images, with_labels, description, min_batch, checked)
     for number, size, result in results:
@@ -191,9 +192,9 @@ def one_pass(requests, images, description=None, checked=()):
         for part in of_workers:
             merged = _merge(requests, merged, {name: {"merged": m} for name, m in part.items()})
     rows = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *rows)
-    kept = {"rows": rows, "merged": merged}
+    unsummed = {"rows": rows, "merged": merged}
     return {
-        name: total | {key: of[name] for key, of in kept.items() if name in of}
+        name: total | {key: parts[name] for key, parts in unsummed.items() if name in parts}
         for name, total in sums.items()
     }
 
@@ -262,11 +263,7 @@ def _add(sums, result):
 
 
 def as_dataset(data, batch_size=BATCH_SIZE):
-    """`data` as a batched `tf.data.Dataset`; arrays are cut into batches of `batch_size`.
-
-    Raises:
-        ValueError: for data that is neither or never ends, or images that do not come in batches.
-    """
+    """`data` as a batched, finite `tf.data.Dataset`; arrays become batches of `batch_size`."""
     if not isinstance(data, tf.data.Dataset):
         leaves = data if isinstance(data, tuple) else (data,)
         if not all(hasattr(leaf, "shape") for leaf in leaves):

@@ -16,7 +16,7 @@ from vit_tf.tokens import as_grid
 
 from ..engine.features import Grid, LabelledImages, Model, measurement, require_scores
 from ..engine.pooling import grid_of
-from ..engine.results import CLS, provenance, require_finite, require_word, variable
+from ..engine.results import CLS, facts_of, require_finite, require_word, variable
 from ..engine.stream import Statistic, accumulate, as_dataset, evaluate
 
 TOGETHER = 256  # images, those of all runs of a batch, whose activations are in memory at once
@@ -31,42 +31,24 @@ CHANGES = {
 
 
 def effects(features, interventions, images, scores, count, *, description, least=1, **facts):
-    """The mean effects of some interventions on the answers to images with labels.
+    """The mean effects of some interventions on the predictions for images with labels.
 
         accuracy_change = mean over examples of [argmax s' = y] - [argmax s = y]
         loss_change     = mean over examples of log p(y) - log p'(y)
         output_change   = mean over examples of sum_c p(c) log(p(c) / p'(c))
 
     of scores `s` and `s'` without and with an intervention and of `p = softmax(s)`. Standard errors
-    are those of the means of these differences over the examples, which are paired.
-
-    Args:
-        features: a submodel that has the taps of the interventions and the scores.
-        interventions: as for `vit_tf.taps.interventions.each_alone`.
-        images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
-        scores: the tap that holds the scores, of shape (example, class).
-        count: number of interventions.
-        description: of the progress bar.
-        least: number of examples that a batch must have.
-        **facts: attributes of the result.
-
-    Returns:
-        Dataset with `accuracy_change`, `loss_change` and `output_change` of shape (intervention,),
-        each with its standard error in `..._stderr`, and with `accuracy` and `loss`, numbers of the
-        model as it is. Attributes: `num_classes`, and `remainder`, the number of images of a last
-        batch of fewer than `least`, which are left out with a warning.
-
-    Raises:
-        ValueError: for scores that are not there or not finite, labels that are not among their
-            classes, and as `one_pass`.
+    are those of the means of these paired differences. The Dataset is of shape (intervention,),
+    with `accuracy` and `loss` of the model as it is; the attribute `remainder` counts the images of
+    a last batch of fewer than `least`, which are left out with a warning.
     """
     size, num_classes = max(TOGETHER // (count + 1), least), {}
 
     def step(batch, labels):
-        taps, found = each_alone(features, interventions, scores, batch, TOGETHER // size)
+        taps, edited_scores = each_alone(features, interventions, scores, batch, TOGETHER // size)
         classes = num_classes["num_classes"] = require_scores(taps, scores, [0])
         intact = tf.cast(taps[scores], tf.float32)
-        edited = tf.cast(found, tf.float32)
+        edited = tf.cast(edited_scores, tf.float32)
         changes, plain = _changes(intact, edited, labels)
         return {
             "changes": {
@@ -101,15 +83,11 @@ def effects(features, interventions, images, scores, count, *, description, leas
 
 
 def effects_of_cells(features, cells, images, scores, names, interventions=None, **facts):
-    """The `effects` of interventions that are the cells of a table, NaN where there is none.
+    """The `effects` of `cells`, a dict from coordinates to intervention, as a table of dims
+    `names`.
 
-    Args:
-        features, images, scores: as for `effects`.
-        cells: dict from the coordinates of a cell, one for each name, to its intervention.
-        names: of the dims of the table.
-        interventions: function of the taps of the model as it is to the list of interventions, for
-            those that follow from it; the values of `cells` then do not count.
-        **facts: as for `effects`, with the `description` of the progress bar.
+    `interventions` is a function of the taps of the model as it is to the list of interventions,
+    for those that follow from it; the values of `cells` then do not count.
     """
     interventions = interventions or list(cells.values())
     result = effects(features, interventions, images, scores, len(cells), **facts)
@@ -128,27 +106,15 @@ def in_table(result, cells, names):
 
 
 def replacing(features, images, taps, replacement, description):
-    """The edit of each tap that a word stands for: dict from tap to function.
-
-    Args:
-        features: a submodel that has the taps.
-        images: the data over which means are taken.
-        taps: names of the taps.
-        replacement: `"zero"`; `"mean"`, over the examples, at each position of the tap; or
-            `"resample"`, the value of another image of the batch.
-        description: of the progress bar of the pass that takes the means.
-
-    Raises:
-        ValueError: for another word.
-    """
+    """The edit of each tap that `"zero"`, `"mean"` over the images or `"resample"` stands for."""
     require_word(replacement, REPLACEMENTS, "replacement")
     if replacement != MEAN:
         edit = edits.zero if replacement == ZERO else edits.resampled()
         return dict.fromkeys(taps, edit)
 
     def step(batch):
-        found = features(tf.cast(batch, tf.float32))
-        sums = {tap: tf.reduce_sum(tf.cast(found[tap], tf.float32), axis=0) for tap in taps}
+        values = features(tf.cast(batch, tf.float32))
+        sums = {tap: tf.reduce_sum(tf.cast(values[tap], tf.float32), axis=0) for tap in taps}
         return {"sums": sums, "examples": tf.shape(batch)[0]}
 
     totals = accumulate(step, images, description=description, checked=(features,))
@@ -157,11 +123,7 @@ def replacing(features, images, taps, replacement, description):
 
 
 def require_submodel(features, scores):
-    """The taps of a submodel without its scores, to intervene at; symbolic tensors by name.
-
-    Raises:
-        ValueError: for what is no submodel, one without the scores, or one of nothing else.
-    """
+    """The taps of a submodel without its scores, to intervene at: symbolic tensors by name."""
     if not hasattr(features, "segments"):
         raise ValueError(
             "Expected features to be a submodel, such as vit_tf.submodel(vit, '*/heads', "
@@ -219,23 +181,15 @@ def _result(totals, features, scores, facts):
         variance = np.maximum(squares / count - mean**2, 0)
         error = np.sqrt(variance / (count - 1)) if count > 1 else np.full_like(mean, np.nan)
         words, units = CHANGES[name]
-        meta = {"long_name": words, "units": units}
-        variables[name] = (INTERVENTION, mean, meta)
-        meta = {"long_name": f"standard error of {name}", "units": units}
-        variables[f"{name}_stderr"] = (INTERVENTION, error, meta)
+        variables[name] = variable(INTERVENTION, mean, words, units)
+        words = f"standard error of {name}"
+        variables[f"{name}_stderr"] = variable(INTERVENTION, error, words, units)
     intact = {name: total / count for name, total in totals["intact"].items()}
-    variables["accuracy"] = ((), intact["accuracy"], {"long_name": "accuracy", "units": "1"})
-    variables["loss"] = ((), intact["loss"], {"long_name": "cross-entropy", "units": "nat"})
+    variables["accuracy"] = variable((), intact["accuracy"], "accuracy")
+    variables["loss"] = variable((), intact["loss"], "cross-entropy", "nat")
+    estimator = "mean of paired differences between runs with and without an intervention"
     return xr.Dataset(
-        variables,
-        attrs=provenance(
-            features,
-            count,
-            totals["batches"],
-            estimator="mean of paired differences between runs with and without an intervention",
-            scores=scores,
-            **facts,
-        ),
+        variables, attrs=facts_of(features, totals, estimator, scores=scores, **facts)
     )
 
 
@@ -553,46 +507,40 @@ def activation_patching(
     def step(images, others):
         other = source(tf.cast(others, tf.float32))
         runs = [{t: edits.tokens(p, edits.constant(other[t]))} for t, p in cells]
-        taps, found = each_alone(features, runs, scores, images, TOGETHER // size)
+        taps, patched = each_alone(features, runs, scores, images, TOGETHER // size)
         require_scores(taps, scores, [0])
         plain = tf.cast(taps[scores], tf.float32)
         way = tf.cast(other[scores], tf.float32) - plain
-        gone = tf.reduce_sum((tf.cast(found, tf.float32) - plain) * way, axis=-1)
-        whole = tf.reduce_sum(tf.square(way), axis=-1)
+        gone = tf.reduce_sum((tf.cast(patched, tf.float32) - plain) * way, axis=-1)
+        squares = tf.reduce_sum(tf.square(way), axis=-1)
         return {
             "gone": tf.reduce_sum(gone, axis=1),
-            "whole": tf.reduce_sum(whole),
+            "whole": tf.reduce_sum(squares),
             "gone_gone": tf.reduce_sum(gone**2, axis=1),
-            "gone_whole": tf.reduce_sum(gone * whole, axis=1),
-            "whole_whole": tf.reduce_sum(whole**2),
+            "gone_whole": tf.reduce_sum(gone * squares, axis=1),
+            "whole_whole": tf.reduce_sum(squares**2),
             "examples": tf.shape(images)[0],
             "batches": 1,
         }
 
     def finish(totals):
         require_finite("activation patching", [totals["gone"], totals["whole"]], ["scores"] * 2)
-        whole, count = totals["whole"], totals["examples"]
-        if not whole > 0:
+        squares, count = totals["whole"], totals["examples"]
+        if not squares > 0:
             raise ValueError("Expected pairs whose scores differ. Received: equal scores")
-        ratio = totals["gone"] / whole
+        ratio = totals["gone"] / squares
         residual = totals["gone_gone"] - 2 * ratio * totals["gone_whole"]
         residual = np.maximum(residual + ratio**2 * totals["whole_whole"], 0)
         correction = count / (count - 1) if count > 1 else np.nan
-        error = np.sqrt(residual * correction) / whole
-        result = xr.Dataset(
-            {
-                "transfer": variable("intervention", ratio, "share of the way to the other run"),
-                "stderr": variable("intervention", error, "standard error"),
-            },
-            attrs=provenance(
-                features,
-                count,
-                totals["batches"],
-                estimator="ratio of sums over pairs, standard error by linearization",
-                scores=scores,
-            ),
-        )
-        return in_table(result, cells, ("layer", "token"))
+        error = np.sqrt(residual * correction) / squares
+        words = "share of the way to the other run"
+        variables = {
+            "transfer": variable("intervention", ratio, words),
+            "stderr": variable("intervention", error, "standard error"),
+        }
+        estimator = "ratio of sums over pairs, standard error by linearization"
+        facts = facts_of(features, totals, estimator, scores=scores)
+        return in_table(xr.Dataset(variables, attrs=facts), cells, ("layer", "token"))
 
     statistic = Statistic(step, finish, with_labels=True)
     data = in_batches(pairs, size)

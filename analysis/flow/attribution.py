@@ -9,7 +9,7 @@ import xarray as xr
 from vit_tf.names import listed
 
 from ..engine.features import Classes, Images, Model, class_gradients, measurement
-from ..engine.results import provenance, require_finite
+from ..engine.results import array_of, provenance, require_finite
 from ..engine.stream import collect
 
 
@@ -33,9 +33,8 @@ def input_gradients(
 
     Args:
         features: a model, or a callable from images to taps with gradients, the scores among them.
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        classes: names or positions of the classes among the scores; by default those predicted for
-            the images, 5 at most.
+        images: as in `vit_tf.analysis`.
+        classes: as in `vit_tf.analysis`.
         samples: number of noisy images, at least 1; images of a batch get the same noise before
             it is scaled.
         noise: standard deviation of the noise as a share of an image's range of values.
@@ -80,33 +79,14 @@ def input_gradients(
         return total / samples
 
     rows = collect(step, images, description="input gradients", checked=(features,))
-    classes = [int(one) for one in classes]
+    classes = [int(position) for position in classes]
     require_finite("input gradients", np.moveaxis(rows, 1, 0), map(str, classes))
-    return xr.DataArray(
-        rows,
-        dims=("example", "class", "row", "column", "channel"),
-        coords={
-            "class": classes,
-            **{
-                dim: np.arange(rows.shape[axis])
-                for axis, dim in enumerate(("example", None, "row", "column", "channel"))
-                if dim
-            },
-        },
-        name="input_gradients",
-        attrs=provenance(
-            features,
-            len(rows),
-            1,
-            long_name="gradient of the score",
-            units="score per unit of the image",
-            estimator="mean over noisy images" if noise else "plain gradient",
-            samples=samples,
-            noise=noise,
-            seed=seed,
-            scores=scores,
-        ),
-    )
+    estimator = "mean over noisy images" if noise else "plain gradient"
+    facts = {"samples": samples, "noise": noise, "seed": seed, "scores": scores}
+    facts = provenance(features, len(rows), 1, estimator=estimator, **facts)
+    dims = ("example", "class", "row", "column", "channel")
+    words = "gradient of the score", "score per unit of the image"
+    return array_of("input_gradients", rows, dims, words, facts, **{"class": classes})
 
 
 def require_samples(samples, noise):
@@ -133,9 +113,8 @@ def grad_cam(
         features: a model, or a callable from images to taps with gradients: maps of shape (example,
             row, column, channel), and the scores, as of
             `vit_tf.submodel(bit, "stage*/unit*/sum", "logits")`.
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        classes: names or positions of the classes among the scores; by default those predicted for
-            the images, 5 at most.
+        images: as in `vit_tf.analysis`.
+        classes: as in `vit_tf.analysis`.
         scores: the tap that holds them, of shape (example, class).
 
     Returns:
@@ -158,7 +137,7 @@ def grad_cam(
     layers = []
 
     def step(batch):
-        def maps(_, taps):
+        def require_maps(_, taps):
             held = {tap: x for tap, x in taps.items() if tap != scores}
             other = [tap for tap, x in held.items() if x.shape.rank != 4]
             if other or not held:
@@ -168,33 +147,19 @@ def grad_cam(
                 )
             return held
 
-        pairs = class_gradients(features, batch, classes, scores, maps)
+        pairs = class_gradients(features, batch, classes, scores, require_maps)
         layers[:] = pairs
-        return tf.stack([_enlarged(class_map(*pair), batch) for pair in pairs.values()], axis=2)
+        maps = [tf.transpose(class_map(*pair), (0, 2, 3, 1)) for pair in pairs.values()]
+        large = [tf.image.resize(x, batch.shape[1:3]) for x in maps]
+        return tf.stack([tf.transpose(x, (0, 3, 1, 2)) for x in large], axis=2)
 
     rows = collect(step, images, description="Grad-CAM", checked=(features,))
     require_finite("Grad-CAM", np.moveaxis(rows, 2, 0), layers)
-    return xr.DataArray(
-        rows,
-        dims=("example", "class", "layer", "row", "column"),
-        coords={
-            "example": np.arange(len(rows)),
-            "class": [int(one) for one in classes],
-            "layer": list(layers),
-            "row": np.arange(rows.shape[-2]),
-            "column": np.arange(rows.shape[-1]),
-        },
-        name="grad_cam",
-        attrs=provenance(
-            features,
-            len(rows),
-            1,
-            long_name="Grad-CAM",
-            units="score",
-            estimator="positive sum of channels, weighted by their mean gradient",
-            scores=scores,
-        ),
-    )
+    estimator = "positive sum of channels, weighted by their mean gradient"
+    facts = provenance(features, len(rows), 1, estimator=estimator, scores=scores)
+    dims, words = ("example", "class", "layer", "row", "column"), ("Grad-CAM", "score")
+    coords = {"class": [int(position) for position in classes], "layer": list(layers)}
+    return array_of("grad_cam", rows, dims, words, facts, **coords)
 
 
 def class_map(maps, gradients):
@@ -202,9 +167,3 @@ def class_map(maps, gradients):
     maps, gradients = tf.cast(maps, tf.float32), tf.cast(gradients, tf.float32)
     weights = tf.reduce_mean(gradients, axis=(-3, -2), keepdims=True)
     return tf.nn.relu(tf.reduce_sum(weights * maps, axis=-1))
-
-
-def _enlarged(maps, images):
-    """Maps of shape (example, class, row, column), at the size of the images."""
-    places = tf.transpose(maps, (0, 2, 3, 1))
-    return tf.transpose(tf.image.resize(places, images.shape[1:3]), (0, 3, 1, 2))

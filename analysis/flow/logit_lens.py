@@ -9,7 +9,7 @@ import xarray as xr
 from vit_tf.names import listed
 
 from ..engine.features import Images, Model, measurement, require_features, require_scores
-from ..engine.results import expect_array, provenance, require_finite, variable
+from ..engine.results import array_of, expect_array, provenance, require_finite, variable
 from ..engine.stream import collect
 
 
@@ -28,7 +28,7 @@ def logit_lens(features: Model, images: Images, scores: str = "logits") -> xr.Da
         features: a model, or a submodel of layers of equally many channels and of the scores, such
             as `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`: what comes after the last layer
             must need that layer only.
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        images: as in `vit_tf.analysis`.
         scores: the tap that holds the scores, of shape (example, class).
 
     Returns:
@@ -69,25 +69,10 @@ def logit_lens(features: Model, images: Images, scores: str = "logits") -> xr.Da
 
     rows = collect(step, images, description="logit lens", checked=(features,))
     require_finite("the logit lens", np.moveaxis(rows, 1, 0), layers)
-    return xr.DataArray(
-        rows,
-        dims=("example", "layer", "class"),
-        coords={
-            "example": np.arange(len(rows)),
-            "layer": list(layers),
-            "class": np.arange(rows.shape[-1]),
-        },
-        name="logit_lens",
-        attrs=provenance(
-            features,
-            len(rows),
-            1,
-            long_name="score by the model's own head",
-            units="score",
-            estimator="what follows the last layer, applied to each",
-            scores=scores,
-        ),
-    )
+    estimator = "what follows the last layer, applied to each"
+    facts = provenance(features, len(rows), 1, estimator=estimator, scores=scores)
+    dims, words = ("example", "layer", "class"), ("score by the model's own head", "score")
+    return array_of("logit_lens", rows, dims, words, facts, layer=list(layers))
 
 
 LARGEST = 2**22  # numbers of a batch of layers that the head is applied to at once
@@ -173,8 +158,8 @@ def lens_accuracy(lens: xr.DataArray, labels: np.ndarray) -> xr.Dataset:
             f"Expected integer labels of shape {lens.shape[:1]}. "
             f"Received: {labels.dtype} of shape {labels.shape}"
         )
-    found = lens.values.argmax(axis=2)
-    right = {"accuracy": found == labels[:, None], "agreement": found == found[:, -1:]}
+    predicted = lens.values.argmax(axis=2)
+    right = {"accuracy": predicted == labels[:, None], "agreement": predicted == predicted[:, -1:]}
     variables = {}
     for name, hits in right.items():
         error = hits.std(axis=0, ddof=1) / np.sqrt(len(hits)) if len(hits) > 1 else np.nan
@@ -187,25 +172,22 @@ def lens_accuracy(lens: xr.DataArray, labels: np.ndarray) -> xr.Dataset:
 
 
 def _split(features, images, scores):
-    """All taps of images, and the function from the last layer before the scores to these.
-
-    Raises:
-        ValueError: unless the last layer is all that the scores are made of.
-    """
+    """All taps of images, and the function from the last layer before the scores to these."""
     *before, last = features.segments() if hasattr(features, "segments") else [None]
     taps, x = {}, images
     for segment in before:
-        found, x = segment(x)
-        taps |= found
-    ends = [tap for tap, value in found.items() if value is x] if before else []
+        segment_taps, x = segment(x)
+        taps |= segment_taps
+    ends = [tap for tap, value in segment_taps.items() if value is x] if before else []
     if not ends:
         raise ValueError(
             "Expected a submodel whose scores are made of its last layer alone. Received: "
             f"{getattr(features, 'name', 'features')!r}, which cannot be cut there"
         )
-    found, _ = last(x)
-    if list(found) != [scores]:
+    segment_taps, _ = last(x)
+    if list(segment_taps) != [scores]:
         raise ValueError(
-            f"Expected {scores!r} to be all that follows the last layer. Received: {listed(found)}"
+            f"Expected {scores!r} to be all that follows the last layer. "
+            f"Received: {listed(segment_taps)}"
         )
-    return taps | found, lambda layer: last(layer)[0][scores]
+    return taps | segment_taps, lambda layer: last(layer)[0][scores]

@@ -21,20 +21,18 @@ from ..engine.features import (
     taps_of,
 )
 from ..engine.pooling import as_tokens, grid_of
-from ..engine.results import provenance, require_finite
+from ..engine.results import array_of, facts_of, provenance, require_finite
 from ..engine.stream import accumulate, collect
+
+UNITS = "activation per unit of the image"
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A segment of a model, run on the output of the one before.
+    """A segment of a model, run on the output of the one before, and the tape of its operations.
 
-    Attributes:
-        tape: the recorded operations.
-        source: its input, of the first piece the images.
-        end: its output, or None.
-        targets: dict from tap to the tensor that is differentiated, of shape (example, channel).
-        at_end: the taps that are its output.
+    `targets` are the tensors (example, channel) that are differentiated, and `at_end` names the
+    taps that are its output `end`.
     """
 
     tape: tf.GradientTape
@@ -60,18 +58,13 @@ class Piece:
 
 
 def run_pieces(features, images, target):
-    """The pieces of one forward pass.
+    """The pieces of one forward pass: of `features.segments()` where there are, else one piece.
 
-    Args:
-        features: callable from images to taps. Where it can be cut into a chain it has a method
-            `segments`, which lists functions from a tensor to a dict of taps and the tensor that
-            the next one takes; otherwise it is one piece.
-        images: tensor of shape (example, row, column, channel).
-        target: function of a tap's name and its value to a tensor of shape (example, channel).
+    `target` maps a tap's name and value to the activations (example, channel) of a position.
     """
     require_features(features, images)
-    whole = [lambda images: (taps_of(features, images), None)]
-    segments = features.segments() if hasattr(features, "segments") else whole
+    single = [lambda images: (taps_of(features, images), None)]
+    segments = features.segments() if hasattr(features, "segments") else single
     pieces, source = [], images
     for segment in segments:
         with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
@@ -86,15 +79,11 @@ def run_pieces(features, images, target):
 
 
 def absolute_gradients(pieces, channels, seed):
-    """Mean over channels of absolute gradients: dict from tap to tensor of shape (row, column).
+    """Mean over channels of absolute gradients, summed over examples and image channels: (row,
+    column).
 
-    They are summed over examples and image channels. All are propagated through the pieces
-    together, one channel of each tap at a time, so that a piece's gradient is traced once and its
-    forward pass is shared.
-
-    Args:
-        pieces: those of `run_pieces`.
-        channels, seed: as for `receptive_field`.
+    All are propagated through the pieces together, one channel of each tap at a time, so that a
+    piece's gradient is traced once and its forward pass is shared.
     """
     names = [tap for piece in reversed(pieces) for tap in piece.taps]
     widths = {tap: t.shape[1] for piece in pieces for tap, t in piece.targets.items()}
@@ -133,10 +122,7 @@ def _weights(width, channels, seed):
 
 
 def _weighted_gradients(pieces, weights, needed):
-    """Absolute gradients of one weighting of each tap's channels: shape (tap, row, column).
-
-    `needed` specifies which taps have one, as a bool tensor of shape (tap,); None stands for all.
-    """
+    """Absolute gradients (tap, row, column) of one weighting of channels, of taps `needed`."""
     stack, names = [], []
     for piece in reversed(pieces):
         reduce = _absolute if piece is pieces[0] else tf.identity
@@ -204,7 +190,7 @@ def receptive_field(
     Args:
         features: a model, or a callable from images to `{layer: tensor}` of shape (example, token,
             channel), (example, row, column, channel) or (example, channel).
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        images: as in `vit_tf.analysis`.
         channels: `"sum"`, one gradient of the sum over the layer's channels, which is fast;
             `"all"`, the absolute gradient of each channel, then their mean, which is the paper's;
             or a number of channels to sample and average.
@@ -228,11 +214,11 @@ def receptive_field(
         >>> ax = analysis.plot(field)
 
     See also:
-        `plots.plot_receptive_field`, `place_fields`, `input_gradients`; page
+        `plots.plot_receptive_field`, `position_attribution`, `input_gradients`; page
         measurements/flow/receptive-field.md.
     """
-    whole = isinstance(channels, int) and not isinstance(channels, bool) and channels >= 1
-    if channels not in ("sum", "all") and not whole:
+    is_count = isinstance(channels, int) and not isinstance(channels, bool) and channels >= 1
+    if channels not in ("sum", "all") and not is_count:
         raise ValueError(
             "Expected channels to be 'sum', 'all' or a number of channels to sample. "
             f"Received: channels={channels!r}"
@@ -252,26 +238,10 @@ def receptive_field(
     sums = accumulate(step, images, description="receptive fields", checked=(features,))
     field = sums["field"] / sums["examples"]
     require_finite("receptive fields", field, layers)
-    return xr.DataArray(
-        field,
-        dims=("layer", "row", "column"),
-        coords={
-            "layer": layers,
-            "row": np.arange(field.shape[1]),
-            "column": np.arange(field.shape[2]),
-        },
-        name="receptive_field",
-        attrs=provenance(
-            features,
-            sums["examples"],
-            sums["batches"],
-            long_name="effective receptive field of the centre",
-            units="activation per unit of the image",
-            estimator="mean absolute gradient, summed over image channels",
-            channels=channels,
-            seed=seed,
-        ),
-    )
+    estimator = "mean absolute gradient, summed over image channels"
+    facts = facts_of(features, sums, estimator, channels=channels, seed=seed)
+    dims, words = ("layer", "row", "column"), ("effective receptive field of the centre", UNITS)
+    return array_of("receptive_field", field, dims, words, facts, layer=layers)
 
 
 def _centre(tap, values, grid, image_shape):
@@ -293,7 +263,7 @@ def _centre(tap, values, grid, image_shape):
 
 
 @measurement("maps")
-def place_fields(features: Model, images: Images, rows: int, columns: int) -> xr.DataArray:
+def position_attribution(features: Model, images: Images, rows: int, columns: int) -> xr.DataArray:
     """Absolute gradient of each position of every map with respect to the pixels of each image.
 
         field(row, column) = sum over image channels of |d sum_k A_k(p) / d x(row, column)|
@@ -305,7 +275,7 @@ def place_fields(features: Model, images: Images, rows: int, columns: int) -> xr
     Args:
         features: a model, or a callable from images to maps of shape (example, row, column,
             channel).
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        images: as in `vit_tf.analysis`.
         rows, columns: of the grid, such as those of the last map.
 
     Returns:
@@ -316,12 +286,12 @@ def place_fields(features: Model, images: Images, rows: int, columns: int) -> xr
             the image, as far as TensorFlow can determine, or gradients that are not finite.
 
     Examples:
-        >>> fields = analysis.place_fields(bit, images[:2], rows=2, columns=2)
+        >>> fields = analysis.position_attribution(bit, images[:2], rows=2, columns=2)
         >>> fields.dims
         ('example', 'layer', 'place', 'row', 'column')
 
     See also:
-        `plots.plot_place_fields`, `receptive_field`; page guides/one-image.md.
+        `plots.plot_position_attribution`, `receptive_field`; page guides/one-image.md.
     """
     if not (rows >= 1 and columns >= 1):
         raise ValueError(f"Expected a grid of cells. Received: {rows} x {columns}")
@@ -338,43 +308,24 @@ def place_fields(features: Model, images: Images, rows: int, columns: int) -> xr
             return tf.stack([fields[tap] for tap in layers])
 
         numbers = tf.range(tf.shape(batch)[0] * count)
-        found = tf.map_fn(of_cell, numbers, fn_output_signature=tf.float32, parallel_iterations=1)
+        fields_of_cells = tf.map_fn(
+            of_cell, numbers, fn_output_signature=tf.float32, parallel_iterations=1
+        )
         shape = (-1, count, len(layers), *batch.shape[1:3])  # (example, place, layer, row, column)
-        return tf.transpose(tf.reshape(found, shape), (0, 2, 1, 3, 4))
+        return tf.transpose(tf.reshape(fields_of_cells, shape), (0, 2, 1, 3, 4))
 
     fields = collect(step, images, description="receptive fields", checked=(features,))
     require_finite("receptive fields", np.moveaxis(fields, 1, 0), layers)
-    return xr.DataArray(
-        fields,
-        dims=("example", "layer", "place", "row", "column"),
-        coords={
-            "example": np.arange(len(fields)),
-            "layer": list(layers),
-            "place": np.arange(count),
-            "row": np.arange(fields.shape[-2]),
-            "column": np.arange(fields.shape[-1]),
-        },
-        name="place_fields",
-        attrs=provenance(
-            features,
-            len(fields),
-            1,
-            long_name="effective receptive field",
-            units="activation per unit of the image",
-            estimator="absolute gradient of the sum of channels, summed over image channels",
-            rows=rows,
-            columns=columns,
-        ),
-    )
+    estimator = "absolute gradient of the sum of channels, summed over image channels"
+    facts = {"estimator": estimator, "rows": rows, "columns": columns}
+    facts = provenance(features, len(fields), 1, **facts)
+    dims = ("example", "layer", "place", "row", "column")
+    words = "effective receptive field", UNITS
+    return array_of("position_attribution", fields, dims, words, facts, layer=list(layers))
 
 
 def at_cell(grid, cell):
-    """The function of a map's name and value to its activations under the middle of a cell.
-
-    Args:
-        grid: (rows, columns) of cells laid over the map.
-        cell: number of the cell, row by row, as a tensor.
-    """
+    """The function of a map to its activations under the middle of a cell of `grid`."""
 
     def target(tap, maps):
         if maps.shape.rank != 4:

@@ -10,7 +10,15 @@ from vit_tf.names import listed
 
 from ..engine.features import Grid, Images, Model, measurement, statistic_of
 from ..engine.pooling import as_tokens, grid_of, on_grid, raise_contradiction
-from ..engine.results import mean_of, provenance, require_finite, variable
+from ..engine.results import (
+    EACH_IMAGE,
+    dataset_of,
+    facts_of,
+    mean_of,
+    provenance,
+    require_finite,
+    variable,
+)
 from ..engine.stream import Statistic, evaluate
 
 
@@ -29,7 +37,7 @@ def skip_ratio(features: Model, images: Images, grid: Grid | None = None) -> xr.
         features: a model, or a callable from images to taps, of which `"site/skip"` and
             `"site/branch"` are paired and the others left out. Maps count each position as a token,
             row by row.
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        images: as in `vit_tf.analysis`.
         grid: `TokenGrid` whose number of prefix tokens is noted, or a pair (rows, columns); by
             default the features' own.
 
@@ -49,14 +57,15 @@ def skip_ratio(features: Model, images: Images, grid: Grid | None = None) -> xr.
         >>> ax = analysis.plot(ratio)
 
     See also:
-        `plots.plot_skip_ratio`, `path_norms`, `residual_cka`; page measurements/flow/skip-ratio.md.
+        `plots.plot_skip_ratio`, `branch_norms`, `residual_cka`; page
+        measurements/flow/skip-ratio.md.
     """
     statistic = skip_statistic(features, grid)
     return evaluate(statistic, images, features, description="skip ratios")
 
 
 @measurement("skips")
-def path_norms(features: Model, images: Images) -> xr.Dataset:
+def branch_norms(features: Model, images: Images) -> xr.Dataset:
     """Norms of skip and branch of every token of every sum, of each image.
 
     What `skip_ratio` takes the mean ratio of, for a few images to look at.
@@ -73,12 +82,12 @@ def path_norms(features: Model, images: Images) -> xr.Dataset:
         ValueError: as `skip_ratio`.
 
     Examples:
-        >>> norms = analysis.path_norms(vit, images[:2])
+        >>> norms = analysis.branch_norms(vit, images[:2])
         >>> norms.skip.dims
         ('example', 'layer', 'token')
 
     See also:
-        `plots.plot_path_norms`, `skip_ratio`; page guides/one-image.md.
+        `plots.plot_branch_norms`, `skip_ratio`; page guides/one-image.md.
     """
 
     def step(images, taps):
@@ -96,19 +105,13 @@ def path_norms(features: Model, images: Images) -> xr.Dataset:
         both = np.full((2, examples, len(sites), tokens), np.nan)
         for index, norm in enumerate(norms):
             both[:, :, index, : norm.shape[-1]] = np.moveaxis(norm, 1, 0)
-        dims, words = ("example", "layer", "token"), {"units": "activation"}
-        return xr.Dataset(
-            {
-                "skip": (dims, both[0], {"long_name": "|skip|"} | words),
-                "branch": (dims, both[1], {"long_name": "|branch|"} | words),
-            },
-            coords={
-                "example": np.arange(examples),
-                "layer": sites,
-                "token": np.arange(tokens),
-            },
-            attrs=provenance(features, examples, 1, estimator="each image by itself"),
-        )
+        dims, names = ("example", "layer", "token"), ("skip", "branch")
+        variables = {
+            name: variable(dims, values, f"|{name}|", "activation")
+            for name, values in zip(names, both, strict=True)
+        }
+        facts = provenance(features, examples, 1, estimator=EACH_IMAGE)
+        return dataset_of(variables, facts, layer=sites)
 
     return evaluate(Statistic(step, finish), images, features, description="norms")
 
@@ -116,10 +119,10 @@ def path_norms(features: Model, images: Images) -> xr.Dataset:
 @statistic_of(skip_ratio)
 def skip_statistic(features, grid=None):
     """The `Statistic` of `skip_ratio`."""
-    known, own = grid_of(features, grid), grid_of(features, None)
-    if known is None:
+    given_grid, own = grid_of(features, grid), grid_of(features, None)
+    if given_grid is None:
         return _statistic(features, None)
-    if own is not None and known.prefix != own.prefix:
+    if own is not None and given_grid.prefix != own.prefix:
         raise_contradiction(own, grid)
     return on_grid(features, grid, lambda grid: _statistic(features, grid), _num_tokens)
 
@@ -151,23 +154,16 @@ def _means(totals, features, grid):
         padded[:, index, : len(count)] = mean_of(np.array(ratios), count)
     counted = sum(count.sum() for _, _, count in summed)
     possible = totals["examples"] * sum(len(count) for _, _, count in summed)
-    known = {} if grid is None else {"prefix": grid.prefix}
+    prefix = {} if grid is None else {"prefix": grid.prefix}
     dims = ("layer", "token")
-    return xr.Dataset(
-        {
-            "norm_ratio": variable(dims, padded[0], "|skip| / |branch|"),
-            "cosine": variable(dims, padded[1], "cosine of skip and branch"),
-        },
-        coords={"layer": sites, "token": np.arange(tokens)},
-        attrs=provenance(
-            features,
-            totals["examples"],
-            totals["batches"],
-            estimator="mean over examples of the ratio at each token",
-            left_out=float(1 - counted / possible),
-            **known,
-        ),
-    )
+    variables = {
+        "norm_ratio": variable(dims, padded[0], "|skip| / |branch|"),
+        "cosine": variable(dims, padded[1], "cosine of skip and branch"),
+    }
+    estimator = "mean over examples of the ratio at each token"
+    left_out = float(1 - counted / possible)
+    facts = facts_of(features, totals, estimator, left_out=left_out, **prefix)
+    return dataset_of(variables, facts, layer=sites)
 
 
 def _pairs(taps):

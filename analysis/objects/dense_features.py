@@ -20,10 +20,7 @@ ENLARGED = 2
 
 @dataclass(frozen=True)
 class Window:
-    """Where a window lies, in pixels, and how many of its token rows and columns are filled before.
-
-    Only the others, those below `filled_rows` and right of `filled_columns`, are taken from it.
-    """
+    """A window's corner, in pixels, and how many token rows and columns are filled before."""
 
     top: int
     left: int
@@ -62,18 +59,10 @@ def dense_size(height: int, width: int, size: int, patch: int) -> tuple[int, int
 
 
 def plan_windows(height, width, size, patch):
-    """The windows that fill all tokens of an image, row by row: a list of `Window`.
+    """The windows of `size` that fill all tokens of an image, row by row, side by side.
 
-    They lie side by side, and those at the far edge are moved back into the image, where they
-    overlap the ones before: each token is filled by the first window that holds it.
-
-    Args:
-        height, width: size of the image, in pixels.
-        size: height and width of a window, in pixels.
-        patch: height and width of a patch, in pixels.
-
-    Raises:
-        ValueError: for sizes that are no multiples of the patch, and images smaller than a window.
+    Those at the far edge are moved back into the image, where they overlap the ones before: each
+    token is filled by the first window that holds it.
     """
     if size % patch or height % patch or width % patch or min(height, width) < size:
         raise ValueError(
@@ -176,12 +165,7 @@ def _dense_step(features, images, grid):
 
 
 def token_map(layer, values, grid):
-    """The spatial tokens of a layer as a float32 map of shape (example, row, column, channel).
-
-    Raises:
-        ValueError: for a layer that has another number of tokens than the grid, and maps of other
-            rows and columns.
-    """
+    """The spatial tokens of a layer as a float32 map of shape (example, row, column, channel)."""
     tokens = as_tokens(layer, values)
     if tokens.shape[1] != grid.num_tokens:
         raise ValueError(

@@ -13,47 +13,27 @@ from vit_tf.names import choose
 
 from ..engine.features import Grid, Images, Model, measurement, taps_of
 from ..engine.pooling import as_tokens, grid_of, shared_grid
-from ..engine.results import provenance, require_finite, variable
+from ..engine.results import array_of, dataset_of, provenance, require_finite, variable
 from ..engine.stream import Statistic, collect, evaluate
 from .dense_features import require_square, token_map
 
 
 def square_layout(height, width, size):
-    """Where an image lies in a square: its (height, width) there and its (top, left), in pixels.
-
-    The longer side fills the square, and the shorter one is centred.
-    """
+    """The (height, width) and (top, left) of an image that is centred in a square, in pixels."""
     longer = max(height, width)
     inner = tuple(max(1, round(side * size / longer)) for side in (height, width))
     return inner, tuple((size - side) // 2 for side in inner)
 
 
 def square_image(image, size):
-    """An image of shape (height, width, channel), resized and padded with zeros to a square.
-
-    Bilinear, antialiased; `square_layout` says where it lies. For values in [-1, 1] zero is grey.
-
-    Args:
-        image: array of shape (height, width, channel).
-        size: height and width of the square, in pixels.
-
-    Returns:
-        float32 array of shape (size, size, channel).
-    """
+    """An image (height, width, channel), resized bilinearly and zero-padded to a square."""
     inner, (top, left) = square_layout(*np.shape(image)[:2], size)
     resized = tf.image.resize(image, inner, antialias=True)
     return tf.image.pad_to_bounding_box(resized, top, left, size, size).numpy()
 
 
 def square_points(points, height, width, size):
-    """Positions in an image of (height, width) as positions in the square of `square_image`.
-
-    Args:
-        points: array of shape (point, 2), (row, column) in pixels, with the first pixel's centre
-            at (0.5, 0.5).
-        height, width: size of the image, in pixels.
-        size: height and width of the square, in pixels.
-    """
+    """Points (point, 2) of an image, (row, column) in pixels, as points in its square."""
     inner, corner = square_layout(height, width, size)
     return np.asarray(points, float) * np.divide(inner, (height, width)) + corner
 
@@ -119,24 +99,13 @@ SIMILARITIES = {
 
 
 def match_points(source, target, points, size, similarity="cosine"):
-    """The pixels of target images whose features are most similar to those of source points.
+    """The pixels (pair, point, 2) of targets whose features are most similar to those of source
+    points.
 
-    Features of pixels are tokens enlarged to the size of the image (bilinear). Of pixels that are
-    as similar, the first is taken, row by row.
-
-    Args:
-        source, target: tensors of tokens of shape (pair, row, column, channel).
-        points: tensor of shape (pair, point, 2), (row, column) in pixels of the source.
-        size: height and width of the images, in pixels.
-        similarity: `"cosine"` of pixels, or the `"inner_product"` of tokens that are normalised
-            before they are enlarged: pixels between tokens that differ are then shorter, and less
-            likely to be found.
-
-    Returns:
-        float32 tensor of shape (pair, point, 2), the centres of pixels of the target.
-
-    Raises:
-        ValueError: for another `similarity`.
+    Features of pixels are tokens (pair, row, column, channel) enlarged to the size of the image
+    (bilinear); of pixels that are as similar, the first is taken, row by row. `"inner_product"` is
+    of tokens that are normalised before they are enlarged: pixels between tokens that differ are
+    then shorter, and less likely to be found.
     """
     pixel_features = choose("similarity", similarity, SIMILARITIES)
     source, target = (pixel_features(tokens, size) for tokens in (source, target))
@@ -204,10 +173,10 @@ def correct_keypoints(
     points = np.isfinite(distances).sum(axis=1)
     shares = {}
     for category in np.unique(categories):
-        of = categories == category
+        members = categories == category
         shares[str(category)] = (
-            correct[of].sum() / points[of].sum(),
-            (correct[of] / points[of]).mean(),
+            correct[members].sum() / points[members].sum(),
+            (correct[members] / points[members]).mean(),
         )
     return shares
 
@@ -298,17 +267,17 @@ def keypoint_correspondence(
             for layer, values in taps_of(features, flat).items()
         }
 
-    found = collect(
+    matched = collect(
         step,
         _batches(pairs, points, size),
         with_labels=True,
         description="keypoints",
         checked=(features,),
     )
-    require_finite("correspondence", [part["sums"] for part in found.values()], list(found))
+    require_finite("correspondence", [part["sums"] for part in matched.values()], list(matched))
     distances = {
         layer: np.linalg.norm(part["places"] - points[:, 1], axis=-1)
-        for layer, part in found.items()
+        for layer, part in matched.items()
     }
     categories = [str(pair["category"]) for pair in pairs]
     batches = -(-len(pairs) // PAIRS_AT_ONCE)
@@ -318,14 +287,7 @@ def keypoint_correspondence(
 
 
 def _matched(maps, points, size, similarity):
-    """Positions predicted for source points, and the sum of each map, finite if its tokens are.
-
-    Args:
-        maps: tensor of shape (2 pair, row, column, channel), the source and the target in turn.
-        points: tensor of shape (pair, point, 2).
-        size: height and width of the images, in pixels.
-        similarity: as for `match_points`.
-    """
+    """Positions found for source points, and the sum of each map, finite if its tokens are."""
     return {
         "places": match_points(maps[::2], maps[1::2], points, size, similarity),
         "sums": tf.reshape(tf.reduce_sum(maps, axis=(1, 2, 3)), (-1, 2)),
@@ -353,24 +315,17 @@ def _labelled(distances, categories, thresholds, boxes, notes):
     rule, unit = notes["threshold"], notes["size"] if boxes is None else 1
     names = sorted(set(categories))
     pck = np.empty((len(AVERAGES), len(distances), len(names), len(thresholds)))
-    for layer, found in enumerate(distances.values()):
+    for layer, layer_distances in enumerate(distances.values()):
         for place, share in enumerate(thresholds):
-            shares = correct_keypoints(found, categories, share * unit, rule, boxes)
+            shares = correct_keypoints(layer_distances, categories, share * unit, rule, boxes)
             pck[:, layer, :, place] = np.transpose([shares[name] for name in names])
     words = "percentage of correct keypoints, as a share", "mean over categories of the PCK"
-    return xr.Dataset(
-        {
-            "pck": variable(("average", "layer", "category", "threshold"), pck, words[0]),
-            "score": variable(("average", "layer", "threshold"), pck.mean(axis=2), words[1]),
-        },
-        coords={
-            "average": list(AVERAGES),
-            "layer": list(distances),
-            "category": names,
-            "threshold": list(thresholds),
-        },
-        attrs=notes,
-    )
+    variables = {
+        "pck": variable(("average", "layer", "category", "threshold"), pck, words[0]),
+        "score": variable(("average", "layer", "threshold"), pck.mean(axis=2), words[1]),
+    }
+    coords = {"average": list(AVERAGES), "layer": list(distances), "category": names}
+    return dataset_of(variables, notes, **coords, threshold=list(thresholds))
 
 
 @measurement("tokens")
@@ -384,9 +339,7 @@ def token_similarity(features: Model, images: Images, grid: Grid | None = None) 
 
     Args:
         features: a model, or a callable from images to `{layer: tensor}`, as for `localization`.
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own,
-            and that of the maps.
+        images, grid: as in `vit_tf.analysis`.
 
     Returns:
         DataArray of shape (layer, example, token, other_example, other_token); tokens are counted
@@ -405,39 +358,22 @@ def token_similarity(features: Model, images: Images, grid: Grid | None = None) 
     See also:
         `plots.plot_token_similarity`, `keypoint_correspondence`; page guides/one-image.md.
     """
-    known, seen = grid_of(features, grid), []
+    given_grid, shown = grid_of(features, grid), []
 
     def step(images, taps):
-        seen[:] = [shared_grid(taps, known, grid is not None, images.shape)]
-        tokens = {tap: as_tokens(tap, x)[:, seen[0].prefix :] for tap, x in taps.items()}
+        shown[:] = [shared_grid(taps, given_grid, grid is not None, images.shape)]
+        tokens = {tap: as_tokens(tap, x)[:, shown[0].prefix :] for tap, x in taps.items()}
         return {"rows": tokens}
 
     def finish(totals):
         layers = list(totals["rows"])
         require_finite("the similarity of tokens", list(totals["rows"].values()), layers)
         cosines = [_cosines(x.astype(np.float64)) for x in totals["rows"].values()]
-        places, examples = np.arange(seen[0].num_spatial), np.arange(len(cosines[0]))
-        return xr.DataArray(
-            np.stack(cosines),
-            dims=("layer", "example", "token", "other_example", "other_token"),
-            coords={
-                "layer": layers,
-                "example": examples,
-                "token": places,
-                "other_example": examples,
-                "other_token": places,
-            },
-            name="token_similarity",
-            attrs=provenance(
-                features,
-                len(examples),
-                1,
-                long_name="cosine similarity",
-                units="1",
-                estimator="cosine of single tokens",
-                **vars(seen[0]),
-            ),
-        )
+        estimator = "cosine of single tokens"
+        facts = provenance(features, len(cosines[0]), 1, estimator=estimator, **vars(shown[0]))
+        dims = ("layer", "example", "token", "other_example", "other_token")
+        words = "cosine similarity", "1"
+        return array_of("token_similarity", np.stack(cosines), dims, words, facts, layer=layers)
 
     return evaluate(Statistic(step, finish), images, features, description="token similarity")
 

@@ -42,7 +42,12 @@ def region_similarity(found: np.ndarray, truth: np.ndarray, objects: Sequence[in
     See also:
         `boundary_accuracy`, `label_propagation`; page measurements/objects/label-propagation.md.
     """
-    return _each_object(_iou, found, truth, objects)
+
+    def iou(mask, own):
+        union = (mask | own).sum()
+        return (mask & own).sum() / union if union else 1.0
+
+    return _each_object(iou, found, truth, objects)
 
 
 def boundary_accuracy(
@@ -90,27 +95,19 @@ def _each_object(score, found, truth, objects):
     return np.array([[score(a == number, b == number) for number in objects] for a, b in pairs])
 
 
-def _iou(found, truth):
-    union = (found | truth).sum()
-    return (found & truth).sum() / union if union else 1.0
-
-
 def outline(mask):
-    """Pixels that differ from the one to the right, below or both: bool of the mask's shape.
-
-    At the last row and column only the neighbours that there are count.
-    """
+    """Pixels that differ from the one to the right, below or both: bool of the mask's shape."""
     padded = np.pad(np.asarray(mask, bool), ((0, 1), (0, 1)), mode="edge")
     here, right, below = padded[:-1, :-1], padded[:-1, 1:], padded[1:, :-1]
     return (here != right) | (here != below) | (here != padded[1:, 1:])
 
 
-def _outline_f(found, truth, reach):
+def _outline_f(outline, truth, reach):
     """F of two outlines, bool arrays of shape (height, width)."""
-    if not found.any() or not truth.any():
-        return float(found.any() == truth.any())
-    precision = widen(truth, reach)[found].mean()
-    recall = widen(found, reach)[truth].mean()
+    if not outline.any() or not truth.any():
+        return float(outline.any() == truth.any())
+    precision = widen(truth, reach)[outline].mean()
+    recall = widen(outline, reach)[truth].mean()
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
@@ -238,13 +235,7 @@ def propagate(
 
 
 def _cosines(tokens, source, radius):
-    """Cosines of a row of tokens and those of a source frame: array of shape (column, token).
-
-    Args:
-        tokens: normalised, of shape (column, channel).
-        source: normalised, of shape (row, column, channel), of the rows that are near.
-        radius: largest distance of columns; cosines beyond it are -inf.
-    """
+    """Cosines of a row of tokens and of a source frame (column, token), -inf if far."""
     columns = np.arange(len(tokens))
     cosines = (tokens @ source.reshape(-1, source.shape[-1]).T).reshape(
         len(tokens), -1, len(tokens)
@@ -254,17 +245,11 @@ def _cosines(tokens, source, radius):
 
 
 def _best_mean(cosines, values, top, temperature):
-    """Weighted mean of the values of the most similar tokens: array of shape (column, label).
-
-    Args:
-        cosines: array of shape (column, token).
-        values: array of shape (token, label).
-        top, temperature: as for `propagate`.
-    """
+    """Weighted mean of values (token, label) of the tokens of largest cosines (column, token)."""
     count = min(top, cosines.shape[1])
     best = np.argpartition(-cosines, count - 1, axis=1)[:, :count]
-    chosen = np.take_along_axis(cosines, best, axis=1)
-    weights = np.exp((chosen - chosen.max(axis=1, keepdims=True)) / temperature)
+    nearest = np.take_along_axis(cosines, best, axis=1)
+    weights = np.exp((nearest - nearest.max(axis=1, keepdims=True)) / temperature)
     weights /= weights.sum(axis=1, keepdims=True)
     return np.einsum("ik,ikl->il", weights, values[best])
 
@@ -308,8 +293,10 @@ def propagate_masks(tokens: np.ndarray, first: np.ndarray, **options: float) -> 
     rows, columns = np.shape(tokens)[1:3]
     at_rows = ((np.arange(rows) + 0.5) * first.shape[0] / rows).astype(int)
     at_columns = ((np.arange(columns) + 0.5) * first.shape[1] / columns).astype(int)
-    known = np.eye(first.max() + 1, dtype=np.float32)[first[at_rows][:, at_columns]]
-    masks = [_as_mask(labels, first.shape) for labels in propagate(tokens, known, **options)[1:]]
+    first_labels = np.eye(first.max() + 1, dtype=np.float32)[first[at_rows][:, at_columns]]
+    masks = [
+        _as_mask(labels, first.shape) for labels in propagate(tokens, first_labels, **options)[1:]
+    ]
     return np.stack([first, *masks]).astype(np.uint8)
 
 
@@ -426,9 +413,11 @@ def label_propagation(
     for number, (frames, masks) in enumerate(videos):
         masks = _checked_masks(frames, masks)
         objects = np.unique(masks[0][masks[0] > 0])
-        for layer, found in _follow(features, frames, masks[0], grid, dense, options):
-            mean = _mean_scores(found[1:-1], masks[1:-1], objects)
-            scores.setdefault(layer, []).append(mean)
+        for layer, layer_masks in _follow(features, frames, masks[0], grid, dense, options):
+            scored = layer_masks[1:-1], masks[1:-1], objects
+            measures = region_similarity, boundary_accuracy
+            means = np.stack([measure(*scored).mean(axis=0) for measure in measures])
+            scores.setdefault(layer, []).append(means)
         examples += len(masks)
         video_of += [number] * len(objects)
     if not video_of:
@@ -438,25 +427,16 @@ def label_propagation(
     return _labelled(scores, video_of, notes)
 
 
-def _mean_scores(found, masks, objects):
-    """J and F of each object, averaged over frames: array of shape (2, object)."""
-    measures = (region_similarity, boundary_accuracy)
-    return np.stack([measure(found, masks, objects).mean(axis=0) for measure in measures])
-
-
 def _labelled(scores, video_of, notes):
     """The result of `label_propagation`, from J and F of each layer and video."""
     region, boundary = np.stack([np.concatenate(s, axis=1) for s in scores.values()], axis=1)
     dims = ("layer", "object")
-    return xr.Dataset(
-        {
-            "region": variable(dims, region, "region similarity J"),
-            "boundary": variable(dims, boundary, "boundary accuracy F"),
-            "score": variable("layer", (region + boundary).mean(axis=1) / 2, "mean of J and F"),
-        },
-        coords={"layer": list(scores), "video": ("object", video_of)},
-        attrs=notes,
-    )
+    variables = {
+        "region": variable(dims, region, "region similarity J"),
+        "boundary": variable(dims, boundary, "boundary accuracy F"),
+        "score": variable("layer", (region + boundary).mean(axis=1) / 2, "mean of J and F"),
+    }
+    return xr.Dataset(variables, {"layer": list(scores), "video": ("object", video_of)}, notes)
 
 
 def _checked_masks(frames, masks):

@@ -1,7 +1,7 @@
 """Abnar and Zuidema 2020: "Quantifying Attention Flow in Transformers"."""
 
 from ..attention.rollout import rollout_statistic
-from ..plots.attention import plot_attention_rollout
+from ..plots.attention_plots import plot_attention_rollout
 from ..study.figure import Figure, Paper, each
 from ..study.measurement import statistic
 from .chapters import LOCALITY

@@ -16,8 +16,12 @@ from ..engine.estimates import (
 )
 from ..engine.results import expect_variable
 from ..flow.ablation import LARGEST, RANDOM
-from ..plots.flow import plot_lens_accuracy
-from ..plots.interventions import plot_head_effects, plot_skip_ablation, plot_token_ablation
+from ..plots.flow_plots import (
+    plot_head_effects,
+    plot_lens_accuracy,
+    plot_skip_ablation,
+    plot_token_ablation,
+)
 from ..study.figure import Figure, Paper, group
 from ..study.judge import finding
 from ..study.measurement import quantity

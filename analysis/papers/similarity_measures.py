@@ -6,7 +6,7 @@ import numpy as np
 
 from ..engine.estimates import jackknifed, ranks, transformed
 from ..engine.results import expect_variable
-from ..plots.similarity import plot_similarities
+from ..plots.similarity_plots import plot_similarities
 from ..similarity.similarities import similarities_statistic
 from ..study.figure import Figure, Paper, each
 from ..study.judge import finding

@@ -1,61 +1,69 @@
 # The public names: read by `lazy_loader` in `__init__.py`, and by editors.
-from .attention import plot_aligned_attention as plot_aligned_attention
-from .attention import plot_attention_distance as plot_attention_distance
-from .attention import plot_attention_maps as plot_attention_maps
-from .attention import plot_attention_offset as plot_attention_offset
-from .attention import plot_attention_patterns as plot_attention_patterns
-from .attention import plot_attention_rollout as plot_attention_rollout
-from .attention import plot_attention_rows as plot_attention_rows
-from .attention import plot_attention_saliency as plot_attention_saliency
-from .attention import plot_gradient_attention as plot_gradient_attention
-from .attention import plot_head_classes as plot_head_classes
-from .attention import plot_mean_attention as plot_mean_attention
-from .attention import plot_mean_distance as plot_mean_distance
-from .attention import plot_mean_patterns as plot_mean_patterns
-from .attention import plot_rollout_of_images as plot_rollout_of_images
+from .attention_plots import (
+    plot_aligned_attention as plot_aligned_attention,
+    plot_attention_distance as plot_attention_distance,
+    plot_attention_maps as plot_attention_maps,
+    plot_attention_offset as plot_attention_offset,
+    plot_attention_patterns as plot_attention_patterns,
+    plot_attention_rollout as plot_attention_rollout,
+    plot_attention_rows as plot_attention_rows,
+    plot_attention_saliency as plot_attention_saliency,
+    plot_gradient_attention as plot_gradient_attention,
+    plot_head_classes as plot_head_classes,
+    plot_mean_attention as plot_mean_attention,
+    plot_mean_distance as plot_mean_distance,
+    plot_mean_patterns as plot_mean_patterns,
+    plot_rollout_of_images as plot_rollout_of_images,
+)
 from .dispatch import plot as plot
-from .features import plot_clustering as plot_clustering
-from .features import plot_keypoint_correspondence as plot_keypoint_correspondence
-from .features import plot_knn_accuracy as plot_knn_accuracy
-from .features import plot_label_propagation as plot_label_propagation
-from .features import plot_linear_probe as plot_linear_probe
-from .features import plot_object_clustering as plot_object_clustering
-from .features import plot_retrieval as plot_retrieval
-from .flow import plot_lens_accuracy as plot_lens_accuracy
-from .flow import plot_logit_lens as plot_logit_lens
-from .flow import plot_patch_filters as plot_patch_filters
-from .flow import plot_path_norms as plot_path_norms
-from .flow import plot_position_similarity as plot_position_similarity
-from .flow import plot_receptive_field as plot_receptive_field
-from .flow import plot_skip_ratio as plot_skip_ratio
-from .flow import plot_skip_ratio_lines as plot_skip_ratio_lines
-from .images import plot_grad_cam as plot_grad_cam
-from .images import plot_input_gradients as plot_input_gradients
-from .images import plot_overlay as plot_overlay
-from .images import plot_place_fields as plot_place_fields
-from .images import plot_token_similarity as plot_token_similarity
-from .interventions import plot_activation_patching as plot_activation_patching
-from .interventions import plot_head_ablation as plot_head_ablation
-from .interventions import plot_head_effects as plot_head_effects
-from .interventions import plot_skip_ablation as plot_skip_ablation
-from .interventions import plot_token_ablation as plot_token_ablation
-from .localization import plot_head_similarity as plot_head_similarity
-from .localization import plot_localization as plot_localization
-from .localization import plot_localization_by_layer as plot_localization_by_layer
-from .probes import plot_probe_map as plot_probe_map
-from .probes import plot_probe_variants as plot_probe_variants
-from .probes import plot_probes as plot_probes
-from .probes import plot_ridge_probe as plot_ridge_probe
-from .probes import plot_summary_probes as plot_summary_probes
-from .probes import plot_token_probes as plot_token_probes
-from .similarity import plot_cka as plot_cka
-from .similarity import plot_counterparts as plot_counterparts
-from .similarity import plot_data_scale as plot_data_scale
-from .similarity import plot_depth_cka as plot_depth_cka
-from .similarity import plot_last_layer_cka as plot_last_layer_cka
-from .similarity import plot_own_matches as plot_own_matches
-from .similarity import plot_residual_cka as plot_residual_cka
-from .similarity import plot_similarities as plot_similarities
-from .training import plot_compute as plot_compute
-from .training import plot_formation as plot_formation
-from .training import plot_trainings as plot_trainings
+from .flow_plots import (
+    plot_activation_patching as plot_activation_patching,
+    plot_branch_norms as plot_branch_norms,
+    plot_grad_cam as plot_grad_cam,
+    plot_head_ablation as plot_head_ablation,
+    plot_head_effects as plot_head_effects,
+    plot_input_gradients as plot_input_gradients,
+    plot_lens_accuracy as plot_lens_accuracy,
+    plot_logit_lens as plot_logit_lens,
+    plot_overlay as plot_overlay,
+    plot_patch_filters as plot_patch_filters,
+    plot_position_attribution as plot_position_attribution,
+    plot_position_similarity as plot_position_similarity,
+    plot_receptive_field as plot_receptive_field,
+    plot_skip_ablation as plot_skip_ablation,
+    plot_skip_ratio as plot_skip_ratio,
+    plot_skip_ratio_lines as plot_skip_ratio_lines,
+    plot_token_ablation as plot_token_ablation,
+    plot_token_similarity as plot_token_similarity,
+)
+from .probe_plots import (
+    plot_clustering as plot_clustering,
+    plot_keypoint_correspondence as plot_keypoint_correspondence,
+    plot_knn_accuracy as plot_knn_accuracy,
+    plot_label_propagation as plot_label_propagation,
+    plot_linear_probe as plot_linear_probe,
+    plot_object_clustering as plot_object_clustering,
+    plot_probe_map as plot_probe_map,
+    plot_probe_variants as plot_probe_variants,
+    plot_probes as plot_probes,
+    plot_retrieval as plot_retrieval,
+    plot_ridge_probe as plot_ridge_probe,
+    plot_summary_probes as plot_summary_probes,
+    plot_token_probes as plot_token_probes,
+)
+from .similarity_plots import (
+    plot_best_matching_layer as plot_best_matching_layer,
+    plot_cka as plot_cka,
+    plot_compute as plot_compute,
+    plot_data_scale as plot_data_scale,
+    plot_depth_cka as plot_depth_cka,
+    plot_formation as plot_formation,
+    plot_head_similarity as plot_head_similarity,
+    plot_last_layer_cka as plot_last_layer_cka,
+    plot_layer_match_accuracy as plot_layer_match_accuracy,
+    plot_localization as plot_localization,
+    plot_localization_by_layer as plot_localization_by_layer,
+    plot_residual_cka as plot_residual_cka,
+    plot_similarities as plot_similarities,
+    plot_trainings as plot_trainings,
+)

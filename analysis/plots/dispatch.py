@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 # The plot of a result with this variable ("" for a DataArray itself) of these dims.
 PLOTS = {
     ("cka", "layer_x layer_y"): "cka",
-    ("cka", "layer"): "counterparts",
+    ("cka", "layer"): "best_matching_layer",
     ("cka", "model_x model_y part"): "last_layer_cka",
     ("cka", "order subset layer"): "head_similarity",
     ("similarity", "measure layer_x layer_y"): "similarities",
@@ -34,10 +34,10 @@ PLOTS = {
     ("", "example class query key"): "gradient_attention",
     ("", "layer row column"): "receptive_field",
     ("norm_ratio", "layer token"): "skip_ratio",
-    ("skip", "example layer token"): "path_norms",
+    ("skip", "example layer token"): "branch_norms",
     ("", "component row column channel"): "patch_filters",
     ("", "row column other_row other_column"): "position_similarity",
-    ("", "example layer place row column"): "place_fields",
+    ("", "example layer place row column"): "position_attribution",
     ("", "example class row column channel"): "input_gradients",
     ("", "example class layer row column"): "grad_cam",
     ("", "example layer class"): "logit_lens",
@@ -98,14 +98,16 @@ def plot(
         raise ValueError(f"Expected results of one measurement. Received: {sorted(names)}")
     (name,) = names
     draw = getattr(plots, f"plot_{name}")
-    known = list(inspect.signature(draw).parameters)
-    if several and known[0] != "results":
+    parameters = list(inspect.signature(draw).parameters)
+    if several and parameters[0] != "results":
         raise ValueError(
             f"plot_{name} draws one result at a time. Received: {len(result)} results; draw each "
             "with its own ax="
         )
-    if unknown := sorted(set(options) - set(known)):
-        raise TypeError(f"Expected options of plot_{name} among {known[1:]}. Received: {unknown}")
+    if unknown := sorted(set(options) - set(parameters)):
+        raise TypeError(
+            f"Expected options of plot_{name} among {parameters[1:]}. Received: {unknown}"
+        )
     return draw(result, ax=ax, **options)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..engine.results import expect_array, expect_variable, layer_names
 from . import style
-from .layers import layer_label, shorten
+from .primitives import layer_label, shorten
 
 
 def cka_heatmap(result):

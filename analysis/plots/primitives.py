@@ -1,6 +1,7 @@
-"""What plots are made of, besides lines: panels, maps in panels, images below maps, matrices."""
+"""What plots are made of: named layers on axes, lines, panels, maps in panels, matrices."""
 
 import functools
+import itertools
 import math
 import warnings
 
@@ -8,7 +9,197 @@ import numpy as np
 
 from ..engine.results import layer_names
 from . import style
-from .layers import FONT_SIZE, layer_label, name_layers, name_positions, shorten, wrap
+
+FONT_SIZE = 7.5
+LONGEST = 26  # letters of a name
+ENOUGH_GROUPS = 8
+LEFT_BY_LAYOUT = 0.75
+NORMALISED = "normalised depth (0: first layer, 1: last layer)"
+
+
+def shorten(names):
+    """The names without the components that all share, and these: "vit/…/attention", or "" for
+    none.
+    """
+    parts = [name.split("/") for name in names]
+    room = min(map(len, parts)) - 1 if len(names) > 1 else 0
+    tail = _shared([part[::-1] for part in parts], room)
+    head = _shared(parts, room - tail)
+    short = ["/".join(part[head : len(part) - tail]) for part in parts]
+    first = parts[0]
+    cut = "/".join([*first[:head], "…", *first[len(first) - tail :]]) if head + tail else ""
+    return short, cut
+
+
+def _shared(parts, most):
+    """How many leading components all lists share, at most `most`."""
+    columns = zip(*parts, strict=False)
+    same = itertools.takewhile(lambda column: len(set(column)) == 1, columns)
+    return min(most, len(list(same)))
+
+
+def layer_label(cut, model=""):
+    """The name of an axis of layers whose names were shortened by `cut`."""
+    return "layer" + (f" of {model}" if model else "") + (f" ({cut})" if cut else "")
+
+
+def group_layers(names, capacity):
+    """Runs (name, start, stop) of layers of the shallowest level with enough blocks, 3 to
+    `capacity`.
+    """
+    best = None
+    for depth in range(1, max(name.count("/") for name in names) + 1):
+        groups = _groups_at(names, depth)
+        if len(groups) > capacity:
+            break
+        if len(groups) >= 3:
+            best = groups
+        if len(groups) >= ENOUGH_GROUPS:
+            break
+    return best
+
+
+def _groups_at(names, depth):
+    """Runs of layers that share `depth` path components; shallower neighbours form one run."""
+
+    def key(index):
+        parts = names[index].split("/")
+        return "/".join(parts[:depth]) if len(parts) > depth else None
+
+    groups = []
+    for name, run in itertools.groupby(range(len(names)), key):
+        run = list(run)
+        ends = dict.fromkeys([names[run[0]], names[run[-1]]])
+        groups.append((name or " … ".join(ends), run[0], run[-1] + 1))
+    return groups
+
+
+def name_layers(ax, which, names, positions, inches=None):
+    """Name layers on an axis: all if they fit, else blocks between ticks at their edges.
+
+    `positions` lie on the axis "x" or "y", ascending; its length in inches is estimated if None,
+    since labels are yet to take space.
+    """
+    axis = getattr(ax, f"{which}axis")
+    points = 72 * (inches or _guess_inches(ax, which))
+    scale = points / (positions[-1] - positions[0] or 1)
+    capacity = max(2, int(points / (FONT_SIZE * 1.3)))
+    groups = group_layers(names, capacity) if len(names) > capacity else None
+    if groups:
+        edges = [(positions[start - 1] + positions[start]) / 2 for _, start, _ in groups[1:]]
+        labels, places = _apart(groups, positions, FONT_SIZE * 1.15 / scale)
+        axis.set_ticks(edges, labels=[""] * len(edges))
+        axis.set_ticks(places, labels=labels, minor=True)
+    else:
+        step = math.ceil(len(names) / capacity)
+        labels, places = [elide(name) for name in names[::step]], positions[::step]
+        axis.set_ticks(places, labels=labels)
+        axis.set_ticks([], minor=True)
+    axis.set_tick_params(which="minor", length=0, pad=7, labelsize=FONT_SIZE)
+    axis.set_tick_params(which="major", length=6 if groups else 2.5, labelsize=FONT_SIZE)
+    if which == "x":
+        widths = np.array([len(label) * FONT_SIZE * 0.65 for label in labels])
+        flat = ((widths[1:] + widths[:-1]) / 2 < np.diff(np.asarray(places) * scale)).all()
+        axis.set_tick_params(which="both", labelrotation=0 if flat else 90)
+
+
+def depth_axis(ax, layers):
+    """Name shared layers on the x axis, or normalise depth to [0, 1]; positions of each model."""
+    if any(names != layers[0] for names in layers):
+        ax.set_xlabel(NORMALISED)
+        return [np.linspace(0, 1, len(names)) for names in layers]
+    names, cut = shorten(layers[0])
+    places = np.arange(len(names))
+    name_layers(ax, "x", names, places)
+    ax.set_xlabel(layer_label(cut))
+    return [places] * len(layers)
+
+
+def name_positions(ax, shape, unit):
+    """Number the first and last row and column of a map of this shape, outer panels only."""
+    rows, columns = shape
+    ax.set_xticks(sorted({0, columns - 1}))
+    ax.set_yticks(sorted({0, rows - 1}))
+    if columns > 1:
+        for text, inwards in zip(ax.get_xticklabels(), ("left", "right"), strict=True):
+            text.set_horizontalalignment(inwards)
+    ax.tick_params(labelsize=FONT_SIZE, length=2)
+    ax.set_xlabel(f"column ({unit})", fontsize=FONT_SIZE, labelpad=1)
+    ax.set_ylabel(f"row ({unit})", fontsize=FONT_SIZE, labelpad=1)
+    ax.label_outer()
+
+
+def _guess_inches(ax, which):
+    """The length of an axis that the layout will probably leave."""
+    sides = {"x": ax.bbox.width, "y": ax.bbox.height}
+    side = sides[which] if ax.get_aspect() == "auto" else min(sides.values())
+    return LEFT_BY_LAYOUT * side / ax.figure.dpi
+
+
+def _apart(groups, positions, gap):
+    """Names and centres of groups, those of small groups left out where they would touch."""
+    labelled = []
+    for name, start, stop in sorted(groups, key=lambda group: group[1] - group[2]):
+        place = (positions[start] + positions[stop - 1]) / 2
+        if all(abs(place - other) >= gap for other, _ in labelled):
+            labelled.append((place, name))
+    labelled.sort()
+    return [name for _, name in labelled], [place for place, _ in labelled]
+
+
+def elide(name, width=LONGEST):
+    """The end of a layer name that is too long: the part that differs from its neighbours."""
+    return name if len(name) <= width else f"…{name[1 - width :]}"
+
+
+def wrap(name, width=22):
+    """Break a long layer name over two lines at the slash nearest its middle."""
+    slashes = [index for index, letter in enumerate(name) if letter == "/"]
+    if len(name) <= width or not slashes:
+        return elide(name)
+    cut = min(slashes, key=lambda index: abs(index - len(name) / 2)) + 1
+    return f"{elide(name[:cut])}\n{elide(name[cut:])}"
+
+
+def draw_lines(lines, kinds, ax=None, baselines=(), errors=None, points=None):
+    """Draw lines through the depth: a colour per label, a style per kind, and a legend.
+
+    `lines` is a dict from (label, kind) to a DataArray of dims (layer,), `kinds` one to the names
+    of kinds in the legend, in the order of their styles, `errors` one to standard errors, for bands
+    of 1.96, and `points` one to values (layer, point). Labels among the `baselines` are grey.
+    """
+    ax = style.new_axes(8, 4.2) if ax is None else ax
+    depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
+    keys = {pair: pair if points else pair[0] for pair in lines}  # what has a colour of its own
+    grey = [key for pair, key in keys.items() if pair[0] in baselines]
+    colours = style.line_colours(keys.values(), grey)
+    for depth, ((label, kind), line) in zip(depths, lines.items(), strict=True):
+        order = list(kinds).index(kind)
+        name = ": ".join(filter(None, [label, kinds[kind] if len(kinds) > 1 or not label else ""]))
+        colour = colours[keys[label, kind]]
+        look = {"linestyle": style.line_style(order), "label": name, "color": colour}
+        look |= {"marker": style.marker(order), "markersize": 4.5}
+        if label in baselines:
+            look |= {"linewidth": 1.1, "markersize": 3, "zorder": 1.5}
+        ax.plot(depth, line.values, **look)
+        if errors:
+            draw_band(ax, depth, line.values, 1.96 * errors[label, kind].values, colour)
+        if points:
+            y = points[label, kind].values
+            dots = {"s": 12, "color": colour, "alpha": 0.45, "linewidth": 0}
+            ax.scatter(np.repeat(depth, y.shape[1]), y.ravel(), **dots)
+    style.tidy(ax)
+    style.legend(ax, "band: 95 % CI" if errors else None)
+    return ax
+
+
+def draw_band(ax, depth, middle, half_width, colour):
+    """A band to either side of a line, where its half width is known."""
+    is_finite = np.isfinite(half_width)
+    if is_finite.any():
+        low, high = middle - half_width, middle + half_width
+        ax.fill_between(depth, low, high, where=is_finite, color=colour, alpha=0.18, linewidth=0)
+
 
 SCALED = "each panel scaled to its own maximum"
 
@@ -35,22 +226,12 @@ def renamed_arguments(**new_names):
 
 
 def panels(ax, shape, title, of, columns=None, cells=None, inches=(1.6, 1.6), lines=1, label=""):
-    """Lay out panels where axes are.
+    """Lay out panels in the place of axes, and return these, with `ax.panels`, and the flat panels.
 
-    Args:
-        ax: axes that the panels replace, those of a new figure if None. An array of axes, one
-            for each panel, is deprecated: then the array itself is returned.
-        shape: number of panels, or (rows, columns).
-        title: above all panels.
-        of: what a panel stands for, in errors.
-        columns: number of panels in a row; None for a choice by their number.
-        cells: list of the (row, column) of each panel; None for row by row.
-        inches: width and height of a panel in a new figure.
-        lines: number of lines of a panel's own title.
-        label: to the left of all panels.
-
-    Returns:
-        Pair of the axes, with the panels as `ax.panels` of this shape, and the flat panels.
+    `shape` is their number or (rows, columns), `cells` the (row, column) of each, `inches` the size
+    of a panel in a new figure, `lines` those of a panel's title, `label` that to the left of all,
+    and `of` what a panel stands for, in errors. An array of axes as `ax` is deprecated and comes
+    back.
     """
     shape = (shape,) if isinstance(shape, int) else shape
     count = math.prod(shape)
@@ -60,7 +241,8 @@ def panels(ax, shape, title, of, columns=None, cells=None, inches=(1.6, 1.6), li
             raise ValueError(f"Expected at least {count} axes, one per {of}. Received: {len(axes)}")
         return axes.reshape(shape), axes
     if cells is None:
-        columns = columns or (shape[1] if len(shape) == 2 else _most_columns(count))
+        most = max(3, min(7, math.ceil(math.sqrt(1.6 * count))))  # rows about 1.6 times as long
+        columns = columns or (shape[1] if len(shape) == 2 else most)
         cells = [divmod(index, min(columns, count)) for index in range(count)]
     rows, columns = (1 + max(place) for place in zip(*cells, strict=True))
     if ax is None:
@@ -108,11 +290,6 @@ def _panel_axes():
     return PanelAxes
 
 
-def _most_columns(count):
-    """Number of columns that makes rows about 1.6 times as long as there are rows."""
-    return max(3, min(7, math.ceil(math.sqrt(1.6 * count))))
-
-
 def _grid_in(ax, rows, columns):
     """A grid of axes where axes are, which `Figure.add_axes` may have made."""
     place = ax.get_subplotspec()
@@ -127,23 +304,11 @@ def draw_maps(
     ax, maps, names, title, of, *, bar="fraction of maximum", images=None, frames=None,
     unit=None, scaled=True, cmap="magma", norm=None, shape=None, inches=None, label="", **options,
 ):  # fmt: skip
-    """Maps in panels with one colour bar.
+    """Maps (panel, row, column) in panels with one colour bar, whose label is `bar`; axes and bar.
 
-    Args:
-        ax, title, of, label: as for `panels`.
-        maps: array of shape (panels, rows, columns).
-        names: titles of the panels; None for none.
-        bar: label of the colour bar.
-        images: list of images to lie below the maps, or None.
-        frames: list of the cell to frame in each panel, as (row, column) or None.
-        unit: of the numbered rows and columns; None leaves them unnumbered.
-        scaled: whether each map is divided by its own maximum.
-        cmap, norm: colours of what is drawn.
-        shape: as for `panels`; None for the number of maps.
-        **options: as for `imshow`.
-
-    Returns:
-        Pair of the axes as `panels` returns them, and the colour bar.
+    `images` lie below the maps, `frames` are the (row, column) of the cell to frame in each, or
+    None, `unit` is that of numbered rows and columns, and `scaled` divides each map by its maximum.
+    Further options are those of `imshow`.
     """
     from matplotlib.colors import Normalize
 
@@ -198,19 +363,11 @@ def as_levels(image):
 
 
 def draw_matrix(values, ax=None, *, height=None, room=0.0, models=("", ""), square=None, **look):
-    """A heatmap of an array (layer, other): layers left to right, its second dim on the y axis.
+    """A heatmap of an array (layer, other), layers left to right; the axes and the image.
 
-    Args:
-        values: DataArray of two dims; layers along y run upwards, other units downwards.
-        ax: axes to draw in; those of a new figure if None.
-        height: inches of the y axis of a new figure; None for that of so many layers.
-        room: additional inches above the matrix in a new figure.
-        models: names of the models along x and y.
-        square: whether cells are squares; None if both axes show the same layers of one model.
-        **look: as for `imshow`.
-
-    Returns:
-        Pair of the axes and the image.
+    Layers along y run upwards, other units downwards. `height` is that of the y axis of a new
+    figure in inches, `room` the space above it, and `models` name the models along x and y; cells
+    are `square` by default where both axes show the same layers of one model.
     """
     dims = values.dims
     layers = [layer_names(values, dim) for dim in dims]

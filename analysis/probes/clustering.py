@@ -149,12 +149,12 @@ def _object_statistic(features, num_clusters, grid, seed, starts):
     def step(images, masks, labels, taps):
         means = {tap: masked_features(as_tokens(tap, x), masks, grid) for tap, x in taps.items()}
         covered = tf.cast(masks, tf.float32) > 0
-        labelled, seen = labels >= 0, tf.reduce_any(covered, axis=(2, 3))
-        counted = tf.logical_and(labelled, seen)
+        labelled, covered_any = labels >= 0, tf.reduce_any(covered, axis=(2, 3))
+        counted = tf.logical_and(labelled, covered_any)
         means = {tap: tf.cast(tf.boolean_mask(x, counted), tf.float64) for tap, x in means.items()}
         return {
             "rows": {"x": means, "labels": tf.boolean_mask(labels, counted)},
-            "left_out": tf.reduce_sum(tf.cast(tf.logical_and(labelled, ~seen), tf.int32)),
+            "left_out": tf.reduce_sum(tf.cast(tf.logical_and(labelled, ~covered_any), tf.int32)),
             "beyond": num_beyond(masks),
             "examples": tf.shape(images)[0],
             "batches": 1,
@@ -250,21 +250,12 @@ def cluster_scores(
         scores["purity"].append(purity(pooled.labels, clusters))
         scores["nmi"].append(normalized_mutual_info_score(pooled.labels, clusters))
         scores["ari"].append(adjusted_rand_score(pooled.labels, clusters))
-    return xr.Dataset(
-        {name: variable("layer", values, SCORES[name]) for name, values in scores.items()},
-        coords={"layer": list(pooled.layers)},
-        attrs=provenance(
-            features,
-            len(pooled.labels),
-            pooled.batches,
-            estimator="k-means, the tightest of several starts",
-            clusters=num_clusters,
-            classes=num_classes,
-            tokens=pooled.tokens or DEFAULT,
-            seed=seed,
-            starts=starts,
-        ),
-    )
+    facts = {"clusters": num_clusters, "classes": num_classes, "seed": seed, "starts": starts}
+    facts |= {"estimator": "k-means, the tightest of several starts"}
+    facts |= {"tokens": pooled.tokens or DEFAULT}
+    variables = {name: variable("layer", values, SCORES[name]) for name, values in scores.items()}
+    facts = provenance(features, len(pooled.labels), pooled.batches, **facts)
+    return xr.Dataset(variables, {"layer": list(pooled.layers)}, facts)
 
 
 def purity(labels, clusters):

@@ -19,7 +19,7 @@ from ..engine.pooling import (
     require_inside,
     require_labels,
 )
-from ..engine.results import DEFAULT, pack_correct, provenance, raise_without_directions
+from ..engine.results import DEFAULT, array_of, pack_correct, provenance, raise_without_directions
 from ..engine.stream import Statistic, evaluate
 
 TOPS = (1, 5)
@@ -98,15 +98,15 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, with
     require_labels(tested.labels, num_classes, "test")
     most = max(k) + 1  # one more shows whether the last one is tied
     grid = grid_of(features, None)
-    kept = {layer: directions(tf.constant(x)) for layer, x in tested.layers.items()}
-    _require_directions({layer: bad.numpy() for layer, (_, bad) in kept.items()})
+    test_directions = {layer: directions(tf.constant(x)) for layer, x in tested.layers.items()}
+    _require_directions({layer: bad.numpy() for layer, (_, bad) in test_directions.items()})
 
     def step(images, labels, taps):
         labels, outside = batch_labels(labels, num_classes, "training")
         neighbours, without_direction = {}, {}
-        for layer, x in pool(select(taps, kept), tested.tokens, grid).items():
+        for layer, x in pool(select(taps, test_directions), tested.tokens, grid).items():
             units, without_direction[layer] = directions(x)
-            similarity = tf.matmul(kept[layer][0], units, transpose_b=True)
+            similarity = tf.matmul(test_directions[layer][0], units, transpose_b=True)
             every = tf.broadcast_to(labels, tf.shape(similarity))
             neighbours[layer] = nearest(similarity, every, most)
         return {
@@ -124,7 +124,7 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, with
         _require_directions(totals["without_direction"])
         rules = num_classes, k, temperature, without_votes
         correct, tied = _scores(totals["merged"], tested.labels, *rules)
-        _require_choice(tied, list(kept), len(tested.labels))
+        _require_choice(tied, list(test_directions), len(tested.labels))
         attributes = {"train_examples": examples, "num_classes": num_classes}
         attributes |= {"tokens": tested.tokens or DEFAULT, "temperature": temperature}
         attributes |= {"without_votes": without_votes}
@@ -134,15 +134,7 @@ def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, with
 
 
 def nearest(similarity, labels, most):
-    """The most similar of some images: those of equal similarity in their order.
-
-    Args:
-        similarity, labels: tensors of shape (test image, image).
-        most: how many; where there are fewer images, the rest have a similarity of minus infinity.
-
-    Returns:
-        dict of `similarity`, largest first, and `labels`, of shape (test image, most).
-    """
+    """The `most` most similar of images (test image, image), the earlier of equal ones first."""
     missing = [[0, 0], [0, most]]
     similarity = tf.pad(similarity, missing, constant_values=-np.inf)
     largest, places = tf.math.top_k(similarity, most)
@@ -151,12 +143,7 @@ def nearest(similarity, labels, most):
 
 
 def votes(similarity, labels, num_classes, temperature):
-    """Votes for every class: array of shape (test image, class), in units of the nearest one's.
-
-    Args:
-        similarity, labels: arrays of shape (test image, neighbour), nearest first.
-        num_classes, temperature: as for `knn_accuracy`.
-    """
+    """Votes for every class (test image, class), in units of the nearest neighbour's."""
     weights = np.exp((similarity - similarity[:, :1]) / temperature)
     total = np.zeros((len(labels), num_classes))
     np.add.at(total, (np.arange(len(labels))[:, None], labels), weights)
@@ -166,9 +153,11 @@ def votes(similarity, labels, num_classes, temperature):
 def _merge(earlier, later):
     """The nearest images of two sets of neighbours of each layer."""
     merged = {}
-    for layer, known in earlier.items():
-        both = {name: tf.concat([known[name], later[layer][name]], axis=1) for name in known}
-        merged[layer] = nearest(**both, most=known["labels"].shape[1])
+    for layer, neighbours in earlier.items():
+        both = {
+            name: tf.concat([neighbours[name], later[layer][name]], axis=1) for name in neighbours
+        }
+        merged[layer] = nearest(**both, most=neighbours["labels"].shape[1])
     return tf.nest.map_structure(np.asarray, merged)
 
 
@@ -183,8 +172,8 @@ def _scores(neighbours, labels, num_classes, k, temperature, without_votes):
     """Which are classified correctly (layer, k, top, test image); ties among them (layer, k)."""
     correct = np.empty((len(neighbours), len(k), len(TOPS), len(labels)), bool)
     tied = np.empty((len(neighbours), len(k)), np.int64)
-    for i, found in enumerate(neighbours.values()):
-        similarity, classes = found["similarity"], found["labels"]
+    for i, nearest_images in enumerate(neighbours.values()):
+        similarity, classes = nearest_images["similarity"], nearest_images["labels"]
         for j, count in enumerate(k):
             given = votes(similarity[:, :count], classes[:, :count], num_classes, temperature)
             better = _better(given, labels, without_votes)
@@ -195,10 +184,7 @@ def _scores(neighbours, labels, num_classes, k, temperature, without_votes):
 
 
 def _better(given, labels, without_votes):
-    """How many classes come before the true one.
-
-    Unless classes `without_votes` count, infinitely many do where the true one has none.
-    """
+    """How many classes come before the true one; infinite where it needs votes and has none."""
     own = np.take_along_axis(given, labels[:, None].astype(np.int64), axis=1)
     lower = np.arange(given.shape[1]) < labels[:, None]
     before = (given > own) | ((given == own) & lower)
@@ -208,27 +194,14 @@ def _better(given, labels, without_votes):
 
 def _labelled(correct, tied, features, tested, k, attributes):
     """The result of `knn_accuracy`."""
-    return xr.DataArray(
-        correct.mean(axis=-1),
-        dims=("layer", "k", "top"),
-        coords={
-            "layer": list(tested.layers),
-            "k": list(k),
-            "top": list(TOPS),
-            "tied": (("layer", "k"), tied),
-            "correct": (("layer", "k", "top"), pack_correct(correct)),
-        },
-        name="accuracy",
-        attrs=provenance(
-            features,
-            len(tested.labels),
-            tested.batches,
-            long_name="test accuracy of a vote among neighbours",
-            units="1",
-            estimator="exact nearest neighbours by cosine similarity, float64",
-            **attributes,
-        ),
-    )
+    dims = ("layer", "k", "top")
+    coords = {"layer": list(tested.layers), "k": list(k), "top": list(TOPS)}
+    coords |= {"tied": (dims[:2], tied), "correct": (dims, pack_correct(correct))}
+    estimator = "exact nearest neighbours by cosine similarity, float64"
+    counts = len(tested.labels), tested.batches
+    facts = provenance(features, *counts, estimator=estimator, **attributes)
+    words = "test accuracy of a vote among neighbours", "1"
+    return array_of("accuracy", correct.mean(axis=-1), dims, words, facts, **coords)
 
 
 def _require_numbers(k, temperature):

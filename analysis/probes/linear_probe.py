@@ -24,21 +24,7 @@ SCORED = 1024  # examples that are scored in one call
 
 
 def fit_probes(x, labels, num_classes, batch_norm, *, epochs, batch_size, learning_rate, seed):
-    """Trains the probes of `linear_probe`.
-
-    Args:
-        x: dict from (layer, tokens) to array of shape (example, channel).
-        labels: int array of shape (example,).
-        batch_norm: list of bool.
-        num_classes, epochs, batch_size, learning_rate, seed: as for `linear_probe`.
-
-    Returns:
-        The `keras.Model` from `stacked(x)` to logits of shape (example, probe, class); the probes
-        are in the order of `probe_places`.
-
-    Raises:
-        ValueError: for features that are all zero.
-    """
+    """The trained model of the probes of x, dict from (layer, tokens) to (example, channel)."""
     size = min(batch_size, len(labels))
     steps = len(labels) // size
     model = _make_model(x, num_classes, batch_norm)
@@ -58,14 +44,7 @@ def fit_probes(x, labels, num_classes, batch_norm, *, epochs, batch_size, learni
 
 
 def stacked(x):
-    """Features stacked by their number of channels: dict from that number, as a string.
-
-    Args:
-        x: dict from key to array of shape (example, channel).
-
-    Returns:
-        dict to float32 arrays of shape (example, key, channel).
-    """
+    """Features stacked by their number of channels: float32 (example, key, channel)."""
     return {
         name: np.stack([x[key] for key in keys], axis=1, dtype=np.float32)
         for name, keys in _groups(x).items()
@@ -78,12 +57,7 @@ def probe_places(x, batch_norm):
 
 
 def score(model, x, labels):
-    """Accuracy and mean cross-entropy of trained probes: two arrays of shape (probe,).
-
-    Args:
-        model: what `fit_probes` returned.
-        x, labels: as for it.
-    """
+    """Accuracy and mean cross-entropy of trained probes: two arrays of shape (probe,)."""
     inputs, hits, loss = stacked(x), 0.0, 0.0
     for start in range(0, len(labels), SCORED):
         part = slice(start, start + SCORED)
@@ -94,12 +68,7 @@ def score(model, x, labels):
 
 
 class Probes(keras.layers.Layer):
-    """Linear classifiers side by side, each of its own features.
-
-    Args:
-        num_classes: number of classes.
-        scales: array of shape (probe,), by which the features of each are multiplied.
-    """
+    """Linear classifiers side by side, each of its own features times its scale."""
 
     def __init__(self, num_classes, scales, **kwargs):
         super().__init__(**kwargs)
@@ -140,8 +109,8 @@ def _normalised(rows, x):
         momentum=1.0, epsilon=EPSILON, center=False, scale=False, dtype="float32"
     )
     normalised = layer(keras.layers.Reshape((-1,), dtype="float32")(rows))
-    layer.moving_mean.assign(np.concatenate([of.mean(axis=0) for of in x]))
-    layer.moving_variance.assign(np.concatenate([of.var(axis=0) for of in x]))
+    layer.moving_mean.assign(np.concatenate([rows_of_key.mean(axis=0) for rows_of_key in x]))
+    layer.moving_variance.assign(np.concatenate([rows_of_key.var(axis=0) for rows_of_key in x]))
     return keras.layers.Reshape(rows.shape[1:], dtype="float32")(normalised)
 
 
@@ -271,7 +240,9 @@ def linear_probe(
         measurements/probes/linear-probe.md.
     """
     settings = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
-    _require_positive(settings)
+    if wrong := {name: value for name, value in settings.items() if not value > 0}:
+        received = ", ".join(f"{name}={value}" for name, value in wrong.items())
+        raise ValueError(f"Expected {', '.join(wrong)} above 0. Received: {received}")
     if tokens is None:
         grid = grid_of(features, None)
         tokens = (CLS, SPATIAL) if grid is not None and getattr(grid, "prefix", 0) else ALL
@@ -296,19 +267,11 @@ def fit_linear_probe(
     learning_rate=2.0,
     seed=0,
 ):
-    """`linear_probe` of features that were pooled before.
-
-    Args:
-        features: the callable that was pooled; its name is noted.
-        fitted, tested: list of `Pooled`, one for each choice of tokens, of the training and of the
-            test images.
-        layers: names of those that are probed; by default those of the first.
-        num_classes, batch_norm, epochs, batch_size, learning_rate, seed: as for `linear_probe`.
-    """
+    """`linear_probe` of lists of `Pooled` features, one for each choice of tokens."""
     layers = list(layers or fitted[0].layers)
     tokens = [pooled.tokens for pooled in fitted]
-    for what, pooled in (("training", fitted), ("test", tested)):
-        require_labels(pooled[0].labels, num_classes, what)
+    for subset, pooled in (("training", fitted), ("test", tested)):
+        require_labels(pooled[0].labels, num_classes, subset)
     (x, labels), (x_test, test_labels) = _rows(fitted, layers), _rows(tested, layers)
     settings = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     model = fit_probes(x, labels, num_classes, batch_norm, **settings, seed=seed)
@@ -316,56 +279,43 @@ def fit_linear_probe(
     accuracy, _ = score(model, x_test, test_labels)
     places = probe_places(x, batch_norm)
     coords = {"layer": layers, "tokens": tokens, "batch_norm": list(batch_norm)}
-    result = _labelled(accuracy, loss, places, coords)
-    return result.assign_attrs(
-        provenance(
-            features,
-            len(test_labels),
-            tested[0].batches,
-            long_name="test accuracy of a linear probe",
-            units="1",
-            estimator="softmax regression by SGD with momentum 0.9 and cosine decay",
-            train_examples=len(labels),
-            num_classes=num_classes,
-            epochs=epochs,
-            step_examples=min(batch_size, len(labels)),
-            learning_rate=learning_rate,
-            seed=seed,
-        )
-    )
+    result = _accuracy_of(accuracy, loss, places, coords)
+    settings |= {"step_examples": min(batch_size, len(labels)), "seed": seed}
+    del settings["batch_size"]  # that of the provenance is of the test images
+    estimator = "softmax regression by SGD with momentum 0.9 and cosine decay"
+    facts = {"long_name": "test accuracy of a linear probe", "units": "1", "estimator": estimator}
+    facts |= {"train_examples": len(labels), "num_classes": num_classes} | settings
+    return result.assign_attrs(provenance(features, len(test_labels), tested[0].batches, **facts))
 
 
-def _pooled(features, data, tokens, num_classes, what):
+def _pooled(features, data, tokens, num_classes, subset):
     """The `Pooled` features of each choice of tokens, from one pass."""
     grid = grid_of(features, None)
     requests = {choice: (pooled_statistic(choice, grid), features) for choice in tokens}
-    totals = one_pass(requests, data, f"linear probes: {what} images")
+    totals = one_pass(requests, data, f"linear probes: {subset} images")
     pooled = [requests[name][0].finish(total) for name, total in totals.items()]
-    require_labels(pooled[0].labels, num_classes, what)
+    require_labels(pooled[0].labels, num_classes, subset)
     return pooled
 
 
 def _rows(pooled, layers):
     """Features by (layer, tokens), and the labels."""
-    x = {(layer, of.tokens): of.layers[layer] for of in pooled for layer in layers}
+    x = {
+        (layer, features.tokens): features.layers[layer] for features in pooled for layer in layers
+    }
     return x, pooled[0].labels.astype(np.int64)
 
 
-def _labelled(accuracy, loss, places, coords):
+def _accuracy_of(accuracy, loss, places, coords):
     """The result of `linear_probe`, without its attributes."""
     values = np.empty((2, *map(len, coords.values())))
     names = list(coords.values())
     for value, ((layer, tokens), norm) in zip(
         zip(accuracy, loss, strict=True), places, strict=True
     ):
-        at = tuple(of.index(name) for of, name in zip(names, (layer, tokens, norm), strict=True))
+        at = tuple(
+            labels.index(name) for labels, name in zip(names, (layer, tokens, norm), strict=True)
+        )
         values[(slice(None), *at)] = value
     result = xr.DataArray(values[0], coords, tuple(coords), name="accuracy")
     return result.assign_coords(training_loss=(tuple(coords), values[1]))
-
-
-def _require_positive(settings):
-    wrong = {name: value for name, value in settings.items() if not value > 0}
-    if wrong:
-        received = ", ".join(f"{name}={value}" for name, value in wrong.items())
-        raise ValueError(f"Expected {', '.join(wrong)} above 0. Received: {received}")

@@ -27,18 +27,10 @@ TOPS = (1, 5, 10)
 
 
 def positive_ranks(ranking, positive, junk):
-    """Ranks of the positive images of a query, from 0, in a ranking without the junk.
-
-    Args:
-        ranking: int array of shape (image,), image numbers, most similar first.
-        positive, junk: int arrays of image numbers.
-
-    Returns:
-        int array of shape (positive,), ascending.
-    """
-    found = np.isin(ranking, positive)
+    """Ascending ranks of the positive images of a query, from 0, in a ranking without the junk."""
+    is_positive = np.isin(ranking, positive)
     dropped = np.isin(ranking, junk)
-    places = np.flatnonzero(found)
+    places = np.flatnonzero(is_positive)
     return places - np.cumsum(dropped)[places] + dropped[places]
 
 
@@ -73,15 +65,7 @@ def average_precision(ranks: np.ndarray, count: int) -> float:
 
 
 def precision_at(ranks, k):
-    """Share of positive images among the first k, or up to the last positive one if that is less.
-
-    Args:
-        ranks: int array of shape (positive,), from 0, as from `positive_ranks`.
-        k: a number of images.
-
-    Returns:
-        A share; NaN without a positive image.
-    """
+    """Share of positive images among the first k, or up to the last positive if less."""
     if not len(ranks):
         return np.nan
     first = min(max(ranks) + 1, k)
@@ -160,12 +144,12 @@ def retrieval_statistic(features, asked, truth, k=TOPS):
             f"Expected truth to have a dict for each of {count} queries. Received: {len(truth)}"
         )
     grid = grid_of(features, None)
-    kept = {layer: directions(tf.constant(x))[0] for layer, x in asked.layers.items()}
+    query_directions = {layer: directions(tf.constant(x))[0] for layer, x in asked.layers.items()}
 
     def step(images, taps):
-        pooled = pool(select(taps, kept), asked.tokens, grid)
+        pooled = pool(select(taps, query_directions), asked.tokens, grid)
         similarity = {
-            layer: tf.matmul(directions(x)[0], kept[layer], transpose_b=True)
+            layer: tf.matmul(directions(x)[0], query_directions[layer], transpose_b=True)
             for layer, x in pooled.items()
         }
         return {"rows": similarity, "batches": 1}
@@ -190,18 +174,13 @@ def retrieval_statistic(features, asked, truth, k=TOPS):
 
 
 def _scores(similarity, truth, k):
-    """AP, and the precision at each k, of each query: array (1 + k, difficulty, query).
-
-    Args:
-        similarity: array of shape (image, query).
-        truth, k: as for `retrieval`.
-    """
+    """AP and precision at each k, from similarity (image, query): (1 + k, difficulty, query)."""
     scores = np.empty((1 + len(k), len(DIFFICULTIES), len(truth)))
-    for query, of in enumerate(truth):
+    for query, images in enumerate(truth):
         ranking = np.argsort(-similarity[:, query], kind="stable")
         for place, (wanted, left_out) in enumerate(DIFFICULTIES.values()):
-            positive = np.concatenate([np.asarray(of[what], int) for what in wanted])
-            junk = np.concatenate([np.asarray(of[what], int) for what in left_out])
+            positive = np.concatenate([np.asarray(images[kind], int) for kind in wanted])
+            junk = np.concatenate([np.asarray(images[kind], int) for kind in left_out])
             ranks = positive_ranks(ranking, positive, junk)
             area = average_precision(ranks, len(positive))
             scores[:, place, query] = [area, *(precision_at(ranks, top) for top in k)]
@@ -213,24 +192,15 @@ def _labelled(scores, layers, k, notes):
     asked = np.isfinite(scores[0, 0]).sum(axis=-1)
     # Means over the queries that have positive images; 0 / 0 where none has.
     means = np.nansum(scores, axis=-1) / np.where(asked > 0, asked, np.nan)
-    dims = ("layer", "difficulty")
+    dims, precision = ("layer", "difficulty"), np.moveaxis(means[:, 1:], 1, 2)
     each = "average precision of a query"
-    return xr.Dataset(
-        {
-            "score": variable(dims, means[:, 0], "mean average precision"),
-            "precision": variable(
-                (*dims, "k"), np.moveaxis(means[:, 1:], 1, 2), "mean precision at k"
-            ),
-            "average_precision": variable((*dims, "query"), scores[:, 0], each),
-        },
-        coords={
-            "layer": layers,
-            "difficulty": list(DIFFICULTIES),
-            "k": list(k),
-            "asked": ("difficulty", asked),
-        },
-        attrs=notes,
-    )
+    variables = {
+        "score": variable(dims, means[:, 0], "mean average precision"),
+        "precision": variable((*dims, "k"), precision, "mean precision at k"),
+        "average_precision": variable((*dims, "query"), scores[:, 0], each),
+    }
+    coords = {"layer": layers, "difficulty": list(DIFFICULTIES), "k": list(k)}
+    return xr.Dataset(variables, coords | {"asked": ("difficulty", asked)}, notes)
 
 
 def _require_numbers(k):
@@ -240,14 +210,14 @@ def _require_numbers(k):
 
 def _require_places(truth, examples):
     """Raises a `ValueError` unless `truth` has positions in a database of so many images."""
-    for query, of in enumerate(truth):
-        for what in ("easy", "hard", "junk"):
-            places = np.asarray(of.get(what, ()))
-            if what not in of or (places < 0).any() or (places >= examples).any():
+    for query, images in enumerate(truth):
+        for kind in ("easy", "hard", "junk"):
+            places = np.asarray(images.get(kind, ()))
+            if kind not in images or (places < 0).any() or (places >= examples).any():
                 raise ValueError(
                     "Expected truth to have easy, hard and junk of each query, positions in a "
                     f"database of {examples} images. Received: query {query} with "
-                    f"{what}={places.tolist() if what in of else None}"
+                    f"{kind}={places.tolist() if kind in images else None}"
                 )
 
 

@@ -28,6 +28,8 @@ from ..engine.results import (
     ALL,
     EACH,
     PROBED,
+    array_of,
+    facts_of,
     pack_correct,
     provenance,
     require_finite,
@@ -37,38 +39,25 @@ from ..engine.stream import Statistic, as_dataset, collect, evaluate, first_batc
 
 
 def moments(examples, x, targets, products=None, rows=None):
-    """The centred sums that `solve` needs of one layer, or its centred rows.
+    """The centred sums `xx` and `xy` that `solve` needs of one layer, or its centred `rows`.
 
-    Args:
-        examples: number of examples.
-        x: array of shape (token, channel), the sum over examples.
-        targets: array of shape (class,), the sum over examples.
-        products: dict of the sums `xx` of shape (token, channel, channel) and `xy` of shape
-            (token, channel, class), or None where there are rows.
-        rows: pair of arrays of shape (example, token, channel) and (example, class).
-
-    Returns:
-        dict of `mean` of shape (token, channel), `target` of shape (class,), and either `xx` and
-        `xy` or `rows` of shape (token, example, channel) and `targets` of shape (example, class).
+    `x` (token, channel) and `targets` (class,) are sums over examples, and `products` those of x x'
+    and x y'; `rows` in their place are X (example, token, channel) and Y (example, class).
     """
     mean, target = x / examples, targets / examples
-    known = {"mean": mean, "target": target}
+    means = {"mean": mean, "target": target}
     if rows is None:
         xx = np.empty_like(products["xx"])
         for token, of_mean in enumerate(mean):  # one at a time, as all together are large
             np.subtract(products["xx"][token], examples * np.outer(of_mean, of_mean), xx[token])
         xy = products["xy"] - examples * mean[:, :, None] * target
-        return known | {"xx": xx, "xy": xy}
+        return means | {"xx": xx, "xy": xy}
     centred = np.moveaxis(rows[0] - mean, 1, 0)
-    return known | {"rows": centred, "targets": rows[1] - target}
+    return means | {"rows": centred, "targets": rows[1] - target}
 
 
 def solve(moments, l2):
-    """Weights and intercepts of one layer for every `l2`, from what `moments` returns.
-
-    Returns:
-        Two arrays of shape (token, l2, channel, class) and (token, l2, class).
-    """
+    """Weights (token, l2, channel, class) and intercepts (token, l2, class) from `moments`."""
     terms = {name: values for name, values in moments.items() if name not in ("mean", "target")}
     weights = ridge_weights(l2, **terms)
     means = moments["mean"][:, None, None, :] @ weights
@@ -76,19 +65,13 @@ def solve(moments, l2):
 
 
 def ridge_weights(l2, *, xx=None, xy=None, rows=None, targets=None):
-    """Weights of regularised least squares without an intercept, for every `l2`.
+    """Weights (token, l2, channel, class) of regularised least squares without an intercept.
 
         primal: X' X = Q diag(s) Q',  W = Q diag(1 / (s + l2)) Q' X' Y
         dual:   X X' = Q diag(s) Q',  W = X' Q diag(1 / (s + l2)) Q' Y
 
-    Args:
-        l2: strengths of the penalty, array of shape (l2,).
-        xx, xy: X' X of shape (token, channel, channel) and X' Y of shape (token, channel, class).
-        rows, targets: in their place, X of shape (token, example, channel) and Y of shape
-            (example, class).
-
-    Returns:
-        Array of shape (token, l2, channel, class).
+    from X' X (token, channel, channel) and X' Y (token, channel, class), or from rows X (token,
+    example, channel) and targets Y (example, class).
     """
     if rows is None:
         values, vectors = _eigh(xx)
@@ -123,13 +106,8 @@ BLOCKS = 4
 class Probe:
     """Ridge probes, fitted to every layer.
 
-    Attributes:
-        weights: dict from layer to its weights of shape (token, l2, channel, class) and its
-            intercepts of shape (token, l2, class).
-        l2: strengths of the penalty, array of shape (l2,).
-        tokens, num_classes: as for `ridge_probe`.
-        examples: number of images that they were fitted on.
-        places: layout of the tokens: dict of `prefix`, and `rows` and `columns` where known.
+    `weights` is a dict from layer to its weights (token, l2, channel, class) and intercepts (token,
+    l2, class); `places` are the attributes that say where the tokens lie.
     """
 
     weights: dict
@@ -243,16 +221,18 @@ def probe_statistic(features, train, num_classes, l2=L2, tokens=ALL):
         labels, outside = batch_labels(labels, num_classes, "training")
         targets = 2.0 * tf.one_hot(labels, num_classes, dtype=tf.float64) - 1.0
         layers = _probed(taps, tokens, grid)
-        kept = {layer: x for layer, x in layers.items() if (x.shape[2] or 0) > limit}
+        wide_layers = {layer: x for layer, x in layers.items() if (x.shape[2] or 0) > limit}
         return {
             "x": {layer: tf.reduce_sum(x, axis=0) for layer, x in layers.items()},
             "products": {
-                layer: _products(x, targets) for layer, x in layers.items() if layer not in kept
+                layer: _products(x, targets)
+                for layer, x in layers.items()
+                if layer not in wide_layers
             },
             "targets": tf.reduce_sum(targets, axis=0),
             "outside": outside,
             "examples": tf.shape(images)[0],
-        } | ({"rows": {"x": kept, "targets": targets}} if kept else {})
+        } | ({"rows": {"x": wide_layers, "targets": targets}} if wide_layers else {})
 
     def finish(totals):
         require_inside(totals["outside"], totals["examples"], num_classes, "training")
@@ -319,11 +299,12 @@ def select_l2(validation: xr.DataArray, test: xr.DataArray) -> xr.DataArray:
     """
     strongest_first = validation.sortby("l2", ascending=False)
     best = strongest_first.fillna(-1.0).argmax("l2")
-    chosen = test.sel(l2=strongest_first["l2"]).isel(l2=best)
-    chosen = chosen.assign_coords(
-        l2=chosen["l2"].where(chosen.notnull()), validation_accuracy=validation.max("l2").variable
+    selected = test.sel(l2=strongest_first["l2"]).isel(l2=best)
+    selected = selected.assign_coords(
+        l2=selected["l2"].where(selected.notnull()),
+        validation_accuracy=validation.max("l2").variable,
     )
-    return chosen.assign_attrs(test.attrs | {"l2": "chosen on held-out images"})
+    return selected.assign_attrs(test.attrs | {"l2": "chosen on held-out images"})
 
 
 def _probed(taps, tokens, grid):
@@ -342,10 +323,7 @@ def _most_examples(data):
 
 
 def _products(x, targets):
-    """Sums of x x' and x y' over a batch, each with a leading token axis.
-
-    Of x x', which is symmetric, the upper triangle of blocks: a tuple of its rows of blocks.
-    """
+    """Sums of x x', the upper triangle of blocks, and of x y', with a leading token axis."""
     by_token = tf.transpose(x, (1, 0, 2))
     width = -(-x.shape[2] // BLOCKS)
     return {
@@ -360,30 +338,30 @@ def _products(x, targets):
 def _whole(blocks):
     """The symmetric matrices of shape (token, channel, channel) of rows of blocks."""
     channels = blocks[0].shape[2]
-    whole = np.empty((len(blocks[0]), channels, channels))
+    matrices = np.empty((len(blocks[0]), channels, channels))
     for row in blocks:
         start, stop = channels - row.shape[2], channels - row.shape[2] + row.shape[1]
-        whole[:, start:stop, start:] = row
-        whole[:, start:, start:stop] = np.swapaxes(row, 1, 2)
-    return whole
+        matrices[:, start:stop, start:] = row
+        matrices[:, start:, start:stop] = np.swapaxes(row, 1, 2)
+    return matrices
 
 
 def _moments(totals, layer):
     """`moments` of a layer."""
-    sums, kept = totals["products"].get(layer), totals.get("rows", {"x": {}})
+    sums, stored_rows = totals["products"].get(layer), totals.get("rows", {"x": {}})
     return moments(
         totals["examples"],
         totals["x"][layer],
         totals["targets"],
         sums and {"xx": _whole(sums["xx"]), "xy": sums["xy"]},
-        (kept["x"][layer], kept["targets"]) if layer in kept["x"] else None,
+        (stored_rows["x"][layer], stored_rows["targets"]) if layer in stored_rows["x"] else None,
     )
 
 
 def _total(totals, layer):
     """A number that is finite where all activations of a layer are."""
-    sums, kept = totals["products"].get(layer), totals.get("rows")
-    squares = kept["x"][layer] if sums is None else sums["xx"][0]
+    sums, stored_rows = totals["products"].get(layer), totals.get("rows")
+    squares = stored_rows["x"][layer] if sums is None else sums["xx"][0]
     return totals["x"][layer].sum() + squares.sum()
 
 
@@ -410,24 +388,13 @@ def _accuracy(totals, features, probe):
     for index, correct in enumerate(totals["correct"].values()):
         accuracy[index, :, : correct.shape[1]] = correct / examples
     each = probe.tokens == EACH
-    result = xr.DataArray(
-        accuracy,
-        dims=("layer", "l2", "token"),
-        coords={"layer": list(probe.weights), "l2": probe.l2, "token": np.arange(tokens)},
-        name="accuracy",
-        attrs=provenance(
-            features,
-            examples,
-            totals["batches"],
-            long_name="test accuracy of a ridge probe",
-            units="1",
-            estimator="regularised least squares on {-1, 1} targets, float64",
-            train_examples=probe.examples,
-            num_classes=probe.num_classes,
-            tokens=probe.tokens,
-            **(probe.places if each else {}),
-        ),
-    )
+    estimator = "regularised least squares on {-1, 1} targets, float64"
+    more = {"num_classes": probe.num_classes, "tokens": probe.tokens}
+    more |= {"train_examples": probe.examples} | (probe.places if each else {})
+    facts = facts_of(features, totals, estimator, **more)
+    dims, words = ("layer", "l2", "token"), ("test accuracy of a ridge probe", "1")
+    coords = {"layer": list(probe.weights), "l2": probe.l2}
+    result = array_of("accuracy", accuracy, dims, words, facts, **coords)
     if each:
         return result
     correct = pack_correct(np.stack([np.moveaxis(x, 0, -1) for x in totals["rows"].values()]))
@@ -444,32 +411,15 @@ def few_shot(features, draws, test, num_classes=None, shots=SHOTS, l2=FEW_SHOT_L
     """Test accuracy of least-squares classifiers fitted on a few images of each class.
 
     The protocol of big_vision (`evaluators/fewshot_lsr.py`; Dosovitskiy et al. 2020, section 4.1):
-    features are whitened channel by channel, a constant channel of 100 replaces an
+    features are whitened channel by channel, a constant channel of 100 takes the place of an
     intercept, so that it is hardly penalised, and targets are 1 for the class and -1 elsewhere:
 
         x = [(f - mean) / (std + 1e-5), 100],  W = argmin |x W - y|^2 + l2 |W|^2,  argmax(x W)
 
-    with mean and standard deviation over the few images. In float64. Fewer shots are the first
-    images of each class among more shots.
-
-    Args:
-        features: callable from images to `{layer: tensor}` of shape (example, channel), or with
-            spatial axes between, over which the mean is taken.
-        draws: list of pairs of `tf.data.Dataset` of (images, labels), one pair for each draw, as
-            `vit_tf.data.few_shot` gives them: images of each class to fit on, at least as many as
-            the most shots, and others to choose `l2` on, or None.
-        test: data set of (images, labels).
-        num_classes: number of classes.
-        shots: numbers of images of each class to fit on.
-        l2: strengths of the penalty, above 0.
-
-    Returns:
-        Dataset of `accuracy` of dims (layer, draw, shots, l2) on the test images, and of
-        `held_out`, that on the others, where there are others.
-
-    Raises:
-        ValueError: for a class with fewer images than shots, labels outside the classes, an `l2`
-            that is not above 0 or features that are not finite.
+    with mean and standard deviation over the few images, in float64. Fewer shots are the first
+    images of each class among more shots. `draws` are pairs of data sets, as `vit_tf.data.few_shot`
+    gives them: images to fit on, and others to choose `l2` on, or None. Returns a Dataset of
+    `accuracy` (layer, draw, shots, l2) on the test images, and of `held_out`, that on the others.
     """
     if not len(l2) or min(l2) <= 0:
         raise ValueError(f"Expected every l2 to be above 0. Received: l2={list(l2)}")
@@ -483,44 +433,21 @@ def few_shot(features, draws, test, num_classes=None, shots=SHOTS, l2=FEW_SHOT_L
         drawn.append(_score(fitted, scored, num_classes, shots, l2))
     coords = {"layer": list(tested[0]), "draw": np.arange(len(drawn))}
     result = xr.concat(drawn, "draw").transpose("layer", "draw", "shots", "l2")
-    return result.assign_coords(coords).assign_attrs(
-        provenance(
-            features,
-            len(tested[1]),
-            1,
-            units="1",
-            estimator="regularised least squares on whitened features, {-1, 1} targets, float64",
-            num_classes=num_classes,
-            bias_constant=BIAS,
-        )
-    )
+    estimator = "regularised least squares on whitened features, {-1, 1} targets, float64"
+    facts = {"units": "1", "num_classes": num_classes, "bias_constant": BIAS}
+    facts = provenance(features, len(tested[1]), 1, estimator=estimator, **facts)
+    return result.assign_coords(coords).assign_attrs(facts)
 
 
 def select_few_shot(result):
-    """Accuracy of each layer, draw and number of shots at the `l2` best on the other images.
-
-    One `l2` serves all draws of a number of shots: the best on average, of equally good ones the
-    strongest. It becomes a coordinate.
-
-    Args:
-        result: what `few_shot` returned, with `held_out`.
-    """
+    """Accuracy at the `l2` that is best on average over draws on the other images."""
     ordered = result.sortby("l2", ascending=False)
     best = ordered["held_out"].mean("draw").argmax("l2")
     return ordered["accuracy"].isel(l2=best).assign_attrs(result.attrs)
 
 
 def fit_classifier(x, labels, num_classes, l2):
-    """The whitening and the weights of `few_shot`, for every `l2`.
-
-    Args:
-        x: array of shape (example, channel).
-        labels: int array of shape (example,).
-        num_classes, l2: as for `few_shot`.
-
-    Returns:
-        `mean` and `scale` of shape (channel,), and weights of shape (l2, channel + 1, class).
-    """
+    """Whitening, mean and scale (channel,), and weights (l2, channel + 1, class) of `few_shot`."""
     mean, scale = x.mean(axis=0), x.std(axis=0) + 1e-5
     x = _whitened(x, mean, scale)
     y = 2.0 * np.eye(num_classes)[labels] - 1.0
@@ -555,24 +482,15 @@ def _rows(features, data, description):
 
 
 def _score(fitted, scored, num_classes, shots, l2):
-    """Accuracy of classifiers of each layer and number of shots on several sets of rows.
-
-    Args:
-        fitted: rows to fit on, as `_rows` returns them.
-        scored: dict from name to rows to score on.
-        num_classes, shots, l2: as for `few_shot`.
-
-    Returns:
-        Dataset of a variable of dims (layer, shots, l2) for each name.
-    """
+    """Accuracy (layer, shots, l2) on several sets of rows of classifiers fitted on one."""
     words = {"accuracy": "test", "held_out": "held-out"}
     require_labels(fitted[1], num_classes, "few-shot")
     for name, (_, labels) in scored.items():
         require_labels(labels, num_classes, words[name])
-    chosen = [_first_of_each(fitted[1], count, num_classes) for count in shots]
+    rows_of_shots = [_first_of_each(fitted[1], count, num_classes) for count in shots]
     hits = {name: np.empty((len(fitted[0]), len(shots), len(l2))) for name in scored}
     for i, (layer, x) in enumerate(fitted[0].items()):
-        for j, rows in enumerate(chosen):
+        for j, rows in enumerate(rows_of_shots):
             classifier = fit_classifier(x[rows], fitted[1][rows], num_classes, l2)
             for name, (taps, labels) in scored.items():
                 hits[name][i, j] = (classify(taps[layer], *classifier) == labels).mean(axis=1)

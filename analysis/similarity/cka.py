@@ -32,11 +32,7 @@ MOST_GROUPS = 32  # of batches, whose values without each are saved
 
 @tf.function(autograph=False)  # many layers have one shape, and are traced once
 def layer_gram(values):
-    """`gram` of a layer of shape (example, ...).
-
-    As the sum of those of a few parts of its channels: a product of parts keeps every core busy,
-    where one of few rows and many columns does not.
-    """
+    """`gram` of a layer (example, ...), summed over parts of its channels, for all cores."""
     channels = math.prod(values.shape[1:]) if values.shape[1:].is_fully_defined() else 1
     parts = tf.reshape(values, (tf.shape(values)[0], math.gcd(CHANNEL_PARTS, channels), -1))
     kernels, of_mean = gram(tf.transpose(parts, (1, 0, 2)))
@@ -44,44 +40,19 @@ def layer_gram(values):
 
 
 def pairwise_hsic(kernels_x, kernels_y):
-    """The unbiased HSIC of all pairs of U-centred kernels, from one matrix product.
-
-    That of the activations themselves is each value times the sizes of both kernels.
-
-    Args:
-        kernels_x: tensor of shape (x, example, example) from `unbiased_kernels`.
-        kernels_y: tensor of shape (y, example, example), of the same examples.
-
-    Returns:
-        Tensor of shape (x, y).
-    """
+    """The unbiased HSIC (x, y) of all pairs of U-centred kernels (x, n, n) and (y, n, n)."""
     x, y = (tf.reshape(kernels, (tf.shape(kernels)[0], -1)) for kernels in (kernels_x, kernels_y))
     n = tf.cast(tf.shape(kernels_x)[-1], tf.float32)
     return tf.matmul(x, y, transpose_b=True) / (n * (n - 3.0))
 
 
 def unbiased_kernels(values):
-    """The U-centred linear kernels of representations, and how large these are.
-
-    Args:
-        values: tensor of shape (..., example, channel).
-
-    Returns:
-        As `unbiased`.
-    """
+    """The U-centred linear kernels of representations (..., example, channel), as `unbiased`."""
     return unbiased(*gram(values))
 
 
 def gram(values):
-    """The linear kernels of representations, centred first so that float32 does not cancel.
-
-    Args:
-        values: tensor of shape (..., example, channel).
-
-    Returns:
-        Kernels of shape (..., example, example), and the sums of squares that centring took from
-        each representation, of shape (...,).
-    """
+    """Linear kernels (..., n, n) of centred (..., n, channel), and squares of the mean (...)."""
     x = tf.cast(values, tf.float32)
     mean = tf.reduce_mean(x, axis=-2, keepdims=True)
     centred = x - mean
@@ -91,23 +62,16 @@ def gram(values):
 
 
 def unbiased(kernels, of_mean):
-    """U-centred kernels of size 1, and how large they were.
+    """U-centred kernels (..., n, n) of size 1, and scales (..., 3): how large they were.
 
     With A the kernel without its diagonal, r its row sums and s their sum,
 
         U_ij = A_ij - (r_i + r_j) / (n - 2) + s / ((n - 1) (n - 2)),    U_ii = 0,
 
-    and `sum(U * V) / (n (n - 3))` is the unbiased HSIC of Song et al. 2012 (Szekely and Rizzo
-    2014, equation 3). It is blind to a shift of all examples. HSIC is of the fourth degree in the
-    activations, and float32 cannot represent that of 1e-10 or 1e+10: each kernel is divided by its
-    size, the mean of its diagonal.
-
-    Args:
-        kernels, of_mean: what `gram` returns.
-
-    Returns:
-        Kernels of shape (..., example, example), and scales of shape (..., 3): the size, and the
-        sums of squares of the representation without and with its mean.
+    and `sum(U * V) / (n (n - 3))` is the unbiased HSIC of Song et al. 2012 (Szekely and Rizzo 2014,
+    equation 3). It is blind to a shift of all examples. HSIC is of the fourth degree in the
+    activations, beyond float32 for 1e-10 or 1e+10: each kernel is divided by its size, the mean of
+    its diagonal. Scales are that size, and the sums of squares without and with the mean.
     """
     n = tf.cast(tf.shape(kernels)[-1], tf.float32)
     own = tf.linalg.trace(kernels)
@@ -122,14 +86,7 @@ def unbiased(kernels, of_mean):
 
 
 def ratio_and_jackknife(hsic):
-    """CKA of the summed HSIC and its standard error from leaving out one batch at a time.
-
-    Args:
-        hsic: float64 array of shape (batch, layer, layer).
-
-    Returns:
-        Two arrays of shape (layer, layer); the error is NaN when there is one batch.
-    """
+    """CKA (layer, layer) of summed HSIC (batch, layer, layer), and its standard error."""
     return jackknife(ratio, hsic)
 
 
@@ -140,34 +97,22 @@ def ratio(sums):
 
 
 def jackknife(value, rows):
-    """The value of the totals over batches, and its standard error from leaving out one at a time.
-
-    Args:
-        value: function of a structure of sums to an array.
-        rows: the structure of what each batch adds, float64 arrays of shape (batch, ...).
-
-    Returns:
-        Two arrays; the error is NaN when there is one batch, with a warning.
-    """
+    """The value of sums over batches, and its standard error, NaN for a single batch."""
     batches = len(tf.nest.flatten(rows)[0])
-    whole = value(tf.nest.map_structure(lambda x: x.sum(axis=0), rows))
+    total = value(tf.nest.map_structure(lambda x: x.sum(axis=0), rows))
     if batches == 1:
         warnings.warn(
             "Standard errors of a single batch are NaN: cut the images into several, at least 8",
             stacklevel=2,
         )
-        return whole, np.full(whole.shape, np.nan)
+        return total, np.full(total.shape, np.nan)
     rest = leave_one_out(value, rows)
     spread = ((rest - rest.mean(axis=0)) ** 2).sum(axis=0)
-    return whole, np.sqrt((batches - 1) / batches * spread)
+    return total, np.sqrt((batches - 1) / batches * spread)
 
 
 def leave_one_out(value, rows):
-    """The value of the totals over all batches but one, of shape (batch, ...).
-
-    Args:
-        value, rows: as for `jackknife`.
-    """
+    """The value of sums over batches without each of these: array of shape (batch, ...)."""
     total = tf.nest.map_structure(lambda x: x.sum(axis=0), rows)
     return np.stack(
         [
@@ -206,7 +151,7 @@ def cka(
     Args:
         features_x: a model, or a callable from images to `{layer: tensor of shape (example, ...)}`;
             or, without images, activations at hand: `{layer: array of shape (example, ...)}`.
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        images: as in `vit_tf.analysis`.
         features_y: the second model, or its activations; by default the layers of the first are
             compared.
 
@@ -231,7 +176,8 @@ def cka(
         >>> ax = analysis.plot(similarity)
 
     See also:
-        `plots.plot_cka`, `counterparts`, `similarities`; page measurements/similarity/cka.md.
+        `plots.plot_cka`, `best_matching_layer`, `similarities`; page
+        measurements/similarity/cka.md.
     """
     features = (features_x,) if features_y is None else (features_x, features_y)
     return evaluate(cka_statistic(*features), images, *features, description="CKA")
@@ -242,10 +188,12 @@ def cka_statistic(features_x, features_y=None):
     """The `Statistic` of `cka`: of one model's taps, or of two."""
 
     def step(images, *taps):
-        grams = [layer_gram(values) for of in taps for values in of.values()]
+        grams = [
+            layer_gram(values) for layers_of_model in taps for values in layers_of_model.values()
+        ]
         kernels, scales = unbiased(*map(tf.stack, zip(*grams, strict=True)))
         each = iter(tf.unstack(scales[:, None]))
-        by_layer = [{layer: next(each) for layer in of} for of in taps]
+        by_layer = [{layer: next(each) for layer in layers_of_model} for layers_of_model in taps]
         return {
             "rows": {
                 "hsic": pairwise_hsic(kernels, kernels)[None],
@@ -256,16 +204,19 @@ def cka_statistic(features_x, features_y=None):
 
     def finish(totals):
         scales = totals["rows"]["scales"]
-        layers = [layer for of in scales.values() for layer in of]
+        layers = [layer for layers_of_model in scales.values() for layer in layers_of_model]
         of_y = len(scales.get("y", scales["x"]))
         places = np.arange(len(scales["x"])), np.arange(len(layers) - of_y, len(layers))
-        every = np.stack([scale for of in scales.values() for scale in of.values()], axis=1)
+        every = np.stack(
+            [scale for layers_of_model in scales.values() for scale in layers_of_model.values()],
+            axis=1,
+        )
         hsic, _ = unscaled(totals["rows"]["hsic"], every)
         varies, constant = varying_layers(hsic, every, layers, places)
         hsic = hsic[:, varies][:, :, varies]
         value, stderr = ratio_and_jackknife(hsic)
         at = np.cumsum(varies) - 1
-        x, y = (at[of[varies[of]]] for of in places)
+        x, y = (at[layers_of_model[varies[layers_of_model]]] for layers_of_model in places)
         names = np.array(layers)[varies]
         result = labelled_similarity(
             value[np.ix_(x, y)],
@@ -287,33 +238,15 @@ def cka_statistic(features_x, features_y=None):
 
 
 def unscaled(hsic, scales):
-    """HSIC and sums of squares of activations as they were, in the range of float64.
-
-    Args:
-        hsic: array of shape (batch, layer, layer), of kernels of size 1.
-        scales: array of shape (batch, layer, 3) from `unbiased`.
-
-    Returns:
-        float64 HSIC of shape (batch, layer, layer), and sums of squares of shape (layer, 2).
-    """
+    """HSIC (batch, layer, layer) and squares (layer, 2) of kernels that are not divided."""
     size, squares = scales[..., 0].astype(np.float64), scales[..., 1:].astype(np.float64)
     return hsic * size[..., :, None] * size[..., None, :], squares.sum(axis=0)
 
 
 def similarity(hsic, squares, layers):
-    """Minibatch CKA of all pairs of layers, and its standard error.
+    """Minibatch CKA of all pairs of layers (layer, layer), and its standard error.
 
-    Args:
-        hsic: float64 array of shape (batch, layer, layer), the HSIC of each batch.
-        squares: array of shape (layer, 2), the sums of squares of each layer without and with its
-            mean.
-        layers: names of the layers.
-
-    Returns:
-        Two arrays of shape (layer, layer); the error is NaN when there is one batch.
-
-    Raises:
-        ValueError: for a layer that is constant or not finite; it is named.
+    From HSIC (batch, layer, layer) and the sums of squares without and with the mean (layer, 2).
     """
     require_finite("CKA", np.diagonal(hsic, axis1=1, axis2=2).T, layers)
     _require_variation(squares, layers)
@@ -340,24 +273,11 @@ def with_errors(value, stderr, coords):
 
 
 def varying_layers(hsic, scales, layers, places):
-    """Which layers vary between examples; a warning names the others.
-
-    Args:
-        hsic, scales: as for `_varying`.
-        layers: names of the layers of both models.
-        places: positions in them of the layers of each model.
-
-    Returns:
-        Array of truth values of shape (layer,), and the list of the names of the others.
-
-    Raises:
-        ValueError: for a layer that is not finite, which is named, or a model of constant layers
-            only.
-    """
+    """Which layers (layer,) vary between examples, and the names of the others, with a warning."""
     require_finite("CKA", np.diagonal(hsic, axis1=1, axis2=2).T, layers)
     varies = _varying(hsic, scales)
     constant = list(dict.fromkeys(np.array(layers)[~varies].tolist()))
-    if not all(varies[of].any() for of in places):
+    if not all(varies[positions].any() for positions in places):
         raise ValueError(
             "Expected a layer that varies between examples, of each model. "
             f"Received constant layers: {listed(constant)}"
@@ -374,10 +294,6 @@ def _varying(hsic, scales):
     """Which layers differ in more than one example of a batch, beyond rounding: (layer,).
 
     The unbiased HSIC takes out what a single example adds to its row and column of the kernel.
-
-    Args:
-        hsic: array of shape (batch, layer, layer), of kernels as they were.
-        scales: array of shape (batch, layer, 3) from `unbiased`.
     """
     size, own, raw = np.moveaxis(scales.astype(np.float64), -1, 0)
     between = np.diagonal(hsic, axis1=1, axis2=2).sum(axis=0)
@@ -397,7 +313,7 @@ def _require_variation(squares, layers):
         )
 
 
-def counterparts(similarity: xr.Dataset) -> xr.Dataset:
+def best_matching_layer(similarity: xr.Dataset) -> xr.Dataset:
     """CKA of every layer with the layer of the same name in the other model.
 
     As between models trained on more or less data (Raghu et al. 2021, section 8, figure 12) or
@@ -414,28 +330,28 @@ def counterparts(similarity: xr.Dataset) -> xr.Dataset:
 
     Examples:
         >>> similarity = analysis.cka(vit, images, vit)
-        >>> analysis.counterparts(similarity).cka.dims
+        >>> analysis.best_matching_layer(similarity).cka.dims
         ('layer',)
 
     See also:
-        `cka`, `own_matches`, `plots.plot_counterparts`; page
+        `cka`, `layer_match_accuracy`, `plots.plot_best_matching_layer`; page
         measurements/similarity/counterparts.md.
     """
     cka = expect_variable(similarity, "cka", ("layer_x", "layer_y"))
     names = _shared(cka)
     pairs = {dim: xr.DataArray(names, dims="layer") for dim in ("layer_x", "layer_y")}
-    chosen = similarity.sel(pairs).drop_vars(["layer_x", "layer_y"])
-    return chosen.assign_coords(layer=names)
+    paired = similarity.sel(pairs).drop_vars(["layer_x", "layer_y"])
+    return paired.assign_coords(layer=names)
 
 
-def own_matches(similarity: xr.Dataset) -> tuple[int, int]:
+def layer_match_accuracy(similarity: xr.Dataset) -> tuple[int, int]:
     """Number of layers of one training run whose best match in another has the same name.
 
     The sanity check of Kornblith et al. 2019, section 6.1: architecturally identical models
     trained from different initializations should be most similar layer by layer.
 
     Args:
-        similarity: as for `counterparts`, of two runs of one architecture.
+        similarity: as for `best_matching_layer`, of two runs of one architecture.
 
     Returns:
         Pair of the number of layers (along x) whose largest CKA is with the layer of their own
@@ -446,12 +362,12 @@ def own_matches(similarity: xr.Dataset) -> tuple[int, int]:
 
     Examples:
         >>> similarity = analysis.cka(vit, images, vit)
-        >>> matched, count = analysis.own_matches(similarity)
+        >>> matched, count = analysis.layer_match_accuracy(similarity)
         >>> matched <= count
         True
 
     See also:
-        `cka`, `counterparts`, `plots.plot_own_matches`; page
+        `cka`, `best_matching_layer`, `plots.plot_layer_match_accuracy`; page
         measurements/similarity/counterparts.md.
     """
     cka = expect_variable(similarity, "cka", ("layer_x", "layer_y"))
@@ -481,7 +397,7 @@ def depth_cka(features: Model, images: Images) -> xr.Dataset:
     Args:
         features: a model, or a callable from images to taps, of which those named `"norm"` are
             compared.
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        images: as in `vit_tf.analysis`.
 
     Returns:
         Dataset as that of `cka`, layers named by tap.
@@ -521,7 +437,7 @@ def residual_cka(features: Model, images: Images, site: str = "attention") -> xr
     Args:
         features: a model, or a callable from images to taps, of which `"block/site/skip"` and
             `"block/site/branch"` are compared.
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        images: as in `vit_tf.analysis`.
         site: `"attention"`, `"mlp"` or another site that has them.
 
     Returns:
@@ -556,10 +472,10 @@ def residual_statistic(features, site="attention"):
 
 def _ending(taps, name):
     """The taps of this name in any block, or a `ValueError` if there are none."""
-    chosen = {tap: x for tap, x in taps.items() if f"/{tap}".endswith(f"/{name}")}
-    if not chosen:
+    named = {tap: x for tap, x in taps.items() if f"/{tap}".endswith(f"/{name}")}
+    if not named:
         raise ValueError(f"Expected taps named {name!r}. Received: {listed(taps)}")
-    return chosen
+    return named
 
 
 @measurement("tokens")
@@ -575,7 +491,7 @@ def last_layer_cka(
         models: dict from a model's name to its features, a callable from images to taps with a
             `token_grid`. Its last tap is compared: tokens of shape (example, token, channel) or a
             map on the grid.
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        images: as in `vit_tf.analysis`.
 
     Returns:
         Dataset with `cka` and `stderr` of shape (model_x, model_y, part). A model without prefix
@@ -607,9 +523,9 @@ def last_layer_statistic(models):
 
     def step(images, *taps):
         grams = []
-        for (name, grid), of in zip(grids.items(), taps, strict=True):
-            layers[name] = list(of)[-1]
-            grams += map(layer_gram, _parts(layers[name], of[layers[name]], grid))
+        for (name, grid), model_taps in zip(grids.items(), taps, strict=True):
+            layers[name] = list(model_taps)[-1]
+            grams += map(layer_gram, _parts(layers[name], model_taps[layers[name]], grid))
         kernels, scales = unbiased(*map(tf.stack, zip(*grams, strict=True)))
         return {
             "rows": {"hsic": pairwise_hsic(kernels, kernels)[None], "scales": scales[None]},
@@ -646,11 +562,11 @@ def _last_layer_result(values, parts, names, attributes):
         part: [(place, names.index(name)) for place, (name, p) in enumerate(parts) if p == part]
         for part in PARTS
     }
-    whole = np.full((2, len(names), len(names), len(PARTS)), np.nan)
-    for index, found in enumerate(places.values()):
-        if found:
-            rows, models = (np.array(numbers) for numbers in zip(*found, strict=True))
-            chosen = np.stack(values)[:, rows[:, None], rows]
-            whole[:, models[:, None], models, index] = chosen
+    result = np.full((2, len(names), len(names), len(PARTS)), np.nan)
+    for index, members in enumerate(places.values()):
+        if members:
+            rows, models = (np.array(numbers) for numbers in zip(*members, strict=True))
+            pairs = np.stack(values)[:, rows[:, None], rows]
+            result[:, models[:, None], models, index] = pairs
     coords = {"model_x": names, "model_y": names, "part": list(PARTS)}
-    return with_errors(*whole, coords).assign_attrs(attributes | {"estimator": ESTIMATOR})
+    return with_errors(*result, coords).assign_attrs(attributes | {"estimator": ESTIMATOR})

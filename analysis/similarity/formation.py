@@ -27,13 +27,7 @@ STATE = re.compile(r"epoch-(\d+)\.nc")
 
 @dataclass(frozen=True)
 class Kernels:
-    """The kernels of every layer on some batches of images, at one time.
-
-    Attributes:
-        values: U-centred kernels of size 1, float32 array of shape (layer, pair): the pairs of
-            examples of each batch, one batch after the other.
-        scales: float32 array of shape (layer, batch, 3), as of `cka.unbiased`.
-    """
+    """U-centred kernels, float32 (layer, pair) batch by batch, and scales (layer, batch, 3)."""
 
     values: np.ndarray
     scales: np.ndarray
@@ -49,19 +43,7 @@ class Record:
 
 
 def compare(before, now, sizes, layers):
-    """CKA of every layer to itself at another time, as `cka` of two models, and standard errors.
-
-    Args:
-        before, now: `Kernels` of the same images.
-        sizes: int array of shape (batch,), the examples of each batch.
-        layers: names of the layers.
-
-    Returns:
-        Two arrays of shape (layer,); the error is NaN when there is one batch.
-
-    Raises:
-        ValueError: for a layer that is constant or not finite.
-    """
+    """CKA (layer,) of layers to themselves at another time, and its standard error."""
     both = (before, now)
     hsic = np.array([[_hsic(x, y, sizes) for y in both] for x in both])
     squares = np.array([kernels.scales[..., 1:].astype(np.float64).sum(axis=1) for kernels in both])
@@ -81,14 +63,7 @@ def _hsic(x, y, sizes):
 
 
 def row(epoch, layers, to_start, to_previous, accuracy):
-    """The result of one record, of dims (epoch, layer).
-
-    Args:
-        epoch: number of epochs done.
-        layers: names of the layers.
-        to_start, to_previous: what `compare` returned.
-        accuracy: array of shape (layer,), or None.
-    """
+    """The result of one record, of dims (epoch, layer), from what `compare` returned."""
     names = {"cka_to_start": "CKA to the start", "cka_to_previous": "CKA to the record before"}
     values = {}
     for (name, long), pair in zip(names.items(), (to_start, to_previous), strict=True):
@@ -107,7 +82,7 @@ def row(epoch, layers, to_start, to_previous, accuracy):
     )
 
 
-def save_record(record, folder, kept):
+def save_record(record, folder, epochs):
     """Writes a record, then removes those of other epochs than the `kept` ones, and of its own."""
     epoch = int(record.result["epoch"][-1])
     state = record.result.assign(
@@ -119,7 +94,7 @@ def save_record(record, folder, kept):
     )
     write_whole(folder / f"epoch-{epoch:04d}.nc", state.to_netcdf)
     for other, path in _states(folder).items():
-        if other not in kept:
+        if other not in epochs:
             path.unlink()
 
 
@@ -139,8 +114,8 @@ def load_records(folder):
 
 def _states(folder):
     """Files of records by their epochs, in order."""
-    found = {int(m[1]): path for path in folder.glob("*.nc") if (m := STATE.fullmatch(path.name))}
-    return dict(sorted(found.items()))
+    paths = {int(m[1]): path for path in folder.glob("*.nc") if (m := STATE.fullmatch(path.name))}
+    return dict(sorted(paths.items()))
 
 
 L2 = 1024.0  # big_vision's default for its few-shot classifiers
@@ -221,7 +196,11 @@ class FormationRecorder(keras.callbacks.Callback):
         for batch in self._images:
             check_dtype(features, batch.dtype.name)
         check_values(features, self._images[0])
-        self._kernels = _compiled(_kernel_step(features), self._images[0])
+
+        def kernels(images):
+            return {tap: unbiased(*layer_gram(x)) for tap, x in taps_of(features, images).items()}
+
+        self._kernels = _compiled(kernels, self._images[0])
         self._rows = _compiled(lambda images: pool(taps_of(features, images), ALL), self._images[0])
         if self._folder is not None and not self._records:
             self._records = load_records(self._folder / "formation-state")
@@ -242,7 +221,9 @@ class FormationRecorder(keras.callbacks.Callback):
 
     def _go_on(self, epoch):
         """Forget records of epochs that are trained again; record the start if there is none."""
-        earlier = {known: record for known, record in self._records.items() if known <= epoch}
+        earlier = {
+            recorded: record for recorded, record in self._records.items() if recorded <= epoch
+        }
         if self._records and not earlier:
             raise ValueError(
                 f"Expected to go on after epoch {min(self._records)} or later, where the records "
@@ -258,9 +239,9 @@ class FormationRecorder(keras.callbacks.Callback):
         layers, now = self._measure()
         nothing = np.full((2, len(layers)), np.nan)
         if last is not None and list(last.result["layer"].values) != layers:
-            known = ", ".join(last.result["layer"].values)
+            names = ", ".join(last.result["layer"].values)
             raise ValueError(
-                f"Expected the layers of the records, {known}. Received: {', '.join(layers)}"
+                f"Expected the layers of the records, {names}. Received: {', '.join(layers)}"
             )
         start = last.start if last else now
         result = row(
@@ -293,7 +274,10 @@ class FormationRecorder(keras.callbacks.Callback):
         classifiers = {
             layer: fit_classifier(x, labels, num_classes, [self._l2]) for layer, x in train.items()
         }
-        guesses = {layer: classify(test[layer], *of)[0] for layer, of in classifiers.items()}
+        guesses = {
+            layer: classify(test[layer], *classifier)[0]
+            for layer, classifier in classifiers.items()
+        }
         return np.array([(guess == wanted).mean() for guess in guesses.values()])
 
     def _pooled(self, batches):
@@ -344,27 +328,20 @@ def _features_of(features, model, images):
         return features
     attempts = []
     images = tf.convert_to_tensor(images)
-    for what, argument in (("the model", model), ("images", images)):
+    for argument_name, argument in (("the model", model), ("images", images)):
         try:
             made = features(argument)
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
-            attempts.append(f"of {what} raises {type(error).__name__}: {reason}")
+            attempts.append(f"of {argument_name} raises {type(error).__name__}: {reason}")
             continue
         if argument is model and callable(made):
             return made
         if argument is images and isinstance(made, Mapping):
             return features
-        attempts.append(f"of {what} gives a {type(made).__name__}")
+        attempts.append(f"of {argument_name} gives a {type(made).__name__}")
     name = getattr(features, "__name__", repr(features))
     raise ValueError(f"{EXPECTED}. Received: {name}, which {', and '.join(attempts)}")
-
-
-def _kernel_step(features):
-    """Function of images to U-centred kernels and their scales, by layer."""
-    return lambda images: {
-        layer: unbiased(*layer_gram(values)) for layer, values in taps_of(features, images).items()
-    }
 
 
 def _compiled(step, images):
@@ -382,9 +359,9 @@ def _batches(images):
 def _read_probes(train, test, num_classes):
     """Images, in batches, and labels of both data sets."""
     parts = []
-    for what, data in (("training", train), ("test", test)):
+    for subset, data in (("training", train), ("test", test)):
         images, labels = zip(*as_dataset(data).as_numpy_iterator(), strict=True)
         labels = np.concatenate(labels)
-        require_labels(labels, num_classes, what)
+        require_labels(labels, num_classes, subset)
         parts.append((list(images), labels))
     return (*parts, num_classes)

@@ -53,7 +53,7 @@ def head_similarity(
             token, head, channel).
         features_other: a model, or a callable from images to `{layer: tensor}`, such as a ResNet's
             lower layers.
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        images: as in `vit_tf.analysis`.
         grid: `TokenGrid` of the ViT's tokens, or a pair (rows, columns); by default the features'.
         block: name of the block.
 
@@ -145,28 +145,20 @@ def _statistic(features_vit, features_other, grid, block):
 
 def _distance(totals, grid, tap):
     """The distance of each head, and the number of its queries that have none."""
-    summed, seen = totals["distance"]
+    summed, counted = totals["distance"]
     require_finite("attention distance", [summed], [tap])
-    distance = mean_of(summed, seen)
+    distance = mean_of(summed, counted)
     unknown = np.flatnonzero(np.isnan(distance)).tolist()
     if unknown:
         raise ValueError(
             "Expected every head to attend to spatial tokens, to order heads by distance. "
             f"Received: {tap!r}, whose heads {unknown} attend to prefix tokens only"
         )
-    return distance, totals["examples"] * grid.num_spatial - seen
+    return distance, totals["examples"] * grid.num_spatial - counted
 
 
 def subset_members(distance):
-    """Which heads each subset holds: those of smallest distance first, then of largest.
-
-    Args:
-        distance: array of shape (head,).
-
-    Returns:
-        Array of zeros and ones of shape (order subset, head), the subsets of `ORDERS` one after
-        the other, each of 1 head to all.
-    """
+    """Which heads (subset of each order, head) each subset holds, from their distances (head,)."""
     nearest = np.argsort(distance, kind="stable")
     ranks = [np.argsort(order) for order in (nearest, nearest[::-1])]
     sizes = np.arange(1, len(distance) + 1)[:, None]
@@ -174,20 +166,9 @@ def subset_members(distance):
 
 
 def similarity_of_subsets(hsic, squares, members, tap, layers):
-    """Minibatch CKA between subsets of heads and layers, from the HSIC of single heads.
+    """Minibatch CKA between subsets of heads and layers, and its standard error: (subset, layer).
 
-    Args:
-        hsic: float64 array of shape (batch, head + layer, head + layer).
-        squares: array of shape (head + layer, 2), as for `cka.similarity`.
-        members: array of shape (order subset, head) from `subset_members`.
-        tap: name of the tap with the heads' outputs.
-        layers: names of the layers.
-
-    Returns:
-        CKA and its standard error, two arrays of shape (order subset, layer).
-
-    Raises:
-        ValueError: for a head, subset or layer that is constant or not finite; it is named.
+    The HSIC of single heads and layers (batch, head + layer, head + layer) adds up by `members`.
     """
     subsets, heads = members.shape
     own = np.diagonal(hsic, axis1=1, axis2=2).T

@@ -13,7 +13,7 @@ from vit_tf.names import listed
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.features import Grid, Images, Model, measurement, statistic_of
 from ..engine.pooling import as_tokens, grid_of, shared_grid
-from ..engine.results import provenance, require_finite
+from ..engine.results import array_of, facts_of, require_finite
 from ..engine.stream import Statistic, evaluate
 from .cka import pairwise_hsic, unbiased_kernels
 
@@ -41,9 +41,7 @@ def localization(
     Args:
         features: a model, or a callable from images to `{layer: tensor}` of shape (example, token,
             channel), or (example, row, column, channel), each position a token, row by row.
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
-        grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own,
-            and that of the maps.
+        images, grid: as in `vit_tf.analysis`.
         tokens: positions in the sequence, prefix included, of the tokens to measure; default: all.
 
     Returns:
@@ -72,29 +70,27 @@ def localization(
 @statistic_of(localization)
 def localization_statistic(features, grid=None, tokens=None):
     """The `Statistic` of `localization`, which finishes after a pass that it was in."""
-    known = grid_of(features, grid)
-    seen = {}  # the grid and the tokens on it show in the shapes of the taps
+    given_grid = grid_of(features, grid)
+    shown = {}  # the grid and the tokens on it show in the shapes of the taps
 
     def step(images, taps):
-        shared = shared_grid(taps, known, grid is not None, images.shape)
-        chosen = _positions(tokens, shared)
-        seen.update(grid=shared, tokens=chosen)
-        return _batch_terms(taps, input_patches(images, shared), chosen)
+        shared = shared_grid(taps, given_grid, grid is not None, images.shape)
+        positions_of_tokens = _positions(tokens, shared)
+        shown.update(grid=shared, tokens=positions_of_tokens)
+        return _batch_terms(taps, input_patches(images, shared), positions_of_tokens)
 
     def finish(totals):
-        value, constant_patches = _ratio(totals, seen["tokens"])
-        attributes = provenance(
-            features,
-            totals["examples"],
-            totals["batches"],
-            long_name="CKA of token and input patch",
-            units="1",
-            estimator="minibatch CKA, linear kernel, unbiased HSIC",
-            constant_patches=constant_patches,
-            remainder=int(totals["remainder"]),
-            **vars(seen["grid"]),
-        )
-        return _labelled(value, list(totals["hsic"]), seen["grid"], seen["tokens"], attributes)
+        value, constant_patches = _ratio(totals, shown["tokens"])
+        grid, positions = shown["grid"], shown["tokens"]
+        counts = {"constant_patches": constant_patches, "remainder": int(totals["remainder"])}
+        estimator = "minibatch CKA, linear kernel, unbiased HSIC"
+        facts = facts_of(features, totals, estimator, **counts, **vars(grid))
+        place = np.array(positions) - grid.prefix
+        row, column = (np.where(place < 0, np.nan, part) for part in np.divmod(place, grid.columns))
+        coords = {"token_row": ("token", row), "token_column": ("token", column)}
+        coords |= {"layer": list(totals["hsic"]), "token": positions}
+        dims, words = ("layer", "token", "row", "column"), ("CKA of token and input patch", "1")
+        return array_of("localization", grid.as_map(value), dims, words, facts, **coords)
 
     return Statistic(step, finish, min_batch=LEAST_EXAMPLES)
 
@@ -108,18 +104,13 @@ def input_patches(images, grid):
 
 
 def _batch_terms(taps, patches, tokens):
-    """What one batch adds to the totals.
-
-    Returns:
-        dict of `hsic`, by layer of shape (token, patch), the `_own` terms `token`, by layer of
-        shape (token, 4), and `patch` of shape (patch, 4), and the numbers of examples and batches.
-    """
+    """What a batch adds: HSIC (token, patch) and own terms (token, 4) by layer, (patch, 4)."""
     patch_kernels, patch_scales = unbiased_kernels(tf.transpose(patches, (1, 0, 2)))
     patch_terms = _own(patch_kernels, patch_scales)
     hsic, token_terms = {}, {}
     for tap, values in taps.items():
-        chosen = tf.gather(as_tokens(tap, values), tokens, axis=1)
-        kernels, scales = unbiased_kernels(tf.transpose(chosen, (1, 0, 2)))
+        kept_tokens = tf.gather(as_tokens(tap, values), tokens, axis=1)
+        kernels, scales = unbiased_kernels(tf.transpose(kept_tokens, (1, 0, 2)))
         scaled = tf.cast(pairwise_hsic(kernels, patch_kernels), tf.float64)
         hsic[tap] = scaled * _size(scales)[:, None] * _size(patch_scales)
         token_terms[tap] = _own(kernels, scales)
@@ -133,15 +124,7 @@ def _batch_terms(taps, patches, tokens):
 
 
 def _own(kernels, scales):
-    """HSIC of each representation with itself, its largest possible value, and its squares.
-
-    Args:
-        kernels, scales: tensors of shape (item, example, example) and (item, 3), as
-            `unbiased_kernels` returns them.
-
-    Returns:
-        float64 tensor of shape (item, 4), of the kernels before they were divided by their size.
-    """
+    """HSIC of each representation with itself, its largest possible value, squares: (item, 4)."""
     n = tf.cast(tf.shape(kernels)[-1], tf.float64)
     hsic = tf.cast(tf.reduce_sum(kernels**2, axis=(-2, -1)), tf.float64)
     squares = tf.cast(scales[:, 1:], tf.float64)
@@ -169,8 +152,8 @@ def _ratio(totals, tokens):
 def _constant(own):
     """Whether examples differ by rounding errors only, or in one example a batch: shape (...,).
 
-    The unbiased HSIC takes out what a single example adds to its row and column of the kernel, so
-    a representation that one example differs in has none, and CKA would be a ratio of roundings.
+    The unbiased HSIC takes out what a single example adds to its row and column of the kernel, so a
+    representation that one example differs in has none, and CKA would be a ratio of roundings.
     """
     hsic, most, centred, raw = np.moveaxis(own, -1, 0)
     return (centred <= 1e-12 * raw) | (hsic <= NEGLIGIBLE * most)
@@ -188,29 +171,9 @@ def _require_variation(constant, layers, tokens):
 
 def _positions(tokens, grid):
     """The chosen positions in the sequence, as a list of integers."""
-    chosen = list(range(grid.num_tokens)) if tokens is None else list(tokens)
-    if not chosen or not set(chosen) <= set(range(grid.num_tokens)):
+    positions = list(range(grid.num_tokens)) if tokens is None else list(tokens)
+    if not positions or not set(positions) <= set(range(grid.num_tokens)):
         raise ValueError(
-            f"Expected tokens among 0 to {grid.num_tokens - 1}. Received: tokens={chosen}"
+            f"Expected tokens among 0 to {grid.num_tokens - 1}. Received: tokens={positions}"
         )
-    return [int(token) for token in chosen]
-
-
-def _labelled(value, layers, grid, tokens, attributes):
-    """The result, from values of shape (layer, token, patch)."""
-    place = np.array(tokens) - grid.prefix
-    row, column = np.divmod(place, grid.columns)
-    return xr.DataArray(
-        grid.as_map(value),
-        dims=("layer", "token", "row", "column"),
-        coords={
-            "layer": layers,
-            "token": tokens,
-            "row": np.arange(grid.rows),
-            "column": np.arange(grid.columns),
-            "token_row": ("token", np.where(place < 0, np.nan, row)),
-            "token_column": ("token", np.where(place < 0, np.nan, column)),
-        },
-        name="localization",
-        attrs=attributes,
-    )
+    return [int(token) for token in positions]

@@ -22,15 +22,11 @@ PAIRS = 32
 
 
 class Layers:
-    """The layers of one batch of n images.
+    """The layers of one batch of n images, each part (layer, n, n) made once, when first read.
 
-    Every part is of shape (layer, n, n) by default. Kernels are linear, of features that
-    are centred over the batch, and of size 1: the mean of the diagonal is 1. What is not finite is
-    0 in them, as decompositions refuse it; the scales show it.
-
-    Args:
-        values: list of tensors of shape (n, ...), of each layer what is compared.
-        tokens: list of tensors of shape (n, token, channel), or None where there are none.
+    Kernels are linear, of features that are centred over the batch, and of size 1: the mean of the
+    diagonal is 1. Values that are not finite are 0 in them, which decompositions need; scales show
+    it. `tokens` are tensors (n, token, channel), or None where no measure reads them.
     """
 
     def __init__(self, values, tokens=None):
@@ -112,12 +108,7 @@ class Layers:
 
 @tf.function(autograph=False)  # many layers have one shape, and are traced once
 def _kernel(values, kernel):
-    """The linear kernel of a layer and what its mean adds, as float64: see `Layers._parts`.
-
-    Args:
-        values: tensor of shape (example, ...).
-        kernel: the same in float32, which is kept of a wide layer.
-    """
+    """The float64 kernel of a layer (example, ...), and what its mean adds."""
     flat = tf.reshape(values, (tf.shape(values)[0], -1))
     precise = width_of(values) <= NARROW
     flat = tf.cast(flat, tf.float64 if precise else tf.float32)
@@ -136,17 +127,7 @@ def width_of(values):
 
 
 def over_pairs(function, pairs, *stacks):
-    """`function` of the matrices of pairs of layers, a few pairs at a time.
-
-    Args:
-        function: of a stack of shape (pair, ...) for the first layers, for each of the `stacks`,
-            and then of as many for the second ones, to a tensor of shape (pair,).
-        pairs: list of pairs of positions of layers.
-        *stacks: tensors of shape (layer, ...).
-
-    Returns:
-        Tensor of shape (pair,), float64.
-    """
+    """`function` of the matrices of `pairs` of layers, a few at a time: float64 (pair,)."""
     missing = -len(pairs) % min(PAIRS, len(pairs))
     chunks = tf.reshape(
         tf.constant([*pairs, *pairs[:1] * missing]), (-1, min(PAIRS, len(pairs)), 2)
@@ -155,24 +136,17 @@ def over_pairs(function, pairs, *stacks):
     def one(chunk):
         return function(*(tf.gather(stack, chunk[:, side]) for side in (0, 1) for stack in stacks))
 
-    found = tf.map_fn(one, chunks, fn_output_signature=tf.float64, parallel_iterations=1)
-    return tf.reshape(found, (-1,))[: len(pairs)]
+    values = tf.map_fn(one, chunks, fn_output_signature=tf.float64, parallel_iterations=1)
+    return tf.reshape(values, (-1,))[: len(pairs)]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A measure of the similarity of two layers, made by `rbf_cka`, `procrustes` and others.
+    """A measure of how similar two layers are, made by `rbf_cka`, `procrustes` and others.
 
-    Attributes:
-        name: its coordinate along `measure`.
-        terms: function of the `Layers` of a batch and the `Places` of the two models to a dict of
-            float64 tensors.
-        value: function of the sums of these over batches, and the `Places`, to an array of shape
-            (layer_x, layer_y).
-        invariant: what leaves it as it is, in words.
-        settings: dict of its parameters.
-        min_batch: number of images that a batch must have.
-        unknown: why it is NaN for a pair of layers, where it may be.
+    `terms` maps the `Layers` of a batch and the `Places` to float64 tensors, and `value` their sums
+    over batches to an array (layer_x, layer_y). `invariant` is what leaves it unchanged, in words,
+    and `unknown` why it is NaN for a pair of layers, where it may be.
     """
 
     name: str
@@ -186,11 +160,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Places:
-    """Positions of the layers of the two models that are compared, of one model twice the same.
-
-    Attributes:
-        x, y: lists of positions.
-    """
+    """Positions `x` and `y` of the layers of the two models that are compared."""
 
     x: list
     y: list
@@ -202,19 +172,14 @@ class Places:
 
     def block(self, values, symmetric):
         """The values of `pairs` as an array of shape (layer_x, layer_y)."""
-        found = dict(zip(self.pairs(symmetric), np.asarray(values), strict=True))
+        by_pair = dict(zip(self.pairs(symmetric), np.asarray(values), strict=True))
         return np.array(
-            [[found[(i, j) if (i, j) in found else (j, i)] for j in self.y] for i in self.x]
+            [[by_pair[(i, j) if (i, j) in by_pair else (j, i)] for j in self.y] for i in self.x]
         )
 
 
 def of_hsic(name, hsic, invariant, **options):
-    """A measure that is the ratio of HSIC summed over batches.
-
-    Args:
-        name, invariant, **options: as those of `Measure`.
-        hsic: function of the `Layers` to HSIC of all pairs of layers, of shape (layer, layer).
-    """
+    """A measure that is the ratio of summed HSIC (layer, layer), a function of `Layers`."""
 
     def value(totals, places):
         return ratio(totals["hsic"])[np.ix_(places.x, places.y)]
@@ -223,12 +188,7 @@ def of_hsic(name, hsic, invariant, **options):
 
 
 def of_matrix(name, matrix, invariant, **options):
-    """A measure that is the mean over batches of a matrix of all pairs of layers.
-
-    Args:
-        name, invariant, **options: as those of `Measure`.
-        matrix: function of the `Layers` to a tensor of shape (layer, layer).
-    """
+    """A measure that is the mean over batches of a function of `Layers` (layer, layer)."""
 
     def terms(layers, _):
         return {"sum": tf.cast(matrix(layers), tf.float64), "batches": tf.ones((), tf.float64)}
@@ -239,26 +199,20 @@ def of_matrix(name, matrix, invariant, **options):
     return Measure(name, terms, value, invariant, **options)
 
 
-def of_pairs(name, stacks, function, invariant, symmetric=True, known=None, **options):
-    """A measure that is the mean over batches of a value of each pair of layers.
+def of_pairs(name, stacks, function, invariant, symmetric=True, has_value=None, **options):
+    """A measure that is the mean over batches of `over_pairs` of the `stacks` of `Layers`.
 
-    Args:
-        name, invariant, **options: as those of `Measure`.
-        stacks: function of the `Layers` to a tuple of tensors of shape (layer, ...).
-        function: as for `over_pairs`.
-        symmetric: whether both orders of a pair have one value.
-        known: function of the `Layers` to whether each has any value; of pairs with others nothing
-            is computed.
+    Pairs with a layer that is not `known`, a function of `Layers`, are NaN and not computed.
     """
 
     def terms(layers, places):
         pairs = places.pairs(symmetric)
-        there = known(layers) if known else [True] * len(layers.values)
+        there = has_value(layers) if has_value else [True] * len(layers.values)
         made = [at for at, (i, j) in enumerate(pairs) if there[i] and there[j]]
         values = tf.fill((len(pairs),), tf.constant(np.nan, tf.float64))
         if made:
-            found = over_pairs(function, [pairs[at] for at in made], *stacks(layers))
-            values = tf.tensor_scatter_nd_update(values, np.array(made)[:, None], found)
+            computed = over_pairs(function, [pairs[at] for at in made], *stacks(layers))
+            values = tf.tensor_scatter_nd_update(values, np.array(made)[:, None], computed)
         return {"sum": values, "batches": tf.ones((), tf.float64)}
 
     def value(totals, places):
@@ -358,21 +312,20 @@ def token_cka() -> Measure:
 
 
 def _token_hsic(tokens):
-    """HSIC summed over tokens, (layer, layer), NaN between different numbers of tokens.
-
-    Args:
-        tokens: list of tensors of shape (example, token, channel).
-    """
-    counts = [of.shape[1] for of in tokens]
-    whole = tf.fill((len(tokens), len(tokens)), tf.constant(np.nan, tf.float64))
+    """HSIC (layer, layer) summed over tokens; NaN for layers of other numbers of tokens."""
+    counts = [layer_tokens.shape[1] for layer_tokens in tokens]
+    result = tf.fill((len(tokens), len(tokens)), tf.constant(np.nan, tf.float64))
     for count in dict.fromkeys(counts):
         members = [place for place, other in enumerate(counts) if other == count]
         made = [_token_kernels(tokens[place]) for place in members]
         kernels, size = (tf.stack(parts) for parts in zip(*made, strict=True))
-        found = _summed_hsic(kernels) * size[:, None] * size
+        flat = tf.reshape(kernels, (len(members), -1))
+        n = tf.cast(tf.shape(kernels)[-1], tf.float64)
+        products = tf.cast(tf.matmul(flat, flat, transpose_b=True), tf.float64)
+        hsic = products / (n * (n - 3.0)) * size[:, None] * size
         places = tf.constant([[(i, j) for j in members] for i in members])
-        whole = tf.tensor_scatter_nd_update(whole, places, found)
-    return whole
+        result = tf.tensor_scatter_nd_update(result, places, hsic)
+    return result
 
 
 @tf.function(autograph=False)  # many layers have one shape, and are traced once
@@ -381,14 +334,6 @@ def _token_kernels(tokens):
     kernels, scales = unbiased_kernels(tf.transpose(tokens, (1, 0, 2)))
     size = tf.maximum(tf.reduce_mean(scales[:, 0]), 1e-37)
     return kernels * (scales[:, 0] / size)[:, None, None], tf.cast(size, tf.float64)
-
-
-def _summed_hsic(kernels):
-    """HSIC of kernels (layer, token, example, example) summed over tokens: (layer, layer)."""
-    flat = tf.reshape(kernels, (tf.shape(kernels)[0], -1))
-    n = tf.cast(tf.shape(kernels)[-1], tf.float64)
-    products = tf.cast(tf.matmul(flat, flat, transpose_b=True), tf.float64)
-    return products / (n * (n - 3.0))
 
 
 # Share of the largest variance below which a direction is rounding.
@@ -509,7 +454,7 @@ def pwcca() -> Measure:
         return _known(mean, count_x, count_y, n)
 
     invariant = "invertible linear maps of layer_y, isotropic scaling and translation"
-    options = {"symmetric": False, "known": _narrow, "unknown": UNKNOWN}
+    options = {"symmetric": False, "has_value": _narrow, "unknown": UNKNOWN}
     return of_pairs("pwcca", stacks, value, invariant, **options)
 
 
@@ -534,20 +479,15 @@ def _mean_correlation(name, variance, invariant, settings):
 
 
 def _bases(layers, variance):
-    """Orthonormal bases of the directions of each layer that hold a share of its variance.
-
-    Returns:
-        Tensor of shape (layer, n, n), whose columns beyond the directions are 0, and the numbers of
-        directions, (layer,).
-    """
+    """Orthonormal bases (layer, n, n) that hold a share of the variance, and their sizes."""
     values, vectors = layers.spectrum  # ascending
     largest = values[:, -1:]
     before = tf.cumsum(values, axis=1, exclusive=True, reverse=True)  # of those that are larger
-    whole = tf.reduce_sum(values, axis=1, keepdims=True)
+    variance_sum = tf.reduce_sum(values, axis=1, keepdims=True)
     real = values > NEGLIGIBLE * largest
-    chosen = tf.logical_and(real, before < variance * whole) if variance < 1 else real
-    count = tf.reduce_sum(tf.cast(chosen, tf.int32), axis=1)
-    return tf.where(chosen[:, None, :], vectors, 0.0), count
+    held = tf.logical_and(real, before < variance * variance_sum) if variance < 1 else real
+    count = tf.reduce_sum(tf.cast(held, tf.int32), axis=1)
+    return tf.where(held[:, None, :], vectors, 0.0), count
 
 
 def _known(values, count_x, count_y, n):
@@ -617,16 +557,12 @@ def procrustes() -> Measure:
         # The squared singular values of X' Y are the eigenvalues of this product.
         squares = tf.linalg.eigvalsh(root_y @ kernel_x @ root_y)
         own = tf.linalg.trace(kernel_x) * tf.linalg.trace(kernel_y)
-        cosine = _sum_of_roots(squares) / tf.sqrt(tf.maximum(own, 1e-300))
+        real = squares > ROUNDING * squares[..., -1:]
+        roots = tf.where(real, tf.sqrt(tf.maximum(squares, 0.0)), 0.0)
+        cosine = tf.reduce_sum(roots, axis=-1) / tf.sqrt(tf.maximum(own, 1e-300))
         return 1.0 - tf.acos(tf.minimum(cosine, 1.0)) / (math.pi / 2)
 
     return of_pairs("procrustes", stacks, value, ROTATIONS)
-
-
-def _sum_of_roots(squares):
-    """The sum of the square roots of eigenvalues (..., n), ascending, but for rounding."""
-    real = squares > ROUNDING * squares[..., -1:]
-    return tf.reduce_sum(tf.where(real, tf.sqrt(tf.maximum(squares, 0.0)), 0.0), axis=-1)
 
 
 def rsa(correlation: str = "pearson") -> Measure:
@@ -717,8 +653,8 @@ def mutual_knn(k: int = 10) -> Measure:
         lowest = tf.fill((len(layers.values), layers.examples), tf.constant(-2.0, tf.float64))
         most = tf.minimum(k, layers.examples)  # a remainder, which is left out, may have fewer
         nearest = tf.math.top_k(tf.linalg.set_diag(layers.cosines, lowest), most).indices
-        chosen = tf.reduce_sum(tf.one_hot(nearest, layers.examples), axis=2)
-        flat = tf.reshape(chosen, (len(layers.values), -1))
+        neighbours = tf.reduce_sum(tf.one_hot(nearest, layers.examples), axis=2)
+        flat = tf.reshape(neighbours, (len(layers.values), -1))
         return tf.matmul(flat, flat, transpose_b=True) / tf.cast(layers.examples * k, tf.float32)
 
     invariant = "orthogonal maps and scaling"
@@ -790,13 +726,7 @@ def _held_out(kernels, fold, folds, l2):
     """What one fold adds to the squares of errors, as quadratic forms in the kernel of a target.
 
     The errors of the images of the fold are linear in all images, W Y: their squares add up to the
-    trace of W' W Y Y'.
-
-    Args:
-        kernels: tensor of shape (layer, n, n), of the layers that predict.
-
-    Returns:
-        W' W of every layer (layer, n, n), and of the mean alone (n, n).
+    trace of W' W Y Y'. Returns W' W of every layer (layer, n, n), and of the mean alone (n, n).
     """
     n = tf.shape(kernels)[-1]
     everyone = tf.eye(n, dtype=tf.float64)

@@ -72,7 +72,7 @@ def similarities(
     Args:
         features_x: a model, or a callable from images to `{layer: tensor of shape (example, ...)}`;
             or, without images, activations at hand: `{layer: array of shape (example, ...)}`.
-        images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`.
+        images: as in `vit_tf.analysis`.
         features_y: the second model, or its activations; by default the layers of the first are
             compared.
         measures: list of names or of measures with settings of their own, `["cka", rbf_cka(0.2)]`;
@@ -113,16 +113,16 @@ def similarities(
 @statistic_of(similarities)
 def similarities_statistic(features_x, features_y=None, measures=None, tokens=None):
     """The `Statistic` of `similarities`: of one model's taps, or of two."""
-    chosen = _chosen(measures, tokens)
+    selected = _chosen(measures, tokens)
     models = (features_x,) if features_y is None else (features_x, features_y)
     grids = [grid_of(features, None) for features in models]
     names = []  # of the layers of each model show in its taps
 
     def step(images, *taps):
-        names[:] = [list(of) for of in taps]
-        layers = _layers(taps, grids, tokens, "token_cka" in [one.name for one in chosen])
+        names[:] = [list(layer_names) for layer_names in taps]
+        layers = _layers(taps, grids, tokens, "token_cka" in [measure.name for measure in selected])
         places = _places(names)
-        each = {one.name: one.terms(layers, places) for one in chosen}
+        each = {measure.name: measure.terms(layers, places) for measure in selected}
         rows = {"measures": each, "hsic": layers.hsic, "scales": layers.unbiased[1]}
         return {
             "rows": tf.nest.map_structure(lambda x: x[None], rows),
@@ -135,49 +135,43 @@ def similarities_statistic(features_x, features_y=None, measures=None, tokens=No
         varies, constant = varying_layers(rows["hsic"], rows["scales"], layers, numbers)
 
         def values(sums):
-            return np.stack([one.value(sums[one.name], places) for one in chosen])
+            return np.stack([measure.value(sums[measure.name], places) for measure in selected])
 
         rows = tf.nest.map_structure(lambda x: x.astype(np.float64), rows["measures"])
         with np.errstate(invalid="ignore", divide="ignore"):  # of layers that are left out
-            found = jackknife(values, rows)
-        kept = [of[varies[of]] for of in numbers]
-        found = [part[:, varies[numbers[0]]][:, :, varies[numbers[1]]] for part in found]
-        coords = {"measure": [one.name for one in chosen]}
+            estimates = jackknife(values, rows)
+        positions = [layer_names[varies[layer_names]] for layer_names in numbers]
+        estimates = [part[:, varies[numbers[0]]][:, :, varies[numbers[1]]] for part in estimates]
+        coords = {"measure": [measure.name for measure in selected]}
         coords |= {
-            f"layer_{side}": np.array(layers)[of].tolist()
-            for side, of in zip("xy", kept, strict=True)
+            f"layer_{side}": np.array(layers)[layer_names].tolist()
+            for side, layer_names in zip("xy", positions, strict=True)
         }
-        _warn_unknown(chosen, found[0], coords)
+        _warn_unknown(selected, estimates[0], coords)
         facts = {"remainder": int(totals["remainder"]), "constant_layers": constant}
         batches = len(totals["rows"]["hsic"])
         facts |= {"tokens": tokens or "flattened"}
-        attributes = _attributes(models, chosen, totals["examples"], batches, facts)
-        return _labelled(found, coords, chosen).assign_attrs(attributes)
+        attributes = _attributes(models, selected, totals["examples"], batches, facts)
+        return _labelled(estimates, coords, selected).assign_attrs(attributes)
 
-    least = max(LEAST_EXAMPLES, *(one.min_batch for one in chosen))
+    least = max(LEAST_EXAMPLES, *(measure.min_batch for measure in selected))
     return Statistic(step, finish, min_batch=least)
 
 
 def disagreement(values):
-    """How differently measures rank each pair of layers: from 0 to 1.
+    """How differently measures rank each pair of layers: from 0 to 1, (layer_x, layer_y).
 
-    The rank of a pair is the share of the other pairs that are less similar by a measure, pairs of
-    one value sharing the mean of theirs. The largest rank by any measure minus the smallest
-    is 0 where all agree, 1 where a pair is the most similar by one and the least by another.
-
-    Args:
-        values: array of shape (measure, layer_x, layer_y), NaN where there is no value.
-
-    Returns:
-        Array of shape (layer_x, layer_y); NaN where no measure has a value.
+    The rank of a pair is the share of the other pairs that are less similar by a measure, equal
+    values sharing the mean of theirs. The largest less the smallest rank by any measure: 0 where
+    all agree, 1 where a pair is the most similar by one and the least by another.
     """
     places = np.full(values.shape, np.nan)
-    for place, of in zip(places, values, strict=True):
-        known = np.isfinite(of)
-        place[known] = ranks(of[known]) / max(known.sum() - 1, 1)
-    known = np.isfinite(places)
-    low, high = np.where(known, places, 1.0), np.where(known, places, 0.0)
-    return np.where(known.any(axis=0), high.max(axis=0) - low.min(axis=0), np.nan)
+    for place, measure_values in zip(places, values, strict=True):
+        has_value = np.isfinite(measure_values)
+        place[has_value] = ranks(measure_values[has_value]) / max(has_value.sum() - 1, 1)
+    has_value = np.isfinite(places)
+    low, high = np.where(has_value, places, 1.0), np.where(has_value, places, 0.0)
+    return np.where(has_value.any(axis=0), high.max(axis=0) - low.min(axis=0), np.nan)
 
 
 def _chosen(measures, tokens):
@@ -186,51 +180,61 @@ def _chosen(measures, tokens):
         require_word(tokens, POOLED)
     if measures is None:
         measures = [name for name in MEASURES if tokens is None or name != "token_cka"]
-    unknown = [one for one in measures if not isinstance(one, Measure) and one not in MEASURES]
+    unknown = [
+        measure
+        for measure in measures
+        if not isinstance(measure, Measure) and measure not in MEASURES
+    ]
     if unknown or not len(measures) or isinstance(measures, str):
         raise ValueError(f"Expected measures among {list(MEASURES)}. Received: {measures}")
-    chosen = [one if isinstance(one, Measure) else MEASURES[one]() for one in measures]
-    names = [one.name for one in chosen]
+    selected = [
+        measure if isinstance(measure, Measure) else MEASURES[measure]() for measure in measures
+    ]
+    names = [measure.name for measure in selected]
     if len(set(names)) < len(names):
         raise ValueError(f"Expected every measure once. Received: {names}")
     if tokens is not None and "token_cka" in names:
         raise ValueError(
             f"Expected measures of single vectors with tokens={tokens!r}. Received: {names}"
         )
-    return chosen
+    return selected
 
 
 def _layers(taps, grids, tokens, single):
     """The `Layers` of a batch, of all models."""
     if tokens is not None:
-        taps = [pool(of, tokens, grid) for of, grid in zip(taps, grids, strict=True)]
-    pairs = [pair for of in taps for pair in of.items()]
-    kept = [as_tokens(tap, values) for tap, values in pairs] if single else None
-    return Layers([values for _, values in pairs], kept)
+        taps = [
+            pool(model_taps, tokens, grid) for model_taps, grid in zip(taps, grids, strict=True)
+        ]
+    pairs = [pair for model_taps in taps for pair in model_taps.items()]
+    layer_tokens = [as_tokens(tap, values) for tap, values in pairs] if single else None
+    return Layers([values for _, values in pairs], layer_tokens)
 
 
 def _places(names):
     """The `Places` of the layers of one model, or of two one after the other."""
-    count = [len(of) for of in names]
+    count = [len(layer_names) for layer_names in names]
     return Places(list(range(count[0])), list(range(sum(count)))[-count[-1] :])
 
 
-def _warn_unknown(chosen, values, coords):
+def _warn_unknown(selected, values, coords):
     """A warning for each measure that some pairs of layers have no value of."""
-    for one, of in zip(chosen, values, strict=True):
-        bad = np.isnan(of)
+    for measure, measure_values in zip(selected, values, strict=True):
+        bad = np.isnan(measure_values)
         layers = [n for n, row in zip(coords["layer_x"], bad, strict=True) if row.any()]
         if layers:
             warnings.warn(
-                f"{one.name} is NaN for {bad.sum()} of {bad.size} pairs of layers, {one.unknown}: "
-                f"those with {listed(layers)}",
+                f"{measure.name} is NaN for {bad.sum()} of {bad.size} pairs of layers, "
+                f"{measure.unknown}: those with {listed(layers)}",
                 stacklevel=2,
             )
 
 
-def _attributes(models, chosen, examples, batches, facts):
+def _attributes(models, selected, examples, batches, facts):
     settings = [
-        f"{one.name}: {name}={value:g}" for one in chosen for name, value in one.settings.items()
+        f"{measure.name}: {name}={value:g}"
+        for measure in selected
+        for name, value in measure.settings.items()
     ]
     names = {"model_x": model_name(models[0]), "model_y": model_name(models[-1])}
     estimator = "of the images of each batch; jackknife over batches"
@@ -238,15 +242,15 @@ def _attributes(models, chosen, examples, batches, facts):
     return provenance(models[0], examples, batches, **facts)
 
 
-def _labelled(found, coords, chosen):
+def _labelled(estimates, coords, selected):
     """The Dataset of the values and their standard errors."""
     dims = tuple(coords)
     words = "measures of similarity", "standard error of the similarity"
     variables = {
         name: variable(dims, values, word)
-        for name, values, word in zip(("similarity", "stderr"), found, words, strict=True)
+        for name, values, word in zip(("similarity", "stderr"), estimates, words, strict=True)
     }
-    apart = disagreement(found[0])
+    apart = disagreement(estimates[0])
     variables["disagreement"] = variable(dims[1:], apart, "disagreement of the measures")
-    variables["invariant"] = ("measure", [one.invariant for one in chosen])
+    variables["invariant"] = ("measure", [measure.invariant for measure in selected])
     return xr.Dataset(variables, coords)

@@ -63,7 +63,7 @@ def results(seed=0):
     measures = {"measure": ["CKA", "RSA", "Procrustes"], "layer_x": SUMS, "layer_y": SUMS}
     return {
         "cka": cka_dataset(rng),
-        "counterparts": dataset(
+        "best_matching_layer": dataset(
             {"layer": SUMS}, cka=("layer", u(0.5, 1, 8)), stderr=("layer", u(0.01, 0.03, 8))
         ),
         "similarities": dataset(
@@ -169,7 +169,7 @@ def results(seed=0):
             norm_ratio=(("layer", "token"), np.exp(rng.normal(0, 1, (8, tokens)))),
             cosine=(("layer", "token"), u(-1, 1, (8, tokens))),
         ),
-        "path_norms": dataset(
+        "branch_norms": dataset(
             {"example": range(2), "layer": SUMS},
             **{
                 name: (("example", "layer", "token"), u(2, 9, (2, 8, tokens)))
@@ -186,7 +186,7 @@ def results(seed=0):
             ("row", "column", "other_row", "other_column"),
             **grid,
         ),
-        "place_fields": array(
+        "position_attribution": array(
             u(0, 1, (2, 8, 12, 24, 32)),
             ("example", "layer", "place", "row", "column"),
             example=range(2),

@@ -12,8 +12,7 @@ from image_folders import write
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
-from vit_tf.analysis.engine import features as derived
-from vit_tf.analysis.engine import stream
+from vit_tf.analysis.engine import features as derived, stream
 from vit_tf.analysis.study import assemble
 from vit_tf.analysis.study.data import batch_size_of
 from vit_tf.analysis.study.models import slug

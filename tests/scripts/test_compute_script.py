@@ -13,8 +13,7 @@ import xarray as xr
 
 import vit_tf
 from vit_tf.analysis import plot_compute
-from vit_tf.scripts import compute, finetune
-from vit_tf.scripts import train as train_script
+from vit_tf.scripts import compute, finetune, train as train_script
 from vit_tf.taps.flops import formula
 
 TINY = "--num-layers 1 --num-heads 1 --hidden-dim 8 --mlp-dim 8 --image-size 16 --patch-size 8"

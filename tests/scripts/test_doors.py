@@ -12,8 +12,7 @@ import pytest
 from paths import ROOT
 
 import vit_tf
-from vit_tf.scripts import compute as chosen_door
-from vit_tf.scripts import doors, evaluate, explore, option_groups
+from vit_tf.scripts import compute as chosen_door, doors, evaluate, explore, option_groups
 
 # Options that mean another thing in one script than in another, or come in other numbers.
 DIFFERENT = {

@@ -18,10 +18,12 @@ from training_runs import newest_state
 
 from vit_tf.analysis.engine import store
 from vit_tf.data import reading
-from vit_tf.scripts import analyze as analyze_script
-from vit_tf.scripts import endurance
-from vit_tf.scripts import study as study_script
-from vit_tf.scripts import train as train_script
+from vit_tf.scripts import (
+    analyze as analyze_script,
+    endurance,
+    study as study_script,
+    train as train_script,
+)
 from vit_tf.scripts.kills import files
 from vit_tf.scripts.kills.processes import Job, run_job
 from vit_tf.training import callbacks, checkpointing, locks

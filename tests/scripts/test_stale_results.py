@@ -134,7 +134,7 @@ def test_changed_code_measures_and_draws_again(checkout, tmp_path):
     assert "lens_accuracy.vit.nc" not in changed(after)
     # a plot, which returns nothing
     before.update(after)
-    plot = checkout / "analysis" / "plots" / "flow.py"
+    plot = checkout / "analysis" / "plots" / "flow_plots.py"
     change(plot, r"(def plot_lens_accuracy\([^)]*\).*:\n)", r"\1    return None\n")
     status, text, after = run()
     error = text.splitlines()[-1]

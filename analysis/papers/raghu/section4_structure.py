@@ -7,8 +7,8 @@ import numpy as np
 from ...engine.estimates import lower, minus, of_cka, student, upper
 from ...engine.results import expect_variable
 from ...plots.interactive import cka_heatmap
-from ...plots.similarity import plot_cka, plot_own_matches
-from ...similarity.cka import cka_statistic, own_matches
+from ...plots.similarity_plots import plot_cka, plot_layer_match_accuracy
+from ...similarity.cka import cka_statistic, layer_match_accuracy
 from ...study.figure import Figure, each, pairs
 from ...study.judge import finding
 from ...study.measurement import quantity, statistic
@@ -134,9 +134,9 @@ def between_halves(cka):
 
 
 def count_matches(models, results):
-    """The caption of `plot_own_matches`, with how many layers match the corresponding one."""
+    """The caption of `plot_layer_match_accuracy`, with the number of matching layers."""
     (result,) = results.values()
-    own, layers = own_matches(result)
+    own, layers = layer_match_accuracy(result)
     return (
         "Each mark is the layer of the second run with the highest CKA to the layer of its column: "
         f"{own} of {layers} layers match the corresponding layer, on the diagonal. A reliable "
@@ -211,7 +211,7 @@ SANITY = Figure(
     shows="CKA between layers over two seeds",
     models=each("seed", anyone=False),
     measure=cka_of_trainings,
-    draw=plot_own_matches,
+    draw=plot_layer_match_accuracy,
     name="seeds-{model}",
     title="Best-matching layers of {of} over two seeds",
     caption=count_matches,

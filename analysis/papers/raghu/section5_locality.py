@@ -5,9 +5,9 @@ import numpy as np
 from ...attention.attention_distance import attention_statistic
 from ...engine.estimates import descriptive, rank_correlation, ratio_of_spreads, share, student
 from ...engine.results import expect_array, expect_variable
-from ...plots.attention import plot_attention_distance
+from ...plots.attention_plots import plot_attention_distance
 from ...plots.interactive import distance_lines
-from ...plots.localization import plot_head_similarity
+from ...plots.similarity_plots import plot_head_similarity
 from ...similarity.heads import head_statistic
 from ...study.figure import Figure, pairs, together
 from ...study.judge import finding

@@ -7,7 +7,7 @@ import numpy as np
 from ...engine.estimates import lower, student, welch
 from ...engine.results import expect_array, layer_names
 from ...flow.receptive_field import receptive_field
-from ...plots.flow import plot_receptive_field
+from ...plots.flow_plots import plot_receptive_field
 from ...study.figure import Figure, each
 from ...study.judge import finding
 from ...study.measurement import DATA, quantity, task

@@ -17,8 +17,8 @@ from ...engine.estimates import (
 )
 from ...engine.results import expect_variable, layer_names
 from ...flow.skips import skip_statistic
-from ...plots.flow import plot_skip_ratio, plot_skip_ratio_lines
-from ...plots.similarity import plot_cka
+from ...plots.flow_plots import plot_skip_ratio, plot_skip_ratio_lines
+from ...plots.similarity_plots import plot_cka
 from ...study.figure import Figure, each, group, playing, together, variants
 from ...study.judge import finding
 from ...study.measurement import quantity, statistic

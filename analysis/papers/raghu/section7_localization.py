@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from ...engine.estimates import share, student
 from ...engine.results import expect_array
-from ...plots.localization import plot_localization, plot_localization_by_layer
+from ...plots.similarity_plots import plot_localization, plot_localization_by_layer
 from ...similarity.localization import localization_statistic
 from ...study.figure import Figure, each, split
 from ...study.judge import finding

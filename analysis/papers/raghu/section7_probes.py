@@ -9,7 +9,7 @@ from ...engine.estimates import accuracy_of, descriptive, estimate, minus, requi
 from ...engine.pooling import match_maps
 from ...engine.results import expect_array, layer_names, unpack_correct
 from ...engine.stream import first_batch
-from ...plots.probes import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes
+from ...plots.probe_plots import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes
 from ...probes.ridge import L2, probe_statistic, score_statistic, select_l2
 from ...study.figure import Figure, each, together
 from ...study.judge import finding

@@ -8,8 +8,8 @@ import xarray as xr
 
 from ...engine.estimates import lower, minus, of_cka, upper
 from ...engine.results import expect_variable
-from ...plots.similarity import plot_counterparts, plot_data_scale
-from ...similarity.cka import cka_statistic, counterparts
+from ...plots.similarity_plots import plot_best_matching_layer, plot_data_scale
+from ...similarity.cka import best_matching_layer, cka_statistic
 from ...study.figure import Figure, group, playing, variants
 from ...study.judge import finding
 from ...study.measurement import statistic, task
@@ -25,7 +25,7 @@ def block_cka_of(one, other):
 
 def counterparts_of(one, other, analysis="counterparts"):
     """Similarity of each block to the block of the same name in another model."""
-    return task(analysis, (one, other), counterparts, inputs=(block_cka_of(one, other),))
+    return task(analysis, (one, other), best_matching_layer, inputs=(block_cka_of(one, other),))
 
 
 def data_scale_of(models):
@@ -43,7 +43,7 @@ def data_scale_of(models):
 
 
 def _by_fraction(*results, shares):
-    parts = [counterparts(result) for result in results]
+    parts = [best_matching_layer(result) for result in results]
     joined = xr.concat(parts, dim="fraction", combine_attrs="drop_conflicts")
     return joined.assign_coords(fraction=shares).sortby("fraction")
 
@@ -129,7 +129,7 @@ FIGURE_G = Figure(
     shows=SHOWS,
     models=group("before", "after", anyone=""),
     measure=fine_tuning_of,
-    draw=plot_counterparts,
+    draw=plot_best_matching_layer,
     name="fine-tuning",
     title="CKA between blocks before and after fine-tuning",
     caption="CKA between each block before and after fine-tuning on the other half of the classes. "

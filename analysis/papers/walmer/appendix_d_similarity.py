@@ -5,7 +5,7 @@ import numpy as np
 from ...engine.estimates import lower, minus, of_cka, upper
 from ...engine.results import expect_variable, layer_names
 from ...plots.interactive import cka_heatmap
-from ...plots.similarity import plot_cka, plot_last_layer_cka
+from ...plots.similarity_plots import plot_cka, plot_last_layer_cka
 from ...similarity.cka import last_layer_statistic, residual_statistic
 from ...study.figure import Figure, each, group
 from ...study.judge import finding

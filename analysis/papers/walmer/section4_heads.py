@@ -14,7 +14,7 @@ from ...attention.mean_attention import (
 )
 from ...engine.estimates import descriptive, lower, minus, share, upper, welch
 from ...engine.results import expect_array, expect_variable
-from ...plots.attention import (
+from ...plots.attention_plots import (
     one_kind,
     plot_aligned_attention,
     plot_attention_offset,

@@ -8,7 +8,7 @@ from ...attention.attention_patterns import pattern_statistic
 from ...attention.mean_attention import attention_maps
 from ...engine.estimates import jackknifed, lower, minus, ratio_of_means, upper
 from ...engine.results import expect_array, expect_variable
-from ...plots.attention import plot_attention_maps, plot_attention_patterns
+from ...plots.attention_plots import plot_attention_maps, plot_attention_patterns
 from ...study.figure import Figure, each
 from ...study.judge import finding
 from ...study.measurement import statistic, task

@@ -7,7 +7,7 @@ import tensorflow as tf
 from ...attention.saliency import saliency_statistic
 from ...engine.estimates import descriptive, lower, student, upper, welch
 from ...engine.results import expect_variable
-from ...plots.attention import plot_attention_saliency
+from ...plots.attention_plots import plot_attention_saliency
 from ...study.figure import Figure, together
 from ...study.judge import finding
 from ...study.measurement import statistic

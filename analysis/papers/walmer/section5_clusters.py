@@ -8,7 +8,7 @@ import xarray as xr
 from ...engine.estimates import accuracy_of, correlation, lower, minus, student
 from ...engine.pooling import grid_of, pooled_statistic
 from ...engine.results import KEPT, expect_variable, layer_names
-from ...plots.features import plot_clustering
+from ...plots.probe_plots import plot_clustering
 from ...probes.clustering import cluster_scores, object_statistic
 from ...study.figure import Figure, together
 from ...study.judge import finding

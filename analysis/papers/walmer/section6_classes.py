@@ -6,7 +6,7 @@ import numpy as np
 
 from ...engine.estimates import accuracy_of, descriptive, minus, require_above_chance
 from ...engine.results import expect_array, unpack_correct
-from ...plots.features import plot_knn_accuracy, plot_linear_probe, plot_retrieval
+from ...plots.probe_plots import plot_knn_accuracy, plot_linear_probe, plot_retrieval
 from ...probes.knn import knn_statistic
 from ...probes.linear_probe import fit_linear_probe
 from ...probes.retrieval import retrieval

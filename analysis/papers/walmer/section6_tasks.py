@@ -8,7 +8,7 @@ from ...engine.estimates import student
 from ...engine.results import expect_variable, layer_names
 from ...objects.keypoints import keypoint_correspondence
 from ...objects.propagation import label_propagation
-from ...plots.features import plot_keypoint_correspondence, plot_label_propagation
+from ...plots.probe_plots import plot_keypoint_correspondence, plot_label_propagation
 from ...study.figure import Figure, together
 from ...study.judge import finding
 from ...study.measurement import DATA, task

@@ -17,8 +17,8 @@ from ...engine.results import provenance
 from ...engine.stream import collect
 from ...flow.attribution import grad_cam, input_gradients
 from ...flow.logit_lens import logit_lens, token_lens
-from ...flow.receptive_field import place_fields
-from ...flow.skips import path_norms
+from ...flow.receptive_field import position_attribution
+from ...flow.skips import branch_norms
 from ...objects.keypoints import token_similarity
 from ..models import spread
 from .tokens import Removals, principal_components, token_norms
@@ -240,7 +240,7 @@ def norms(subject):
     model = subject.model
     taps = [tap for tap in model.taps if tap.endswith(("/skip", "/branch"))]
     taps = taps or model.lacks("skips and branches that are known")
-    return path_norms(model.features(*taps), subject.images)
+    return branch_norms(model.features(*taps), subject.images)
 
 
 def fields(subject):
@@ -249,7 +249,7 @@ def fields(subject):
     rows, columns = subject.model.shapes[taps[-1]][:2]
     while rows * columns > MOST_CELLS:
         rows, columns = -(-rows // 2), -(-columns // 2)
-    return place_fields(subject.model.features(*taps), subject.images, rows, columns)
+    return position_attribution(subject.model.features(*taps), subject.images, rows, columns)
 
 
 def cam(subject):

@@ -14,7 +14,7 @@ from vit_tf.files import write_whole
 from vit_tf.names import joined, listed
 
 from ...engine.estimates import UNBOUNDED, Estimate, current_outcome, over_trainings, verdict
-from ...plots.training import plot_trainings
+from ...plots.similarity_plots import plot_trainings
 from ...report.drawing import save_figure
 from ...report.page import ReportFigure, require_own, write_report
 from ..assemble import Report

@@ -2,15 +2,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
-from attention_heads import (
-    OBLONG,
-    features_of,
-    head,
-    mean_of,
-    numbers,
-    places,
-    random_attention,
-)
+from attention_heads import OBLONG, features_of, head, mean_of, numbers, places, random_attention
 
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis import plots

@@ -209,7 +209,7 @@ def test_the_plot_shows_kinds_by_colour_and_directions_by_signs():
     ]
     ax = plots.plot_head_classes(analysis.head_classes(mean_of(heads, grid)))
     (image,) = ax.get_images()
-    order = list(plots.attention.KIND_COLOURS)
+    order = list(plots.attention_plots.KIND_COLOURS)
     assert [[order[code] for code in row] for row in image.get_array()] == [
         ["strict", "offset"],
         ["offset", "offset"],

@@ -7,8 +7,7 @@ import pytest
 import xarray as xr
 from scipy import stats
 
-from vit_tf.analysis.engine import estimates
-from vit_tf.analysis.engine import estimates as intervals
+from vit_tf.analysis.engine import estimates, estimates as intervals
 from vit_tf.analysis.engine.results import pack_correct, unpack_correct
 
 

@@ -119,7 +119,7 @@ def test_evidence_of_each_class_layer_and_place(rng):
         np.testing.assert_allclose(shown(ax)[0], one / one.max())
     fields = array(rng, example=1, layer=2, place=6, row=16, column=24)
     for ax, one in zip(
-        plots.plot_place_fields(fields, 3).panels, fields.values[0, :, 3], strict=True
+        plots.plot_position_attribution(fields, 3).panels, fields.values[0, :, 3], strict=True
     ):
         np.testing.assert_allclose(shown(ax)[0], np.sqrt(one / one.max()))
     for plot, result in ((plots.plot_grad_cam, fields), (plots.plot_input_gradients, cam)):
@@ -135,6 +135,6 @@ def test_lines_through_the_depth(rng):
     for line, position in zip(ax.lines, best, strict=True):
         np.testing.assert_array_equal(line.get_ydata(), lens.values[1, :, position])
     both = {name: array(rng, example=1, layer=4, token=7) for name in ("skip", "branch")}
-    ax = plots.plot_path_norms(xr.Dataset(both))
+    ax = plots.plot_branch_norms(xr.Dataset(both))
     for line, norm in zip(ax.lines, both.values(), strict=True):
         np.testing.assert_allclose(line.get_ydata(), norm.values[0].mean(axis=-1))

@@ -6,7 +6,7 @@ import pytest
 import xarray as xr
 
 from vit_tf.analysis import plots
-from vit_tf.analysis.plots.interventions import plot_head_effects, plot_token_ablation
+from vit_tf.analysis.plots.flow_plots import plot_head_effects, plot_token_ablation
 
 
 @pytest.fixture(autouse=True)
@@ -43,9 +43,15 @@ def test_lines_are_the_orders_and_leave_out_what_is_not_there():
 def test_a_line_for_each_path_of_a_block():
     values = np.array([[-0.1, -0.2], [-0.3, -0.4]])
     coords = {"layer": ["block00", "block01"], "path": ["skip", "branch"]}
-    ax = plots.plot_skip_ablation(effects(("layer", "path"), values, coords))
-    drawn = [bar.lines[0].get_ydata().tolist() for bar in ax.containers]
-    assert drawn == [[-0.1, -0.3], [-0.2, -0.4]]
+    result = effects(("layer", "path"), values, coords)
+    ax = plots.plot_skip_ablation(result)
+    lines = {line.get_label(): list(line.get_ydata()) for line in ax.lines}
+    assert lines["without skip"] == [-0.1, -0.3] and lines["without branch"] == [-0.2, -0.4]
+    reach = 1.96 * result["accuracy_change_stderr"].values
+    assert len(ax.collections) == 2 and reach.min() > 0
+    for band, middle, half in zip(ax.collections, values.T, reach.T, strict=True):
+        ends = band.get_paths()[0].vertices[:, 1]
+        assert ends.min() == (middle - half).min() and ends.max() == (middle + half).max()
 
 
 def test_cells_are_the_tokens_that_are_patched():

@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from scipy import stats
 
 from vit_tf.analysis import plots
-from vit_tf.analysis.plots import layers as naming
+from vit_tf.analysis.plots import primitives as naming
 
 SITES = [f"block{block:02}/{site}" for block in range(3) for site in ("attention", "mlp")]
 
@@ -628,7 +628,7 @@ def test_matches_mark_the_best_of_every_column(rng):
     result["cka"][:] *= 0.5
     for column, best in enumerate([0, 1, 1, 5, 4, 5]):
         result["cka"][column, best] = 0.9
-    ax = plots.plot_own_matches(result)
+    ax = plots.plot_layer_match_accuracy(result)
     assert _marks(ax) == {"o": [(0, 0), (1, 1), (4, 4), (5, 5)], "X": [(2, 1), (3, 5)]}
     np.testing.assert_array_equal(ax.get_images()[0].get_array(), result.cka.values.T)
     diagonal = ax.lines[0]
@@ -649,7 +649,7 @@ def test_matches_leave_columns_without_values_unmarked_and_draw_on_given_axes(rn
     result["cka"][2] = np.nan
     result["cka"][3, 3] = np.nan
     figure, ax = plt.subplots()
-    assert plots.plot_own_matches(result, ax=ax) is ax
+    assert plots.plot_layer_match_accuracy(result, ax=ax) is ax
     assert plt.get_fignums() == [figure.number]
     marks = sorted(column for places in _marks(ax).values() for column, _ in places)
     assert marks == [0, 1, 3, 4, 5]
@@ -658,11 +658,11 @@ def test_matches_leave_columns_without_values_unmarked_and_draw_on_given_axes(rn
 
 def test_matches_need_the_same_layers(rng):
     with pytest.raises(ValueError, match=r"same layers along both dims\. Received: \['norm'\]"):
-        plots.plot_own_matches(_cka(rng, SITES, [*SITES, "norm"]))
+        plots.plot_layer_match_accuracy(_cka(rng, SITES, [*SITES, "norm"]))
     with pytest.raises(ValueError, match="Received: another order"):
-        plots.plot_own_matches(_cka(rng, SITES, SITES[::-1]))
+        plots.plot_layer_match_accuracy(_cka(rng, SITES, SITES[::-1]))
     with pytest.raises(ValueError, match="Expected a Dataset with cka"):
-        plots.plot_own_matches(_cka(rng, SITES, SITES).cka)
+        plots.plot_layer_match_accuracy(_cka(rng, SITES, SITES).cka)
 
 
 def _counterparts(rng, layers=SITES, **attrs):
@@ -676,7 +676,7 @@ def test_counterparts_draw_a_line_and_its_error_per_result(rng):
     results = {f"{share} %": _counterparts(rng, model_y="all") for share in (3, 10, 30)}
     results["10 %"]["stderr"][2:] = np.nan
     results["30 %"] = results["30 %"].drop_vars("stderr")
-    ax = plots.plot_counterparts(results)
+    ax = plots.plot_best_matching_layer(results)
     for line, (label, result) in zip(ax.lines, results.items(), strict=True):
         np.testing.assert_array_equal(line.get_data(), [np.arange(6), result.cka.values])
         assert line.get_label() == label
@@ -703,15 +703,15 @@ def test_counterparts_beyond_the_scale_and_of_other_layers(rng):
     low, high = _counterparts(rng, model_y="a"), _counterparts(rng, SITES[:3], model_y="b")
     low["cka"][1], high["cka"][1] = -0.1, 1.05
     results = {"ViT": low.drop_vars("stderr"), "BiT": high.drop_vars("stderr")}
-    ax = plots.plot_counterparts(results, ax=plt.subplots()[1])
+    ax = plots.plot_best_matching_layer(results, ax=plt.subplots()[1])
     assert ax.get_ylim()[0] < -0.1 and ax.get_ylim()[1] > 1.05
     np.testing.assert_allclose(ax.lines[1].get_xdata(), [0, 0.5, 1])
     assert "normalised depth" in ax.get_xlabel()
     assert not ax.collections and not ax.get_legend().get_title().get_text()
     assert ax.get_title() == "CKA between corresponding layers"
     with pytest.raises(ValueError, match=r"Expected a Dataset with cka\(layer\)"):
-        plots.plot_counterparts({"ViT": low.drop_vars("cka")})
-    (line,) = plots.plot_counterparts(low.drop_vars("stderr")).lines
+        plots.plot_best_matching_layer({"ViT": low.drop_vars("cka")})
+    (line,) = plots.plot_best_matching_layer(low.drop_vars("stderr")).lines
     np.testing.assert_array_equal(line.get_ydata(), low.cka.values)
 
 

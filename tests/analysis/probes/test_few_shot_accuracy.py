@@ -7,8 +7,6 @@ from sklearn.linear_model import Ridge
 
 from vit_tf.analysis.probes.ridge import (
     FEW_SHOT_L2 as L2,
-)
-from vit_tf.analysis.probes.ridge import (
     classify,
     few_shot,
     fit_classifier,

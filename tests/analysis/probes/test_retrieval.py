@@ -10,11 +10,7 @@ from vit_tf import TokenGrid, analysis
 from vit_tf.analysis import plots
 from vit_tf.analysis.probes.retrieval import positive_ranks, precision_at
 
-POOL = {
-    "cls": lambda x: x[:, 0],
-    "all": lambda x: x.mean(1),
-    "spatial": lambda x: x[:, 1:].mean(1),
-}
+POOL = {"cls": lambda x: x[:, 0], "all": lambda x: x.mean(1), "spatial": lambda x: x[:, 1:].mean(1)}
 SETS = {"easy": ["easy"], "medium": ["easy", "hard"], "hard": ["hard"]}
 
 
@@ -217,10 +213,7 @@ def test_plot_draws_the_scores_of_each_difficulty():
     other = scored([[0.3], [0.2], [0.1]], ["a", "b", "c"])
     ax = plots.plot_retrieval({"ViT": result.isel(difficulty=[0]), "other": other})
     drawn = {line.get_label(): line.get_xydata().tolist() for line in ax.lines}
-    assert drawn == {
-        "ViT": [[0, 0.5], [1, 0.7]],
-        "other": [[0, 0.3], [0.5, 0.2], [1, 0.1]],
-    }
+    assert drawn == {"ViT": [[0, 0.5], [1, 0.7]], "other": [[0, 0.3], [0.5, 0.2], [1, 0.1]]}
     assert ax.get_title() == "Image retrieval, easy" and "normalised depth" in ax.get_xlabel()
     plt.close("all")
     with pytest.raises(ValueError, match=r"Dataset with score\(layer, difficulty\)"):

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import xarray as xr
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.similarity.cka import ratio_and_jackknife

@@ -5,8 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from vit_tf import analysis
 from vit_tf.analysis.similarity.similarities import MEASURES

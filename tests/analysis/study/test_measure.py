@@ -14,7 +14,7 @@ import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.papers.raghu import section5_receptive_fields
 from vit_tf.analysis.papers.raghu.section6_skips import skip_ratio_of
-from vit_tf.analysis.similarity.cka import counterparts
+from vit_tf.analysis.similarity.cka import best_matching_layer
 from vit_tf.analysis.study import measure as measuring
 from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.measure import measure
@@ -237,7 +237,7 @@ def test_measurements_are_those_of_the_analyses(measured, subjects, data):
     assert list(scale.fraction.values) == [0.1, 0.3, 1.0]
     np.testing.assert_allclose(scale.cka[0], np.diagonal(cross.cka), atol=1e-5)
 
-    tuned = counterparts(results["block_cka.before.after"])
+    tuned = best_matching_layer(results["block_cka.before.after"])
     xr.testing.assert_allclose(results["fine_tuning.before.after"].cka, tuned.cka)
 
     branch = analysis.receptive_field(

@@ -98,8 +98,7 @@ def test_a_jpeg_is_the_same_through_tfds_and_through_a_folder(photos, tmp_path):
 @pytest.mark.slow
 def test_several_files_are_read_at_once_in_an_order_of_the_seed(photos, tmp_path, monkeypatch):
     """Examples too many for the shuffle's buffer change places by their files."""
-    from vit_tf.data import reading
-    from vit_tf.data import tfds as module
+    from vit_tf.data import reading, tfds as module
 
     builder, files = photos
     config = tfds.download.DownloadConfig(num_shards=4)

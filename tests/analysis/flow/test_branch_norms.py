@@ -11,7 +11,7 @@ def test_norms_of_every_image_and_the_mean_of_their_ratio(rng):
     randomize(vit)
     images = rng.uniform(-1, 1, size=(3, 8, 8, 3)).astype("float32")
     features = vit_tf.submodel(vit, "*/skip", "*/branch")
-    result = analysis.path_norms(features, images)
+    result = analysis.branch_norms(features, images)
     taps = {tap: x.numpy().astype(float) for tap, x in features(images).items()}
     for what in ("skip", "branch"):
         expected = [np.sqrt((taps[f"{site}/{what}"] ** 2).sum(-1)) for site in result.layer.values]
@@ -23,7 +23,7 @@ def test_norms_of_every_image_and_the_mean_of_their_ratio(rng):
 def test_tokens_that_a_stage_does_not_have_are_not_known(rng):
     bit = vit_tf.BiT((16, 16, 3), units=(1, 1), num_classes=5, stem="small", width_factor=0.5)
     images = rng.uniform(-1, 1, size=(2, 16, 16, 3)).astype("float32")
-    result = analysis.path_norms(vit_tf.submodel(bit, "*/skip", "*/branch"), images)
+    result = analysis.branch_norms(vit_tf.submodel(bit, "*/skip", "*/branch"), images)
     counts = result.skip.notnull().sum("token")[0].values
     assert counts[0] == 4 * counts[1] == result.sizes["token"]
 
@@ -31,4 +31,4 @@ def test_tokens_that_a_stage_does_not_have_are_not_known(rng):
 def test_layers_without_skips():
     vit = vit_tf.ViT((8, 8, 3), 4, 1, 2, 8, 16, 5)
     with pytest.raises(ValueError, match="Expected taps 'site/skip'"):
-        analysis.path_norms(vit_tf.submodel(vit, "embedding"), np.zeros((1, 8, 8, 3), "float32"))
+        analysis.branch_norms(vit_tf.submodel(vit, "embedding"), np.zeros((1, 8, 8, 3), "float32"))

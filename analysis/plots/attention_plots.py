@@ -1,4 +1,4 @@
-"""Attention: distances, maps, offsets, kinds of heads, patterns, rollout, and single queries."""
+"""Attention: distances, maps, offsets, types of heads, patterns, rollout, and single queries."""
 
 from typing import TYPE_CHECKING
 
@@ -20,8 +20,18 @@ from ..engine.results import (
     token_name,
 )
 from . import style
-from .layers import FONT_SIZE, depth_axis, elide, layer_label, shorten
-from .primitives import SCALED, draw_maps, draw_matrix, panels, renamed_arguments
+from .primitives import (
+    FONT_SIZE,
+    SCALED,
+    draw_lines,
+    draw_maps,
+    draw_matrix,
+    elide,
+    layer_label,
+    panels,
+    renamed_arguments,
+    shorten,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,8 +75,6 @@ def plot_attention_distance(
     Args:
         results: DataArray of dims (layer, head), in pixels or the `units` in its attributes; a dict
             from label to several is drawn as a panel each, on one scale.
-        ax: Matplotlib axes; those of a new figure if None.
-        layers: names of the layers to draw, in order; all if None.
 
     Returns:
         The axes: rank of a head within its layer against its mean distance, a line per layer.
@@ -139,7 +147,6 @@ def plot_mean_distance(results: style.Arrays, ax: "Axes | None" = None) -> "Axes
     Args:
         results: DataArray of dims (layer, head) from `mean_distance` or `attention_distance`, or a
             dict from label to several.
-        ax: Matplotlib axes; those of a new figure if None.
 
     Returns:
         The axes: a point per head, a line through the means of the layers.
@@ -158,19 +165,12 @@ def plot_mean_distance(results: style.Arrays, ax: "Axes | None" = None) -> "Axes
     units = {str(result.attrs.get("units", "")) for result in distances.values()}
     if len(units) > 1:
         raise ValueError(f"Expected distances of one unit. Received: {sorted(units)}")
-    ax = style.new_axes(8, 4.2) if ax is None else ax
-    depths = depth_axis(ax, [layer_names(result) for result in distances.values()])
-    colours = style.line_colours(distances)
-    for depth, (label, result) in zip(depths, distances.items(), strict=True):
-        many, colour = np.repeat(depth, result.sizes["head"]), colours[label]
-        ax.scatter(many, result.values.ravel(), s=14, color=colour, alpha=0.5, linewidth=0)
-        mean = result.values.mean(axis=1)
-        ax.plot(depth, mean, color=colour, label=label or "mean over heads")
+    heads = {(label, ""): result for label, result in distances.items()}
+    means = {key: result.mean("head", skipna=False) for key, result in heads.items()}
+    ax = draw_lines(means, {"": "mean over heads"}, ax, points=heads)
     ax.set_title(style.titled("Attention distance by layer (points: heads)", results))
     ax.set(ylabel=f"attention distance ({units.pop() or 'no unit'})")
     ax.set_ylim(0, 1.06 * max(result.values.max() for result in distances.values()))
-    style.tidy(ax)
-    style.legend(ax)
     return ax
 
 
@@ -183,8 +183,6 @@ def plot_aligned_attention(
     Args:
         result: DataArray of dims (layer, head, row_offset, column_offset), with offsets in pixels
             as coordinates, from `aligned_attention`.
-        ax: Matplotlib axes; those of a new figure if None.
-        layers: names of the layers to draw, in order; all if None.
 
     Returns:
         The axes, with `ax.panels` of shape (layer, head). Every panel is scaled to its own
@@ -202,7 +200,8 @@ def plot_aligned_attention(
     """
     dims = ("layer", "head", "row_offset", "column_offset")
     result = select_layers(expect_array(result, dims), layers)
-    rows, columns = (_half_extent(result, dim) for dim in dims[2:])
+    offsets = [result[dim].values.astype(float) for dim in dims[2:]]
+    rows, columns = (x[-1] + (x[1] - x[0] if len(x) > 1 else 1) / 2 for x in offsets)
     extent = (-columns, columns, rows, -rows)
     title = style.titled("Attention by offset from the query", result)
     title = f"{title}\n{SCALED}\nred lines cross at the query"
@@ -225,8 +224,6 @@ def plot_attention_maps(
 
     Args:
         result: DataArray of dims (layer, head, row, column) from `attention_maps`.
-        ax: Matplotlib axes; those of a new figure if None.
-        layers: names of the layers to draw, in order; all if None.
 
     Returns:
         The axes, with `ax.panels` of shape (layer, head). Every panel is scaled to its own maximum.
@@ -257,10 +254,8 @@ def plot_mean_attention(
 
     Args:
         result: Dataset with `raw` of dims (layer, head, query, key) from `mean_attention`.
-        ax: Matplotlib axes; those of a new figure if None.
         query: `"cls"`; `"spatial"`, the mean over the spatial queries; or a position in the
             sequence. If None, `"cls"` where there is a prefix, else `"spatial"`.
-        layers: names of the layers to draw, in order; all if None.
 
     Returns:
         The axes, with `ax.panels` of shape (layer, head). Every panel is scaled to its own maximum.
@@ -303,13 +298,6 @@ def _draw_heads(result, ax, title, **options):
     return ax, grid.ravel()
 
 
-def _half_extent(result, dim):
-    """Distance from the centre of a map to its edge along an axis, in pixels."""
-    offsets = np.asarray(result[dim].values, float)
-    half = (offsets[1] - offsets[0]) / 2 if len(offsets) > 1 else 0.5
-    return offsets[-1] + half
-
-
 def plot_attention_offset(
     result: xr.Dataset, ax: "Axes | None" = None, layers: list[str] | None = None
 ) -> "Axes":
@@ -318,8 +306,6 @@ def plot_attention_offset(
     Args:
         result: Dataset with `row_offset` and `column_offset` of dims (layer, head), in pixels, from
             `attention_offset`.
-        ax: Matplotlib axes; those of a new figure if None.
-        layers: names of the layers to draw, in order; all if None.
 
     Returns:
         The axes: a point per head, right and down as in the image, a colour per layer; lines cross
@@ -363,8 +349,6 @@ def plot_head_classes(
 
     Args:
         result: Dataset with `kind` and `direction` of dims (layer, head) from `head_classes`.
-        ax: Matplotlib axes; those of a new figure if None.
-        layers: names of the layers to draw, in order; all if None.
 
     Returns:
         The axes: layers left to right, heads downwards, a colour per type.
@@ -386,14 +370,14 @@ def plot_head_classes(
         select_layers(expect_variable(result, name, ("layer", "head")), layers)
         for name in ("kind", "direction")
     )
-    known = list(KIND_COLOURS)
-    unknown = sorted(set(kind.values.ravel().tolist()) - set(known))
+    kinds = list(KIND_COLOURS)
+    unknown = sorted(set(kind.values.ravel().tolist()) - set(kinds))
     if unknown:
-        raise ValueError(f"Expected kinds among {known}. Received: {unknown}")
-    codes = kind.copy(data=np.vectorize(known.index, otypes=[int])(kind.values))
+        raise ValueError(f"Expected kinds among {kinds}. Received: {unknown}")
+    codes = kind.copy(data=np.vectorize(kinds.index, otypes=[int])(kind.values))
     look = {"cmap": ListedColormap(list(KIND_COLOURS.values())), "vmin": -0.5}
     height = max(1.6, 0.22 * kind.sizes["head"])
-    ax, _ = draw_matrix(codes, ax, height=height, vmax=len(known) - 0.5, **look)
+    ax, _ = draw_matrix(codes, ax, height=height, vmax=len(kinds) - 0.5, **look)
     for (row, column), name in np.ndenumerate(kind.values.T):
         tone = "white" if name in _ON_DARK else "black"
         sign = _SIGNS[direction.values[column, row]]
@@ -429,8 +413,6 @@ def plot_attention_saliency(
     Args:
         results: Dataset with `iou` of dims (query, layer, head) from `attention_saliency`, or a
             dict from label to several.
-        ax: Matplotlib axes; those of a new figure if None.
-        baselines: labels of results that are drawn in grey.
 
     Returns:
         The axes: lines through the best head of each layer, over the points of all heads.
@@ -445,30 +427,18 @@ def plot_attention_saliency(
     See also:
         `attention_saliency`, `plot_attention_maps`.
     """
-    lines = {
+    heads = {
         (label, str(query)): iou.sel(query=query)
         for label, iou in style.labelled(results, ("query", "layer", "head"), "iou").items()
         for query in iou["query"].values
     }
-    ax = style.new_axes(8, 4.2) if ax is None else ax
-    depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
-    names = {
-        pair: ": ".join(filter(None, [pair[0], QUERIES.get(pair[1], pair[1])])) for pair in lines
-    }
-    grey = [name for (label, _), name in names.items() if label in baselines]
-    colours = style.line_colours(names.values(), grey)
-    for depth, (pair, line) in zip(depths, lines.items(), strict=True):
-        name, colour = names[pair], colours[names[pair]]
-        many = np.repeat(depth, line.sizes["head"])
-        ax.scatter(many, line.values.ravel(), s=12, color=colour, alpha=0.45, linewidth=0)
-        best = np.fmax.reduce(line.values, axis=1)  # NaN only where no head has an overlap
-        ax.plot(depth, best, marker="o", markersize=4.5, color=colour, label=name)
+    best = {key: iou.max("head") for key, iou in heads.items()}
+    kinds = {query: QUERIES.get(query, query) for _, query in heads}
+    ax = draw_lines(best, kinds, ax, baselines, points=heads)
     title = "Overlap of attention and object (line: best head, points: all heads)"
     ax.set_title(style.titled(title, results), fontsize=11)
     ax.set(ylabel="IoU of attention and mask")
     ax.set_ylim(bottom=0)
-    style.tidy(ax)
-    style.legend(ax)
     return ax
 
 
@@ -480,7 +450,6 @@ def plot_attention_patterns(
     Args:
         result: Dataset with `repetition` of dims (query, layer, layer_other) from
             `attention_patterns`.
-        ax: Matplotlib axes; those of a new figure if None.
         query: `"cls"` or `"spatial"`.
 
     Returns:
@@ -518,10 +487,8 @@ def plot_attention_rollout(
     Args:
         result: DataArray of dims (layer, query, key) from `attention_rollout`, or (example, query,
             key) from `rollout_of_images`, with the attributes `rows`, `columns` and `prefix`.
-        ax: Matplotlib axes; those of a new figure if None.
         query: `"cls"`; `"spatial"`, the mean over the spatial queries; or a position in the
             sequence. If None, `"cls"` where there is a prefix, else `"spatial"`.
-        layers: names of the layers to draw, in order; all if None.
 
     Returns:
         The axes, with `ax.panels` of shape (layer,) or (example,). Every panel is scaled to its own
@@ -577,10 +544,7 @@ def plot_attention_rows(
             `attention_rows`.
         query: name of a prefix token, such as `"cls"`, or position in the sequence; by default CLS
             where there is a prefix, else the centre.
-        ax: Matplotlib axes; those of a new figure if None.
-        image: that of the example, as for `plot_overlay`; None draws the maps alone.
         layer: name of the layer; the last if None.
-        example: number of the image.
 
     Returns:
         The axes, with `ax.panels` of shape (head,). Every panel is scaled to its own maximum.
@@ -628,9 +592,6 @@ def plot_gradient_attention(
     Args:
         result: DataArray of dims (example, class, query, key) from `gradient_attention`; what the
             head uses is the mean over the queries `pooled_tokens` of its attributes.
-        ax: Matplotlib axes; those of a new figure if None.
-        image: that of the example, as for `plot_overlay`; None draws the maps alone.
-        example: number of the image.
 
     Returns:
         The axes, with `ax.panels` of shape (class,). Every panel is scaled to its own maximum.

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from vit_tf.analysis.similarity.cka import counterparts, own_matches
+from vit_tf.analysis.similarity.cka import best_matching_layer, layer_match_accuracy
 
 
 def similarity(cka, x, y):
@@ -14,7 +14,7 @@ def similarity(cka, x, y):
 
 
 def test_counterparts_are_paired_by_name_not_by_position():
-    found = counterparts(
+    found = best_matching_layer(
         similarity([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]], ["a", "b"], ["only", "b", "a"])
     )
     assert list(found.layer.values) == ["a", "b"]
@@ -24,15 +24,15 @@ def test_counterparts_are_paired_by_name_not_by_position():
 
 def test_own_matches_of_permuted_layers():
     layers = ["a", "b", "c", "d"]
-    assert own_matches(similarity(np.eye(4), layers, layers)) == (4, 4)
+    assert layer_match_accuracy(similarity(np.eye(4), layers, layers)) == (4, 4)
     moved = np.eye(4)[[1, 0, 2, 3]]
-    assert own_matches(similarity(moved, layers, layers)) == (2, 4)
-    assert own_matches(similarity(np.eye(4), layers, layers[::-1])) == (0, 4)
-    assert own_matches(similarity(np.eye(4)[:, :3], layers, layers[:3])) == (3, 3)
+    assert layer_match_accuracy(similarity(moved, layers, layers)) == (2, 4)
+    assert layer_match_accuracy(similarity(np.eye(4), layers, layers[::-1])) == (0, 4)
+    assert layer_match_accuracy(similarity(np.eye(4)[:, :3], layers, layers[:3])) == (3, 3)
 
 
 def test_models_without_a_layer_in_common():
     strange = similarity([[1.0]], ["a"], ["b"])
-    for function in (counterparts, own_matches):
+    for function in (best_matching_layer, layer_match_accuracy):
         with pytest.raises(ValueError, match=r"layers of the same names. Received: \['a'\]"):
             function(strange)

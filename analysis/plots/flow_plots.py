@@ -1,0 +1,869 @@
+"""Receptive fields, residual connections, the first layer, the logit lens and interventions."""
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+
+from ..engine.results import (
+    expect_array,
+    expect_variable,
+    layer_names,
+    select_labels,
+    select_layers,
+)
+from . import style
+from .primitives import (
+    FONT_SIZE,
+    SCALED,
+    depth_axis,
+    draw_lines,
+    draw_maps,
+    draw_matrix,
+    overlay,
+    panels,
+    renamed_arguments,
+    shorten,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SKIP_LABELS = {
+    "norm_ratio": "skip-to-branch norm ratio",
+    "cosine": "cosine similarity of skip and branch",
+}
+
+
+@renamed_arguments(axes="ax")
+def plot_receptive_field(
+    result: xr.DataArray, ax: "Axes | None" = None, layers: list[str] | None = None
+) -> "Axes":
+    """Effective receptive field of each layer's centre position (Figure 6 of Raghu et al. 2021).
+
+    Every panel is divided by its own maximum and coloured by the square root of that fraction,
+    since the centre exceeds the rest by orders of magnitude.
+
+    Args:
+        result: DataArray of dims (layer, row, column) from `receptive_field`, absolute gradients at
+            each pixel.
+
+    Returns:
+        The axes, with `ax.panels` of shape (layer,).
+
+    Raises:
+        ValueError: for another result, or a layer that it does not have.
+
+    Examples:
+        >>> field = analysis.receptive_field(model, images)
+        >>> ax = analysis.plot_receptive_field(field)
+
+    See also:
+        `receptive_field`, `plot_position_attribution`.
+    """
+    from matplotlib.colors import PowerNorm
+
+    result = select_layers(expect_array(result, ("layer", "row", "column")), layers)
+    title = f"{style.titled('Effective receptive fields', result)}\n{SCALED}"
+    look = {"norm": PowerNorm(0.5, vmin=0, vmax=1), "unit": "pixel"}
+    label = "|gradient| / panel maximum (√ scale)"
+    names = layer_names(result)
+    ax, bar = draw_maps(ax, result.values, names, title, "layer", bar=label, **look)
+    bar.set_ticks([0, 0.01, 0.05, 0.1, 0.25, 0.5, 1])
+    bar.ax.yaxis.set_major_formatter(lambda fraction, _: f"{fraction:.0%}")
+    return ax
+
+
+def plot_skip_ratio(
+    results: style.Datasets,
+    ax: "Axes | None" = None,
+    variable: str = "norm_ratio",
+    tokens: int = 16,
+) -> "Axes":
+    """Skip-to-branch norm ratio by layer and token (Figures 7 left and E.1 of Raghu et al. 2021).
+
+    Args:
+        results: Dataset with `norm_ratio` and `cosine` of dims (layer, token), NaN where a layer
+            has fewer tokens (drawn grey). The attribute `prefix` is the number of prefix tokens. A
+            dict from label to several is drawn by `plot_skip_ratio_lines`.
+        variable: "norm_ratio", ||skip|| / ||branch|| in log colours centred on 1, or "cosine", of
+            skip and branch in [-1, 1].
+        tokens: how many of the first tokens to draw.
+
+    Returns:
+        The axes: layers left to right, tokens downwards.
+
+    Raises:
+        ValueError: for another result or variable.
+
+    Examples:
+        >>> ratio = analysis.skip_ratio(model, images)
+        >>> ax = analysis.plot_skip_ratio(ratio, variable="cosine")
+
+    See also:
+        `skip_ratio`, `plot_skip_ratio_lines`.
+    """
+    if isinstance(results, dict):
+        return plot_skip_ratio_lines(results, ax, variable)
+    variable = _expect_skip_variable(variable)
+    values = expect_variable(results, variable, ("layer", "token"))
+    count = values.sizes["token"]
+    shown = values.isel(token=slice(tokens))
+    look = {"cmap": style.colours("PuOr"), "norm": _skip_norm(variable, shown.values)}
+    ax, image = draw_matrix(shown, ax, height=3, **look)
+    _name_tokens(ax, shown.sizes["token"], results.attrs.get("prefix", 0))
+    part = f"first {shown.sizes['token']} of {count}" if tokens < count else "all"
+    name = SKIP_LABELS[variable]
+    title = style.titled(f"{name[0].upper()}{name[1:]}, {part} tokens", results)
+    ax.set_title(title, fontsize=11)
+    gaps = "\n(grey: no such token)" if np.isnan(shown.values).any() else ""
+    bar = style.colour_bar(ax, image, name + gaps)
+    if variable == "norm_ratio":
+        style.plain_log(bar.ax.yaxis)
+    return ax
+
+
+def _expect_skip_variable(variable):
+    if variable not in SKIP_LABELS:
+        raise ValueError(f"Expected variable in {list(SKIP_LABELS)}. Received: {variable!r}")
+    return variable
+
+
+def _skip_norm(variable, values):
+    """Colours centred on a ratio of 1, or on a cosine of 0."""
+    from matplotlib.colors import LogNorm, Normalize
+
+    if variable == "cosine":
+        return Normalize(-1, 1)
+    positive = values[np.isfinite(values) & (values > 0)]
+    limit = max(positive.max(initial=1.2), 1 / positive.min(initial=1))
+    limit *= 1 + 1e-6  # else rounding puts the extreme value beyond the end of the colours
+    return LogNorm(1 / limit, limit)
+
+
+def _name_tokens(ax, count, prefix):
+    """Number the tokens down the y axis, with the role of prefix tokens."""
+    rows = np.arange(0, count, 2 ** int(np.ceil(np.log2(max(1, count / 24)))))
+    labels = [f"{row} ({'prefix' if row else 'CLS'})" if row < prefix else str(row) for row in rows]
+    ax.set_yticks(rows, labels, fontsize=FONT_SIZE)
+
+
+def plot_skip_ratio_lines(
+    results: style.Datasets, ax: "Axes | None" = None, variable: str = "norm_ratio"
+) -> "Axes":
+    """Skip-to-branch norm ratio by layer, mean over tokens (Figures 7 right and E.2 of Raghu).
+
+    Args:
+        results: Dataset with `norm_ratio` and `cosine` of dims (layer, token) and the attribute
+            `prefix`, the number of prefix tokens (0: ResNets, GAP), or a dict from label to
+            several.
+        variable: "norm_ratio", ||skip|| / ||branch||, or "cosine", of skip and branch.
+
+    Returns:
+        The axes. Colours distinguish models and kinds of token, line styles the sites of a block.
+
+    Raises:
+        ValueError: for another result or variable, or an empty dict.
+
+    Examples:
+        >>> ratio = analysis.skip_ratio(model, images)
+        >>> ax = analysis.plot_skip_ratio_lines({"ViT": ratio, "other": ratio})
+
+    See also:
+        `skip_ratio`, `plot_skip_ratio`.
+    """
+    variable = _expect_skip_variable(variable)
+    lines = {
+        f"{label}: {kind}" if label else kind: line
+        for label, result in style.by_label(results).items()
+        for kind, line in _token_means(result, variable)
+    }
+    layers = [layer_names(line) for line in lines.values()]
+    ax = style.new_axes(8.5, 4.4) if ax is None else ax
+    ax.axhline(1 if variable == "norm_ratio" else 0, color="0.55", linewidth=0.9, zorder=1)
+    colours, depths = style.distinct_colours(len(lines)), depth_axis(ax, layers)
+    for names, depth, colour, (label, line) in zip(
+        layers, depths, colours, lines.items(), strict=True
+    ):
+        _plot_sites(ax, depth, line.values, names, label, colour)
+    name = SKIP_LABELS[variable]
+    ax.set_title(style.titled(f"{name[0].upper()}{name[1:]}, mean over tokens", results))
+    ax.set(ylabel=name)
+    if variable == "norm_ratio":
+        ax.set_yscale("log")
+        style.plain_log(ax.yaxis)
+    else:
+        ax.set_ylim(-1.05, 1.05)
+    style.tidy(ax)
+    style.legend(ax)
+    return ax
+
+
+def _token_means(result, variable):
+    """List of (kind of token, mean over its tokens of dims (layer,)), NaN left out."""
+    values = expect_variable(result, variable, ("layer", "token"))
+    if "prefix" not in result.attrs:
+        raise ValueError(f"Expected the attribute 'prefix'. Received: {sorted(result.attrs)}")
+    prefix = int(result.attrs["prefix"])
+    spatial = ("spatial tokens", values.isel(token=slice(prefix, None)).mean("token"))
+    if not prefix:
+        return [spatial]
+    first = [("CLS token", values.isel(token=0))]
+    if prefix > 1:
+        others = values.isel(token=slice(1, prefix)).mean("token")
+        first.append(("other prefix tokens", others))
+    return [*first, spatial]
+
+
+def _plot_sites(ax, depth, values, names, label, colour):
+    """One line per site of a block ("attention", "mlp"): a single line would zigzag."""
+    last = [name.rpartition("/")[2] for name in shorten(names)[0]]
+    sites = np.array(["" if re.search(r"\d", name) else name for name in last])
+    for order, site in enumerate(dict.fromkeys(sites)):
+        here = sites == site
+        look = {"color": colour, "markersize": 4.5, "linestyle": style.line_style(order)}
+        look |= {"marker": style.marker(order), "markerfacecolor": "white" if order else colour}
+        ax.plot(depth[here], values[here], label=f"{label}, {site}" if site else label, **look)
+
+
+def plot_branch_norms(result: xr.Dataset, ax: "Axes | None" = None, example: int = 0) -> "Axes":
+    """Norms of skip and branch by layer for one image: mean over tokens within their range.
+
+    Args:
+        result: Dataset with `skip` and `branch` (example, layer, token) from `branch_norms`.
+
+    Returns:
+        The axes: two lines, each in a band from the smallest to the largest token.
+
+    Raises:
+        ValueError: for another result, or an example that it does not have.
+
+    Examples:
+        >>> norms = analysis.branch_norms(model, images)
+        >>> ax = analysis.plot_branch_norms(norms, example=1)
+
+    See also:
+        `branch_norms`, `plot_skip_ratio`.
+    """
+    dims = ("example", "layer", "token")
+    norms = {
+        name: select_labels(expect_variable(result, name, dims), example=example)
+        for name in ("skip", "branch")
+    }
+    ax = draw_lines({(name, ""): norm.mean("token") for name, norm in norms.items()}, {"": ""}, ax)
+    for line, norm in zip(list(ax.lines)[-2:], norms.values(), strict=True):
+        low, high = norm.min("token"), norm.max("token")
+        ax.fill_between(line.get_xdata(), low, high, color=line.get_color(), alpha=0.15)
+    ax.set(ylabel="Euclidean norm (band: token range)")
+    ax.set_ylim(bottom=0)
+    ax.set_title(style.titled("Skip and branch norms", result))
+    return ax
+
+
+@renamed_arguments(axes="ax")
+def plot_patch_filters(result: xr.DataArray, ax: "Axes | None" = None) -> "Axes":
+    """Principal components of the patch embedding's filters (Figure 7 left of the ViT paper).
+
+    Args:
+        result: DataArray of dims (component, row, column, channel) from `patch_filters`, of one
+            channel (drawn grey) or three (red, green, blue).
+
+    Returns:
+        The axes, with `ax.panels` of shape (component,), each titled with the fraction of the
+        variance that the component explains. Every tile is scaled to its own range, darkest to
+        brightest.
+
+    Raises:
+        ValueError: for another result or number of channels.
+
+    Examples:
+        >>> filters = analysis.patch_filters(kernel, 8)
+        >>> ax = analysis.plot_patch_filters(filters)
+
+    See also:
+        `patch_filters`, `plot_position_similarity`.
+    """
+    result = expect_array(result, ("component", "row", "column", "channel"))
+    channels, count = result.sizes["channel"], result.sizes["component"]
+    if channels not in (1, 3) or "explained_variance" not in result.coords:
+        raise ValueError(
+            "Expected 1 or 3 channels, and the coordinate explained_variance. "
+            f"Received: {channels} channels and {sorted(map(str, result.coords))}"
+        )
+    title = style.titled("Principal components of the patch embedding", result)
+    title += "\nexplained variance above; each tile scaled to its own range"
+    inches = (1.3, 1.3 * result.sizes["row"] / result.sizes["column"])
+    ax, flat = panels(ax, count, title, "component", inches=inches)
+    fractions = result["explained_variance"].values
+    for panel, tile, fraction in zip(flat, result.values, fractions, strict=True):
+        low, high = tile.min(), tile.max()
+        scaled = (tile - low) / (high - low) if high > low else np.full_like(tile, 0.5)
+        panel.imshow(np.repeat(scaled, 3 // channels, axis=2), interpolation="nearest")
+        panel.set_title(f"{100 * fraction:.1f} %", fontsize=FONT_SIZE, pad=3)
+        panel.set(xticks=[], yticks=[])
+    return ax
+
+
+def plot_position_similarity(result: xr.DataArray, ax: "Axes | None" = None) -> "Axes":
+    """Similarity of every position embedding to all (Figure 7 centre of the ViT paper).
+
+    Args:
+        result: DataArray of dims (row, column, other_row, other_column) from
+            `position_similarity`.
+
+    Returns:
+        The axes: at the position of each patch a map of its similarity to the patches at all
+        positions. Colours are fixed to [-1, 1].
+
+    Raises:
+        ValueError: for another result.
+
+    Examples:
+        >>> similarity = analysis.position_similarity(embedding, grid)
+        >>> ax = analysis.plot_position_similarity(similarity)
+
+    See also:
+        `position_similarity`, `plot_patch_filters`.
+    """
+    result = expect_array(result, ("row", "column", "other_row", "other_column"))
+    rows, columns = result.sizes["row"], result.sizes["column"]
+    gap = max(1, round(max(rows, columns) / 8))
+    tiles = np.pad(result.values, ((0, 0), (0, 0), (0, gap), (0, gap)), constant_values=np.nan)
+    heights, widths = tiles.shape[2:]
+    mosaic = tiles.swapaxes(1, 2).reshape(rows * heights, columns * widths)[:-gap, :-gap]
+    mosaic = mosaic.round(6)  # the similarity of a position to itself is 1 but for rounding
+    inches = float(np.clip(0.5 * max(rows, columns), 3.5, 7)) / max(rows, columns)
+    size = inches * columns + 2, inches * rows + 1
+    target = style.new_axes(*size, "compressed") if ax is None else ax
+    look = {"cmap": style.colours("viridis").with_extremes(bad="white"), "vmin": -1, "vmax": 1}
+    image = target.imshow(mosaic, interpolation="nearest", **look)
+    for axis, count, step, dim in (
+        (target.xaxis, columns, widths, "other_column"),
+        (target.yaxis, rows, heights, "other_row"),
+    ):
+        shown = np.arange(0, count, -(-count // 16))
+        axis.set_ticks(shown * step + (result.sizes[dim] - 1) / 2, labels=map(str, shown + 1))
+    target.set(xlabel="input patch column", ylabel="input patch row")
+    target.spines[:].set_visible(False)
+    target.tick_params(length=0, labelsize=FONT_SIZE)
+    target.set_title(style.titled("Similarity of position embeddings", result), fontsize=11)
+    style.colour_bar(target, image, "cosine similarity")
+    return target
+
+
+def plot_logit_lens(
+    result: xr.DataArray,
+    ax: "Axes | None" = None,
+    classes: list[int | str] | None = None,
+    example: int = 0,
+) -> "Axes":
+    """Logit lens of one image: class scores of every layer under the model's own head.
+
+    Args:
+        result: DataArray of dims (example, layer, class) from `logit_lens`.
+        classes: the classes to draw, as the coordinate `class` has them; the five of the highest
+            scores at the last layer if None.
+
+    Returns:
+        The axes: a line for each class.
+
+    Raises:
+        ValueError: for another result, or a class or example that it does not have.
+
+    Examples:
+        >>> lens = analysis.logit_lens(model, images)
+        >>> ax = analysis.plot_logit_lens(lens, classes=[0, 3])
+
+    See also:
+        `logit_lens`, `plot_lens_accuracy`.
+    """
+    result = expect_array(result, ("example", "layer", "class"))
+    scores = select_labels(result, example=example)
+    if classes is None:
+        classes = scores["class"].values[np.argsort(-scores.values[-1], kind="stable")[:5]]
+    lines = {(f"class {name}", ""): select_labels(scores, **{"class": name}) for name in classes}
+    ax = draw_lines(lines, {"": "score"}, ax)
+    ax.set_ylabel("class score")
+    ax.set_title(style.titled("Logit lens", result))
+    return ax
+
+
+def plot_lens_accuracy(results: style.Datasets, ax: "Axes | None" = None) -> "Axes":
+    """Accuracy of every layer under the logit lens, and its agreement with the last layer.
+
+    Args:
+        results: Dataset with `accuracy`, `agreement` and their `..._stderr` of dims (layer,) from
+            `lens_accuracy`, or a dict from label to several.
+
+    Returns:
+        The axes: two lines for each result, in bands of 1.96 standard errors.
+
+    Raises:
+        ValueError: for another result, or an empty dict.
+
+    Examples:
+        >>> accuracy = analysis.lens_accuracy(lens, labels)
+        >>> ax = analysis.plot_lens_accuracy(accuracy)
+
+    See also:
+        `lens_accuracy`, `plot_logit_lens`.
+    """
+    kinds = {"accuracy": "accuracy", "agreement": "agreement with the last layer"}
+    lines, errors = (
+        {
+            (label, kind): expect_variable(result, f"{kind}{ending}", ("layer",))
+            for label, result in style.by_label(results).items()
+            for kind in kinds
+        }
+        for ending in ("", "_stderr")
+    )
+    ax = draw_lines(lines, kinds, ax, errors=errors)
+    ax.set_ylabel("fraction of images")
+
+    ax.set_ylim(0, 1.03)
+    ax.set_title(style.titled("Logit-lens accuracy", results))
+    return ax
+
+
+EFFECTS = {
+    "accuracy_change": "change in accuracy",
+    "loss_change": "change in loss (nats)",
+    "output_change": "KL divergence of the output (nats)",
+}
+
+
+def plot_head_ablation(
+    result: xr.Dataset, ax: "Axes | None" = None, change: str = "output_change"
+) -> "Axes":
+    """Effect of ablating each attention head: a cell per layer and head.
+
+    Args:
+        result: Dataset with the changes, of dims (layer, head), from `head_ablation`.
+        change: `"accuracy_change"`, `"loss_change"` or `"output_change"`.
+
+    Returns:
+        The axes: layers left to right, heads downwards; grey where there is no head.
+
+    Raises:
+        ValueError: for another result or change.
+
+    Examples:
+        >>> effect = analysis.head_ablation(model, (images, labels))
+        >>> ax = analysis.plot_head_ablation(effect, change="accuracy_change")
+
+    See also:
+        `head_ablation`, `plot_head_effects`.
+    """
+    values = expect_variable(result, _effect(change), ("layer", "head"))
+    return _draw_cells(values, ax, style.titled("Head ablation", result), EFFECTS[change])
+
+
+def plot_activation_patching(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+    """How far patching each token of each layer moves the scores to those of another run.
+
+    Args:
+        result: Dataset with `transfer` of dims (layer, token) from `activation_patching`.
+
+    Returns:
+        The axes: layers left to right, tokens downwards.
+
+    Raises:
+        ValueError: for another result.
+
+    Examples:
+        >>> effect = analysis.activation_patching(model, (images, other_images))
+        >>> ax = analysis.plot_activation_patching(effect)
+
+    See also:
+        `activation_patching`, `plot_token_ablation`.
+    """
+    values = expect_variable(result, "transfer", ("layer", "token"))
+    title = style.titled("Activation patching", result)
+    return _draw_cells(values, ax, title, "transfer (fraction of the score difference)")
+
+
+def _draw_cells(values, ax, title, label):
+    """A matrix of an array (layer, unit), in colours centred on 0."""
+    limit = float(np.nanmax(np.abs(values.values), initial=0)) or 1.0
+    look = {"cmap": style.colours("RdBu"), "vmin": -limit, "vmax": limit}
+    ax, image = draw_matrix(values, ax, height=3, **look)
+    ax.set_title(title)
+    style.colour_bar(ax, image, label)
+    return ax
+
+
+def plot_head_effects(
+    results: style.Datasets, ax: "Axes | None" = None, change: str = "output_change"
+) -> "Axes":
+    """Effect of ablating each attention head against its attention distance.
+
+    Args:
+        results: Dataset of `head_ablation` with the `distance` of each head in a further variable,
+            or a dict from label to several.
+        change: `"accuracy_change"`, `"loss_change"` or `"output_change"`.
+
+    Returns:
+        The axes: a point for each head.
+
+    Raises:
+        ValueError: for another result or change, or an empty dict.
+
+    Examples:
+        >>> effect = analysis.head_ablation(model, (images, labels))
+        >>> effect["distance"] = analysis.attention_distance(model, images)
+        >>> ax = analysis.plots.plot_head_effects(effect)
+
+    See also:
+        `head_ablation`, `attention_distance`.
+    """
+    effects = style.labelled(results, ("layer", "head"), _effect(change))
+    distances = style.labelled(results, ("layer", "head"), "distance")
+    ax = style.new_axes(7, 4.2) if ax is None else ax
+    colours = style.line_colours(effects)
+    for label, effect in effects.items():
+        distance, colour = distances[label].reindex_like(effect), colours[label]
+        points = distance.values.ravel(), effect.values.ravel()
+        ax.scatter(*points, s=18, color=colour, label=label)
+    units = next(iter(distances.values())).attrs.get("units", "no unit")
+    ax.set(xlabel=f"mean attention distance ({units})", ylabel=EFFECTS[change])
+    ax.set_title(style.titled("Head ablation and attention distance", results))
+    style.tidy(ax)
+    if any(effects):
+        style.legend(ax)
+    return ax
+
+
+def plot_skip_ablation(
+    results: style.Datasets, ax: "Axes | None" = None, change: str = "accuracy_change"
+) -> "Axes":
+    """Effect of removing the skips, or the branches, of each block.
+
+    Args:
+        results: Dataset with the changes, of dims (layer, path), from `skip_ablation`, or a dict
+            from label to several.
+        change: `"accuracy_change"`, `"loss_change"` or `"output_change"`.
+
+    Returns:
+        The axes: a line for each model and path, in a band of 1.96 standard errors.
+
+    Raises:
+        ValueError: for another result or change, or an empty dict.
+
+    Examples:
+        >>> effect = analysis.skip_ablation(model, (images, labels))
+        >>> ax = analysis.plot_skip_ablation(effect)
+
+    See also:
+        `skip_ablation`, `plot_skip_ratio`.
+    """
+    lines, errors = (
+        {
+            (label, str(path)): values.sel(path=path)
+            for label, values in style.labelled(results, ("layer", "path"), name).items()
+            for path in values["path"].values
+        }
+        for name in (_effect(change), f"{change}_stderr")
+    )
+    kinds = {path: f"without {path}" for _, path in lines}
+    ax = draw_lines(lines, kinds, ax, errors=errors)
+    ax.set_title(style.titled("Ablation of skips and branches by block", results))
+    _finish(ax, change)
+    return ax
+
+
+def plot_token_ablation(
+    results: style.Datasets, ax: "Axes | None" = None, change: str = "accuracy_change"
+) -> "Axes":
+    """Effect of replacing a growing fraction of the tokens, in several orders.
+
+    Args:
+        results: Dataset with the changes, of dims (tokens, share), from `token_ablation`; a dict
+            from label to several is drawn as a panel each, on one scale.
+        change: `"accuracy_change"`, `"loss_change"` or `"output_change"`.
+
+    Returns:
+        The axes: a line for each order, with bars of 1.96 standard errors; prefix tokens, replaced
+        together, are points at 1.
+
+    Raises:
+        ValueError: for another result or change, or an empty dict.
+
+    Examples:
+        >>> effect = analysis.token_ablation(model, (images, labels))
+        >>> ax = analysis.plot_token_ablation(effect)
+
+    See also:
+        `token_ablation`, `plot_activation_patching`.
+    """
+    for result in style.by_label(results).values():
+        expect_variable(result, _effect(change), ("tokens", "share"))
+    title = style.titled("Token ablation", results)
+    if not isinstance(results, dict):
+        ax = style.new_axes(7, 4.2) if ax is None else ax
+        _draw_orders(ax, results, change, _orders([results]))
+        ax.set_title(title)
+        style.legend(ax, title="tokens (bars: 95 % CI)")
+        return ax
+    count, orders = len(results), _orders(results.values())
+    ax, flat = panels(ax, count, title, "result", min(count, 3), inches=(3.6, 2.8))
+    for panel in flat[1:]:
+        panel.sharey(flat[0])
+    for panel, (label, result) in zip(flat, results.items(), strict=True):
+        _draw_orders(panel, result, change, orders)
+        panel.set_title(label, fontsize=10)
+        panel.label_outer()
+    shown = {bars.get_label(): bars for panel in flat for bars in panel.containers}
+    handles = [shown[name] for name in orders if name in shown]
+    ax.legend(handles=handles, title="tokens (bars: 95 % CI)", **style.BESIDE)
+    return ax
+
+
+def _orders(results):
+    """Colour and marker of each order of tokens: dict from its name."""
+    names = [str(name) for result in results for name in result["tokens"].values]
+    names = list(dict.fromkeys(names))
+    colours = style.line_colours(names)
+    return {
+        name: {"color": colours[name], "marker": style.marker(number), "label": name}
+        for number, name in enumerate(names)
+    }
+
+
+def _draw_orders(ax, result, change, orders):
+    """A line for each order of tokens, without a legend."""
+    values = expect_variable(result, _effect(change), ("tokens", "share"))
+    errors = expect_variable(result, f"{change}_stderr", ("tokens", "share"))
+    for name in map(str, values["tokens"].values):
+        line, error = values.sel(tokens=name), 1.96 * errors.sel(tokens=name).values
+        is_finite = np.isfinite(line.values)
+        shares = values["share"].values[is_finite]
+        ax.errorbar(
+            shares, line.values[is_finite], error[is_finite], markersize=4.5, **orders[name]
+        )
+    ax.set(xlabel="fraction of tokens replaced")
+    _finish(ax, change)
+
+
+def _finish(ax, change):
+    """A line at no change, and the label of the y axis."""
+    ax.axhline(0, color="grey", linewidth=0.8)
+    ax.set_ylabel(EFFECTS[change])
+    style.tidy(ax)
+
+
+def _effect(change):
+    if change not in EFFECTS:
+        raise ValueError(f"Expected change in {list(EFFECTS)}. Received: {change!r}")
+    return change
+
+
+def plot_overlay(
+    image: np.ndarray,
+    values: np.ndarray | xr.DataArray,
+    ax: "Axes | None" = None,
+    *,
+    opacity: float = 0.7,
+    low: float | None = None,
+    high: float | None = None,
+    label: str = "value",
+) -> "Axes":
+    """A map over an image: one colour for each cell of a grid that tiles it.
+
+    Args:
+        image: array of shape (height, width, 3), integers in [0, 255] or floats in [-1, 1] as
+            models of this package take them.
+        values: array or DataArray of shape (rows, columns); NaN is grey.
+        ax: Matplotlib axes; those of a new figure, with a colour bar, if None.
+        opacity: of the colours, from 0 to 1.
+        low, high: values of the ends of the colours; by default those of the map.
+        label: of the colour bar.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: for an image or a map of another shape, or values that no image has.
+
+    Examples:
+        >>> maps = analysis.grad_cam(model, images)
+        >>> ax = analysis.plot_overlay(images[0], maps[0, 0, -1], label="Grad-CAM")
+
+    See also:
+        `plot_grad_cam`, `plot_attention_rows`.
+    """
+    values = np.asarray(values, np.float64)
+    if values.ndim != 2 or not values.size:
+        raise ValueError(f"Expected a map of shape (rows, columns). Received: {values.shape}")
+    limits = style.span(values)
+    limits |= {key: end for key, end in (("vmin", low), ("vmax", high)) if end is not None}
+    target = style.new_axes(4.6, 4, "compressed") if ax is None else ax
+    drawn = overlay(target, image, values, opacity=opacity, cmap=style.colours("magma"), **limits)
+    if ax is None:
+        style.colour_bar(target, drawn, label)
+    return target
+
+
+@renamed_arguments(axes="ax")
+def plot_input_gradients(
+    result: xr.DataArray,
+    ax: "Axes | None" = None,
+    image: np.ndarray | None = None,
+    example: int = 0,
+) -> "Axes":
+    """Absolute input gradients, summed over image channels, a panel for each class.
+
+    Args:
+        result: DataArray of dims (example, class, row, column, channel) from `input_gradients`.
+
+    Returns:
+        The axes, with `ax.panels` of shape (class,). Every panel is scaled to its own maximum.
+
+    Raises:
+        ValueError: for another result, or an example that it does not have.
+
+    Examples:
+        >>> gradients = analysis.input_gradients(model, images)
+        >>> ax = analysis.plot_input_gradients(gradients, image=images[0])
+
+    See also:
+        `input_gradients`, `plot_grad_cam`.
+    """
+    result = expect_array(result, ("example", "class", "row", "column", "channel"))
+    maps = np.abs(select_labels(result, example=example)).sum("channel")
+    names = [f"class {name}" for name in result["class"].values]
+    return _draw_on_image(maps, names, style.titled("Input gradients", result), ax, image)
+
+
+@renamed_arguments(axes="ax", of="class_label")
+def plot_grad_cam(
+    result: xr.DataArray,
+    ax: "Axes | None" = None,
+    image: np.ndarray | None = None,
+    class_label: int | str | None = None,
+    example: int = 0,
+) -> "Axes":
+    """Grad-CAM of a class, a panel for each layer.
+
+    Args:
+        result: DataArray of dims (example, class, layer, row, column) from `grad_cam`.
+        class_label: the class, as the coordinate `class` has it; the first if None.
+
+    Returns:
+        The axes, with `ax.panels` of shape (layer,). Every panel is scaled to its own maximum.
+
+    Raises:
+        ValueError: for another result, or a class or example that it does not have.
+
+    Examples:
+        >>> maps = analysis.grad_cam(model, images)
+        >>> ax = analysis.plot_grad_cam(maps, image=images[0])
+
+    See also:
+        `grad_cam`, `plot_input_gradients`.
+    """
+    result = expect_array(result, ("example", "class", "layer", "row", "column"))
+    label = result["class"].values[0] if class_label is None else class_label
+    maps = select_labels(result, **{"example": example, "class": label})
+    title = style.titled(f"Grad-CAM of class {label}", result)
+    return _draw_on_image(maps, layer_names(result), title, ax, image)
+
+
+@renamed_arguments(axes="ax")
+def plot_position_attribution(
+    result: xr.DataArray,
+    place: int | None = None,
+    ax: "Axes | None" = None,
+    image: np.ndarray | None = None,
+    example: int = 0,
+) -> "Axes":
+    """Effective receptive field at one position of an image, a panel for each layer.
+
+    Args:
+        result: DataArray of dims (example, layer, place, row, column) from `position_attribution`.
+        place: the cell, counted row by row; the middle one if None.
+
+    Returns:
+        The axes, with `ax.panels` of shape (layer,). Every panel is scaled to its own maximum;
+        colours follow the square root.
+
+    Raises:
+        ValueError: for another result, or a position or example that it does not have.
+
+    Examples:
+        >>> fields = analysis.position_attribution(model, images)
+        >>> ax = analysis.plot_position_attribution(fields, 5, image=images[0])
+
+    See also:
+        `position_attribution`, `plot_receptive_field`.
+    """
+    result = expect_array(result, ("example", "layer", "place", "row", "column"))
+    place = result["place"].values[result.sizes["place"] // 2] if place is None else place
+    maps = np.sqrt(select_labels(result, example=example, place=place))
+    title = style.titled(f"Effective receptive field at position {place}", result)
+    label = "√ of the fraction of maximum"
+    return _draw_on_image(maps, layer_names(result), title, ax, image, bar=label)
+
+
+def _draw_on_image(maps, names, title, ax, image, **options):
+    """Maps of one image, each over the image where there is one."""
+    images = None if image is None else [image] * len(names)
+    return draw_maps(ax, maps.values, names, title, maps.dims[0], images=images, **options)[0]
+
+
+@renamed_arguments(axes="ax")
+def plot_token_similarity(
+    result: xr.DataArray,
+    token: int | None = None,
+    ax: "Axes | None" = None,
+    images: list[np.ndarray] | None = None,
+    layer: str | None = None,
+    example: int = 0,
+) -> "Axes":
+    """Similarity of one token to those of every image; in others the most similar is framed.
+
+    Args:
+        result: DataArray of dims (layer, example, token, other_example, other_token) from
+            `token_similarity`.
+        token: position on the grid, row by row, without the prefix; the middle one if None.
+        images: list of the images, as for `plot_overlay`; None draws the maps alone.
+        layer: name of the layer; the last if None.
+        example: number of the token's image.
+
+    Returns:
+        The axes, with `ax.panels` of shape (image,). Colours run from the least similar token of
+        all to a cosine of 1.
+
+    Raises:
+        ValueError: for another result, or a token, layer or example that it does not have.
+
+    Examples:
+        >>> similarity = analysis.token_similarity(model, images)
+        >>> ax = analysis.plot_token_similarity(similarity, 5)
+
+    See also:
+        `token_similarity`, `plot_attention_rows`.
+    """
+    from matplotlib.colors import Normalize
+
+    dims = ("layer", "example", "token", "other_example", "other_token")
+    result = expect_array(result, dims)
+    _, (rows, columns) = style.token_layout(result)
+    layer = layer_names(result)[-1] if layer is None else layer
+    if token is None:
+        token = (rows // 2) * columns + columns // 2
+    values = select_labels(result, layer=layer, example=example, token=token).values
+    low = float(values.min())
+    best = [token if other == example else int(row.argmax()) for other, row in enumerate(values)]
+    return draw_maps(
+        ax,
+        values.reshape(-1, rows, columns),
+        ["same image" if other == example else f"image {other}" for other in range(len(values))],
+        style.titled(f"Similarity to token {token} of {layer}", result),
+        "image",
+        images=images,
+        frames=[divmod(cell, columns) for cell in best],
+        bar="cosine similarity",
+        scaled=False,
+        norm=Normalize(low, max(1, low + 1e-6)),
+    )[0]

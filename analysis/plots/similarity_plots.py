@@ -1,0 +1,760 @@
+"""Similarity of layers, tokens and heads, and its formation; compute, and claims over seeds."""
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+
+from ..engine.estimates import current_outcome, num_batches, t_interval
+from ..engine.results import (
+    expect_array,
+    expect_results,
+    expect_variable,
+    layer_names,
+    select_layers,
+)
+from . import style
+from .primitives import (
+    FONT_SIZE,
+    depth_axis,
+    draw_band,
+    draw_matrix,
+    label_layers,
+    layer_label,
+    name_layers,
+    panels,
+    renamed_arguments,
+    shorten,
+    wrap,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+DIMS = ("layer_x", "layer_y")
+PANEL = 2.5  # inches
+LONG_TITLE = 48
+PARTS = {"cls": "CLS token", "spatial": "spatial tokens"}
+FIXED = {"vmin": 0, "vmax": 1}
+
+
+def plot_cka(
+    results: xr.Dataset | xr.DataArray | dict[str, xr.Dataset | xr.DataArray],
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """CKA of every pair of layers (Figures 1, 2, 8 and H.1 of Raghu et al. 2021).
+
+    Args:
+        results: Dataset with `cka` and, where known, its standard error `stderr`, of dims
+            (layer_x, layer_y); or that DataArray `cka` alone. The attributes `model_x` and
+            `model_y` name the models. A dict from label to several is drawn as a panel each.
+
+    Returns:
+        The axes: `layer_x` left to right, `layer_y` bottom up, colours fixed to [0, 1]. Values
+        beyond (the estimator is unbiased, not bounded) saturate, and the colour bar has arrows.
+        Panels of several results are at most 4 in a row; layers are named at the outer panels
+        where all results share them, models only where a result compares two.
+
+    Raises:
+        ValueError: for a result without CKA, or an empty dict.
+
+    Examples:
+        >>> similarity = analysis.cka(model, images)
+        >>> ax = analysis.plot_cka(similarity)
+
+    See also:
+        `cka`, `depth_cka`, `residual_cka`, `plot_layer_match_accuracy`.
+    """
+    if isinstance(results, dict):
+        return _draw_panels(
+            {label: _cka_of(result) for label, result in expect_results(results).items()},
+            "CKA between layers",
+            [_models(result) for result in results.values()],
+            ax,
+            f"CKA{_error_bound(results.values())}",
+        )
+    cka, models = _cka_of(results), _models(results)
+    ax, image = draw_matrix(cka, ax, models=models, cmap=style.colours("magma"), **FIXED)
+    _entitle(ax, "CKA between layers", models)
+    style.colour_bar(ax, image, f"CKA{_error_bound([results])}")
+    return ax
+
+
+def _cka_of(result):
+    """CKA of dims (layer_x, layer_y), of a Dataset or as it is."""
+    if isinstance(result, xr.DataArray):
+        return expect_array(result, DIMS)
+    return expect_variable(result, "cka", DIMS)
+
+
+def _models(result):
+    """Names of the two models compared; empty where unknown."""
+    return [result.attrs.get(f"model_{which}", "") for which in "xy"]
+
+
+def _entitle(ax, text, models, **options):
+    """Title a matrix with the models that it compares, on a line of their own if need be."""
+    pair = " and ".join(dict.fromkeys(filter(None, models)))
+    space = "\n" if len(text) + len(pair) > LONG_TITLE else " "
+    ax.set_title(f"{text}:{space}{pair}" if pair else text, fontsize=11, **options)
+
+
+def _error_bound(results):
+    """The standard errors in the label of a colour bar, where they are known."""
+    datasets = (result for result in results if isinstance(result, xr.Dataset))
+    errors = (result["stderr"].max().item() for result in datasets if "stderr" in result)
+    finite = [error for error in errors if not math.isnan(error)]
+    return f" (standard error at most {max(finite):.1g})" if finite else ""
+
+
+def _draw_panels(maps, title, models, ax, bar, apart=None, apart_label=""):
+    """A matrix for each of a dict from label to DataArray; the last in other colours if `apart`."""
+    columns = math.ceil(len(maps) / math.ceil(len(maps) / 4))
+    models = [pair if pair[0] != pair[1] else ["", ""] for pair in models]
+    lines = 1 + max(label.count("\n") for label in maps)
+    inches = (PANEL + 0.4, PANEL + 0.4)
+    ax, flat = panels(ax, len(maps), title, "result", columns, inches=inches, lines=lines)
+    values = list(maps.values())
+    sides = [
+        [(tuple(layer_names(value, dim)), model) for dim, model in zip(DIMS, pair, strict=True)]
+        for value, pair in zip(values, models, strict=True)
+    ]
+    for index, (panel, (label, value)) in enumerate(zip(flat, maps.items(), strict=True)):
+        last = apart and index == len(maps) - 1
+        look = {"cmap": style.colours("cividis" if last else "magma"), **FIXED}
+        look |= {"origin": "lower", "interpolation": "nearest"}
+        image = panel.imshow(value.values.T, aspect=value.shape[0] / value.shape[1], **look)
+        panel.set_title(label, fontsize=9)
+        panel.set(xticks=[], yticks=[])
+        row, column = divmod(index, columns)
+        bottom = row == (len(maps) - 1) // columns
+        for which, outer in ((0, bottom), (1, column == 0)):
+            if outer or len({pair[which] for pair in sides}) > 1:
+                label_layers(panel, "xy"[which], *sides[index][which], PANEL)
+    drawn = np.concatenate([value.values.ravel() for value in values[: -1 if apart else None]])
+    style.colour_bar(flat, flat[-2 if apart else -1].images[0], bar, drawn)
+    if apart:
+        style.colour_bar(flat, image, apart_label)
+    return ax
+
+
+def plot_similarities(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+    """Several measures of similarity between layers, and where the measures disagree.
+
+    Args:
+        result: Dataset from `similarities`: `similarity` of dims (measure, layer_x, layer_y) and
+            `disagreement` of dims (layer_x, layer_y).
+
+    Returns:
+        The axes, with `ax.panels` of shape (measures + 1,), at most 4 in a row: matrices of the
+        measures, and last of the disagreement, in other colours, all fixed to [0, 1].
+
+    Raises:
+        ValueError: for another result.
+
+    Examples:
+        >>> result = analysis.similarities(model, images)
+        >>> ax = analysis.plot_similarities(result)
+
+    See also:
+        `similarities`, `plot_cka`.
+    """
+    values = expect_variable(result, "similarity", ("measure", *DIMS))
+    maps = dict(zip(layer_names(values, "measure"), values, strict=True))
+    maps["disagreement of the measures"] = expect_variable(result, "disagreement", DIMS)
+    title = style.titled("Similarity measures between layers", result)
+    models, apart = [_models(result)] * len(maps), "disagreement in the order of pairs"
+    return _draw_panels(maps, title, models, ax, "similarity", True, apart)
+
+
+def plot_layer_match_accuracy(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+    """The most similar layer of another run for each layer (Kornblith et al. 2019, section 6.1).
+
+    Args:
+        result: Dataset as for `plot_cka`, of two runs of one architecture.
+
+    Returns:
+        The axes: the matrix of CKA, and in every column (`layer_x`) a mark at the `layer_y` of the
+        largest CKA: a disc on the thin diagonal, where layers meet the layer of their own name,
+        else a cross.
+
+    Raises:
+        ValueError: if the layers of the two models differ.
+
+    Examples:
+        >>> similarity = analysis.cka(model, images, other_model)
+        >>> ax = analysis.plot_layer_match_accuracy(similarity)
+
+    See also:
+        `layer_match_accuracy`, `plot_cka`.
+    """
+    cka = expect_variable(result, "cka", DIMS)
+    names, other = (layer_names(cka, dim) for dim in DIMS)
+    if names != other:
+        differing = sorted(set(names) ^ set(other)) or "another order"
+        raise ValueError(f"Expected the same layers along both dims. Received: {differing}")
+    models, look = _models(result), {"cmap": style.colours("magma"), **FIXED}
+    ax, image = draw_matrix(cka, ax, room=0.7, models=models, square=True, **look)
+    _mark_matches(ax, cka.values)
+    _entitle(ax, "Best matching layers", models, pad=54)
+    style.colour_bar(ax, image, f"CKA{_error_bound([result])}")
+    return ax
+
+
+def _mark_matches(ax, cka):
+    """Mark the largest CKA of each column, the first axis of `cka`; count those on the diagonal."""
+    columns = np.flatnonzero(np.isfinite(cka).any(axis=1))
+    best = np.nan_to_num(cka[columns], nan=-np.inf).argmax(axis=1)
+    own = best == columns
+    ends = (-0.5, len(cka) - 0.5)
+    ax.plot(ends, ends, color="0.6", linewidth=0.8, label="corresponding layers")
+    look = {"linestyle": "none", "markeredgecolor": "black", "markeredgewidth": 0.5}
+    look["markersize"] = float(np.clip(54 * 3.2 / len(cka), 3, 7))
+    for label, rows, marker, colour in (
+        ("best match: corresponding layer", own, "o", "white"),
+        ("best match: another layer", ~own, "X", style.ACCENT),
+    ):
+        marks = {"marker": marker, "markerfacecolor": colour, "label": label}
+        ax.plot(columns[rows], best[rows], **marks, **look)
+    ax.set(xlim=ends, ylim=ends)
+    place = {"loc": "lower left", "bbox_to_anchor": (0, 1.01), "borderaxespad": 0, "borderpad": 0}
+    ax.legend(
+        title=f"{own.sum()} of {len(cka)} layers match the corresponding layer best",
+        **place, frameon=False, fontsize=8, title_fontsize=8, handlelength=1.6, labelspacing=0.25,
+        alignment="left",
+    )  # fmt: skip
+
+
+def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None" = None) -> "Axes":
+    """CKA of each layer with the layer of its name in another model (Figures 12, G.1 and G.2).
+
+    Args:
+        results: Dataset with `cka` and, where known, its standard error `stderr`, of dims (layer,),
+            or a dict from label to several; in order where the labels have one, such as growing
+            fractions of the training images.
+
+    Returns:
+        The axes: a line per result, from dark to bright, with a band of the 95 % interval where the
+        number of batches is known: Student's t over batches. CKA runs from 0 to 1, and further only
+        where values do.
+
+    Raises:
+        ValueError: for another result, or an empty dict.
+
+    Examples:
+        >>> similarity = analysis.cka(model, images, other_model)
+        >>> ax = analysis.plot_best_matching_layer(analysis.best_matching_layer(similarity))
+
+    See also:
+        `best_matching_layer`, `plot_layer_match_accuracy`.
+    """
+    results = style.by_label(results)
+    lines = style.labelled(results, ("layer",), "cka")
+    ax = style.new_axes(8.5, 4.4) if ax is None else ax
+    depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
+    colours = style.depth_colours(len(lines))
+    for index, (label, line) in enumerate(lines.items()):
+        options = {"color": colours[index], "marker": style.marker(index), "label": label or "CKA"}
+        ax.plot(depths[index], line.values, markersize=4.5, clip_on=False, **options)
+        if "stderr" in results[label]:
+            error = expect_variable(results[label], "stderr", ("layer",)).values
+            half_width = t_interval(0, error, num_batches(results[label]) - 1)[1]
+            draw_band(ax, depths[index], line.values, half_width, colours[index])
+    low = min(line.min().item() for line in lines.values())
+    high = max(line.max().item() for line in lines.values())
+    ax.set_ylim(low - 0.03 if low < 0 else 0, high + 0.03 if high > 1 else 1)
+    others = {_models(result)[1] for result in results.values()}
+    title = "CKA between corresponding layers"
+    other = f"\nwith {others.pop()}" if len(others) == 1 and "" not in others else ""
+    ax.set(title=f"{title}{other}", ylabel="CKA with the corresponding layer")
+    style.tidy(ax)
+    style.legend(ax, title="band: 95 % CI over batches" if ax.collections else None)
+    return ax
+
+
+def plot_data_scale(results: dict[str, xr.Dataset], ax: "Axes | None" = None) -> "Axes":
+    """`plot_best_matching_layer` with a line for each fraction of the training images."""
+    (result,) = results.values()
+    lines = {
+        f"{100 * fraction:g} % of the data": result.sel(fraction=fraction)
+        for fraction in result.fraction.values
+    }
+    return plot_best_matching_layer(lines, ax)
+
+
+def plot_last_layer_cka(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+    """CKA between the last layers of all pairs of models (Figures 6 and 19 of Walmer et al.).
+
+    Args:
+        result: Dataset with `cka` of dims (model_x, model_y, part) from `last_layer_cka`.
+
+    Returns:
+        The axes, with `ax.panels` of shape (part,): matrices with the numbers written on them,
+        colours fixed to [0, 1]. A part that no two models have is left out; one that a model lacks
+        is grey.
+
+    Raises:
+        ValueError: for another result.
+
+    Examples:
+        >>> result = analysis.last_layer_cka({"A": model, "B": other_model}, images)
+        >>> ax = analysis.plot_last_layer_cka(result)
+
+    See also:
+        `last_layer_cka`, `plot_cka`.
+    """
+    cka = expect_variable(result, "cka", ("model_x", "model_y", "part"))
+    least = min(2, cka.sizes["model_x"])
+    cka = cka.isel(part=cka.notnull().any("model_y").sum("model_x").values >= least)
+    parts, names = layer_names(cka, "part"), layer_names(cka, "model_x")
+    inches = (max(3.0, 0.42 * len(names) + 0.6),) * 2
+    title = "CKA between the last layers of models"
+    ax, flat = panels(ax, len(parts), title, "part", len(parts), inches=inches)
+    for panel, part in zip(flat, parts, strict=True):
+        values = cka.sel(part=part).values.T
+        image = panel.imshow(values, cmap=style.colours("magma"), **FIXED)
+        for (row, column), value in np.ndenumerate(values):
+            if np.isfinite(value):
+                shade = "black" if value > 0.6 else "white"
+                at = {"ha": "center", "va": "center", "fontsize": FONT_SIZE, "color": shade}
+                panel.text(column, row, f"{value:.2f}", **at)
+        panel.set_title(PARTS.get(part, part), fontsize=10)
+        panel.set_xticks(range(len(names)), names, rotation=90, fontsize=FONT_SIZE)
+        panel.set_yticks(range(len(names)), names, fontsize=FONT_SIZE)
+        panel.tick_params(length=0)
+    # A model's similarity to itself is 1 but for rounding.
+    style.colour_bar(flat, image, "CKA", cka.values.round(6))
+    return ax
+
+
+plot_depth_cka = plot_residual_cka = plot_cka
+
+
+MOST_PANELS = 4  # along either side, where tokens are chosen for the reader
+MOST_BY_LAYER = 6
+FRAMED = "framed: the token's own (row, column)"
+
+
+@renamed_arguments(axes="ax")
+def plot_localization(
+    result: xr.DataArray,
+    ax: "Axes | None" = None,
+    layer: str | list[str] | None = None,
+    tokens: list[int] | None = None,
+) -> "Axes":
+    """CKA of single tokens with every input patch (Figures 9, 10, D.1 to D.3 of Raghu et al.).
+
+    A frame marks each token's own position. The maps of one layer are arranged as the tokens are in
+    the image, prefix tokens in a row above; those of a list of layers, in a row per layer.
+
+    Args:
+        result: DataArray of dims (layer, token, row, column) from `localization`, with the
+            coordinates `token_row` and `token_column`; NaN (constant patches) is drawn grey.
+        layer: name of the layer to draw, the last if None; or a list of names, in order.
+        tokens: the tokens to draw, by their coordinate. If None, of one layer all 16 tokens or
+            fewer, else up to 4 x 4 spatial ones, evenly spaced; of a list of layers all 6 or fewer,
+            else the first, and those nearest to the centre, two corners and two edges.
+
+    Returns:
+        The axes, with `ax.panels` of shape (token,), and (layer, token) for a list. Colours are
+        shared by all maps and span their values: CKA of a token and a patch is often far from 1.
+
+    Raises:
+        ValueError: for another result, or a layer or token that it does not have.
+
+    Examples:
+        >>> cka = analysis.localization(model, images)
+        >>> ax = analysis.plot_localization(cka, layer=list(cka.layer.values))
+
+    See also:
+        `localization`, `plot_cka`.
+    """
+    result = expect_array(result, ("layer", "token", "row", "column"))
+    missing = {"token_row", "token_column"} - set(result.coords)
+    if missing:
+        raise ValueError(f"Expected the coordinates {sorted(missing)}. Received: no such")
+    single = layer is None or isinstance(layer, str)
+    names = [layer_names(result)[-1] if layer is None else layer] if single else layer
+    drawn = select_layers(result, names)
+    drawn = _spaced(drawn, single) if tokens is None else _named(drawn, tokens)
+    names, shape = layer_names(drawn), drawn.shape[:2]
+    title = style.titled("CKA between tokens and input patches", result)
+    title += f"\n{names[0]}; {FRAMED}" if single else f"\n{FRAMED}"
+    tall = drawn.sizes["row"] / drawn.sizes["column"]
+    width = max(0.6, 1.35 / max(tall, 1))
+    options = {"inches": (width, width * tall), "lines": 2 if tall > 1.5 else 1}
+    shape, cells = (shape[1:], _cells(drawn)) if single else (shape, None)
+    ax, flat = panels(ax, shape, title, "token and layer", cells=cells, **options)
+    limits = style.span(drawn.values)
+    for panel, (row, column) in zip(flat, np.ndindex(*drawn.shape[:2]), strict=True):
+        token = drawn.isel(layer=row, token=column)
+        image = _draw_token(panel, token, limits, titled=single or row == 0)
+        if not single and column == 0:
+            panel.set_ylabel(wrap(names[row], 16), fontsize=8)
+    gaps = " (grey: patch is constant)" if np.isnan(drawn.values).any() else ""
+    label = f"CKA of token and input patch{gaps}\n{style.SPANNED}"
+    style.colour_bar(flat, image, label, drawn.values)
+    return ax
+
+
+def _named(result, tokens):
+    """The tokens of these coordinates, in the order asked for."""
+    tokens_known = result["token"].values.tolist()
+    if not len(tokens) or not set(tokens) <= set(tokens_known):
+        raise ValueError(f"Expected tokens among {tokens_known}. Received: {list(tokens)}")
+    return result.sel(token=list(tokens))
+
+
+def _spaced(result, in_place):
+    """The tokens to draw: all if they are few, otherwise some spread over the grid."""
+    if result.sizes["token"] <= (MOST_PANELS**2 if in_place else MOST_BY_LAYER):
+        return result
+    places = np.stack([result["token_row"].values, result["token_column"].values])
+    if not in_place:
+        return result.isel(token=_landmarks(places, result.shape[2:]))
+    keep = np.ones(result.sizes["token"], bool)
+    for place in places:
+        values = np.unique(place[np.isfinite(place)])
+        spaced = np.linspace(0, len(values) - 1, min(len(values), MOST_PANELS)).round().astype(int)
+        keep &= np.isin(place, values[spaced])
+    return result.isel(token=np.flatnonzero(keep))
+
+
+def _landmarks(places, shape):
+    """Indices of the first prefix token, and of tokens nearest to two corners, two edges and the
+    centre.
+    """
+    last, middle = np.array(shape) - 1, np.array(shape) // 2
+    top, left = (0, middle[1]), (middle[0], 0)
+    indices = set(np.flatnonzero(np.isnan(places).any(axis=0))[:1])
+    for landmark in ((0, 0), top, left, middle, last):
+        distance = np.hypot(*(places - np.array(landmark)[:, None]))
+        indices.add(np.nanargmin(distance))
+    return sorted(indices)
+
+
+def _cells(result):
+    """The row and column of the panel of each token: its position among those drawn."""
+    positions = np.stack([result["token_row"].values, result["token_column"].values])
+    prefix = np.isnan(positions).any(axis=0)
+    row, column = (np.unique(side, return_inverse=True)[1] for side in positions)
+    row = np.where(prefix, 0, row + prefix.any())
+    column = np.where(prefix, np.cumsum(prefix) - 1, column)
+    return list(zip(row.tolist(), column.tolist(), strict=True))
+
+
+def _draw_token(ax, values, span, titled):
+    """Draw the map of one token, with its own position framed; return the image."""
+    image = ax.imshow(values, cmap=style.colours("magma"), **span, interpolation="nearest")
+    token, row, column = (values[name].item() for name in ("token", "token_row", "token_column"))
+    between = "\n" if values.sizes["row"] > 1.5 * values.sizes["column"] else " "
+    ax.set_xticks([])
+    ax.set_yticks([])
+    place = "(prefix)" if math.isnan(row) else f"({row:g}, {column:g})"
+    if titled:
+        ax.set_title(f"token {token}{between}{place}", fontsize=8, pad=3)
+    if not math.isnan(row):
+        style.frame_cell(ax, row, column)
+    return image
+
+
+def plot_head_similarity(
+    result: xr.Dataset, ax: "Axes | None" = None, layers: list[str] | None = None
+) -> "Axes":
+    """CKA of growing subsets of a ViT's heads with layers of another model (Figure 5 of Raghu).
+
+    Args:
+        result: Dataset from `head_similarity` with `cka`(order, subset, layer), `distance`(order,
+            subset) in pixels and, where known, the standard error `stderr`, drawn as a band.
+
+    Returns:
+        The axes: mean attention distance of a subset against CKA, a colour per layer; filled
+        markers and solid lines for subsets of the most local heads, hollow and dashed for the most
+        global. Both orders meet at the subset of all heads.
+
+    Raises:
+        ValueError: for another result, or a layer that it does not have.
+
+    Examples:
+        >>> cka = analysis.head_similarity(model, other_model, images)
+        >>> ax = analysis.plot_head_similarity(cka)
+
+    See also:
+        `head_similarity`, `plot_attention_distance`.
+    """
+    dims = ("order", "subset", "layer")
+    cka = select_layers(expect_variable(result, "cka", dims), layers)
+    distance = expect_variable(result, "distance", dims[:2])
+    error = None
+    if "stderr" in result:
+        error = select_layers(expect_variable(result, "stderr", dims), layers)
+    names, cut = shorten(layer_names(cka))
+    ax = style.new_axes(7.5, 4.4) if ax is None else ax
+    for index, colour in enumerate(style.depth_colours(len(names))):
+        lines = cka.isel(layer=index)
+        for order, options in _order_styles(colour).items():
+            x, y = distance.sel(order=order).values, lines.sel(order=order).values
+            label = names[index] if order == "local" else None
+            ax.plot(x, y, color=colour, label=label, **options)
+            if error is not None:
+                spread = error.isel(layer=index).sel(order=order).values
+                ax.fill_between(x, y - spread, y + spread, color=colour, alpha=0.15, linewidth=0)
+    models = [result.attrs.get(f"model_{which}", "") for which in "xy"]
+    heads = " of ".join(filter(None, ["heads", models[0]]))
+    ax.set_title(f"CKA between {heads} and layers" + (f" of {models[1]}" if models[1] else ""))
+    ax.set(xlabel="mean attention distance of the heads (pixels)", ylabel="CKA")
+    ax.set_ylim(bottom=min(0, cka.values.min() - 0.02))
+    style.tidy(ax)
+    _legends(ax, layer_label(cut, models[1]))
+    return ax
+
+
+def _order_styles(colour):
+    """How the subsets of each order are drawn."""
+    shared = {"marker": "o", "markersize": 4.5}
+    return {
+        "local": {"linestyle": "-", "markerfacecolor": colour, **shared},
+        "global": {"linestyle": "--", "markerfacecolor": "white", **shared},
+    }
+
+
+def _legends(ax, heading):
+    """The layers by colour, and below them the two orders in grey."""
+    ax.plot([], [], linestyle="none", label=" ")
+    for order, options in _order_styles("0.4").items():
+        ax.plot([], [], color="0.4", label=f"most {order} heads first", **options)
+    style.legend(ax, title=heading)
+
+
+def plot_localization_by_layer(result: xr.DataArray, ax: "Axes | None" = None) -> "Axes":
+    """`plot_localization` of all layers."""
+    return plot_localization(result, ax, layer=list(result.layer.values))
+
+
+# Title, colour map and label of the colour bar of each quantity.
+PANELS = {
+    "cka_to_start": ("CKA with initialization", "magma", "CKA"),
+    "cka_to_previous": ("CKA with the previous record", "magma", "CKA"),
+    "accuracy": ("ridge-probe accuracy", "viridis", "test accuracy (%)"),
+}
+WIDTH = 3.4  # inches of a panel
+VERDICTS = {
+    "replicates": "tab:blue",
+    "does not replicate": "tab:orange",
+    "inconclusive": "0.45",
+    "descriptive": "0.7",
+}
+
+
+@renamed_arguments(axes="ax")
+def plot_formation(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+    """Representations of every layer during training: CKA over epochs, and probe accuracy.
+
+    Args:
+        result: Dataset of dims (epoch, layer) from `FormationRecorder.result`.
+
+    Returns:
+        The axes, with `ax.panels` of shape (quantity,), a matrix each: `cka_to_start`,
+        `cka_to_previous`, colours fixed to [0, 1], and `accuracy` where there is one, colours from
+        the lowest to the highest. Layers run upwards, and each record fills the time around its
+        epoch.
+
+    Raises:
+        ValueError: for another result.
+
+    Examples:
+        >>> result = analysis.formation(model, images)
+        >>> ax = analysis.plot_formation(result)
+
+    See also:
+        `FormationRecorder`, `plot_cka`.
+    """
+    names = [name for name in PANELS if name != "accuracy" or name in result]
+    values = [expect_variable(result, name, ("epoch", "layer")) for name in names]
+    height = 0.8 * style.side(result.sizes["layer"])
+    title, shape = style.titled("Representations during training", result), len(names)
+    label = layer_label(shorten(layer_names(result))[1])
+    ax, flat = panels(ax, shape, title, "quantity", shape, inches=(WIDTH, height))
+    for panel, name, quantity in zip(flat, names, values, strict=True):
+        limits = (None, None) if name == "accuracy" else (0, 1)
+        _draw_record(panel, quantity, *PANELS[name], limits=limits)
+    flat[0].set_ylabel(label)
+    return ax
+
+
+def _draw_record(ax, values, title, colours, label, limits):
+    """One heatmap, with its colour bar."""
+    epochs, layers = values["epoch"].values, layer_names(values)
+    low, high = limits
+    image = ax.pcolormesh(
+        _edges(epochs),
+        np.arange(len(layers) + 1) - 0.5,
+        np.ma.masked_invalid(values.values.T),
+        cmap=style.colours(colours),
+        vmin=low,
+        vmax=high,
+    )
+    ax.set_facecolor("0.85")  # where there is no value
+    ax.set_title(title, fontsize=10)
+    ax.set_xlabel("epoch")
+    ax.tick_params(labelsize=FONT_SIZE)
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    name_layers(ax, "y", shorten(layers)[0], np.arange(len(layers)))
+    ax.label_outer()
+    bar = style.colour_bar(ax, image, label)
+    if limits == (None, None):
+        style.percent(bar.ax.yaxis)
+
+
+def _edges(epochs):
+    """Edges of the cells of each epoch: halfway to its neighbours."""
+    epochs = np.asarray(epochs, float)
+    if len(epochs) == 1:
+        return np.array([epochs[0] - 0.5, epochs[0] + 0.5])
+    middle = (epochs[1:] + epochs[:-1]) / 2
+    return np.concatenate([[2 * epochs[0] - middle[0]], middle, [2 * epochs[-1] - middle[-1]]])
+
+
+UNITS = {1e18: "exa", 1e15: "peta", 1e12: "tera", 1e9: "giga", 1e6: "mega", 1e3: "kilo", 1: ""}
+# Offsets of a label from its point, in points: the first one without overlap is used.
+PLACES = (
+    ((7, 0), "left", "center"),
+    ((0, 7), "center", "bottom"),
+    ((0, -7), "center", "top"),
+    ((-7, 0), "right", "center"),
+    ((6, 6), "left", "bottom"),
+    ((6, -6), "left", "top"),
+    ((-6, 6), "right", "bottom"),
+    ((-6, -6), "right", "top"),
+)
+
+
+def plot_compute(table: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+    """Test accuracy versus training compute (Figure 5 of the ViT paper).
+
+    Args:
+        table: Dataset with `training_flops`, in floating-point operations, and `test_accuracy`, a
+            share, both of dims (run,), with the coordinates `run`, names, and `family` (run).
+            Runs without an accuracy (NaN) are left out.
+
+    Returns:
+        The axes: a named point per run, coloured by family; compute on a logarithmic axis.
+
+    Raises:
+        ValueError: if no run has an accuracy, or one has no compute.
+
+    Examples:
+        >>> table = analysis.compute(runs)
+        >>> ax = analysis.plot_compute(table)
+
+    See also:
+        `vit_tf.count_flops`, and the command `vit-tf compute`, which makes the table.
+    """
+    accuracy = expect_variable(table, "test_accuracy", ("run",))
+    flops = expect_variable(table, "training_flops", ("run",))
+    has_accuracy = np.isfinite(accuracy.values)
+    if (
+        "family" not in table.coords
+        or not has_accuracy.any()
+        or (flops.values[has_accuracy] <= 0).any()
+    ):
+        raise ValueError(
+            "Expected the coordinate family, a run with an accuracy, and compute above 0. "
+            f"Received: coordinates {sorted(map(str, table.coords))}, "
+            f"accuracies {accuracy.values}, compute {flops.values}"
+        )
+    percent, flops = (
+        100 * accuracy.values[has_accuracy],
+        flops.values[has_accuracy].astype("float64"),
+    )
+    families, names = table["family"].values[has_accuracy], table["run"].values[has_accuracy]
+    unit = next((unit for unit in UNITS if unit <= flops.max()), 1)
+    ax = style.new_axes(7.5, 4.6) if ax is None else ax
+    kinds = list(dict.fromkeys(families.tolist()))
+    for index, (kind, colour) in enumerate(
+        zip(kinds, style.distinct_colours(len(kinds)), strict=True)
+    ):
+        members = families == kind
+        look = {"color": colour, "marker": style.marker(index), "linestyle": "none"}
+        ax.plot(flops[members] / unit, percent[members], label=kind, **look)
+    ax.set(
+        xscale="log", xlabel=f"training compute ({UNITS[unit]}FLOPs)", ylabel="test accuracy (%)"
+    )
+    ax.set_title(style.titled("Test accuracy versus training compute", table))
+    ax.margins(0.15, 0.12)
+    style.plain_log(ax.xaxis)
+    style.tidy(ax)
+    style.legend(ax, "family")
+    _name_points(ax, flops / unit, percent, names)
+    return ax
+
+
+def _name_points(ax, x, y, names):
+    """Writes the name of each point next to it, at the first free one of `PLACES`."""
+    from matplotlib.transforms import Bbox
+
+    ax.figure.draw_without_rendering()
+    centres = ax.transData.transform(np.column_stack([x, y]))
+    taken = [Bbox.from_bounds(*(centre - 4), 8, 8) for centre in centres]
+    for point, name in zip(zip(x, y, strict=True), names, strict=True):
+        place = {"xytext": (0, 0), "textcoords": "offset points", "fontsize": FONT_SIZE}
+        text = ax.annotate(str(name), point, **place)
+        for offset, horizontal, vertical in PLACES:
+            text.set(position=offset, ha=horizontal, va=vertical)
+            box = text.get_window_extent()
+            if not any(box.overlaps(other) for other in taken):
+                break
+        taken.append(text.get_window_extent())
+
+
+def plot_trainings(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
+    """Claims of papers measured in several runs, each relative to its threshold.
+
+    Args:
+        result: Dataset of `scorecard_of_trainings`, with `values` of dims (claim, training).
+
+    Returns:
+        The axes: a row for each tested claim, on a scale of its own that ends at the
+        largest distance from the threshold, the side that the paper reports on the right. Points
+        are runs, diamonds their mean, coloured by the outcome, with the interval.
+
+    Raises:
+        ValueError: for another result, or one without a tested claim.
+
+    Examples:
+        >>> scores = analysis.scorecard_of_trainings(folders)
+        >>> ax = analysis.plot_trainings(scores)
+
+    See also:
+        `scorecard_of_trainings`, `report_trainings`.
+    """
+    values = expect_variable(result, "values", ("claim", "training"))
+    rows = [row for row in result["claim"].values if np.isfinite(result["value"].sel(claim=row))]
+    if not rows:
+        raise ValueError("Expected a claim that was tested. Received: none")
+    ax = style.new_axes(10.5, 0.25 * len(rows) + 1.4) if ax is None else ax
+    for place, name in enumerate(rows):
+        row = result.sel(claim=name)
+        side = 1 if row["direction"].item() == "above" else -1
+        every = values.sel(claim=name).values
+        numbers = [row[end].item() for end in ("value", "low", "high")]
+        away = side * (np.concatenate([numbers, every]) - row["threshold"].item())
+        away = away / (np.nanmax(np.abs(away)) or 1.0)
+        colour = VERDICTS[current_outcome(row["verdict"].item())]
+        ax.plot(sorted(away[1:3]), [place] * 2, color=colour, linewidth=1.6)
+        ax.plot(away[:1], [place], "D", color=colour, markersize=7, markerfacecolor="white")
+        ax.plot(away[3:], [place] * len(every), "o", color=colour, markersize=3.5)
+    ax.axvline(0, color="grey", linewidth=0.8, linestyle="--")
+    statements = [result["statement"].sel(claim=row).item() for row in rows]
+    ax.set_yticks(range(len(rows)), statements, fontsize=FONT_SIZE)
+    ax.set_xticks([-1, 0, 1], ["opposite side", "threshold", "as reported"], fontsize=FONT_SIZE)
+    ax.set(xlim=(-1.08, 1.08), ylim=(len(rows) - 0.5, -0.5))
+    ax.set_title(f"Claims over {values.sizes['training']} runs")
+    outcomes = [current_outcome(result["verdict"].sel(claim=row).item()) for row in rows]
+    shown = list(dict.fromkeys(outcomes))
+    for outcome in shown:
+        ax.plot([], [], "D", color=VERDICTS[outcome], markerfacecolor="white", label=outcome)
+    style.tidy(ax)
+    style.legend(ax, "outcome")
+    return ax
