@@ -6,7 +6,7 @@ from pathlib import Path
 import vit_tf
 from vit_tf.analysis.study.models import ROLES, distinct, slug
 from vit_tf.analysis.study.opening.opened import Opened
-from vit_tf.checkpoints.names import fetch
+from vit_tf.checkpoints.released import fetch
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.scripts import common, image_values
 

@@ -63,14 +63,13 @@ def parse(arguments=None):
 
 def is_model(source):
     """Whether an argument is a model, by its ending, as a folder or as a public name."""
-    from vit_tf.checkpoints.names import CHECKPOINTS, EXTENSIONS
-    from vit_tf.checkpoints.zoo.files import zoo
+    from vit_tf.checkpoints.released import CHECKPOINTS, EXTENSIONS, bundled_models
 
     return (
         source.endswith((".keras", *EXTENSIONS))
         or os.path.isdir(source)
         or source.startswith("hf://")
-        or source in zoo()
+        or source in bundled_models()
         or source in CHECKPOINTS
     )
 

@@ -56,8 +56,7 @@ def parse(arguments=None):
 
 def run(options):
     """Write the file and its card, and print where they are."""
-    from vit_tf.checkpoints.zoo.cards import compare, write_card
-    from vit_tf.checkpoints.zoo.half import save_half
+    from vit_tf.checkpoints.model_cards import compare, save_half, write_card
     from vit_tf.files import write_whole
 
     result = read_json(options.run / "result.json")

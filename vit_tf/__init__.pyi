@@ -2,7 +2,7 @@
 from . import analysis as analysis, data as data, distribute as distribute, edits as edits
 from .checkpoints.keras_hub import from_keras_hub as from_keras_hub
 from .checkpoints.loading import load as load, load_pretrained as load_pretrained
-from .checkpoints.names import list_pretrained as list_pretrained
+from .checkpoints.released import list_pretrained as list_pretrained
 from .fresh import fresh_copy as fresh_copy
 from .models.beit import BEiT as BEiT
 from .models.bit import BiT as BiT

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import vit_tf
-from vit_tf.checkpoints.zoo import cards, files
+from vit_tf.checkpoints import model_cards, released
 from vit_tf.scripts import release, train
 
 TINY = "--image-size 8 --patch-size 4 --num-layers 1 --num-heads 1 --hidden-dim 16 --mlp-dim 16"
@@ -32,7 +32,7 @@ def test_card_and_file_are_of_the_run(run, tmp_path, monkeypatch, capsys):
     line = [str(run), "--name", "vit-digits", "--trained", "a moment", "--out", str(tmp_path)]
     assert release.main(line) == 0
     said, card = capsys.readouterr().out, (tmp_path / "vit-digits.md").read_text()
-    monkeypatch.setattr(files, "FOLDER", tmp_path)
+    monkeypatch.setattr(released, "BUNDLED", tmp_path)
     model = vit_tf.load_pretrained("vit-digits")
     (test,) = vit_tf.data.load("digits", image_size=8, splits=("test",))
     right = [np.argmax(model(images), -1) == labels for images, labels in test]
@@ -57,12 +57,12 @@ def test_the_interval_is_wilsons():
     reach = z / (1 + z**2 / n) * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
     low, high = 100 * (middle - reach), 100 * (middle + reach)
     expected = f"80.00 % ({low:.1f} to {high:.1f}) of 10 test images"
-    assert cards.share(np.arange(10) < 8) == expected
+    assert model_cards.share(np.arange(10) < 8) == expected
 
 
 def test_no_place_of_a_machine_is_told():
     command = "vit-tf train --data /home/me/photos/ --data-dir=/d --flip --out '/home/me/my runs'"
-    kept = cards._without_places(command, "vit-photos")
+    kept = model_cards._without_places(command, "vit-photos")
     assert kept == "vit-tf train --data photos --flip --out runs/vit-photos"
 
 

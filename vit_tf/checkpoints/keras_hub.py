@@ -6,12 +6,22 @@ import numpy as np
 from keras import ops
 
 import vit_tf
-from vit_tf.checkpoints.files.tensors import TensorInfo
-from vit_tf.checkpoints.filling import Source, fill
+from vit_tf.checkpoints.archives import TensorInfo
 from vit_tf.checkpoints.loading import weights_by_name
-from vit_tf.checkpoints.plans import Part, Wishes, dims, head_part, norm_part
-from vit_tf.checkpoints.token_parts import in_a_row
-from vit_tf.checkpoints.torch_blocks import no_bias, scales_part
+from vit_tf.checkpoints.timm import identity_projection
+from vit_tf.checkpoints.token_positions import concat_tokens
+from vit_tf.checkpoints.weight_maps import (
+    FLAX,
+    LoadOptions,
+    Transform,
+    WeightMap,
+    dims,
+    fill,
+    head_map,
+    no_bias,
+    read_blocks,
+    read_table,
+)
 from vit_tf.models.input_range import find_preprocessing
 from vit_tf.names import choose
 
@@ -47,8 +57,8 @@ def from_keras_hub(model, preprocessing=None):
     backbone = model.backbone if name in TASKS else model
     backbone = model.vision_encoder if name in PAIRS else backbone
     kind = (TASKS | PAIRS).get(name, name)
-    if kind not in _PARTS:
-        known = ", ".join([*_PARTS, *TASKS, *PAIRS])
+    if kind not in _CONVERTERS:
+        known = ", ".join([*_CONVERTERS, *TASKS, *PAIRS])
         raise ValueError(
             f"Expected model to be one of keras_hub.models: {known}. "
             f"Received: {type(model).__module__}.{type(model).__name__}"
@@ -63,17 +73,17 @@ def from_keras_hub(model, preprocessing=None):
     weights = _Weights(backbone if name in PAIRS else model)
     if name == "CLIPBackbone":
         weights.add(model.vision_projection.weights)
-    whole = _PARTS[kind](backbone, weights.tensors)
+    mapping = _CONVERTERS[kind](backbone, weights.tensors)
     if name in TASKS:
-        whole |= _pooling_part(model, whole.arguments["pooling"], weights.tensors)
+        mapping |= _classifier_map(model, mapping.arguments, weights.tensors)
     if kind not in CLASSES:
-        width = whole.arguments.get("representation_dim", whole.arguments["hidden_dim"])
-        kernel, bias = "predictions/kernel", "predictions/bias"
-        whole |= head_part(weights.tensors, width, Wishes(), kernel, bias, lambda n: (width, n))
-    told = preprocessing or find_preprocessing(backbone if name in PAIRS else model)[0]
-    vit = getattr(vit_tf, CLASSES.get(kind, "ViT"))(**whole.arguments, preprocessing=told)
-    fill(weights_by_name(vit), weights, whole.sources, unused=whole.unused, new=whole.new)
-    if whole.headless:
+        arguments = mapping.arguments
+        width = arguments.get("representation_dim", arguments["hidden_dim"])
+        mapping |= head_map(weights.tensors, width, LoadOptions(), "predictions", FLAX)
+    images = preprocessing or find_preprocessing(backbone if name in PAIRS else model)[0]
+    vit = getattr(vit_tf, CLASSES.get(kind, "ViT"))(**mapping.arguments, preprocessing=images)
+    fill(weights_by_name(vit), weights, mapping)
+    if mapping.headless:
         vit.head.kernel.assign(np.eye(vit.num_classes))
     return vit
 
@@ -95,291 +105,273 @@ class _Weights:
         return ops.convert_to_numpy(self._weights[name])
 
 
-def _vit_part(backbone, tensors):
-    config = backbone.get_config()
-    tokens = ["class_token"] if config["use_class_token"] else []
-    names = {"fc1": "mlp/dense_1", "fc2": "mlp/dense_2"}
-    return _google_part("vit", config, tensors, tokens, config["mlp_dim"], names)
+def _kinds(tensors):
+    """The kinds of layers of a table: those of KerasHub have the shapes that the model has."""
 
+    def bias(name, units):
+        if f"{name}/bias" not in tensors:
+            return no_bias(units)
+        return Transform({f"{name}/bias": tensors[f"{name}/bias"].shape}, np.ravel)
 
-def _deit_part(backbone, tensors):
-    config = backbone.get_config()
-    tokens = ["class_token", "distillation_token"]
-    names = {"fc1": "mlp/dense", "fc2": "output_layer/output"}
-    part = _google_part("deit", config, tensors, tokens, config["intermediate_dim"], names)
-    unused = ("deit_patching_and_embedding/mask_token",)
-    return part | Part({"distillation": "token"}, unused=unused)
+    def dense(name, path, inputs, outputs):
+        """A linear layer, whose units may be split into heads."""
+        flat = partial(np.reshape, shape=(inputs, outputs))
+        kernel = Transform({f"{name}/kernel": tensors[f"{name}/kernel"].shape}, flat)
+        return {f"{path}/kernel": kernel, f"{path}/bias": bias(name, outputs)}
 
+    def kernel(name, path):
+        return {f"{path}/kernel": Transform({f"{name}/kernel": tensors[f"{name}/kernel"].shape})}
 
-def _google_part(kind, config, tensors, tokens, hidden, names):
-    """The `Part` of a backbone whose layers are called as those of KerasHub's ViT."""
-    first, encoder = f"{kind}_patching_and_embedding", f"{kind}_encoder"
-    positions = f"{first}/position_embedding"
-    positions += "/embeddings" if f"{positions}/embeddings" in tensors else ""
-    names = {"norm1": "ln_1", "attention": "mha", "norm2": "ln_2"} | names
-    return Part.join(
-        [
-            _sizes_part(config, config["image_shape"], hidden, bool(tokens)),
-            Part({"epsilon": config["layer_norm_epsilon"]}),
-            _embedding_part(tensors, f"{first}/patch_embedding", positions),
-            _tokens_part(tensors, [f"{first}/{token}" for token in tokens]),
-            *(
-                _block_part(tensors, i, f"{encoder}/transformer_block_{i + 1}", names)
-                for i in range(config["num_layers"])
-            ),
-            _norm_part("norm", f"{encoder}/ln", config["hidden_dim"]),
-        ]
-    )
+    def patches(name, path, width):
+        return kernel(name, path) | {f"{path}/bias": bias(name, width)}
 
+    def gate(names, path, hidden):
+        names = names.split(",")
+        kernels = {f"{name}/kernel": tensors[f"{name}/kernel"].shape for name in names}
+        both = Transform({f"{name}/bias": (hidden,) for name in names}, _side_by_side)
+        stored = f"{names[0]}/bias" in tensors
+        return {
+            f"{path}/kernel": Transform(kernels, _side_by_side),
+            f"{path}/bias": both if stored else no_bias(2 * hidden),
+        }
 
-def _dino_part(backbone, tensors):
-    config = backbone.get_config()
-    names = {"norm1": "norm1", "attention": "attention/attention", "norm2": "norm2"}
-    gated = config["use_swiglu_ffn"]
-    fc1, fc2 = ("weights_in", "weights_out") if gated else ("fc1", "fc2")
-    names |= {"fc1": f"mlp/{fc1}", "fc2": f"mlp/{fc2}"}
-    names |= {"scale1": "layer_scale1/lambda1", "scale2": "layer_scale2/lambda1"}
-    hidden = dims(tensors, f"encoder/layers_0/{names['fc2']}/kernel", 2)[0]
-    registers = config["num_register_tokens"]
-    tokens = ["embeddings/cls_token", *(["embeddings/register_tokens"] if registers else [])]
-    arguments = {"registers": registers, "layer_scale": config["layer_scale_init_value"]}
-    arguments |= {"activation": "swiglu"} if gated else {}
-    # Those that the images are resampled from are kept next to those that are added.
-    unused = ("embeddings/position_embeddings", "embeddings/mask_token")
-    positions = "embeddings/interpolated_position_embeddings"
-    return Part.join(
-        [
-            _sizes_part(config, config["image_shape"], hidden, True),
-            Part({"epsilon": 1e-6, **arguments}, unused=unused),
-            _embedding_part(tensors, "embeddings/patch_embeddings/projection", positions),
-            _tokens_part(tensors, tokens),
-            *(
-                _block_part(tensors, i, f"encoder/layers_{i}", names)
-                for i in range(config["num_layers"])
-            ),
-            _norm_part("norm", "layernorm", config["hidden_dim"]),
-        ]
-    )
+    def tokens(names, path):
+        shapes = {name: tensors[name].shape for name in names.split(",")}
+        return {path: Transform(shapes, concat_tokens)}
 
+    def positions(name, path):
+        return {path: Transform({name: tensors[name].shape}, _with_example)}
 
-def _dino3_part(backbone, tensors):
-    config = backbone.get_config()
-    gated, width = config["use_gated_mlp"], config["hidden_dim"]
-    for name, value in (("rope_theta", 100.0), ("hidden_activation", "silu" if gated else "gelu")):
-        if config[name] != value:
-            raise ValueError(f"Expected {name} to be {value!r}. Received: {config[name]!r}")
-    registers, hidden = config["num_register_tokens"], config["intermediate_dim"]
-    tokens = ["embeddings/cls_token", *(["embeddings/register_tokens"] if registers else [])]
-    arguments = {"registers": registers, "layer_scale": config["layer_scale_init_value"]}
-    arguments |= {"epsilon": config["layer_norm_eps"], "position_type": "rotary"}
-    arguments |= {"activation": "swiglu"} if gated else {}
-    patches = "embeddings/patch_embeddings/projection"
-    kernel = Source({f"{patches}/kernel": _shape(tensors, patches)})
-    parts = [
-        _sizes_part(config, config["image_shape"], hidden, True),
-        Part(arguments, unused=("embeddings/mask_token",)),
-        Part(sources={"embedding/patches/kernel": kernel}),
-        Part(sources={"embedding/patches/bias": _bias(tensors, patches, width)}),
-        _tokens_part(tensors, tokens),
-        _norm_part("norm", "layernorm", width),
-    ]
-    for i in range(config["num_layers"]):
-        layer, name = f"block{i:02d}", f"encoder/layers_{i}"
-        names = {which: f"attention/{which[0]}_proj" for which in ("query", "key", "value")}
-        names |= {"out": "attention/o_proj", "contract": "mlp/down_proj"}
-        names |= {} if gated else {"expand": "mlp/up_proj"}
-        for dense, inner in names.items():
-            units = _shape(tensors, f"{name}/{inner}")[-1]
-            inner = f"{name}/{inner}"
-            parts.append(_dense_part(tensors, f"{layer}/{dense}", inner, units, np.asarray))
-        if gated:
-            parts.append(_gate_part(tensors, f"{layer}/expand", f"{name}/mlp", hidden))
-        for norm, inner in (("attention_norm", "norm1"), ("mlp_norm", "norm2")):
-            parts.append(_norm_part(f"{layer}/{norm}", f"{name}/{inner}", width))
-        scales = (f"{name}/layer_scale{n}/lambda1" for n in (1, 2))
-        parts.append(scales_part(layer, *scales, width))
-    return Part.join(parts)
-
-
-def _gate_part(tensors, layer, name, hidden):
-    """The `Part` of an MLP's first layer, stored as that of a gate and what it gates."""
-    both = (f"{name}/gate_proj", f"{name}/up_proj")
-    kernels = {f"{one}/kernel": _shape(tensors, one) for one in both}
-    biases = {f"{one}/bias": (hidden,) for one in both}
-    stored = f"{both[0]}/bias" in tensors
-    bias = Source(biases, _side_by_side) if stored else no_bias(2 * hidden)
-    sources = {f"{layer}/kernel": Source(kernels, _side_by_side), f"{layer}/bias": bias}
-    return Part(sources=sources)
+    kinds = {"dense": dense, "kernel": kernel, "patches": patches, "gate": gate}
+    return FLAX | kinds | {"tokens": tokens, "positions": positions, "norm": FLAX["group_norm"]}
 
 
 def _side_by_side(*arrays):
     return np.concatenate(arrays, axis=-1)
 
 
-def _clip_part(encoder, tensors):
-    width, prefix = encoder.hidden_dim, encoder.embedding.name.removesuffix("embedding")
-    names = {"norm1": "layer_norm_1", "attention": "attention", "norm2": "layer_norm_2"}
-    names |= {"fc1": "dense_1", "fc2": "dense_2"}
-    first = f"{prefix}embedding"
-    token = Source({f"{first}/class_embedding": (width,)}, partial(_reshaped, shape=(1, 1, width)))
-    if "vision_projection/kernel" in tensors:
-        kernel = Source({"vision_projection/kernel": _shape(tensors, "vision_projection")})
-        units = _shape(tensors, "vision_projection")[1]
-    else:
-        kernel, units = Source({}, partial(np.eye, width, dtype="float32")), width
-    sources = {"embedding/prefix": token, "projection/kernel": kernel}
-    return Part.join(
-        [
-            _encoder_part(encoder, tensors, prefix, names),
-            Part({"projection_dim": units}, sources),
-            _norm_part("pre_norm", f"{prefix}pre_layer_norm", width),
-            _norm_part("norm", f"{prefix}layer_norm", width),
-        ]
-    )
-
-
-def _siglip_part(encoder, tensors):
-    # That of the last normalisation is fixed.
-    if encoder.layer_norm_epsilon != 1e-6:
-        received = encoder.layer_norm_epsilon
-        raise ValueError(f"Expected layer_norm_epsilon to be 1e-06. Received: {received}")
-    width, prefix = encoder.hidden_dim, encoder.embedding.name.removesuffix("embedding")
-    head, mlp = f"{prefix}head", {"fc1": "mlp/fc1", "fc2": "mlp/fc2"}
-    names = {"norm1": "layer_norm1", "attention": "self_attn", "norm2": "layer_norm2"} | mlp
-    bias = _bias(tensors, f"{prefix}embedding/patch_embedding", width)
-    probe = Source({encoder.head.probe.path: (1, 1, width)})
-    return Part.join(
-        [
-            _encoder_part(encoder, tensors, prefix, names),
-            Part(sources={"embedding/patches/bias": bias, "pooling/probe": probe}),
-            _norm_part("norm", f"{prefix}post_layer_norm", width),
-            _norm_part("pooling/norm", f"{head}/layernorm", width),
-            _layers_part(tensors, "pooling", head, {"attention": "attention"} | mlp),
-        ]
-    )
-
-
-def _encoder_part(encoder, tensors, prefix, names):
-    """The `Part` that the image encoders of CLIP and SigLIP share; layers begin with `prefix`."""
-    sizes = ("num_layers", "num_heads", "hidden_dim", "patch_size")
-    arguments = {name: getattr(encoder, name) for name in sizes}
-    arguments |= {"image_shape": tuple(encoder.image_shape), "mlp_dim": encoder.intermediate_dim}
-    activation = encoder.intermediate_activation
-    arguments["activation"] = choose("intermediate_activation", activation, ACTIVATIONS)
-    first = f"{prefix}embedding"
-    patches, positions = f"{first}/patch_embedding", f"{first}/position_embedding/embeddings"
-    sources = {
-        "embedding/patches/kernel": Source({f"{patches}/kernel": _shape(tensors, patches)}),
-        "embedding/positions": Source({positions: tensors[positions].shape}, _chosen(encoder)),
-    }
-    parts = [Part(arguments, sources, unused=(f"{first}/position_ids",))]
-    for i in range(encoder.num_layers):
-        parts.append(_block_part(tensors, i, f"{prefix}encoder_block_{i}", names))
-    return Part.join(parts)
-
-
-def _chosen(encoder):
-    """Function that takes positions in the order of KerasHub's ids, all 0 in an untrained CLIP."""
-    ids = ops.convert_to_numpy(encoder.embedding.position_ids)
-    return lambda positions: positions[ids]
-
-
-_PARTS = {"ViTBackbone": _vit_part, "DeiTBackbone": _deit_part, "DINOV2Backbone": _dino_part}
-_PARTS |= {"DINOV3Backbone": _dino3_part}
-_PARTS |= {"CLIPVisionEncoder": _clip_part, "SigLIPVisionEncoder": _siglip_part}
-
-
-def _sizes_part(config, image_shape, hidden, has_class):
-    """The `Part` of a model's size, and of its pooling."""
-    patch = np.broadcast_to(config["patch_size"], 2)
-    if patch[0] != patch[1]:
-        raise ValueError(f"Expected square patches. Received: patch_size={config['patch_size']}")
-    arguments = {name: config[name] for name in ("num_layers", "num_heads", "hidden_dim")}
-    arguments |= {"image_shape": tuple(image_shape), "patch_size": int(patch[0])}
-    return Part(arguments | {"mlp_dim": hidden, "pooling": "cls" if has_class else "gap"})
-
-
-def _embedding_part(tensors, patches, positions):
-    *_, width = tensors[f"{patches}/kernel"].shape
-    shape = tensors[positions].shape
-    return Part(
-        sources={
-            "embedding/patches/kernel": Source({f"{patches}/kernel": _shape(tensors, patches)}),
-            "embedding/patches/bias": _bias(tensors, patches, width),
-            "embedding/positions": Source({positions: shape}, _with_example),
-        }
-    )
-
-
 def _with_example(positions):
     return positions.reshape(1, *positions.shape[-2:])
 
 
-def _tokens_part(tensors, names):
-    """The `Part` of the prefix tokens."""
-    if not names:
-        return Part()
-    shapes = {name: tensors[name].shape for name in names}
-    return Part(sources={"embedding/prefix": Source(shapes, in_a_row)})
+ATTENTION = """
+    ATTENTION/query             query  dense  D D
+    ATTENTION/key               key    dense  D D
+    ATTENTION/value             value  dense  D D
+    ATTENTION/attention_output  out    dense  D D
+"""
+VIT_BLOCK = (
+    ATTENTION.replace("ATTENTION", "mha")
+    + """
+    ln_1  attention_norm  norm   D
+    ln_2  mlp_norm        norm   D
+    FC1   expand          dense  D M
+    FC2   contract        dense  M D
+"""
+)
+VIT_ENDS = """
+    KIND_patching_and_embedding/patch_embedding  embedding/patches    patches    D
+    POSITIONS                                    embedding/positions  positions
+    KIND_encoder/ln                              norm                 norm       D
+"""
+DINO_BLOCK = (
+    ATTENTION.replace("ATTENTION", "attention/attention")
+    + """
+    norm1                 attention_norm   norm   D
+    norm2                 mlp_norm         norm   D
+    FC1                   expand           dense  D E
+    FC2                   contract         dense  M D
+    layer_scale1/lambda1  attention_scale  same   D
+    layer_scale2/lambda1  mlp_scale        same   D
+"""
+)
+DINO_ENDS = """
+    embeddings/patch_embeddings/projection  embedding/patches  patches  D
+    layernorm                               norm               norm     D
+"""
+DINO3_BLOCK = """
+    norm1                 attention_norm   norm   D
+    norm2                 mlp_norm         norm   D
+    layer_scale1/lambda1  attention_scale  same   D
+    layer_scale2/lambda1  mlp_scale        same   D
+    attention/q_proj      query            dense  D D
+    attention/k_proj      key              dense  D D
+    attention/v_proj      value            dense  D D
+    attention/o_proj      out              dense  D D
+    mlp/down_proj         contract         dense  M D
+"""
+DINO3_MLPS = {
+    False: "mlp/up_proj expand dense D M",
+    True: "mlp/gate_proj,mlp/up_proj expand gate M",
+}
+CLIP_PATCHES = "embedding/patch_embedding embedding/patches kernel\n"
+CLIP_BLOCK = (
+    ATTENTION.replace("ATTENTION", "attention")
+    + """
+    layer_norm_1  attention_norm  norm   D
+    layer_norm_2  mlp_norm        norm   D
+    dense_1       expand          dense  D M
+    dense_2       contract        dense  M D
+"""
+)
+MLP = """
+    mlp/fc1  expand    dense  D M
+    mlp/fc2  contract  dense  M D
+"""
+SIGLIP_BLOCK = (
+    ATTENTION.replace("ATTENTION", "self_attn")
+    + MLP
+    + """
+    layer_norm1  attention_norm  norm  D
+    layer_norm2  mlp_norm        norm  D
+"""
+)
+SIGLIP_POOLING = ATTENTION.replace("ATTENTION", "attention") + MLP + "layernorm norm norm D"
 
 
-def _block_part(tensors, number, name, names):
-    """The `Part` of a block; `names` are those of its layers, and of its scales if it has some."""
-    layer = f"block{number:02d}"
-    inner = {part: f"{name}/{inside}" for part, inside in names.items()}
-    width = _shape(tensors, f"{inner['attention']}/query")[0]
-    parts = [_norm_part(f"{layer}/attention_norm", inner["norm1"], width)]
-    parts += [_norm_part(f"{layer}/mlp_norm", inner["norm2"], width)]
-    parts += [_layers_part(tensors, layer, name, names)]
-    if "scale1" in inner:
-        parts.append(scales_part(layer, inner["scale1"], inner["scale2"], width))
-    return Part.join(parts)
+def _convert_vit(backbone, tensors):
+    config = backbone.get_config()
+    tokens = ["class_token"] if config["use_class_token"] else []
+    names = ("mlp/dense_1", "mlp/dense_2")
+    return _google_map("vit", config, tensors, tokens, config["mlp_dim"], names)
 
 
-def _layers_part(tensors, layer, name, names):
-    """The `Part` of the attention and the MLP of a block, or of a pooling."""
-    inner = {part: f"{name}/{inside}" for part, inside in names.items()}
-    width, heads, channels = _shape(tensors, f"{inner['attention']}/query")
-    parts = []
-    joined = partial(_reshaped, shape=(width, heads * channels))
-    for which in ("query", "key", "value"):
-        dense = f"{inner['attention']}/{which}"
-        parts.append(_dense_part(tensors, f"{layer}/{which}", dense, heads * channels, joined))
-    out = f"{inner['attention']}/attention_output"
-    apart = partial(_reshaped, shape=(heads * channels, width))
-    parts.append(_dense_part(tensors, f"{layer}/out", out, width, apart))
-    for dense, which in (("expand", "fc1"), ("contract", "fc2")):
-        units = _shape(tensors, inner[which])[-1]
-        parts.append(_dense_part(tensors, f"{layer}/{dense}", inner[which], units, np.asarray))
-    return Part.join(parts)
+def _convert_deit(backbone, tensors):
+    config = backbone.get_config()
+    tokens = ["class_token", "distillation_token"]
+    names = ("mlp/dense", "output_layer/output")
+    mapping = _google_map("deit", config, tensors, tokens, config["intermediate_dim"], names)
+    unused = ("deit_patching_and_embedding/mask_token",)
+    return mapping | WeightMap({"distillation": "token"}, unused=unused)
 
 
-def _reshaped(array, shape):
-    return array.reshape(shape)
+def _google_map(kind, config, tensors, tokens, hidden, names):
+    """The `WeightMap` of a backbone whose layers are called as those of KerasHub's ViT."""
+    first = f"{kind}_patching_and_embedding"
+    positions = f"{first}/position_embedding"
+    positions += "/embeddings" if f"{positions}/embeddings" in tensors else ""
+    ends = VIT_ENDS.replace("KIND", kind).replace("POSITIONS", positions)
+    if tokens:
+        ends += ",".join(f"{first}/{token}" for token in tokens) + " embedding/prefix tokens"
+    block = VIT_BLOCK.replace("FC1", names[0]).replace("FC2", names[1])
+    sizes = {"D": config["hidden_dim"], "M": hidden}
+    mapping = _arguments(config, hidden, bool(tokens), epsilon=config["layer_norm_epsilon"])
+    mapping |= read_table(ends, _kinds(tensors), sizes)
+    stem, layers = f"{kind}_encoder/transformer_block_#/", config["num_layers"]
+    # Blocks are counted from 1 on.
+    blocks = [
+        read_table(block, _kinds(tensors), sizes, stem.replace("#", f"{i + 1}") + "{}", path + "{}")
+        for i, path in enumerate(f"block{i:02d}/" for i in range(layers))
+    ]
+    for part in blocks:
+        mapping.weights.update(part.weights)
+    return mapping
 
 
-def _dense_part(tensors, layer, name, units, convert):
-    kernel = Source({f"{name}/kernel": _shape(tensors, name)}, convert)
-    return Part(sources={f"{layer}/kernel": kernel, f"{layer}/bias": _bias(tensors, name, units)})
+def _convert_dino(backbone, tensors):
+    config = backbone.get_config()
+    gated = config["use_swiglu_ffn"]
+    names = ("mlp/weights_in", "mlp/weights_out") if gated else ("mlp/fc1", "mlp/fc2")
+    hidden = dims(tensors, f"encoder/layers_0/{names[1]}/kernel", 2)[0]
+    expanded = dims(tensors, f"encoder/layers_0/{names[0]}/kernel", 2)[1]
+    block = DINO_BLOCK.replace("FC1", names[0]).replace("FC2", names[1])
+    # Those that the images are resampled from are kept next to those that are added.
+    unused = ("embeddings/position_embeddings", "embeddings/mask_token")
+    positions = "embeddings/interpolated_position_embeddings embedding/positions positions\n"
+    sizes = {"D": config["hidden_dim"], "M": hidden, "E": expanded}
+    more = {"epsilon": 1e-6} | ({"activation": "swiglu"} if gated else {})
+    mapping = _dino_map(config, hidden, tensors, DINO_ENDS + positions, block, sizes, more)
+    return mapping | WeightMap(unused=unused)
 
 
-def _bias(tensors, name, units):
-    """The `Source` of a bias, which is zero where the layer has none."""
-    if f"{name}/bias" not in tensors:
-        return no_bias(units)
-    return Source({f"{name}/bias": tensors[f"{name}/bias"].shape}, np.ravel)
+def _convert_dino3(backbone, tensors):
+    config = backbone.get_config()
+    gated, hidden = config["use_gated_mlp"], config["intermediate_dim"]
+    for name, value in (("rope_theta", 100.0), ("hidden_activation", "silu" if gated else "gelu")):
+        if config[name] != value:
+            raise ValueError(f"Expected {name} to be {value!r}. Received: {config[name]!r}")
+    more = {"epsilon": config["layer_norm_eps"], "position_type": "rotary"}
+    more |= {"activation": "swiglu"} if gated else {}
+    block, sizes = DINO3_BLOCK + DINO3_MLPS[gated], {"D": config["hidden_dim"], "M": hidden}
+    mapping = _dino_map(config, hidden, tensors, DINO_ENDS, block, sizes, more)
+    return mapping | WeightMap(unused=("embeddings/mask_token",))
 
 
-def _norm_part(layer, name, width):
-    return norm_part(layer, f"{name}/gamma", f"{name}/beta", width)
+def _dino_map(config, hidden, tensors, ends, block, sizes, more):
+    registers = config["num_register_tokens"]
+    tokens = "embeddings/cls_token" + (",embeddings/register_tokens" if registers else "")
+    ends += f"{tokens} embedding/prefix tokens"
+    more |= {"registers": registers, "layer_scale": config["layer_scale_init_value"]}
+    mapping = _arguments(config, hidden, True, **more)
+    mapping |= read_table(ends, _kinds(tensors), sizes)
+    layers = config["num_layers"]
+    return mapping | read_blocks(block, _kinds(tensors), sizes, "encoder/layers_#/", layers)
 
 
-def _shape(tensors, name):
-    return tensors[f"{name}/kernel"].shape
+def _arguments(config, hidden, has_class, **more):
+    """The arguments of a ViT, as a `WeightMap`."""
+    patch = np.broadcast_to(config["patch_size"], 2)
+    if patch[0] != patch[1]:
+        raise ValueError(f"Expected square patches. Received: patch_size={config['patch_size']}")
+    arguments = {name: config[name] for name in ("num_layers", "num_heads", "hidden_dim")}
+    arguments |= {"image_shape": tuple(config["image_shape"]), "patch_size": int(patch[0])}
+    arguments |= {"mlp_dim": hidden, "pooling": "cls" if has_class else "gap"}
+    return WeightMap(arguments | more)
 
 
-def _pooling_part(task, pooling, tensors):
-    """The `Part` of what a classifier does before its head, if a `ViT` does the same."""
+def _convert_clip(encoder, tensors):
+    width = encoder.hidden_dim
+    ends = "pre_layer_norm pre_norm norm D\nlayer_norm norm norm D"
+    mapping, prefix = _encoder_map(encoder, tensors, CLIP_BLOCK, ends)
+    as_token = partial(np.reshape, shape=(1, 1, width))
+    token = Transform({f"{prefix}embedding/class_embedding": (width,)}, as_token)
+    mapping |= WeightMap(weights={"embedding/prefix": token})
+    if "vision_projection/kernel" not in tensors:
+        return mapping | identity_projection(width)
+    units = tensors["vision_projection/kernel"].shape[1]
+    row = read_table("vision_projection projection kernel", _kinds(tensors), {})
+    return mapping | WeightMap({"projection_dim": units}) | row
+
+
+def _convert_siglip(encoder, tensors):
+    # That of the last normalisation is fixed.
+    if encoder.layer_norm_epsilon != 1e-6:
+        received = encoder.layer_norm_epsilon
+        raise ValueError(f"Expected layer_norm_epsilon to be 1e-06. Received: {received}")
+    mapping, prefix = _encoder_map(encoder, tensors, SIGLIP_BLOCK, "post_layer_norm norm norm D")
+    sizes = {"D": encoder.hidden_dim, "M": encoder.intermediate_dim}
+    names = (f"{prefix}head/{{}}", "pooling/{}")
+    mapping |= read_table(SIGLIP_POOLING, _kinds(tensors), sizes, *names)
+    probe = f"{encoder.head.probe.path} pooling/probe same 1 1 D\n"
+    patches = f"{prefix}embedding/patch_embedding embedding/patches patches D"
+    return mapping | read_table(probe + patches, _kinds(tensors), sizes)
+
+
+def _encoder_map(encoder, tensors, block, ends):
+    """(what the encoders of CLIP and SigLIP share, what the names of their layers begin with)."""
+    prefix, kinds = encoder.embedding.name.removesuffix("embedding"), _kinds(tensors)
+    names = ("num_layers", "num_heads", "hidden_dim", "patch_size")
+    arguments = {name: getattr(encoder, name) for name in names}
+    arguments |= {"image_shape": tuple(encoder.image_shape), "mlp_dim": encoder.intermediate_dim}
+    activation = encoder.intermediate_activation
+    arguments["activation"] = choose("intermediate_activation", activation, ACTIVATIONS)
+    first = f"{prefix}embedding"
+    positions = f"{first}/position_embedding/embeddings"
+    # Positions are in the order of KerasHub's ids, all 0 in an untrained CLIP.
+    ids = ops.convert_to_numpy(encoder.embedding.position_ids)
+    reordered = Transform({positions: tensors[positions].shape}, lambda values: values[ids])
+    mapping = WeightMap(
+        arguments, {"embedding/positions": reordered}, unused=(f"{first}/position_ids",)
+    )
+    sizes = {"D": encoder.hidden_dim, "M": encoder.intermediate_dim}
+    mapping |= read_table(CLIP_PATCHES + ends, kinds, sizes, f"{prefix}{{}}")
+    stem, layers = f"{prefix}encoder_block_#/", encoder.num_layers
+    return mapping | read_blocks(block, kinds, sizes, stem, layers), prefix
+
+
+def _classifier_map(task, arguments, tensors):
+    """The `WeightMap` of what a classifier does before its head, if a `ViT` does the same."""
+    pooling = arguments["pooling"]
     expected = {"cls": "token", "gap": "gap"}[pooling]
     if task.pooling != expected:
         raise ValueError(
@@ -388,7 +380,13 @@ def _pooling_part(task, pooling, tensors):
             f"Received: pooling={task.pooling!r}"
         )
     if "pre_logits/kernel" not in tensors:
-        return Part()
+        return WeightMap()
     units = tensors["pre_logits/kernel"].shape[1]
-    part = _dense_part(tensors, "pre_logits", "pre_logits", units, np.asarray)
-    return part | Part({"representation_dim": units})
+    sizes = {"D": arguments["hidden_dim"], "R": units}
+    row = read_table("pre_logits pre_logits dense D R", _kinds(tensors), sizes)
+    return WeightMap({"representation_dim": units}) | row
+
+
+_CONVERTERS = {"ViTBackbone": _convert_vit, "DeiTBackbone": _convert_deit}
+_CONVERTERS |= {"DINOV2Backbone": _convert_dino, "DINOV3Backbone": _convert_dino3}
+_CONVERTERS |= {"CLIPVisionEncoder": _convert_clip, "SigLIPVisionEncoder": _convert_siglip}

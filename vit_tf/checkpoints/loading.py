@@ -10,26 +10,18 @@ import numpy as np
 
 import vit_tf
 from vit_tf.checkpoints import (
-    aimv2,
-    beit,
-    eva,
-    google_bit,
-    google_mixer,
-    google_vit,
-    timm_bit,
+    google,
+    hugging_face_models,
+    open_clip,
+    released,
+    timm,
     timm_configs,
-    timm_mixer,
-    timm_vit,
 )
-from vit_tf.checkpoints.files.archives import open_archive
-from vit_tf.checkpoints.filling import check, fill
-from vit_tf.checkpoints.hugging_face import families
-from vit_tf.checkpoints.hugging_face.folder import Folder, open_folder
-from vit_tf.checkpoints.names import fetch
-from vit_tf.checkpoints.plans import Wishes, few, first_names
-from vit_tf.checkpoints.towers import clip, siglip, timm_clip, timm_pe
-from vit_tf.checkpoints.zoo.files import zoo
-from vit_tf.checkpoints.zoo.opening import open_zoo
+from vit_tf.checkpoints.archives import open_archive
+from vit_tf.checkpoints.folders import OPEN_CLIP, Folder, open_folder
+from vit_tf.checkpoints.image_processors import timm_preprocessing
+from vit_tf.checkpoints.weight_maps import LoadOptions, at_most, check, fill, first_names
+from vit_tf.models.model import VisionModel
 from vit_tf.models.resolution import METHODS, at_resolution
 from vit_tf.models.transformer import ACTIVATIONS, check_pooling
 from vit_tf.names import choose
@@ -38,20 +30,8 @@ from vit_tf.taps.saving import load_features, load_model, name_after
 
 # An image processor's size is at most so many times that of the weights: its file could say any.
 LARGEST_RESIZE = 8
-# In this order: files of SigLIP, BEiT, DINOv3 and EVA-02 have all names of a ViT of timm.
-FAMILIES = (
-    google_vit,
-    google_bit,
-    google_mixer,
-    clip,
-    timm_pe,
-    siglip,
-    beit,
-    eva,
-    aimv2,
-    timm_clip,
-)
-FAMILIES += (timm_vit, timm_bit, timm_mixer)
+# In this order, as some have all names of others.
+FAMILIES = google.FAMILIES + open_clip.FAMILIES + timm.FAMILIES
 # Models that no class here computes, though their files have names of these families: what they do
 # otherwise, and a pattern of their tensors' names, sorted and with a line for each.
 OTHERS = {
@@ -67,8 +47,6 @@ OTHERS = {
         r"|^visual\.attn_pool\..*^visual\.transformer\.resblocks\.",
     ),
 }
-# Those whose files do not state the form of their GELU.
-SILENT = (clip, timm_clip)
 
 
 def load(source):
@@ -160,54 +138,86 @@ def load_pretrained(
         ValueError: for an unknown name, a file that cannot be fetched, is corrupt or of no known
             family, or does not fit the model in every tensor and weight, which are listed.
     """
-    wishes = Wishes(num_classes, _image_shape(image_shape), pooling, num_heads)
-    wishes = dataclasses.replace(wishes, preprocessing=preprocessing, activation=activation)
-    _check(wishes)
+    options = LoadOptions(num_classes, _image_shape(image_shape), pooling, num_heads)
+    options = dataclasses.replace(options, preprocessing=preprocessing, activation=activation)
+    _check(options)
     if positions is not None:
         choose("positions", positions, METHODS)
     if activation is not None:
         choose("activation", activation, ACTIVATIONS)
-    if path_or_name in zoo() or os.fspath(path_or_name).endswith(".keras"):
+    bundled = path_or_name in released.bundled_models()
+    if bundled or os.fspath(path_or_name).endswith(".keras"):
         if head is not None:
             raise ValueError(f"Expected head to be None for a saved model. Received: head={head!r}")
-        return open_zoo(path_or_name, wishes, positions)
-    path, public = fetch(os.fspath(path_or_name))
-    told = {"known_name": public is not None, "resolution": public and public.resolution}
-    if activation is None and public is not None:
-        told["activation"] = public.activation
+        return _open_saved(path_or_name, options, positions)
+    path, public = released.fetch(os.fspath(path_or_name))
     if public is not None:
-        told["config"] = timm_configs.named(public)
-    wishes = dataclasses.replace(wishes, **told)
+        options = dataclasses.replace(
+            options,
+            known_name=True,
+            resolution=public.resolution,
+            activation=activation or public.activation,
+            config=timm_configs.config_from_name(public),
+        )
     with open_folder(path) if os.path.isdir(path) else open_archive(path) as archive:
         if head is not None:
             _add_head(archive, head)
-        plan = _plan(archive, wishes)
-        parts = {"unused": plan.whole.unused, "new": plan.whole.new}
+        conversion = _convert(archive, options)
+        mapping = conversion.mapping
         # Before a model is built, so that a file cannot ask for more memory than it has data.
-        check(archive, plan.whole.sources, **parts)
-        model = _build(plan, wishes, public)
-        fill(weights_by_name(model), archive, plan.whole.sources, **parts)
-    if plan.whole.headless:
+        check(archive, mapping)
+        model = _build(conversion, options, public)
+        fill(weights_by_name(model), archive, mapping)
+    if mapping.headless:
         for name in ("head", "distillation_head"):
             if getattr(model, name, None):
                 getattr(model, name).kernel.assign(np.eye(model.num_classes))
-    shape = wishes.image_shape or plan.size
+    shape = options.image_shape or conversion.size
     if shape and shape != tuple(model.image_shape)[: len(shape)]:
-        if not wishes.image_shape:
-            most = LARGEST_RESIZE * max(model.image_shape[:2])
-            few(max(shape), most, "pixels a side in the file of the image processor")
-            own = " x ".join(map(str, model.image_shape[:2]))
-            warnings.warn(
-                f"{path} is opened at the {shape[0]} x {shape[1]} pixels of its image processor, "
-                f"not at the {own} of its weights: image_shape=({model.image_shape[0]}, "
-                f"{model.image_shape[1]}) keeps those.",
-                stacklevel=2,
-            )
-        method = positions or plan.positions or plan.interpolation
+        if not options.image_shape:
+            _warn_of_size(path, shape, model.image_shape)
+        method = positions or conversion.positions or conversion.interpolation
         model = at_resolution(model, shape, method=method)
     if preprocessing is not None:
         model.preprocessing = preprocessing
     return name_after(model, path_or_name)
+
+
+def _warn_of_size(path, size, image_shape):
+    """Warns of a folder that is opened at the size of its image processor."""
+    most = LARGEST_RESIZE * max(image_shape[:2])
+    at_most(max(size), most, "pixels a side in the file of the image processor")
+    height, width = image_shape[:2]
+    warnings.warn(
+        f"{path} is opened at the {size[0]} x {size[1]} pixels of its image processor, not at the "
+        f"{height} x {width} of its weights: image_shape=({height}, {width}) keeps those.",
+        stacklevel=3,
+    )
+
+
+def _open_saved(name, options, positions):
+    """A bundled model or one of a `.keras` file, as `load_pretrained` returns it."""
+    options.refuse("the bundled models", "pooling", "num_heads", "activation")
+    model = load_model(name)
+    if not isinstance(model, VisionModel):
+        other = f"a {type(model).__name__}, which is not a model of this package"
+        options.refuse(other, "num_classes", "image_shape", "preprocessing")
+        return model
+    # Without a head there is nothing to leave out, and a layer of tanh before it goes with it.
+    headless = options.num_classes == 0 and model.head is not None
+    classes = options.num_classes or None
+    if headless:
+        classes = (getattr(model, "pre_logits", None) or model.head).kernel.shape[0]
+    other_head = headless or classes not in (None, model.num_classes)
+    shape = options.image_shape or model.image_shape
+    if other_head or tuple(shape) != tuple(model.image_shape)[: len(shape)]:
+        classes = classes if other_head else None
+        model = at_resolution(model, shape, classes, positions or "bilinear")
+        if headless:
+            model.head.kernel.assign(np.eye(classes))
+    if options.preprocessing is not None:
+        model.preprocessing = options.preprocessing
+    return name_after(model, name)
 
 
 def weights_by_name(model):
@@ -217,7 +227,7 @@ def weights_by_name(model):
 
 def _add_head(archive, path):
     """Adds the tensors of a file of a linear classifier to those of an encoder."""
-    if isinstance(archive, Folder) or not timm_vit.recognise(archive.tensors):
+    if isinstance(archive, Folder) or timm.vit_prefix(archive.tensors) is None:
         raise ValueError(
             "Expected head to go with a file of a DINOv2 in its authors' or timm's names. "
             f"Received: {archive.path!r}"
@@ -231,7 +241,7 @@ def _add_head(archive, path):
             "Expected head to be a file of a linear classifier, with a weight and a bias. "
             f"Received: {os.fspath(path)!r} of {names}"
         )
-    archive.add(other, {name: f"{timm_vit.LINEAR}.{end}" for end, name in ends.items()})
+    archive.add(other, {name: f"{timm.LINEAR}.{end}" for end, name in ends.items()})
 
 
 def _image_shape(image_shape):
@@ -249,23 +259,24 @@ def _image_shape(image_shape):
     return shape
 
 
-def _check(wishes):
-    if wishes.pooling is not None:
-        check_pooling(wishes.pooling)
-    for name in ("num_classes", "num_heads"):
-        value = getattr(wishes, name)
-        least = 0 if name == "num_classes" else 1
+def _check(options):
+    if options.pooling is not None:
+        check_pooling(options.pooling)
+    for name, least in (("num_classes", 0), ("num_heads", 1)):
+        value = getattr(options, name)
         if value is not None and (not isinstance(value, Integral) or value < least):
             raise ValueError(f"Expected {name} to be at least {least}. Received: {name}={value!r}")
 
 
-def _plan(archive, wishes):
-    """The `Plan` of an archive's family."""
-    if isinstance(archive, Folder) and not families.is_timms(archive):
-        try:
-            return families.plan(archive, wishes)
-        except ValueError as error:
-            raise ValueError(f"{error}, in {archive.path!r}") from error
+def _convert(archive, options):
+    """The `Conversion` of an open file or folder."""
+    folder = isinstance(archive, Folder)
+    timms = folder and "model_type" not in archive.config and "pretrained_cfg" in archive.config
+    if folder and not timms:
+        # Its configuration has the form of GELU.
+        options.refuse("a folder with its configuration", "activation")
+        module = open_clip if archive.file == OPEN_CLIP else hugging_face_models
+        return _located(lambda: module.convert_folder(archive, options), archive)
     names = "\n".join(sorted(archive.tensors))
     for model, (what, pattern) in OTHERS.items():
         if re.search(pattern, names, re.MULTILINE):
@@ -273,37 +284,62 @@ def _plan(archive, wishes):
                 f"Expected a checkpoint of a model that is known here. Received: {archive.path!r} "
                 f"of {model}, which {what}"
             )
-    wishes = dataclasses.replace(wishes, container=getattr(archive, "container", None))
-    for family in FAMILIES:
-        if family.recognise(archive.tensors):
-            folder = isinstance(archive, Folder)
-            try:
-                if family not in SILENT:
-                    wishes.refuse(family.FAMILY, "activation")
-                if folder:
-                    wishes = families.with_timms_config(wishes, archive, family in SILENT)
-                plan = family.plan(archive.tensors, wishes)
-                return families.with_timms_ends(plan, archive, wishes) if folder else plan
-            except ValueError as error:
-                raise ValueError(f"{error}, in {archive.path!r} of {family.FAMILY}") from error
-    known = ", ".join(family.FAMILY for family in FAMILIES)
-    raise ValueError(
-        f"Expected the tensors of {archive.path!r} to be those of a known family ({known}). "
-        f"Received: {first_names(archive.tensors)}"
+    options = dataclasses.replace(options, container=getattr(archive, "container", None))
+    family = next((family for family in FAMILIES if family.recognise(archive.tensors)), None)
+    if family is None:
+        known = ", ".join(family.name for family in FAMILIES)
+        raise ValueError(
+            f"Expected the tensors of {archive.path!r} to be those of a known family ({known}). "
+            f"Received: {first_names(archive.tensors)}"
+        )
+    return _located(
+        lambda: _convert_family(family, archive, options, timms), archive, f" of {family.name}"
     )
 
 
-def _build(plan, wishes, public):
-    """The model of a plan, with the preprocessing of its name or, without one, of its family."""
-    *size, channels = plan.whole.arguments["image_shape"]
-    if plan.any_size and (wishes.image_shape or public):
-        size = (wishes.image_shape or (public.resolution,) * 2)[:2]
-    ends = public or plan
-    mean, std = ends.values["mean"], ends.values["std"]
+def _located(convert, archive, of_family=""):
+    """What a function returns; its errors name the file and the family."""
+    try:
+        return convert()
+    except ValueError as error:
+        raise ValueError(f"{error}, in {archive.path!r}{of_family}") from error
+
+
+def _convert_family(family, archive, options, timms):
+    if not family.activation:
+        options.refuse(family.name, "activation")
+    if not timms:
+        return family.convert(archive.tensors, options)
+    config = timm_configs.read_timm_config(archive.config)
+    options = dataclasses.replace(options, config=config)
+    if options.activation is None:
+        # That of the training, which a CLIP's name has, unless it is an argument of its own.
+        activation = config["activation"] if config["explicit"] else None
+        if family.activation and activation is None:
+            images = archive.config["pretrained_cfg"]
+            tag = images.get("tag") if isinstance(images, dict) else None
+            activation = released.timm_activation(f"{archive.config['architecture']}.{tag}")
+        options = dataclasses.replace(options, activation=activation)
+    conversion = family.convert(archive.tensors, options)
+    if options.preprocessing is not None:
+        return conversion
+    channels = conversion.mapping.arguments["image_shape"][2]
+    images = timm_preprocessing(archive.config, channels)
+    positions = conversion.positions or conversion.interpolation
+    return dataclasses.replace(conversion, positions=positions, **images)
+
+
+def _build(conversion, options, public):
+    """The model of a conversion, with the preprocessing of its name or, without one, its family."""
+    *size, channels = conversion.mapping.arguments["image_shape"]
+    if conversion.any_size and (options.image_shape or public):
+        size = (options.image_shape or (public.resolution,) * 2)[:2]
+    images = public or conversion
+    mean, std = images.values["mean"], images.values["std"]
     if channels != len(mean):
         mean, std = ((0.5,) * channels,) * 2
-    crop = {"crop": ends.crop, "crop_rounding": "even" if public else plan.crop_rounding}
-    preprocessing = Preprocessing(tuple(size), mean, std, ends.interpolation, **crop)
-    arguments = plan.whole.arguments | {"image_shape": (*size, channels)}
-    arguments |= {"preprocessing": preprocessing, "class_names": plan.class_names}
-    return getattr(vit_tf, plan.model)(**arguments)
+    crop = {"crop": images.crop, "crop_rounding": "even" if public else conversion.crop_rounding}
+    preprocessing = Preprocessing(tuple(size), mean, std, images.interpolation, **crop)
+    arguments = conversion.mapping.arguments | {"image_shape": (*size, channels)}
+    arguments |= {"preprocessing": preprocessing, "class_names": conversion.class_names}
+    return getattr(vit_tf, conversion.model)(**arguments)

@@ -1,8 +1,8 @@
-"""What timm's `config.json` states and tensors do not: heads, GELU, pooling, size."""
+"""What timm's `config.json` tells of a model and its tensors do not: heads, GELU, pooling, size."""
 
 import re
 
-from vit_tf.checkpoints.hugging_face.configs import Config
+from vit_tf.checkpoints.folders import Config
 from vit_tf.names import choose
 
 # Heads by the size in an architecture's name (timm 1.0.31).
@@ -57,7 +57,7 @@ ARCHITECTURES = {
     r"mixer_[bls]\d+_\d+": EVA | {"fc_norm": False},
     r"resnetv2_\d+x\d_bit": EVA,
 }
-# Arguments that tensors determine as well, or that change nothing outside training.
+# Arguments that tensors tell as well, or that change nothing outside training.
 SHOWN = "patch_size in_chans num_classes embed_dim depth mlp_ratio qkv_bias proj_bias init_values "
 SHOWN += "class_token no_embed_class reg_tokens num_reg_tokens pre_norm final_norm num_blocks "
 SHOWN += "qkv_fused scale_mlp scale_attn_inner swiglu_mlp swiglu_align_to use_abs_pos_emb "
@@ -71,10 +71,10 @@ ACTIVATIONS = {name: name for name in ("gelu", "gelu_tanh", "quick_gelu")}
 POOLINGS = {"token": "cls", "avg": "gap", "map": "map"}
 
 
-def told(config):
+def read_timm_config(config):
     """dict of `num_heads`, `activation`, `pooling`, `fc_norm` and others, as a `ViT` names them.
 
-    `image_shape` is (height, width), or None where the file allows images of any size, and
+    `image_shape` is (height, width), or None where the file tells of images of any size, and
     `input_size` that of the images it was trained with; `explicit` is whether the form of GELU is
     an argument of its own, not that of the architecture.
 
@@ -108,7 +108,7 @@ def told(config):
     pooling = choose("global_pool of config.json", str(arguments["global_pool"]), POOLINGS)
     fc_norm = fields.flag("use_fc_norm", fields.flag("fc_norm", pooling == "gap"))
     return {
-        "num_heads": arguments["num_heads"] and fields.whole("num_heads"),
+        "num_heads": arguments["num_heads"] and fields.integer("num_heads"),
         "activation": choose("act_layer", str(arguments["act_layer"]), ACTIVATIONS),
         "pooling": pooling,
         "fc_norm": fc_norm,
@@ -121,28 +121,28 @@ def told(config):
     }
 
 
-def named(checkpoint):
+def config_from_name(checkpoint):
     """The same for a known name whose tensors do not state its rotary positions; {} for others."""
     name, size = checkpoint.name.removeprefix("timm/"), checkpoint.resolution
     if "_rope_" not in name:
         return {}
     images = {"input_size": [3, size, size]}
-    return told({"architecture": name.partition(".")[0], "pretrained_cfg": images})
+    return read_timm_config({"architecture": name.partition(".")[0], "pretrained_cfg": images})
 
 
 def _arguments(architecture):
-    """Those with which timm makes an architecture, besides sizes that its tensors show."""
-    found = None
+    """Those with which timm makes an architecture, beside sizes that its tensors show."""
+    known = None
+    sizes = "|".join(SIZES)
     for pattern, arguments in ARCHITECTURES.items():
-        sizes = "|".join(SIZES)
         match = re.fullmatch(pattern.replace("SIZE", f"(?P<size>{sizes})"), architecture)
         if match:
             named = re.match(rf"\w+?_({sizes})_", architecture)
             size = match.groupdict().get("size") or (named and named[1])
-            found = {"num_heads": SIZES.get(size)} | arguments
-    if found is None:
+            known = {"num_heads": SIZES.get(size)} | arguments
+    if known is None:
         raise ValueError(
             "Expected an architecture of timm that a model here computes. "
             f"Received: architecture={architecture!r}"
         )
-    return found
+    return known

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.saved_model import loader_impl
 
-from vit_tf.checkpoints.zoo.files import zoo
+from vit_tf.checkpoints.released import bundled_models
 from vit_tf.files import refuse_other_formats
 from vit_tf.image_checks import check_dtype
 from vit_tf.names import as_patterns, listed, match, near_names
@@ -44,7 +44,7 @@ def load_model(path):
         with local_copy(path) as local:
             return load_model(local)
     path = os.fspath(path)
-    path = str(zoo().get(path, path))
+    path = str(bundled_models().get(path, path))
     if os.path.isdir(path):
         saved = tf.saved_model.contains_saved_model(path)
         what = "a SavedModel folder, which load_features opens" if saved else "a folder"
@@ -52,7 +52,7 @@ def load_model(path):
             f"Expected path to be a .keras file. Received: {without_password(path)!r}, {what}"
         )
     if not os.path.isfile(path):
-        near = near_names(path, list(zoo()))
+        near = near_names(path, list(bundled_models()))
         hint = f" (near matches of bundled models: {listed(near)})" if near else ""
         raise ValueError(
             f"Expected path to be a .keras file{hint}. "

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from archive_files import npy_bytes, npy_header, torch_or_skip, write_safetensors, write_zip
 
-from vit_tf.checkpoints.files.archives import open_archive
-from vit_tf.checkpoints.files.tensors import TensorInfo
+from vit_tf.checkpoints.archives import TensorInfo, open_archive
 
 NUMPY_DTYPES = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 

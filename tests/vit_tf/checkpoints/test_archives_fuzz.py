@@ -15,7 +15,7 @@ from archive_files import (
     write_zip,
 )
 
-from vit_tf.checkpoints.files.archives import open_archive
+from vit_tf.checkpoints.archives import open_archive
 
 MUTANTS = 240
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from archive_files import npy_bytes, npy_header, raises, safetensors_bytes, torch_or_skip, write_zip
 
-from vit_tf.checkpoints.files.archives import LEGACY_TORCH, open_archive
+from vit_tf.checkpoints.archives import open_archive
+from vit_tf.checkpoints.torch_pickles import LEGACY
 
 
 def test_what_is_no_checkpoint(tmp_path):
@@ -279,7 +280,7 @@ def test_pytorch_zips_that_are_refused(tmp_path):
 @pytest.mark.parametrize("legacy", [False, True])
 def test_without_torch_the_error_says_what_to_install(legacy, tmp_path, monkeypatch):
     if legacy:
-        (tmp_path / "a.pth").write_bytes(b"\x80\x02" + LEGACY_TORCH + bytes(100))
+        (tmp_path / "a.pth").write_bytes(b"\x80\x02" + LEGACY + bytes(100))
     else:
         write_zip(tmp_path / "a.pth", {"a/data.pkl": b"", "a/version": b"3\n"})
     monkeypatch.setitem(sys.modules, "torch", None)

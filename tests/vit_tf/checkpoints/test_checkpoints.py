@@ -6,7 +6,7 @@ from checkpoint_families import FILES, HEADLESS, IN_TORCH, SHAPE, arrays, write,
 from checkpoint_layouts import CLASSES, HEADS, WIDTH
 
 import vit_tf
-from vit_tf.checkpoints.plans import CLIP, HALF, IMAGENET
+from vit_tf.checkpoints.weight_maps import CLIP, HALF, IMAGENET
 from vit_tf.models.resolution import resample_positions
 
 VALUES = {"mae": IMAGENET, "dino": IMAGENET, "moco": IMAGENET, "clip": CLIP}
@@ -167,15 +167,15 @@ def test_pooling_in_place_of_the_file(load):
 
 def timm_heads(width, layers, prefix="", labelled=True, **wishes):
     """The heads that are read off the names and shapes of a ViT of a size, which is not built."""
-    from vit_tf.checkpoints import timm_vit
-    from vit_tf.checkpoints.files.tensors import TensorInfo
-    from vit_tf.checkpoints.plans import Wishes
+    from vit_tf.checkpoints import timm
+    from vit_tf.checkpoints.archives import TensorInfo
+    from vit_tf.checkpoints.weight_maps import LoadOptions
 
     shapes = {"patch_embed.proj.weight": (width, 3, 8, 8), "pos_embed": (1, 17, width)}
     shapes |= {"cls_token": (1, 1, width)} | ({"head.bias": (5,)} if labelled else {})
     shapes |= {f"blocks.{i}.mlp.fc1.bias": (4 * width,) for i in range(layers)}
     tensors = {f"{prefix}{name}": TensorInfo(shape, "float32") for name, shape in shapes.items()}
-    return timm_vit.plan(tensors, Wishes(**wishes)).whole.arguments["num_heads"]
+    return timm.convert_vit(tensors, LoadOptions(**wishes)).mapping.arguments["num_heads"]
 
 
 def test_heads_follow_from_published_sizes():

@@ -7,7 +7,7 @@ import pytest
 from archive_files import refuses, write_safetensors
 
 import vit_tf
-from vit_tf.checkpoints.plans import CLIP, IMAGENET
+from vit_tf.checkpoints.weight_maps import CLIP, IMAGENET
 
 MOST = 1e-5
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import vit_tf
-from vit_tf.checkpoints.plans import CLIP
+from vit_tf.checkpoints.weight_maps import CLIP
 
 keras_hub = pytest.importorskip("keras_hub", reason="keras_hub is not installed")
 SIZES = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8}

@@ -8,7 +8,7 @@ from archive_files import refuses, write_safetensors
 from checkpoint_families import write_torch
 
 import vit_tf
-from vit_tf.checkpoints.plans import IMAGENET
+from vit_tf.checkpoints.weight_maps import IMAGENET
 
 MOST = 1e-5
 BLOCK = {

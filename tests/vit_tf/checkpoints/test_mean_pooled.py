@@ -5,7 +5,7 @@ import pytest
 from archive_files import refuses
 
 import vit_tf
-from vit_tf.checkpoints.plans import IMAGENET
+from vit_tf.checkpoints.weight_maps import IMAGENET
 
 MOST = 1e-5
 

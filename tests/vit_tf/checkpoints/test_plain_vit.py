@@ -48,9 +48,9 @@ def test_a_file_without_positions_is_that_with_them(names, plain, tmp_path):
 
 def test_the_published_size():
     """S/16 with its layer of tanh, as `vit_s16_i1k.py` trains it: shapes of the released files."""
-    from vit_tf.checkpoints import google_vit
-    from vit_tf.checkpoints.files.tensors import TensorInfo
-    from vit_tf.checkpoints.plans import Wishes
+    from vit_tf.checkpoints import google
+    from vit_tf.checkpoints.archives import TensorInfo
+    from vit_tf.checkpoints.weight_maps import LoadOptions
 
     split, block = (6, 64), "Transformer/encoderblock_{}"
     shapes = {"embedding/kernel": (16, 16, 3, 384), "embedding/bias": (384,)}
@@ -70,7 +70,7 @@ def test_the_published_size():
     shapes |= {"pre_logits/kernel": (384, 384), "pre_logits/bias": (384,)}
     shapes |= {"head/kernel": (384, 1000), "head/bias": (1000,)}
     tensors = {name: TensorInfo(shape, "float32") for name, shape in shapes.items()}
-    whole = google_vit.plan(tensors, Wishes(image_shape=(224, 224))).whole
+    whole = google.convert_vit(tensors, LoadOptions(image_shape=(224, 224))).whole
     used = {name: shape for s in whole.sources.values() for name, shape in s.tensors.items()}
     assert used == shapes
     sizes = {"num_layers": 12, "num_heads": 6, "hidden_dim": 384, "mlp_dim": 1536, "patch_size": 16}

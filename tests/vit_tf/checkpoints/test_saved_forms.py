@@ -10,7 +10,7 @@ from checkpoint_families import write
 from checkpoint_layouts import HEADS, SIZE, WIDTH
 
 import vit_tf
-from vit_tf.checkpoints.files.archives import open_archive
+from vit_tf.checkpoints.archives import open_archive
 
 
 @pytest.fixture
@@ -177,14 +177,14 @@ def test_files_of_patches_alone_tell_or_ask(name):
     torch = torch_or_skip()
     import timm_models
 
-    from vit_tf.checkpoints import timm_vit
-    from vit_tf.checkpoints.plans import Wishes
+    from vit_tf.checkpoints import timm
+    from vit_tf.checkpoints.weight_maps import LoadOptions
 
     with torch.device("meta"):
         state = timm_models.timm.create_model(name, depth=None).state_dict()
     if BARE[name] is None:
         with refuses(r"num_heads \(12 or 16\)"):
-            timm_vit.plan(state, Wishes())
+            timm.convert_vit(state, LoadOptions())
     else:
-        found = timm_vit.plan(state, Wishes()).whole.arguments
+        found = timm.convert_vit(state, LoadOptions()).mapping.arguments
         assert (found["num_heads"], found["activation"]) == BARE[name]

@@ -225,7 +225,7 @@ def test_the_table_of_architectures_is_timms(models, monkeypatch):
     for name, options in made.items():
         config = {"architecture": name, "pretrained_cfg": {}}
         try:
-            found = timm_configs.told(config)
+            found = timm_configs.read_timm_config(config)
         except ValueError:
             # Those of other blocks, positions or pooling.
             assert re.search(OTHERS, name), name

@@ -1,0 +1,255 @@
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import checkpoint_layouts as layouts
+import keras
+import numpy as np
+import pytest
+from archive_files import write_safetensors
+
+import vit_tf
+from vit_tf.checkpoints.released import CHECKPOINTS, fetch
+from vit_tf.checkpoints.weight_maps import HALF, IMAGENET
+from vit_tf.models.beit import EVA02
+from vit_tf.models.bit import VARIANTS as BITS
+from vit_tf.models.clip import VARIANTS as CLIPS
+from vit_tf.models.siglip import VARIANTS as SIGLIPS
+from vit_tf.models.vit import HYBRIDS, MEANS, RELEASED, VARIANTS
+
+VIT = "vit_models/imagenet21k/ViT-B_16"
+DEIT = "timm/deit_small_patch16_224.fb_in1k"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """An empty place for downloads."""
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_every_checkpoint_is_of_a_known_size():
+    assert len(CHECKPOINTS) > 100
+    for name, checkpoint in CHECKPOINTS.items():
+        assert checkpoint.name == name
+        known = BITS | HYBRIDS | VARIANTS | RELEASED | EVA02 | CLIPS | SIGLIPS | MEANS
+        assert checkpoint.variant in known
+        assert checkpoint.url.startswith("https://") and f"/{name}" in checkpoint.url
+        # BiT's maps may be of any size; a grid of tokens is whole.
+        if not name.startswith("bit_models"):
+            stride = 32 if checkpoint.variant[0] == "R" else int(checkpoint.variant.split("/")[1])
+            beyond = 6 if checkpoint.variant == "So400m/14" and checkpoint.resolution > 378 else 0
+            assert checkpoint.resolution % stride == beyond
+        assert len(checkpoint.values["mean"]) == len(checkpoint.values["std"]) == 3
+
+
+@pytest.mark.slow
+def test_sizes_of_models_with_registers_are_timms():
+    """What the shapes of timm's own tensors tell; heads are those of its model."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    import torch
+    from timm_models import timm
+
+    from vit_tf.checkpoints import timm as files
+    from vit_tf.checkpoints.weight_maps import LoadOptions
+
+    names = vit_tf.list_pretrained("timm/vit_*_patch16_reg?_gap_256.*")
+    for architecture in {name.partition(".")[0] for name in names}:
+        size = architecture.partition("_")[2].partition("_")[0]
+        with torch.device("meta"):
+            model = timm.create_model(architecture.removeprefix("timm/"))
+        found = timm.convert_vit(model.state_dict(), LoadOptions()).mapping.arguments
+        fields = MEANS[f"{size}/16"] | {"registers": model.num_reg_tokens}
+        fields |= {"num_heads": model.blocks[0].attn.num_heads}
+        assert {name: found.get(name) for name in fields} == fields
+
+
+def test_list_pretrained():
+    assert vit_tf.list_pretrained("*/*") == list(CHECKPOINTS)
+    augreg = vit_tf.list_pretrained("*augreg*")
+    assert f"{VIT}" not in augreg and len(augreg) > 40
+    best = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
+    assert f"vit_models/augreg/{best}" in augreg
+    assert f"vit_models/augreg/{best}--imagenet2012-steps_20k-lr_0.03-res_384" in augreg
+    assert len(vit_tf.list_pretrained("bit_models/BiT-M-*-ILSVRC2012")) == 6
+    with pytest.raises(ValueError, match=f"near matches: {VIT}, .*Received"):
+        vit_tf.list_pretrained("vit_models/imagenet21k/ViT-B-16")
+
+
+def test_later_families_are_named_as_timm_names_them():
+    """As many as timm 1.0.31 lists with weights of these families' authors."""
+    for pattern, count in (("*deit_*_distilled_*", 4), ("*deit3_*", 16), ("*_dinov2.*", 8)):
+        names = vit_tf.list_pretrained(pattern)
+        assert len(names) == count
+        for name in names:
+            assert CHECKPOINTS[name].values == IMAGENET
+            assert CHECKPOINTS[name].interpolation == "bicubic"
+    assert CHECKPOINTS["timm/vit_giant_patch14_dinov2.lvd142m"].variant == "DINOv2-g/14"
+    assert CHECKPOINTS["timm/vit_base_patch14_reg4_dinov2.lvd142m"].resolution == 518
+
+
+def test_towers_are_named_as_they_are_released():
+    """As timm 1.0.31 lists SigLIP's but for NaFlex, pooled means and a fine-tuned one; bicubic and
+    squeezed as in their processors, bilinear as in big_vision's own evaluation."""
+    for pattern, count, resize in (
+        *(("timm/*siglip*", 26, "bicubic"), ("big_vision/*", 9, "bilinear")),
+    ):
+        names = vit_tf.list_pretrained(pattern)
+        assert len(names) == count
+        for name in names:
+            checkpoint = CHECKPOINTS[name]
+            assert (checkpoint.interpolation, checkpoint.crop) == (resize, None)
+            assert checkpoint.values == HALF and f"_{checkpoint.resolution}" in name
+    assert len(vit_tf.list_pretrained("*.openai")) == 3
+    bucket = CHECKPOINTS["big_vision/siglip/webli_en_so400m_384_58765454"]
+    assert bucket.url.endswith(".com/big_vision/siglip/webli_en_so400m_384_58765454.npz")
+
+
+def test_a_name_tells_pixels_beyond_the_patches():
+    """Those of So400m/14 have 384 pixels a side, of which its 27 patches see 378."""
+    from vit_tf.checkpoints.archives import TensorInfo
+    from vit_tf.checkpoints.token_positions import patch_positions_map
+    from vit_tf.checkpoints.weight_maps import LoadOptions
+
+    tensors = {"pos_embed": TensorInfo((1, 729, 1152), "float32")}
+    for resolution, expected in ((384, 384), (378, 378), (None, 378), (224, 378)):
+        part = patch_positions_map(tensors, "pos_embed", 14, 3, LoadOptions(resolution=resolution))
+        assert part.arguments["image_shape"] == (expected, expected, 3)
+
+
+def test_preprocessing_of_released_models_is_timms():
+    """Every name of timm's that its package lists, but SigLIP's, field by field."""
+    if find_spec("timm") is None:
+        pytest.skip("timm is not installed")
+    pytest.importorskip("torch", reason="torch is not installed")
+    from timm_models import timm
+
+    timms = [name for name in CHECKPOINTS if name.startswith("timm/")]
+    listed = [name for name in timms if "siglip" not in name]
+    known = 0
+    for name in listed:
+        config = timm.get_pretrained_cfg(name.removeprefix("timm/"), allow_unregistered=False)
+        if config is None or not config.has_weights:
+            continue
+        known += 1
+        checkpoint = CHECKPOINTS[name]
+        assert config.input_size[1:] == (checkpoint.resolution,) * 2, name
+        assert checkpoint.interpolation == config.interpolation, name
+        assert tuple(checkpoint.values["mean"]) == tuple(config.mean), name
+        assert tuple(checkpoint.values["std"]) == tuple(config.std), name
+        # Of OpenAI's files the crop is that of OpenAI's code.
+        if not name.endswith(".openai"):
+            squeezed = config.crop_mode == "squash"
+            assert checkpoint.crop == (None if squeezed else config.crop_pct), name
+    assert known == len(listed)
+    for pattern, count in (("*_dinov3*", 12), ("*eva02_*", 16), ("*_rope_*", 16), ("*aimv2_*", 14)):
+        assert len(vit_tf.list_pretrained(pattern)) == count
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["vit_small_patch16_rope_mixed_ape_224.naver_in1k", "vit_base_patch16_rope_224.naver_in1k"],
+)
+def test_a_name_tells_rotary_positions(name, home):
+    """Its tensors alone may be those of a DeiT-3."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    import timm_models
+
+    fields = {"embed_dim": 384, "depth": 1, "num_heads": 6 if "small" in name else 12}
+    reference = timm_models.timm.create_model(name.partition(".")[0], **fields)
+    path = Path(CHECKPOINTS[f"timm/{name}"].path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    timm_models.write(timm_models.randomize(reference, 0.1), path)
+    model = vit_tf.load_pretrained(f"timm/{name}")
+    images = np.random.default_rng(1).normal(size=(1, 224, 224, 3)).astype(np.float32)
+    expected = timm_models.taps(reference, images)["logits"]
+    assert np.abs(np.asarray(model(images)) - expected).max() < 1e-5 * np.abs(expected).max()
+
+
+def test_a_name_downloads_its_file(home, monkeypatch):
+    calls = []
+
+    def get_file(name, origin, cache_dir, cache_subdir):
+        calls.append(origin)
+        np.savez(home / "fetched.npz", **layouts.google_bit())
+        return home / "fetched.npz"
+
+    monkeypatch.setattr(keras.utils, "get_file", get_file)
+    model = vit_tf.load_pretrained("bit_models/distill/R50x1_160")
+    assert calls == ["https://storage.googleapis.com/bit_models/distill/R50x1_160.npz"]
+    # The file tells no resolution, the name does.
+    assert model.image_shape == (160, 160, 3)
+    small = vit_tf.load_pretrained("bit_models/distill/R50x1_160", image_shape=(32, 32))
+    assert small.image_shape == (32, 32, 3)
+
+
+def test_a_name_tells_the_preprocessing(monkeypatch):
+    """DeiT's files look like those of models that were trained on values in [-1, 1]."""
+    path = CHECKPOINTS[DEIT].path
+    os.makedirs(os.path.dirname(path))
+    write_safetensors(Path(path), layouts.timm_vit())
+    assert fetch(DEIT) == (path, CHECKPOINTS[DEIT])
+    model = vit_tf.load_pretrained(DEIT, num_heads=layouts.HEADS)
+    assert (model.preprocessing.mean, model.preprocessing.std) == tuple(IMAGENET.values())
+    assert model.preprocessing.crop == 0.9
+    model = vit_tf.load_pretrained(path, num_heads=layouts.HEADS)
+    assert model.preprocessing.mean == (0.5, 0.5, 0.5)
+    assert model.preprocessing.crop is None
+
+
+def test_crops_are_those_of_the_published_evaluations():
+    """Of timm's files its `crop_pct`, of OpenAI's that of `clip.load`; Google's are squeezed."""
+    crops = {
+        VIT: None,
+        "bit_models/BiT-M-R50x1-ILSVRC2012": None,
+        "timm/vit_base_patch16_224.augreg_in21k_ft_in1k": 0.9,
+        "timm/vit_base_patch16_384.augreg_in21k_ft_in1k": 1.0,
+        "timm/deit_base_patch16_384.fb_in1k": 1.0,
+        "timm/vit_base_patch16_224.dino": 0.9,
+        "timm/vit_base_patch16_clip_224.openai": 1.0,
+        "timm/beit_large_patch16_512.in22k_ft_in22k_in1k": 1.0,
+        "timm/beitv2_base_patch16_224.in1k_ft_in1k": 0.9,
+        "timm/beitv2_large_patch16_224.in1k_ft_in1k": 0.95,
+        "timm/beitv2_large_patch16_224.in1k_ft_in22k": 0.9,
+        "timm/deit_base_distilled_patch16_384.fb_in1k": 1.0,
+        "timm/deit3_small_patch16_224.fb_in1k": 0.9,
+        "timm/deit3_huge_patch14_224.fb_in22k_ft_in1k": 1.0,
+        "timm/vit_giant_patch14_reg4_dinov2.lvd142m": 1.0,
+    }
+    assert {name: CHECKPOINTS[name].crop for name in crops} == crops
+
+
+def test_without_a_network_the_file_is_named(home, monkeypatch):
+    def get_file(*args, **options):
+        raise Exception("URL fetch failure: Name or service not known")
+
+    monkeypatch.setattr(keras.utils, "get_file", get_file)
+    with pytest.raises(ValueError, match=r"Expected .*Received: .*service not known") as caught:
+        vit_tf.load_pretrained(VIT)
+    assert "https://storage.googleapis.com/vit_models/imagenet21k/ViT-B_16.npz" in str(caught.value)
+    assert str(home / "vit_tf/vit_models--imagenet21k--ViT-B_16.npz") in str(caught.value)
+
+
+def test_without_the_hub_it_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    url = (
+        "https://huggingface.co/timm/deit_small_patch16_224.fb_in1k/resolve/main/model.safetensors"
+    )
+    with pytest.raises(ValueError, match=url) as caught:
+        vit_tf.load_pretrained(DEIT)
+    assert "pip install huggingface_hub" in str(caught.value)
+
+
+def test_unknown_names():
+    with pytest.raises(ValueError, match=f"near matches: {VIT}, .*Received"):
+        vit_tf.load_pretrained("imagenet21k/ViT-B_16")
+
+
+def test_the_guide_counts_every_name():
+    guide = Path(__file__).parents[3] / "docs/guides/public-weights.md"
+    _, _, after = guide.read_text().partition("| family | names | resized |")
+    rows = [line.split(" | ") for line in after.partition("\n\n")[0].splitlines()[2:]]
+    counts = [int(row[1]) for row in rows if row[1].strip()]
+    assert len(counts) == 16 and sum(counts) == len(vit_tf.list_pretrained("*/*"))
+    assert f"`list_pretrained` that hold a `/`, {sum(counts)}," in after

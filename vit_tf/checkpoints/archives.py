@@ -1,0 +1,298 @@
+"""Opening a checkpoint file as named tensors that are read one at a time.
+
+`.npz` is read by NumPy, `.safetensors` by its package, PyTorch's files by `torch_pickles`.
+"""
+
+import copy
+import functools
+import math
+import os
+import re
+import struct
+import zipfile
+import zlib
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+import ml_dtypes  # noqa: F401, gives NumPy the name "bfloat16"
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from vit_tf.checkpoints import torch_pickles
+from vit_tf.names import unknown_name
+from vit_tf.remote import without_password
+
+# What a file that is corrupt, or made to do damage, can provoke below. One place for all of them,
+# as every format may meet most of them, when the file is opened and again when a tensor is read.
+CORRUPT = (
+    ValueError,  # our own checks; UTF-8 and NumPy's
+    SafetensorError,  # the header of a .safetensors
+    OSError,  # opening, reading and seeking; a file that others truncate meanwhile
+    EOFError,  # a zip member whose compressed data end early
+    OverflowError,  # a zip64 offset beyond what a file can have
+    MemoryError,  # a tensor that fits the file but not this machine
+    RuntimeError,  # zip: encrypted, or (NotImplementedError) an unknown compression; RecursionError
+    SyntaxError,  # NumPy's headers, which are Python literals
+    TypeError,  # the same
+    struct.error,  # a zip header that ends early
+    zipfile.BadZipFile,  # the structure of a zip, and the checksum of a member
+    zlib.error,  # compressed data that are not
+)
+# As many bytes as an array may span, and no more than NumPy can index.
+MOST_BYTES = 2**48
+MOST_AXES = 32
+# NumPy writes about 120 bytes for any array of numbers. Short enough to be parsed at no risk.
+LONGEST_HEADER = 1024
+# A deflated bit pair stands for at most 258 bytes.
+DEFLATE_RATIO = 1032
+# Of a compiled model (torch.compile), and of blocks in chunks, numbered throughout (DINOv2's code).
+WRAPPED = ((r"(^|\.)_orig_mod\.", r"\1"), (r"(^|\.)blocks\.\d+\.(?=\d+\.)", r"\1blocks."))
+SAFETENSORS = {"BOOL": "bool", "BF16": "bfloat16"}
+SAFETENSORS |= {f"F{bits}": f"float{bits}" for bits in (16, 32, 64)}
+SAFETENSORS |= {f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)} | {"U8": "uint8"}
+
+
+class TensorInfo(NamedTuple):
+    """Shape and dtype of a stored tensor; the dtype by its NumPy name, or `"bfloat16"`."""
+
+    shape: tuple
+    dtype: str
+
+    @property
+    def nbytes(self):
+        """Bytes of the tensor as it is stored."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+def open_archive(path):
+    """The `CheckpointFile` of a path, whose format its content decides, not its name.
+
+    Known are NumPy's `.npz`, `.safetensors`, and PyTorch's files, new (a zip) and legacy. Only
+    headers are read, nothing in the file is ever executed, and what the headers declare is
+    checked against the file before memory is allocated.
+
+    Raises:
+        ValueError: if the file is missing, corrupt, of another format, or holds anything but
+            numbers.
+    """
+    path = os.fspath(path)
+    # Only regular files: opening a pipe would wait for its other end.
+    if not os.path.isfile(path):
+        what = "not a file" if os.path.exists(path) else "no such file"
+        raise ValueError(
+            f"Expected path to be a checkpoint file. Received: {without_password(path)!r}, {what}"
+        )
+    with ExitStack() as stack, clear_errors(path):
+        file = stack.enter_context(open(path, "rb"))
+        kind, zipped = _sniff(file)
+        if zipped:
+            stack.enter_context(zipped)
+        container = None
+        if kind == "npz":
+            entries = _npz_entries(zipped)
+        elif kind == "safetensors":
+            entries = _safetensors_entries(stack.enter_context(safe_open(path, "numpy")))
+        else:
+            container, tensors = torch_pickles.read_tensors(file, zipped)
+            entries = {
+                name: (_declared(name, t.shape, t.dtype), t.read) for name, t in tensors.items()
+            }
+        entries = _unwrapped(entries)
+        if not entries:
+            raise ValueError(f"a {kind} file without tensors")
+        return CheckpointFile(path, kind, entries, stack.pop_all(), container)
+
+
+class CheckpointFile:
+    """The named tensors of an open file; a context manager that closes it.
+
+    Attributes:
+        path: the file.
+        format: `"npz"`, `"safetensors"` or `"pytorch"`.
+        tensors: dict from name to `TensorInfo`, in the order of the file.
+        container: the key under which a PyTorch file holds its tensors, or None.
+    """
+
+    def __init__(self, path, format, entries, stack, container=None):
+        self.path, self.format, self.container = path, format, container
+        self.tensors = {name: info for name, (info, _) in entries.items()}
+        self._loads = {name: load for name, (_, load) in entries.items()}
+        self._stack = stack
+
+    def read(self, name):
+        """One tensor as an ndarray of its shape; no other is in memory.
+
+        float16 and bfloat16 come widened to float32, exactly; every other dtype comes as it is
+        stored, in the byte order of this machine.
+
+        Raises:
+            ValueError: for an unknown name, and where the data are corrupt.
+        """
+        if name not in self.tensors:
+            raise unknown_name("tensor", name, self.tensors)
+        with clear_errors(self.path, f" with the tensor {name!r}"):
+            array = self._loads[name]()
+            if self.tensors[name].dtype in ("bfloat16", "float16"):
+                return array.astype(np.float32)
+            return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+    def add(self, other, names):
+        """Adds tensors of another open file, which is closed with this one.
+
+        `names` is a dict from the name of a tensor there to its name here.
+        """
+        self.tensors |= {new: other.tensors[old] for old, new in names.items()}
+        self._loads |= {new: other._loads[old] for old, new in names.items()}
+        self._stack.callback(other.close)
+
+    def close(self):
+        """Closes the file; arrays that were read stay as they are."""
+        self._loads = {}
+        self._stack.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+@contextmanager
+def clear_errors(path, part=""):
+    """Turns whatever a corrupt file provokes into one `ValueError` that names it."""
+    try:
+        yield
+    except CORRUPT as error:
+        reason = " ".join(str(error).split())[:300] or "corrupt data"
+        kind = "" if type(error) is ValueError else f" ({type(error).__name__})"
+        raise ValueError(
+            f"Expected {path!r} to be a whole checkpoint{part}. Received: {reason}{kind}"
+        ) from error
+
+
+def _unwrapped(entries):
+    """The entries by their names without what `WRAPPED` lists."""
+    names = {}
+    for name in entries:
+        plain = name
+        for pattern, replacement in WRAPPED:
+            plain = re.sub(pattern, replacement, plain)
+        if plain in names:
+            raise ValueError(f"two tensors that are both {ascii(plain)[:100]} of the model")
+        names[plain] = entries[name]
+    return names
+
+
+def _sniff(file):
+    """The format of an open file and, where it is a zip, its `ZipFile`, by what it holds."""
+    start = file.read(64)
+    if not start:
+        raise ValueError("an empty file")
+    if start[:2] == b"PK":
+        zipped = zipfile.ZipFile(file)
+        names = zipped.namelist()
+        if any(name.rpartition("/")[2] == "data.pkl" for name in names):
+            return "pytorch", zipped
+        if any(name.endswith(".npy") for name in names):
+            return "npz", zipped
+        raise ValueError("a zip file with neither .npy members nor a data.pkl")
+    if start[:1] == b"\x80" and torch_pickles.LEGACY in start:
+        return "pytorch", None
+    if start[8:9] == b"{":
+        return "safetensors", None
+    raise ValueError(
+        f"neither .npz, .safetensors nor a PyTorch file, but one that begins with {start[:16]!r}"
+    )
+
+
+def _declared(name, shape, dtype):
+    """The `TensorInfo` of what a header declares; a ValueError where no array can be so."""
+    dtype = np.dtype(dtype)
+    if (dtype.kind not in "fiub" and dtype.name != "bfloat16") or dtype.itemsize > 8:
+        what = "pickled objects" if dtype.kind == "O" else f"the dtype {str(dtype)!r}"
+        raise ValueError(f"{what} in {short(name)}, where numbers are expected")
+    if len(shape) > MOST_AXES or any(type(n) is not int or n < 0 for n in shape):
+        raise ValueError(f"the shape {short(shape)} of {short(name)}")
+    # Empty axes are counted as one, so that they do not hide absurd ones beside them.
+    if math.prod(max(n, 1) for n in shape) * dtype.itemsize > MOST_BYTES:
+        raise ValueError(f"the shape {short(shape)} of {short(name)}, larger than any memory")
+    return TensorInfo(tuple(shape), dtype.name)
+
+
+def _safetensors_entries(file):
+    """dict from name to (`TensorInfo`, function that loads it) of an open `safe_open`."""
+    entries = {}
+    for name in file.offset_keys():
+        stored = file.get_slice(name)
+        if stored.get_dtype() not in SAFETENSORS:
+            raise ValueError(f"the dtype {short(stored.get_dtype())} of {short(name)}")
+        info = _declared(name, stored.get_shape(), SAFETENSORS[stored.get_dtype()])
+        entries[name] = info, functools.partial(file.get_tensor, name)
+    return entries
+
+
+def _npz_entries(zipped):
+    """The same of an open `zipfile.ZipFile` of `.npy` members."""
+    size = os.fstat(zipped.fp.fileno()).st_size
+    entries = {}
+    for member in zipped.infolist():
+        name = member.filename.removesuffix(".npy")
+        if name == member.filename:
+            raise ValueError(f"a member {short(name)} that is not an .npy")
+        if name in entries:
+            raise ValueError(f"two tensors named {short(name)}")
+        _check_member(member, size)
+        with zipped.open(member) as stream:
+            shape, _, dtype = _npy_header(stream)
+            # NumPy writes the bfloat16 of JAX, for which it has no name, as V2.
+            half = dtype.str in ("|V2", "<V2")
+            info = _declared(name, shape, "bfloat16" if half else dtype)
+            if member.file_size - stream.tell() != info.nbytes:
+                raise ValueError(
+                    f"{member.file_size - stream.tell()} bytes of data for {short(name)}, whose "
+                    f"header declares {info.nbytes}"
+                )
+        entries[name] = info, functools.partial(_read_npy, zipped, member, half)
+    return entries
+
+
+def _check_member(member, size):
+    """Refuses a member that declares more than the file can hold, before anything is inflated."""
+    name = short(member.filename)
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"a member {name} that is neither stored nor deflated")
+    if member.header_offset + member.compress_size > size:
+        raise ValueError(f"a member {name} that goes beyond the end of the file")
+    ratio = 1 if member.compress_type == zipfile.ZIP_STORED else DEFLATE_RATIO
+    if member.file_size > ratio * member.compress_size:
+        raise ValueError(
+            f"a member {name} of {member.compress_size} bytes that declares {member.file_size}"
+        )
+
+
+def _npy_header(stream):
+    """(shape, whether in Fortran order, dtype) of an `.npy`, of which the data follow."""
+    version = np.lib.format.read_magic(stream)
+    if version not in ((1, 0), (2, 0), (3, 0)):
+        raise ValueError(f"an .npy of version {version}")
+    read = np.lib.format.read_array_header_1_0
+    read = read if version == (1, 0) else np.lib.format.read_array_header_2_0
+    return read(stream, max_header_size=LONGEST_HEADER)
+
+
+def _read_npy(zipped, member, half):
+    # A member ends for zipfile where it declares to end, whatever its data hold beyond that. Read
+    # as if it declared one byte more, it ends where its data end, and its checksum is of all.
+    longer = copy.copy(member)
+    longer.file_size += 1
+    with zipped.open(longer) as stream:
+        array = np.lib.format.read_array(stream, allow_pickle=False, max_header_size=LONGEST_HEADER)
+        if stream.read(1):
+            raise ValueError(f"more data than the {array.nbytes} bytes that are declared")
+    return array.view("bfloat16") if half else array
+
+
+def short(value):
+    """A `repr` that a hostile file cannot make long."""
+    text = ascii(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."

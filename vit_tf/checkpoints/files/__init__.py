@@ -1,1 +1,0 @@
-"""File formats of checkpoints: named tensors, read one at a time."""

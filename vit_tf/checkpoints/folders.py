@@ -1,0 +1,316 @@
+"""Folders of weights and their configuration, and downloading them from the Hugging Face hub.
+
+Those of transformers and timm hold `config.json` and `model.safetensors` or `pytorch_model.bin`,
+whole or in parts; open_clip's have other names for both.
+"""
+
+import json
+import os
+import re
+from collections import Counter
+from contextlib import ExitStack
+from numbers import Real
+
+from vit_tf.checkpoints.archives import open_archive
+from vit_tf.checkpoints.weight_maps import MOST_LAYERS
+from vit_tf.names import choose, unknown_name
+from vit_tf.remote import without_password
+
+HUB = "hf://"
+CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+# The same of PyTorch's, which are looked for where there are none of safetensors.
+BIN, BIN_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+# All that is read of a folder, and so all that is downloaded.
+FILES = (CONFIG, PROCESSOR, INDEX, "model*.safetensors")
+# The same of a folder of open_clip's, its weights in the order in which they are looked for.
+OPEN_CLIP = "open_clip_config.json"
+OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+LONGEST = 32_000_000  # bytes of a JSON file
+# Names of transformers' `ACT2FN`, and the forms that they stand for.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+}
+MOST = {"num_hidden_layers": MOST_LAYERS, "num_channels": 1000}
+
+
+def open_folder(path):
+    """The `Folder` of a path, its weights open as one archive.
+
+    Of a folder that both transformers or timm and open_clip wrote, the former is opened.
+
+    Raises:
+        ValueError: for a folder without a configuration and weights, a damaged file, or parts that
+            are not those of the index.
+    """
+    own = has_weights(path, (WEIGHTS, INDEX, BIN, BIN_INDEX))
+    if not own and os.path.exists(os.path.join(path, OPEN_CLIP)):
+        return _open_clip(path)
+    config = read_json(os.path.join(path, CONFIG))
+    there = os.path.join(path, PROCESSOR)
+    processor = read_json(there) if os.path.exists(there) else None
+    with ExitStack() as stack:
+        parts, index = _parts(path)
+        archives = [stack.enter_context(open_archive(part)) for part in parts]
+        folder = Folder(path, config, processor, archives, stack)
+        if index:
+            _check_parts(index, archives)
+        folder.stack = stack.pop_all()
+    return folder
+
+
+def has_weights(path, names=(WEIGHTS, INDEX, BIN, BIN_INDEX, *OPEN_CLIP_WEIGHTS)):
+    """Whether a folder has one of the files of weights."""
+    return any(os.path.isfile(os.path.join(path, name)) for name in names)
+
+
+def _open_clip(path):
+    config = read_json(os.path.join(path, OPEN_CLIP))
+    paths = [os.path.join(path, name) for name in OPEN_CLIP_WEIGHTS]
+    weights = next(filter(os.path.isfile, paths), None)
+    if weights is None:
+        raise ValueError(
+            f"Expected {path!r} to hold {' or '.join(OPEN_CLIP_WEIGHTS)} beside {OPEN_CLIP}. "
+            f"Received: {', '.join(sorted(os.listdir(path))[:8])}"
+        )
+    with ExitStack() as stack:
+        archive = stack.enter_context(open_archive(weights))
+        return Folder(path, config, None, [archive], stack.pop_all(), OPEN_CLIP)
+
+
+class Folder:
+    """The named tensors of an open folder, as an `Archive` has them; a context manager.
+
+    Attributes:
+        path: the folder.
+        config, processor: dicts of its JSON files; the latter None where there is none.
+        file: name of the file that `config` is of.
+        tensors: dict from name to `TensorInfo`.
+    """
+
+    def __init__(self, path, config, processor, archives, stack, file=CONFIG):
+        self.path, self.config, self.processor, self.file = path, config, processor, file
+        self.tensors = {name: info for one in archives for name, info in one.tensors.items()}
+        self.archives = {name: one for one in archives for name in one.tensors}
+        self.stack = stack
+
+    def read(self, name):
+        """One tensor as an ndarray, as `Archive.read` returns it."""
+        if name not in self.archives:
+            raise unknown_name("tensor", name, self.archives)
+        return self.archives[name].read(name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stack.close()
+
+
+def read_json(path):
+    """The dict of a JSON file.
+
+    Raises:
+        ValueError: for a file that is missing, too long, damaged or of something else.
+    """
+    try:
+        with open(path, "rb") as file:
+            # Reading up to a limit would take as much memory beforehand.
+            if os.fstat(file.fileno()).st_size > LONGEST:
+                raise ValueError(f"more than {LONGEST} bytes")
+            text = file.read()
+        fields = json.loads(text.decode("utf-8"))
+        if not isinstance(fields, dict):
+            raise ValueError(f"a {type(fields).__name__}")
+    except (OSError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(
+            f"Expected {path!r} to be a JSON object. Received: {reason} ({type(error).__name__})"
+        ) from error
+    return fields
+
+
+def _parts(path):
+    """(paths of the files of weights, that of their index or None)."""
+    names = (WEIGHTS, INDEX, BIN, BIN_INDEX)
+    index = next((os.path.join(path, n) for n in names if has_weights(path, (n,))), None)
+    if index is None:
+        raise ValueError(
+            f"Expected {path!r} to hold {WEIGHTS} or {BIN}, or an index of either and its parts. "
+            f"Received: {', '.join(sorted(os.listdir(path))[:8]) or 'an empty folder'}"
+        )
+    if not index.endswith(".json"):
+        return [index], None
+    names = read_json(index).get("weight_map")
+    flat = isinstance(names, dict) and all(
+        isinstance(name, str) and name == os.path.basename(name) for name in names.values()
+    )
+    if not flat or not names:
+        raise ValueError(
+            f"Expected {index!r} to have a weight_map from tensors to files of its folder. "
+            f"Received: {str(names)[:200]}"
+        )
+    return [os.path.join(path, name) for name in sorted(set(names.values()))], index
+
+
+def _check_parts(index, archives):
+    """Each tensor lies in the part that the index tells, and nowhere else."""
+    told = read_json(index)["weight_map"]
+    found = [(name, os.path.basename(one.path)) for one in archives for name in one.tensors]
+    wrong = sorted(set(told.items()).symmetric_difference(found))
+    if wrong or len(found) != len(told):
+        shown = ", ".join(f"{name!r} of {part}" for name, part in wrong[:8])
+        raise ValueError(
+            f"Expected the parts of {index!r} to hold the tensors that it tells. "
+            f"Received: {shown or 'a tensor twice'}"
+        )
+
+
+class Config:
+    """Typed access to the fields of a model's configuration; each raises a ValueError.
+
+    Args:
+        fields: dict of the fields.
+        file: name of the file that they are of.
+    """
+
+    def __init__(self, fields, file="config.json"):
+        self.fields, self.file = fields, file
+
+    def integer(self, name):
+        """An integer above 0."""
+        value = self.fields.get(name)
+        if type(value) is not int or not 0 < value <= MOST.get(name, 2**31):
+            raise ValueError(
+                f"Expected {name} of {self.file} to be an integer above 0. Received: {value!r}"
+            )
+        return value
+
+    def flag(self, name, default):
+        """True or False; `default`, that of transformers, where the file is silent."""
+        value = self.fields.get(name, default)
+        if type(value) is not bool:
+            raise ValueError(
+                f"Expected {name} of {self.file} to be true or false. Received: {value!r}"
+            )
+        return value
+
+    def number(self, name):
+        """A number above 0 and below 1, such as an epsilon."""
+        value = self.fields.get(name)
+        if not isinstance(value, Real) or not 0 < value < 1:
+            raise ValueError(
+                f"Expected {name} of {self.file} to be a number above 0 and below 1. "
+                f"Received: {value!r}"
+            )
+        return float(value)
+
+    def pair(self, name):
+        """(height, width) of one or two integers above 0."""
+        value = self.fields.get(name)
+        pair = (value, value) if type(value) is int else value
+        fit = isinstance(pair, list | tuple) and all(type(n) is int and n > 0 for n in pair)
+        if not fit or len(pair) != 2:
+            raise ValueError(
+                f"Expected {name} of {self.file} to be one or two integers. Received: {value!r}"
+            )
+        return tuple(pair)
+
+    def require(self, name, value):
+        """Raises unless a field, where it is told, has the only value that is supported."""
+        received = self.fields.get(name, value)
+        if received != value:
+            raise ValueError(
+                f"Expected {name} of {self.file} to be {value!r}, which is all that is supported. "
+                f"Received: {received!r}"
+            )
+
+    def activation(self):
+        """The form of the GELU, by the name that `vit_tf.ViT` gives it."""
+        return choose("hidden_act of config.json", str(self.fields.get("hidden_act")), ACTIVATIONS)
+
+
+def image_fields(folder, types):
+    """Fields of the image encoder: those of `vision_config` where there is a text encoder too.
+
+    `types` is a dict from each value of `model_type` to whether there is one.
+    """
+    fields = folder.config
+    if types[fields["model_type"]]:
+        fields = fields.get("vision_config")
+    if not isinstance(fields, dict):
+        raise ValueError(
+            f"Expected vision_config of config.json to be an object. Received: {fields!r}"
+        )
+    return fields
+
+
+def class_names(fields, num_classes):
+    """Names of the classes that a classifier's `id2label` tells, or None.
+
+    Some of ImageNet's classes have one name, of which transformers' files tell no more: these get
+    the number of their class. Names that transformers makes up, `LABEL_0` and so on, are none.
+
+    Args:
+        fields: those of the model's configuration.
+        num_classes: number of the file's logits.
+
+    Raises:
+        ValueError: for labels that are not those of so many classes.
+    """
+    told = fields.get("id2label")
+    if told is None:
+        return None
+    keys = [str(i) for i in range(num_classes)]
+    names = isinstance(told, dict) and all(isinstance(name, str) for name in told.values())
+    if not names or sorted(told) != sorted(keys):
+        raise ValueError(
+            f"Expected id2label of config.json to name the classes 0 to {num_classes - 1}. "
+            f"Received: {str(told)[:200]}"
+        )
+    names = [told[key] for key in keys]
+    if names == [f"LABEL_{key}" for key in keys]:
+        return None
+    counts = Counter(names)
+    names = [f"{n} ({key})" if counts[n] > 1 else n for n, key in zip(names, keys, strict=True)]
+    return tuple(names)
+
+
+def snapshot(name):
+    """The folder of a repository on the Hugging Face hub, downloaded once.
+
+    Raises:
+        ValueError: for another name; or if it cannot be fetched.
+    """
+    repository = name.removeprefix(HUB)
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
+        raise ValueError(
+            f"Expected a name such as 'hf://owner/name'. Received: {without_password(name)!r}"
+        )
+    try:
+        from huggingface_hub import snapshot_download
+
+        path = snapshot_download(repository, allow_patterns=list(FILES))
+        # Weights of one kind only: many repositories hold the same twice or three times.
+        others = ([OPEN_CLIP, weights] for weights in OPEN_CLIP_WEIGHTS)
+        for files in (*others, [BIN], [BIN_INDEX, "pytorch_model-*.bin"]):
+            if not has_weights(path):
+                path = snapshot_download(repository, allow_patterns=files)
+        return path
+    except Exception as error:
+        url, place = f"https://huggingface.co/{repository}", "opened as a folder"
+        raise not_fetched(url, place, error) from error
+
+
+def not_fetched(url, place, error):
+    """The `ValueError` for what could not be downloaded, which names it and another way."""
+    reason = " ".join(str(error).split())[:200]
+    if isinstance(error, ImportError):
+        reason += "; `pip install huggingface_hub`"
+    return ValueError(
+        f"Expected {url} to be fetched; it can also be fetched by other means and {place}. "
+        f"Received: {type(error).__name__}: {reason}"
+    )

@@ -1,0 +1,346 @@
+"""The `.npz` files of Google: ViT, hybrids, BiT, Mixer and SigLIP, in flax's names and layouts.
+
+ViT's names are those of vision_transformer's `vit_jax/models_vit.py`, which has positions in the
+encoder and hybrids, and of big_vision's `models/vit.py`, which may add positions before the class
+token and stack blocks over depth. BiT's are those that big_transfer's `bit_pytorch/models.py`
+reads, Mixer's those of `vit_jax/models_mixer.py`. GELU is flax's tanh form.
+"""
+
+from vit_tf.checkpoints.token_positions import (
+    TokenNames,
+    embedding_map,
+    file_grid,
+    patch_positions_map,
+    pixels,
+)
+from vit_tf.checkpoints.weight_maps import (
+    FLAX,
+    MOST_LAYERS,
+    Conversion,
+    Family,
+    WeightMap,
+    at_most,
+    count_layers,
+    count_units,
+    dims,
+    embedding_head,
+    head_map,
+    read_blocks,
+    read_table,
+    square,
+    unstack,
+    without_prefix,
+)
+from vit_tf.models.hybrid import stem_stride
+
+# Where the weights lie, and what the state of a training may hold beside them.
+PREFIXES = {"": (), "opt/target/": ("opt/state/*",), "params/": ("opt/*", "chrono/*")}
+POSITIONS = ("Transformer/posembed_input/pos_embedding", "Transformer/pos_embedding")
+# The second normalisation and the MLP of a block, by its attention.
+LAYOUTS = {
+    "MultiHeadDotProductAttention_1": ("LayerNorm_2", "MlpBlock_3"),
+    "MultiHeadDotProductAttention_0": ("LayerNorm_1", "MlpBlock_0"),
+}
+PATCHES = "embedding  embedding/patches  linear  P P C D"
+ATTENTION_MLP = """
+    ATTENTION/query  query     to_heads    D H
+    ATTENTION/key    key       to_heads    D H
+    ATTENTION/value  value     to_heads    D H
+    ATTENTION/out    out       from_heads  D H
+    MLP/Dense_0      expand    linear      D M
+    MLP/Dense_1      contract  linear      M D
+"""
+BLOCK = (
+    ATTENTION_MLP
+    + """
+    LayerNorm_0  attention_norm  norm  D
+    NORM         mlp_norm        norm  D
+"""
+)
+STEM_UNIT = """
+    conv1  conv1  kernel  1 1 B I
+    gn1    norm1  norm    I
+    conv2  conv2  kernel  3 3 I I
+    gn2    norm2  norm    I
+    conv3  conv3  kernel  1 1 I 4I
+    gn3    norm3  norm    4I
+"""
+STEM_PROJECTION = """
+    conv_proj  projection       kernel  1 1 B 4I
+    gn_proj    projection_norm  norm    4I
+"""
+SIGLIP = "params/img/"
+# The text encoder, temperature and bias, and the state of an optimizer.
+SIGLIP_UNUSED = ("params/txt/*", "params/t", "params/b", "opt/*", "chrono/*")
+POOLING = """
+    probe        probe  same  1 1 D
+    LayerNorm_0  norm   norm  D
+"""
+BIT_ROOT = "resnet/root_block/standardized_conv2d/kernel"
+BIT_SIZE = 224  # pixels of the pretraining, as the files hold none
+BIT_UNIT = """
+    a/group_norm           norm1  group_norm  B
+    a/standardized_conv2d  conv1  kernel      1 1 B I
+    b/group_norm           norm2  group_norm  I
+    b/standardized_conv2d  conv2  kernel      3 3 I I
+    c/group_norm           norm3  group_norm  I
+    c/standardized_conv2d  conv3  kernel      1 1 I 4I
+"""
+BIT_PROJECTION = "a/proj/standardized_conv2d  projection  kernel  1 1 B 4I"
+MIXER_BLOCK = """
+    LayerNorm_0             token_norm        norm    D
+    token_mixing/Dense_0    token_expand      linear  N T
+    token_mixing/Dense_1    token_contract    linear  T N
+    LayerNorm_1             channel_norm      norm    D
+    channel_mixing/Dense_0  channel_expand    linear  D M
+    channel_mixing/Dense_1  channel_contract  linear  M D
+"""
+
+
+def _vit_prefix(tensors):
+    starts = {prefix: f"{prefix}Transformer/encoderblock" for prefix in PREFIXES}
+    matches = (p for p in starts if any(name.startswith(starts[p]) for name in tensors))
+    return next(matches, None)
+
+
+def convert_vit(tensors, options):
+    """A ViT or hybrid."""
+    prefix = _vit_prefix(tensors)
+    tensors = without_prefix(tensors, prefix)
+    *patch, channels, width = dims(tensors, "embedding/kernel", 4)
+    blocks = blocks_map(tensors, width, options)
+    stem = _stem_map(tensors)
+    side = stride = square(tensors, "embedding/kernel", *patch)
+    mapping = read_table(PATCHES, FLAX, {"P": side, "C": channels, "D": width}) | WeightMap(
+        {"patch_size": side, "hidden_dim": width, "activation": "gelu_tanh"}
+    )
+    if "stem_units" in stem.arguments:
+        stride *= stem_stride(stem.arguments["stem_units"])
+        channels = dims(tensors, "conv_root/kernel", 4)[2]
+    positions = next((name for name in POSITIONS if name in tensors), "pos_embedding")
+    if positions in tensors:
+        names = TokenNames(positions, "cls")
+        mapping |= embedding_map(tensors, names, stride, channels, options)
+    else:
+        mapping |= _sincos_map(tensors, channels, options)
+    mapping |= (
+        stem | blocks | read_table("Transformer/encoder_norm norm norm D", FLAX, {"D": width})
+    )
+    mapping |= _vit_head(tensors, width, options)
+    return Conversion("ViT", mapping.under(prefix) | WeightMap(unused=PREFIXES[prefix]))
+
+
+def _sincos_map(tensors, channels, options):
+    """Positions of sines and cosines, which are not stored (Beyer et al. 2022), for any size."""
+    size = options.image_shape or (options.resolution and (options.resolution,) * 2)
+    if size is None or "cls" in tensors or options.pooling == "cls":
+        raise ValueError(
+            "Expected image_shape, and no class token, for a file without positions, which are of "
+            f"sines and cosines. Received: image_shape={options.image_shape}, "
+            f"{'cls' if 'cls' in tensors else 'no cls'}, pooling={options.pooling!r}"
+        )
+    arguments = {"image_shape": (*size[:2], channels), "pooling": "gap", "position_type": "sincos"}
+    return WeightMap(arguments, new=("embedding/positions",))
+
+
+def _vit_head(tensors, width, options):
+    """The head, and the layer of tanh before it, which is left out with a head that is replaced."""
+    if "pre_logits/bias" not in tensors:
+        return head_map(tensors, width, options, "head", FLAX)
+    inner = dims(tensors, "pre_logits/bias", 1)[0]
+    head = head_map(tensors, inner, options, "head", FLAX)
+    if head.new and options.num_classes is not None:
+        head = head_map(tensors, width, options, "head", FLAX)
+        return head | WeightMap(unused=("pre_logits/*",))
+    before = read_table("pre_logits pre_logits linear D R", FLAX, {"D": width, "R": inner})
+    return WeightMap({"representation_dim": inner}) | before | head
+
+
+def blocks_map(tensors, width, options):
+    """The `WeightMap` of all blocks of a ViT, which may be stacked over depth."""
+    stacked = any(name.startswith("Transformer/encoderblock/") for name in tensors)
+    first = "Transformer/encoderblock" if stacked else "Transformer/encoderblock_0"
+    known = (name for name in LAYOUTS if f"{first}/{name}/query/kernel" in tensors)
+    attention = next(known, "MultiHeadDotProductAttention_1")
+    norm, mlp = LAYOUTS[attention]
+    *depth, _, heads, _ = dims(tensors, f"{first}/{attention}/query/kernel", 3 + stacked)
+    *_, hidden = dims(tensors, f"{first}/{mlp}/Dense_0/bias", 1 + stacked)
+    options.check_heads(heads, width)
+    sizes = {"D": width, "H": heads, "M": hidden}
+    table = BLOCK.replace("ATTENTION", attention).replace("MLP", mlp).replace("NORM", norm)
+    if stacked:
+        layers = at_most(depth[0], MOST_LAYERS, "layers")
+        mapping = WeightMap()
+        for i in range(layers):
+            block = read_table(table, FLAX, sizes, f"{first}/{{}}", f"block{i:02d}/{{}}")
+            mapping.weights.update(unstack(block, i, layers).weights)
+    else:
+        layers = count_layers(tensors, r"Transformer/encoderblock_(\d+)/")
+        mapping = read_blocks(table, FLAX, sizes, "Transformer/encoderblock_#/", layers)
+    return mapping | WeightMap({"num_layers": layers, "num_heads": heads, "mlp_dim": hidden})
+
+
+def units_map(units, width, table, projection, kinds, name, path):
+    """(`WeightMap` of all units of a ResNet, number of channels after them).
+
+    Args:
+        units: number of units of each stage.
+        width: channels of the root, and inside the units of the first stage.
+        table, projection: rows of a unit, and those that the first of a stage has besides.
+        kinds: as in a table.
+        name, path: functions of stage and unit, from 0 on, to what a row's are inserted into.
+    """
+    weights, before = {}, width
+    for stage, depth in enumerate(units):
+        for unit in range(depth):
+            rows = table if unit else f"{table}\n{projection}"
+            sizes = {"B": before, "I": width * 2**stage}
+            weights |= read_table(rows, kinds, sizes, name(stage, unit), path(stage, unit)).weights
+            before = 4 * sizes["I"]
+    return WeightMap(weights=weights), before
+
+
+def unit_path(stage, unit):
+    """The path of a unit of a BiT."""
+    return f"stage{stage + 1}_unit{unit + 1:02d}/{{}}"
+
+
+def _stem_map(tensors):
+    """The ResNet of a hybrid; nothing where there is none."""
+    if "conv_root/kernel" not in tensors:
+        return WeightMap()
+    channels, width = dims(tensors, "conv_root/kernel", 4)[2:]
+    units = count_units(tensors, r"block(\d+)/unit(\d+)/")
+
+    def norm(name, path, width):
+        """A normalisation, whose scale and bias some files store as (1, 1, 1, channel)."""
+        long = len(getattr(tensors.get(f"{name}/scale"), "shape", ())) == 4
+        return FLAX["long_norm" if long else "norm"](name, path, width)
+
+    kinds = FLAX | {"norm": norm}
+    mapping, _ = units_map(
+        units,
+        width,
+        STEM_UNIT,
+        STEM_PROJECTION,
+        kinds,
+        lambda stage, unit: f"block{stage + 1}/unit{unit + 1}/{{}}",
+        lambda stage, unit: f"stem/{unit_path(stage, unit)}",
+    )
+    root = "conv_root stem/root kernel 7 7 C D\ngn_root stem/root_norm norm D"
+    root = read_table(root, kinds, {"C": channels, "D": width})
+    return WeightMap({"stem_units": units}) | root | mapping
+
+
+def _is_bit(tensors):
+    return any(name.startswith(("resnet/root_block/", "resnet/block1/")) for name in tensors)
+
+
+def convert_bit(tensors, options):
+    """A BiT."""
+    options.refuse("Google's BiT", "pooling", "num_heads")
+    *size, channels, width = dims(tensors, BIT_ROOT, 4)
+    units = count_units(tensors, r"resnet/block(\d+)/unit(\d+)/")
+    first = "resnet/block1/unit01/a/standardized_conv2d/kernel"
+    inner = tensors[first].shape[-1:] if first in tensors else (width,)
+    if inner != (width,):
+        raise ValueError(
+            f"Expected the units of the first stage to be as wide as the root, {width} channels, "
+            f"as one width factor makes them. Received: {first!r} of {tensors[first].shape}"
+        )
+    side = square(tensors, BIT_ROOT, *size)
+    mapping, last = units_map(
+        units,
+        width,
+        BIT_UNIT,
+        BIT_PROJECTION,
+        FLAX,
+        lambda stage, unit: f"resnet/block{stage + 1}/unit{unit + 1:02d}/{{}}",
+        unit_path,
+    )
+    root = BIT_ROOT.removesuffix("/kernel")
+    rows = f"{root} root kernel P P C D\nresnet/group_norm norm group_norm B"
+    mapping |= read_table(rows, FLAX, {"P": side, "C": channels, "D": width, "B": last})
+    mapping |= head_map(tensors, last, options, "resnet/head/conv2d", FLAX, "linear_1x1")
+    mapping |= bit_arguments(units, width, (BIT_SIZE, BIT_SIZE, channels), side)
+    return Conversion("BiT", mapping, any_size=True)
+
+
+def bit_arguments(units, width, image_shape, side=7):
+    """The arguments of a BiT, as a `WeightMap`; `side` is that of the root's kernel."""
+    return WeightMap(
+        {
+            "image_shape": image_shape,
+            "units": units,
+            "width_factor": width / 64 if width % 64 else width // 64,
+            "stem": "imagenet" if side == 7 else "small",
+        }
+    )
+
+
+def _is_mixer(tensors):
+    return any(name.startswith("MixerBlock_") for name in tensors)
+
+
+def convert_mixer(tensors, options):
+    """A Mixer."""
+    options.refuse("Google's MLP-Mixer", "pooling", "num_heads")
+    *patch, channels, width = dims(tensors, "stem/kernel", 4)
+    num_tokens, tokens_mlp = dims(tensors, "MixerBlock_0/token_mixing/Dense_0/kernel", 2)
+    channels_mlp = dims(tensors, "MixerBlock_0/channel_mixing/Dense_0/bias", 1)[0]
+    layers = count_layers(tensors, r"MixerBlock_(\d+)/")
+    side = square(tensors, "stem/kernel", *patch)
+    grid = file_grid(num_tokens, (0,), side, options.image_shape)
+    mapping = mixer_arguments(grid, channels, layers, width, tokens_mlp, channels_mlp, "gelu_tanh")
+    sizes = {"P": side, "C": channels, "D": width, "N": num_tokens}
+    sizes |= {"T": tokens_mlp, "M": channels_mlp}
+    ends = "stem embedding linear P P C D\npre_head_layer_norm norm norm D"
+    mapping |= read_table(ends, FLAX, sizes)
+    mapping |= read_blocks(MIXER_BLOCK, FLAX, sizes, "MixerBlock_#/", layers)
+    return Conversion("Mixer", mapping | head_map(tensors, width, options, "head", FLAX))
+
+
+def mixer_arguments(grid, channels, layers, width, tokens_mlp, channels_mlp, activation):
+    """The arguments of a Mixer, as a `WeightMap`."""
+    return WeightMap(
+        {
+            "image_shape": pixels(grid, channels),
+            "patch_size": grid.stride,
+            "num_layers": layers,
+            "hidden_dim": width,
+            "tokens_mlp_dim": tokens_mlp,
+            "channels_mlp_dim": channels_mlp,
+            "activation": activation,
+        }
+    )
+
+
+def is_siglip(tensors):
+    """Whether the names are those of big_vision's SigLIP."""
+    return f"{SIGLIP}MAPHead_0/probe" in tensors
+
+
+def convert_siglip(tensors, options):
+    """The image encoder of a SigLIP."""
+    options.refuse("SigLIP", "pooling")
+    inside = without_prefix(tensors, SIGLIP)
+    *patch, channels, width = dims(inside, "embedding/kernel", 4)
+    side = square(inside, "embedding/kernel", *patch)
+    blocks = blocks_map(inside, width, options)
+    heads, hidden = blocks.arguments["num_heads"], blocks.arguments["mlp_dim"]
+    sizes = {"P": side, "C": channels, "D": width, "H": heads, "M": hidden}
+    mapping = WeightMap({"patch_size": side, "hidden_dim": width})
+    mapping |= patch_positions_map(inside, "pos_embedding", side, channels, options)
+    mapping |= read_table(f"{PATCHES}\nTransformer/encoder_norm norm norm D", FLAX, sizes) | blocks
+    pooling = ATTENTION_MLP.replace("ATTENTION", "MultiHeadDotProductAttention_0")
+    pooling = POOLING + pooling.replace("MLP/", "MlpBlock_0/")
+    mapping |= read_table(pooling, FLAX, sizes, "MAPHead_0/{}", "pooling/{}")
+    mapping |= embedding_head(inside, width, options, "head", FLAX)
+    return Conversion("SigLIPViT", mapping.under(SIGLIP) | WeightMap(unused=SIGLIP_UNUSED))
+
+
+FAMILIES = (
+    Family("Google's Vision Transformers", lambda t: _vit_prefix(t) is not None, convert_vit),
+    Family("Google's BiT", _is_bit, convert_bit),
+    Family("Google's MLP-Mixer", _is_mixer, convert_mixer),
+)

@@ -1,1 +1,0 @@
-"""Folders as Hugging Face's libraries write them: `config.json` and `model.safetensors`."""

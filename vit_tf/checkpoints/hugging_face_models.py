@@ -1,0 +1,494 @@
+"""Folders of Hugging Face's transformers: `config.json` names the type and sizes of the model."""
+
+import dataclasses
+from functools import partial
+
+import numpy as np
+
+from vit_tf.checkpoints import google, timm
+from vit_tf.checkpoints.folders import Config, class_names, image_fields
+from vit_tf.checkpoints.image_processors import preprocessing_from_config, processor_size
+from vit_tf.checkpoints.token_positions import (
+    TokenNames,
+    clip_tokens_map,
+    embedding_map,
+    file_grid,
+    pixels,
+    prefix_map,
+)
+from vit_tf.checkpoints.weight_maps import (
+    QKV,
+    TORCH,
+    Conversion,
+    Transform,
+    WeightMap,
+    dims,
+    head_map,
+    linear_head,
+    read_blocks,
+    read_table,
+    without_prefix,
+)
+from vit_tf.models.siglip import whole_patches
+from vit_tf.names import choose
+from vit_tf.tokens import TokenGrid
+
+SIZES = ("hidden_size", "patch_size", "num_channels", "num_attention_heads")
+
+
+def convert_folder(folder, options):
+    """The `Conversion` of an open folder."""
+    kind = str(folder.config.get("model_type"))
+    if kind in DIFFERENT:
+        raise ValueError(
+            f"Expected a model_type that a model here computes. Received: {kind!r}: "
+            f"{DIFFERENT[kind]}"
+        )
+    conversion = choose("model_type of config.json", kind, TYPES)(folder, options)
+    if "head/kernel" not in conversion.mapping.weights:
+        return conversion
+    names = class_names(folder.config, conversion.mapping.arguments["num_classes"])
+    return dataclasses.replace(conversion, class_names=names)
+
+
+def _sizes(config, options):
+    """(channels of a token, patch, channels, heads, image_shape) of a configuration."""
+    width, patch, channels, heads = map(config.integer, SIZES)
+    options.check_heads(heads, width)
+    return width, patch, channels, heads, (*config.pair("image_size"), channels)
+
+
+def _ends_map(table, width, patch, channels, **more):
+    """The `WeightMap` of layers outside of the blocks, and the sizes of patches."""
+    mapping = read_table(table, TORCH, {"C": channels, "D": width, "P": patch} | more)
+    return WeightMap({"patch_size": patch, "hidden_dim": width}) | mapping
+
+
+# ViT, DeiT, MAE, I-JEPA and DINOv2 (`modeling_vit.py` and others).
+
+VIT_PATCHES = "embeddings.patch_embeddings.projection  embedding/patches  patches  C D P"
+ATTENTION = """
+    attention.attention.query  query  linear  D D
+    attention.attention.key    key    linear  D D
+    attention.attention.value  value  linear  D D
+    attention.output.dense     out    linear  D D
+"""
+VIT_BLOCK = (
+    ATTENTION
+    + """
+    layernorm_before    attention_norm  norm    D
+    layernorm_after     mlp_norm        norm    D
+    intermediate.dense  expand          linear  D M
+    output.dense        contract        linear  M D
+"""
+)
+DINO_BLOCK = (
+    ATTENTION
+    + """
+    norm1                 attention_norm   norm    D
+    norm2                 mlp_norm         norm    D
+    mlp.fc1               expand           linear  D E
+    mlp.fc2               contract         linear  M D
+    layer_scale1.lambda1  attention_scale  same    D
+    layer_scale2.lambda1  mlp_scale        same    D
+"""
+)
+GATED_BLOCK = DINO_BLOCK.replace("mlp.fc1", "mlp.weights_in").replace("mlp.fc2", "mlp.weights_out")
+VIT_TYPES = ("vit", "deit", "vit_mae", "ijepa", "dinov2", "dinov2_with_registers")
+# What the models of a type may lie under, where it is not the type.
+OUTER = {"vit_mae": "vit."}
+CLASSIFIERS = {"vit": "classifier", "deit": "classifier", "ijepa": "classifier"}
+VIT_TOKENS = TokenNames(
+    "embeddings.position_embeddings",
+    "embeddings.cls_token",
+    "embeddings.distillation_token",
+    "embeddings.register_tokens",
+)
+
+
+def convert_vit(folder, options):
+    """A ViT, DeiT, MAE, I-JEPA or DINOv2."""
+    config = Config(folder.config)
+    kind, tensors = folder.config["model_type"], folder.tensors
+    outer = OUTER.get(kind, f"{kind}.")
+    outer = outer if f"{outer}embeddings.position_embeddings" in tensors else ""
+    inside = without_prefix(tensors, outer)
+    width, patch, channels, heads, image_shape = _sizes(config, options)
+    config.require("qkv_bias", True)
+    arguments = {"num_heads": heads, "epsilon": config.number("layer_norm_eps")}
+    ends = f"{VIT_PATCHES}\nlayernorm norm norm D"
+    mapping = _ends_map(ends, width, patch, channels)
+    mapping |= WeightMap(arguments, unused=("embeddings.mask_token",))
+    mapping |= embedding_map(inside, VIT_TOKENS, patch, channels, options, image_shape)
+    mapping |= _vit_blocks(inside, width, config, kind)
+    if "embeddings.distillation_token" in inside:
+        mapping |= WeightMap({"distillation": "token"})
+    mapping |= _pooler_map(inside, width, config, options)
+    mapping = _with_vit_head(mapping.under(outer), tensors, width, options, kind)
+    positions = "bicubic" if kind == "dinov2_with_registers" else "torch"
+    if kind == "vit_mae":
+        mapping |= WeightMap(unused=("decoder.*",))
+    any_size = kind.startswith("dinov2")
+    images = preprocessing_from_config(folder, image_shape, any_size, options)
+    return Conversion("ViT", mapping, positions=positions, **images)
+
+
+def _vit_blocks(tensors, width, config, kind):
+    layers, scaled = config.integer("num_hidden_layers"), kind.startswith("dinov2")
+    gated = config.fields.get("use_swiglu_ffn", False) is True
+    table = (GATED_BLOCK if gated else DINO_BLOCK) if scaled else VIT_BLOCK
+    contract = table.split(" contract ")[0].split()[-1]
+    hidden = dims(tensors, f"encoder.layer.0.{contract}.weight", 2)[1]
+    activation = "swiglu" if gated else config.activation()
+    arguments = {"num_layers": layers, "mlp_dim": hidden, "activation": activation}
+    arguments |= {"layer_scale": 1.0} if scaled else {}
+    sizes = {"D": width, "M": hidden, "E": 2 * hidden if gated else hidden}
+    return WeightMap(arguments) | read_blocks(table, TORCH, sizes, "encoder.layer.#.", layers)
+
+
+def _pooler_map(tensors, width, config, options):
+    """The layer of tanh on the class token of a model without a head, which goes with a new one."""
+    # That of an I-JEPA would read its first patch, and is refused as any other tensor.
+    if "pooler.dense.bias" not in tensors or "embeddings.cls_token" not in tensors:
+        return WeightMap()
+    if options.num_classes is not None:
+        return WeightMap(unused=("pooler.dense.*",))
+    config.require("pooler_act", "tanh")
+    units = dims(tensors, "pooler.dense.bias", 1)[0]
+    rows = read_table("pooler.dense pre_logits linear D R", TORCH, {"D": width, "R": units})
+    return WeightMap({"representation_dim": units}) | rows
+
+
+def _with_vit_head(mapping, tensors, width, options, kind):
+    """The mapping with its head, or that of the class token and that of distillation."""
+    read = mapping.arguments.get("representation_dim", width)
+    if "distillation_classifier.bias" in tensors:
+        head = head_map(tensors, read, options, "cls_classifier")
+        other = head_map(tensors, read, options, "distillation_classifier")
+        other = other.renamed("head/", "distillation_head/")
+        return mapping | head | other | WeightMap({"distillation": "heads"})
+    if kind in CLASSIFIERS:
+        return mapping | head_map(tensors, read, options, CLASSIFIERS[kind])
+    return mapping | linear_head(tensors, read, options, "classifier")
+
+
+# DINOv3 (`modeling_dinov3_vit.py`). Its positions are rotary: images may be of any size.
+
+DINO3_BLOCK = """
+    norm1                  attention_norm   norm  D
+    norm2                  mlp_norm         norm  D
+    layer_scale1.lambda1   attention_scale  same  D
+    layer_scale2.lambda1   mlp_scale        same  D
+    attention.q_proj       query            QUERY D D
+    attention.k_proj       key              KEY   D D
+    attention.v_proj       value            VALUE D D
+    attention.o_proj       out              PROJ  D D
+    mlp.down_proj          contract         MLP   M D
+"""
+DINO3_MLPS = {
+    False: "mlp.up_proj expand MLP D M",
+    True: "mlp.gate_proj,mlp.up_proj expand GATE D M",
+}
+# Fields that say whether a layer has a bias, as transformers has them where a file is silent.
+DINO3_BIASES = {"query": True, "key": False, "value": True, "proj": True, "mlp": True}
+DINO3_BASE = 100.0  # the one base of rotary positions that our `Rotation` has for it
+
+
+def convert_dinov3(folder, options):
+    """A DINOv3."""
+    config, tensors = Config(folder.config), folder.tensors
+    width, patch, channels, heads, image_shape = _sizes(config, options)
+    config.require("rope_theta", DINO3_BASE)
+    ends = "embeddings.patch_embeddings embedding/patches patches C D P\nnorm norm norm D"
+    arguments = {"image_shape": image_shape, "num_heads": heads, "position_type": "rotary"}
+    arguments |= {"epsilon": config.number("layer_norm_eps"), "layer_scale": 1.0}
+    mapping = _ends_map(ends, width, patch, channels)
+    mapping |= WeightMap(arguments, unused=("embeddings.mask_token",))
+    names = VIT_TOKENS._replace(positions=None, distillation=None)
+    mapping |= prefix_map(tensors, names, width, options)
+    layers, hidden = config.integer("num_hidden_layers"), config.integer("intermediate_size")
+    biases = {name: config.flag(f"{name}_bias", own) for name, own in DINO3_BIASES.items()}
+    gated = config.flag("use_gated_mlp", False)
+    if gated:
+        config.require("hidden_act", "silu")
+    activation = "swiglu" if gated else config.activation()
+    sizes = {"num_layers": layers, "mlp_dim": hidden, "activation": activation}
+    mapping |= WeightMap(sizes | {"key_bias": biases["key"]})
+    table = DINO3_BLOCK + DINO3_MLPS[gated]
+    for name, biased in biases.items():
+        table = table.replace(name.upper(), "linear" if biased else "unbiased")
+    table = table.replace("GATE", "gate" if biases["mlp"] else "gate_unbiased")
+    mapping |= read_blocks(table, TORCH, {"D": width, "M": hidden}, "layer.#.", layers)
+    mapping |= head_map({}, width, options, "none")
+    images = preprocessing_from_config(folder, image_shape, True, options)
+    return Conversion("ViT", mapping, any_size=True, **images)
+
+
+# The image encoders of CLIP, MetaCLIP 2 (`modeling_clip.py`), SigLIP and SigLIP 2
+# (`modeling_siglip.py`).
+
+CLIP_TYPES = {"clip": True, "metaclip_2": True}  # whether there is a text encoder
+CLIP_TYPES |= {"clip_vision_model": False, "metaclip_2_vision_model": False}
+CLIP_BLOCK = """
+    layer_norm1         attention_norm  norm    D
+    self_attn.q_proj    query           linear  D D
+    self_attn.k_proj    key             linear  D D
+    self_attn.v_proj    value           linear  D D
+    self_attn.out_proj  out             linear  D D
+    layer_norm2         mlp_norm        norm    D
+    mlp.fc1             expand          linear  D M
+    mlp.fc2             contract        linear  M D
+"""
+CLIP_ENDS = """
+    embeddings.patch_embedding  embedding/patches  conv  C D P
+    pre_layrnorm                pre_norm           norm  D
+    post_layernorm              norm               norm  D
+"""
+# Those of `CLIPVisionConfig`, of which a whole CLIP's `vision_config` has what differs.
+CLIP_DEFAULTS = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "num_channels": 3,
+    "image_size": 224,
+    "patch_size": 32,
+    "hidden_act": "quick_gelu",
+    "layer_norm_eps": 1e-5,
+}
+# The text encoder, and what it takes to compare images with texts.
+CLIP_UNUSED = ("text_model.*", "text_projection.*", "logit_scale", "vision_model.*.position_ids")
+SIGLIP_TYPES = {"siglip": True, "siglip2": True}
+SIGLIP_TYPES |= {"siglip_vision_model": False, "siglip2_vision_model": False}
+SIGLIP_DEFAULTS = CLIP_DEFAULTS | {"patch_size": 16, "layer_norm_eps": 1e-6}
+SIGLIP_DEFAULTS |= {"hidden_act": "gelu_pytorch_tanh"}
+SIGLIP_UNUSED = ("text_model.*", "logit_scale", "logit_bias")
+SIGLIP_ENDS = """
+    embeddings.patch_embedding    embedding/patches        patches  C D P
+    post_layernorm                norm                     norm     D
+    head.probe                    pooling/probe            same     1 1 D
+    head.attention.in_proj_       QKV                      fused    D
+    head.layernorm                pooling/norm             norm     D
+    head.attention.out_proj       pooling/out              linear   D D
+    head.mlp.fc1                  pooling/expand           linear   D M
+    head.mlp.fc2                  pooling/contract         linear   M D
+""".replace("QKV", ",".join(f"pooling/{path}" for path in QKV))
+
+
+def _encoder_arguments(config, heads, options):
+    """(`WeightMap` of the blocks of an encoder, channels of its MLP)."""
+    layers, hidden = config.integer("num_hidden_layers"), config.integer("intermediate_size")
+    arguments = {"num_layers": layers, "num_heads": heads, "mlp_dim": hidden}
+    arguments |= {"num_classes": options.num_classes or None, "activation": config.activation()}
+    sizes = {"D": config.integer("hidden_size"), "M": hidden}
+    blocks = read_blocks(CLIP_BLOCK, TORCH, sizes, "encoder.layers.#.", layers)
+    return WeightMap(arguments, new=("head/*",)) | blocks, hidden
+
+
+def convert_clip(folder, options):
+    """A CLIP."""
+    options.refuse("Hugging Face's CLIP", "pooling")
+    config = Config(CLIP_DEFAULTS | image_fields(folder, CLIP_TYPES))
+    width, patch, channels, heads, image_shape = _sizes(config, options)
+    config.require("layer_norm_eps", CLIP_DEFAULTS["layer_norm_eps"])
+    names = TokenNames("embeddings.position_embedding.weight", "embeddings.class_embedding")
+    inside = without_prefix(folder.tensors, "vision_model.")
+    mapping = _ends_map(CLIP_ENDS, width, patch, channels)
+    mapping |= clip_tokens_map(inside, names, width, channels, patch, own=image_shape)
+    blocks, _ = _encoder_arguments(config, heads, options)
+    mapping = (mapping | blocks).under("vision_model.") | WeightMap(unused=CLIP_UNUSED)
+    if "visual_projection.weight" in folder.tensors:
+        units = dims(folder.tensors, "visual_projection.weight", 2)[0]
+        rows = "visual_projection projection kernel D R"
+        mapping |= read_table(rows, TORCH, {"D": width, "R": units})
+        mapping |= WeightMap({"projection_dim": units})
+    else:
+        mapping |= timm.identity_projection(width)
+    images = preprocessing_from_config(folder, image_shape, False, options)
+    return Conversion("CLIPViT", mapping, positions="torch", **images)
+
+
+def convert_siglip(folder, options):
+    """A SigLIP; SigLIP 2 but for NaFlex is one."""
+    kind = folder.config["model_type"]
+    if kind.startswith("siglip2"):
+        raise ValueError(
+            "Expected a SigLIP of images of one size, as fixed-resolution SigLIP 2 is (model_type "
+            f"'siglip'). Received: NaFlex, whose number of patches varies, model_type={kind!r}"
+        )
+    config = Config(SIGLIP_DEFAULTS | image_fields(folder, SIGLIP_TYPES))
+    options.refuse("Hugging Face's SigLIP", "pooling")
+    width, patch, channels, heads, image_shape = _sizes(config, options)
+    config.require("vision_use_head", True)
+    positions = {"embeddings.position_embedding.weight": (_positions(image_shape, patch), width)}
+    as_batch = partial(np.expand_dims, axis=0)
+    blocks, hidden = _encoder_arguments(config, heads, options)
+    mapping = _ends_map(SIGLIP_ENDS, width, patch, channels, M=hidden) | blocks
+    arguments = {"image_shape": image_shape, "epsilon": config.number("layer_norm_eps")}
+    mapping |= WeightMap(arguments, {"embedding/positions": Transform(positions, as_batch)})
+    mapping = mapping.under("vision_model.") | WeightMap(unused=SIGLIP_UNUSED)
+    if "classifier.bias" in folder.tensors:
+        if options.num_classes is None:
+            raise ValueError(
+                "Expected num_classes, for a new head: the file's reads the mean of the tokens, "
+                "which no model here does. Received: num_classes=None"
+            )
+        mapping |= WeightMap(unused=("classifier.*",))
+    images = preprocessing_from_config(folder, image_shape, False, options)
+    return Conversion("SigLIPViT", mapping, positions="torch", **images)
+
+
+def _positions(image_shape, patch):
+    return whole_patches(image_shape, patch).num_tokens
+
+
+# BEiT (`modeling_beit.py`).
+
+TABLE = "relative_position_bias.relative_position_bias_table"
+BEIT_BLOCK = VIT_BLOCK.replace("key    linear", "key    kernel")
+BEIT_SCALES = "lambda_1 attention_scale same D\nlambda_2 mlp_scale same D"
+# That of masked patches, indices that follow from the size, and heads that predict visual tokens.
+BEIT_UNUSED = ("*embeddings.mask_token", "*relative_position_index", "lm_head.*")
+
+
+def convert_beit(folder, options):
+    """A BEiT."""
+    config, tensors = Config(folder.config), folder.tensors
+    outer = "beit." if "beit.embeddings.cls_token" in tensors else ""
+    width, patch, channels, heads, image_shape = _sizes(config, options)
+    config.require("use_absolute_position_embeddings", False)
+    shared = config.flag("use_shared_relative_position_bias", False)
+    config.require("use_relative_position_bias", not shared)
+    grid = TokenGrid.of_patches(image_shape, patch, prefix=1)
+    layers, hidden = config.integer("num_hidden_layers"), config.integer("intermediate_size")
+    scaled = f"{outer}encoder.layer.0.lambda_1" in tensors
+    arguments = {
+        "image_shape": image_shape,
+        "num_layers": layers,
+        "num_heads": heads,
+        "mlp_dim": hidden,
+        "activation": config.activation(),
+        "epsilon": config.number("layer_norm_eps"),
+        "shared_bias": shared,
+    }
+    arguments |= {} if scaled else {"layer_scale": None}
+    sizes = {"D": width, "M": hidden, "H": heads}
+    sizes["R"] = (2 * grid.rows - 1) * (2 * grid.columns - 1) + 3
+    ends = f"{VIT_PATCHES}\nembeddings.cls_token embedding/prefix same 1 1 D"
+    ends += f"\nencoder.{TABLE} bias/table same R H" if shared else ""
+    mapping = _ends_map(ends, width, patch, channels, R=sizes["R"], H=heads) | WeightMap(arguments)
+    table = f"{BEIT_BLOCK}\n{BEIT_SCALES}" if scaled else BEIT_BLOCK
+    mapping |= read_blocks(table, TORCH, sizes, "encoder.layer.#.", layers)
+    if not shared:
+        row = f"attention.attention.{TABLE} table same R H"
+        mapping |= read_blocks(row, TORCH, sizes, "encoder.layer.#.", layers, "block#_bias/")
+    mapping = mapping.under(outer) | WeightMap(unused=BEIT_UNUSED)
+    # The last norm, by whose name the file shows its pooling. Models that predict visual tokens
+    # have it beside the encoder.
+    mean = f"{outer}pooler.layernorm"
+    token = f"{outer}layernorm" if f"{outer}layernorm.weight" in tensors else "layernorm"
+    norm = mean if f"{mean}.weight" in tensors else token
+    pooling = options.pooling or ("gap" if norm == mean else "cls")
+    path = "fc_norm" if pooling == "gap" else "norm"
+    mapping |= read_table(f"{norm} {path} norm D", TORCH, sizes) | WeightMap({"pooling": pooling})
+    mapping |= head_map(tensors, width, options, "classifier")
+    images = preprocessing_from_config(folder, image_shape, False, options)
+    return Conversion("BEiT", mapping, positions="torch", **images)
+
+
+# BiT (`modeling_bit.py`). Of the variants of `BitConfig` those of BiT as it was released.
+
+BIT_ONLY = {
+    "layer_type": "preactivation",
+    "hidden_act": "relu",
+    "global_padding": None,
+    "num_groups": 32,
+    "embedding_dynamic_padding": False,
+    "output_stride": 32,
+}
+
+
+def convert_bit(folder, options):
+    """A BiT; its processor has the size of the images."""
+    options.refuse("Hugging Face's BiT", "pooling", "num_heads")
+    config, tensors = Config(folder.config), folder.tensors
+    for name, value in BIT_ONLY.items():
+        config.require(name, value)
+    root = "embedder.convolution.weight"
+    outer = "bit." if f"bit.{root}" in tensors else ""
+    size = processor_size(folder, options, (google.BIT_SIZE,) * 2)
+    inside = without_prefix(tensors, outer)
+    mapping, last = timm.bit_map(inside, root, "encoder.stages.#.layers.#.", size)
+    mapping = mapping.under(outer) | head_map(tensors, last, options, "classifier.1")
+    image_shape = mapping.arguments["image_shape"]
+    images = preprocessing_from_config(folder, image_shape, True, options)
+    return Conversion("BiT", mapping, any_size=True, **images)
+
+
+# AIMv2 (`modeling_aimv2.py`).
+
+AIM_TYPES = {"aimv2": True, "aimv2_vision_model": False}
+AIM_BLOCK = """
+    rms_norm1                  attention_norm  rms            D
+    attention.q_proj           query           unbiased       D D
+    attention.k_proj           key             unbiased       D D
+    attention.v_proj           value           unbiased       D D
+    attention.out_proj         out             unbiased       D D
+    rms_norm2                  mlp_norm        rms            D
+    ffn.gate_proj,ffn.up_proj  expand          gate_unbiased  D M
+    ffn.down_proj              contract        unbiased       M D
+"""
+AIM_ENDS = """
+    embeddings.patch_embed  embedding/patches     patches  C D P
+    embeddings.rms_norm     embedding/patch_norm  rms      D
+    rms_norm                norm                  rms      D
+"""
+# Those of `Aimv2VisionConfig`.
+AIM_DEFAULTS = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 24}
+AIM_DEFAULTS |= {"num_attention_heads": 8, "num_channels": 3, "image_size": 224, "patch_size": 14}
+AIM_DEFAULTS |= {"rms_norm_eps": 1e-5, "qkv_bias": False, "mlp_bias": False, "hidden_act": "silu"}
+AIM_DEFAULTS |= {"use_head": True, "is_native": False}
+AIM_UNUSED = ("text_model.*", "text_projection.*", "visual_projection.*", "logit_scale")
+
+
+def convert_aimv2(folder, options):
+    """An AIMv2."""
+    config = Config(AIM_DEFAULTS | image_fields(folder, AIM_TYPES))
+    for name, value in (("hidden_act", "silu"), ("qkv_bias", False), ("mlp_bias", False)):
+        config.require(name, value)
+    for name, what in (("use_head", "a head of attention"), ("is_native", "any size of images")):
+        if config.flag(name, AIM_DEFAULTS[name]):
+            raise ValueError(
+                f"Expected {name} of config.json to be false: an AIMv2 with {what} is not "
+                f"supported. Received: {name}=true"
+            )
+    width, patch, channels, heads, image_shape = _sizes(config, options)
+    timm.refuse_class_token(options)
+    outer = "vision_model." if AIM_TYPES[folder.config["model_type"]] else ""
+    name = "embeddings.position_embedding.weight"
+    num_positions = dims(folder.tensors, outer + name, 2)[0]
+    grid = file_grid(num_positions, (0,), patch, own=image_shape)
+    as_batch = partial(np.reshape, shape=(1, num_positions, width))
+    weights = {"embedding/positions": Transform({name: (num_positions, width)}, as_batch)}
+    layers, hidden = config.integer("num_hidden_layers"), config.integer("intermediate_size")
+    arguments = {"num_layers": layers, "mlp_dim": hidden, "num_heads": heads, "pooling": "gap"}
+    arguments |= {"image_shape": pixels(grid, channels), "epsilon": config.number("rms_norm_eps")}
+    mapping = _ends_map(AIM_ENDS, width, patch, channels)
+    mapping |= WeightMap(arguments | timm.AIM_ARGUMENTS, weights)
+    mapping |= read_blocks(AIM_BLOCK, TORCH, {"D": width, "M": hidden}, "encoder.layers.#.", layers)
+    mapping = mapping.under(outer) | WeightMap(unused=AIM_UNUSED)
+    mapping |= head_map({}, width, options, "none")
+    images = preprocessing_from_config(folder, image_shape, False, options)
+    return Conversion("ViT", mapping, positions="torch", **images)
+
+
+TYPES = dict.fromkeys(VIT_TYPES, convert_vit)
+TYPES |= {"dinov3_vit": convert_dinov3, "beit": convert_beit, "bit": convert_bit}
+TYPES |= dict.fromkeys(CLIP_TYPES, convert_clip) | dict.fromkeys(SIGLIP_TYPES, convert_siglip)
+TYPES |= dict.fromkeys(AIM_TYPES, convert_aimv2)
+# Types of models that differ from those here in what no option expresses.
+DIFFERENT = {
+    "vit_hybrid": "its ResNet has group normalisations with an epsilon of 1e-5 and adds 1e-8 to "
+    "the variance of kernels, where Google's, of whose .npz a hybrid opens, has 1e-6 and adds 1e-5 "
+    "to their deviation",
+}

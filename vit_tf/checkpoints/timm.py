@@ -1,0 +1,754 @@
+"""Files in timm's names (`vision_transformer.py`, `eva.py`, `beit.py`, `mlp_mixer.py` and so on).
+
+The releases of DeiT, DINO, DINOv2, DINOv3, MAE, MoCo-v3 and BEiT share these names but for a few.
+A ViT has the exact GELU and an epsilon of 1e-6, unless timm's `config.json` says otherwise.
+"""
+
+from functools import partial
+
+import numpy as np
+
+from vit_tf.checkpoints import google
+from vit_tf.checkpoints.token_positions import (
+    CLIP_HEADS,
+    HEADS,
+    TokenNames,
+    embedding_map,
+    file_grid,
+    infer_num_heads,
+    patch_positions_map,
+    pixels,
+    prefix_map,
+    relative_grid,
+)
+from vit_tf.checkpoints.weight_maps import (
+    CLIP,
+    HALF,
+    IMAGENET,
+    TORCH,
+    Conversion,
+    Family,
+    Transform,
+    WeightMap,
+    count_layers,
+    count_units,
+    dims,
+    embedding_head,
+    halves_apart,
+    head_map,
+    linear_head,
+    patch_dims,
+    read_blocks,
+    read_table,
+    without_prefix,
+)
+
+PATCHES = "patch_embed.proj  embedding/patches  patches  C D P"
+UNBIASED_PATCHES = "patch_embed.proj  embedding/patches  conv  C D P"
+BLOCK = """
+    norm1      attention_norm   norm    D
+    attn.qkv   query,key,value  fused   D
+    attn.proj  out              linear  D D
+    norm2      mlp_norm         norm    D
+    mlp.fc1    expand           linear  D E
+    mlp.fc2    contract         linear  M D
+"""
+# Rows of the scales of both branches: timm's, and those of DINOv2's own code and of DeiT-3.
+SCALES = {
+    "ls1.gamma": "ls1.gamma attention_scale same D \n ls2.gamma mlp_scale same D",
+    "gamma_1": "gamma_1 attention_scale same D \n gamma_2 mlp_scale same D",
+}
+REGISTERS = ("reg_token", "register_tokens")
+HEAD = ("head.weight", "head.bias")
+
+MOCO = "module.base_encoder."
+# Where the encoder lies, and what may lie beside it: MoCo-v3's other half, the projection of DINO.
+PREFIXES = {
+    "": (),
+    MOCO: ("module.momentum_encoder.*", "module.predictor.*"),
+    "backbone.": ("head.*",),
+    "module.backbone.": ("module.head.*",),
+    "module.": (),
+    "model.": (),
+    "encoder.": (),
+}
+# MAE's decoder, which a whole checkpoint holds as well.
+VIT_UNUSED = ("decoder_*", "mask_token")
+# Of timm's models with patches alone, among them SigLIP's with the mean in place of its pooling:
+# heads by width and layers, and (width, layers, patch[, positions]) with the tanh form of GELU.
+BARE = {(1152, 27): 16, (1408, 40): 16, (1536, 40): 16}
+TANH = {(1536, 40, 16), (1152, 27, 16), (768, 12, 32), (1024, 24, 16, 1024)}
+# Heads of timm's models with registers, by width and layers.
+REGISTERED = {(256, 14): 4, (320, 14): 5, (512, 20): 8, (640, 12): 10, (896, 18): 14, (832, 21): 13}
+ROTARY_TOKENS = 14  # along a side of the images of RoPE-ViT, of 224 pixels
+LINEAR = "linear_head"  # of the classifier of DINOv2's hub, beside its encoder
+
+
+def vit_prefix(tensors):
+    """What lies before the names of a ViT's tensors; None where there are none."""
+    matches = (p for p in PREFIXES if f"{p}patch_embed.proj.weight" in tensors)
+    return next((p for p in matches if any(n.startswith(f"{p}blocks.") for n in tensors)), None)
+
+
+def convert_vit(tensors, options):
+    """A supervised ViT, DeiT, DINO, DINOv2, MAE, MoCo-v3 or RoPE-ViT."""
+    prefix = vit_prefix(tensors)
+    inside, config = without_prefix(tensors, prefix), options.config
+    width, channels, patch = patch_dims(inside, "patch_embed.proj.weight")
+    averaged = "fc_norm.weight" in inside
+    if config.get("fc_norm", averaged) != averaged or (averaged and options.pooling == "cls"):
+        raise ValueError(
+            "Expected the mean of the patches, and tensors 'fc_norm.*' where it is normalized. "
+            f"Received: pooling={options.pooling!r}, {'' if averaged else 'no '}tensors "
+            f"'fc_norm.*', fc_norm={config.get('fc_norm')} of config.json"
+        )
+    _refuse_rotary(inside, options)
+    registers = next((name for name in REGISTERS if name in inside), None)
+    mapping = _ends_map(PATCHES, width, channels, patch) | WeightMap(unused=VIT_UNUSED)
+    names = TokenNames("pos_embed", "cls_token", "dist_token", registers)
+    image, pooled, num_positions = config.get("image_shape"), "gap" if averaged else None, None
+    if "pos_embed" in inside:
+        mapping |= embedding_map(inside, names, patch, channels, options, image, pooled)
+        num_positions = dims(inside, "pos_embed", 3)[1]
+    else:
+        mapping |= prefix_map(inside, names, width, options, pooled)
+        image = image or config.get("input_size") or (ROTARY_TOKENS * patch,) * 2
+        mapping |= WeightMap({"image_shape": (*image, channels), "position_type": "rotary"})
+    blocks = _vit_blocks(inside, width)
+    mapping |= blocks
+    size = (width, mapping.arguments["num_layers"], patch)
+    bare = "cls_token" not in inside and registers is None
+    tanh = bare and (size in TANH or (*size, num_positions) in TANH)
+    gelu = config.get("activation") or ("gelu_tanh" if tanh else "gelu")
+    mapping |= WeightMap({"activation": gelu} if "activation" not in mapping.arguments else {})
+    norm = "fc_norm" if averaged else "norm"
+    mapping |= _ends_map(f"{norm} {norm} norm D", width)
+    heads = _vit_heads(inside, size, prefix, options, bare)
+    epsilon = config.get("epsilon", 1e-6)
+    mapping |= WeightMap({"num_heads": heads, "fc_norm": averaged, "epsilon": epsilon})
+    if config.get("rotation"):
+        options.check_heads(heads, width)
+        rotation = WeightMap({"rotation": config["rotation"]})
+        mapping |= rotation | halves_apart(blocks, width, heads)
+    if config.get("rotation") == "mixed":
+        sizes = {"L": size[1], "H": heads, "Q": width // heads // 2}
+        mapping |= read_table("rope.freqs rotation/frequencies same 2 L H Q", TORCH, sizes)
+    linear = f"{LINEAR}.bias" in tensors
+    mapping |= WeightMap() if linear else _vit_head(inside, width, options, prefix)
+    # Self-supervised encoders come without a head, and are trained on ImageNet's mean and std, as
+    # are DeiT, which alone has a token of distillation, and DeiT-3, with scales and a head.
+    plain = "dist_token" not in inside and "layer_scale" not in mapping.arguments
+    # A mean that is normalized is that of MAE, if there is a class token besides.
+    half = "cls_token" not in inside or (plain and not averaged)
+    values = HALF if "head.bias" in inside and half else IMAGENET
+    # The code of DINOv2 antialiases for its models with registers only.
+    positions = "dino" if "mask_token" in inside and registers is None and not plain else None
+    mapping = mapping.under(prefix) | WeightMap(unused=PREFIXES[prefix])
+    mapping |= linear_head(tensors, width, options, LINEAR) if linear else WeightMap()
+    any_size = num_positions is None
+    return Conversion("ViT", mapping, "bicubic", values, positions=positions, any_size=any_size)
+
+
+def _ends_map(table, width, channels=0, patch=0, **more):
+    """The `WeightMap` of layers outside of the blocks, and the sizes of patches if they are."""
+    mapping = read_table(table, TORCH, {"C": channels, "D": width, "P": patch} | more)
+    return mapping | WeightMap({"patch_size": patch, "hidden_dim": width} if patch else {})
+
+
+def _vit_blocks(tensors, width):
+    """All blocks, their scales and gates included."""
+    table = BLOCK
+    if "blocks.0.mlp.w12.bias" in tensors:  # the gated MLP of DINOv2's own code
+        table = table.replace("mlp.fc1", "mlp.w12").replace("mlp.fc2", "mlp.w3")
+    if not any(name.endswith(".attn.qkv.bias") for name in tensors):
+        table = table.replace("fused", "fused_unbiased")
+    scale = next((name for name in SCALES if f"blocks.0.{name}" in tensors), None)
+    blocks = blocks_map(tensors, width, f"{table}\n{SCALES[scale]}" if scale else table)
+    return blocks | WeightMap({"layer_scale": 1e-5} if scale else {})
+
+
+def blocks_map(tensors, width, table=BLOCK):
+    """All blocks; an MLP that expands to twice as many channels as it contracts is gated."""
+    first, last = ("mlp.w12", "mlp.w3") if "mlp.w12" in table else ("mlp.fc1", "mlp.fc2")
+    expanded = dims(tensors, f"blocks.0.{first}.bias", 1)[0]
+    contracted = tensors.get(f"blocks.0.{last}.weight")
+    gated = contracted is not None and (expanded,) == tuple(2 * n for n in contracted.shape[1:])
+    sizes = {"D": width, "E": expanded, "M": expanded // 2 if gated else expanded}
+    layers = count_layers(tensors)
+    arguments = {"num_layers": layers, "mlp_dim": sizes["M"]}
+    arguments |= {"activation": "swiglu"} if gated else {}
+    return WeightMap(arguments) | read_blocks(table, TORCH, sizes, "blocks.#.", layers)
+
+
+def _refuse_rotary(tensors, options):
+    """Raises a ValueError for tensors that may be of a ViT with rotary positions.
+
+    Which ones it has only the configuration of a folder says.
+    """
+    if options.config.get("rotation"):
+        return
+    scaled = "blocks.0.gamma_1" in tensors and not options.config and options.container != "model"
+    if "rope.freqs" in tensors or "pos_embed" not in tensors or scaled:
+        raise ValueError(
+            "Expected a ViT with positions that are added to its tokens. Received: tensors of a "
+            "ViT with rotary positions (timm's vit_*_rope_*), or those of DeiT-3 in a file other "
+            "than its authors' .pth: open a folder of timm's, with config.json, to tell which"
+        )
+
+
+def _vit_heads(tensors, size, prefix, options, bare):
+    """The number of heads. Small models have 6, but that of MoCo-v3 12, in tensors of one shape.
+
+    It follows from MoCo-v3's own prefix, from a known name, a head beside plain names, as of DeiT
+    and AugReg, the scales of DINOv2, or DINO's prefix. MoCo-v3's probes and conversions leave it
+    open. Of the files with patches alone, those of a base model of 16 pixels have 12 or 16.
+    """
+    width, layers, _ = size
+    small = width == 384 and options.num_heads is None
+    if small and prefix == MOCO:
+        return 12
+    labelled = "head.bias" in tensors and prefix in ("", "model.")
+    labelled = labelled or any(f"blocks.0.{scale}" in tensors for scale in SCALES)
+    certain = options.known_name or labelled or prefix.endswith("backbone.")
+    other = 12 if small and not certain else None
+    if bare and size == (768, 12, 16) and not options.known_name:
+        other = 16
+    known = HEADS | (BARE if bare else REGISTERED)
+    return infer_num_heads(width, layers, options, other, known)
+
+
+def _vit_head(tensors, width, options, prefix):
+    """The head, and timm's layer of tanh before it, which goes with a head that is replaced."""
+    if prefix == MOCO:
+        # Its head is an MLP that projects for the contrast between images.
+        tensors = {name: t for name, t in tensors.items() if not name.startswith("head.")}
+        return head_map(tensors, width, options, "head") | WeightMap(unused=("head.*",))
+    if "dist_token" in tensors:
+        head = head_map(tensors, width, options, "head")
+        if "head_dist.bias" not in tensors:
+            return head | WeightMap({"distillation": "token"})
+        other = head_map(tensors, width, options, "head_dist")
+        other = other.renamed("head/", "distillation_head/")
+        return head | other | WeightMap({"distillation": "heads"})
+    if "pre_logits.fc.bias" not in tensors:
+        return head_map(tensors, width, options, "head")
+    inner = dims(tensors, "pre_logits.fc.bias", 1)[0]
+    head = head_map(tensors, inner, options, "head")
+    if head.new and options.num_classes is not None:
+        return head_map(tensors, width, options, "head") | WeightMap(unused=("pre_logits.*",))
+    before = _ends_map("pre_logits.fc pre_logits linear D R", width, R=inner)
+    return WeightMap({"representation_dim": inner}) | before | head
+
+
+# DINOv3 and EVA-02, in timm's names and DINOv3 also in its authors'. timm rotates neighbouring
+# channels of EVA-02. timm pools a DINOv3 by the mean of its patches, its authors pool by the class
+# token.
+
+# The registers of DINOv3 by the name of timm and of its authors.
+DINO_REGISTERS = ("reg_token", "storage_tokens")
+PERIODS = "rope_embed.periods"
+# That of masked patches; periods, which follow from the size; and which biases of keys are none.
+EVA_UNUSED = ("mask_token", PERIODS, "*.attn.qkv.bias_mask")
+DINO_TOKENS = 16  # of images of 256 pixels, as timm and the code of DINOv3 evaluate
+DINO_HEADS = HEADS | {(1280, 32): 20, (4096, 40): 32}
+EVA_BLOCK = """
+    norm1      attention_norm  norm    D
+    attn.proj  out             linear  D D
+    norm2      mlp_norm        norm    D
+"""
+# The MLP as one layer, as a gate and what it gates, and the same in the names of the authors.
+EVA_MLPS = {
+    "mlp.fc1": "mlp.fc1 expand linear D E \n mlp.fc2 contract linear M D",
+    "mlp.fc1_g": "mlp.fc1_g,mlp.fc1_x expand gate D M \n mlp.fc2 contract linear M D",
+    "mlp.w1": "mlp.w1,mlp.w2 expand gate D M \n mlp.w3 contract linear M D",
+}
+EVA_NORMS = {
+    "attention": "attn.norm heads_norm norm D",
+    "mlp": "mlp.norm hidden_norm norm M",
+}
+
+
+def _is_dinov3(tensors):
+    return "pos_embed" not in tensors and any(name in tensors for name in DINO_REGISTERS)
+
+
+def _is_eva(tensors):
+    separate = (f"blocks.0.attn.{name}" in tensors for name in ("q_bias", "q_proj.weight"))
+    eva = "pos_embed" in tensors and any(separate)
+    return "blocks.0.norm1.weight" in tensors and (_is_dinov3(tensors) or eva)
+
+
+def convert_eva(tensors, options):
+    """A DINOv3 or EVA-02."""
+    return (_convert_dinov3 if _is_dinov3(tensors) else _convert_eva02)(tensors, options)
+
+
+def _convert_dinov3(tensors, options):
+    width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
+    config, averaged = options.config, "fc_norm.weight" in tensors
+    if averaged != (config.get("rotation") == "eva"):
+        raise ValueError(
+            "Expected a DINOv3, whose last normalisation comes before pooling, or a folder of "
+            "timm's, with config.json, of its ViTs with rotary positions and the mean of patches. "
+            f"Received: {'' if averaged else 'no '}tensors 'fc_norm.*', "
+            f"rotation={config.get('rotation')}"
+        )
+    layers = count_layers(tensors)
+    if PERIODS in tensors:
+        heads = _heads_of_periods(dims(tensors, PERIODS, 1)[0], width, options)
+    else:
+        heads = infer_num_heads(width, layers, options, known=DINO_HEADS)
+    image, epsilon = (DINO_TOKENS * patch,) * 2, 1e-5
+    more = {"key_bias": False, "position_type": "rotary", "layer_scale": 1e-5}
+    if averaged:
+        image = config.get("image_shape") or config.get("input_size") or image
+        options.require_pooling("gap", True)
+        epsilon = config["epsilon"]
+        more |= {"fc_norm": True, "rotation": "eva"}
+    more |= {"image_shape": (*image, channels), "num_heads": heads, "epsilon": epsilon}
+    mapping = _ends_map(PATCHES, width, channels, patch) | WeightMap(more, unused=EVA_UNUSED)
+    registers = next(name for name in DINO_REGISTERS if name in tensors)
+    timms = registers == DINO_REGISTERS[0]
+    names = TokenNames(None, "cls_token", None, registers)
+    mapping |= prefix_map(tensors, names, width, options, "gap" if timms else "cls")
+    scale = next((name for name in SCALES if f"blocks.0.{name}" in tensors), "gamma_1")
+    blocks = _eva_blocks(tensors, width, layers, SCALES[scale])
+    mapping |= halves_apart(blocks, width, heads) if averaged else blocks
+    norm = "fc_norm" if averaged else "norm"
+    mapping |= _ends_map(f"{norm} {norm} norm D", width)
+    mapping |= head_map(tensors if averaged else {}, width, options, "head")
+    images = ("bicubic", IMAGENET, 1.0) if timms else ("bilinear", IMAGENET, None)
+    return Conversion("ViT", mapping, *images, any_size=True)
+
+
+def _heads_of_periods(periods, width, options):
+    """The number of heads, of whose channels each quarter has a period."""
+    if width % (4 * periods):
+        raise ValueError(
+            f"Expected the tensor {PERIODS!r} to have a period for each quarter of the channels of "
+            f"a head. Received: {periods} of {width} channels"
+        )
+    options.check_heads(width // (4 * periods), width)
+    return width // (4 * periods)
+
+
+def _convert_eva02(tensors, options):
+    width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
+    layers = count_layers(tensors)
+    heads = infer_num_heads(width, layers, options)
+    options.check_heads(heads, width)
+    num_positions = dims(tensors, "pos_embed", 3)[1]
+    image = options.config.get("image_shape")
+    grid = file_grid(num_positions, (1, 0), patch, options.image_shape, image)
+    blocks = halves_apart(_eva_blocks(tensors, width, layers), width, heads)
+    if blocks.arguments["activation"] != "swiglu" or not grid.prefix:
+        raise ValueError(
+            "Expected an EVA-02, whose MLP is gated and whose class token has a position. "
+            "Received: tensors of another EVA, which is not supported"
+        )
+    table = f"{PATCHES}\ncls_token embedding/prefix same 1 1 D"
+    table += "\npos_embed embedding/positions same 1 N D"
+    mapping = _ends_map(table, width, channels, patch, N=num_positions) | blocks
+    more = {"num_heads": heads, "position_type": "rotary", "layer_scale": None}
+    mapping |= WeightMap({"image_shape": pixels(grid, channels)} | more, unused=EVA_UNUSED)
+    return Conversion("BEiT", mapping | _beit_end(tensors, width, options), "bicubic", CLIP, 1.0)
+
+
+def _beit_end(tensors, width, options):
+    """The last norm, by whose name the file shows its pooling, and the head."""
+    averaged = "fc_norm.weight" in tensors
+    options.require_pooling("gap" if averaged else "cls", averaged)
+    pooling = options.pooling or ("gap" if averaged else "cls")
+    path = "fc_norm" if pooling == "gap" else "norm"
+    norm = _ends_map(f"{'fc_norm' if averaged else 'norm'} {path} norm D", width)
+    return WeightMap({"pooling": pooling}) | norm | head_map(tensors, width, options, "head")
+
+
+def _eva_blocks(tensors, width, layers, scales=""):
+    """All blocks; keys have no bias, and queries and values none where the file has none."""
+    first = "blocks.0."
+    mlp = next((name for name in EVA_MLPS if f"{first}{name}.weight" in tensors), "mlp.fc1")
+    last = "mlp.w3" if mlp == "mlp.w1" else "mlp.fc2"
+    expanded = dims(tensors, f"{first}{mlp}.weight", 2)[0]
+    hidden = dims(tensors, f"{first}{last}.weight", 2)[1]
+    gated = mlp != "mlp.fc1" or expanded == 2 * hidden
+    inner = [site for site in EVA_NORMS if f"{first}{EVA_NORMS[site].split()[0]}.weight" in tensors]
+    rows = [EVA_BLOCK, EVA_MLPS[mlp], scales, *(EVA_NORMS[site] for site in inner)]
+    if f"{first}attn.qkv.bias" in tensors:
+        rows.append("attn.qkv query,key,value fused_keyless D")
+    else:
+        if f"{first}attn.qkv.weight" in tensors:
+            rows.append("attn.qkv query,key,value fused_kernels D")
+        else:
+            rows += [f"attn.{path[0]}_proj {path} kernel D D" for path in ("query", "key", "value")]
+        for path in ("query", "value"):
+            names = (f"attn.{path[0]}_{end}" for end in ("bias", "proj.bias"))
+            stored = next((name for name in names if first + name in tensors), None)
+            rows.append(f"{stored} {path}/bias {'same' if stored else 'zeros'} D")
+    arguments = {"num_layers": layers, "mlp_dim": hidden}
+    arguments |= {"activation": "swiglu" if gated else "gelu"}
+    arguments |= {"sub_norm": tuple(inner)} if inner else {}
+    sizes = {"D": width, "M": hidden, "E": 2 * hidden if gated else hidden}
+    table = "\n".join(row for row in rows if row)
+    return WeightMap(arguments) | read_blocks(table, TORCH, sizes, "blocks.#.", layers)
+
+
+# BEiT and BEiT v2, in the names of their releases (unilm's `modeling_finetune.py`) and timm's.
+
+SHARED_TABLE = "rel_pos_bias.relative_position_bias_table"
+TABLE = "attn.relative_position_bias_table"
+# Indices that follow from the size; heads and layers that predict visual tokens in pretraining.
+BEIT_UNUSED = ("*relative_position_index", "mask_token", "lm_head.*", "cls_pt_layers.*")
+# Tokens along a side, as the pairs of all of them are indexed: images of 1024 pixels, as a rule.
+LARGEST_SIDE = 64
+BEIT_BLOCK = (
+    BLOCK.replace("fused", "fused_kernels")
+    + """
+    attn.q_bias  query/bias       same  D
+    attn.v_bias  value/bias       same  D
+    gamma_1      attention_scale  same  D
+    gamma_2      mlp_scale        same  D
+"""
+)
+
+
+def _is_beit(tensors):
+    return SHARED_TABLE in tensors or f"blocks.0.{TABLE}" in tensors
+
+
+def convert_beit(tensors, options):
+    """A BEiT."""
+    width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
+    shared = SHARED_TABLE in tensors
+    entries, heads = dims(tensors, SHARED_TABLE if shared else f"blocks.0.{TABLE}", 2)
+    asked = (options.config.get("image_shape"), options.image_shape)
+    grid = relative_grid(entries, patch, *asked, LARGEST_SIDE)
+    options.check_heads(heads, width)
+    sizes = {"R": entries, "H": heads}
+    mapping = _ends_map(f"{PATCHES}\ncls_token embedding/prefix same 1 1 D", width, channels, patch)
+    arguments = {"image_shape": pixels(grid, channels), "num_heads": heads, "shared_bias": shared}
+    blocks = blocks_map(tensors, width, BEIT_BLOCK)
+    if "activation" in blocks.arguments:
+        raise ValueError(
+            "Expected a BEiT whose MLP has a GELU. Received: one that expands to twice as many "
+            "channels as it contracts, for a gate"
+        )
+    mapping |= blocks | WeightMap(arguments, unused=BEIT_UNUSED)
+    if shared:
+        mapping |= read_table(f"{SHARED_TABLE} bias/table same R H", TORCH, sizes)
+    else:
+        row, layers = f"{TABLE} table same R H", blocks.arguments["num_layers"]
+        mapping |= read_blocks(row, TORCH, sizes, "blocks.#.", layers, "block#_bias/")
+    mapping |= _beit_end(tensors, width, options)
+    return Conversion("BEiT", mapping, "bicubic", positions="bilinear")
+
+
+# AIMv2 (Fini et al. 2024): a ViT of patches alone without biases, whose MLP is gated and whose
+# tokens, and patches before positions are added, are divided by their root mean square.
+
+# Heads by width and layers, which differ from those of other ViTs.
+AIM_HEADS = {(1024, 24): 8, (1536, 24): 12, (2048, 24): 16, (3072, 24): 24}
+AIM_ARGUMENTS = {"activation": "swiglu", "norm": "rms", "patch_norm": True}
+AIM_BLOCK = """
+    norm1                attention_norm   rms             D
+    attn.qkv             query,key,value  fused_unbiased  D
+    attn.proj            out              unbiased        D D
+    norm2                mlp_norm         rms             D
+    mlp.fc1_g,mlp.fc1_x  expand           gate_unbiased   D M
+    mlp.fc2              contract         unbiased        M D
+"""
+
+
+def _is_aimv2(tensors):
+    return {"patch_embed.norm.weight", "blocks.0.mlp.fc1_g.weight"} <= set(tensors)
+
+
+def convert_aimv2(tensors, options):
+    """An AIMv2."""
+    width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
+    options.require_pooling("gap")
+    refuse_class_token(options)
+    layers, image = count_layers(tensors), options.config.get("image_shape")
+    heads = infer_num_heads(width, layers, options, known=AIM_HEADS)
+    hidden = dims(tensors, "blocks.0.mlp.fc1_g.weight", 2)[0]
+    ends = f"{PATCHES}\npatch_embed.norm embedding/patch_norm rms D\nnorm norm rms D"
+    mapping = _ends_map(ends, width, channels, patch)
+    names = TokenNames("pos_embed", "cls_token")
+    mapping |= embedding_map(tensors, names, patch, channels, options, image)
+    arguments = {"num_layers": layers, "mlp_dim": hidden, "num_heads": heads, "epsilon": 1e-5}
+    mapping |= WeightMap(arguments | AIM_ARGUMENTS)
+    mapping |= read_blocks(AIM_BLOCK, TORCH, {"D": width, "M": hidden}, "blocks.#.", layers)
+    mapping |= head_map(tensors, width, options, "head")
+    return Conversion("ViT", mapping, "bicubic", CLIP, 1.0)
+
+
+def refuse_class_token(options):
+    """Raises a ValueError where an AIMv2 is to have a class token."""
+    if options.pooling == "cls":
+        raise ValueError("Expected pooling to be 'gap', without a class token. Received: 'cls'")
+
+
+# MLP-Mixer, which has the exact GELU here, and BiT.
+
+MIXER_BLOCK = """
+    norm1             token_norm        norm    D
+    mlp_tokens.fc1    token_expand      linear  N T
+    mlp_tokens.fc2    token_contract    linear  T N
+    norm2             channel_norm      norm    D
+    mlp_channels.fc1  channel_expand    linear  D M
+    mlp_channels.fc2  channel_contract  linear  M D
+"""
+BIT_ROOT = "stem.conv.weight"
+BIT_UNIT = """
+    norm1  norm1  norm  B
+    conv1  conv1  conv  B I 1
+    norm2  norm2  norm  I
+    conv2  conv2  conv  I I 3
+    norm3  norm3  norm  I
+    conv3  conv3  conv  I 4I 1
+"""
+BIT_PROJECTION = "downsample.conv  projection  conv  B 4I 1"
+
+
+def _is_mixer(tensors):
+    return "blocks.0.mlp_tokens.fc1.weight" in tensors and "stem.proj.weight" in tensors
+
+
+def convert_mixer(tensors, options):
+    """A Mixer."""
+    options.refuse("MLP-Mixer in timm's names", "pooling", "num_heads")
+    width, channels, patch = patch_dims(tensors, "stem.proj.weight")
+    tokens_mlp, num_tokens = dims(tensors, "blocks.0.mlp_tokens.fc1.weight", 2)
+    channels_mlp = dims(tensors, "blocks.0.mlp_channels.fc1.bias", 1)[0]
+    layers, config = count_layers(tensors), options.config
+    image = config.get("image_shape")
+    grid = file_grid(num_tokens, (0,), patch, options.image_shape, image)
+    sizes = (layers, width, tokens_mlp, channels_mlp, config.get("activation", "gelu"))
+    mapping = google.mixer_arguments(grid, channels, *sizes)
+    sizes = {"N": num_tokens, "D": width, "T": tokens_mlp, "M": channels_mlp}
+    sizes |= {"C": channels, "P": patch}
+    mapping |= read_table("stem.proj embedding patches C D P\nnorm norm norm D", TORCH, sizes)
+    mapping |= read_blocks(MIXER_BLOCK, TORCH, sizes, "blocks.#.", layers)
+    return Conversion("Mixer", mapping | head_map(tensors, width, options, "head"), "bicubic")
+
+
+def _is_bit(tensors):
+    """No other family has a bare convolution as its stem."""
+    return BIT_ROOT in tensors and "stages.0.blocks.0.downsample.conv.weight" in tensors
+
+
+def convert_bit(tensors, options):
+    """A BiT."""
+    options.refuse("BiT in timm's names", "pooling", "num_heads", "activation")
+    size = options.config.get("input_size") or (google.BIT_SIZE,) * 2
+    mapping, last = bit_map(tensors, BIT_ROOT, "stages.#.blocks.#.", size)
+    mapping |= head_map(tensors, last, options, "head.fc", kind="linear_1x1")
+    return Conversion("BiT", mapping, any_size=True)
+
+
+def bit_map(tensors, root, unit, size):
+    """(`WeightMap` of a BiT in PyTorch's layout but for its head, channels that the head reads).
+
+    `unit` is the name of a unit, with `#` for the numbers of its stage and itself.
+    """
+    width, channels = dims(tensors, root, 4)[:2]
+    pattern = unit.replace(".", r"\.").replace("#", r"(\d{1,4})")
+    units = count_units(tensors, pattern, first=0)
+    stem = unit.replace("#", "{}")
+    mapping, last = google.units_map(
+        units,
+        width,
+        BIT_UNIT,
+        BIT_PROJECTION,
+        TORCH,
+        lambda *numbers: stem.format(*numbers) + "{}",
+        google.unit_path,
+    )
+    rows = f"{root.removesuffix('.weight')} root conv C D 7\nnorm norm norm B"
+    ends = read_table(rows, TORCH, {"C": channels, "D": width, "B": last})
+    return ends | mapping | google.bit_arguments(units, width, (*size, channels)), last
+
+
+# Image encoders of CLIP, whose projection timm writes as a head with a bias of zero, of PE-Core
+# (Bolya et al. 2025), whose queries and keys are rotated and whose tokens a learned query pools,
+# and of SigLIP, which were all trained with the tanh form of GELU.
+
+# Channels of the embeddings of released encoders, by those of a token: no head of a classifier has
+# so many units (those of timm's have 1,000 or 11,821).
+PROJECTIONS = {768: 512, 896: 640, 1024: 768, 1280: 1024, 1408: 1024, 1664: 1280}
+CLIP_ENDS = f"{UNBIASED_PATCHES}\nnorm_pre pre_norm norm D\nnorm norm norm D"
+POOLING = """
+    latent   probe      same        1 1 D
+    q        query      linear      D D
+    kv       key,value  fused_pair  D
+    norm     norm       norm        D
+    proj     out        linear      D D
+    mlp.fc1  expand     linear      D M
+    mlp.fc2  contract   linear      M D
+"""
+PE_POOLING_HEADS = 8  # of all sizes
+PROBE = "attn_pool.latent"
+# Where timm's SigLIP lies, and what may lie beside it: in open_clip's files that for texts.
+SIGLIP_PREFIXES = {"": (), "visual.trunk.": ("text.*", "logit_scale", "logit_bias")}
+SIGLIP_HEADS = {(768, 12): 12, (1024, 24): 16, (1152, 27): 16, (1536, 40): 16}
+
+
+def require_activation(options, own=None):
+    """The form of the GELU of a file of CLIP: that asked for, or the file's own.
+
+    OpenAI trained with the quick form, most others with the exact one, in equal tensors.
+    """
+    activation = options.activation or own
+    if activation is None:
+        raise ValueError(
+            "Expected activation='quick_gelu', as of OpenAI's and some later weights, or 'gelu', "
+            "as of most of open_clip's, which a file of CLIP without open_clip_config.json does "
+            "not tell. Received: activation=None"
+        )
+    return activation
+
+
+def _is_clip(tensors):
+    return {"norm_pre.weight", "patch_embed.proj.weight", "blocks.0.norm1.weight"} <= set(tensors)
+
+
+def convert_clip(tensors, options):
+    """A CLIP."""
+    options.refuse("CLIP in timm's names", "pooling")
+    for name, what in (
+        ("fc_norm.weight", "normalised after pooling"),
+        ("reg_token", "with registers"),
+    ):
+        if name in tensors:
+            raise ValueError(
+                f"Expected a CLIP that puts out its class token. Received: one {what}, {name!r}"
+            )
+    width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
+    options.require_pooling("cls")
+    heads = infer_num_heads(width, count_layers(tensors), options, known=CLIP_HEADS)
+    names, image = TokenNames("pos_embed", "cls_token"), options.config.get("image_shape")
+    embedding = embedding_map(tensors, names, patch, channels, options, image)
+    if not embedding.arguments.get("class_position"):
+        raise ValueError(
+            "Expected a CLIP with a class token that has a position. "
+            f"Received: {dims(tensors, 'pos_embed', 3)[1]} positions"
+        )
+    image = {"image_shape": embedding.arguments["image_shape"]}
+    mapping = _ends_map(CLIP_ENDS, width, channels, patch) | WeightMap(image, embedding.weights)
+    mapping |= blocks_map(tensors, width) | _clip_projection(tensors, width, options)
+    mapping |= WeightMap({"num_heads": heads, "activation": require_activation(options)})
+    return Conversion("CLIPViT", mapping, "bicubic", CLIP, 1.0)
+
+
+def identity_projection(width):
+    """The projection of a file that has none: the identity."""
+    kernel = Transform({}, partial(np.eye, width, dtype="float32"))
+    return WeightMap({"projection_dim": width}, {"projection/kernel": kernel})
+
+
+def _stored_projection(width, units):
+    kernel = Transform({HEAD[0]: (units, width), HEAD[1]: (units,)}, _projection)
+    return WeightMap({"projection_dim": units}, {"projection/kernel": kernel})
+
+
+def _projection(kernel, bias):
+    """A kernel of a projection that is written as a head, whose bias has to be zero."""
+    if np.any(bias):
+        raise ValueError(
+            "Expected a head of as many units as CLIP's projection to have a bias of zero, as timm "
+            f"writes it. Received: {HEAD[1]!r} up to {np.abs(bias).max():.3g}"
+        )
+    return kernel.T
+
+
+def _clip_projection(tensors, width, options):
+    """The projection, which returns the class token where the file has none, and the head."""
+    classes = dims(tensors, HEAD[1], 1)[0] if HEAD[1] in tensors else None
+    if classes == PROJECTIONS.get(width, 0) and options.num_classes != 0:
+        new = WeightMap({"num_classes": options.num_classes}, new=("head/*",))
+        return _stored_projection(width, classes) | new
+    return embedding_head(tensors, width, options, "head") | identity_projection(width)
+
+
+def _is_pe(tensors):
+    return {"norm_pre.weight", PROBE, "blocks.0.attn.qkv.weight"} <= set(tensors)
+
+
+def convert_pe(tensors, options):
+    """A PE-Core."""
+    options.refuse("PE-Core in timm's names", "pooling")
+    options.require_pooling("map")
+    width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
+    layers, config = count_layers(tensors), options.config
+    heads = infer_num_heads(width, layers, options, known=HEADS | {(1536, 50): 16})
+    options.check_heads(heads, width)
+    prefix, num_positions = int("cls_token" in tensors), dims(tensors, "pos_embed", 3)[1]
+    image = config.get("image_shape")
+    grid = file_grid(num_positions, (prefix,), patch, options.image_shape, image)
+    blocks = blocks_map(tensors, width)
+    hidden = dims(tensors, "attn_pool.mlp.fc1.weight", 2)[0]
+    table = f"{CLIP_ENDS}\npos_embed embedding/positions same 1 N D"
+    table += "\ncls_token embedding/prefix same 1 1 D" if prefix else ""
+    mapping = _ends_map(table, width, channels, patch, N=num_positions)
+    mapping |= blocks | halves_apart(blocks, width, heads)
+    mapping |= read_table(POOLING, TORCH, {"D": width, "M": hidden}, "attn_pool.{}", "pooling/{}")
+    arguments = {"image_shape": pixels(grid, channels), "num_heads": heads, "activation": "gelu"}
+    arguments |= {"class_token": bool(prefix)}
+    arguments |= {"rotary_side": config.get("rotary_side") or (grid.rows, grid.columns)}
+    arguments |= {"pooling_heads": PE_POOLING_HEADS, "pooling_mlp_dim": hidden}
+    units = dims(tensors, HEAD[1], 1)[0] if HEAD[1] in tensors else None
+    if units is None or options.num_classes == 0:
+        arguments |= {"num_classes": options.num_classes or None}
+        mapping |= identity_projection(width) | WeightMap(unused=HEAD)
+    else:
+        arguments |= {"num_classes": options.num_classes}
+        mapping |= _stored_projection(width, units)
+    mapping |= WeightMap(arguments, new=("head/*",))
+    return Conversion("CLIPViT", mapping, "bicubic", HALF, 1.0)
+
+
+def _siglip_prefix(tensors):
+    return next((prefix for prefix in SIGLIP_PREFIXES if f"{prefix}{PROBE}" in tensors), None)
+
+
+def is_siglip(tensors):
+    """Whether the names are those of a SigLIP of timm's, open_clip's or big_vision's."""
+    return google.is_siglip(tensors) or _siglip_prefix(tensors) is not None
+
+
+def convert_siglip(tensors, options):
+    """A SigLIP or SigLIP 2, also within open_clip's files or of big_vision's."""
+    prefix = _siglip_prefix(tensors)
+    if prefix is None:
+        return google.convert_siglip(tensors, options)
+    options.refuse("SigLIP", "pooling")
+    inside = without_prefix(tensors, prefix)
+    width, channels, patch = patch_dims(inside, "patch_embed.proj.weight")
+    options.require_pooling("map")
+    heads = infer_num_heads(width, count_layers(inside), options, known=SIGLIP_HEADS)
+    mapping = _ends_map(f"{PATCHES}\nnorm norm norm D", width, channels, patch)
+    mapping |= patch_positions_map(inside, "pos_embed", patch, channels, options)
+    mapping |= blocks_map(inside, width)
+    if "activation" in mapping.arguments:
+        raise ValueError("Expected a SigLIP whose MLP has a GELU. Received: one with a gate")
+    sizes = {"D": width, "M": mapping.arguments["mlp_dim"]}
+    mapping |= read_table(POOLING, TORCH, sizes, "attn_pool.{}", "pooling/{}")
+    mapping |= WeightMap({"num_heads": heads})
+    mapping |= WeightMap({"activation": options.activation} if options.activation else {})
+    mapping |= embedding_head(inside, width, options, "head")
+    mapping = mapping.under(prefix) | WeightMap(unused=SIGLIP_PREFIXES[prefix])
+    return Conversion("SigLIPViT", mapping, "bicubic", HALF)
+
+
+# In this order: files of SigLIP, BEiT, DINOv3 and EVA-02 have all names that a ViT of timm has.
+FAMILIES = (
+    Family("PE-Core in timm's names", _is_pe, convert_pe),
+    Family("SigLIP", is_siglip, convert_siglip),
+    Family("BEiT", _is_beit, convert_beit),
+    Family("DINOv3 and EVA-02 in timm's names", _is_eva, convert_eva),
+    Family("AIMv2 in timm's names", _is_aimv2, convert_aimv2),
+    Family("CLIP in timm's names", _is_clip, convert_clip, activation=True),
+    Family("Vision Transformers in timm's names", lambda t: vit_prefix(t) is not None, convert_vit),
+    Family("BiT in timm's names", _is_bit, convert_bit),
+    Family("MLP-Mixer in timm's names", _is_mixer, convert_mixer),
+)

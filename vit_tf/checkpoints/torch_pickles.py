@@ -1,0 +1,269 @@
+"""Tensors of PyTorch files: a zip of `data.pkl` and raw storages, or a legacy stream of pickles.
+
+Pickles are read by an unpickler that knows nothing but tensors and plain containers, as Python's
+documentation of `pickle` describes it ("Restricting Globals"): nothing is ever executed, and torch
+is not needed.
+"""
+
+import mmap
+import os
+import pickle
+import pickletools
+import re
+import zipfile
+from collections import OrderedDict
+from functools import partial
+from typing import NamedTuple
+
+import ml_dtypes  # noqa: F401, gives NumPy the name "bfloat16"
+import numpy as np
+
+# The number that opens files from before torch 1.6, as every pickle protocol since 2 writes it.
+LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
+# Where the weights lie in what is saved at the end of a training, in order of preference.
+CONTAINERS = ("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict")
+CONTAINERS += ("teacher", "student", "model_state")
+STORAGES = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+}
+# What trainings save beside tensors, for which `Ignored` stands.
+IGNORED = re.compile(
+    r"argparse\.Namespace|numpy\.(dtype|ndarray)|_codecs\.encode"
+    r"|numpy\._?core\.multiarray\.(scalar|_reconstruct)|torch\.serialization\._get_layout"
+    r"|torch\.(Size|device|bool|strided|b?float\d+|u?int\d+)"
+)
+STORAGE = re.compile(r"torch(?:\.storage|\.cuda)?\.(\w+Storage)")
+
+
+class Ignored:
+    """In place of an object that is not a tensor, of which nothing is kept."""
+
+    def __new__(cls, *_):
+        return super().__new__(cls)
+
+    def __init__(self, *_):
+        pass
+
+    def __setstate__(self, state):
+        pass
+
+
+class Storage(NamedTuple):
+    """The numbers that tensors are made of: `count` of a dtype, under a key of the file."""
+
+    dtype: str
+    key: str
+    count: int
+
+
+class Tensor:
+    """A tensor of an open file, of which `read` makes an array.
+
+    Attributes:
+        shape: of the tensor.
+        dtype: its NumPy name, or `"bfloat16"`.
+        source: function that returns the flat array of its storage, set when that is found.
+    """
+
+    def __init__(self, storage, offset, shape, stride, *_):
+        numbers = (offset, *shape, *stride)
+        if not isinstance(storage, Storage) or len(shape) != len(stride):
+            raise ValueError("a tensor that is not made of a storage, a shape and strides")
+        if any(type(n) is not int or n < 0 for n in numbers):
+            raise ValueError(f"a tensor of offset {offset}, shape {shape} and strides {stride}")
+        self.storage, self.offset, self.source = storage, offset, None
+        self.shape, self.stride, self.dtype = tuple(shape), tuple(stride), storage.dtype
+
+    def check(self, name):
+        """Raises a ValueError for numbers beyond the storage, or fewer than the tensor has."""
+        steps = zip(self.shape, self.stride, strict=True)
+        last = self.offset + sum((size - 1) * step for size, step in steps)
+        numbers = np.prod([int(n) for n in self.shape], dtype=object)
+        # With strides of zero a few bytes on disk would stand for any number in memory.
+        if numbers and (last >= self.storage.count or numbers > self.storage.count):
+            raise ValueError(f"the tensor {ascii(name)[:100]}, larger than the data it is made of")
+
+    def read(self):
+        """The array, a copy."""
+        flat = self.source()
+        if not flat.size or 0 in self.shape:
+            return np.zeros(self.shape, flat.dtype)
+        strides = tuple(step * flat.itemsize for step in self.stride)
+        array = np.lib.stride_tricks.as_strided(flat[self.offset :], self.shape, strides)
+        return np.ascontiguousarray(array).reshape(self.shape)
+
+
+class TensorUnpickler(pickle.Unpickler):
+    """An unpickler of tensors, plain containers and numbers; `storages` are those that it met."""
+
+    def __init__(self, stream):
+        super().__init__(stream)
+        self.storages = {}
+
+    def find_class(self, module, name):
+        whole = f"{module}.{name}"
+        if whole == "collections.OrderedDict":
+            return OrderedDict
+        if whole in ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2"):
+            return Tensor
+        if whole in ("torch._utils._rebuild_parameter", "torch.nn.parameter.Parameter"):
+            return _first
+        if match := STORAGE.fullmatch(whole):
+            return Storage(STORAGES.get(match[1], match[1]), "", 0)
+        if IGNORED.fullmatch(whole):
+            return Ignored
+        raise ValueError(f"a pickle that calls for {ascii(whole)[:100]}; only tensors are read")
+
+    def persistent_load(self, pid):
+        kind, storage, key, _, count, *view = pid
+        if kind != "storage" or not isinstance(storage, Storage) or any(view):
+            raise ValueError(f"a reference to {ascii(pid)[:100]}, where a storage is expected")
+        if storage.dtype not in STORAGES.values() or type(count) is not int:
+            raise ValueError(f"{ascii(count)[:20]} numbers of {ascii(storage.dtype)[:100]}")
+        storage = Storage(storage.dtype, str(key), count)
+        if self.storages.setdefault(storage.key, storage) != storage:
+            raise ValueError(f"two storages of the key {ascii(key)[:100]}")
+        return storage
+
+
+def _first(data, *_):
+    return data
+
+
+def _load(stream):
+    """(what one pickle holds, its storages), after a scan for more memory than the file has."""
+    start = stream.tell()
+    for steps, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
+        # The C unpickler has a table as long as the largest number that something is stored under.
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument) > 2 * steps + 256:
+            raise ValueError("a pickle with a table larger than itself")
+    stream.seek(start)
+    unpickler = TensorUnpickler(stream)
+    try:
+        return unpickler.load(), unpickler.storages
+    except Exception as error:
+        # The unpickler is a stack machine that the file programs: whatever an operation on a
+        # wrong operand raises, from IndexError to AttributeError, comes out of it.
+        reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+        raise ValueError(f"{reason} in a pickle") from error
+
+
+def read_tensors(file, zipped):
+    """(key that holds the tensors or None, dict from name to `Tensor`) of an open file.
+
+    Args:
+        file: the binary file.
+        zipped: its `zipfile.ZipFile`; None for a legacy file.
+
+    Raises:
+        ValueError, zipfile.BadZipFile, ...: `archives.CORRUPT`, for anything out of order.
+    """
+    return _read_zip(zipped) if zipped else _read_legacy(file)
+
+
+def _read_zip(zipped):
+    members = {}
+    for member in zipped.infolist():
+        if member.filename in members:
+            raise ValueError("two records of one name")
+        members[member.filename] = member
+        name = ascii(member.filename)[:100]
+        if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
+            raise ValueError(f"a compressed record {name}")
+        if member.header_offset + member.file_size > os.fstat(zipped.fp.fileno()).st_size:
+            raise ValueError(f"a record {name} that goes beyond the end of the file")
+    if any(name.rpartition("/")[2] == "constants.pkl" for name in members):
+        raise ValueError("a TorchScript archive, which is a program; save its state_dict() instead")
+    pickled = next(name for name in members if name.rpartition("/")[2] == "data.pkl")
+    folder = pickled.removesuffix("data.pkl")
+    order = f"{folder}byteorder"
+    if order in members and zipped.read(order)[:16] != b"little":
+        raise ValueError("tensors of another byte order than little-endian")
+    corrupt = zipped.testzip()
+    if corrupt is not None:
+        raise ValueError(f"a record {ascii(corrupt)[:100]} that does not fit its checksum")
+    with zipped.open(pickled) as stream:
+        container, tensors = _state_dict(_load(stream)[0])
+    for name, tensor in tensors.items():
+        storage = tensor.storage
+        record, dtype = members.get(f"{folder}data/{storage.key}"), np.dtype(storage.dtype)
+        size = None if record is None else record.file_size
+        if size != storage.count * dtype.itemsize:
+            raise ValueError(
+                f"the tensor {ascii(name)[:100]}, which declares more or less data than its "
+                f"record holds: {storage.count} numbers of {dtype} in {size} bytes"
+            )
+        tensor.check(name)
+        tensor.source = partial(_from_record, zipped, record, dtype)
+    return container, tensors
+
+
+def _from_record(zipped, record, dtype):
+    return np.frombuffer(zipped.read(record), dtype)
+
+
+def _from_span(file, begin, count, dtype):
+    file.seek(begin)
+    return np.frombuffer(file.read(count * dtype.itemsize), dtype)
+
+
+def _read_legacy(file):
+    """Pickles of a magic number, a version, the system, what was saved and the storages' keys."""
+    # A file gives memory to as many bytes as a pickle asks of it, a map to those it has.
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as stream:
+        system = [_load(stream)[0] for _ in range(3)][2]
+        if not isinstance(system, dict) or system.get("little_endian") is not True:
+            raise ValueError("tensors of another byte order than little-endian")
+        saved, storages = _load(stream)
+        container, tensors = _state_dict(saved)
+        begins = _legacy_spans(stream, _load(stream)[0], storages)
+    for name, tensor in tensors.items():
+        storage = tensor.storage
+        if storage.key not in begins:
+            raise ValueError(f"the tensor {ascii(name)[:100]} without its data")
+        tensor.check(name)
+        dtype = np.dtype(storage.dtype)
+        tensor.source = partial(_from_span, file, begins[storage.key], storage.count, dtype)
+    return container, tensors
+
+
+def _legacy_spans(stream, keys, storages):
+    """dict from key to where the numbers of a storage begin, each after their count."""
+    begins, size = {}, len(stream)
+    for key in keys if isinstance(keys, list) else [keys]:
+        storage, count = storages.get(str(key)), int.from_bytes(stream.read(8), "little")
+        if storage is None or storage.count != count:
+            raise ValueError(f"{count} numbers of a storage {ascii(key)[:100]} of {storage}")
+        begins[storage.key] = stream.tell()
+        end = stream.tell() + count * np.dtype(storage.dtype).itemsize
+        if end > size:
+            raise ValueError(f"a storage {ascii(key)[:100]} beyond the end of the file")
+        stream.seek(end)
+    return begins
+
+
+def _state_dict(saved):
+    """(key or None, dict of tensors in what was saved, without the plain numbers among them)."""
+
+    def holds_tensors(value):
+        return isinstance(value, dict) and any(isinstance(x, Tensor) for x in value.values())
+
+    if not isinstance(saved, dict):
+        raise ValueError(f"a pickled {type(saved).__name__} where a dict of tensors is expected")
+    container = next((key for key in CONTAINERS if holds_tensors(saved.get(key))), None)
+    named = saved if container is None else saved[container]
+    for name, value in named.items():
+        if not isinstance(name, str) or not isinstance(value, (Tensor, int, float)):
+            raise ValueError(
+                f"a {type(value).__name__} named {ascii(name)[:100]} where a tensor is expected"
+            )
+    return container, {name: x for name, x in named.items() if isinstance(x, Tensor)}

@@ -1,1 +1,0 @@
-"""Files of image encoders that were trained with a text encoder."""

@@ -1,1 +1,0 @@
-"""Small bundled models: `NAME.keras`, and its card `NAME.md`."""
