@@ -3,8 +3,10 @@
 `.npz` is read by NumPy, `.safetensors` by its package, PyTorch's files by `torch_pickles`.
 """
 
+import ast
 import copy
 import functools
+import io
 import math
 import os
 import re
@@ -22,7 +24,7 @@ from vit_tf.checkpoints import torch_pickles
 from vit_tf.names import unknown_name
 from vit_tf.remote import without_password
 
-# What a file that is corrupt, or made to do damage, can provoke below. One place for all of them,
+# What a file that is corrupt, or made to do damage, can provoke below. One list for all of them,
 # as every format may meet most of them, when the file is opened and again when a tensor is read.
 CORRUPT = (
     ValueError,  # our own checks; UTF-8 and NumPy's
@@ -213,7 +215,7 @@ def _declared(name, shape, dtype):
         raise ValueError(f"{what} in {short(name)}, where numbers are expected")
     if len(shape) > MOST_AXES or any(type(n) is not int or n < 0 for n in shape):
         raise ValueError(f"the shape {short(shape)} of {short(name)}")
-    # Empty axes are counted as one, so that they do not hide absurd ones beside them.
+    # Empty axes are counted as one, so that they do not hide absurd ones.
     if math.prod(max(n, 1) for n in shape) * dtype.itemsize > MOST_BYTES:
         raise ValueError(f"the shape {short(shape)} of {short(name)}, larger than any memory")
     return TensorInfo(tuple(shape), dtype.name)
@@ -243,13 +245,13 @@ def _npz_entries(zipped):
             raise ValueError(f"two tensors named {short(name)}")
         _check_member(member, size)
         with zipped.open(member) as stream:
-            shape, _, dtype = _npy_header(stream)
+            shape, dtype, skip = _npy_header(stream)
             # NumPy writes the bfloat16 of JAX, for which it has no name, as V2.
             half = dtype.str in ("|V2", "<V2")
             info = _declared(name, shape, "bfloat16" if half else dtype)
-            if member.file_size - stream.tell() != info.nbytes:
+            if member.file_size - skip != info.nbytes:
                 raise ValueError(
-                    f"{member.file_size - stream.tell()} bytes of data for {short(name)}, whose "
+                    f"{member.file_size - skip} bytes of data for {short(name)}, whose "
                     f"header declares {info.nbytes}"
                 )
         entries[name] = info, functools.partial(_read_npy, zipped, member, half)
@@ -271,18 +273,27 @@ def _check_member(member, size):
 
 
 def _npy_header(stream):
-    """(shape, whether in Fortran order, dtype) of an `.npy`, of which the data follow."""
-    version = np.lib.format.read_magic(stream)
+    """(shape, dtype, bytes) of the header of an `.npy`."""
+    start = io.BytesIO(stream.read(LONGEST_HEADER))
+    version = np.lib.format.read_magic(start)
     if version not in ((1, 0), (2, 0), (3, 0)):
         raise ValueError(f"an .npy of version {version}")
+    width = 2 if version == (1, 0) else 4
+    length = int.from_bytes(start.read(width), "little")
+    if start.tell() + length > LONGEST_HEADER:
+        raise ValueError(f"a header of {length} bytes, too long for numbers")
+    # NumPy mends what is no literal, as Python 2 wrote some, with the whole tokenizer.
+    ast.literal_eval(start.read(length).decode("latin1").strip())
+    start.seek(np.lib.format.MAGIC_LEN)
     read = np.lib.format.read_array_header_1_0
     read = read if version == (1, 0) else np.lib.format.read_array_header_2_0
-    return read(stream, max_header_size=LONGEST_HEADER)
+    shape, _, dtype = read(start, max_header_size=LONGEST_HEADER)
+    return shape, dtype, start.tell()
 
 
 def _read_npy(zipped, member, half):
-    # A member ends for zipfile where it declares to end, whatever its data hold beyond that. Read
-    # as if it declared one byte more, it ends where its data end, and its checksum is of all.
+    # A member ends for zipfile where it declares to end, whatever its data hold beyond that. As
+    # if it declared one byte more, it ends where its data end, and its checksum is of all.
     longer = copy.copy(member)
     longer.file_size += 1
     with zipped.open(longer) as stream:

@@ -43,7 +43,7 @@ def open_folder(path):
     Of a folder that both transformers or timm and open_clip wrote, the former is opened.
 
     Raises:
-        ValueError: for a folder without a configuration and weights, a damaged file, or parts that
+        ValueError: for a folder without a configuration and weights, a corrupt file, or parts that
             are not those of the index.
     """
     own = has_weights(path, (WEIGHTS, INDEX, BIN, BIN_INDEX))
@@ -73,7 +73,7 @@ def _open_clip(path):
     weights = next(filter(os.path.isfile, paths), None)
     if weights is None:
         raise ValueError(
-            f"Expected {path!r} to hold {' or '.join(OPEN_CLIP_WEIGHTS)} beside {OPEN_CLIP}. "
+            f"Expected {path!r} to hold {' or '.join(OPEN_CLIP_WEIGHTS)} next to {OPEN_CLIP}. "
             f"Received: {', '.join(sorted(os.listdir(path))[:8])}"
         )
     with ExitStack() as stack:
@@ -114,7 +114,7 @@ def read_json(path):
     """The dict of a JSON file.
 
     Raises:
-        ValueError: for a file that is missing, too long, damaged or of something else.
+        ValueError: for a file that is missing, too long, corrupt or of something else.
     """
     try:
         with open(path, "rb") as file:
@@ -157,14 +157,14 @@ def _parts(path):
 
 
 def _check_parts(index, archives):
-    """Each tensor lies in the part that the index tells, and nowhere else."""
-    told = read_json(index)["weight_map"]
+    """Each tensor lies in the part that the index names, and nowhere else."""
+    listed = read_json(index)["weight_map"]
     found = [(name, os.path.basename(one.path)) for one in archives for name in one.tensors]
-    wrong = sorted(set(told.items()).symmetric_difference(found))
-    if wrong or len(found) != len(told):
+    wrong = sorted(set(listed.items()).symmetric_difference(found))
+    if wrong or len(found) != len(listed):
         shown = ", ".join(f"{name!r} of {part}" for name, part in wrong[:8])
         raise ValueError(
-            f"Expected the parts of {index!r} to hold the tensors that it tells. "
+            f"Expected the parts of {index!r} to hold the tensors that it lists. "
             f"Received: {shown or 'a tensor twice'}"
         )
 
@@ -220,7 +220,7 @@ class Config:
         return tuple(pair)
 
     def require(self, name, value):
-        """Raises unless a field, where it is told, has the only value that is supported."""
+        """Raises unless a field, where it is present, has the only value that is supported."""
         received = self.fields.get(name, value)
         if received != value:
             raise ValueError(
@@ -249,9 +249,9 @@ def image_fields(folder, types):
 
 
 def class_names(fields, num_classes):
-    """Names of the classes that a classifier's `id2label` tells, or None.
+    """Names of the classes in a classifier's `id2label`, or None.
 
-    Some of ImageNet's classes have one name, of which transformers' files tell no more: these get
+    Some of ImageNet's classes have one name, which transformers' files do not separate: these get
     the number of their class. Names that transformers makes up, `LABEL_0` and so on, are none.
 
     Args:
@@ -261,17 +261,17 @@ def class_names(fields, num_classes):
     Raises:
         ValueError: for labels that are not those of so many classes.
     """
-    told = fields.get("id2label")
-    if told is None:
+    labels = fields.get("id2label")
+    if labels is None:
         return None
     keys = [str(i) for i in range(num_classes)]
-    names = isinstance(told, dict) and all(isinstance(name, str) for name in told.values())
-    if not names or sorted(told) != sorted(keys):
+    names = isinstance(labels, dict) and all(isinstance(name, str) for name in labels.values())
+    if not names or sorted(labels) != sorted(keys):
         raise ValueError(
             f"Expected id2label of config.json to name the classes 0 to {num_classes - 1}. "
-            f"Received: {str(told)[:200]}"
+            f"Received: {str(labels)[:200]}"
         )
-    names = [told[key] for key in keys]
+    names = [labels[key] for key in keys]
     if names == [f"LABEL_{key}" for key in keys]:
         return None
     counts = Counter(names)

@@ -33,7 +33,7 @@ from vit_tf.checkpoints.weight_maps import (
 )
 from vit_tf.models.hybrid import stem_stride
 
-# Where the weights lie, and what the state of a training may hold beside them.
+# Where the weights lie, and what a training state may hold next to them.
 PREFIXES = {"": (), "opt/target/": ("opt/state/*",), "params/": ("opt/*", "chrono/*")}
 POSITIONS = ("Transformer/posembed_input/pos_embedding", "Transformer/pos_embedding")
 # The second normalisation and the MLP of a block, by its attention.

@@ -384,7 +384,7 @@ def convert_beit(folder, options):
         mapping |= read_blocks(row, TORCH, sizes, "encoder.layer.#.", layers, "block#_bias/")
     mapping = mapping.under(outer) | WeightMap(unused=BEIT_UNUSED)
     # The last norm, by whose name the file shows its pooling. Models that predict visual tokens
-    # have it beside the encoder.
+    # have it next to the encoder.
     mean = f"{outer}pooler.layernorm"
     token = f"{outer}layernorm" if f"{outer}layernorm.weight" in tensors else "layernorm"
     norm = mean if f"{mean}.weight" in tensors else token

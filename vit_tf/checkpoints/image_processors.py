@@ -45,7 +45,7 @@ FAMILIES |= dict.fromkeys(("siglip", "siglip_vision_model"), _SQUEEZED)
 def preprocessing_from_config(folder, image_shape, any_size, options):
     """dict of a `Conversion`'s `values`, `interpolation`, `crop`, `crop_rounding` and `size`.
 
-    A square that is resized to before it is cropped is taken for the shorter side, as in the code
+    A square that is resized to before it is cropped stands for the shorter side, as in the code
     of DeiT; Hugging Face's processor for DeiT squeezes an oblong image into it.
 
     Args:
@@ -53,10 +53,10 @@ def preprocessing_from_config(folder, image_shape, any_size, options):
         image_shape: (height, width, channels) of the file's model.
         any_size: whether the family resamples its positions, so that images of its processor may
             be of another size.
-        options: those of the conversion. With a preprocessing that the caller tells, none is read.
+        options: those of the conversion. With a preprocessing from the caller, none is read.
 
     Raises:
-        ValueError: for a missing file, where the family does not tell either, or one of steps that
+        ValueError: for a missing file, where the family has no default either, or one of steps that
             no `Preprocessing` takes.
     """
     kind = folder.config.get("model_type")
@@ -80,8 +80,8 @@ def preprocessing_from_config(folder, image_shape, any_size, options):
     resample = fields.get("resample")
     known = resample if isinstance(resample, int) else repr(resample)
     resample = choose("resample", known, FILTERS)
-    told = {"values": _values(fields, image_shape[2]), "interpolation": resample, "crop": crop}
-    return told | {"crop_rounding": "even" if crop is None else "down", "size": size}
+    images = {"values": _values(fields, image_shape[2]), "interpolation": resample, "crop": crop}
+    return images | {"crop_rounding": "even" if crop is None else "down", "size": size}
 
 
 def processor_size(folder, options, default):
@@ -114,10 +114,10 @@ def _size(fields):
             side = min(target)
             if side <= edge < LARGEST:
                 return target, _share(side, edge)
-    told = {k: fields.get(k) for k in ("do_resize", "size", "do_center_crop", "crop_size")}
+    received = {k: fields.get(k) for k in ("do_resize", "size", "do_center_crop", "crop_size")}
     raise ValueError(
         "Expected a preprocessor_config.json that resizes images to a height and width, or their "
-        f"shorter side to what a centre is cropped from. Received: {told}"
+        f"shorter side to what a centre is cropped from. Received: {received}"
     )
 
 
@@ -167,20 +167,20 @@ def numbers(fields, name, channels):
 
 def timm_preprocessing(config, channels):
     """The same of the `pretrained_cfg` in a `config.json` of timm's."""
-    told = config["pretrained_cfg"]
-    if not isinstance(told, dict):
-        raise ValueError(f"Expected pretrained_cfg to be an object. Received: {told!r}")
-    crop = told.get("crop_pct")
+    fields = config["pretrained_cfg"]
+    if not isinstance(fields, dict):
+        raise ValueError(f"Expected pretrained_cfg to be an object. Received: {fields!r}")
+    crop = fields.get("crop_pct")
     share = isinstance(crop, Real) and 0 < crop <= 1
-    if not share or told.get("crop_mode", "center") not in ("center", "squash"):
+    if not share or fields.get("crop_mode", "center") not in ("center", "squash"):
         raise ValueError(
             "Expected pretrained_cfg to have crop_pct in (0, 1] and crop_mode 'center' or 'squash'."
-            f" Received: crop_pct={crop!r}, crop_mode={told.get('crop_mode')!r}"
+            f" Received: crop_pct={crop!r}, crop_mode={fields.get('crop_mode')!r}"
         )
     filters = dict(zip(FILTERS.values(), FILTERS.values(), strict=True))
-    mean, std = (numbers(told, name, channels) for name in ("mean", "std"))
+    mean, std = (numbers(fields, name, channels) for name in ("mean", "std"))
     return {
         "values": {"mean": mean, "std": std},
-        "interpolation": choose("interpolation", str(told.get("interpolation")), filters),
-        "crop": None if told.get("crop_mode") == "squash" else float(crop),
+        "interpolation": choose("interpolation", str(fields.get("interpolation")), filters),
+        "crop": None if fields.get("crop_mode") == "squash" else float(crop),
     }

@@ -90,7 +90,7 @@ def _convert(tensors, options, activation, image_shape=None):
     outer = _prefix(tensors)
     if outer is None:
         raise ValueError(
-            f"Expected tensors '{IMAGES}transformer.resblocks.*' of the image tower of a CLIP. "
+            f"Expected tensors '{IMAGES}transformer.resblocks.*' of the image encoder of a CLIP. "
             "Received: none"
         )
     inside = without_prefix(tensors, outer + IMAGES)
@@ -176,7 +176,7 @@ def _convert_own(folder, config, size, activation, options):
     received = {name: conversion.mapping.arguments[name] for name in sizes}
     if received != sizes:
         raise ValueError(
-            f"Expected tensors of the sizes that {OPEN_CLIP} tells, {sizes}. Received: {received}"
+            f"Expected tensors of the sizes in {OPEN_CLIP}, {sizes}. Received: {received}"
         )
     return conversion
 

@@ -62,7 +62,7 @@ REGISTERS = ("reg_token", "register_tokens")
 HEAD = ("head.weight", "head.bias")
 
 MOCO = "module.base_encoder."
-# Where the encoder lies, and what may lie beside it: MoCo-v3's other half, the projection of DINO.
+# Where the encoder lies, and what may lie next to it: MoCo-v3's other half, the projection of DINO.
 PREFIXES = {
     "": (),
     MOCO: ("module.momentum_encoder.*", "module.predictor.*"),
@@ -81,7 +81,7 @@ TANH = {(1536, 40, 16), (1152, 27, 16), (768, 12, 32), (1024, 24, 16, 1024)}
 # Heads of timm's models with registers, by width and layers.
 REGISTERED = {(256, 14): 4, (320, 14): 5, (512, 20): 8, (640, 12): 10, (896, 18): 14, (832, 21): 13}
 ROTARY_TOKENS = 14  # along a side of the images of RoPE-ViT, of 224 pixels
-LINEAR = "linear_head"  # of the classifier of DINOv2's hub, beside its encoder
+LINEAR = "linear_head"  # of the classifier of DINOv2's hub, next to its encoder
 
 
 def vit_prefix(tensors):
@@ -192,14 +192,14 @@ def _refuse_rotary(tensors, options):
         raise ValueError(
             "Expected a ViT with positions that are added to its tokens. Received: tensors of a "
             "ViT with rotary positions (timm's vit_*_rope_*), or those of DeiT-3 in a file other "
-            "than its authors' .pth: open a folder of timm's, with config.json, to tell which"
+            "than its authors' .pth: open a folder of timm's, with config.json, which states it"
         )
 
 
 def _vit_heads(tensors, size, prefix, options, bare):
     """The number of heads. Small models have 6, but that of MoCo-v3 12, in tensors of one shape.
 
-    It follows from MoCo-v3's own prefix, from a known name, a head beside plain names, as of DeiT
+    It follows from MoCo-v3's own prefix, from a known name, a head with plain names, as of DeiT
     and AugReg, the scales of DINOv2, or DINO's prefix. MoCo-v3's probes and conversions leave it
     open. Of the files with patches alone, those of a base model of 16 pixels have 12 or 16.
     """
@@ -588,7 +588,7 @@ POOLING = """
 """
 PE_POOLING_HEADS = 8  # of all sizes
 PROBE = "attn_pool.latent"
-# Where timm's SigLIP lies, and what may lie beside it: in open_clip's files that for texts.
+# Where timm's SigLIP lies, and what may lie next to it: in open_clip's files that for texts.
 SIGLIP_PREFIXES = {"": (), "visual.trunk.": ("text.*", "logit_scale", "logit_bias")}
 SIGLIP_HEADS = {(768, 12): 12, (1024, 24): 16, (1152, 27): 16, (1536, 40): 16}
 
@@ -603,7 +603,7 @@ def require_activation(options, own=None):
         raise ValueError(
             "Expected activation='quick_gelu', as of OpenAI's and some later weights, or 'gelu', "
             "as of most of open_clip's, which a file of CLIP without open_clip_config.json does "
-            "not tell. Received: activation=None"
+            "not state. Received: activation=None"
         )
     return activation
 
@@ -621,7 +621,7 @@ def convert_clip(tensors, options):
     ):
         if name in tensors:
             raise ValueError(
-                f"Expected a CLIP that puts out its class token. Received: one {what}, {name!r}"
+                f"Expected a CLIP that returns its class token. Received: one {what}, {name!r}"
             )
     width, channels, patch = patch_dims(tensors, "patch_embed.proj.weight")
     options.require_pooling("cls")

@@ -1,4 +1,4 @@
-"""What timm's `config.json` tells of a model and its tensors do not: heads, GELU, pooling, size."""
+"""What timm's `config.json` states and tensors do not: heads, GELU, pooling, size."""
 
 import re
 
@@ -57,7 +57,7 @@ ARCHITECTURES = {
     r"mixer_[bls]\d+_\d+": EVA | {"fc_norm": False},
     r"resnetv2_\d+x\d_bit": EVA,
 }
-# Arguments that tensors tell as well, or that change nothing outside training.
+# Arguments that tensors determine as well, or that change nothing outside training.
 SHOWN = "patch_size in_chans num_classes embed_dim depth mlp_ratio qkv_bias proj_bias init_values "
 SHOWN += "class_token no_embed_class reg_tokens num_reg_tokens pre_norm final_norm num_blocks "
 SHOWN += "qkv_fused scale_mlp scale_attn_inner swiglu_mlp swiglu_align_to use_abs_pos_emb "
@@ -74,7 +74,7 @@ POOLINGS = {"token": "cls", "avg": "gap", "map": "map"}
 def read_timm_config(config):
     """dict of `num_heads`, `activation`, `pooling`, `fc_norm` and others, as a `ViT` names them.
 
-    `image_shape` is (height, width), or None where the file tells of images of any size, and
+    `image_shape` is (height, width), or None where the file allows images of any size, and
     `input_size` that of the images it was trained with; `explicit` is whether the form of GELU is
     an argument of its own, not that of the architecture.
 
@@ -131,7 +131,7 @@ def config_from_name(checkpoint):
 
 
 def _arguments(architecture):
-    """Those with which timm makes an architecture, beside sizes that its tensors show."""
+    """Those with which timm makes an architecture, besides sizes that its tensors show."""
     known = None
     sizes = "|".join(SIZES)
     for pattern, arguments in ARCHITECTURES.items():

@@ -41,7 +41,7 @@ def infer_num_heads(width, layers, options, other=None, known=HEADS):
         either = f" ({heads} or {other})" if heads else ""
         raise ValueError(
             f"Expected num_heads{either}, which neither the tensors' shapes nor {layers} layers "
-            f"of {width} channels tell. Received: num_heads=None"
+            f"of {width} channels determine. Received: num_heads=None"
         )
     return heads
 

@@ -20,7 +20,7 @@ import numpy as np
 
 # The number that opens files from before torch 1.6, as every pickle protocol since 2 writes it.
 LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
-# Where the weights lie in what is saved at the end of a training, in order of preference.
+# Where the weights lie in what a run saves at its end, in order of preference.
 CONTAINERS = ("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict")
 CONTAINERS += ("teacher", "student", "model_state")
 STORAGES = {
@@ -35,7 +35,7 @@ STORAGES = {
     "ByteStorage": "uint8",
     "BoolStorage": "bool",
 }
-# What trainings save beside tensors, for which `Ignored` stands.
+# What runs save next to tensors, for which `Ignored` stands.
 IGNORED = re.compile(
     r"argparse\.Namespace|numpy\.(dtype|ndarray)|_codecs\.encode"
     r"|numpy\._?core\.multiarray\.(scalar|_reconstruct)|torch\.serialization\._get_layout"

@@ -534,7 +534,7 @@ def dims(tensors: dict, name: str, axes: int) -> tuple:
     """The shape of a tensor that determines the size of a model; a ValueError if it is unfit."""
     if name not in tensors:
         raise ValueError(
-            f"Expected a tensor {name!r}, which tells the size of the model. "
+            f"Expected a tensor {name!r}, which determines the size of the model. "
             f"Received: {first_names(tensors)}"
         )
     shape = tensors[name].shape

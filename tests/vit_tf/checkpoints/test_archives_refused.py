@@ -12,7 +12,6 @@ import pytest
 from archive_files import npy_bytes, npy_header, raises, safetensors_bytes, torch_or_skip, write_zip
 
 from vit_tf.checkpoints.archives import open_archive
-from vit_tf.checkpoints.torch_pickles import LEGACY
 
 
 def test_what_is_no_checkpoint(tmp_path):
@@ -54,15 +53,8 @@ class Touch:
         return os.system, (f"touch {self.marker}",)
 
 
-@pytest.fixture(params=["with torch if it is there", "without torch"])
-def maybe_torch(request, monkeypatch):
-    """Hides torch in one of two runs of a test, as where it is not installed."""
-    if request.param == "without torch":
-        monkeypatch.setitem(sys.modules, "torch", None)
-
-
 @pytest.mark.slow
-def test_pickles_are_never_executed(tmp_path, maybe_torch):
+def test_pickles_are_never_executed(tmp_path):
     marker, path = tmp_path / "marker", tmp_path / "evil"
     evil = Touch(marker)
     np.savez(tmp_path / "evil.npz", x=np.array([evil, 1], dtype=object))
@@ -92,32 +84,33 @@ def test_pickles_of_pytorch_are_never_executed(tmp_path):
     assert marker.exists()
 
 
+# What is wrong of a header, and a word of the error.
 HEADERS = {
-    "pickled objects": npy_header("|O"),
-    "the dtype": npy_header("<U4"),
-    "dtype '<c8'": npy_header("<c8"),
-    "dtype '>V2'": npy_header(">V2"),
-    "dtype": "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2, 3)}",
-    "whose header declares 48": npy_header(shape="(4, 3)"),
-    "whose header declares 12": npy_header(shape="(3,)"),
-    "the shape .-2, 3.": npy_header(shape="(-2, 3)"),
-    "the shape .True": npy_header(shape="(True, 6)"),
-    "larger than any memory": npy_header(shape="(9999999999, 9999999999)"),
-    "any memory": npy_header(shape=f"(0, {2**62}, {2**62})"),
-    "the shape": npy_header(shape=str((1,) * 40)),
-    "the header": "{'descr': '<f4', 'shape': (2, 3)}",
-    "header .__import": "__import__('os').system('true')",
-    "header": "{[]: 1}",
-    "too long": npy_header() + " " * 2000,
-    "'fortran_order'": "{'descr': '<f4', 'fortran_order': 1, 'shape': (2, 3)}",
-    "the header '-----": "-" * 900 + "1",
+    "objects": (npy_header("|O"), "pickled objects"),
+    "text": (npy_header("<U4"), "dtype"),
+    "complex numbers": (npy_header("<c8"), "dtype"),
+    "records": ("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2, 3)}", "dtype"),
+    "too many numbers": (npy_header(shape="(4, 3)"), "declares 48"),
+    "too few numbers": (npy_header(shape="(3,)"), "declares 12"),
+    "a negative axis": (npy_header(shape="(-2, 3)"), "shape"),
+    "an axis of True": (npy_header(shape="(True, 6)"), "shape"),
+    "a large array": (npy_header(shape="(9999999999, 9999999999)"), "any memory"),
+    "a large empty array": (npy_header(shape=f"(0, {2**62}, {2**62})"), "any memory"),
+    "many axes": (npy_header(shape=str((1,) * 40)), "shape"),
+    "a missing field": ("{'descr': '<f4', 'shape': (2, 3)}", "keys"),
+    "a call": ("__import__('os').system('true')", "malformed"),
+    "no literal": ("{[]: 1}", "unhashable"),
+    "a long header": (npy_header() + " " * 2000, "too long"),
+    "another order": ("{'descr': '<f4', 'fortran_order': 1, 'shape': (2, 3)}", "fortran_order"),
+    "nesting": ("-" * 900 + "1", "malformed"),
 }
 
 
 @pytest.mark.parametrize("what", HEADERS)
 def test_npy_headers_that_are_refused(what, tmp_path):
-    write_zip(tmp_path / "a.npz", {"x.npy": npy_bytes(HEADERS[what], bytes(24))})
-    with raises(f"({what})"):
+    header, word = HEADERS[what]
+    write_zip(tmp_path / "a.npz", {"x.npy": npy_bytes(header, bytes(24))})
+    with raises(word):
         open_archive(tmp_path / "a.npz")
 
 
@@ -183,44 +176,44 @@ def entry(shape=(2, 3), dtype="F32", offsets=(0, 24)):
 
 
 HEADERS_JSON = {
-    "JSON": b"{nonsense}",
-    "that are not a JSON|Expecting": b"{",
-    "UnicodeDecodeError": b'{"\xff": 1}',
-    "two entries named 'x'": b'{"x": 1, "x": 2}',
-    "two entries named 'shape'": b'{"x": {"shape": [1], "shape": [2]}}',
-    "RecursionError": b'{"x": ' + b"[" * 100_000,
-    "the header entry 3": {"x": 3},
-    "header entry": {"x": {"dtype": "F32", "shape": [2, 3]}},
-    "the dtype 'F8_E4M3'": {"x": entry(dtype="F8_E4M3")},
-    "the dtype \\[\\]": {"x": entry(dtype=[])},
-    "the shape": {"x": entry((-2, -3))},
-    "shape \\[2.0, 3\\]": {"x": entry((2.0, 3))},
-    "any memory": {"x": entry((2**40, 2**40))},
-    "declares 24 bytes": {"x": entry(offsets=(0, 20))},
-    "offsets \\[0, 24.0\\]": {"x": entry(offsets=(0, 24.0))},
-    "leave a hole": {"x": entry(offsets=(4, 28))},
-    "overlap": {"x": entry((2,), offsets=(0, 8)), "y": entry((5,), offsets=(4, 24))},
-    "overlap at 0": {"x": entry(offsets=(-24, 0))},
-    "24 bytes of data where 8": {"x": entry((2,), offsets=(0, 8))},
-    "where 48 are declared": {"x": entry((12,), offsets=(0, 48))},
+    "no JSON": b"{nonsense}",
+    "half an object": b"{",
+    "no UTF-8": b'{"\xff": 1}',
+    "two shapes": b'{"x": {"shape": [1], "shape": [2]}}',
+    "nesting": b'{"x": ' + b"[" * 100_000,
+    "a number": {"x": 3},
+    "a missing field": {"x": {"dtype": "F32", "shape": [2, 3]}},
+    "another dtype": {"x": entry((24,), dtype="F8_E4M3")},
+    "a dtype that is a list": {"x": entry(dtype=[])},
+    "negative axes": {"x": entry((-2, -3))},
+    "a float axis": {"x": entry((2.0, 3))},
+    "a large array": {"x": entry((2**40, 2**40))},
+    "a large empty array": {"x": entry((0, 2**62), offsets=(0, 0)), "y": entry()},
+    "many axes": {"x": entry((1,) * 60 + (6,))},
+    "too few bytes": {"x": entry(offsets=(0, 20))},
+    "a float offset": {"x": entry(offsets=(0, 24.0))},
+    "a hole": {"x": entry(offsets=(4, 28))},
+    "an overlap": {"x": entry((2,), offsets=(0, 8)), "y": entry((5,), offsets=(4, 24))},
+    "a negative offset": {"x": entry(offsets=(-24, 0))},
+    "more data than declared": {"x": entry((2,), offsets=(0, 8))},
+    "less data than declared": {"x": entry((12,), offsets=(0, 48))},
+    "no tensors": b"{}",
 }
 
 
 @pytest.mark.parametrize("what", HEADERS_JSON)
 def test_safetensors_headers_that_are_refused(what, tmp_path):
-    (tmp_path / "a").write_bytes(safetensors_bytes(HEADERS_JSON[what], bytes(24)))
-    with raises(f"({what})"):
+    data = b"" if what == "no tensors" else bytes(24)
+    (tmp_path / "a").write_bytes(safetensors_bytes(HEADERS_JSON[what], data))
+    with raises():
         open_archive(tmp_path / "a")
 
 
-def test_safetensors_lengths_that_are_refused(tmp_path):
-    (tmp_path / "a").write_bytes(safetensors_bytes(b"{}", b""))
-    with raises("without tensors"):
+@pytest.mark.parametrize("length", [90, 2**31, 2**63])
+def test_safetensors_lengths_that_are_refused(length, tmp_path):
+    (tmp_path / "a").write_bytes(struct.pack("<Q", length) + b"{}" + bytes(40))
+    with raises("header"):
         open_archive(tmp_path / "a")
-    for length in (90, 2**31, 2**63):
-        (tmp_path / "a").write_bytes(struct.pack("<Q", length) + b"{}" + bytes(40))
-        with raises(f"a header of {length} bytes in a file of 50"):
-            open_archive(tmp_path / "a")
 
 
 def test_pytorch_contents_that_are_refused(tmp_path):
@@ -233,9 +226,9 @@ def test_pytorch_contents_that_are_refused(tmp_path):
         "a Tensor named 3": {3: x},
         "without tensors": {"epoch": 3},
         "larger than the data": {"x": x[:1, :1].expand(1000, 1000)},
-        "complex64": {"x": x.to(torch.complex64)},
-        "calls for 'torch._utils _rebuild_sparse": {"x": x.to_sparse()},
-        "calls for '__builtin__ bytearray'": {"x": x, "y": bytearray(3)},
+        "Complex": {"x": x.to(torch.complex64)},
+        "calls for 'torch._utils._rebuild_sparse": {"x": x.to_sparse()},
+        "calls for '.*bytearray'": {"x": x, "y": bytearray(3)},
     }
     for what, saved in refused.items():
         torch.save(saved, path)
@@ -257,8 +250,8 @@ def test_pytorch_zips_that_are_refused(tmp_path):
     double = records[pkl].replace(b"FloatStorage", b"DoubleStorage")
     refused = {
         "more or less data": records | {pkl: double},
-        "than their records": records | {data: records[data][:-8]},
-        "torch.load": {name: part for name, part in records.items() if name != data},
+        "its record holds": records | {data: records[data][:-8]},
+        "declares more or less": {name: part for name, part in records.items() if name != data},
         "byte order": records | {order: b"big"},
         "TorchScript": records | {pkl.replace("data.pkl", "constants.pkl"): b""},
     }
@@ -277,15 +270,29 @@ def test_pytorch_zips_that_are_refused(tmp_path):
         open_archive(path)
 
 
+def saved_by_torch(path, legacy):
+    torch = torch_or_skip()
+    x = torch.arange(12.0).reshape(3, 4)
+    torch.save({"x": x, "y": x.T[1:]}, path, _use_new_zipfile_serialization=not legacy)
+    return x.numpy()
+
+
 @pytest.mark.parametrize("legacy", [False, True])
-def test_without_torch_the_error_says_what_to_install(legacy, tmp_path, monkeypatch):
-    if legacy:
-        (tmp_path / "a.pth").write_bytes(b"\x80\x02" + LEGACY + bytes(100))
-    else:
-        write_zip(tmp_path / "a.pth", {"a/data.pkl": b"", "a/version": b"3\n"})
+def test_files_of_pytorch_open_without_torch(legacy, tmp_path, monkeypatch):
+    x = saved_by_torch(tmp_path / "a.pth", legacy)
     monkeypatch.setitem(sys.modules, "torch", None)
-    expected = (
-        r"Expected torch to be installed \(`pip install torch`\).*Received: .*a\.pth', without"
-    )
-    with pytest.raises(ValueError, match=expected):
+    with open_archive(tmp_path / "a.pth") as archive:
+        np.testing.assert_array_equal(archive.read("x"), x)
+        np.testing.assert_array_equal(archive.read("y"), x.T[1:])
+
+
+def test_a_pickle_with_a_large_table_is_refused(tmp_path):
+    """The unpickler of Python would allocate 16 GB for an index of 2**31 - 1."""
+    pickled = b"\x80\x02}r" + struct.pack("<I", 2**31 - 1) + b"."
+    write_zip(tmp_path / "a.pth", {"a/data.pkl": pickled, "a/version": b"3\n"})
+    tracemalloc.start()
+    with raises("table"):
         open_archive(tmp_path / "a.pth")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20

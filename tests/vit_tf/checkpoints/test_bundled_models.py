@@ -94,7 +94,7 @@ def test_a_zoo_model_for_other_classes_and_sizes(vit, folder):
     same = vit_tf.load_pretrained("tiny-vit", num_classes=3, image_shape=(16, 16, 3))
     assert np.asarray(same.head.kernel).any() and same.class_names == CLASSES
     for wish in ({"pooling": "gap"}, {"num_heads": 3}, {"activation": "gelu"}):
-        with pytest.raises(ValueError, match=rf"{next(iter(wish))} to be None .*the zoo"):
+        with pytest.raises(ValueError, match=rf"{next(iter(wish))} to be None .*bundled"):
             vit_tf.load_pretrained("tiny-vit", **wish)
 
 

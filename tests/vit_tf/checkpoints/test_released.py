@@ -59,7 +59,7 @@ def test_sizes_of_models_with_registers_are_timms():
         size = architecture.partition("_")[2].partition("_")[0]
         with torch.device("meta"):
             model = timm.create_model(architecture.removeprefix("timm/"))
-        found = timm.convert_vit(model.state_dict(), LoadOptions()).mapping.arguments
+        found = files.convert_vit(model.state_dict(), LoadOptions()).mapping.arguments
         fields = MEANS[f"{size}/16"] | {"registers": model.num_reg_tokens}
         fields |= {"num_heads": model.blocks[0].attn.num_heads}
         assert {name: found.get(name) for name in fields} == fields
@@ -244,12 +244,3 @@ def test_without_the_hub_it_is_named(monkeypatch):
 def test_unknown_names():
     with pytest.raises(ValueError, match=f"near matches: {VIT}, .*Received"):
         vit_tf.load_pretrained("imagenet21k/ViT-B_16")
-
-
-def test_the_guide_counts_every_name():
-    guide = Path(__file__).parents[3] / "docs/guides/public-weights.md"
-    _, _, after = guide.read_text().partition("| family | names | resized |")
-    rows = [line.split(" | ") for line in after.partition("\n\n")[0].splitlines()[2:]]
-    counts = [int(row[1]) for row in rows if row[1].strip()]
-    assert len(counts) == 16 and sum(counts) == len(vit_tf.list_pretrained("*/*"))
-    assert f"`list_pretrained` that hold a `/`, {sum(counts)}," in after

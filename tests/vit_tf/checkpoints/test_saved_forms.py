@@ -98,7 +98,7 @@ class Chosen:
 def test_what_is_no_plain_data_is_still_refused(tensors, tmp_path):
     path = tmp_path / "model.pth"
     torch_or_skip().save({"model": in_torch(tensors), "args": Chosen()}, path)
-    with refuses("argparse ArgumentParser"):
+    with refuses("argparse.*ArgumentParser"):
         vit_tf.load_pretrained(path)
 
 

@@ -107,9 +107,7 @@ def test_a_new_head_is_left_as_it_is(tensors, weights):
     with refused("unexpected tensors (1): head.weight"):
         fill(weights, archive, WeightMap(weights=ROWS, unused=UNUSED, new=("head/*",)))
     assert_untouched(archive, weights)
-    fill(
-        weights, archive, WeightMap(weights=ROWS, unused=(*UNUSED, "head.*"), new=("head/*",))
-    )
+    fill(weights, archive, WeightMap(weights=ROWS, unused=(*UNUSED, "head.*"), new=("head/*",)))
     assert weights["head/kernel"].value is None
     assert weights["value"].value is not None
 
