@@ -89,7 +89,7 @@ def load_pretrained():
     from safetensors.numpy import save_file
 
     os.environ["KERAS_HOME"] = os.getcwd()
-    from vit_tf.checkpoints.names import CHECKPOINTS
+    from vit_tf.checkpoints.released import CHECKPOINTS
 
     path = Path(CHECKPOINTS[f"timm/{TIMM}"].path)
     path.parent.mkdir(parents=True)
