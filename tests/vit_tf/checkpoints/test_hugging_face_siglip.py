@@ -90,7 +90,7 @@ def test_a_new_head_and_parts(models, tmp_path):
         ({"model_type": "siglip_text_model"}, "model_type.*siglip_vision_model"),
         ({"vision_use_head": False}, "vision_use_head.*False"),
         ({"hidden_act": "relu"}, "hidden_act.*'relu'"),
-        ({"image_size": 4}, "room for a patch.*patch_size=6"),
+        ({"image_size": 4}, "at least one patch.*patch_size=6"),
         ({"image_size": 25}, "misshapen.*position_embedding"),
         ({"num_hidden_layers": 3}, "missing tensors"),
         ({"num_hidden_layers": 1}, "unexpected tensors"),

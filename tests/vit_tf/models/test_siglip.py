@@ -121,7 +121,7 @@ def test_another_resolution_keeps_all_but_positions(siglip):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"image_shape": (30, 32, 3)}, r"room for a patch.*\(30, 32, 3\), patch_size=32"),
+        ({"image_shape": (30, 32, 3)}, r"at least one patch.*\(30, 32, 3\), patch_size=32"),
         ({"num_heads": 5}, r"multiple of num_heads.*num_heads=5"),
         ({"without_skips": ["block99"]}, r"Expected without_skips.*'block99'"),
         ({"activation": "swiglu"}, r"Expected activation.*gelu_tanh.*'swiglu'"),
