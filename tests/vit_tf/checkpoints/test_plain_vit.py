@@ -70,12 +70,12 @@ def test_the_published_size():
     shapes |= {"pre_logits/kernel": (384, 384), "pre_logits/bias": (384,)}
     shapes |= {"head/kernel": (384, 1000), "head/bias": (1000,)}
     tensors = {name: TensorInfo(shape, "float32") for name, shape in shapes.items()}
-    whole = google.convert_vit(tensors, LoadOptions(image_shape=(224, 224))).whole
-    used = {name: shape for s in whole.sources.values() for name, shape in s.tensors.items()}
+    mapping = google.convert_vit(tensors, LoadOptions(image_shape=(224, 224))).mapping
+    used = {name: shape for s in mapping.weights.values() for name, shape in s.tensors.items()}
     assert used == shapes
     sizes = {"num_layers": 12, "num_heads": 6, "hidden_dim": 384, "mlp_dim": 1536, "patch_size": 16}
     sizes |= {"num_classes": 1000, "pooling": "gap", "representation_dim": 384}
-    assert {name: whole.arguments[name] for name in sizes} == sizes
+    assert {name: mapping.arguments[name] for name in sizes} == sizes
 
 
 def test_what_a_file_without_positions_needs(plain):
