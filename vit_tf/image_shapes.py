@@ -89,6 +89,22 @@ def explained_images():
         raise
 
 
+def spec_of_images(model, spec):
+    """The `TensorSpec` of images, with the sizes that it leaves open where a model fixes them."""
+    shape, rank = _shape_of(model), spec.shape.rank
+    if shape is None or rank not in (None, 4):
+        return spec
+    own = (None,) * 4 if rank is None else tuple(spec.shape)
+    sizes = [fixed if size is None else size for size, fixed in zip(own, shape, strict=True)]
+    return type(spec)(sizes, spec.dtype, spec.name)
+
+
+def _shape_of(model):
+    """Shape of the batches of images that a model takes, or None where it does not declare it."""
+    shape = getattr(model, "accepted_shape", None) or getattr(model, "input_shape", None)
+    return shape if isinstance(shape, tuple) and len(shape) == 4 else None
+
+
 def require_images_of(model, images, any_size=False):
     """Raises a `ValueError` unless images, or their `TensorSpec`, have the shape of a model's.
 
@@ -97,7 +113,7 @@ def require_images_of(model, images, any_size=False):
         images: an array, a tensor or a `TensorSpec`.
         any_size: whether only the channels count, such as of images that a recipe will crop.
     """
-    shape = getattr(model, "accepted_shape", None) or getattr(model, "input_shape", None)
-    if not isinstance(shape, tuple) or len(shape) != 4 or getattr(images.shape, "rank", 4) is None:
+    shape = _shape_of(model)
+    if shape is None or getattr(images.shape, "rank", 4) is None:
         return
     require_images(images.shape, (None, None, None, shape[-1]) if any_size else shape)

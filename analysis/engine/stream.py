@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from vit_tf.batches import require_finite_length, untuned
 from vit_tf.image_checks import check_dtype, check_values, require_finite
-from vit_tf.image_shapes import require_images_of
+from vit_tf.image_shapes import require_images_of, spec_of_images
 
 from .features import Calls
 
@@ -302,6 +302,9 @@ def _results(step, data, with_labels, description, min_batch, checked):
         check_dtype(features, dataset.element_spec[0].dtype.name)
     strategy = tf.distribute.get_strategy()
     signature = list(dataset.element_spec)
+    is_open = None in (signature[0].shape[1:] if signature[0].shape.rank else (None,))
+    for features in checked:
+        signature[0] = spec_of_images(features, signature[0])
     compiled = tf.function(step, input_signature=signature, autograph=False).get_concrete_function()
     every_replica = tf.function(
         lambda batches: strategy.run(as_tensors(step), batches),
@@ -314,11 +317,13 @@ def _results(step, data, with_labels, description, min_batch, checked):
     local = slice(place * replicas // workers, (place + 1) * replicas // workers)
     first, taken = None, 0
     for start, group in _groups(dataset, replicas, min_batch, description):
+        for images, *_ in group if is_open else group[:1] if first is None else ():
+            for features in checked:
+                if len(images.shape) == 4:  # of pairs and videos a step makes the images
+                    require_images_of(features, images)
         if first is None:
             first = group[0]
             for features in checked:
-                if len(first[0].shape) == 4:  # of pairs and videos a step makes the images
-                    require_images_of(features, first[0])
                 check_values(features, first[0])
         if len(group) == replicas > 1:
             results = of_replicas(strategy, every_replica(spread(strategy, group)))

@@ -74,6 +74,7 @@ def _ranks_of(model, dataset):
     batches = tqdm(dataset, "Evaluating", delay=2, disable=None, leave=False)
     ranks, count = [], 0
     for images, labels in batches:
+        require_images_of(model, images)  # of a dataset of unknown static size
         require_finite(images, count)
         ranks.append(_ranks(score(images), labels))
         count += len(images)

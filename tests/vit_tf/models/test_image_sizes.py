@@ -6,9 +6,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import xarray as xr
 
 import vit_tf
 from vit_tf.registration import MODULES
+from vit_tf.training.evaluation import top_k_accuracy
 
 SIZES = {"patch_size": 8, "num_layers": 1, "hidden_dim": 8, "num_classes": 3}
 HEADS = SIZES | {"num_heads": 2, "mlp_dim": 8}
@@ -104,6 +106,24 @@ def test_data_of_unknown_static_size_give_what_arrays_give(models, name):
     for wrong in WRONG:
         with pytest.raises(ValueError, match=MESSAGE):
             model.predict(of_unknown_size(images_of(*wrong)), verbose=0)
+
+
+def test_evaluation_and_measurements_refuse_them_in_one_line(models):
+    data = of_unknown_size(images_of(64, 64), np.arange(8) % 3)
+    mixed = of_unknown_size(images_of(32, 32), np.arange(8) % 3).concatenate(data)
+    for call in (top_k_accuracy, vit_tf.analysis.cka, vit_tf.analysis.receptive_field):
+        for wrong in (data, mixed):
+            with pytest.raises(ValueError, match=f"^{MESSAGE}"):
+                call(models["ViT"], wrong)
+
+
+@pytest.mark.parametrize("name", ["ViT", "Mixer"])
+def test_measurements_of_data_of_unknown_static_size_are_those_of_arrays(models, name):
+    images = images_of(32, 32)
+    known = tf.data.Dataset.from_tensor_slices(images).batch(4)
+    for call in (vit_tf.analysis.cka, vit_tf.analysis.receptive_field, vit_tf.analysis.skip_ratio):
+        expected = call(models[name], known)
+        xr.testing.assert_allclose(call(models[name], of_unknown_size(images)), expected)
 
 
 def test_train_refuses_them_before_it_writes(tmp_path):
