@@ -36,6 +36,18 @@ def arrays(model):
     return {name: weight.numpy() for name, weight in weights_by_name(model).items()}
 
 
+def pictures(shape, seed=1):
+    """Two random images of a shape (height, width, channel)."""
+    return np.random.default_rng(seed).normal(size=(2, *shape)).astype(np.float32)
+
+
+def errors_of(model, expected, images):
+    """The largest difference of each tap, relative to its largest number."""
+    found = {tap: np.asarray(x) for tap, x in model.intermediates(images).items()}
+    assert {tap: found[tap].shape for tap in expected} == {t: x.shape for t, x in expected.items()}
+    return {t: float(np.abs(found[t] - x).max() / np.abs(x).max()) for t, x in expected.items()}
+
+
 def write(tensors, folder):
     """A file of tensors, in the format that their names belong to."""
     if any("/" in name for name in tensors):

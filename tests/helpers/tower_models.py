@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 import transformers
+from checkpoint_families import errors_of, pictures  # noqa: F401, of the same module for tests
 
 SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
 SIZES |= {"intermediate_size": 40, "layer_norm_eps": 1e-3}
@@ -161,17 +162,3 @@ def siglip_taps(model, images, resampled=False):
     found, output = caught(run, modules, images)
     found["pooling/attended"] = found.pop("attended")[:, 0]
     return found | {"pooled": output.pooler_output.numpy()}
-
-
-def errors_of(model, expected, images):
-    """The largest difference of each tap, relative to its largest number."""
-    found = {tap: np.asarray(x) for tap, x in model.intermediates(images).items()}
-    assert {found[tap].shape == x.shape for tap, x in expected.items()} == {True}
-    return {
-        tap: float(np.abs(found[tap] - x).max() / np.abs(x).max()) for tap, x in expected.items()
-    }
-
-
-def pictures(shape, seed=1):
-    """Two random images of a shape (height, width, channel)."""
-    return np.random.default_rng(seed).normal(size=(2, *shape)).astype(np.float32)

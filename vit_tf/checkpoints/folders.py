@@ -38,14 +38,7 @@ MOST = {"num_hidden_layers": MOST_LAYERS, "num_channels": 1000}
 
 
 def open_folder(path):
-    """The `Folder` of a path, its weights open as one archive.
-
-    Of a folder that both transformers or timm and open_clip wrote, the former is opened.
-
-    Raises:
-        ValueError: for a folder without a configuration and weights, a corrupt file, or parts that
-            are not those of the index.
-    """
+    """The `Folder` of a path, of transformers' or timm's files rather than open_clip's."""
     own = has_weights(path, (WEIGHTS, INDEX, BIN, BIN_INDEX))
     if not own and os.path.exists(os.path.join(path, OPEN_CLIP)):
         return _open_clip(path)
@@ -111,11 +104,7 @@ class Folder:
 
 
 def read_json(path):
-    """The dict of a JSON file.
-
-    Raises:
-        ValueError: for a file that is missing, too long, corrupt or of something else.
-    """
+    """The dict of a JSON file; a ValueError where it is missing, too long or something else."""
     try:
         with open(path, "rb") as file:
             # Reading up to a limit would take as much memory beforehand.
@@ -159,9 +148,9 @@ def _parts(path):
 def _check_parts(index, archives):
     """Each tensor lies in the part that the index names, and nowhere else."""
     listed = read_json(index)["weight_map"]
-    found = [(name, os.path.basename(one.path)) for one in archives for name in one.tensors]
-    wrong = sorted(set(listed.items()).symmetric_difference(found))
-    if wrong or len(found) != len(listed):
+    stored = [(name, os.path.basename(one.path)) for one in archives for name in one.tensors]
+    wrong = sorted(set(listed.items()).symmetric_difference(stored))
+    if wrong or len(stored) != len(listed):
         shown = ", ".join(f"{name!r} of {part}" for name, part in wrong[:8])
         raise ValueError(
             f"Expected the parts of {index!r} to hold the tensors that it lists. "
@@ -170,12 +159,7 @@ def _check_parts(index, archives):
 
 
 class Config:
-    """Typed access to the fields of a model's configuration; each raises a ValueError.
-
-    Args:
-        fields: dict of the fields.
-        file: name of the file that they are of.
-    """
+    """Typed access to the fields of a model's configuration; each raises a ValueError."""
 
     def __init__(self, fields, file="config.json"):
         self.fields, self.file = fields, file
@@ -249,18 +233,7 @@ def image_fields(folder, types):
 
 
 def class_names(fields, num_classes):
-    """Names of the classes in a classifier's `id2label`, or None.
-
-    Some of ImageNet's classes have one name, which transformers' files do not separate: these get
-    the number of their class. Names that transformers makes up, `LABEL_0` and so on, are none.
-
-    Args:
-        fields: those of the model's configuration.
-        num_classes: number of the file's logits.
-
-    Raises:
-        ValueError: for labels that are not those of so many classes.
-    """
+    """Names of the classes in a classifier's `id2label`, made unique by their number, or None."""
     labels = fields.get("id2label")
     if labels is None:
         return None
@@ -280,11 +253,7 @@ def class_names(fields, num_classes):
 
 
 def snapshot(name):
-    """The folder of a repository on the Hugging Face hub, downloaded once.
-
-    Raises:
-        ValueError: for another name; or if it cannot be fetched.
-    """
+    """The folder of a repository on the Hugging Face hub, downloaded once; a ValueError without."""
     repository = name.removeprefix(HUB)
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
         raise ValueError(

@@ -126,8 +126,8 @@ def _pair(size):
     if isinstance(size, dict):
         size = (size.get("height"), size.get("width"))
     size = (size, size) if isinstance(size, int) else size
-    whole = isinstance(size, tuple | list) and all(type(n) is int and n > 0 for n in size)
-    return tuple(size) if whole and len(size) == 2 else None
+    integers = isinstance(size, tuple | list) and all(type(n) is int and n > 0 for n in size)
+    return tuple(size) if integers and len(size) == 2 else None
 
 
 def _share(side, edge):

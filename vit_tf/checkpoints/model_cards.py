@@ -58,27 +58,16 @@ def compare(model, half, test):
 
 def share(right):
     """The share of true values, with its 95 % interval (Wilson's), in words."""
-    found = binomtest(int(right.sum()), len(right))
-    low, high = found.proportion_ci(method="wilson")
+    test = binomtest(int(right.sum()), len(right))
+    low, high = test.proportion_ci(method="wilson")
     return (
-        f"{100 * found.statistic:.2f} % ({100 * low:.1f} to {100 * high:.1f}) "
+        f"{100 * test.statistic:.2f} % ({100 * low:.1f} to {100 * high:.1f}) "
         f"of {len(right):,} test images"
     )
 
 
 def write_card(name, result, steps, model, size, counted, trained=None, limits=None):
-    """The text of a card.
-
-    Args:
-        name: of the model.
-        result: what the run's `result.json` holds.
-        steps: of an epoch.
-        model: the run's model.
-        size: bytes of the released file.
-        counted: what `compare` returns.
-        trained: how long on what, in words.
-        limits: what to know before using it; None for what is true of every small model.
-    """
+    """The text of a card; `trained` and `limits` are in words, or None."""
     options, epochs = result["options"], result["recipe"]["epochs"]
     config = {key: value for key, value in model.get_config().items() if key not in _TOLD}
     arguments = ", ".join(f"{key}={value!r}" for key, value in config.items())

@@ -141,9 +141,9 @@ def _bucket(name, variant, resolution, citation, **fields):
 def _hub(name, citation, values=HALF):
     """A checkpoint of timm's on the Hugging Face hub, whose name states its size."""
     size, patch, resolution = re.search(r"_(\w+?)_patch(\d+)_(\d+)\.", name).groups()
-    told = {"variant": f"{SIZES[size]}/{patch}", "resolution": int(resolution)}
-    told |= {"citation": citation, "values": values, "crop": _crop(name, int(resolution))}
-    return _at_hub(name, "model.safetensors", told)
+    fields = {"variant": f"{SIZES[size]}/{patch}", "resolution": int(resolution)}
+    fields |= {"citation": citation, "values": values, "crop": _crop(name, int(resolution))}
+    return _at_hub(name, "model.safetensors", fields)
 
 
 def _at_hub(name, file, fields):
@@ -155,8 +155,8 @@ def _at_hub(name, file, fields):
 
 def _later(name, variant, resolution, citation, crop, values=IMAGENET):
     """A ViT of timm's on the hub of a later family."""
-    told = {"variant": variant, "resolution": resolution, "citation": citation}
-    return _at_hub(f"timm/{name}", "model.safetensors", told | {"values": values, "crop": crop})
+    fields = {"variant": variant, "resolution": resolution, "citation": citation}
+    return _at_hub(f"timm/{name}", "model.safetensors", fields | {"values": values, "crop": crop})
 
 
 def _crop(name, resolution):
@@ -282,12 +282,12 @@ def _timm_bits():
     rows.append(("50x1_bit.goog_distilled_in1k", small))
     for name, fields in rows:
         paper = DISTILLED if "_teacher" in name or "_distilled" in name else BIT
-        told = {"variant": f"R{name.partition('_')[0]}", "citation": paper}
-        yield _at_hub(f"timm/resnetv2_{name}", "model.safetensors", told | fields)
+        facts = {"variant": f"R{name.partition('_')[0]}", "citation": paper}
+        yield _at_hub(f"timm/resnetv2_{name}", "model.safetensors", facts | fields)
     for size in ("b", "l"):
         for end in ("goog_in21k", "goog_in21k_ft_in1k"):
-            told = small | {"variant": f"{size.upper()}/16", "citation": MIXER}
-            yield _at_hub(f"timm/mixer_{size}16_224.{end}", "model.safetensors", told)
+            facts = small | {"variant": f"{size.upper()}/16", "citation": MIXER}
+            yield _at_hub(f"timm/mixer_{size}16_224.{end}", "model.safetensors", facts)
 
 
 _TIMM_BITS = ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
@@ -499,11 +499,7 @@ _BUCKET = {
 
 
 def timm_activation(name):
-    """The form of the GELU that a CLIP in timm's names was trained with.
-
-    Args:
-        name: that of timm's model, with its training after a dot.
-    """
+    """The form of the GELU that a CLIP in timm's names was trained with."""
     tag = name.partition(".")[2]
     quick = "_quickgelu_" in name or name in _QUICK_ALONE or (tag in _QUICK and name not in _EXACT)
     return "quick_gelu" if quick else "gelu"

@@ -66,13 +66,7 @@ class Storage(NamedTuple):
 
 
 class Tensor:
-    """A tensor of an open file, of which `read` makes an array.
-
-    Attributes:
-        shape: of the tensor.
-        dtype: its NumPy name, or `"bfloat16"`.
-        source: function that returns the flat array of its storage, set when that is found.
-    """
+    """A tensor of an open file; `source` returns the flat array of its storage."""
 
     def __init__(self, storage, offset, shape, stride, *_):
         numbers = (offset, *shape, *stride)
@@ -110,18 +104,18 @@ class TensorUnpickler(pickle.Unpickler):
         self.storages = {}
 
     def find_class(self, module, name):
-        whole = f"{module}.{name}"
-        if whole == "collections.OrderedDict":
+        path = f"{module}.{name}"
+        if path == "collections.OrderedDict":
             return OrderedDict
-        if whole in ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2"):
+        if path in ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2"):
             return Tensor
-        if whole in ("torch._utils._rebuild_parameter", "torch.nn.parameter.Parameter"):
+        if path in ("torch._utils._rebuild_parameter", "torch.nn.parameter.Parameter"):
             return _first
-        if match := STORAGE.fullmatch(whole):
+        if match := STORAGE.fullmatch(path):
             return Storage(STORAGES.get(match[1], match[1]), "", 0)
-        if IGNORED.fullmatch(whole):
+        if IGNORED.fullmatch(path):
             return Ignored
-        raise ValueError(f"a pickle that calls for {ascii(whole)[:100]}; only tensors are read")
+        raise ValueError(f"a pickle that calls for {ascii(path)[:100]}; only tensors are read")
 
     def persistent_load(self, pid):
         kind, storage, key, _, count, *view = pid
@@ -158,15 +152,7 @@ def _load(stream):
 
 
 def read_tensors(file, zipped):
-    """(key that holds the tensors or None, dict from name to `Tensor`) of an open file.
-
-    Args:
-        file: the binary file.
-        zipped: its `zipfile.ZipFile`; None for a legacy file.
-
-    Raises:
-        ValueError, zipfile.BadZipFile, ...: `archives.CORRUPT`, for anything out of order.
-    """
+    """(key that holds the tensors or None, dict from name to `Tensor`) of an open file."""
     return _read_zip(zipped) if zipped else _read_legacy(file)
 
 

@@ -42,14 +42,7 @@ def relative_index(rows, columns):
 
 @register
 class RelativeBias(layers.Layer):
-    """A learned number per head and relative position, to add to the attention scores.
-
-    Called on the tokens, returns biases of shape (head, query, key).
-
-    Args:
-        grid: `TokenGrid` of the tokens, with one prefix token, or its fields as a dict.
-        num_heads: number of attention heads.
-    """
+    """A learned number per head and relative position: biases of shape (head, query, key)."""
 
     def __init__(self, grid, num_heads, **kwargs):
         super().__init__(**kwargs)

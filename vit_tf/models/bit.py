@@ -36,12 +36,7 @@ class StandardizedConv2D(layers.Conv2D):
 
 @register
 class GroupNorm(layers.GroupNormalization):
-    """Group normalisation (Wu and He 2018, equation 1) of maps, in float32.
-
-    The result is that of `keras.layers.GroupNormalization`, which splits the channels of the whole
-    map by group; here only the means are grouped, and the gradient is the closed form: both move
-    less memory.
-    """
+    """Group normalisation (Wu and He 2018, eq. 1) of maps in float32, with a faster gradient."""
 
     def call(self, features):
         numbers = (ops.cast(x, "float32") for x in (features, self.gamma, self.beta))
@@ -90,17 +85,7 @@ def _sums(x):
 
 @register
 class Unit(layers.Layer):
-    """A pre-activation bottleneck unit: 1x1, 3x3 and 1x1 convolutions with a removable skip.
-
-    Called on a map of shape (example, row, column, channel); returns a dict of its
-    intermediates, of which `"sum"` goes on.
-
-    Args:
-        filters: channels inside the unit; it ends with four times as many.
-        stride: stride of the 3x3 convolution.
-        skip: `"identity"`, the map itself; `"projection"`, a 1x1 convolution of its normalised
-            form, where the number of channels or the size changes; or None, no skip.
-    """
+    """A pre-activation bottleneck unit; `skip` is `"identity"`, `"projection"` or None."""
 
     def __init__(self, filters, stride=1, skip="identity", **kwargs):
         super().__init__(**kwargs)

@@ -152,16 +152,7 @@ class Embedding(layers.Layer):
 
 @register
 class Rotation(layers.Layer):
-    """Cosines and sines of the angles by which queries and keys of each position are rotated.
-
-    Called on the tokens, returns a tensor of shape (2, token, channel of a head) for `rotate`;
-    prefix tokens stay as they are.
-
-    Args:
-        grid: `TokenGrid` of the tokens, or its fields as a dict.
-        head_dim: number of channels of a head, a multiple of 4.
-        side, base, offset, columns_first: as for `rotary_angles`.
-    """
+    """Cosines and sines of `rotary_angles`, (2, token, channel of a head), for `rotate`."""
 
     def __init__(
         self, grid, head_dim, side=None, base=None, offset=0, columns_first=False, **kwargs

@@ -41,17 +41,7 @@ def _norm(name, policy, **options):
 
 @register
 class PostNormUnit(layers.Layer):
-    """A bottleneck unit: 1x1, 3x3 and 1x1 convolutions with a removable skip.
-
-    Called on a map of shape (example, row, column, channel); returns a dict of its
-    intermediates, of which the rectified `"sum"` goes on.
-
-    Args:
-        filters: channels inside the unit; it ends with four times as many.
-        stride: stride of the 3x3 convolution.
-        skip: `"identity"`, the map itself; `"projection"`, a normalised 1x1 convolution of it,
-            where the number of channels or the size changes; or None, no skip.
-    """
+    """A bottleneck unit of He et al.; `skip` is `"identity"`, `"projection"` or None."""
 
     def __init__(self, filters, stride=1, skip="identity", **kwargs):
         super().__init__(**kwargs)
@@ -108,15 +98,7 @@ class PostNormUnit(layers.Layer):
 
 @register
 class ResNetStem(layers.Layer):
-    """A root that shrinks the image fourfold, then stages of units, each but the first by two.
-
-    Called on images of shape (example, height, width, channel); returns a dict of every
-    intermediate, `"root"`, then `"stage1/unit01/..."`, and of `"features"`, the map that goes on.
-
-    Args:
-        units: number of units of each stage; `()` for the root alone.
-        removed: names of the units without a skip, such as `"stage2/unit02"`.
-    """
+    """A root that shrinks the image fourfold, then stages of units, each but the first by two."""
 
     def __init__(self, units, removed=(), **kwargs):
         super().__init__(**kwargs)
@@ -174,11 +156,7 @@ class ResNetStem(layers.Layer):
 
 
 def stem_sites(units):
-    """Names of the units of a stem, in depth order: `"stage1/unit01"`, ...
-
-    Raises:
-        ValueError: for a stage without a unit.
-    """
+    """Names of the units of a stem, in depth order: `"stage1/unit01"`, ..."""
     if any(depth < 1 for depth in units):
         raise ValueError(f"Expected stem_units of at least 1 each. Received: {tuple(units)}")
     return [f"stage{s}/unit{u:02d}" for s, n in enumerate(units, 1) for u in range(1, n + 1)]

@@ -18,11 +18,7 @@ LEAST = 1e-12  # of a length that is divided by, as in torch's `normalize`
 
 @register
 class TextHead(layers.Layer):
-    """Scores of images for texts: `scale x / |x| E^T + bias`, in float32.
-
-    Args:
-        units: number of texts. The embeddings `E` start at zero.
-    """
+    """Scores of images for texts, `scale x / |x| E^T + bias`, in float32; `E` starts at zero."""
 
     def __init__(self, units, **kwargs):
         super().__init__(**kwargs)
@@ -151,10 +147,10 @@ def with_text_head(model, embeddings, scale, bias=None):
     lengths = np.linalg.norm(embeddings, axis=-1) if embeddings.ndim == 2 else np.zeros(0)
     unit = lengths.size and np.max(np.abs(lengths - 1)) <= UNIT
     if embeddings.ndim != 2 or embeddings.shape[1] != channels or not unit:
-        told = f", of length {lengths.min():.4g} to {lengths.max():.4g}" if lengths.size else ""
+        received = f", of length {lengths.min():.4g} to {lengths.max():.4g}" if lengths.size else ""
         raise ValueError(
             f"Expected embeddings of shape (text, {channels}), each of length 1. "
-            f"Received: shape {embeddings.shape}{told}"
+            f"Received: shape {embeddings.shape}{received}"
         )
     scale = np.asarray(scale, np.float64)
     if scale.shape or not 0 < scale < np.inf:

@@ -52,9 +52,9 @@ def find_preprocessing(model):
     Returns:
         Pair of the `Preprocessing`, None where it cannot be inferred, and of the reason, in words.
     """
-    told = getattr(model, "preprocessing", None)
-    if isinstance(told, Preprocessing):
-        return told, "set by the model"
+    own = getattr(model, "preprocessing", None)
+    if isinstance(own, Preprocessing):
+        return own, "set by the model"
     size = input_size(model)
     converter = getattr(getattr(model, "preprocessor", None), "image_converter", None)
     if converter is not None:
@@ -63,10 +63,10 @@ def find_preprocessing(model):
     if ends is None:
         return None, "unknown"
     if not np.allclose(ends, [[0.0], [1.0]]):
-        found = _range_before(*ends)
-        if found is None:
+        values = _range_before(*ends)
+        if values is None:
             return None, "unknown; its first layers rescale in an unusual way"
-        return Preprocessing.from_range(size, *found), "found from its first layers"
+        return Preprocessing.from_range(size, *values), "found from its first layers"
     for part in inside:
         of_family = _of_family(part, size)
         if of_family is not None:
@@ -103,12 +103,7 @@ def _of_family(model, size):
 
 
 def _run_first_layers(model):
-    """Output of the first layers for black and white images, while they only rescale.
-
-    Returns:
-        Pair of the means over channels as an array of shape (2, channel), None where they are not
-        known, and a list of the models that the first other layer lies in, the innermost first.
-    """
+    """(means of black and white images after layers that rescale, models around these)."""
     shape, _ = recorder.input_spec(model)
     if len(shape) != 4 or shape[3] is None:
         return None, []
@@ -174,14 +169,7 @@ def _rescales(layer):
 
 
 def _range_before(black, white):
-    """The commonest range of images that first layers bring to one that networks work in.
-
-    Args:
-        black, white: their outputs for 0 and 1, arrays of shape (channel,).
-
-    Returns:
-        Pair (low, high), or None.
-    """
+    """The commonest range (low, high) that first layers rescale to a usual one, or None."""
     for low, high in COMING:
         ends = [black + (white - black) * value for value in (low, high)]
         center, half = (ends[0] + ends[1]) / 2, np.abs(ends[1] - ends[0]) / 2

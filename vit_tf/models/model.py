@@ -225,13 +225,7 @@ class VisionModel(keras.Model):
 
 
 def signature_config(cls, values, later=None):
-    """(arguments of a model's constructor, defaults that a configuration leaves out).
-
-    Args:
-        cls: the class that defines the `__init__`.
-        values: its local variables.
-        later: the first of the arguments that are left out where they have their default.
-    """
+    """(arguments of a constructor, defaults of those from `later` on), from its local variables."""
     parameters = inspect.signature(cls.__init__).parameters
     own = [name for name in parameters if name not in ("self", "preprocessing", "kwargs")]
     omitted = own[own.index(later) :] if later else []

@@ -223,15 +223,7 @@ METHODS |= {"torch": torch_weights, "dino": partial(torch_weights, more=0.1)}
 
 
 def geometric_weights(old, new, degree):
-    """Interpolation of geometrically spaced offsets, as in `resample_relative_positions`.
-
-    Args:
-        old, new: numbers of offsets, odd; the middle one is 0.
-        degree: that of the spline through the entries.
-
-    Returns:
-        float64 array of shape (new, old).
-    """
+    """Spline interpolation of geometrically spaced offsets: array of shape (new, old)."""
     if old == new:
         return np.eye(old)
     if old == 1:

@@ -104,8 +104,8 @@ class SigLIPViT(ImageEncoder):
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
         taps, grid = {}, self.token_grid
         images = self.check_images(images)
-        seen = images[:, : grid.rows * grid.stride, : grid.columns * grid.stride]
-        taps["embedding"] = x = self.embedding(seen, training=training)
+        covered = images[:, : grid.rows * grid.stride, : grid.columns * grid.stride]
+        taps["embedding"] = x = self.embedding(covered, training=training)
         for block in self.blocks:
             inside = block(x, training=training)
             taps |= {f"{block.name}/{tap}": inside[tap] for tap in block.taps}
@@ -120,8 +120,8 @@ class SigLIPViT(ImageEncoder):
 
     def build(self, input_shape):
         grid = self.token_grid
-        seen = (grid.rows * grid.stride, grid.columns * grid.stride)
-        self.embedding.build((None, *seen, input_shape[-1]))
+        covered = (grid.rows * grid.stride, grid.columns * grid.stride)
+        self.embedding.build((None, *covered, input_shape[-1]))
         for layer in (*self.blocks, self.norm, self.attention_pooling):
             layer.build((None, grid.num_tokens, self.embedding_dim))
         if self.head:
@@ -130,11 +130,7 @@ class SigLIPViT(ImageEncoder):
 
 
 def whole_patches(image_shape, patch_size):
-    """The `TokenGrid` of the whole patches in an image.
-
-    Raises:
-        ValueError: for an image that has none.
-    """
+    """The `TokenGrid` of the whole patches in an image; a ValueError where there are none."""
     rows, columns = (n // patch_size for n in image_shape[:2])
     if not (rows and columns):
         raise ValueError(

@@ -49,11 +49,7 @@ GATES = {"swiglu": swiglu}
 
 @register
 class TokenDense(layers.Dense):
-    """A Dense layer that multiplies flat `(example * token, channel)` matrices.
-
-    The result is that of `keras.layers.Dense`. TensorFlow fuses a product with its bias and its
-    activation only when all are two-dimensional.
-    """
+    """A Dense layer of flat (example * token, channel) matrices, which TensorFlow fuses."""
 
     def call(self, tokens, training=None):
         flat = ops.reshape(tokens, (-1, tokens.shape[-1]))

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 from archive_files import refuses, write_safetensors
+from checkpoint_families import errors_of, pictures
 
 import vit_tf
 from vit_tf.checkpoints.weight_maps import CLIP, IMAGENET
@@ -22,19 +23,6 @@ def models():
     import timm_models
 
     return timm_models
-
-
-def pictures(shape, seed=1):
-    return np.random.default_rng(seed).normal(size=(2, *shape)).astype(np.float32)
-
-
-def errors_of(model, expected, images):
-    """The largest difference of each tap, relative to its largest number."""
-    found = {tap: np.asarray(x) for tap, x in model.intermediates(images).items()}
-    assert {found[tap].shape == x.shape for tap, x in expected.items()} == {True}
-    return {
-        tap: float(np.abs(found[tap] - x).max() / np.abs(x).max()) for tap, x in expected.items()
-    }
 
 
 @pytest.mark.parametrize("size", [(20, 20), (12, 28)])

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from archive_files import refuses
+from checkpoint_families import errors_of, pictures
 
 import vit_tf
 from vit_tf.checkpoints.weight_maps import CLIP
@@ -34,21 +35,6 @@ def written(towers, tmp_path):
         return model, towers.models.write(model, tmp_path / name, processor, **options)
 
     return written
-
-
-def pictures(shape, seed=1):
-    return np.random.default_rng(seed).normal(size=(2, *shape)).astype(np.float32)
-
-
-def errors_of(model, expected, images):
-    """The largest difference of each tap, relative to its largest number."""
-    found = {tap: np.asarray(x) for tap, x in model.intermediates(images).items()}
-    assert {tap: found[tap].shape for tap in expected} == {
-        tap: x.shape for tap, x in expected.items()
-    }
-    return {
-        tap: float(np.abs(found[tap] - x).max() / np.abs(x).max()) for tap, x in expected.items()
-    }
 
 
 @pytest.mark.parametrize("name", NAMES)

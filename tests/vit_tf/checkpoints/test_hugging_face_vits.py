@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from archive_files import refuses
-from checkpoint_families import arrays
+from checkpoint_families import arrays, errors_of, pictures
 
 import vit_tf
 
@@ -36,19 +36,6 @@ def written(models, tmp_path):
         return model, models.write(model, tmp_path / name, models.processor(name), **options)
 
     return written
-
-
-def pictures(shape, seed=1):
-    return np.random.default_rng(seed).normal(size=(2, *shape)).astype(np.float32)
-
-
-def errors_of(model, expected, images):
-    """The largest difference of each tap, relative to its largest number."""
-    found = {tap: np.asarray(x) for tap, x in model.intermediates(images).items()}
-    assert {found[tap].shape == x.shape for tap, x in expected.items()} == {True}
-    return {
-        tap: float(np.abs(found[tap] - x).max() / np.abs(x).max()) for tap, x in expected.items()
-    }
 
 
 @pytest.mark.parametrize("name", NAMES)

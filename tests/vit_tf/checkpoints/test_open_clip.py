@@ -63,7 +63,7 @@ def taps(model, images):
 
 def errors_of(model, reference, seed=1):
     """The largest difference of each tap, relative to its largest number."""
-    from tower_models import errors_of, pictures
+    from checkpoint_families import errors_of, pictures
 
     images = pictures(model.image_shape, seed)
     return errors_of(model, taps(reference, images), images)

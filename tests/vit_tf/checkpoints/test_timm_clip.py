@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from archive_files import refuses
+from checkpoint_families import errors_of, pictures
 
 import vit_tf
 from vit_tf.checkpoints import timm
@@ -34,17 +35,6 @@ def written(models, tmp_path):
         return model, models.write(model, tmp_path / "model.safetensors")
 
     return written
-
-
-def pictures(shape, seed=1):
-    return np.random.default_rng(seed).normal(size=(2, *shape)).astype(np.float32)
-
-
-def errors_of(model, expected, images):
-    """The largest difference of each tap, relative to its largest number."""
-    found = {tap: np.asarray(x) for tap, x in model.intermediates(images).items()}
-    assert all(found[tap].shape == x.shape for tap, x in expected.items())
-    return {t: float(np.abs(found[t] - x).max() / np.abs(x).max()) for t, x in expected.items()}
 
 
 @pytest.mark.parametrize("size", [20, (12, 28)])

@@ -1,5 +1,6 @@
 import keras
 import numpy as np
+import oracles
 import pytest
 import tensorflow as tf
 
@@ -36,12 +37,6 @@ def test_parameter_counts():
     for name, count in COUNTS.items():
         assert analytic_count(**VARIANTS[name]) == count, name
     assert vit_tf.BiT.from_variant("R50x1").count_params() == COUNTS["R50x1"]
-
-
-def randomize(model):
-    rng = np.random.default_rng(0)
-    for weight in model.weights:
-        weight.assign(0.3 * rng.normal(size=weight.shape) + ("gamma" in weight.name))
 
 
 def conv_oracle(x, kernel, stride, pad):
@@ -104,7 +99,7 @@ def oracle(model, images):
 @pytest.fixture(params=["small", "imagenet"])
 def bit(request):
     model = vit_tf.BiT((17, 24, 3), (2, 1), 0.5, 5, request.param, ["stage1/unit02"])
-    randomize(model)
+    oracles.randomize(model)
     return model
 
 
@@ -146,30 +141,6 @@ def test_small_images_keep_a_usable_map():
     assert model.stem == "small" and model.token_grid == TokenGrid(4, 4, 0, 8)
     large = vit_tf.BiT(units=(1, 1, 1, 1), num_classes=10)
     assert large.stem == "imagenet" and large.token_grid == TokenGrid(7, 7, 0, 32)
-
-
-@pytest.mark.slow
-def test_saves_exports_and_compiles(bit, images, tmp_path):
-    bit.save(tmp_path / "bit.keras")
-    again = vit_tf.load_model(tmp_path / "bit.keras")
-    assert again.taps == bit.taps and again.get_config() == bit.get_config()
-    np.testing.assert_array_equal(again(images), bit(images))
-    bit.export(tmp_path / "exported", verbose=False)
-    exported = tf.saved_model.load(tmp_path / "exported")
-    np.testing.assert_allclose(exported.serve(images), bit(images), rtol=1e-3, atol=1e-3)
-    compiled = tf.function(bit, jit_compile=True)(images)
-    np.testing.assert_allclose(compiled, bit(images), rtol=1e-3, atol=1e-3)
-
-
-def test_mixed_precision_stays_close(images):
-    full = vit_tf.BiT((17, 24, 3), (1, 1), 0.5, 5)
-    mixed = vit_tf.BiT((17, 24, 3), (1, 1), 0.5, 5, dtype="mixed_bfloat16")
-    randomize(full)
-    mixed.set_weights(full.get_weights())
-    taps = mixed.intermediates(images)
-    assert taps["stage2/unit01/sum"].dtype == tf.bfloat16 and taps["logits"].dtype == tf.float32
-    expected = full(images).numpy()
-    np.testing.assert_allclose(taps["logits"], expected, atol=0.05 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
 import numpy as np
 import oracles
 import pytest
-import tensorflow as tf
 
-import vit_tf
 from vit_tf import TokenGrid
 from vit_tf.models.clip import VARIANTS, CLIPViT
 
@@ -84,45 +82,6 @@ def test_epsilon_is_that_of_the_release(images):
     np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)
     other = oracles.norm(oracles.patches(faint, weights, 8), weights, "pre_norm", 1e-6)
     assert np.abs(actual - other).max() > 0.1
-
-
-@pytest.mark.slow
-def test_saves_exports_compiles_and_gives_submodels(clip, images, tmp_path):
-    clip.save(tmp_path / "clip.keras")
-    again = vit_tf.load_model(tmp_path / "clip.keras")
-    assert again.taps == clip.taps and again.get_config() == clip.get_config()
-    np.testing.assert_array_equal(again(images), clip(images))
-    compiled = tf.function(clip, jit_compile=True)(images)
-    np.testing.assert_allclose(compiled, clip(images), rtol=1e-4, atol=1e-5)
-    features = vit_tf.submodel(clip, "*")
-    assert features.taps == clip.taps
-    features.export(tmp_path / "taps", verbose=False)
-    features.save(tmp_path / "taps.keras")
-    expected = clip.intermediates(images)
-    for opened in (tmp_path / "taps", tmp_path / "taps.keras"):
-        outputs = vit_tf.load_features(opened)(images)
-        assert tuple(outputs) == clip.taps
-        for tap, value in outputs.items():
-            np.testing.assert_allclose(value, expected[tap], rtol=1e-4, atol=1e-5, err_msg=tap)
-
-
-def test_mixed_precision_keeps_softmax_and_what_is_returned_in_float32(images):
-    full, mixed = make(5), make(5, dtype="mixed_bfloat16")
-    oracles.randomize(full)
-    mixed.set_weights(full.get_weights())
-    taps = mixed.intermediates(images)
-    assert taps["block01/mlp/sum"].dtype == taps["pre_norm"].dtype == tf.bfloat16
-    for tap in ("block01/attention/weights", "projected", "logits"):
-        assert taps[tap].dtype == tf.float32
-    np.testing.assert_allclose(taps["logits"], full(images), atol=0.15)
-
-
-def test_head_starts_at_zero_and_dropout_acts_in_training_only(images):
-    model = make(5, dropout_rate=0.5)
-    np.testing.assert_array_equal(model(images), np.zeros((2, 5)))
-    dropped, kept = (model.intermediates(images, training=training) for training in (True, False))
-    for tap in ("embedding", "block00/attention/branch", "block01/mlp/branch"):
-        assert 0.2 < np.mean(dropped[tap] == 0) < 0.8 and np.all(kept[tap] != 0), tap
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 import numpy as np
 import oracles
 import pytest
-import tensorflow as tf
 from scipy.special import softmax
 
 import vit_tf
@@ -81,33 +80,6 @@ def test_parameters_and_operations():
         assert formula(model) == count_flops(model)
 
 
-@pytest.mark.slow
-def test_saves_exports_compiles_and_gives_submodels(siglip, images, tmp_path):
-    compiled = tf.function(siglip, jit_compile=True)(images)
-    np.testing.assert_allclose(compiled, siglip(images), rtol=1e-4, atol=1e-5)
-    features = vit_tf.submodel(siglip, "*")
-    assert features.taps == siglip.taps
-    features.export(tmp_path / "taps", verbose=False)
-    features.save(tmp_path / "taps.keras")
-    expected = siglip.intermediates(images)
-    for opened in (tmp_path / "taps", tmp_path / "taps.keras"):
-        outputs = vit_tf.load_features(opened)(images)
-        assert tuple(outputs) == siglip.taps
-        for tap, value in outputs.items():
-            np.testing.assert_allclose(value, expected[tap], rtol=1e-4, atol=1e-5, err_msg=tap)
-
-
-def test_mixed_precision_keeps_softmax_and_what_is_returned_in_float32(images):
-    full, mixed = make(5), make(5, dtype="mixed_bfloat16")
-    oracles.randomize(full)
-    mixed.set_weights(full.get_weights())
-    taps = mixed.intermediates(images)
-    assert taps["block01/mlp/sum"].dtype == taps["pooling/attended"].dtype == tf.bfloat16
-    for tap in ("pooling/attention", "pooled", "logits"):
-        assert taps[tap].dtype == tf.float32
-    np.testing.assert_allclose(taps["logits"], full(images), atol=0.15)
-
-
 def test_another_resolution_keeps_all_but_positions(siglip):
     larger = vit_tf.at_resolution(siglip, (32, 24), num_classes=3)
     assert larger.token_grid == TokenGrid(4, 3, 0, 8) and larger.num_classes == 3
@@ -133,3 +105,28 @@ def test_errors(arguments, message):
         SigLIPViT(**sizes | arguments)
     with pytest.raises(ValueError, match=r"Expected variant.*B/16.*Received: 'B/15'"):
         SigLIPViT.from_variant("B/15")
+
+
+@pytest.fixture(scope="module")
+def small_model():
+    sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 16, "num_classes": 3}
+    encoder = vit_tf.SigLIPViT((16, 16, 3), 8, **sizes)
+    rng = np.random.default_rng(0)
+    for weight in encoder.trainable_weights:
+        weight.assign(np.asarray(weight) + rng.normal(0, 0.3, weight.shape))
+    return encoder
+
+
+@pytest.mark.parametrize("tap", ["pooling/attention", "pooling/attended", "pooling/hidden"])
+def test_an_edit_changes_what_follows_and_nothing_before(small_model, tap, rng):
+    """Taps of the pooling leave out the axis of its single query."""
+    model = small_model
+    images = rng.uniform(-1, 1, (2, 16, 16, 3)).astype("float32")
+    features = vit_tf.submodel(model, "*")
+    plain = {name: value.numpy() for name, value in features(images).items()}
+    noise = abs(rng.normal(0, 1, plain[tap].shape)).astype("float32")
+    found = vit_tf.intervene(features, {tap: lambda x: x + noise}, "*")(images)
+    for before in model.taps[: model.taps.index(tap)]:
+        np.testing.assert_array_equal(found[before], plain[before])
+    np.testing.assert_allclose(found[tap], plain[tap] + noise, atol=1e-5)
+    assert np.abs(found["logits"] - plain["logits"]).max() > 1e-4

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
+import oracles
 import pytest
-import tensorflow as tf
 from scipy.special import erf, softmax
 
 import vit_tf
@@ -51,14 +51,6 @@ def test_parameter_counts_of_every_variant():
             )
 
 
-def randomize(model, seed=0):
-    """Random weights everywhere, so that no path is hidden behind a zero."""
-    rng = np.random.default_rng(seed)
-    for weight in model.weights:
-        if "seed" not in weight.path:
-            weight.assign(0.3 * rng.normal(size=weight.shape) + ("gamma" in weight.name))
-
-
 GOOGLE = {"activation": "gelu_tanh", "representation_dim": 7}
 
 
@@ -67,7 +59,7 @@ def vit(request):
     pooling, options = request.param
     removed = ["block01/attention", "block02"]
     model = vit_tf.ViT((16, 24, 3), 8, 3, 2, 8, 12, 5, pooling, removed, **options)
-    randomize(model)
+    oracles.randomize(model)
     return model
 
 
@@ -143,28 +135,6 @@ def test_every_tap_equals_the_paper_in_float64(vit, images):
     assert vit.token_grid == TokenGrid(2, 3, int(vit.pooling == "cls"), 8)
 
 
-@pytest.mark.slow
-def test_saves_exports_and_compiles(vit, images, tmp_path):
-    vit.save(tmp_path / "vit.keras")
-    again = vit_tf.load_model(tmp_path / "vit.keras")
-    assert again.taps == vit.taps and again.get_config() == vit.get_config()
-    np.testing.assert_array_equal(again(images), vit(images))
-    vit.export(tmp_path / "exported", verbose=False)
-    exported = tf.saved_model.load(tmp_path / "exported")
-    np.testing.assert_allclose(exported.serve(images), vit(images), rtol=1e-4, atol=1e-5)
-    compiled = tf.function(vit, jit_compile=True)(images)
-    np.testing.assert_allclose(compiled, vit(images), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_submodel_of_every_tap_reloads(vit, images, tmp_path):
-    vit_tf.submodel(vit, "*").save(tmp_path / "taps.keras")
-    again = vit_tf.load_features(tmp_path / "taps.keras")
-    assert again.taps == vit.taps
-    for tap, value in vit.intermediates(images).items():
-        np.testing.assert_allclose(again(images)[tap], value, rtol=1e-6, atol=1e-6, err_msg=tap)
-
-
 def test_later_options_change_neither_older_configurations_nor_older_weights():
     older = ["image_shape", "patch_size", "num_layers", "num_heads", "hidden_dim", "mlp_dim"]
     older += ["num_classes", "pooling", "without_skips", "dropout_rate"]
@@ -180,45 +150,6 @@ def test_later_options_change_neither_older_configurations_nor_older_weights():
     google = vit_tf.ViT((8, 8, 3), 4, 1, 2, 8, 12, 2, **GOOGLE)
     assert google.get_config() | GOOGLE == google.get_config()
     assert google.count_params() == model.count_params() + 9 * 7 - 2
-
-
-def test_mixed_precision_stays_close_and_keeps_softmax_and_logits_in_float32(images, tmp_path):
-    arguments = {"image_shape": (16, 24, 3), "patch_size": 8, "num_layers": 2, "num_heads": 2}
-    arguments |= {"hidden_dim": 8, "mlp_dim": 12, "num_classes": 5}
-    full = vit_tf.ViT(**arguments)
-    mixed = vit_tf.ViT(**arguments, dtype="mixed_bfloat16")
-    randomize(full)
-    mixed.set_weights(full.get_weights())
-    taps = mixed.intermediates(images)
-    assert taps["block01/mlp/sum"].dtype == tf.bfloat16
-    assert taps["block01/attention/weights"].dtype == taps["logits"].dtype == tf.float32
-    np.testing.assert_allclose(taps["logits"], full(images), atol=0.15)
-    mixed.save(tmp_path / "mixed.keras")
-    np.testing.assert_array_equal(
-        vit_tf.load_model(tmp_path / "mixed.keras")(images), mixed(images)
-    )
-
-
-def test_head_starts_at_zero_and_dropout_acts_in_training_only(images):
-    model = vit_tf.ViT((16, 24, 3), 8, 1, 2, 8, 12, 5, dropout_rate=0.5)
-    np.testing.assert_array_equal(model(images), np.zeros((2, 5)))
-    dropped = model.intermediates(images, training=True)["embedding"].numpy()
-    kept = model.intermediates(images)["embedding"].numpy()
-    assert np.all((dropped == 0) | np.isclose(dropped, 2 * kept, rtol=1e-5))
-    assert 0.2 < (dropped == 0).mean() < 0.8
-
-
-@pytest.mark.slow
-def test_fit_with_xla_learns(rng):
-    keras.utils.set_random_seed(0)
-    labels = rng.integers(0, 2, 64)
-    images = (labels * 2 - 1)[:, None, None, None] + rng.normal(size=(64, 8, 8, 3))
-    model = vit_tf.ViT((8, 8, 3), 4, 1, 2, 8, 12, 2)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("adam", loss, metrics=["accuracy"], jit_compile=True)
-    history = model.fit(images, labels, epochs=8, batch_size=32, verbose=0).history
-    assert history["loss"][0] > history["loss"][-1]
-    assert history["accuracy"][-1] > 0.9
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,144 @@
+"""What every model does alike: it saves, exports, compiles, learns, and gives submodels."""
+
+import keras
+import numpy as np
+import oracles
+import pytest
+import tensorflow as tf
+
+import vit_tf
+from vit_tf.models.beit import BEiT
+from vit_tf.models.bit import BiT
+from vit_tf.models.clip import CLIPViT
+from vit_tf.models.mixer import Mixer
+from vit_tf.models.siglip import SigLIPViT
+from vit_tf.models.vit import ViT
+
+SHAPE = (16, 24, 3)
+SIZES = (SHAPE, 8, 2, 2, 8, 12)
+GOOGLE = {"activation": "gelu_tanh", "representation_dim": 7}
+ATTENTION = {"without_skips": ["block01/attention"]}
+TOKENS = {"without_skips": ["block01/token_mixing"]}
+STEM = {"stem_units": (2, 1), "without_skips": ["stage1/unit02"]}
+# A function of further arguments to a tiny model, and its relative error in other precisions.
+MODELS = {
+    "vit cls": (lambda **o: ViT(*SIZES, 5, **ATTENTION, **o), 1e-4),
+    "vit gap": (lambda **o: ViT(*SIZES, 5, "gap", **ATTENTION, **o), 1e-4),
+    "vit google": (lambda **o: ViT(*SIZES, 5, **ATTENTION, **GOOGLE, **o), 1e-4),
+    "hybrid": (lambda **o: ViT(SHAPE, 1, 1, 2, 8, 12, 5, **STEM, **o), 1e-3),
+    "hybrid root": (lambda **o: ViT(SHAPE, 2, 1, 2, 8, 12, 5, stem_units=(), **o), 1e-3),
+    "beit": (lambda **o: BEiT(*SIZES, 5, **o), 1e-4),
+    "beit shared": (lambda **o: BEiT(*SIZES, 5, "cls", True, **o), 1e-4),
+    "clip": (lambda **o: CLIPViT(*SIZES, 6, 5, **ATTENTION, **o), 1e-4),
+    "clip embedding": (lambda **o: CLIPViT(*SIZES, 6, None, **ATTENTION, **o), 1e-4),
+    "siglip": (lambda **o: SigLIPViT(*SIZES, 5, **ATTENTION, **o), 1e-4),
+    "siglip embedding": (lambda **o: SigLIPViT(*SIZES, None, **ATTENTION, **o), 1e-4),
+    "mixer": (lambda **o: Mixer(SHAPE, 8, 2, 8, 10, 12, 5, **TOKENS, **o), 1e-4),
+    "bit small": (lambda **o: BiT(SHAPE, (2, 1), 0.5, 5, "small", ["stage1/unit02"], **o), 1e-3),
+    "bit": (lambda **o: BiT(SHAPE, (2, 1), 0.5, 5, "imagenet", ["stage1/unit02"], **o), 1e-3),
+}
+# Taps that are computed in bfloat16, and those that stay in float32, under mixed precision.
+MIXED = {
+    "vit cls": (["block01/mlp/sum"], ["block01/attention/weights", "logits"]),
+    "hybrid": (["stage2/unit01/sum"], ["block00/attention/weights", "logits"]),
+    "beit": (["block01/mlp/sum", "pooled"], ["block01/attention/weights", "logits"]),
+    "clip": (["block01/mlp/sum", "pre_norm"], ["block01/attention/weights", "projected", "logits"]),
+    "siglip": (
+        ["block01/mlp/sum", "pooling/attended"],
+        ["pooling/attention", "pooled", "logits"],
+    ),
+    "mixer": (["block01/token_mixing/hidden", "block01/channel_mixing/sum"], ["logits"]),
+    "bit": (["stage2/unit01/sum"], ["logits"]),
+}
+# Branches of models with dropout.
+DROPPED = {
+    "vit cls": ["embedding", "block00/attention/branch", "block01/mlp/branch"],
+    "beit": ["block00/attention/branch", "block01/mlp/branch"],
+    "clip": ["embedding", "block00/attention/branch", "block01/mlp/branch"],
+    "siglip": ["embedding", "block00/attention/branch", "block01/mlp/branch"],
+    "mixer": ["embedding", "block00/token_mixing/branch", "block00/channel_mixing/branch"],
+}
+LEARNERS = {
+    "vit": lambda: ViT((8, 8, 3), 4, 1, 2, 8, 12, 2),
+    "beit": lambda: BEiT((8, 8, 3), 4, 1, 2, 8, 12, 2),
+    "mixer": lambda: Mixer((8, 8, 3), 4, 1, 8, 6, 12, 2),
+}
+
+
+@pytest.fixture
+def images(rng):
+    return rng.normal(size=(2, *SHAPE)).astype("float32")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_saves_exports_compiles_and_gives_submodels(name, images, tmp_path):
+    make, error = MODELS[name]
+    model = make()
+    oracles.randomize(model)
+    close = {"rtol": error, "atol": error * np.abs(model(images)).max()}
+    model.save(tmp_path / "model.keras")
+    again = vit_tf.load_model(tmp_path / "model.keras")
+    assert again.taps == model.taps
+    assert again.get_config() | {"name": model.name} == model.get_config()
+    np.testing.assert_array_equal(again(images), model(images))
+    compiled = tf.function(model, jit_compile=True)(images)
+    np.testing.assert_allclose(compiled, model(images), **close)
+    model.export(tmp_path / "exported", verbose=False)
+    exported = tf.saved_model.load(tmp_path / "exported")
+    np.testing.assert_allclose(exported.serve(images), model(images), **close)
+    features = vit_tf.submodel(model, "*")
+    assert features.taps == model.taps and len(features.weights) == len(model.weights)
+    features.export(tmp_path / "taps", verbose=False)
+    features.save(tmp_path / "taps.keras")
+    expected = model.intermediates(images)
+    for path in (tmp_path / "taps", tmp_path / "taps.keras"):
+        outputs = vit_tf.load_features(path)(images)
+        assert tuple(outputs) == model.taps
+        for tap, value in outputs.items():
+            atol = error * np.abs(expected[tap]).max()
+            np.testing.assert_allclose(value, expected[tap], error, atol, err_msg=tap)
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_mixed_precision_stays_close_and_keeps_what_it_must_in_float32(name, images, tmp_path):
+    full, mixed = MODELS[name][0](), MODELS[name][0](dtype="mixed_bfloat16")
+    oracles.randomize(full)
+    mixed.set_weights(full.get_weights())
+    taps, expected = mixed.intermediates(images), full(images).numpy()
+    halves, floats = MIXED[name]
+    assert all(taps[tap].dtype == tf.bfloat16 for tap in halves)
+    assert all(taps[tap].dtype == tf.float32 for tap in floats)
+    np.testing.assert_allclose(taps["logits"], expected, atol=0.1 * np.abs(expected).max())
+    mixed.save(tmp_path / "mixed.keras")
+    again = vit_tf.load_model(tmp_path / "mixed.keras")
+    np.testing.assert_array_equal(again(images), mixed(images))
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_head_starts_at_zero_and_dropout_acts_in_training_only(name, images):
+    model = MODELS[name][0](dropout_rate=0.5)
+    np.testing.assert_array_equal(model(images), np.zeros((2, 5)))
+    dropped, kept = (model.intermediates(images, training=training) for training in (True, False))
+    for tap in DROPPED[name]:
+        assert 0.2 < np.mean(dropped[tap] == 0) < 0.8 and np.all(kept[tap] != 0), tap
+    if "embedding" in DROPPED[name]:
+        values, doubled = dropped["embedding"].numpy(), 2 * kept["embedding"].numpy()
+        assert np.all((values == 0) | np.isclose(values, doubled, rtol=1e-5))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LEARNERS)
+def test_fit_with_xla_learns(name, rng):
+    keras.utils.set_random_seed(0)
+    labels = rng.integers(0, 2, 64)
+    images = (labels * 2 - 1)[:, None, None, None] + rng.normal(size=(64, 8, 8, 3))
+    model = LEARNERS[name]()
+    before = {weight.path: np.array(weight) for weight in model.trainable_weights}
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"], jit_compile=True)
+    history = model.fit(images, labels, epochs=8, batch_size=32, verbose=0).history
+    assert history["loss"][0] > history["loss"][-1]
+    assert history["accuracy"][-1] > 0.9
+    for weight in model.trainable_weights:
+        assert np.any(before[weight.path] != np.asarray(weight)), weight.path
