@@ -121,6 +121,15 @@ def data(tmp_path_factory):
     )
 
 
+def torch_tensor(array):
+    return pytest.importorskip("torch").from_numpy(array.copy())
+
+
+def named(data):
+    """Images with the names of their classes as labels."""
+    return data.pixels, ["cat" if label else "dog" for label in data.labels]
+
+
 A = analysis
 # (model, call, None if it works or words of the one line that it raises)
 CALLS = [
@@ -206,6 +215,20 @@ CALLS = [
     ("vit", lambda m, d: A.patch_filters(m), None),
     ("vit", lambda m, d: A.position_similarity(m), None),
     ("bit", lambda m, d: A.patch_filters(m), "no patches"),
+    ("vit", lambda m, d: A.cka(m, d.pixels.tolist()), None),
+    ("vit", lambda m, d: A.cka(m, torch_tensor(d.pixels)), None),
+    ("vit", lambda m, d: A.cka(m, torch_tensor(np.moveaxis(d.floats, -1, 1))), None),
+    ("vit", lambda m, d: A.cka(m, f"{d.folder}/*/*.png"), None),
+    ("vit", lambda m, d: A.cka(m, f"{d.folder}/*.png"), "No file matches"),
+    ("vit", lambda m, d: A.cka(m, {"image": d.pixels, "label": d.labels}), None),
+    ("vit", lambda m, d: A.cka([m, m], d.pixels), "cka(model, images, other)"),
+    ("vit", lambda m, d: A.cka(m, m, d.pixels), "cka(model, images, other)"),
+    ("vit", lambda m, d: A.knn_accuracy(m, d.pairs, d.pairs, k=3), None),
+    ("vit", lambda m, d: A.ridge_probe(m, named(d), named(d)), "labels to be integers"),
+    ("vit", lambda m, d: A.cka(m, d.pils[0]), "at least 4 examples"),
+    ("hub", lambda m, d: A.attention_rollout(m, d.pixels), "a model without skips"),
+    ("mine", lambda m, d: A.grad_cam(m, d.paths[0], 1), None),
+    ("mine", lambda m, d: A.cka(m, d.folder), None),
 ]
 
 
@@ -232,6 +255,15 @@ def test_a_natural_call(number, model, data):
     assert "\n" not in str(error.value)
 
 
+RARER = {
+    "lists": lambda data: data.pixels.tolist(),
+    "tensors": lambda data: torch_tensor(data.pixels),
+    "channels first": lambda data: torch_tensor(np.moveaxis(data.pixels, -1, 1)),
+    "pattern": lambda data: f"{data.folder}/*/*.png",
+    "dict": lambda data: {"image": data.pixels},
+}
+
+
 def test_there_are_sixty_natural_calls():
     assert len(CALLS) >= 60
 
@@ -248,14 +280,15 @@ def test_a_model_is_its_representations(model, data):
 
 
 @pytest.mark.parametrize(
-    "form", ["pixels", "pils", "paths", "folder", "pairs", "weighted", "dicts", "alpha"]
+    "form", ["pixels", "pils", "paths", "folder", "pairs", "weighted", "dicts", "alpha", *RARER]
 )
 def test_images_of_any_form_are_the_same_images(form, model, data):
-    made = as_images(getattr(data, form), model("vit").preprocessing)
+    images = RARER[form](data) if form in RARER else getattr(data, form)
+    made = as_images(images, model("vit").preprocessing)
     if isinstance(made, tf.data.Dataset):
         batches = [batch[0] if isinstance(batch, tuple) else batch for batch in made]
         made = np.concatenate(batches)
-    if form in ("paths", "folder"):  # in the order of their names and splits
+    if form in ("paths", "folder", "pattern"):  # in the order of their names and splits
         made, expected = (sorted(x, key=lambda one: one.sum()) for x in (made, data.floats))
     else:
         expected = data.floats

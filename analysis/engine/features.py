@@ -161,6 +161,11 @@ def _described(features):
             f"an array of shape {tuple(features.shape)}; activations at hand are compared by "
             "cka({name: array})"
         )
+    if isinstance(features, list | tuple) and any(map(callable, features)):
+        return (
+            f"{len(features)} models; a measurement takes one, and cka(model, images, other) and "
+            "last_layer_cka({name: model}, images) compare several"
+        )
     return repr(features)
 
 
@@ -659,6 +664,12 @@ def statistic_of(measure):
 
 def _prepare(given, parameters, kind, kinds, layers, any_size):
     """Replaces the arguments of a call by what the measurement is written for."""
+    for name in IMAGES:
+        if isinstance(given.get(name), keras.Model):
+            raise ValueError(
+                "Expected images; a second model comes after them: cka(model, images, other). "
+                f"Received: {name}={given[name].name!r}, a model"
+            )
     names = [name for name in MODELS if given.get(name) is not None]
     at_hand = [name for name in names if isinstance(given[name], Mapping)]
     if at_hand:
@@ -681,6 +692,7 @@ def _prepare(given, parameters, kind, kinds, layers, any_size):
         expects = replace(expects, size=None, crop=None)
     for name, images in data.items():
         given[name] = as_images(images, expects)
+        _require_numbers(name, given[name])
     for name, features in models.items():
         if not isinstance(name, tuple):
             given[name] = features
@@ -693,6 +705,16 @@ def _prepare(given, parameters, kind, kinds, layers, any_size):
         given["scores"] = first.taps[-1]
     if "classes" in parameters and "images" in given:
         given["classes"] = _classes(first, given)
+
+
+def _require_numbers(name, images):
+    """Raises a `ValueError` for labels that are text."""
+    labels = images[1] if isinstance(images, tuple) and len(images) > 1 else None
+    if labels is not None and np.asarray(labels).dtype.kind in "USO":
+        raise ValueError(
+            "Expected labels to be integers, such as np.unique(labels, return_inverse=True)[1]. "
+            f"Received: {np.asarray(labels).ravel()[0]!r} among those of {name}"
+        )
 
 
 def _named(models):

@@ -33,7 +33,7 @@ def knn_accuracy(
     train: LabelledImages,
     test: LabelledImages,
     num_classes: int | None = None,
-    k: Sequence[int] = (20,),
+    k: int | Sequence[int] = (20,),
     tokens: str | None = None,
     temperature: float = 0.07,
     without_votes: bool = False,
@@ -49,7 +49,7 @@ def knn_accuracy(
 
     Args:
         features, train, test, num_classes, tokens: as in `vit_tf.analysis`.
-        k: numbers of neighbours.
+        k: numbers of neighbours, or one.
         temperature: of the votes, above 0.
         without_votes: whether classes without votes fill up the 5 (below), in their order, where
             fewer have votes. In the code of DINO and behind the numbers of Walmer et al. 2023
@@ -77,6 +77,7 @@ def knn_accuracy(
     See also:
         `plots.plot_knn_accuracy`, `linear_probe`, `mutual_knn`; page measurements/probes/knn.md.
     """
+    k = (k,) if isinstance(k, int | np.integer) else k
     _require_numbers(k, temperature)
     pooled = pooled_statistic(tokens, grid_of(features, None))
     tested = evaluate(pooled, test, features, description="k-NN: test images")

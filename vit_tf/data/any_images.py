@@ -1,6 +1,8 @@
 """Images as people have them: arrays, PIL images, paths, folders and data sets."""
 
+import glob
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +17,52 @@ from vit_tf.data.reading import read_sharable
 from vit_tf.remote import is_remote, without_password
 
 BATCH_SIZE = 128
+CHANNELS = (1, 3, 4)
 IMAGE_KEYS = ("image", "images", "pixel_values", "x")
 LABEL_KEYS = ("label", "labels", "y")
 
 
+def in_known_form(images):
+    """Images of rarer forms as arrays or lists of paths, and others as they are.
+
+    PyTorch tensors, with channels first or last; nested lists; dicts of arrays with `"image"`;
+    patterns of paths.
+    """
+    if isinstance(images, tuple) and images and not isinstance(images[0], int | float):
+        return (in_known_form(images[0]), *map(_from_torch, images[1:]))
+    if isinstance(images, Mapping) and (image := _first_key(images, IMAGE_KEYS)):
+        label = _first_key(images, LABEL_KEYS)
+        pair = (images[image], images[label]) if label else images[image]
+        return in_known_form(pair)
+    if isinstance(images, list) and images and isinstance(images[0], list | int | float):
+        images = np.asarray(images)
+        is_8_bit = images.dtype.kind == "i" and images.min() >= 0 and images.max() <= 255
+        return images.astype(np.uint8 if is_8_bit else np.float32)
+    if isinstance(images, str | os.PathLike):
+        text = os.path.expanduser(os.fspath(images))
+        is_pattern = glob.has_magic(text) and not is_remote(text) and not os.path.exists(text)
+        if is_pattern and not (paths := sorted(glob.glob(text, recursive=True))):
+            raise ValueError(f"No file matches {text!r}.")
+        return paths if is_pattern else images
+    found = _from_torch(images)
+    if found is not images and found.ndim in (3, 4):
+        is_first = found.shape[-3] in CHANNELS and found.shape[-1] not in CHANNELS
+        return np.moveaxis(found, -3, -1) if is_first else found
+    return found
+
+
+def _from_torch(values):
+    """A PyTorch tensor as an array, and other values as they are."""
+    return values.detach().cpu().numpy() if hasattr(values, "detach") else values
+
+
+def _first_key(mapping, keys):
+    return next((key for key in keys if key in mapping), None)
+
+
 def is_raw(images):
     """Whether images are files, PIL images or of 8 bits, which a model's preprocessing is for."""
+    images = in_known_form(images)
     if isinstance(images, tf.data.Dataset):
         leaves = tf.nest.flatten(_as_pair(images).element_spec)
         return bool(leaves) and leaves[0].dtype.is_integer
@@ -40,7 +82,7 @@ def as_images(images, preprocessing=None, batch_size=BATCH_SIZE):
         images: array of shape (example, height, width, channel) or (height, width, channel); PIL
             image, path, or list of these; folder; data set of images, of (images, labels), with
             weights too, or of dicts of `"image"` and `"label"`, batched or not; or a tuple
-            (images, labels) of any of the first.
+            (images, labels) of any of the first; also what `in_known_form` takes.
         preprocessing: the `vit_tf.Preprocessing` of images of 8 bits, PIL images and files; None
             leaves integers as they are and refuses files.
         batch_size: of folders and of data sets that come without batches.
@@ -48,6 +90,7 @@ def as_images(images, preprocessing=None, batch_size=BATCH_SIZE):
     Raises:
         ValueError: for a path that does not exist, images that cannot be read, or anything else.
     """
+    images = in_known_form(images)
     if isinstance(images, tf.data.Dataset):
         return _from_dataset(images, preprocessing, batch_size)
     if isinstance(images, tuple):
@@ -68,7 +111,7 @@ def as_images(images, preprocessing=None, batch_size=BATCH_SIZE):
             "Expected images to be an array, a PIL image, a path, a folder, a list of these, or a "
             f"tf.data.Dataset. Received: {type(images).__name__}"
         )
-    if len(images.shape) == 3 and images.shape[-1] in (1, 3, 4):
+    if len(images.shape) == 3 and images.shape[-1] in CHANNELS:
         images = images[None]
     if preprocessing is None or not tf.as_dtype(images.dtype).is_integer:
         return images
@@ -195,8 +238,7 @@ def _as_pair(dataset):
     spec = dataset.element_spec
     if not isinstance(spec, dict):
         return dataset
-    image = next((key for key in IMAGE_KEYS if key in spec), None)
-    label = next((key for key in LABEL_KEYS if key in spec), None)
+    image, label = _first_key(spec, IMAGE_KEYS), _first_key(spec, LABEL_KEYS)
     if image is None:
         raise ValueError(f"Expected elements with 'image'. Received: {sorted(spec)}")
     if label is None:
