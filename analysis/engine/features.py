@@ -713,7 +713,7 @@ def _require_numbers(name, images):
     if labels is not None and np.asarray(labels).dtype.kind in "USO":
         raise ValueError(
             "Expected labels to be integers, such as np.unique(labels, return_inverse=True)[1]. "
-            f"Received: {np.asarray(labels).ravel()[0]!r} among those of {name}"
+            f"Received: {str(np.asarray(labels).ravel()[0])!r} among those of {name}"
         )
 
 
