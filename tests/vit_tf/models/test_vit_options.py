@@ -6,6 +6,8 @@ import pytest
 from scipy.special import expit
 
 import vit_tf
+from vit_tf import TokenGrid
+from vit_tf.models.embedding import Embedding
 from vit_tf.models.resolution import resample_positions
 from vit_tf.models.vit import RELEASED, VARIANTS
 from vit_tf.taps.flops import count_flops, formula
@@ -167,3 +169,11 @@ def test_published_parameter_counts():
 def test_errors(arguments, message):
     with pytest.raises(ValueError, match=message):
         vit_tf.ViT((16, 24, 3), 8, **SIZES, **arguments)
+
+
+def test_an_embedding_of_an_older_file_opens():
+    """Its configuration has the old name of `num_prefix_positions`."""
+    layer = Embedding(TokenGrid(2, 3, 2, 8), 8, num_prefix_positions=1)
+    older = layer.get_config()
+    older["placed"] = older.pop("num_prefix_positions")
+    assert Embedding.from_config(older).get_config() == layer.get_config()
