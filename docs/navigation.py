@@ -1,6 +1,6 @@
 """A hook of MkDocs: what the site lists of measurements is read from their pages and the stub.
 
-A page `measurements/ROOM/NAME.md` is in the navigation, the index and the gallery; a name of
+A page `measurements/GROUP/NAME.md` is in the navigation, the index and the gallery; a name of
 `analysis/__init__.pyi` is in the API page of its module. `python docs/navigation.py` writes index
 and gallery into the repository, for those who read them there.
 """
@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 DOCS = Path(__file__).resolve().parent
-ROOMS = ("similarity", "attention", "flow", "probes", "objects")  # others follow
+GROUPS = {  # other groups follow
+    "similarity": "Which layers, models and tokens are similar?",
+    "attention": "Where do heads attend?",
+    "flow": "How does information move?",
+    "probes": "What can be decoded from each layer?",
+    "objects": "Are objects found, and found again?",
+}
+ENTRIES = re.compile(r"(?:^::: \S+\n+)+", re.MULTILINE)
+CODE_LINK = re.compile(r"^    (.+) \(\[code\]\((\S+\.md)#code\)\)$", re.MULTILINE)
 LISTED = re.compile(r"(<!-- list: (\w+)(.*?) -->\n).*?(<!-- end of list -->)", re.DOTALL)
 PAGE = re.compile(
     r"---\ncalls: (?P<call>\S+).*?\n(?:order: (?P<order>\d+)\n)?---\n"
@@ -21,24 +29,25 @@ PICTURE = re.compile(r"^!\[(.+?)\]\((?:\.\./)*(pictures/\w+\.png)\)", re.MULTILI
 
 
 class Measurement(NamedTuple):
-    """What is listed of a page; a page without an order is the last of its room."""
+    """What is listed of a page; a page without an order is the last of its group."""
 
-    room: str
+    group: str
     order: int
     title: str
     question: str
     call: str
     path: str
     pictures: tuple
+    code: bool
 
 
 def measurements():
-    """The measurements by room, in the order of their pages."""
+    """The measurements by group, in the order of their pages."""
     pages = [_read(path) for path in DOCS.glob("measurements/*/*.md")]
-    rooms = {room: [] for room in ROOMS}
+    groups = {group: [] for group in GROUPS}
     for page in sorted(pages):
-        rooms.setdefault(page.room, []).append(page)
-    return rooms
+        groups.setdefault(page.group, []).append(page)
+    return groups
 
 
 def _read(path):
@@ -56,24 +65,29 @@ def _read(path):
         found["call"],
         path.relative_to(DOCS).as_posix(),
         tuple(PICTURE.findall(text)),
+        "\n## Code\n" in text,
     )
 
 
 def questions():
-    """A table for each room: the question of a page and the call that answers it."""
-    for room, pages in measurements().items():
-        yield f"## {room.title()}\n\n| question | call |\n| --- | --- |\n" + "".join(
+    """A table for each group: the question of a page and the call that answers it."""
+    for group, pages in measurements().items():
+        yield f"## {group.title()}\n\n| question | call |\n| --- | --- |\n" + "".join(
             f"| [{page.question}]({page.path.partition('/')[2]}) | `analysis.{page.call}` |\n"
             for page in pages
         )
 
 
 def pictures():
-    """The pictures of all pages, each a link to its page."""
-    for pages in measurements().values():
+    """The pictures of all pages by the question of their group, each a link to its page."""
+    for group, pages in measurements().items():
+        cards = ""
         for page in pages:
             for caption, picture in page.pictures:
-                yield f"- [![{caption}]({picture})]({page.path})\n\n    {caption}\n"
+                code = f" ([code]({page.path}#code))" if page.code else ""
+                cards += f"- [![{caption}]({picture})]({page.path})\n\n    {caption}{code}\n\n"
+        heading = f"## {GROUPS.get(group, group.title())}"
+        yield f'{heading}\n\n<div class="grid cards" markdown>\n\n{cards}</div>\n'
 
 
 def names(*modules):
@@ -95,16 +109,73 @@ def fill(text):
     return LISTED.sub(filled, text)
 
 
+def with_summaries(markdown):
+    """An API page with a table of names and first sentences before each run of entries."""
+
+    def table(run):
+        paths = re.findall(r"::: (\S+)", run[0])
+        rows = [f"| [`{path.rpartition('.')[2]}`][{path}] | {summary(path)} |\n" for path in paths]
+        return "| name | description |\n| --- | --- |\n" + "".join(rows) + "\n" + run[0]
+
+    return ENTRIES.sub(table, f"{markdown}\n")
+
+
+def summary(path):
+    """The first sentence of the docstring of a public name, given as API pages give it."""
+    package, _, name = path.rpartition(".")
+    root = DOCS.parent
+    if package in ("analysis", "vit_tf"):
+        stub = ast.parse((root / package / "__init__.pyi").read_text("utf-8"))
+        for line in (line for line in stub.body if isinstance(line, ast.ImportFrom)):
+            for alias in line.names:
+                if (alias.asname or alias.name) == name and line.module:
+                    package, name = f"{package}.{line.module}", alias.name
+    folder = root.joinpath(*package.split("."))
+    files = folder / name / "__init__.py", folder.with_suffix(".py"), folder / "__init__.py"
+    for tree in (ast.parse(file.read_text("utf-8")) for file in files if file.exists()):
+        for node in tree.body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
+                return _first_sentence(node)
+            if isinstance(node, ast.Assign) and name in {ast.unparse(x) for x in node.targets}:
+                return f"`{ast.unparse(node.value)}`."
+        if folder.joinpath(name).is_dir():
+            return _first_sentence(tree)
+    raise ValueError(f"Expected a public name. Received: {path}")
+
+
+def _first_sentence(node):
+    sentence = " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
+    return sentence.replace("|", "\\|")
+
+
+def with_code(markdown):
+    """The gallery with the code of each picture, folded, in place of a link to it."""
+
+    def folded(found):
+        caption, path = found.groups()
+        code = re.search(
+            r"^## Code\n+(```python\n.*?^```)$", (DOCS / path).read_text(), re.M | re.S
+        )
+        block = "\n".join(f"    {line}".rstrip() for line in code[1].splitlines())
+        summary = "    <details markdown><summary>code</summary>"
+        return f"    {caption}\n\n{summary}\n\n{block}\n\n    </details>"
+
+    return CODE_LINK.sub(folded, markdown)
+
+
 def on_config(config):
     (menu,) = [entry["Measurements"] for entry in config.nav if "Measurements" in entry]
     menu[1:1] = [  # after the index
-        {room.title(): [page.path for page in pages]} for room, pages in measurements().items()
+        {group.title(): [page.path for page in pages]} for group, pages in measurements().items()
     ]
     return config
 
 
-def on_page_markdown(markdown, **more):
-    return fill(markdown)
+def on_page_markdown(markdown, page=None, **more):
+    markdown, source = fill(markdown), page.file.src_uri if page else ""
+    if source.startswith("api/"):
+        return with_summaries(markdown)
+    return with_code(markdown) if source == "gallery.md" else markdown
 
 
 if __name__ == "__main__":

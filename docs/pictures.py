@@ -37,6 +37,7 @@ from picture_models import (
     weights,
 )
 from PIL import Image
+from skimage import data
 
 import vit_tf
 from vit_tf import analysis
@@ -201,7 +202,7 @@ def saliency():
 
 
 def both(model):
-    """A model beside the same with first weights."""
+    """A model, and the same untrained."""
     return {"trained": model, "untrained": vit_tf.fresh_copy(model)}
 
 
@@ -386,6 +387,83 @@ def dense_features():
     return axes[0, 0]
 
 
+@cache
+def cat():
+    """A photograph of a cat, 220 pixels a side, and what the models receive of it."""
+    photograph = data.cat()[40:260, 60:280]
+    small = Image.fromarray(photograph).resize((32, 32), Image.Resampling.BICUBIC)
+    return photograph, np.asarray(small, "float32")[None] / 127.5 - 1
+
+
+def overlay(axis, values):
+    """The cat under values on the grid, whose opacity grows with them."""
+    axis.imshow(cat()[0])
+    shares = values / values.max()
+    axis.imshow(shares, "autumn", alpha=0.85 * shares, extent=(0, 220, 220, 0), vmin=0)
+    axis.set(xticks=[], yticks=[])
+
+
+@cache
+def cls_attention():
+    """Attention of the CLS token to the patches of the cat, of shape (layer, head, row, column)."""
+    return analysis.attention_maps(analysis.mean_attention(weights("vit"), cat()[1])).values
+
+
+def photo_attention():
+    _, axes = plt.subplots(2, 2, figsize=(4.2, 4.2), layout="constrained")
+    for head, axis in enumerate(axes.flat):
+        overlay(axis, cls_attention()[0, head])
+        axis.set_title(f"block00, head {head}")
+    return axes[0, 0]
+
+
+def photo_pca():
+    layers = ["embedding", "block00/mlp/sum", "block05/mlp/sum"]
+    tokens = vit_tf.submodel(trained("vit"), layers)(cat()[1])
+    _, axes = plt.subplots(2, 2, figsize=(5, 5), layout="constrained")
+    axes[0, 0].imshow(cat()[0])
+    for axis, layer in zip(axes.flat[1:], layers, strict=True):
+        patches = np.asarray(tokens[layer])[0, 1:]
+        patches = patches - patches.mean(axis=0)
+        components = patches @ np.linalg.svd(patches, full_matrices=False)[2][:3].T
+        low, high = np.quantile(components, (0.02, 0.98), axis=0)
+        axis.imshow(((components - low) / (high - low)).clip(0, 1).reshape(8, 8, 3))
+        axis.set_title(layer)
+    for axis in axes.flat:
+        axis.set(xticks=[], yticks=[])
+    return axes[0, 0]
+
+
+def photo_lens():
+    lens = analysis.logit_lens(trained("vit"), cat()[1])[0]
+    names, best = trained("vit").class_names, np.argsort(lens.values[-1])[:-6:-1]
+    _, axis = plt.subplots(figsize=(6, 4.5), layout="constrained")
+    for index in best:
+        axis.plot(lens.values[:, index], marker="o", label=names[index])
+    ticks = [layer.partition("/")[0] for layer in lens["layer"].values]
+    axis.set_xticks(range(len(ticks)), ticks, rotation=45)
+    axis.set(ylabel="class score", title="Logit lens of the photograph of a cat")
+    axis.legend(frameon=False)
+    return axis
+
+
+def home():
+    """Attention on a photograph, and CKA within a ViT and a ResNet."""
+    figure, axes = plt.subplots(1, 4, figsize=(15, 4.1), layout="constrained")
+    axes[0].imshow(cat()[0])
+    axes[0].set(xticks=[], yticks=[], title="a photograph")
+    overlay(axes[1], cls_attention()[0, 1])
+    axes[1].set_title("attention of a head of the ViT")
+    for axis, (name, of) in zip(axes[2:], {"ViT": "vit", "ResNet": "bit"}.items(), strict=True):
+        similarity = analysis.cka(sums(of), test_images())["cka"]
+        drawn = axis.imshow(similarity, "magma", vmin=0, vmax=1, origin="lower")
+        axis.set(
+            xticks=[], yticks=[], xlabel="layer", ylabel="layer", title=f"CKA within the {name}"
+        )
+    figure.colorbar(drawn, ax=axes[3], label="CKA")
+    return axes[0]
+
+
 def compute():
     labels = np.concatenate([batch for _, batch in test_images()])
     flops, accuracy = [], []
@@ -410,6 +488,7 @@ DRAWN = (
     activation_patching, patch_filters,
     position_similarity, ridge_probe, probe_map, probe_variants, linear_probe, knn, clustering,
     object_clustering, retrieval, label_propagation, keypoints, dense_features, compute,
+    photo_attention, photo_pca, photo_lens, home,
 )  # fmt: skip
 
 
@@ -435,9 +514,12 @@ def save(name, draw):
                 exec(draw, {"__name__": "page"})
         plt.close("all")
         picture = Image.open(file).convert("RGB")
-        if file.stat().st_size > LARGE:
-            picture = picture.quantize(256, dither=Image.Dither.NONE)
-    picture.save(PICTURES / file.name, optimize=True)
+        size, drawn = file.stat().st_size, picture
+    for colours in (256, 64, 32):
+        if size > LARGE:
+            picture = drawn.quantize(colours, dither=Image.Dither.NONE)
+        picture.save(PICTURES / file.name, optimize=True)
+        size = (PICTURES / file.name).stat().st_size
 
 
 def main():

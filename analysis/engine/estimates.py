@@ -417,7 +417,7 @@ def corrected(estimates, null=0.0):
 def over_trainings(estimates, bounds=UNBOUNDED):
     """Mean over several runs, with an interval that includes the variance between runs.
 
-        reach^2 = (t s / sqrt(k))^2 + (mean of the runs' own reaches)^2
+        half-width^2 = (t s / sqrt(k))^2 + (mean of the runs' own reaches)^2
 
     with `s` the standard deviation of the `k` values and `t` Student's quantile of k - 1 degrees of
     freedom, on either side. The first term is the spread between runs (Bouthillier et al. 2021,

@@ -170,7 +170,7 @@ def _described(features):
 
 
 def class_gradients(features, images, classes, scores, sources):
-    """Gradients of the scores of classes, each class of each image by itself.
+    """Gradients of class scores, separately for each class and image.
 
     The images are repeated, so that one backward pass serves all classes. `sources` is a function
     of the repeated images and their taps to a dict of the tensors with respect to which gradients

@@ -137,7 +137,7 @@ def _guess_inches(ax, which):
 
 
 def _apart(groups, positions, gap):
-    """Names and centres of groups, those of small groups left out where they would touch."""
+    """Names and centres of groups; small groups are omitted where labels would touch."""
     labelled = []
     for name, start, stop in sorted(groups, key=lambda group: group[1] - group[2]):
         place = (positions[start] + positions[stop - 1]) / 2
@@ -226,7 +226,7 @@ def renamed_arguments(**new_names):
 
 
 def panels(ax, shape, title, of, columns=None, cells=None, inches=(1.6, 1.6), lines=1, label=""):
-    """Lay out panels in the place of axes, and return these, with `ax.panels`, and the flat panels.
+    """Lay out panels instead of axes, and return these, with `ax.panels`, and the flat panels.
 
     `shape` is their number or (rows, columns), `cells` the (row, column) of each, `inches` the size
     of a panel in a new figure, `lines` those of a panel's title, `label` that to the left of all,
@@ -264,7 +264,7 @@ def panels(ax, shape, title, of, columns=None, cells=None, inches=(1.6, 1.6), li
 
 @functools.cache
 def _panel_axes():
-    """The class of axes with panels in a new figure, which may be indexed for one more release."""
+    """Class of the axes of a new figure with panels; indexing them is deprecated."""
     from matplotlib.axes import Axes
 
     class PanelAxes(Axes):

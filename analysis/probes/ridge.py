@@ -411,7 +411,7 @@ def few_shot(features, draws, test, num_classes=None, shots=SHOTS, l2=FEW_SHOT_L
     """Test accuracy of least-squares classifiers fitted on a few images of each class.
 
     The protocol of big_vision (`evaluators/fewshot_lsr.py`; Dosovitskiy et al. 2020, section 4.1):
-    features are whitened channel by channel, a constant channel of 100 takes the place of an
+    features are whitened channel by channel, a constant channel of 100 replaces an
     intercept, so that it is hardly penalised, and targets are 1 for the class and -1 elsewhere:
 
         x = [(f - mean) / (std + 1e-5), 100],  W = argmin |x W - y|^2 + l2 |W|^2,  argmax(x W)

@@ -187,7 +187,7 @@ class FormationRecorder(keras.callbacks.Callback):
             ValueError: before the training.
         """
         if not self._records:
-            raise ValueError("Expected a recorder that was given to fit. Received a new one")
+            raise ValueError("Expected a recorder that was passed to `fit`. Received: a new one")
         return self._records[max(self._records)].result
 
     def on_train_begin(self, logs=None):
@@ -220,7 +220,7 @@ class FormationRecorder(keras.callbacks.Callback):
             write_whole(self._folder / "formation.nc", self.result.to_netcdf)
 
     def _go_on(self, epoch):
-        """Forget records of epochs that are trained again; record the start if there is none."""
+        """Drop records of epochs that are trained again, and record the start if missing."""
         earlier = {
             recorded: record for recorded, record in self._records.items() if recorded <= epoch
         }

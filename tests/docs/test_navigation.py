@@ -54,9 +54,9 @@ def test_a_new_measurement_is_listed_everywhere(checkout):
     docs = checkout / "docs"
     hook = runpy.run_path(str(docs / "navigation.py"))
     config = SimpleNamespace(nav=[{"Measurements": ["measurements/index.md", "last.md"]}])
-    index, *rooms, last = hook["on_config"](config).nav[0]["Measurements"]
+    index, *groups, last = hook["on_config"](config).nav[0]["Measurements"]
     assert (index, last) == ("measurements/index.md", "last.md")
-    listed = {path: room for entry in rooms for room, pages in entry.items() for path in pages}
+    listed = {path: group for entry in groups for group, pages in entry.items() for path in pages}
     assert listed["measurements/flow/wobble.md"] == "Flow"
     assert next(iter(listed)) == "measurements/similarity/cka.md"
     assert sorted(listed) == sorted(str(p.relative_to(docs)) for p in docs.glob("measurements/*/*"))
@@ -79,6 +79,21 @@ def test_index_and_gallery_are_up_to_date(page):
     hook = runpy.run_path(str(ROOT / "docs/navigation.py"))
     text = (ROOT / "docs" / page).read_text("utf-8")
     assert hook["fill"](text) == text, "run: python docs/navigation.py"
+
+
+def test_api_pages_begin_with_a_sentence_for_each_name():
+    hook = runpy.run_path(str(ROOT / "docs/navigation.py"))
+    for page in (ROOT / "docs/api").glob("*.md"):
+        text = hook["with_summaries"](hook["fill"](page.read_text("utf-8")))
+        names = re.findall(r"^::: (\S+)$", text, re.M)
+        rows = re.findall(r"^\| \[`\w+`\]\[(\S+)\] \| (.+) \|$", text, re.M)
+        assert [name for name, sentence in rows if sentence] == names
+
+
+def test_the_gallery_of_the_site_has_code():
+    hook = runpy.run_path(str(ROOT / "docs/navigation.py"))
+    text = hook["with_code"]((ROOT / "docs/gallery.md").read_text("utf-8"))
+    assert text.count("    ```python\n") > 30 and "[code](" not in text
 
 
 def test_a_page_without_a_question_is_named(checkout):

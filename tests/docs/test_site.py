@@ -20,7 +20,7 @@ COMMAND = re.compile(r"vit-tf ([a-z]+)((?:[^\n`#\\|]|\\\n)*)")
 
 
 def calls_of(page):
-    """The names that a page explains, as its first lines tell: `vit_tf.NAME` or `analysis.NAME`."""
+    """The names that a page explains, from its first lines: `vit_tf.NAME` or `analysis.NAME`."""
     found = re.match(r"---\ncalls: (.*)\n(?:order: \d+\n)?---\n", page.read_text("utf-8"))
     names = found[1].split() if found else []
     return [name if "." in name else f"analysis.{name}" for name in names]
@@ -49,8 +49,8 @@ def test_every_public_name_is_in_the_reference():
         )
         return sorted(name.rpartition(".")[2] for name in re.findall(r"^::: (\S+)$", text, re.M))
 
-    rooms = ["similarity", "attention", "flow", "probes", "objects", "engine", "plots", "report"]
-    assert listed(rooms) == sorted(analysis.__all__)
+    groups = ["similarity", "attention", "flow", "probes", "objects", "engine", "plots", "report"]
+    assert listed(groups) == sorted(analysis.__all__)
     modules = {"analysis", "data", "distribute"}
     assert listed(["vit_tf"]) == sorted(set(vit_tf.__all__) - modules)
     assert listed(["data"]) == sorted(vit_tf.data.__all__)

@@ -114,6 +114,7 @@ def test_lists_name_what_needs_them():
     [
         ("Rows that cannot\nbe told from others.", 2),  # across lines; also 'told'
         ("As `alike` and\n```python\nbeside = 1\n```\nhave it.", 0),
+        ("```python\nbeside = 1  # how far heads look\n# a door\n```", 2),
         ("[How](guides/page.md#several-trainings) seeds differ.", 0),
         ("![Two maps beside a third](maps.png)", 1),
         ("---\ncalls: report_trainings\n---\nA ViT with First weights.", 1),

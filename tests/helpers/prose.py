@@ -18,7 +18,7 @@ API_ENTRY = r"^::: \S+$"
 ARGUMENT = r"^[ ]+\w+(?:, \w+)*: "
 AXES = r"\(\w+(?:, [\w*.]+)+\)"
 NOT_PROSE = re.compile(
-    "|".join((FRONT_MATTER, CODE_BLOCK, COMMENT, LINK_TARGET, ATTRIBUTES, ADDRESS, API_ENTRY, TAG)),
+    "|".join((FRONT_MATTER, COMMENT, LINK_TARGET, ATTRIBUTES, ADDRESS, API_ENTRY, TAG)),
     re.MULTILINE | re.DOTALL,
 )
 NAMES = re.compile("|".join((ARGUMENT, AXES)), re.MULTILINE)
@@ -29,8 +29,15 @@ def blank(match: re.Match) -> str:
     return " " + "\n" * match[0].count("\n")
 
 
+def comments(match: re.Match) -> str:
+    """A block of code without its code: a comment, or an empty line, for each line."""
+    found = [re.search(r"(?:^|  )# (.*)$", line) for line in match[0].split("\n")]
+    return "\n".join(comment[1] if comment else "" for comment in found)
+
+
 def prose_of_markdown(text: str) -> str:
     """Markdown without what is not prose, with the same number of lines."""
+    text = re.sub(CODE_BLOCK, comments, text, flags=re.MULTILINE | re.DOTALL)
     return re.sub(INLINE_CODE, blank, NOT_PROSE.sub(blank, text), flags=re.DOTALL)
 
 

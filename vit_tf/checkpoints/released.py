@@ -29,7 +29,7 @@ SATELLITE = {"mean": (0.430, 0.411, 0.296), "std": (0.213, 0.156, 0.143)}
 
 
 def bundled_models():
-    """The bundled models: dict from name to the path of its `.keras` file."""
+    """The bundled models: dict from name to the path of the `.keras` file."""
     return {path.stem: path for path in sorted(BUNDLED.glob("*.keras"))}
 
 

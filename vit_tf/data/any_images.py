@@ -179,7 +179,7 @@ def _from_list(images, preprocessing, batch_size):
 
 
 def _prepared(image, preprocessing):
-    """One image of 8 bits, RGB, grey or with alpha, as a model takes it."""
+    """One 8-bit image (RGB, grey, or with alpha), converted to what the model expects."""
     _require_preprocessing(preprocessing)
     channels = len(preprocessing.mean)
     image = image[..., None] if image.ndim == 2 else image

@@ -197,7 +197,7 @@ def _foreign_taps(model, patterns):
 
 
 def _layer_of(weights):
-    """The path of the layer that a tap of computed attention weights is of, such as of its call."""
+    """The path of the layer to which a tap of computed attention weights belongs."""
     return weights.partition("@")[0].removesuffix("/weights")
 
 

@@ -266,7 +266,7 @@ def _between(batches, step, last, num_batches):
 
 
 def _shown(verbose):
-    """Keras' `verbose`: a bar only where it can be redrawn."""
+    """Keras' `verbose`: a progress bar only in terminals and notebooks."""
     redrawn = sys.stdout.isatty() or "ipykernel" in sys.modules
     return 2 if verbose == "auto" and not redrawn else verbose
 

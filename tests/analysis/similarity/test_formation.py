@@ -284,7 +284,7 @@ def test_errors(undisturbed, tmp_path):
     ]:
         with pytest.raises(ValueError, match=message):
             analysis.FormationRecorder(taps_of, **{"images": IMAGES} | wrong)
-    with pytest.raises(ValueError, match="given to fit"):
+    with pytest.raises(ValueError, match="passed to `fit`"):
         _ = recorder().result
     shutil.copytree(undisturbed[0], tmp_path / "copy")
     with pytest.raises(ValueError, match=r"go on after epoch 3 or later.*from epoch 0"):

@@ -21,7 +21,7 @@ EVERYTHING = (0, 0, np.inf, np.inf)
 def load_revisited(
     root, name, *, image_size=None, batch_size=128, preprocessing=None, crop_queries=True
 ):
-    """Queries and data base of revisited Oxford or Paris, as they are released.
+    """Queries and database of revisited Oxford or Paris, from the released files.
 
         root/roxford5k/gnd_roxford5k.pkl
         root/roxford5k/jpg/all_souls_000013.jpg
