@@ -85,7 +85,7 @@ def test_other_folders_stand_beside_splits_but_classes_do_not(tmp_path, rng):
     flat_folder(tmp_path / "labels", rng, (1, 1))
     assert data.describe(tmp_path).num_examples == {"train": 3}
     (tmp_path / "train").rename(tmp_path / "test")
-    message = r"folders of splits or of classes, not of both. Received: 'test' beside 'labels' in"
+    message = r"folders of splits or of classes, not of both. Received: 'test' next to 'labels' in"
     with pytest.raises(ValueError, match=message):
         data.describe(tmp_path)
 
