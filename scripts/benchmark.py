@@ -50,7 +50,7 @@ HEADER = """| what | beside | ratio (quartiles) | target | |
 
 def main(arguments=None):
     """Measure as told on the command line; the exit status, 2 for a mistake of the user."""
-    return common.run_script(parse, run, arguments, needs_tensorflow=False)
+    return common.run_script(parse, run, arguments, backends=None)
 
 
 def parse(arguments=None):

@@ -23,7 +23,7 @@ class Terminated(BaseException):
 
 
 def run_script(
-    parse, run, arguments=None, kept=lambda options: NOTHING_KEPT, needs_tensorflow=True
+    parse, run, arguments=None, kept=lambda options: NOTHING_KEPT, backends=("tensorflow",)
 ):
     """Parse and run; the exit status, as shells have it.
 
@@ -36,14 +36,14 @@ def run_script(
         arguments: those of the command line; None for this process' own.
         kept: function of the options to the line that tells what a stopped run leaves, and how to
             go on.
-        needs_tensorflow: whether it is a mistake to run this on another backend of Keras.
+        backends: those of Keras that the command runs on; None for any.
     """
     options = None
     try:
         with _terminations():
             options = parse(arguments)
-            if needs_tensorflow:
-                _require_tensorflow()
+            if backends:
+                _require_backend(backends)
             return _run(run, options) or 0
     except (KeyboardInterrupt, Terminated) as stop:
         print(f"stopped: {kept(options) if options else NOTHING_KEPT}", file=sys.stderr)
@@ -63,13 +63,18 @@ def run_script(
 NOTHING_KEPT = "nothing is saved; the same command starts again"
 
 
-def _require_tensorflow():
+# Of commands that train or evaluate.
+TRAINING_BACKENDS = ("tensorflow", "jax")
+
+
+def _require_backend(backends):
     # Before Keras is imported, which takes long and fails where the backend is not installed.
     backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
-    if backend != "tensorflow":
+    if backend not in backends:
+        settings = " or ".join(f"KERAS_BACKEND={name}" for name in backends)
         raise ValueError(
-            "Expected the TensorFlow backend of Keras for this command: unset KERAS_BACKEND, or "
-            f"set KERAS_BACKEND=tensorflow. Received: KERAS_BACKEND={backend}"
+            f"Expected {settings} for this command; unset, it is tensorflow. "
+            f"Received: KERAS_BACKEND={backend}"
         )
 
 
@@ -248,8 +253,7 @@ def fit_and_score(model, recipe, splits, options, description, callbacks=()):
         save_every=options.save_every,
         keep_states=options.keep_states,
     )
-    if vit_tf.distribute.is_tpu(model.distribute_strategy):
-        test = vit_tf.distribute.full_batches(test)
+    test = vit_tf.distribute.divide_batches(test, vit_tf.distribute.strategy_of(model))
     return history, model.evaluate(test, return_dict=True, verbose=0)
 
 

@@ -30,7 +30,7 @@ STILL_SCORES = "its scores hardly differ between images: does it expect other va
 
 def main(arguments=None):
     """Evaluate as told on the command line; the exit status, 2 for a mistake of the user."""
-    return common.run_script(parse, run, arguments)
+    return common.run_script(parse, run, arguments, backends=common.TRAINING_BACKENDS)
 
 
 def parse(arguments=None):
@@ -153,6 +153,10 @@ def run(options):
     """Evaluate a model, print a table and write the numbers."""
     if options.no_head and not options.shots:
         raise ValueError("Expected --shots with --no-head. Received: nothing to evaluate")
+    if options.shots:
+        from vit_tf.backend import require_tensorflow
+
+        require_tensorflow("--shots")
     with vit_tf.distribute.strategy(options.strategy).scope():
         result = evaluate(options)
     common.say(table(result))

@@ -34,7 +34,7 @@ SPLITS = ("train", "validation", "test")
 
 def main(arguments=None):
     """Fine-tune as told on the command line; the exit status, 2 for a mistake of the user."""
-    return common.run_script(parse, run, arguments, common.epochs_kept)
+    return common.run_script(parse, run, arguments, common.epochs_kept, common.TRAINING_BACKENDS)
 
 
 def parse(arguments=None):

@@ -37,7 +37,7 @@ AUGMENTATIONS = ("rand_augment", "flip", "shift")
 
 def main(arguments=None):
     """Pre-train as told on the command line; the exit status, 2 for a mistake of the user."""
-    return common.run_script(parse, run, arguments, common.epochs_kept)
+    return common.run_script(parse, run, arguments, common.epochs_kept, common.TRAINING_BACKENDS)
 
 
 def parse(arguments=None):

@@ -26,7 +26,7 @@ from vit_tf.scripts import common, option_groups
 
 def main(arguments=None):
     """Report as told on the command line; the exit status, 2 for a mistake of the user."""
-    return common.run_script(parse, run, arguments, needs_tensorflow=False)
+    return common.run_script(parse, run, arguments, backends=None)
 
 
 def parse(arguments=None):

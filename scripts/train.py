@@ -50,7 +50,7 @@ MODELS = {
 
 def main(arguments=None):
     """Train as told on the command line; the exit status, 2 for a mistake of the user."""
-    return common.run_script(parse, run, arguments, common.epochs_kept)
+    return common.run_script(parse, run, arguments, common.epochs_kept, common.TRAINING_BACKENDS)
 
 
 def parse(arguments=None):
@@ -182,6 +182,9 @@ def run(options):
     shape = tuple(splits[0].element_spec[0].shape[1:])
     recorders = []
     if options.record_formation is not None:
+        from vit_tf.backend import require_tensorflow
+
+        require_tensorflow("--record-formation")
         if is_remote(options.out):
             raise ValueError(
                 "Expected --out to be a folder on this machine with --record-formation. "

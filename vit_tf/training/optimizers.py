@@ -5,6 +5,7 @@ import math
 import keras
 from keras import ops
 
+from vit_tf.backend import on_jax
 from vit_tf.names import choose
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -75,14 +76,15 @@ class _OnSums:
         super().build(variables)
 
     def _clip_gradients(self, grads):
-        return grads
+        return super()._clip_gradients(grads) if on_jax() else grads
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
         grads, variables = zip(*super()._all_reduce_sum_gradients(grads_and_vars), strict=True)
         return list(zip(super()._clip_gradients(list(grads)), variables, strict=True))
 
     def _apply_weight_decay(self, variables):
-        if not self.weight_decay:
+        if on_jax() or not self.weight_decay:
+            super()._apply_weight_decay(variables)
             return
         decayed = [v.value for v in variables if self._use_weight_decay(v)]
         _update_each(self._distribution_strategy, decayed, self.learning_rate * self.weight_decay)
@@ -107,12 +109,18 @@ class AdamW(_OnSums, keras.optimizers.AdamW):
     """AdamW that decays kernels only and clips the sums of gradients."""
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        if on_jax():
+            super()._backend_update_step(grads, trainable_variables, learning_rate)
+            return
         step = ops.cast(self.iterations + 1, "float32")
         scalars = (learning_rate, self.beta_1**step, self.beta_2**step)
         super()._backend_update_step(grads, trainable_variables, scalars)
 
     def update_step(self, gradient, variable, scalars):
         """Kingma and Ba 2015, algorithm 1 in the form at the end of section 2."""
+        if on_jax():
+            super().update_step(gradient, variable, scalars)
+            return
         import tensorflow as tf
 
         learning_rate, *powers = (tf.cast(scalar, variable.dtype) for scalar in scalars)
@@ -141,6 +149,9 @@ class SGD(_OnSums, keras.optimizers.SGD):
 
     def update_step(self, gradient, variable, learning_rate):
         """`m <- momentum m - rate g`, then `w <- w + m`."""
+        if on_jax():
+            super().update_step(gradient, variable, learning_rate)
+            return
         import tensorflow as tf
 
         gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)

@@ -2,9 +2,8 @@
 
 import dataclasses
 
-import keras
-
-from vit_tf.training.masked_patches import ColourCrossEntropy
+from vit_tf.training.masked_patches import ColourAccuracy, ColourCrossEntropy
+from vit_tf.training.objectives import compile_model
 from vit_tf.training.recipes import Recipe, expect
 
 
@@ -38,9 +37,5 @@ class Pretraining(Recipe):
 
     def compile(self, model, steps_per_epoch):
         """Compile a model for this recipe, so that `model.fit(train, epochs=...)` follows it."""
-        with model.distribute_strategy.scope():
-            model.compile(
-                optimizer=self.optimizer(steps_per_epoch),
-                loss=ColourCrossEntropy(),
-                metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
-            )
+        optimizer = self.optimizer(steps_per_epoch)
+        compile_model(model, optimizer, ColourCrossEntropy(), ColourAccuracy())

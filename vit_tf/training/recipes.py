@@ -3,9 +3,8 @@
 import dataclasses
 
 from vit_tf import data
-from vit_tf.backend import require_tensorflow
 from vit_tf.names import choose
-from vit_tf.training.objectives import SoftmaxCrossEntropy, Top1Accuracy
+from vit_tf.training.objectives import SoftmaxCrossEntropy, Top1Accuracy, compile_model
 from vit_tf.training.optimizers import DECAYS, SGD, AdamW, WarmupDecay
 
 
@@ -127,13 +126,7 @@ class Recipe:
 
 def compile_classifier(model, optimizer, label_smoothing=0.0):
     """Compile a model for cross-entropy and top-1 accuracy, under its own strategy."""
-    require_tensorflow("training")
-    with model.distribute_strategy.scope():
-        model.compile(
-            optimizer=optimizer,
-            loss=SoftmaxCrossEntropy(label_smoothing),
-            metrics=[Top1Accuracy()],
-        )
+    compile_model(model, optimizer, SoftmaxCrossEntropy(label_smoothing), Top1Accuracy())
 
 
 def expect(condition, field, expected, recipe):
