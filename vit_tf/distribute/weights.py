@@ -38,22 +38,27 @@ def divide_batches(batches, strategy):
     """
     replicas = strategy.num_replicas_in_sync
     if on_jax():
-        return _padded(batches, replicas) if replicas > 1 else batches
+        return pad_batches(batches, replicas) if replicas > 1 else batches
     if num_workers() > 1:
         return part_of_worker(_weigh_shares(batches, replicas))
-    if replicas > 1 or is_tpu(strategy):
-        return _padded(batches, replicas, is_tpu(strategy))
-    return batches
-
-
-def _padded(batches, replicas, static=False):
-    """Batches padded to a multiple of the replicas; in JAX, this worker's part of each."""
-    size = _batch_size(batches)
-    if static and size is None:
+    if is_tpu(strategy) and _batch_size(batches) is None:
         raise ValueError(
             "Expected batches of a known size, which a TPU needs: make them with "
             f"`batch(..., drop_remainder=True)`. Received: batches of {batches.element_spec}"
         )
+    return pad_batches(batches, replicas) if replicas > 1 or is_tpu(strategy) else batches
+
+
+def pad_batches(batches, replicas, size=None):
+    """Batches padded to a multiple of the replicas; in JAX, this worker's part of each.
+
+    Args:
+        batches: data set, as for `divide_batches`.
+        replicas: number of replicas.
+        size: examples of a full batch, to whose multiple all are padded; None for what the data set
+            stores, without which each is padded to its own.
+    """
+    size = size or _batch_size(batches)
     most = None if size is None else -(-size // replicas) * replicas
     share = share_of_worker()
     parted = share is not None and is_sharable(batches)

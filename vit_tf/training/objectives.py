@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from vit_tf.backend import require_tensorflow_or_jax
-from vit_tf.distribute import strategy_of
+from vit_tf.distribute import is_tpu, strategy_of
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
@@ -58,16 +58,12 @@ class ExampleMean(keras.metrics.MeanMetricWrapper):
     """Mean of a function over the real examples of batches by `distribute.divide_batches`."""
 
     def update_state(self, y_true, y_pred, sample_weight=None):
+        if sample_weight is None or len(sample_weight.shape) == 1:
+            super().update_state(y_true, y_pred, sample_weight)
+            return
         values = ops.cast(self._fn(y_true, y_pred), self.dtype)
-        real = ops.ones_like(values)
-        if sample_weight is not None and len(sample_weight.shape) == 2:
-            real = ops.cast(sample_weight[:, 2], self.dtype)
-        # Not by `sample_weight`, by whose sum Keras divides.
-        keras.metrics.Mean.update_state(self, values * self._weights(sample_weight), real)
-
-    def _weights(self, sample_weight):
-        """What the values are multiplied by."""
-        return 1.0
+        real = ops.cast(sample_weight[:, 2], self.dtype)
+        keras.metrics.Mean.update_state(self, values, real)
 
     def get_config(self):
         return {"name": self.name, "dtype": self.dtype}
@@ -81,20 +77,25 @@ class Top1Accuracy(ExampleMean):
         super().__init__(_is_top1, name=name, dtype=dtype)
 
 
-class MeanLoss(ExampleMean):
-    """The mean over all examples of a loss times their weights; a step of one device has the same.
+class MeanLoss(keras.metrics.Mean):
+    """The mean over all examples of a loss times their weights, as steps of one device have it.
 
     Keras weighs the loss of each step by the number of rows of the batch, padding included.
     """
 
     def __init__(self, loss, name="loss", dtype="float32"):
-        super().__init__(loss.call, name=name, dtype=dtype)
+        super().__init__(name=name, dtype=dtype)
+        self._loss = loss
 
-    def _weights(self, sample_weight):
-        if sample_weight is None:
-            return 1.0
-        own = sample_weight[:, 1] if len(sample_weight.shape) == 2 else sample_weight
-        return ops.cast(own, self.dtype)
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        values = ops.cast(self._loss.call(y_true, y_pred), self.dtype)
+        real = ops.ones_like(values)
+        if sample_weight is not None:
+            weights = ops.cast(sample_weight, self.dtype)
+            if len(weights.shape) == 2:
+                weights, real = weights[:, 1], weights[:, 2]
+            values = values * weights
+        super().update_state(values, real)
 
 
 def step_weights(sample_weight):
@@ -109,10 +110,12 @@ def compile_model(model, optimizer, loss, accuracy):
     require_tensorflow_or_jax("training")
     strategy = strategy_of(model)
     with strategy.scope():
-        metrics = [accuracy]
-        if strategy.num_replicas_in_sync > 1 and not model.losses:
-            metrics.append(MeanLoss(loss))  # Keras' results have one "loss", the last
-        model.compile(optimizer=optimizer, loss=loss, weighted_metrics=metrics)
+        if strategy.num_replicas_in_sync == 1 and not is_tpu(strategy):
+            model.compile(optimizer=optimizer, loss=loss, metrics=[accuracy])
+            return
+        # Of results named "loss" Keras returns the last; a model's own losses have only its own.
+        means = [accuracy] if model.losses else [accuracy, MeanLoss(loss)]
+        model.compile(optimizer=optimizer, loss=loss, weighted_metrics=means)
 
 
 def _is_top1(y_true, y_pred):
