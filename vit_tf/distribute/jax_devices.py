@@ -88,7 +88,7 @@ def gather(array):
     from jax.experimental import multihost_utils
 
     array = np.asarray(array)
-    # As bytes, since JAX has no integers of 64 bits unless it is told to.
+    # As bytes, since JAX has no integers of 64 bits by default.
     bytes_of_all = multihost_utils.process_allgather(np.frombuffer(array.tobytes(), np.uint8))
     return np.frombuffer(bytes_of_all.tobytes(), array.dtype).reshape(-1, *array.shape)
 

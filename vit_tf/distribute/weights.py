@@ -22,8 +22,8 @@ def divide_batches(batches, strategy):
     On several replicas, examples get three weights each: in the loss of a step, in means over
     examples, and whether the example is real. Batches are padded to a multiple of the number of
     replicas with examples that are not, on a TPU and in JAX all to one size. Workers of TensorFlow
-    share out unlike parts instead; workers of JAX get their own part. The losses and metrics of
-    `Recipe.compile` read these weights.
+    take parts of different sizes instead; workers of JAX get their own part. The losses and metrics
+    of `Recipe.compile` read these weights.
 
     Args:
         batches: `tf.data.Dataset` of (images, labels), or of (images, labels, weights).
@@ -122,14 +122,14 @@ def _weigh_shares(batches, replicas):
         return _weighted(batch, _weights(sizes))
 
     if num_workers() > 1 and is_sharable(batches):
-        # Of its own part of a batch alone a worker cannot tell the size of the batch.
+        # The size of the batch does not follow from the part of a worker.
         weights = _weights_by_share(num_examples(batches), batch_size(batches), replicas)
         return remakable(_joined, batches, weights)
     return remakable(lambda batches: batches.map(weigh), batches)
 
 
 def _weights_by_share(examples, size, replicas):
-    """Weights of batches of so many examples, in all, that workers share out."""
+    """Weights of batches of so many examples, in all, that workers divide."""
 
     def weigh(numbers):
         count = tf.size(numbers)
