@@ -116,6 +116,8 @@ def compile_model(model, optimizer, loss, accuracy):
         # Of results named "loss" Keras returns the last; a model's own losses have only its own.
         means = [accuracy] if model.losses else [accuracy, MeanLoss(loss)]
         model.compile(optimizer=optimizer, loss=loss, weighted_metrics=means)
+        # Keras would list the value of that name twice in what `evaluate` returns.
+        model._flatten_metrics_in_order = lambda logs: list(logs.values())
 
 
 def _is_top1(y_true, y_pred):
