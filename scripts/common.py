@@ -213,6 +213,8 @@ def data_arguments(options):
     chosen = {name: getattr(options, name) for name in ("batch_size", "validation", "seed")}
     if options.random_resized_crop is not None:
         chosen["random_resized_crop"] = (options.random_resized_crop, 1.0)
+    if options.repeats != 1:
+        chosen["repeats"] = options.repeats
     return chosen | {"take": take} | chosen_classes(options)
 
 

@@ -62,7 +62,7 @@ def _add_recipe(add):
     add("--momentum", type=float, help=kept)
     warmup = "steps until the peak (default: a fifth of all, 500 at most)"
     add("--warmup-steps", type=int, help=warmup)
-    decay = "cosine, linear or staircase (default: cosine for vit, staircase for hyperrule)"
+    decay = "cosine, linear, staircase or short_staircase (default: cosine; for hyperrule BiT's)"
     add("--schedule", metavar="NAME", help=decay)
     norm = "largest global norm of the gradients (default: 1 for vit, none for hyperrule)"
     add("--clip-norm", type=float, help=norm)

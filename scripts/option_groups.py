@@ -180,6 +180,8 @@ def add_training(parser, image_size):
     data("--validation", type=float, default=0.1, help="share held out to validate")
     text = "another part of each training image in each epoch, of at least this share of its area"
     data("--random-resized-crop", type=float, metavar="LEAST", help=f"{text}, such as 0.08")
+    text = "how often each training image is repeated in an epoch, differently augmented"
+    data("--repeats", type=int, default=1, help=f"{text}, 3 in DeiT")
     data("--batch-size", type=int, default=128, help="examples of a step, over all devices")
     run("--out", type=a_path, metavar="FOLDER", required=True, help="of the run; it is made")
     run("--seed", type=int, default=0, help="of all that is random")

@@ -74,6 +74,7 @@ def parse(arguments=None):
             image_size=published.image_size,
             batch_size=published.batch_size,
             random_resized_crop=published.area[0],
+            repeats=published.repeats,
             validation=published.validation,
             **published.arguments,
         )

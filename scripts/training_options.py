@@ -6,7 +6,8 @@ SMALL_VIT = {"patch_size": 4, "num_layers": 6, "num_heads": 4, "hidden_dim": 64,
 
 _WHOLE, _REAL, _NAME = {"type": int}, {"type": float}, {"metavar": "NAME"}
 # Arguments of a ViT besides its size.
-VIT = ("pooling", "position_type", "representation_dim", "dropout_rate", "without_skips")
+VIT = ("pooling", "position_type", "representation_dim", "dropout_rate", "stochastic_depth")
+VIT += ("without_skips",)
 # The options of a model: what they mean, for which models, and how they are read.
 MODEL = {
     "patch_size": ("ViT, Mixer", "side of a patch, in pixels", _WHOLE),
@@ -24,6 +25,11 @@ MODEL = {
     "tokens_mlp_dim": ("Mixer", "hidden units of an MLP across the tokens", _WHOLE),
     "channels_mlp_dim": ("Mixer", "hidden units of an MLP across the channels", _WHOLE),
     "dropout_rate": ("ViT, Mixer", "share dropped (default: 0)", _REAL),
+    "stochastic_depth": (
+        "ViT",
+        "share of the examples that skip a branch of the last block in training (default: 0)",
+        _REAL,
+    ),
     "units": ("ResNet", "units of each stage, such as 3 4 6 3", {**_WHOLE, "nargs": "+"}),
     "width_factor": ("ResNet", "multiplies the channels; 1 is 64 in the root", _REAL),
     "stem": ("ResNet", "imagenet or small (default: by the size of the images)", _NAME),
@@ -45,7 +51,11 @@ RECIPE = {
     "learning_rate": ("its peak", 1e-3, _REAL),
     "warmup_epochs": ("epochs until the peak (default: a tenth of all)", None, _REAL),
     "warmup_steps": ("steps until the peak, in place of epochs (default: none)", None, _WHOLE),
-    "schedule": ("decay: cosine, linear, staircase or upstream_staircase", "cosine", _NAME),
+    "schedule": (
+        "decay: cosine, linear, staircase, short_staircase or upstream_staircase",
+        "cosine",
+        _NAME,
+    ),
     "weight_decay": ("a kernel shrinks by this share times the learning rate", 0.1, _REAL),
     "label_smoothing": ("share of a label spread over all classes", 0.1, _REAL),
     "momentum": ("of SGD in the place of AdamW, such as 0.9 (default: AdamW)", None, _REAL),
@@ -60,6 +70,13 @@ RECIPE = {
     "cutmix": ("alpha of CutMix, such as 1.0", 0.0, _REAL),
     "flip": ("mirror half of the images", False, {"action": argparse.BooleanOptionalAction}),
     "shift": ("largest random shift, in pixels", 0, _WHOLE),
+    "erase": ("share of the images of which a rectangle is erased, such as 0.25", 0.0, _REAL),
+    "epsilon": ("of AdamW as in optax and PyTorch (default: Keras' 1e-7)", None, _REAL),
+    "layer_decay": (
+        "factor of the learning rate from each block to the one below (default: none)",
+        None,
+        _REAL,
+    ),
 }
 
 

@@ -47,6 +47,7 @@ def read_batches(
     area=None,
     share=None,
     keep=True,
+    repeats=1,
 ):
     """Batches of (images, labels) of some examples of a split, as `load` returns them.
 
@@ -67,12 +68,15 @@ def read_batches(
         share: `batches.Share`, the part of each batch that is decoded; None for all of it. A last
             batch of which that is nothing is left out.
         keep: whether what is small enough is kept in memory; not of a share.
+        repeats: how often each example follows itself.
     """
     own = source.image_size(split, indices) if size is None else None
     framing = Framing(tuple(size or own), preprocessing or Preprocessing(None), area)
     items = _items(source, split, indices, seed)
     most = CACHE_BYTES if keep and (seed is None or len(indices) <= CACHE_EXAMPLES) else -1
     examples, ways, singly = _plan(source, items, len(indices), own, framing, seed, most)
+    if repeats > 1:
+        examples = _repeated(examples, len(indices), repeats)
     if share and not share.size(len(indices) % batch_size):
         examples = examples.take(len(indices) // batch_size * batch_size)
 
@@ -142,6 +146,16 @@ def read_sharable(source, split, indices, size, batch_size, *, seed=None, **sett
         return sharable(made, lambda share: part_of(share, change))
 
     return changeable(build) if change_whole else build(None)
+
+
+def _repeated(examples, count, repeats):
+    """So many examples, the first of a data set, of which each follows itself."""
+
+    def repeat(*example):
+        return tf.data.Dataset.from_tensors(example).repeat(repeats)
+
+    repeated = examples.take(-(-count // repeats)).flat_map(repeat).take(count)
+    return repeated.apply(tf.data.experimental.assert_cardinality(count))
 
 
 def _items(source, split, indices, seed):

@@ -90,7 +90,7 @@ class FineTuning:
         fields = {
             "steps": _steps(num_examples),
             "learning_rate": 0.003 * batch_size / 512,
-            "schedule": "staircase",
+            "schedule": "short_staircase" if num_examples < 20_000 else "staircase",
             "clip_norm": None,
             "mixup": 0.0 if num_examples < 20_000 else 0.1,
             "flip": True,

@@ -98,6 +98,11 @@ class MeanLoss(keras.metrics.Mean):
         super().update_state(values, real)
 
 
+def _loss_and_others(logs):
+    """What `evaluate` returns as a list, in which Keras would repeat the loss."""
+    return [logs["loss"], *(value for name, value in logs.items() if name != "loss")]
+
+
 def step_weights(sample_weight):
     """The weights in the loss of a step, of shape (example,), from those that a batch has."""
     if sample_weight is None or len(sample_weight.shape) == 1:
@@ -116,8 +121,7 @@ def compile_model(model, optimizer, loss, accuracy):
         # Of results named "loss" Keras returns the last; a model's own losses have only its own.
         means = [accuracy] if model.losses else [accuracy, MeanLoss(loss)]
         model.compile(optimizer=optimizer, loss=loss, weighted_metrics=means)
-        # Keras would list the value of that name twice in what `evaluate` returns.
-        model._flatten_metrics_in_order = lambda logs: list(logs.values())
+        model._flatten_metrics_in_order = _loss_and_others
 
 
 def _is_top1(y_true, y_pred):

@@ -17,8 +17,8 @@ class Pretraining(Recipe):
     Args:
         epochs, learning_rate, warmup_epochs, schedule, weight_decay, clip_norm, ema: as for
             `Recipe`.
-        label_smoothing, rand_augment, mixup, cutmix, flip, shift: off. Colours are those of the
-            augmented image, so that augmentations come before `mask_patches`.
+        label_smoothing, rand_augment, mixup, cutmix, flip, shift, erase: off. Colours are those of
+            the augmented image, so that augmentations come before `mask_patches`.
 
     Raises:
         ValueError: for a value out of its range.
@@ -31,7 +31,7 @@ class Pretraining(Recipe):
         # RandAugment of magnitude 0 or with no arguments of its own, `{}`, is not off.
         plain = self.rand_augment is False
         expect(plain, "rand_augment", "False: augment images before `mask_patches`", self)
-        for name in ("label_smoothing", "mixup", "cutmix", "flip", "shift"):
+        for name in ("label_smoothing", "mixup", "cutmix", "flip", "shift", "erase"):
             off = not getattr(self, name)
             expect(off, name, "off: images are augmented before `mask_patches`", self)
 

@@ -52,6 +52,9 @@ class Recipe:
     seed: int = 0
     warmup_steps: int | None = None
     momentum: float | None = None
+    erase: float = 0.0
+    epsilon: float | None = None
+    layer_decay: float | None = None
 
     def __post_init__(self):
         warmup, clip, ema = self.warmup_epochs, self.clip_norm, self.ema
@@ -70,6 +73,13 @@ class Recipe:
         expect(ema is None or 0 <= ema < 1, "ema", "None or in [0, 1)", self)
         for name in ("mixup", "cutmix", "shift"):
             expect(getattr(self, name) >= 0, name, ">= 0", self)
+        epsilon, layer_decay = self.epsilon, self.layer_decay
+        expect(0 <= self.erase <= 1, "erase", "in [0, 1]", self)
+        adam = momentum is None
+        right = epsilon is None or (epsilon > 0 and adam)
+        expect(right, "epsilon", "None or > 0, of AdamW (momentum=None)", self)
+        right = layer_decay is None or (0 < layer_decay <= 1 and adam)
+        expect(right, "layer_decay", "None or in (0, 1], of AdamW (momentum=None)", self)
 
     def learning_rates(self, steps_per_epoch):
         """The `WarmupDecay` of a run with so many steps per epoch.
@@ -93,18 +103,21 @@ class Recipe:
             "ema_momentum": self.ema or 0.0,
         }
         if self.momentum is None:
-            return AdamW(**settings)
+            if self.epsilon is not None:
+                settings |= {"epsilon": self.epsilon, "corrected_epsilon": True}
+            return AdamW(layer_decay=self.layer_decay, **settings)
         return SGD(momentum=self.momentum, **settings)
 
     def to_config(self):
-        """The fields as a dict; those that came later only where they are not None."""
+        """The fields as a dict; those that came later only where they are not off."""
         fields = dataclasses.asdict(self)
-        later = ("warmup_steps", "momentum")
-        return {k: v for k, v in fields.items() if k not in later or v is not None}
+        later = ("warmup_steps", "momentum", "epsilon", "layer_decay")
+        off = {"erase": 0.0} | dict.fromkeys(later)
+        return {k: v for k, v in fields.items() if k not in off or v != off[k]}
 
     def augment(self, dataset, num_classes):
         """Batches of (images, labels) augmented; unchanged where every augmentation is off."""
-        mild = {name: getattr(self, name) for name in ("mixup", "cutmix", "flip", "shift")}
+        mild = {name: getattr(self, name) for name in ("mixup", "cutmix", "flip", "shift", "erase")}
         # RandAugment of magnitude 0 or with no arguments of its own, `{}`, is not off.
         if self.rand_augment is False and not any(mild.values()):
             return dataset
