@@ -135,22 +135,23 @@ def analyze(figures, options):
             ),
             models_table=rows,
             provenance=reporting.provenance(options, description),
+            sources={one.name: without_password(one.source) for one, _ in opened},
+            setup=reporting.example_setup(options, split, images.size, description),
         )
 
 
 INTRODUCTION = (
-    "{models} {was} measured on {tested} {split}images of {data}, of {size} pixels. {fitted} "
-    "Nothing was trained here: what a figure shows is what the models brought with them. "
-    "What does not apply to a model is listed, with the reason, after the figures."
+    "{models} {was} measured on {tested} {split}images of {data} ({size} pixels), without training."
+    "\n\n{fitted}"
 )
 
 REMEDY = " If it expects others, tell them by --range, or by --mean and --std."
 
 FITTED = (
-    "Linear probes are fitted on {shots} training images of each class, their penalty is chosen on "
-    "as many others."
+    "Linear probes are fitted on {shots} training images per class; their penalty is chosen on as "
+    "many others."
 )
-NOT_FITTED = "Nothing is fitted: there are no labelled training images beside these."
+NOT_FITTED = "No probes are fitted: there are no labelled training images apart from these."
 
 
 if __name__ == "__main__":

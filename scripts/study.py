@@ -38,12 +38,10 @@ QUICK = ("vit", "gap", "resnet")
 
 INTRODUCTION = (
     "Small vision models were trained on {description.name} ({description.num_classes} classes, "
-    "{options.image_size} pixels) and measured on its test images: Vision Transformers whose head "
-    "reads a class token (CLS) or the mean of all tokens (GAP), variants of the first, a BiT "
-    "ResNet and an MLP-Mixer of like size, as far as the figures below need them. Linear probes "
-    "are fitted on {options.shots} training images of each class, their penalty is chosen on as "
-    "many others. What the papers found for large models on large data need not hold for small "
-    "ones."
+    "{options.image_size} pixels) and measured on its test images.\n\n"
+    "Linear probes are fitted on {options.shots} training images per class; their penalty is "
+    "chosen on as many others. What the papers report for large models on large data may not "
+    "replicate on small ones."
 )
 
 
