@@ -30,7 +30,7 @@ LEAST_LAYERS = 3  # of which two pairs can be ordered
 def measures_of(model):
     """Similarity measures between block outputs, of any model or one trained twice."""
     if model.role == "seed":
-        if model.detail != 1:  # one picture of each model, however many trainings it has
+        if model.detail != 1:  # one picture of each model, for any number of seeds
             return None
         model = model.of
     taps = model.blocks

@@ -3,7 +3,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const { grid, layers, colours } = data;
-  const state = { example: 0, other: data.examples.length > 1 ? 1 : 0, pooled: false, pinned: false, place: 0, layer: 0, head: 0, similar: 0, patches: 0, class: 0, kept: 0.6 };
+  const state = { example: 0, other: data.examples.length > 1 ? 1 : 0, pooled: false, pinned: false, position: 0, layer: 0, head: 0, similar: 0, patches: 0, class: 0, kept: 0.6 };
   const find = (selector) => document.querySelector(selector);
   const range = (count) => Array.from({ length: count }, (_, index) => index);
   const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
@@ -52,13 +52,13 @@
   const example = () => examples[state.example];
   const cells = grid ? grid.rows * grid.columns : 0;
   // The query tokens: those that the classification head uses, or the patch.
-  const queries = () => (state.pooled ? data.pooled : [grid.prefix + state.place]);
+  const queries = () => (state.pooled ? data.pooled : [grid.prefix + state.position]);
   const looking = (patch) => (state.pooled ? data.pooled_name : patch);
   const average = (values) => values.reduce((sum, one) => sum + one, 0) / values.length;
   // The prefix tokens but a lone query.
   const prefixNames = () => data.prefix_names.filter((_, token) => queries().length > 1 || token !== queries()[0]).join(", ") || "other prefix tokens";
-  const row = () => Math.floor(state.place / grid.columns);
-  const column = () => state.place % grid.columns;
+  const row = () => Math.floor(state.position / grid.columns);
+  const column = () => state.position % grid.columns;
   const heads = data.heads ?? 0;
 
   // Attention of a query over the patches, of a head or of the mean over all.
@@ -119,11 +119,12 @@
   }
   const kept = (is) => (is ? [0, 0, 0, 0] : [0, 0, 0, 215]);
 
-  function place(mark, index, [rows, columns]) {
+  function positionMark(mark, index, [rows, columns]) {
     mark.hidden = index < 0;
     if (index < 0) return;
+    const [y, x] = [Math.floor(index / columns), index % columns];
     Object.assign(mark.style, {
-      left: `${(100 * (index % columns)) / columns}%`, top: `${(100 * Math.floor(index / columns)) / rows}%`,
+      left: `${(100 * x) / columns}%`, top: `${(100 * y) / rows}%`,
       width: `${100 / columns}%`, height: `${100 / rows}%`,
     });
   }
@@ -163,14 +164,14 @@
     };
     box.addEventListener("pointermove", (event) => {
       const patch = pointed(event);
-      if (!state.pinned && event.pointerType !== "touch" && (patch !== state.place || state.pooled)) look(patch);
+      if (!state.pinned && event.pointerType !== "touch" && (patch !== state.position || state.pooled)) look(patch);
     });
     box.addEventListener("pointerleave", () => {
       if (!state.pinned) release();
     });
     box.addEventListener("click", (event) => {
       const patch = pointed(event);
-      if (state.pinned && patch === state.place) release();
+      if (state.pinned && patch === state.position) release();
       else pin(patch);
     });
     box.addEventListener("keydown", (event) => {
@@ -195,7 +196,7 @@
   }
 
   function look(patch) {
-    state.place = patch;
+    state.position = patch;
     setPooled(false);
     paintPlace();
   }
@@ -230,12 +231,12 @@
 
   const short = (name) => name.replace(/\/attention\/weights$|\/mlp\/sum$|\/sum$/, "");
   const ofGrid = () => [grid.rows, grid.columns];
-  const marked = () => (state.pooled ? -1 : state.place);
+  const marked = () => (state.pooled ? -1 : state.position);
 
   function paintMap(one, values, unit, except = -1, from = 0) {
     const [low, high] = [from ?? smallest(values, except), biggest(values, except)];
     draw(one.canvas, values, ofGrid(), scaled(low, high));
-    place(one.mark, marked(), ofGrid());
+    positionMark(one.mark, marked(), ofGrid());
     one.scale?.(low, high, unit);
   }
 
@@ -320,22 +321,23 @@
     const colour = scaled(0, 1, undefined, true);
     draw(canvas, values, [count * high, width], (value) => (Number.isNaN(value) ? [0, 0, 0, 0] : colour(value)));
     mark.hidden = state.head === heads;
-    place(mark, mark.hidden ? -1 : state.layer * heads + state.head, [count, heads]);
+    positionMark(mark, mark.hidden ? -1 : state.layer * heads + state.head, [count, heads]);
   }
 
   function paintSimilarity() {
-    const within = example().similarity(state.similar, state.place, state.example);
-    paintMap(mains.similarity, within, "cosine", state.place, null);
-    place(mains.similarity.mark, state.place, ofGrid());
+    const within = example().similarity(state.similar, state.position, state.example);
+    paintMap(mains.similarity, within, "cosine", state.position, null);
+    positionMark(mains.similarity.mark, state.position, ofGrid());
     const there = mains.correspondence;
     if (!there) return;
-    const across = example().similarity(state.similar, state.place, state.other);
+    const across = example().similarity(state.similar, state.position, state.other);
     const best = across.indexOf(biggest(across));
     paintMap(there, across, "cosine", -1, null);
-    place(there.mark, best, ofGrid());
+    positionMark(there.mark, best, ofGrid());
     there.mark.classList.add("ring");
+    const [y, x] = [Math.floor(best / grid.columns), best % grid.columns];
     there.box.setAttribute("aria-label",
-      `Most similar in ${examples[state.other].name}: row ${Math.floor(best / grid.columns)}, column ${best % grid.columns}, cosine ${shown(across[best])}`);
+      `Most similar in ${examples[state.other].name}: row ${y}, column ${x}, cosine ${shown(across[best])}`);
   }
 
   function paintFields() {
@@ -344,7 +346,7 @@
     multiples("fields", layers.maps, (one, index) => {
       const values = example().fields(index, at);
       draw(one.canvas, values, data.field_size, scaled(0, biggest(values), Math.sqrt));
-      place(one.mark, at, data.field_grid);
+      positionMark(one.mark, at, data.field_grid);
     });
   }
 
@@ -381,7 +383,7 @@
   }
 
   function placePatchLens() {
-    place(mains["patch-lens"].mark, state.place, ofGrid());
+    positionMark(mains["patch-lens"].mark, state.position, ofGrid());
   }
 
   function choosePatchLayer(index) {
@@ -438,7 +440,7 @@
   function paintPlace() {
     const words = [];
     if (grid) words.push(looking(`row ${row()}, column ${column()}`));
-    if (grid) place(mains.picture.mark, mains.attention ? marked() : state.place, ofGrid());
+    if (grid) positionMark(mains.picture.mark, mains.attention ? marked() : state.position, ofGrid());
     if (mains.attention) {
       const far = paintAttention();
       if (Number.isFinite(far)) words.push(`distance ${shown(far)} pixels`);
@@ -453,7 +455,7 @@
     if (mains["patch-lens"]) {
       placePatchLens();
       const { patch_top, patch_share } = example();
-      if (!state.pooled) words.push(`${data.patch_names[patch_top[state.patches][state.place]]} ${percent(patch_share(state.patches)[state.place])} by its ${short(layers.patches[state.patches])}`);
+      if (!state.pooled) words.push(`${data.patch_names[patch_top[state.patches][state.position]]} ${percent(patch_share(state.patches)[state.position])} by its ${short(layers.patches[state.patches])}`);
     }
     if (state.pinned) words.push("pinned");
     find("#status").textContent = words.join("; ");
@@ -630,7 +632,7 @@
   // The most probable class of the image among those that are explained.
   const likeliest = () => example().predictions?.find(({ explained }) => explained >= 0)?.explained ?? 0;
   const names = examples.map((one) => one.name);
-  if (grid) state.place = Math.floor(grid.rows / 2) * grid.columns + Math.floor(grid.columns / 2);
+  if (grid) state.position = Math.floor(grid.rows / 2) * grid.columns + Math.floor(grid.columns / 2);
   if (layers.attention) state.layer = layers.attention.length - 1;
   if (layers.similarity) state.similar = layers.similarity.length - 1;
   if (layers.patches) state.patches = layers.patches.length - 1;

@@ -4,7 +4,7 @@ from .page import as_json, write_page
 
 
 def write_explore_page(path, *, title, payload, shown, size, left_out, facts):
-    """Write the page, whole or not at all; it asks the network for nothing.
+    """Write a self-contained HTML file; an interrupted write leaves no partial file.
 
     Args:
         path: where to write the HTML.

@@ -230,7 +230,7 @@ def require_own(path):
     """Raises a `ValueError` for a file that this package did not write, or at an address."""
     if re.match(r"[A-Za-z][\w+.-]+:/", os.fspath(path)):  # a `Path` has one slash of two
         raise ValueError(
-            "Expected a place on this machine for a report; it can be copied from there. "
+            "Expected a local path for a report, which can be copied elsewhere afterwards. "
             f"Received: {without_password(path)!r}"
         )
     path = Path(path)

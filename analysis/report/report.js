@@ -23,7 +23,7 @@
     value === null ? "no value" : Number(value.toPrecision(3)).toString().replace("-", "\u2212");
   const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 
-  // Runs of layers that share the first part of their names, with room for a label each.
+  // Runs of consecutive layers whose names share their first part: each gets one label.
   function groups(names) {
     const runs = [];
     names.forEach((name, index) => {
@@ -35,7 +35,7 @@
     return runs;
   }
 
-  // Labels that would touch one already placed are left out, those of small groups first.
+  // Labels that would overlap another are omitted, those of small groups first.
   function apart(runs, place, gap) {
     const kept = [];
     for (const run of [...runs].sort((a, b) => b.stop - b.start - (a.stop - a.start))) {

@@ -82,7 +82,7 @@ def write_figures(
         data: the `Data` that the measurements read.
         folder: path of the report's folder.
         strict: whether a measurement that fails is an error; else the report says so.
-        elsewhere: sentence on how figures and findings of models that are not here are had.
+        elsewhere: sentence on how to get the figures and claims of models that are missing here.
         progress: function that is called before each step with `"measuring"` or `"drawing"`, how
             many steps of that are done, of how many, and what is next, in words; or None.
         notes: further entries of what is not shown, as `Report.left_out`.
@@ -196,9 +196,9 @@ def make_report(
             with a score for each class have their test accuracy reported, and what depends on it
             measured, such as the effect of each head.
         parts: dict from name to the part that a model plays in the scorecard, `"vit"`, `"gap"`,
-            `"resnet"` or `"mixer"`, where it cannot be told from its layers.
-        taps, patch_size, prefix: of models whose layers or tokens are not known: patterns of the
-            layers that are read, pixels of a patch, number of tokens without a place.
+            `"resnet"` or `"mixer"`, where its layers do not determine it.
+        taps, patch_size, prefix: for models whose layers or tokens are not known: patterns of the
+            layers to measure, pixels of a patch, number of prefix tokens.
         optional: dict from a key of `study.data.OPTIONAL` to annotated images or a function that
             makes them, as the fields of `Data`.
         title, introduction: of the page.

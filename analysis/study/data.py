@@ -37,13 +37,13 @@ class Data:
         train: images that probes are fitted on; None for images without labels, as the next.
         validation: images that choose the strength of their penalty.
         num_classes: number of classes; None where there are no labels.
-        facts: JSON facts that tell these images from others, besides those in the models' keys.
+        facts: JSON facts that identify these images, in addition to those in the models' keys.
         optional: dict from a key of `OPTIONAL` to a function that makes it when it is first read:
             `gallery`, training images, more than `train`, that neighbours are looked for among;
             `objects` and `parts`, batches of (images, masks, labels), as for `object_clustering`;
             `videos`, a list of (frames, masks), as for `label_propagation`; `pairs`, as for
             `keypoint_correspondence`; `landmarks`, (queries, database, truth), as for `retrieval`.
-        optional_facts: dict from the name of each of these to JSON facts that tell it from others.
+        optional_facts: dict from the name of each of these to JSON facts that identify it.
     """
 
     test: Any
@@ -72,7 +72,7 @@ class Data:
         return self._made[name]
 
     def facts_of(self, name):
-        """JSON facts that tell the images of a field from others."""
+        """JSON facts that identify the images of a field."""
         return self.facts | self.optional_facts.get(name, {})
 
     def lacks(self, names):
@@ -90,7 +90,7 @@ SMALLEST_BATCH = 8  # where there would be fewer otherwise: similarities of smal
 
 
 def batch_size_of(examples, fewest=FEWEST_BATCHES, smallest=SMALLEST_BATCH):
-    """The size of batches of so many examples: at most 120, nearly alike, and not too few.
+    """The batch size for a number of examples: at most 120, with batches of nearly equal size.
 
     Args:
         examples: how many there are.

@@ -14,7 +14,7 @@ from .models import ROLES, Lacking, StudyModel
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper whose figures and findings are repeated.
+    """A paper whose figures are reproduced and whose claims are tested.
 
     Attributes:
         name, address: authors and year, "Raghu et al. (2021)"; where it is to be read.
@@ -70,7 +70,7 @@ class Overview:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of a paper: what it shows of which models, and the findings that it bears on.
+    """A figure of a paper: what it shows for which models, and the claims that it tests.
 
     Attributes:
         paper: the `Paper`.
@@ -88,12 +88,12 @@ class Figure:
         name: of the picture and its file, with the models in braces: `"cka-{model}"`.
         title: what a picture shows; the names of the models may stand in it in braces: `"{model}"`,
             `"{other}"`, `"{of}"` for the model that it is a variant of, or itself, `"{models}"` for
-            all but further trainings, and `"{label}"`. Pictures of several models with one title
+            all but further seeds, and `"{label}"`. Pictures of several models with one title
             are the panels of one figure.
         caption: how to read it, as `title`; or a function of the models and of a dict from label to
             result.
-        instead: function of such a dict to the sentence that takes the picture's place, or to None
-            where there is something to see.
+        instead: function of such a dict to the sentence that replaces the picture, or to None
+            where the picture is shown.
         findings: the list of `judge.Finding`.
         quantities: the list of `Quantity` by which models are compared.
         also: numbers of other papers that choose it too, with their prefix.
@@ -160,7 +160,7 @@ class Selector:
         anyone: whether it shows models without a part in a study too; or a sentence on why not,
             which is empty where another figure shows them.
         others: for `pairs`, the parts of the second model.
-        baselines: for `together`, the random baselines that are drawn beside the models.
+        baselines: for `together`, the random baselines that are drawn next to the models.
         needing: for `group`, function of a model that raises a `Lacking` for one to be left out.
         panel: title of a picture among those of other models, as `Figure.title`; empty where one
             picture shows all models.

@@ -72,14 +72,14 @@ def finding(inputs, *, section, figure, unit, above=None, below=None):
     def make(statistic):
         if (above is None) == (below is None):
             raise ValueError(
-                f"Expected the finding {statistic.__name__!r} to be above or below a line. "
+                f"Expected the claim {statistic.__name__!r} to be above or below a threshold. "
                 f"Received: above={above}, below={below}"
             )
         text = [" ".join(part.split()) for part in inspect.getdoc(statistic).split("\n\n")]
         if len(text) < 2 or text[1].startswith("Args:"):
             raise ValueError(
-                "Expected a docstring of a finding, in words, and of what its value is, each a "
-                f"paragraph. Received: {text} of {statistic.__name__}"
+                "Expected a docstring with two paragraphs, the claim and the definition of its "
+                f"value. Received: {text} of {statistic.__name__}"
             )
         line, direction = (below, "below") if above is None else (above, "above")
         name = statistic.__name__.replace("_", "-")
@@ -138,7 +138,7 @@ def scorecard(
     block=None,
     accuracy=None,
 ):
-    """All findings of all papers about these models, paper by paper.
+    """All claims of all papers, tested on these models, paper by paper.
 
     Args:
         results: dict from result name to labelled result, as a study keeps them: "cka.VIT",
@@ -168,16 +168,16 @@ def scorecard(
 
 
 def judge(figures, models, results, elsewhere="", data=None):
-    """The findings that these figures bear on, as far as these models and results decide them.
+    """The claims that these figures test, with their outcomes for these models and results.
 
-    A finding is measured on every set of models that can play its parts (`StudyModel.part`). Where
+    A claim is tested on every set of models that can play its parts (`StudyModel.part`). Where
     there are several, the intervals are corrected for their number (Holm).
 
     Args:
         figures: list of `Figure`.
         models: list of `StudyModel`.
         results: dict from result name to labelled result.
-        elsewhere: sentence on how findings about models that are not here are measured.
+        elsewhere: sentence on how to test claims about models that are missing here.
         data: the `Data` that was measured, for what it lacks.
 
     Returns:
@@ -204,7 +204,7 @@ def judge(figures, models, results, elsewhere="", data=None):
 
 
 def as_dataset(claims, models=(), images=None):
-    """The claims as a Dataset along `claim`, to save beside the results.
+    """The claims as a Dataset along `claim`, to save with the results.
 
     Its attributes `models` and `data` are JSON of what reports of other seeds have in common: for
     each model that is no variant of another its part and its configuration, and facts of the data.
@@ -241,7 +241,7 @@ def _brief(facts):
 
 
 def _findable(results, accuracy, block):
-    """What the inputs of a finding name: results, accuracies and the block without skips."""
+    """What the inputs of a `Finding` name: results, accuracies and the block without skips."""
     return {**results, **{f"accuracy.{name}": pair for name, pair in accuracy.items()}} | (
         {"block": block} if block else {}
     )
@@ -254,17 +254,17 @@ def _slugs(players):
 
 
 def _roles(finding):
-    """The parts of models that a finding is about."""
+    """The parts of models that a claim is about."""
     parsed = (string.Formatter().parse(template) for template in finding.inputs)
     roles = [role for template in parsed for _, role, _, _ in template if role]
     return list(dict.fromkeys(roles))
 
 
 def _casts(finding, models):
-    """Every set of models that can play the parts of a finding: list of dicts by role.
+    """Every set of models that can play the parts of a claim: list of dicts by role.
 
-    Variants and baselines are those of the ViT that plays beside them. Parts that nothing can play
-    are missing.
+    Variants and baselines are those of the ViT in the same set. Parts that no model can play are
+    missing.
     """
     roles = _roles(finding)
     own = [role for role in roles if role in ("vit", "gap", "resnet", "mixer")]
@@ -292,7 +292,7 @@ def _from_the_middle(model, variant):
 
 
 def _measured(finding, cast, found, elsewhere="", lacks=""):
-    """The estimate of a finding, or the words on why there is none; and the results it is of."""
+    """The estimate for a claim, or the reason why there is none; and names of its results."""
     try:
         names = tuple(_named(template, cast) for template in finding.inputs)
         absent = [name for name in names if found.get(name) is None]
@@ -302,14 +302,14 @@ def _measured(finding, cast, found, elsewhere="", lacks=""):
     except ValueError as error:
         missing = elsewhere and not all(cast.get(role) for role in _roles(finding))
         return f"{error} {elsewhere}" if missing else str(error), ()
-    require_estimate(estimate, f"the finding {finding.name!r}")
+    require_estimate(estimate, f"the claim {finding.name!r}")
     if np.isnan(estimate.value):
         return f"The value is not defined here: {estimate.how}.", ()
     return estimate, tuple(n for n in names if isinstance(found[n], xr.DataArray | xr.Dataset))
 
 
 def _claim(figure, finding, cast, measured, models=(), several=False):
-    """A finding with its outcome, from what `_measured` returns."""
+    """A claim with its outcome, from what `_measured` returns."""
     estimate, used = measured
     value = low = high = np.nan
     if isinstance(estimate, str):

@@ -85,15 +85,15 @@ class StudyModel:
         raise Lacking(f"{self.name} has no {what}.")
 
     def require_grid(self):
-        """The grid of its tokens or places; a `Lacking` where it is not known."""
+        """The grid of its spatial tokens or positions; a `Lacking` where it is not known."""
         return self.grid or self.lacks(
-            "grid of tokens or places that is known and tiles the images"
+            "grid of spatial tokens or positions that is known and tiles the images"
         )
 
     def require_placed(self):
         """The `placed` taps; a `Lacking` where there are none."""
         self.require_grid()
-        return self.placed or self.lacks("layers on the grid of its tokens or places")
+        return self.placed or self.lacks("layers on the grid of its spatial tokens or positions")
 
     def require_attention(self):
         """The names of its attention weights, taps or computed; a `Lacking` where there are none.
@@ -143,7 +143,7 @@ class StudyModel:
 
     @property
     def has_cls(self):
-        """Whether a token without a place comes first, in blocks that are known."""
+        """Whether a prefix token comes first, in blocks that are known."""
         return bool(self.has_sums and self.grid and self.grid.prefix)
 
     @property
@@ -161,7 +161,7 @@ class StudyModel:
 
     @property
     def has_sums(self):
-        """Whether the taps tell where blocks end, as the tap grammar does."""
+        """Whether the taps show where blocks end, as the tap grammar does."""
         return any(re.match(r"(block|stage)\d+/(.+/)?sum$", tap) for tap in self.taps)
 
     @property
@@ -275,7 +275,7 @@ def attended(weights, grid):
 def without_repeats(values):
     """Names of the layers that differ from the one before, as a dropout does not when it is off.
 
-    Of layers alike it is the outermost, such as `"block_1/mlp"` of `"block_1/mlp/dense_2"`.
+    Of equal layers the outermost is kept, such as `"block_1/mlp"` of `"block_1/mlp/dense_2"`.
     """
     kept = []
     for tap, value in values.items():
@@ -304,5 +304,5 @@ def describe_model(opened, model):
         "kind": "SavedModel" if kind == "features" and opened.source else kind,
         "parameters": opened.model.count_params() if opened.is_keras else None,
         "layers read": len(model.taps),
-        "tokens or places": f"{prefix}{grid.rows} x {grid.columns}" if grid else "not known",
+        "tokens or positions": f"{prefix}{grid.rows} x {grid.columns}" if grid else "not known",
     }

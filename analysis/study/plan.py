@@ -1,4 +1,4 @@
-"""Which figures there are, which pictures they make of models and data, and why not others."""
+"""All figures, the pictures that they give for models and data, and why others are left out."""
 
 import dis
 import inspect
@@ -77,7 +77,7 @@ class Picture:
         return drawn
 
     def interactive(self, results):
-        """What answers to the mouse: a list with an entry for each result, or an empty one."""
+        """Interactive plots: a list with an entry for each result, or an empty one."""
         show = self.figure.interactive
         return [show(result) for result in results.values()] if show else []
 
@@ -104,8 +104,8 @@ class Picture:
 def by_figure(pictures):
     """The pictures of each figure of the report: list of lists, in order.
 
-    Panels of one figure show the same of different models: they are measured and drawn alike and
-    share chapter and title.
+    Panels of one figure show the same result for different models: measurement, plot, chapter and
+    title are the same.
     """
     groups = {}
     for picture in pictures:
@@ -158,9 +158,9 @@ def check_figures(figures, modules=None):
         modules: the names of the modules that define each, as a list of sets; one by default.
 
     Raises:
-        ValueError: that names the figure, the finding or the quantity, for a part or a result that
+        ValueError: that names the figure, the claim or the quantity, for a part or a result that
             is not there, with near matches; for a drawing or a statistic that returns nothing; for
-            findings without a line; and for pictures, results, findings and numbers of figures
+            claims without a threshold; and for pictures, results, claims and numbers of figures
             that exist twice.
     """
     modules = modules or [{""}] * len(figures)
@@ -181,12 +181,12 @@ def check_figures(figures, modules=None):
         for finding in figure.findings:
             if not hasattr(finding, "line"):
                 raise ValueError(
-                    f"Expected findings of {where} that `finding` makes, above or below a line. "
+                    f"Expected claims of {where} made by `finding`, above or below a threshold. "
                     f"Received: {finding!r}"
                 )
             if finding.name in owners:
                 raise ValueError(
-                    f"Expected one finding {finding.name!r}. Received: one of "
+                    f"Expected one claim {finding.name!r}. Received: one of "
                     f"{owners[finding.name]} and one of {where}"
                 )
             owners[finding.name] = where
@@ -222,7 +222,7 @@ def _check_results(figures):
                     )
     for figure in figures:
         for finding in figure.findings:
-            what = f"the finding {finding.name!r} of {describe(figure)!r}"
+            what = f"the claim {finding.name!r} of {describe(figure)!r}"
             _check_inputs(finding.inputs, what, ROLES, names)
             _require_values(finding.statistic, f"the statistic of {what}")
         for quantity in figure.quantities:

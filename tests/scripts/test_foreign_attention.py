@@ -76,8 +76,8 @@ def test_distances_are_those_of_the_scores_of_each_layer(low):
     ("options", "patch_size", "reason"),
     [
         ({"causal": True}, PATCH, "attention weights.*output of attend0, attend1: it is masked"),
-        ({}, None, "grid of tokens or places that is known"),
-        ({"queries": 15}, None, "grid of tokens or places that is known"),
+        ({}, None, "grid of spatial tokens or positions that is known"),
+        ({"queries": 15}, None, "grid of spatial tokens or positions that is known"),
         (
             {"queries": 15},
             2 * PATCH,

@@ -74,7 +74,8 @@ def early_fields(vit, resnet):
     of a uniform field. Threshold 0 (section 5, figure 6).
 
     Args:
-        vit, resnet: receptive fields after the sums, of dims (layer, row, column).
+        vit, resnet: receptive fields after the residual connection, of dims (layer, row,
+            column).
     """
     fields = [lower(extent(field)) for field in (vit, resnet)]
     return welch(*fields, "layers")
@@ -165,7 +166,7 @@ FIGURE_6 = Figure(
     paper=RAGHU,
     numbers="6 C.1 C.2 C.3",
     chapter=LOCALITY,
-    shows="effective receptive fields after the sums",
+    shows="effective receptive fields after the residual connection",
     models=each("vit", "gap", "resnet"),
     measure=receptive_field_of,
     draw=plot_receptive_field,
@@ -182,11 +183,11 @@ FIGURE_6 = Figure(
 FIGURE_C4 = replace(
     FIGURE_6,
     numbers="C.4",
-    shows="effective receptive fields before the sums",
+    shows="effective receptive fields before the residual connection",
     measure=branch_field_of,
     name="receptive-field-branch-{model}",
     call='analysis.receptive_field(vit_tf.submodel({loaded}, "*/branch"), images, channels=16)',
-    title="Effective receptive fields before the sums",
+    title="Effective receptive fields before the residual connection",
     caption="Each panel is the gradient of the layer's centre position, by pixel, before its "
     "branch is added to its skip. Where the centre patch is not the brightest, its dominance "
     "after the sum comes from the skip.",

@@ -1,1 +1,1 @@
-"""A page for single images: what a model makes of each, from pixels to classes."""
+"""An interactive page for single images: how a model represents and classifies each."""

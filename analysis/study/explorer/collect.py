@@ -41,7 +41,7 @@ class Subject:
         classes: positions of the classes to explain; those of the highest scores if None.
         samples, noise, seed: of SmoothGrad.
         foreign: whether its layers have no names of the tap grammar.
-        named: names of its tokens without a place, None where the model has none for them.
+        named: names of its prefix tokens, None where the model does not name them.
         pooled: positions of the tokens that its head reads, None where it does not name them.
     """
 
@@ -57,7 +57,7 @@ class Subject:
 
     @property
     def prefix_names(self):
-        """Names of the tokens without a place: the model's own, or CLS and registers."""
+        """Names of the prefix tokens: the model's own, or CLS and registers."""
         own = prefix_names(self.model.grid.prefix if self.model.grid else 0)
         return self.named if self.named and len(self.named) == len(own) else own
 
@@ -99,7 +99,7 @@ class Subject:
 
     @cached_property
     def chosen(self):
-        """Positions of the classes to explain: those told, or those of the highest scores."""
+        """Indices of the classes to explain: those specified, or those of the highest scores."""
         if self.classes is not None:
             return [int(one) for one in self.classes]
         most = TOP if len(self.images) == 1 else TOP_OF_SEVERAL
@@ -200,12 +200,12 @@ def similarity(subject):
     result = token_similarity(model.features(*taps), subject.images, model.grid)
     known = result.notnull().all([dim for dim in result.dims if dim != "layer"]).values
     if not known.any():
-        model.lacks("layer on the grid whose places all have a direction: some hold only zeros")
+        model.lacks("layer on the grid that is nonzero at all positions")
     return result.isel(layer=known)
 
 
 def lens(subject):
-    """Scores that the model's own head makes of each block."""
+    """Class scores from the model's own head, applied to each block."""
     model, scores = subject.model, subject.scores_tap
     blocks = [tap for tap in model.blocks if tap != scores]
     width = model.shapes[blocks[-1]][-1] if blocks else model.lacks("blocks that are known")
@@ -215,7 +215,7 @@ def lens(subject):
 
 
 def patch_lens(subject):
-    """Scores that the model's own head makes of single patches of each block."""
+    """Class scores from the model's own head, applied to single patches of each block."""
     model, scores = subject.model, subject.scores_tap
     blocks = [tap for tap in model.with_places(model.blocks) if tap != scores]
     last = model.shapes[blocks[-1]] if blocks else model.lacks("blocks on a grid")

@@ -64,7 +64,7 @@ def explore(
     noise=0.1,
     seed=0,
 ):
-    """A page on what a model makes of single images, patch by patch, and all that it shows.
+    """Write an interactive page that shows how a model processes single images.
 
     Attention of each query, rollout, gradient-weighted attention, input gradients, Grad-CAM,
     similarity and correspondence of patches, features as colours, classes by layer and by patch,
@@ -83,7 +83,8 @@ def explore(
             or without, batched or not. They are resized to what the model takes.
         path: of the page, an HTML file; of several models, whose names are added to it.
         name: of the model; by default its own.
-        preprocessing: the `vit_tf.Preprocessing` that the model expects, where it does not tell.
+        preprocessing: the `vit_tf.Preprocessing` that the model expects, where it does not
+            specify it.
         image_size: pixels, for a model that takes images of any size.
         taps, patch_size, prefix: of models whose layers or tokens are not known, as for
             `make_report`.

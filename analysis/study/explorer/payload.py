@@ -11,7 +11,7 @@ from .quantise import pack
 MOST_PIXELS = 112  # a side of a map of pixels on the page
 PREDICTIONS = 5  # classes that the model predicts for an image
 SPAN = (2, 98)  # percentiles of a principal component that colours run between
-BEST = 3  # classes that a layer is read as
+BEST = 3  # classes with the highest scores in a layer: top-1 to top-3
 ROUNDING = (
     "Attention is kept in 255 steps, from 0 to the largest of each row; distance and mass to six "
     "digits and to 1/65,535. All numbers are in the results that come with the page."

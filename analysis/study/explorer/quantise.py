@@ -51,7 +51,7 @@ def pack(values, bits=8, leading=0, low=None):
 
 
 def unpack(packed):
-    """The float64 array that a page makes of what `pack` returned."""
+    """The float64 array that a page decodes from the result of `pack`."""
     shape, leading, bits = packed["shape"], packed["leading"], packed["bits"]
     data = base64.b64decode(packed["data"])
     if bits == 32:

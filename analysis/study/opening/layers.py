@@ -46,9 +46,9 @@ def variation(values):
 
 
 def grid_of(opened, shapes, size):
-    """Where the tokens or places of a model lie, or None where that is not known.
+    """The grid of the spatial tokens or positions of a model, or None where it is not known.
 
-    As the model tells; else of its patch size for its last tokens, or that of its last maps.
+    The model's own grid; else that of the patch size and its last tokens, or of its last maps.
     """
     own = getattr(opened.model, "token_grid", None)
     held = [shapes[tap] for tap in representations(tuple(shapes))]

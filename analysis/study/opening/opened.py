@@ -29,7 +29,8 @@ class Opened:
             nothing is known: what is measured on it is never read from an earlier run.
         source: where it is from, as tables show it.
         taps: patterns of the layers that are read of a model whose layers have no names of ours.
-        patch_size, prefix: of tokens: pixels, and how many have no place, where it does not tell.
+        patch_size, prefix: pixels of a patch and number of prefix tokens, where the model does not
+            specify them.
         part: as `told` of a `StudyModel`.
     """
 
@@ -58,7 +59,7 @@ class Opened:
 
     @property
     def key(self):
-        """What tells its results from those of others."""
+        """Key that identifies its results."""
         if not self.is_keras:
             return self.digest or token_hex(8)
         return fingerprint(self.digest or self._digest_of_weights(), self._code())
@@ -84,7 +85,7 @@ class Opened:
 
 
 def expected(model):
-    """The `Preprocessing` of a model's images; of one that does not tell values in [-1, 1]."""
+    """The `Preprocessing` of a model's images; by default values in [-1, 1]."""
     from vit_tf.models.input_range import find_preprocessing, input_size
 
     if hasattr(model, "count_params"):

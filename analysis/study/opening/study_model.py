@@ -58,7 +58,7 @@ def study_model(opened, images):
 
 
 def _attention_of(opened, images, grid):
-    """Attention weights that a foreign model's layers do not put out: dict from name to shape.
+    """Attention weights that a foreign model's layers do not return: dict from name to shape.
 
     With words for `StudyModel.lacks` where there are none, though it has layers of attention.
     """

@@ -1,1 +1,1 @@
-"""Several trainings of the same models: what holds of each of them?"""
+"""Several seeds of the same models: which claims replicate in each run?"""

@@ -41,8 +41,8 @@ def scorecard_of_trainings(scorecards):
     """Every claim over several runs of the same models, from the scorecard of each.
 
     The value is the mean over the runs in which the claim was tested; the interval is that of
-    `engine.estimates.over_trainings`, which covers the spread between trainings and, within
-    each, the uncertainty that all share.
+    `engine.estimates.over_trainings`, which covers seed variance and the
+    uncertainty within each run, which all runs share.
 
     Args:
         scorecards: dict from the name of a training to the Dataset of its scorecard, which reports
@@ -75,7 +75,7 @@ def scorecard_of_trainings(scorecards):
         for name in rows[0]
     }
     coords = {"claim": claims, "training": list(scorecards)}
-    return xr.Dataset(data, coords, {"interval": "95 %, over trainings"})
+    return xr.Dataset(data, coords, {"interval": "95 %, over seeds"})
 
 
 def _with_current_outcomes(card):
@@ -129,7 +129,7 @@ def _differences(there, here):
 
 
 def _over(claim, scorecards):
-    """A row of `scorecard_of_trainings`: dict from name to value, or to one for each training."""
+    """A row of `scorecard_of_trainings`: dict from name to value, or to one for each run."""
     cards = {n: card.sel(claim=claim) for n, card in scorecards.items() if claim in card["claim"]}
     first = {name: [card[name].item() for card in cards.values()] for name in FIXED}
     for name in ("threshold", "direction"):

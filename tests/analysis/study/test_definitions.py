@@ -55,8 +55,8 @@ def with_mistake(model):
         ({"quantities": [replace(halves_alike, result="cca.{model}")]}, ("'cca'", "cka")),
         ({"draw": nothing}, ("draw", "Figures 1 and B.1", "return a value")),
         ({"findings": [replace(made(), statistic=nothing)]}, ("own-finding", "return a value")),
-        ({"findings": [nothing]}, ("Figures 1 and B.1", "above or below a line", "nothing")),
-        ({"findings": [made(), made()]}, ("one finding 'own-finding'",)),
+        ({"findings": [nothing]}, ("Figures 1 and B.1", "above or below a threshold", "nothing")),
+        ({"findings": [made(), made()]}, ("one claim 'own-finding'",)),
         ({"name": "cka-{modle}"}, ("Figures 1 and B.1", "modle")),
         ({"title": "{models} of {whom}"}, ("Figures 1 and B.1", "whom")),
         ({"measure": with_mistake}, ("measure", "Figures 1 and B.1", "blokcs")),
@@ -94,7 +94,7 @@ def test_the_figures_of_this_package_have_no_mistake():
 
 def test_a_finding_without_a_line_is_an_error_that_names_it():
     for line in ({"above": None}, {"above": 0, "below": 0}):
-        with pytest.raises(ValueError, match="'own_finding' to be above or below a line"):
+        with pytest.raises(ValueError, match="'own_finding' to be above or below a threshold"):
             made(**line)
 
 
