@@ -522,7 +522,7 @@ def expected_images(options, model, override=True):
         return specified, "set by the options"
     if inferred:
         return inferred, origin
-    return Preprocessing(size), f"assumed: {origin if is_keras else "unknown"}"
+    return Preprocessing(size), f"assumed: {origin if is_keras else 'unknown'}"
 
 
 def describe_values(preprocessing, origin):

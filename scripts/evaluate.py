@@ -173,7 +173,6 @@ def run(options):
 def evaluate(options):
     """The numbers that the options ask for, as a dict."""
     from vit_tf.analysis.study.opening.layers import STILL, variation
-    from vit_tf.batches import num_examples
     from vit_tf.training.evaluation import require_scores, top_k_accuracy
     from vit_tf.training.labels import explained_labels
 
@@ -201,7 +200,7 @@ def evaluate(options):
     result = {
         "model": options.model,
         "data": f"{options.data} ({options.split})",
-        "examples": num_examples(test),
+        "examples": test.num_examples,
         "images": values,
         "size": size,
         "preprocessing": preprocessing.to_config(),

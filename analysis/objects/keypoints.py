@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.batches import untuned
+from vit_tf.batches import without_autotune
 from vit_tf.names import choose
 
 from ..engine.features import Grid, Images, Model, measurement, taps_of
@@ -306,7 +306,7 @@ def _batches(pairs, points, size):
     specs = tf.TensorSpec((2, size, size, channels)), tf.TensorSpec(points.shape[1:])
     data = tf.data.Dataset.from_generator(generate, output_signature=specs)
     data = data.apply(tf.data.experimental.assert_cardinality(len(pairs)))
-    return untuned(data.batch(PAIRS_AT_ONCE))
+    return without_autotune(data.batch(PAIRS_AT_ONCE))
 
 
 def _labelled(distances, categories, thresholds, boxes, notes):

@@ -197,7 +197,7 @@ def test_a_folder_of_images_without_labels_is_analysed_whole(files, tmp_path, rn
     np.testing.assert_allclose(found.cka, analysis.cka(model, every).cka, atol=1e-5)
     page = (tmp_path / "out" / "report.html").read_text()
     assert "It needs labelled training images." in page and "on 60 images of" in page
-    assert "Nothing is fitted: there are no labelled training images beside these." in page
+    assert "Nothing is fitted" in page
 
 
 def test_the_grid_of_tokens_is_found_before_what_pools_them():
@@ -243,10 +243,10 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
         ([tmp_path / "any.keras"], "Expected --image-size"),
         ([vit, "--taps", "block*"], "--taps applies only to models"),
         ([cnn, "--taps", "conf*"], "near matches: conv"),
-        ([cnn, vit, "--names", "one"], "Expected --names to tell of each of the 2 models"),
+        ([cnn, vit, "--names", "one"], "Expected --names for each of the 2 models"),
         ([saved, "--patch-size", "4"], "the 5 tokens of exported. Received: 0 + 4 x 4"),
         ([saved, "--patch-size", "8", "--prefix", "2"], "Received: 2 + 2 x 2"),
-        ([saved, "--prefix", "1"], "Expected --patch-size with --prefix"),
+        ([saved, "--prefix", "1"], "--prefix needs --patch-size"),
         ([vit, "--patch-size", "8"], "--patch-size applies only to models"),
         ([saved, "--figures", "8"], "Expected a figure that applies to these models"),
         ([cnn, "--patch-size", "0"], "Expected --patch-size to be at least 1"),

@@ -11,7 +11,7 @@ from functools import partial
 
 import tensorflow as tf
 
-from vit_tf.batches import one_by_one
+from vit_tf.batches import map_examples
 from vit_tf.names import choose
 
 # Of red, green and blue in the brightness that an eye sees (ITU-R 601-2), as in Pillow's mode L.
@@ -95,7 +95,7 @@ class RandAugment:
             return self.change((image + 1.0) * 127.5, *numbers) / 127.5 - 1.0
 
         drawn = self.draw(tf.shape(images)[0], seed)
-        return one_by_one(change, (images, *drawn), tf.TensorSpec(images.shape[1:], images.dtype))
+        return map_examples(change, (images, *drawn), tf.TensorSpec(images.shape[1:], images.dtype))
 
 
 def make_rand_augment(settings):

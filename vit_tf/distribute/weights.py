@@ -2,25 +2,17 @@
 
 import tensorflow as tf
 
-from vit_tf.batches import (
-    batch_size,
-    is_sharable,
-    num_examples,
-    remakable,
-    remakable_batches,
-    sharable,
-)
+from vit_tf.batches import ResumableDataset, Shard, is_shardable
 from vit_tf.distribute.cluster import num_workers
-from vit_tf.shares import Share
 
 
-def weigh_shares(batches, replicas):
-    """Batches with weights, so that replicas with unlike shares train as one device does.
+def weigh_shards(batches, replicas):
+    """Batches with weights, so that replicas with unequal shards train as one device does.
 
     Replica `r` minimises the mean over its `n_r` examples of a batch of `n`, and the means count
     equally: each example needs the weight `replicas * n_r / n`. TensorFlow gives every replica
-    `ceil(n / replicas)` examples until none is left, and workers divide theirs as `Share` does.
-    The logged loss of such a batch is weighted too, if only by about as much as the shares differ.
+    `ceil(n / replicas)` examples until none is left, and workers take theirs as `Shard` defines.
+    The logged loss of such a batch is weighted too, if only by about as much as the shards differ.
 
     Args:
         batches: `tf.data.Dataset` of (images, labels), or of (images, labels, weights), whose
@@ -37,27 +29,27 @@ def weigh_shares(batches, replicas):
         sizes = tf.clip_by_value(count - most * tf.range(replicas), 0, most)
         return _weighted((images, labels, *weights), _weights(sizes))
 
-    if num_workers() > 1 and is_sharable(batches):
-        # A worker cannot infer the size of a batch from its own part.
-        weights = _weights_by_share(num_examples(batches), batch_size(batches), replicas)
-        return remakable(_joined, batches, weights)
-    return remakable(lambda batches: batches.map(weigh), batches)
+    if num_workers() > 1 and is_shardable(batches):
+        # A worker cannot infer the size of a batch from its own shard alone.
+        weights = _weights_by_shard(batches.num_examples, batches.batch_size, replicas)
+        return ResumableDataset.from_sources(_zip_weights, batches, weights)
+    return ResumableDataset.from_sources(lambda batches: batches.map(weigh), batches)
 
 
-def _weights_by_share(examples, size, replicas):
-    """Weights of batches of so many examples, in all, that workers share out."""
+def _weights_by_shard(examples, size, replicas):
+    """Weights of batches of so many examples, in all, of which workers take shards."""
 
     def weigh(numbers):
         count = tf.size(numbers)
-        of_replicas = [Share(replica, replicas).size(count) for replica in range(replicas)]
+        of_replicas = [Shard(replica, replicas).size(count) for replica in range(replicas)]
         return _weights(tf.stack(of_replicas))
 
-    weights = remakable_batches(
+    weights = ResumableDataset.from_examples(
         lambda numbers, full: numbers.batch(size, drop_remainder=full).map(weigh),
         tf.data.Dataset.range(examples),
         size,
     )
-    return sharable(weights, lambda share: weights.map(share.part))
+    return weights.with_shards(lambda shard: weights.map(shard.slice_batch))
 
 
 def _weights(sizes):
@@ -66,7 +58,7 @@ def _weights(sizes):
     return tf.repeat(tf.cast(weights, tf.float32), sizes)
 
 
-def _joined(batches, weights):
+def _zip_weights(batches, weights):
     both = tf.data.Dataset.zip(batches, weights)
     return both.map(_weighted)
 

@@ -11,10 +11,10 @@ import tensorflow as tf
 from vit_tf import distribute
 from vit_tf.backend import require_tensorflow
 from vit_tf.batches import (
+    ResumableDataset,
+    as_shard,
     full_batches,
-    is_part,
-    mark_part,
-    remakable,
+    is_shard,
     require_finite_length,
     skip_batches,
 )
@@ -22,10 +22,10 @@ from vit_tf.distribute.cluster import (
     explained_failures,
     is_chief,
     num_workers,
-    part_of_worker,
+    shard_of_worker,
     wait_for_workers,
 )
-from vit_tf.distribute.weights import weigh_shares
+from vit_tf.distribute.weights import weigh_shards
 from vit_tf.image_checks import check_dtype, require_finite, value_range
 from vit_tf.image_shapes import fix_image_shape, require_images_of
 from vit_tf.models.model import VisionModel
@@ -120,10 +120,10 @@ def train(
         require_images_of(model, dataset.element_spec[0], any_size=cropped)
         if value_range(model) is not None:
             check_dtype(model, dataset.element_spec[0].dtype.name)
-        if is_part(dataset) and num_workers() > 1:
+        if is_shard(dataset) and num_workers() > 1:
             raise ValueError(
-                f"Expected the whole of the {split} data, which the workers share out. Received: a "
-                "part of them, by `vit_tf.data.load(..., share=...)`"
+                f"Expected all {split} data, of which each worker takes its shard. Received: "
+                "a shard of them, from `vit_tf.data.load(..., shard=...)`"
             )
         if distribute.is_tpu(model.distribute_strategy):
             dataset = full_batches(dataset)
@@ -199,7 +199,7 @@ def _of_known_size(dataset, shape):
     def fix(images, *others):
         return fix_image_shape(images, shape), *others
 
-    return remakable(lambda batches: batches.map(fix), dataset)
+    return ResumableDataset.from_sources(lambda batches: batches.map(fix), dataset)
 
 
 def _take_class_names(model, dataset):
@@ -225,7 +225,7 @@ def _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, ve
         callbacks = [*tensorboard(os.path.join(checkpoint.directory, "tensorboard")), *callbacks]
     batches = recipe.augment(splits["training"], _num_classes(model))
     if (replicas := model.distribute_strategy.num_replicas_in_sync) > 1:
-        batches = part_of_worker(weigh_shares(batches, replicas))
+        batches = shard_of_worker(weigh_shards(batches, replicas))
     if progress.step and not model._compile_metrics.built:
         # On one device Keras makes metrics in the first step: too late to go on with them.
         model._symbolic_build(data_batch=batches.element_spec)
@@ -262,7 +262,7 @@ def _between(batches, step, last, num_batches):
     # TensorFlow would read on into a pass that nobody wants. The filter hides the length from
     # Keras, which would count an epoch without steps as a step.
     left = passes.take(last - step).filter(lambda *batch: True)
-    return mark_part(left) if is_part(batches) else left
+    return as_shard(left) if is_shard(batches) else left
 
 
 def _shown(verbose):

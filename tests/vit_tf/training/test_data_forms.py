@@ -7,7 +7,7 @@ import tensorflow as tf
 from training_runs import kill_at, read_log
 
 import vit_tf
-from vit_tf.distribute.weights import weigh_shares
+from vit_tf.distribute.weights import weigh_shards
 from vit_tf.training.evaluation import majority_accuracy, top_k_accuracy
 
 RNG = np.random.default_rng(0)
@@ -61,7 +61,7 @@ def test_weights_go_through_augmentation_and_are_refused_where_examples_are_mixe
 
 def test_weights_of_examples_are_multiplied_by_those_of_replicas():
     """Of 5 examples two replicas take 3 and 2, whose means count alike."""
-    (batch,) = weigh_shares(batches(IMAGES[:5], LABELS[:5], WEIGHTS[:5]), 2)
+    (batch,) = weigh_shards(batches(IMAGES[:5], LABELS[:5], WEIGHTS[:5]), 2)
     expected = WEIGHTS[:5] * np.array([1.2, 1.2, 1.2, 0.8, 0.8])
     np.testing.assert_allclose(batch[2], expected, rtol=1e-6)
 
