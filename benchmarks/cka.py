@@ -15,7 +15,7 @@ MODULES += ("intermediate", "output.dense", "")
 
 
 def _layers():
-    """Names of Hugging Face's modules that put out the activations."""
+    """Names of Hugging Face's modules that return the activations."""
     names = [f"vit.encoder.layer.{i}.{part}" for i in range(12) for part in MODULES]
     return [name.rstrip(".") for name in names]
 

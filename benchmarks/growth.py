@@ -60,7 +60,7 @@ def measure(progress):
 
 
 def plot(found, path):
-    """A column for each of what grows: seconds above, memory below, beside proportional growth."""
+    """A column for each quantity: seconds above, memory below, with proportional growth."""
     import matplotlib.pyplot as plt
     import numpy as np
     from matplotlib.ticker import LogLocator, ScalarFormatter

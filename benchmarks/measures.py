@@ -1,4 +1,4 @@
-"""Measures of similarity beside CKA, on activations of the shapes of a ViT-B/16.
+"""Similarity measures compared with CKA, on activations of the shapes of a ViT-B/16.
 
 Those left out do what others do: `cca` what `svcca` does, `rsa_pearson` less than `rsa_spearman`.
 """

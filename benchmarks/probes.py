@@ -8,7 +8,7 @@ PENALTIES = tuple(10.0**power for power in range(-3, 7))
 
 
 def activations(examples, seed):
-    """Activations of shape (example, token, channel) that tell of their labels, and these."""
+    """Activations of shape (example, token, channel) that depend on labels, and these labels."""
     import numpy as np
 
     rng = np.random.default_rng(seed)

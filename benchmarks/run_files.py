@@ -65,7 +65,7 @@ class Watch:
 
 
 def finished(folder):
-    """The files that a run would read as complete: dict from relative path to path."""
+    """The files that a run would accept as complete: dict from relative path to path."""
     paths = (path for path in sorted(Path(folder).rglob("*")) if path.is_file())
     return {
         str(path.relative_to(folder)): path
@@ -75,7 +75,7 @@ def finished(folder):
 
 
 def problems_of(folder):
-    """One line for each file in a folder that a run would read as complete and that is corrupt."""
+    """One line for each corrupt file in a folder that a run would accept as complete."""
     problems = []
     for name, path in finished(folder).items():
         try:
@@ -95,9 +95,9 @@ def read(path):
 
 
 def made_once(folder):
-    """The files that no later run makes again: dict from relative path to what tells a new one.
+    """The files that no later run makes again: dict from relative path to inode and time.
 
-    Results, and the figures and models whose key is noted beside them.
+    Results, and the figures and models whose key is stored.
     """
     there = finished(folder)
     names = [name for name in there if name.startswith("results/") and "scorecard" not in name]
@@ -146,7 +146,7 @@ def _without_earlier_states(paths):
 
 
 def logged(folder):
-    """What runs logged for TensorBoard: dict from place, tag and step to least and largest."""
+    """What runs logged for TensorBoard: dict from folder, tag and step to least and largest."""
     from tensorflow import make_ndarray
     from tensorflow.compat.v1.train import summary_iterator
     from tensorflow.errors import DataLossError

@@ -5,7 +5,7 @@ models of the reports may differ only in their seed, and a report has one model 
 claims; otherwise an error lists the differences. Nothing is measured again.
 
 A result is the mean over seeds, with an interval for the variance between and within seeds. Writes
-report.html, figures/trainings.png and results/scorecard.nc to the folder --out.
+report.html, `figures/trainings.png` and results/scorecard.nc to the folder --out.
 
 Examples:
     vit-tf analyze runs/vit-0/model.keras runs/bit-0/model.keras --data cifar10 --out report-0

@@ -260,7 +260,7 @@ def needed_plans(plans, figures):
 
 
 def expected_seconds(plans, options):
-    """Expected seconds of each training, the measurements and the pictures on two cores: dict."""
+    """Expected seconds of training, of the measurements and the pictures on two cores: dict."""
     pixels = (options.image_size / 32) ** 2
     stages = {}
     for plan in plans:
@@ -479,7 +479,7 @@ def _half_of_classes(data, plan, batch_size):
 def train_in_parallel(plans, options, progress, jobs):
     """Trains the models that are not yet trained, several at a time, the longest first.
 
-    One training of a small model leaves much of a processor idle: Python traces its graph on one
+    Training a small model leaves much of a processor idle: Python traces its graph on one
     core, and its tensors are too small to be split over all.
 
     Args:

@@ -63,7 +63,6 @@ NOT_YET = (
     "analysis/papers/",
     "analysis/report/",
     "analysis/study/",
-    "scripts/",
 )
 
 FILES = sorted(
@@ -78,6 +77,7 @@ FILES = sorted(
         "analysis/**/*.html",
         "analysis/**/*.js",
         "analysis/**/*.css",
+        "benchmarks/**/*.py",
         "scripts/**/*.py",
         "vit_tf/**/*.py",
     )
