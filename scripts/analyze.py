@@ -108,7 +108,7 @@ def analyze(figures, options):
     """Measure what these figures show, draw them and write the report."""
     from vit_tf.analysis.study.assemble import write_figures
     from vit_tf.analysis.study.opening.under_study import under_study
-    from vit_tf.names import joined
+    from vit_tf.names import join_words
 
     description = common.describe_data(options)
     with report_commands.strategy_in(options.out, options.strategy):
@@ -132,9 +132,9 @@ def analyze(figures, options):
             data,
             options.out,
             notes=notes,
-            title=f"Analysis of {joined(names)}",
+            title=f"Analysis of {join_words(names)}",
             introduction=INTRODUCTION.format(
-                models=joined(names),
+                models=join_words(names),
                 was="was" if len(names) == 1 else "were",
                 tested=options.sizes["test"],
                 split="" if split == "all" else f"{split} ",

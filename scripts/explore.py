@@ -25,7 +25,7 @@ from pathlib import Path
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from vit_tf.names import listed
+from vit_tf.names import format_list
 from vit_tf.scripts import common
 
 MAIN = ("--import", "--image-size", "--patch-size", "--range", "--out", "--explain", "--results")
@@ -100,7 +100,7 @@ def _check(options):
     common.check_layers(options)
     common.require_at_least(options, samples=1, noise=0)
     if not options.images:
-        raise ValueError(f"No image file is given. Received: {listed(options.models)}, models")
+        raise ValueError(f"No image file is given. Received: {format_list(options.models)}, models")
     if options.names and len(options.names) != len(options.models):
         raise ValueError(
             f"Expected --names for {len(options.models)} models. Received: {len(options.names)}"
@@ -169,7 +169,7 @@ def class_numbers(classes, class_names):
     numbers = {name: number for number, name in enumerate(class_names or ())}
     unknown = [text for text in classes if text not in numbers and not text.isdecimal()]
     if unknown:
-        expected = f"a number or a name: {listed(numbers)}" if numbers else "a number"
+        expected = f"a number or a name: {format_list(numbers)}" if numbers else "a number"
         raise ValueError(f"Expected --explain to be {expected}. Received: {', '.join(unknown)}")
     return [numbers[text] if text in numbers else int(text) for text in classes]
 

@@ -23,7 +23,7 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
-from vit_tf.names import joined
+from vit_tf.names import join_words
 from vit_tf.scripts import common
 
 
@@ -47,7 +47,7 @@ def parse(arguments=None):
     if missing and not options.list:
         raise ValueError(
             "Expected --taps and --out, or --list for the names of all layers. "
-            f"Received: {joined(missing)}"
+            f"Received: {join_words(missing)}"
         )
     return options
 

@@ -272,12 +272,11 @@ def expected_seconds(plans, options):
 
 def outline(plans, options, seconds):
     """What a study will do and how long it may take, as a sentence."""
-    from vit_tf.names import joined
+    from vit_tf.names import join_words
 
-    sizes, several = options.sizes, len(plans) > 1
+    sizes, names = options.sizes, join_words([plan.name for plan in plans])
     return (
-        f"{joined([plan.name for plan in plans])}: {'to be trained' if several else 'trained'} on "
-        f"{sizes['train']} images and measured on {sizes['test']}; about "
+        f"Training {names} on {sizes['train']} images and measuring on {sizes['test']}: about "
         f"{max(1, round(seconds / 60))} minutes on two CPU cores, less what is already done. "
         f"Results: {options.out}"
     )
@@ -345,7 +344,7 @@ def untrained(model, options):
     """Function that makes features of a model of the study with randomly initialized weights."""
     path = options.out / "models" / f"{model.slug}.keras"
     return lambda: partial(
-        vit_tf.submodel, vit_tf.fresh_copy(vit_tf.load_model(path), options.seed)
+        vit_tf.submodel, vit_tf.reinitialize(vit_tf.load_model(path), options.seed)
     )
 
 
@@ -518,8 +517,7 @@ def train_and_measure(plan, options):
 def _measure_alone(plan, options):
     """Makes the measurements of a model that share no pass with those of other models."""
     from vit_tf.analysis.study.measure import in_own_passes, measure
-    from vit_tf.analysis.study.plan import choose_figures
-    from vit_tf.analysis.study.plan import plan as plan_pictures
+    from vit_tf.analysis.study.plan import choose_figures, plan as plan_pictures
 
     models, _ = train_all([plan], options, lambda *_: None)
     data = report_commands.read_data(

@@ -16,14 +16,11 @@ import xarray as xr
 from PIL import Image
 from training_runs import newest_state
 
-from benchmarks import fault_injection
-from benchmarks import run_files as files
+from benchmarks import fault_injection, run_files as files
 from benchmarks.run_processes import Job, run_job
 from vit_tf.analysis.engine import store
 from vit_tf.data import reading
-from vit_tf.scripts import analyze as analyze_script
-from vit_tf.scripts import study as study_script
-from vit_tf.scripts import train as train_script
+from vit_tf.scripts import analyze as analyze_script, study as study_script, train as train_script
 from vit_tf.training import callbacks, checkpointing, locks
 
 TINY = "--image-size 8 --take 40 --epochs 4 --batch-size 20 --patch-size 8 --num-layers 1"

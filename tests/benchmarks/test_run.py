@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks import growth, harness, run, vits
-from benchmarks import input as input_pipelines
+from benchmarks import growth, harness, input as input_pipelines, run, vits
 from benchmarks.harness import Benchmark, Ratio
 from vit_tf.scripts import common
 

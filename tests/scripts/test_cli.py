@@ -12,8 +12,7 @@ import pytest
 from paths import ROOT
 
 import vit_tf
-from vit_tf.scripts import cli, common, evaluate, explore
-from vit_tf.scripts import compute as chosen_command
+from vit_tf.scripts import cli, common, compute as chosen_command, evaluate, explore
 
 # Options that mean another thing in one script than in another, or come in other numbers.
 DIFFERENT = {

@@ -14,7 +14,7 @@ import pytest
 from paths import SCRIPTS
 
 import vit_tf
-from vit_tf.names import joined
+from vit_tf.names import join_words
 from vit_tf.scripts import cli, common, report_commands, study, training_commands
 
 # Each script, and arguments that it can parse.
@@ -97,11 +97,11 @@ def test_a_stopped_script_says_so_in_one_line(name, tmp_path, monkeypatch, capsy
 
 def test_an_error_that_names_nothing_expected_tells_its_place(capsys):
     def run(options):
-        return joined([])  # a mistake of the package, not of the user
+        return join_words([])  # a mistake of the package, not of the user
 
     assert common.run_command(lambda arguments: None, run) == 2
     (error,) = capsys.readouterr().err.splitlines()
-    line = inspect.getsourcelines(joined)[1] + 2
+    line = inspect.getsourcelines(join_words)[1] + 2
     assert error.endswith(f"got 0) (in vit_tf.names, line {line})")
 
     def refuse(options):

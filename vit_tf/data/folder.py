@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 from vit_tf.data.images import decoding
 from vit_tf.data.layouts.scanning import scan
 from vit_tf.data.source import LazyDict, Source
-from vit_tf.names import listed
+from vit_tf.names import format_list
 from vit_tf.remote import is_remote, without_password
 
 # Of images that are to share a size so many are measured ahead, and all others when they are met.
@@ -77,7 +77,7 @@ def _check(paths):
     if bad:
         raise ValueError(
             f"Expected images that can be decoded. Received {len(bad)} undecodable of "
-            f"{len(paths)}: {listed(bad, '; ')}"
+            f"{len(paths)}: {format_list(bad, '; ')}"
         )
 
 

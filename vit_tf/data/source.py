@@ -187,7 +187,7 @@ def shard_indices(indices, shard, contiguous):
     return np.array_split(indices, num_shards)[index] if contiguous else indices[index::num_shards]
 
 
-def choose(labels, count, size, rng, balanced=False):
+def stratified_sample(labels, count, size, rng, balanced=False):
     """Positions of `size` out of `count` examples, sorted.
 
     With labels, each class gives examples in proportion to its size, or the same number of them
@@ -220,7 +220,7 @@ def hold_out(labels, fraction, rng):
     """
     count = len(labels)
     size = min(int(np.ceil(fraction * count)), count - 1)
-    held = choose(labels, count, size, rng)
+    held = stratified_sample(labels, count, size, rng)
     return np.setdiff1d(np.arange(count), held), held
 
 
@@ -309,7 +309,7 @@ def _carve(source, fraction, seed):
         held = np.arange(count - size, count)
     else:
         rng = np.random.default_rng([seed, SPLITS.index("validation")])
-        held = choose(labels, count, size, rng)
+        held = stratified_sample(labels, count, size, rng)
     return ("train", np.setdiff1d(np.arange(count), held)), held
 
 
@@ -323,4 +323,4 @@ def _take(source, name, split, indices, size, seed):
     labels = source.labels(split)
     labels = None if labels is None else labels[indices]
     rng = np.random.default_rng([seed, len(SPLITS) + NAMES.index(name)])
-    return split, indices[choose(labels, len(indices), size, rng, balanced=True)]
+    return split, indices[stratified_sample(labels, len(indices), size, rng, balanced=True)]

@@ -6,7 +6,7 @@ import os
 import tensorflow as tf
 
 from vit_tf.distribute import cluster
-from vit_tf.names import choose
+from vit_tf.names import lookup
 
 # Steps that a TPU takes between two answers to its host, at most.
 TPU_STEPS = 50
@@ -34,7 +34,7 @@ def strategy(name="auto", workers=None, worker=None):
                 f"Expected workers and worker with strategy 'multiworker'. Received: {name!r}"
             )
         return cluster.make_strategy(workers, worker)
-    return choose("strategy", name, STRATEGIES)()
+    return lookup("strategy", name, STRATEGIES)()
 
 
 def steps_per_execution(strategy, steps, asked=None):

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from vit_tf.names import choose
+from vit_tf.names import lookup
 from vit_tf.training.recipes import compile_classifier, expect
 
 
@@ -55,7 +55,7 @@ class FineTuning:
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else tuple(value))
         warmup, clip, ema, crop = self.warmup_steps, self.clip_norm, self.ema, self.crop
-        choose("schedule", self.schedule, DECAYS)
+        lookup("schedule", self.schedule, DECAYS)
         for name in ("steps", "validations"):
             value = getattr(self, name)
             expect(isinstance(value, int) and value > 0, name, "an int > 0", self)

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from vit_tf.names import choose
+from vit_tf.names import lookup
 
 # The command line reads the fields of recipes at once: Keras and TensorFlow are imported when used.
 
@@ -62,7 +62,7 @@ class Recipe:
         from vit_tf.training.optimizers import DECAYS
 
         warmup, clip, ema = self.warmup_epochs, self.clip_norm, self.ema
-        choose("schedule", self.schedule, DECAYS)
+        lookup("schedule", self.schedule, DECAYS)
         expect(isinstance(self.epochs, int) and self.epochs > 0, "epochs", "an int > 0", self)
         expect(self.learning_rate > 0, "learning_rate", "> 0", self)
         in_run = warmup is None or 0 <= warmup < self.epochs

@@ -14,7 +14,7 @@ from vit_tf.data.layouts.label_files import class_names_of, find_classes, labels
 from vit_tf.data.layouts.listing import SUFFIXES, entries, files_below, is_image, warn_of_others
 from vit_tf.data.source import SPLITS, TEST_FRACTION, LazyDict, hold_out
 from vit_tf.data.tfds import prepared_in
-from vit_tf.names import joined, listed
+from vit_tf.names import format_list, join_words
 from vit_tf.remote import without_password
 
 log = logging.getLogger(__name__)
@@ -150,14 +150,14 @@ def _split_folders(root):
 
 
 def _quoted(names):
-    return listed(map(repr, names))
+    return format_list(map(repr, names))
 
 
 @functools.cache
 def _tell_unlabelled(root, splits):
     """Logs once which splits of a folder cannot be read with the others."""
     root = without_password(root)
-    log.warning("%s: unknown classes of %s, left out.", root, joined(splits))
+    log.warning("%s: unknown classes of %s, left out.", root, join_words(splits))
 
 
 def _part(folder):
@@ -198,7 +198,7 @@ def _in_class_folders(folder, subfolders, class_names):
         path = os.path.join(folder, name)
         if name not in place:
             raise ValueError(
-                f"Expected the class folders of the train split: {listed(class_names)}. "
+                f"Expected the class folders of the train split: {format_list(class_names)}. "
                 f"Received: {path!r}"
             )
         files = files_below(path)

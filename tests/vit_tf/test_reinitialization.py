@@ -20,11 +20,11 @@ def test_the_configuration_is_kept_and_the_weights_are_drawn_by_the_seed(model):
         weight.assign(weight + 0.5)
     before = [weight.numpy() for weight in model.weights]
     state = random.getstate()
-    one, again, other = (vit_tf.fresh_copy(model, seed) for seed in (1, 1, 2))
+    one, again, other = (vit_tf.reinitialize(model, seed) for seed in (1, 1, 2))
     assert random.getstate() == state
     assert one.get_config() == model.get_config() and type(one) is type(model)
     for weight, unseeded in zip(
-        vit_tf.fresh_copy(model, 0).weights, vit_tf.fresh_copy(model).weights, strict=True
+        vit_tf.reinitialize(model, 0).weights, vit_tf.reinitialize(model).weights, strict=True
     ):
         np.testing.assert_array_equal(unseeded, weight)
     kernels = 0
@@ -47,4 +47,9 @@ def test_the_configuration_is_kept_and_the_weights_are_drawn_by_the_seed(model):
 def test_what_is_not_built_is_refused():
     for wrong in (keras.Sequential([keras.layers.Dense(3)]), "vit"):
         with pytest.raises(ValueError, match=r"Expected model to be a built keras.Model"):
-            vit_tf.fresh_copy(wrong, 0)
+            vit_tf.reinitialize(wrong, 0)
+
+
+def test_the_former_name_warns():
+    with pytest.warns(DeprecationWarning, match="use reinitialize"):
+        assert vit_tf.fresh_copy is vit_tf.reinitialize

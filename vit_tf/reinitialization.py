@@ -1,20 +1,19 @@
-"""A model as it was before any training: the same configuration, new weights."""
+"""A randomly initialized model with the configuration of another."""
 
 import random
 
 import keras
 
 
-def fresh_copy(model, seed=0):
-    """A model of the same configuration with weights drawn anew, such as a random baseline.
+def reinitialize(model, seed=0):
+    """A randomly initialized model with the same configuration, such as an untrained baseline.
 
     The global random state is left as it was. A layer of another package whose initializer was
     given a seed of its own keeps it.
 
     Args:
         model: a built `keras.Model` that can be made from its configuration.
-        seed: of the weights: equal seeds give equal weights, so that several copies of one model
-            need seeds of their own.
+        seed: of the weights; equal seeds give equal weights.
 
     Returns:
         A model of the same class, built and not compiled.
@@ -27,9 +26,9 @@ def fresh_copy(model, seed=0):
     state = random.getstate()
     random.seed(seed)  # from which Keras draws the seed of every initializer
     try:
-        fresh = type(model).from_config(model.get_config())
-        if not fresh.built:
-            fresh.build_from_config(model.get_build_config())
+        untrained = type(model).from_config(model.get_config())
+        if not untrained.built:
+            untrained.build_from_config(model.get_build_config())
     finally:
         random.setstate(state)
-    return fresh
+    return untrained
