@@ -30,7 +30,7 @@ HEADER = """| what | compared with | ratio (quartiles) | target | |
 
 def main(arguments=None):
     """Run the command; its exit status."""
-    return common.run_command(parse, run, arguments, needs_tensorflow=False)
+    return common.run_command(parse, run, arguments, backends=None)
 
 
 def parse(arguments=None):

@@ -42,16 +42,15 @@ MAIN = ("--names", "--image-size", "--patch-size", "--figures", "--list", "--dat
 MAIN += ("--take-test", "--range", "--out")
 ROLES = ("vit", "gap", "resnet", "mixer", "-")
 INTRODUCTION = (
-    "{models} {was} measured on {tested} {split}images of {data}, at {size} pixels. {fitted} "
-    "No model was trained here. What does not apply to a model is listed after the figures, with "
-    "the reason."
+    "{models} {was} measured on {tested} {split}images of {data} ({size} pixels), without training."
+    "\n\n{fitted}"
 )
 REMEDY = " If it expects other values, specify them by --range, or by --mean and --std."
 FITTED = (
     "Linear probes are fitted on {shots} training images per class; their penalty is selected on "
     "as many others."
 )
-NOT_FITTED = "Nothing is fitted: there are no labelled training images outside these."
+NOT_FITTED = "No probes are fitted: there are no labelled training images apart from these."
 
 
 def main(arguments=None):
@@ -144,6 +143,8 @@ def analyze(figures, options):
             ),
             models_table=rows,
             provenance=report_commands.provenance(options, description),
+            sources={model.name: without_password(model.source) for model in opened},
+            setup=report_commands.example_setup(options, split, images.size, description),
         )
 
 

@@ -27,6 +27,7 @@ from vit_tf.remote import is_remote, without_password
 
 NOTHING_SAVED = "nothing is saved; the same command starts again"
 RESUMES = "the same command resumes from there"
+TRAINING_BACKENDS = ("tensorflow", "jax")  # of commands that train or evaluate
 STATUS = """exit status:
   0    success{more}
   2    an error in the options, files or data: one line explains it
@@ -269,7 +270,11 @@ class Terminated(BaseException):
 
 
 def run_command(
-    parse, run, arguments=None, describe_saved=lambda options: NOTHING_SAVED, needs_tensorflow=True
+    parse,
+    run,
+    arguments=None,
+    describe_saved=lambda options: NOTHING_SAVED,
+    backends=("tensorflow",),
 ):
     """Parse and run; the exit status of the process.
 
@@ -281,14 +286,14 @@ def run_command(
         run: function of the options.
         arguments: of the command line; None for those of this process.
         describe_saved: function of the options to a text: what a stopped run saved, how to resume.
-        needs_tensorflow: whether another backend of Keras is an error.
+        backends: those of Keras that the command runs on; None for any.
     """
     options = None
     try:
         with _sigterm_raises():
             options = parse(arguments)
-            if needs_tensorflow:
-                _require_tensorflow()
+            if backends:
+                _require_backend(backends)
             return _run(run, options) or 0
     except (KeyboardInterrupt, Terminated) as stop:
         text = describe_saved(options) if options else NOTHING_SAVED
@@ -306,13 +311,14 @@ def run_command(
         return 2
 
 
-def _require_tensorflow():
+def _require_backend(backends):
     # Before Keras is imported, which takes long and fails where the backend is not installed.
     backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
-    if backend != "tensorflow":
+    if backend not in backends:
+        settings = " or ".join(f"KERAS_BACKEND={name}" for name in backends)
         raise ValueError(
-            "This command needs the TensorFlow backend of Keras: unset KERAS_BACKEND, or set "
-            f"KERAS_BACKEND=tensorflow. Received: KERAS_BACKEND={backend}"
+            f"Expected {settings} for this command; unset, it is tensorflow. "
+            f"Received: KERAS_BACKEND={backend}"
         )
 
 

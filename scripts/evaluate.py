@@ -34,7 +34,7 @@ MAIN += ("--shots", "--taps", "--range", "--out")
 
 def main(arguments=None):
     """Run the command; its exit status."""
-    return common.run_command(parse, run, arguments)
+    return common.run_command(parse, run, arguments, backends=common.TRAINING_BACKENDS)
 
 
 def parse(arguments=None):
@@ -163,6 +163,10 @@ def run(options):
     """Evaluate a model, print a table and write the numbers."""
     if options.no_head and not options.shots:
         raise ValueError("Expected --shots with --no-head. Received: nothing to evaluate")
+    if options.shots:
+        from vit_tf.backend import require_tensorflow
+
+        require_tensorflow("--shots")
     with vit_tf.distribute.strategy(options.strategy).scope():
         result = evaluate(options)
     common.say(table(result))

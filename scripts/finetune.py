@@ -34,7 +34,9 @@ MAIN += ("--learning-rate", "--mixup", "--flip", "--out", "--strategy", "--mixed
 
 def main(arguments=None):
     """Run the command; its exit status."""
-    return common.run_command(parse, run, arguments, training_commands.describe_epochs)
+    return common.run_command(
+        parse, run, arguments, training_commands.describe_epochs, common.TRAINING_BACKENDS
+    )
 
 
 def parse(arguments=None):

@@ -39,7 +39,9 @@ MAIN += ("--learning-rate", "--flip", "--out", "--strategy", "--mixed-precision"
 
 def main(arguments=None):
     """Run the command; its exit status."""
-    return common.run_command(parse, run, arguments, training_commands.describe_epochs)
+    return common.run_command(
+        parse, run, arguments, training_commands.describe_epochs, common.TRAINING_BACKENDS
+    )
 
 
 def parse(arguments=None):

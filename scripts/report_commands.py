@@ -202,6 +202,20 @@ def can_fit(description, split):
     return bool(labelled) and split not in ("train", "all")
 
 
+def example_setup(options, split, size, description):
+    """Python code that loads the images of a report, for the code of its figures."""
+    data = without_password(str(options.data))
+    shared = [f"image_size={tuple(size)}"]
+    if options.data_dir:
+        shared.append(f"data_dir={str(options.data_dir)!r}")
+    shared = ", ".join(shared)
+    load = f"data.load({data!r}, splits=({split!r},), take={options.sizes['test']}, {shared})"
+    lines = [f"(images,) = {load}"]
+    if can_fit(description, split):
+        lines.append(f"train, _ = data.few_shot({data!r}, {options.shots}, {shared})")
+    return "\n".join(lines)
+
+
 def read_annotations(options, size, preprocessing=None):
     """The annotated images of the options: dict of functions that load them, and their facts.
 

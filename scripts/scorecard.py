@@ -24,7 +24,7 @@ from vit_tf.scripts import common
 
 def main(arguments=None):
     """Run the command; its exit status."""
-    return common.run_command(parse, run, arguments, needs_tensorflow=False)
+    return common.run_command(parse, run, arguments, backends=None)
 
 
 def parse(arguments=None):

@@ -57,11 +57,10 @@ PER_THOUSAND_OTHERS = 6.0
 MAX_JOBS = 4  # each takes about a gigabyte
 INTRODUCTION = (
     "Small vision models were trained on {description.name} ({description.num_classes} classes, "
-    "{options.image_size} pixels) and measured on its test images: Vision Transformers that "
-    "classify by a class token (CLS) or by global average pooling (GAP), variants of the former, a "
-    "BiT ResNet and an MLP-Mixer of similar size, as far as the figures below need them. Linear "
-    "probes are fitted on {options.shots} training images per class; their penalty is selected on "
-    "as many others. Results of the papers on large models and data need not replicate here."
+    "{options.image_size} pixels) and measured on its test images.\n\n"
+    "Linear probes are fitted on {options.shots} training images per class; their penalty is "
+    "selected on as many others. What the papers report for large models on large data may not "
+    "replicate on small ones."
 )
 
 

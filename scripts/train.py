@@ -52,7 +52,9 @@ MAIN += ("--recipe", "--epochs", "--learning-rate", "--out", "--strategy", "--mi
 
 def main(arguments=None):
     """Run the command; its exit status."""
-    return common.run_command(parse, run, arguments, training_commands.describe_epochs)
+    return common.run_command(
+        parse, run, arguments, training_commands.describe_epochs, common.TRAINING_BACKENDS
+    )
 
 
 def parse(arguments=None):
@@ -75,6 +77,7 @@ def parse(arguments=None):
             image_size=published.image_size,
             batch_size=published.batch_size,
             random_resized_crop=published.area[0],
+            repeats=published.repeats,
             validation=published.validation,
             **published.arguments,
         )
@@ -187,6 +190,9 @@ def run(options):
     shape = tuple(splits[0].element_spec[0].shape[1:])
     recorders = []
     if options.record_formation is not None:
+        from vit_tf.backend import require_tensorflow
+
+        require_tensorflow("--record-formation")
         if is_remote(options.out):
             raise ValueError(
                 f"--record-formation needs --out to be a local folder. Received: {options.out}"

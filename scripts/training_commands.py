@@ -10,7 +10,8 @@ from vit_tf.scripts import common
 
 SMALL_VIT = {"patch_size": 4, "num_layers": 6, "num_heads": 4, "hidden_dim": 64, "mlp_dim": 256}
 # Arguments of a ViT besides its size.
-VIT = ("pooling", "position_type", "representation_dim", "dropout_rate", "without_skips")
+VIT = ("pooling", "position_type", "representation_dim", "dropout_rate", "stochastic_depth")
+VIT += ("without_skips",)
 _INT, _FLOAT, _NAME = {"type": int}, {"type": float}, {"metavar": "NAME"}
 # The options of a model: for which models, what they mean, and how they are parsed.
 MODEL = {
@@ -25,6 +26,7 @@ MODEL = {
     "tokens_mlp_dim": ("Mixer", "hidden units of the token-mixing MLP", _INT),
     "channels_mlp_dim": ("Mixer", "hidden units of the channel-mixing MLP", _INT),
     "dropout_rate": ("ViT, Mixer", "dropout rate (default: 0)", _FLOAT),
+    "stochastic_depth": ("ViT", "stochastic depth rate of the last block (default: 0)", _FLOAT),
     "units": ("ResNet", "units per stage, such as 3 4 6 3", {**_INT, "nargs": "+"}),
     "width_factor": ("ResNet", "width multiplier; 1 means 64 channels in the root", _FLOAT),
     "stem": ("ResNet", "imagenet or small (default: by the size of the images)", _NAME),
@@ -111,6 +113,8 @@ def add_training(parser, image_size):
     data("--validation", type=float, default=0.1, help="fraction of training images to validate on")
     text = "random crop of at least this fraction of the image area, such as 0.08 (default: none)"
     data("--random-resized-crop", type=float, metavar="LEAST", help=text)
+    text = "how often each training image is repeated in an epoch, differently augmented"
+    data("--repeats", type=int, default=1, help=f"{text}; 3 in DeiT")
     data("--batch-size", type=int, default=128, help="examples per step, over all devices")
     folder = "output folder; created if missing"
     run("--out", type=common.path_or_address, metavar="FOLDER", required=True, help=folder)
@@ -139,6 +143,8 @@ def data_arguments(options):
     arguments = {name: getattr(options, name) for name in ("batch_size", "validation", "seed")}
     if options.random_resized_crop is not None:
         arguments["random_resized_crop"] = (options.random_resized_crop, 1.0)
+    if options.repeats != 1:
+        arguments["repeats"] = options.repeats
     return arguments | {"take": take} | common.chosen_classes(options)
 
 
@@ -179,8 +185,7 @@ def fit_and_score(model, recipe, splits, options, description, callbacks=()):
         save_every=options.save_every,
         keep_states=options.keep_states,
     )
-    if vit_tf.distribute.is_tpu(model.distribute_strategy):
-        test = vit_tf.distribute.full_batches(test)
+    test = vit_tf.distribute.divide_batches(test, vit_tf.distribute.strategy_of(model))
     return history, model.evaluate(test, return_dict=True, verbose=0)
 
 

@@ -32,7 +32,8 @@ ROLLOUT = Figure(
     measure=rollout_of,
     draw=plot_attention_rollout,
     name="rollout-{model}",
-    title="Attention rollout of {model}",
+    call="analysis.attention_rollout({model}, images)",
+    title="Attention rollout",
     caption="Each panel shows from which image positions the content of a token comes after that "
     "layer, assuming that attention and skip connection contribute half each.",
 )

@@ -75,7 +75,7 @@ def heads_are_dispensable(effects):
     return estimate(np.mean(grows < HARDLY), limits, how)
 
 
-@quantity("head_effects.{model}", unit="rank correlation")
+@quantity("head_effects.{model}", unit="rank correlation", more="depends more on its global heads")
 def global_heads_matter(effects):
     """Rank correlation of attention distance and head importance.
 
@@ -161,7 +161,9 @@ HEADS = Figure(
     measure=of_trainings(head_effects_of),
     draw=plot_head_effects,
     name="head-effects-{model}",
-    title="Head ablation by attention distance, {models}",
+    call="analysis.head_ablation({model}, images)",
+    show="analysis.plot_head_ablation",
+    title="Head ablation by attention distance",
     caption="Each point is a head: its attention distance, and the change of the output without "
     "it.",
     findings=[heads_are_dispensable],
@@ -177,6 +179,7 @@ BLOCKS = Figure(
     measure=removal_of_blocks,
     draw=plot_skip_ablation,
     name="without-blocks",
+    call="analysis.skip_ablation({model}, images)",
     title="Accuracy without the skips or branches of a block",
     caption="Each point is the change in accuracy of the trained model with one block ablated. "
     "Without its branches a block is removed; without its skips it has no identity path. Models "
@@ -193,7 +196,8 @@ TOKENS = Figure(
     measure=of_trainings(token_ablation_of),
     draw=plot_token_ablation,
     name="without-tokens-{model}",
-    title="Token ablation at half depth, {models}",
+    call="analysis.token_ablation({model}, images)",
+    title="Token ablation at half depth",
     caption="Accuracy over the share of tokens removed; each line is an order of removal. Where a "
     "line falls before that of random tokens, these tokens carry more information.",
     findings=[large_tokens_hold_more],
@@ -208,7 +212,8 @@ LENS = Figure(
     measure=of_trainings(lens_of),
     draw=plot_lens_accuracy,
     name="logit-lens-{model}",
-    title="Logit-lens accuracy of {models}",
+    call="analysis.lens_accuracy(analysis.logit_lens({model}, images), labels)",
+    title="Logit-lens accuracy",
     caption="Each point is the accuracy of the final norm and head applied to the output of a "
     "block. Where the line rises, the block writes the class in the space of the head.",
     findings=[classes_emerge],

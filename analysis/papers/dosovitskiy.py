@@ -49,7 +49,8 @@ FIGURE_7_LEFT = Figure(
     measure=filters_of,
     draw=plot_patch_filters,
     name="patch-filters-{model}",
-    title="Patch-embedding filters of {model}",
+    call="analysis.patch_filters({model})",
+    title="Patch-embedding filters",
     caption="Each panel is a principal component of the patch-embedding filters, in image colours, "
     "with the share of variance that it explains. Smooth patterns are learned; noise remains from "
     "the initialization.",
@@ -62,7 +63,8 @@ FIGURE_7_MIDDLE = replace(
     measure=positions_of,
     draw=plot_position_similarity,
     name="position-similarity-{model}",
-    title="Similarity of the position embeddings of {model}",
+    call="analysis.position_similarity({model})",
+    title="Similarity of position embeddings",
     caption="Each panel is a position in the image and shows the cosine similarity of its position "
     "embedding to those of all positions. Visible rows and columns are a learned 2-D structure.",
 )

@@ -87,11 +87,12 @@ AGREEMENT = Figure(
     numbers="agreement",
     chapter=STRUCTURE,
     shows="agreement of similarity measures",
-    models=each("seed"),
+    models=each("seed", panel="{of}"),
     measure=measures_of,
     draw=plot_similarities,
     name="measures-{of}",
-    title="Similarity of the layers of {of} by several measures",
+    call="analysis.similarities({model}, images)",
+    title="Similarity of layers by several measures",
     caption="Each panel shows the similarity of all pairs of blocks by one measure, on a common "
     "scale. The last shows disagreement: bright pairs are among the most similar by one measure "
     "and among the least similar by another.",

@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
+
+from vit_tf.names import join_words
 
 from ..engine.estimates import Estimate, accuracy_of, corrected, minus, require_estimate
 
@@ -21,6 +24,10 @@ class Comparison:
         sentences: the differences between pairs of models.
         differs: how many pairs differ significantly.
         link: id of the element of the page that shows it.
+        chapter: the `papers.chapters.Chapter` of its figure; None for the test accuracy.
+        main: the largest significant difference, in words; empty where there is none.
+        size: of that difference, relative to the sum of both values.
+        plain: the values, in words.
     """
 
     label: str
@@ -30,6 +37,10 @@ class Comparison:
     sentences: tuple[str, ...] = ()
     differs: int = 0
     link: str = ""
+    chapter: Any = None
+    main: str = ""
+    size: float = 0.0
+    plain: str = ""
 
 
 def compare(pictures, models, results):
@@ -51,23 +62,42 @@ def compare(pictures, models, results):
     seen = {}
     for picture in pictures:
         for quantity in picture.figure.quantities:
-            seen.setdefault(id(quantity), (quantity, f"figure-{picture.name}"))
-    for quantity, link in seen.values():
-        found = _pairs if quantity.of_pairs else _singles
-        values = found(quantity, compared, results)
-        sentences, differs = ((), 0) if quantity.of_pairs else _said(values)
+            seen.setdefault(id(quantity), (quantity, picture))
+    for quantity, picture in seen.values():
+        values = (_pairs if quantity.of_pairs else _singles)(quantity, compared, results)
+        label, unit = quantity.label.rstrip("."), quantity.unit
+        said = {} if quantity.of_pairs else _said(values, label, unit, quantity.more)
         rows.append(
             Comparison(
-                quantity.label.rstrip("."),
+                label,
                 quantity.explanation,
-                quantity.unit,
+                unit,
                 tuple(values),
-                sentences,
-                differs,
-                link,
+                link=f"figure-{picture.name}",
+                chapter=picture.figure.chapter,
+                plain=_plain(values, label, unit),
+                **said,
             )
         )
     return [row for row in rows if row.values]
+
+
+def main_results(rows, most=5):
+    """The significant differences in words, the largest first; of one model its key quantities.
+
+    Args:
+        rows: list of `Comparison`.
+        most: number of sentences, at most.
+
+    Returns:
+        List of sentences.
+    """
+    differing = sorted((row for row in rows if row.main), key=lambda row: -row.size)
+    sentences = [row.main for row in differing[:most]]
+    alike = [_decapitalized(row.label) for row in rows if row.sentences and not row.differs]
+    if alike and len(sentences) < most:
+        sentences.append(f"There is no significant difference in {join_words(alike)}.")
+    return sentences or [row.plain for row in rows[:most]]
 
 
 def _accuracies(models):
@@ -76,7 +106,10 @@ def _accuracies(models):
         if model.accuracy:
             values.append((model.name, accuracy_of(*model.accuracy, model.correct)))
     explanation = "Test accuracy of the model's own head."
-    return Comparison("Accuracy", explanation, "accuracy", tuple(values), *_said(values), "models")
+    label, unit = "Test accuracy", "accuracy"
+    said = _said(values, label, unit, "has a higher test accuracy")
+    plain = _plain(values, label, unit)
+    return Comparison(label, explanation, unit, tuple(values), link="top", plain=plain, **said)
 
 
 def _singles(quantity, models, results):
@@ -104,8 +137,8 @@ def _estimated(quantity, named, results):
     return estimates
 
 
-def _said(values):
-    """The differences between pairs of models as sentences, and how many are significant.
+def _said(values, label, unit, more=""):
+    """The differences between pairs of models as fields of a `Comparison`.
 
     All pairs are tested, with Holm's correction. For many models only the pair with the largest
     difference is shown.
@@ -113,12 +146,52 @@ def _said(values):
     pairs = list(combinations(values, 2))
     gaps = corrected([minus(one, two) for (_, one), (_, two) in pairs])
     sentences = [_sentence(a, b, gap) for ((a, _), (b, _)), gap in zip(pairs, gaps, strict=True)]
-    differs = sum(gap.low > 0 or gap.high < 0 for gap in gaps)
+    significant = [at for at, gap in enumerate(gaps) if gap.low > 0 or gap.high < 0]
     if len(values) > MOST_PAIRWISE:
         furthest = np.nanargmax([abs(gap.value) for gap in gaps])
-        number = f"{differs} of {len(gaps)} pairs of models differ significantly."
+        number = f"{len(significant)} of {len(gaps)} pairs of models differ significantly."
         sentences = [sentences[furthest], number]
-    return tuple(sentences), differs
+    found = {"sentences": tuple(sentences), "differs": len(significant)}
+    if significant:
+        largest = max(significant, key=lambda at: abs(gaps[at].value))
+        (high, above), (low, below) = sorted(pairs[largest], key=lambda pair: -pair[1].value)
+        more = more or f"has a higher {_decapitalized(label)}"
+        numbers = f"{_number(above.value, unit)} versus {_number(below.value, unit)}"
+        found["main"] = f"{high} {more} than {low}: {numbers}{_unit(unit)}."
+        scale = abs(above.value) + abs(below.value)
+        found["size"] = (above.value - below.value) / scale if scale else 0.0
+    return found
+
+
+def _plain(values, label, unit):
+    """The values of a quantity in words."""
+    if not values:
+        return ""
+    if len(values) > 1:
+        listed = join_words([f"{_number(one.value, unit)} for {name}" for name, one in values])
+        return f"{label}: {listed}{_unit(unit)}."
+    ((_, one),) = values
+    interval = ""
+    if np.isfinite([one.low, one.high]).all():
+        interval = f"95 % CI {_number(one.low, unit)} to {_number(one.high, unit)}"
+    notes = "; ".join(filter(None, ["" if unit == "accuracy" else unit, interval]))
+    return f"{label} is {_number(one.value, unit)}{f' ({notes})' if notes else ''}."
+
+
+def _number(value, unit):
+    """A value as text: accuracies in percent, others with two decimals."""
+    if unit == "accuracy":
+        return f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
+    return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _unit(unit):
+    return "" if unit == "accuracy" else f" ({unit})"
+
+
+def _decapitalized(text):
+    """A label within a sentence: acronyms keep their letters."""
+    return text if text[1:2].isupper() or text[1:2] == "-" else text[:1].lower() + text[1:]
 
 
 def _sentence(name, other, gap):

@@ -8,35 +8,59 @@ import os
 import re
 import struct
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from numbers import Integral, Real
 from pathlib import Path, PurePosixPath
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
 
 from vit_tf.files import write_whole
 from vit_tf.remote import without_password
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+MOST_EMBEDDED = 150_000  # bytes of a result that the page holds; larger ones are links
+FAMILIES = ("vit", "resnet", "mixer", "other")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One of the pictures of a figure.
+
+    Attributes:
+        title: what sets it apart from the other panels, such as the name of a model.
+        png: path or bytes of the PNG.
+        alt: alternative text of the picture.
+        name: id of the panel, unique on the page; may be empty.
+    """
+
+    title: str
+    png: str | os.PathLike | bytes
+    alt: str
+    name: str = ""
 
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """One picture of the report.
+    """One figure of the report, of one picture or of one panel for each model.
 
     Attributes:
-        name: short and unique; "cka-vit" is reached by the link "#figure-cka-vit".
+        name: short and unique; "cka" is reached by the link "#figure-cka".
         title: what is shown.
-        caption: how to read it.
+        caption: how to interpret it.
         paper: the figures of a paper that it corresponds to, "Figures 1 and 2"; may be empty.
         alt: alternative text of the picture.
         png: path of the PNG, which the picture links to if it is in the report's folder; None
-            where the caption replaces the picture.
-        results: links, relative to the report, to the netCDF files that it draws.
+            where the caption or `panels` replace the picture.
+        results: links, relative to the report, to the netCDF files that it draws. Files in the
+            report's folder are embedded, up to `MOST_EMBEDDED` bytes each.
         interactive: interactive panels that replace the picture on screen, one dict for each panel,
             from the functions of `interactive`; the picture stays for print and without scripts.
         source: name and address of the paper; None if there is none.
+        panels: the pictures of a figure with several, in place of `png`.
+        code: Python code that makes the figure; may be empty.
     """
 
     name: str
@@ -48,6 +72,48 @@ class ReportFigure:
     results: tuple[str, ...] = ()
     interactive: tuple[dict, ...] = ()
     source: tuple[str, str] | None = None
+    panels: tuple[Panel, ...] = ()
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One chapter of the report.
+
+    Attributes:
+        heading: its heading.
+        text: the question that its figures answer.
+        figures: list of `ReportFigure`.
+        result: the answer, as a sentence with numbers; may be empty.
+        not_measured: list of (what a figure shows, list of sentences on what it would take).
+    """
+
+    heading: str
+    text: str
+    figures: Sequence[ReportFigure] = ()
+    result: str = ""
+    not_measured: Sequence[tuple[str, Sequence[str]]] = ()
+
+
+@dataclass(frozen=True)
+class ModelSummary:
+    """One model on the first screen of the report.
+
+    Attributes:
+        name: as figures show it.
+        kind: what it is, in words, "ViT with a CLS token".
+        family: its thumbnail, one of `FAMILIES`.
+        parameters: number of parameters; None where it is not known.
+        accuracy: test accuracy as an `Estimate`; None where it is not known.
+        colour: of the model in the overview, as CSS writes it; may be empty.
+    """
+
+    name: str
+    kind: str
+    family: str = "other"
+    parameters: int | None = None
+    accuracy: Any = None
+    colour: str = ""
 
 
 def write_report(
@@ -63,6 +129,10 @@ def write_report(
     not_shown=(),
     timings=(),
     provenance=None,
+    summary=(),
+    sentences=(),
+    overview=(),
+    figures_of_claims=None,
 ):
     """Write the report as one self-contained HTML file, atomically.
 
@@ -71,16 +141,20 @@ def write_report(
     Args:
         path: where to write the HTML.
         title: heading of the page.
-        introduction: text under the heading.
-        differences: list of `differences.Comparison`, shown first.
-        scorecard: list of `Claim`, a table for each paper; each links to
-            `results/NAME.nc` for the results that it names.
+        introduction: text under the heading; paragraphs after the first stand at the end, folded.
+        differences: list of `differences.Comparison`, a table.
+        scorecard: list of `Claim`: marks on the first screen, each with a link to its claim. A
+            claim links to `results/NAME.nc` for the results that it names.
         trainings: number of runs that the scorecard is over.
-        models: list of dicts, the rows of a table, from column name to text or number.
-        sections: list of (heading, text, list of `ReportFigure`).
+        models: list of dicts, the rows of a table at the end, from column name to text or number.
+        sections: list of `Section`, or of (heading, text, list of `ReportFigure`).
         not_shown: list of (what a figure shows, list of sentences on why it is missing).
         timings: rows of a table, as `models`.
         provenance: dict of what reproduces the report: command, versions, seed, data.
+        summary: list of `ModelSummary`, the models on the first screen.
+        sentences: the main results, as sentences.
+        overview: list of `Panel`, the small multiples on the first screen.
+        figures_of_claims: dict from the name of a claim to the name of its figure.
 
     Returns:
         The path written.
@@ -91,31 +165,33 @@ def write_report(
         OSError: if a figure cannot be read or the report cannot be written.
     """
     path = Path(path)
-    sections = [
-        {
-            "heading": heading,
-            "text": text,
-            "figures": [_embed(figure, path.parent) for figure in figures],
-        }
-        for heading, text, figures in sections
-    ]
-    names = [figure["name"] for section in sections for figure in section["figures"]]
+    sections = [one if isinstance(one, Section) else Section(*one) for one in sections]
+    figures = [figure for section in sections for figure in section.figures]
+    names = [figure.name for figure in figures]
     if len(set(names)) < len(names):
         raise ValueError(f"Expected figures of different names. Received: {names}")
-    live = any(figure["interactive"] for section in sections for figure in section["figures"])
+    shown = {figure.name: _embed(figure, path.parent) for figure in figures}
+    lead, *more = _paragraphs(introduction) or [""]
     return write_page(
         path,
         "report",
-        live,
+        bool(figures or scorecard),
         title=title,
-        introduction=introduction,
+        lead=lead,
+        about=more,
+        summary=[_summarized(model) for model in summary],
+        sentences=list(sentences),
+        overview=[_embed_panel(panel, path.parent) for panel in overview],
         differences=[_compared(one) for one in differences],
         compared=sum(bool(one.sentences) for one in differences),
         differing=sum(one.differs > 0 for one in differences),
-        papers=_by_paper(scorecard),
+        papers=_by_paper(scorecard, figures_of_claims or {}),
         trainings=trainings,
         models=_table(models),
-        sections=sections,
+        sections=[
+            {**vars(section), "figures": [shown[figure.name] for figure in section.figures]}
+            for section in sections
+        ],
         not_shown=list(not_shown),
         timings=_table(timings),
         provenance=dict(provenance or {}),
@@ -193,7 +269,9 @@ def _template(name):
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(shown=_shown, listed=_listed, paragraphs=_paragraphs)
+    environment.filters.update(
+        shown=_shown, listed=_listed, paragraphs=_paragraphs, by_reason=_by_reason
+    )
     return environment.get_template(name)
 
 
@@ -203,7 +281,7 @@ def _resource(name):
 
 
 def _embed(figure, folder):
-    """The figure as the template expects it: its picture as text, its size and a link to it."""
+    """The figure as the template expects it: its pictures and data as text."""
     if not figure.alt.strip():
         raise ValueError(f"Expected a text in alt of figure {figure.name!r}. Received: ''")
     if not re.fullmatch(r"[A-Za-z][\w.-]*", figure.name):
@@ -215,18 +293,60 @@ def _embed(figure, folder):
         parts = urlsplit(link)
         if parts.scheme or parts.netloc or PurePosixPath(link).is_absolute():
             raise ValueError(f"Expected a link relative to the report. Received: {link!r}")
-    payload = as_json(list(figure.interactive))
-    shown = {**vars(figure), "payload": payload, "data": ""}
-    if figure.png is None:
-        return shown
-    png = Path(figure.png).read_bytes()
+    panels = figure.panels or ()
+    if not panels and figure.png is not None:
+        panels = (Panel("", figure.png, figure.alt),)
+    return {
+        **vars(figure),
+        "payload": as_json(list(figure.interactive)),
+        "panels": [_embed_panel(panel, folder) for panel in panels],
+        "files": [_embed_file(link, folder) for link in figure.results],
+    }
+
+
+def _embed_panel(panel, folder):
+    """The panel as the template expects it: its picture as text, its size and a link to it."""
+    link, png = "", panel.png
+    if not isinstance(png, bytes):
+        file, folder = Path(png).resolve(), folder.resolve()
+        link = file.relative_to(folder).as_posix() if file.is_relative_to(folder) else ""
+        png = file.read_bytes()
     if png[:8] != PNG_SIGNATURE or len(png) < 24:
-        raise ValueError(f"Expected a PNG. Received: {os.fspath(figure.png)!r}")
+        received = "bytes" if isinstance(panel.png, bytes) else repr(os.fspath(panel.png))
+        raise ValueError(f"Expected a PNG. Received: {received}")
     width, height = _css_size(png)
     data = base64.b64encode(png).decode("ascii")
-    file, folder = Path(figure.png).resolve(), folder.resolve()
-    link = file.relative_to(folder).as_posix() if file.is_relative_to(folder) else ""
-    return shown | {"data": data, "width": width, "height": height, "link": link}
+    return {**vars(panel), "data": data, "width": width, "height": height, "link": link}
+
+
+def _embed_file(link, folder):
+    """A result as the template expects it: its address, in the page itself where it is small."""
+    path = folder / unquote(link)
+    size = path.stat().st_size if path.is_file() else None
+    found = {"file": PurePosixPath(link).name, "size": size, "href": quote(link)}
+    if size is not None and size <= MOST_EMBEDDED:
+        data = base64.b64encode(path.read_bytes()).decode("ascii")
+        found["href"] = f"data:application/x-netcdf;base64,{data}"
+    return found
+
+
+def _summarized(model):
+    """A `ModelSummary` as the template expects it: its accuracy as text and on a scale."""
+    accuracy = model.accuracy
+    text = "" if accuracy is None else f"{100 * accuracy.value:.1f} %"
+    known = accuracy is not None and math.isfinite(accuracy.low + accuracy.high)
+    interval = f"{100 * accuracy.low:.1f} to {100 * accuracy.high:.1f} %" if known else ""
+    return {**vars(model), "text": text, "interval": interval, "size": _counted(model.parameters)}
+
+
+def _counted(number):
+    """A number of parameters in thousands or millions."""
+    if number is None:
+        return ""
+    for unit, word in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= unit:
+            return f"{number / unit:.3g} {word}"
+    return str(number)
 
 
 def _css_size(png):
@@ -256,29 +376,43 @@ def _interval(low, high):
     return "" if unknown else f"{_brief(low)} to {_brief(high)}"
 
 
-def _by_paper(claims):
-    """The claims of each paper as the template expects them, with the number of each outcome."""
-    papers = dict.fromkeys(claim.source for claim in claims)
-    found = []
-    for name, address in papers:
-        own = [claim for claim in claims if claim.source == (name, address)]
-        counts = Counter(claim.verdict for claim in own)
-        judged = [_judged(claim) for claim in own]
-        found.append({"name": name, "address": address, "claims": judged, "counts": counts})
-    return found
+def _by_paper(claims, figures):
+    """The claims of each paper as the template expects them, with the number of each outcome.
+
+    Claims of one statement, tested on several sets of models, stand together.
+    """
+    numbered = [_judged(claim, number, figures) for number, claim in enumerate(claims, start=1)]
+    papers = []
+    for name, address in dict.fromkeys(claim["source"] for claim in numbered):
+        own = [claim for claim in numbered if claim["source"] == (name, address)]
+        groups = {}
+        for claim in own:
+            groups.setdefault(claim["statement"], []).append(claim)
+        papers.append(
+            {
+                "name": name,
+                "address": address,
+                "claims": own,
+                "groups": list(groups.values()),
+                "counts": Counter(claim["key"] for claim in own),
+            }
+        )
+    return papers
 
 
-def _judged(claim):
+def _judged(claim, number, figures):
     """A claim as the template expects it: its numbers as text, its interval as a drawing."""
     interval = _interval(claim.low, claim.high)
     return {
         **vars(claim),
+        "id": f"claim-{number}",
         "key": claim.verdict.replace(" ", "-"),
         "reported": f"{claim.direction} {_brief(claim.threshold)}",
-        "measured": "\N{EN DASH}" if math.isnan(claim.value) else _brief(claim.value),
+        "measured": "" if math.isnan(claim.value) else _brief(claim.value),
         "interval": interval,
         "strip": _strip(claim) if interval else None,
-        "links": [(name, f"results/{name}.nc") for name in claim.results],
+        "links": [f"results/{name}.nc" for name in claim.results],
+        "shown": figures.get(claim.name, ""),
     }
 
 
@@ -317,6 +451,15 @@ def _shown(value):
 def _listed(value):
     """A value of the provenance as one line."""
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _by_reason(entries):
+    """What is missing by the reason: list of (sentence, list of what it is the reason for)."""
+    found = {}
+    for what, reasons in entries:
+        for reason in reasons:
+            found.setdefault(reason, []).append(what)
+    return list(found.items())
 
 
 def _paragraphs(text):

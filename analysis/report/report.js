@@ -1,5 +1,5 @@
 "use strict";
-// Draws the labelled values that accompany a figure, in place of its picture. Asks for nothing.
+// Interactive plots in place of the pictures, links into folded parts, and the buttons. Works offline.
 (() => {
   const GREY = "#d9d9d9";
 
@@ -142,19 +142,22 @@
     };
   }
 
-  function drawLines(data, plot, width, highest) {
+  function drawLines(data, plot, width, [lowest, highest]) {
     const most = Math.max(...data.series.map((line) => line.values.length));
     const [left, right, top] = [46, 12, data.title ? 26 : 8];
     const [wide, tall] = [width - left - right, clamp(width * 0.62, 180, 300)];
     const svg = make("svg", { width, height: top + tall + 46, "aria-hidden": "true" }, plot);
     const x = (index) => left + (most > 1 ? (index / (most - 1)) * (wide - 16) + 8 : wide / 2);
-    const rough = highest / 4;
+    const rough = (highest - lowest) / 4;
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].find((factor) => factor * power >= rough) * power;
-    const y = (value) => top + tall - (value / (highest * 1.05)) * tall;
+    const margin = (highest - lowest) * 0.05;
+    const [bottom, range] = [lowest - margin, highest - lowest + 2 * margin];
+    const y = (value) => top + tall - ((value - bottom) / range) * tall;
     if (data.title) make("text", { x: left, y: 13, class: "title" }, svg, data.title);
-    for (let tick = 0; tick <= highest * 1.05; tick += step) {
-      make("path", { d: `M${left} ${y(tick)}h${wide}`, class: tick ? "grid" : "axis" }, svg);
+    make("path", { d: `M${left} ${top + tall}h${wide}`, class: "axis" }, svg);
+    for (let tick = Math.ceil(bottom / step) * step; tick <= bottom + range; tick += step) {
+      make("path", { d: `M${left} ${y(tick)}h${wide}`, class: "grid" }, svg);
       make("text", { x: left - 7, y: y(tick) + 4, "text-anchor": "end" }, svg, shown(tick));
     }
     const every = Math.ceil(most / Math.max(1, Math.floor(wide / 26)));
@@ -196,11 +199,11 @@
       mark([i, j]) {
         const line = data.series[j];
         ring.setAttribute("cx", x(i));
-        ring.setAttribute("cy", y(line.values[i] ?? 0));
+        ring.setAttribute("cy", y(line.values[i] ?? lowest));
         [drawn, entries].forEach((nodes) => nodes.forEach((node, k) => node.classList.toggle("dim", k !== j)));
         return {
           x: x(i),
-          y: y(line.values[i] ?? 0),
+          y: y(line.values[i] ?? lowest),
           lines: [`${shown(line.values[i])} ${data.value_label}`, line.name, line.labels[i]],
         };
       },
@@ -209,7 +212,7 @@
     };
   }
 
-  function attach(data, panels, heading, highest) {
+  function attach(data, panels, heading, limits) {
     const live = element("div", `live ${data.kind}`, panels);
     const plot = element("div", "plot", live);
     const tip = element("div", "tip", live);
@@ -240,7 +243,7 @@
       if (live.clientWidth === width || !live.clientWidth) return;
       width = live.clientWidth;
       plot.replaceChildren();
-      view = data.kind === "heatmap" ? drawHeatmap(data, plot, width) : drawLines(data, plot, width, highest);
+      view = data.kind === "heatmap" ? drawHeatmap(data, plot, width) : drawLines(data, plot, width, limits);
       if (current) hide();
     }
     function point(event) {
@@ -273,14 +276,73 @@
     panels.className = "panels";
     source.before(panels);
     const values = payloads.flatMap((data) => (data.series ?? []).flatMap((line) => line.values));
-    const highest = Math.max(...values.filter((value) => value !== null), 0) || 1;
+    const known = values.filter((value) => value !== null);
+    const [low, high] = [Math.min(...known), Math.max(...known)];
+    const limits = high > low ? [low, high] : [low - 0.5, low + 0.5];
     const heading = figure.querySelector("h3").textContent.trim();
     figure.classList.add("drawn"); // shows the panels, whose width is needed
     try {
-      for (const data of payloads) attach(data, panels, heading, highest);
+      for (const data of payloads) attach(data, panels, heading, limits);
     } catch (error) {
       figure.classList.remove("drawn"); // the picture is still there
       throw error;
     }
   }
+
+  // A link to a folded part unfolds it.
+  function unfold() {
+    const id = decodeURIComponent(location.hash.slice(1));
+    const target = id && document.getElementById(id);
+    if (!target) return;
+    for (let node = target.closest("details"); node; node = node.parentElement.closest("details"))
+      node.open = true;
+    if (target.matches("figure")) target.querySelector("details").open = true;
+    if (target.matches("summary")) target.parentElement.open = true;
+    target.scrollIntoView();
+  }
+  addEventListener("hashchange", unfold);
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[href^='#']");
+    if (link && link.hash === location.hash) unfold();
+  });
+  unfold();
+
+  async function copied(text, code) {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      const range = document.createRange();
+      range.selectNodeContents(code);
+      getSelection().removeAllRanges();
+      getSelection().addRange(range);
+      return document.execCommand("copy");
+    }
+    return true;
+  }
+  for (const button of document.querySelectorAll("button.copy")) {
+    const code = button.closest("figcaption").querySelector(".code code");
+    button.addEventListener("click", async () => {
+      button.textContent = (await copied(code.textContent, code)) ? "Copied" : "Press Ctrl+C";
+      setTimeout(() => (button.textContent = "Copy code"), 2000);
+    });
+  }
+
+  // The contents mark the part that is in view.
+  const entries = [...document.querySelectorAll("nav a")];
+  const parts = entries.map((link) => document.getElementById(link.hash.slice(1)));
+  let waiting = false;
+  function mark() {
+    waiting = false;
+    const passed = parts.filter((part) => part.getBoundingClientRect().top < innerHeight / 3);
+    const current = Math.max(0, passed.length - 1);
+    entries.forEach((link, index) => {
+      if (index === current) link.setAttribute("aria-current", "true");
+      else link.removeAttribute("aria-current");
+    });
+  }
+  addEventListener("scroll", () => {
+    if (!waiting) requestAnimationFrame(mark);
+    waiting = true;
+  });
+  mark();
 })();

@@ -16,17 +16,20 @@ from vit_tf.files import write_whole
 from vit_tf.names import join_words
 from vit_tf.preprocessing import Preprocessing
 
+from ..engine.estimates import accuracy_of
 from ..engine.features import name_models
-from ..report.differences import compare
+from ..report.differences import compare, main_results
 from ..report.drawing import draw
-from ..report.page import in_frame, require_own, write_report
+from ..report.overview import draw_overview, model_colours
+from ..report.page import ModelSummary, Section, in_frame, require_own, write_report
 from .data import make_data
+from .example_code import example_code
 from .judge import as_dataset, judge
 from .measure import attempt, measure
 from .models import require_distinct
 from .opening.opened import Opened, expected
 from .opening.under_study import under_study
-from .plan import choose_figures, plan, without_failures
+from .plan import by_figure, choose_figures, describe, plan, without_failures
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +66,9 @@ def write_figures(
     notes=(),
     models_table=(),
     timings=(),
+    sources=None,
+    setup="",
+    introduction="",
     **page,
 ):
     """The report of these models: every figure that applies, with the scorecard.
@@ -82,7 +88,10 @@ def write_figures(
         notes: further entries of what is not shown, as `Report.left_out`.
         models_table: rows about the models, as `models` of `write_report`.
         timings: rows that come before those of the passes.
-        **page: what else `write_report` takes: title, introduction and provenance.
+        sources: dict from the name of a model to what `vit_tf.load` opens, for the code of figures.
+        setup: Python code that makes `images` and `train`, for the same.
+        introduction: of the page; by default what was measured.
+        **page: what else `write_report` takes: title and provenance.
 
     Returns:
         The `Report`; None on a worker that is not the chief, which only measures.
@@ -110,7 +119,13 @@ def write_figures(
     if not is_chief():
         return None
     results = {name: result for name, result in results.items() if result is not None}
-    drawn = draw(pictures, results, folder, partial(progress, "drawing") if progress else None)
+    drawn = draw(
+        by_figure(pictures),
+        results,
+        folder,
+        partial(progress, "drawing") if progress else None,
+        partial(example_code, sources=sources or {}, setup=setup),
+    )
     claims = judge(figures, models, results, elsewhere, data)
     if claims:
         _keep_scorecard(folder / "results" / "scorecard.nc", as_dataset(claims, models, data))
@@ -120,12 +135,20 @@ def write_figures(
     if len(measured) < len(claims):
         count = len(claims) - len(measured)
         log.info("%d of %d claims are not tested: see the report", count, len(claims))
+    differences = compare(pictures, models, results)
+    compared = [model for model in models if model.of is None]
+    chapters, notes = _not_measured(figures, left_out)
     path = write_report(
         folder / "report.html",
-        differences=compare(pictures, models, results),
+        introduction=introduction or _introduction(results, data),
+        summary=_summaries(compared, models_table),
+        sentences=main_results(differences),
+        overview=draw_overview(pictures, compared, results),
+        differences=differences,
         scorecard=claims,
-        sections=_sections(drawn),
-        not_shown=left_out,
+        figures_of_claims=_figures_of_claims(drawn, pictures, claims),
+        sections=_sections(drawn, figures, differences, claims, chapters),
+        not_shown=notes,
         models=models_table,
         timings=[*timings, *_timings(results)],
         **page,
@@ -191,6 +214,11 @@ def make_report(
     """
     require_own(Path(folder, "report.html"))
     figures = choose_figures([figures] if isinstance(figures, str | int) else figures)
+    sources = {
+        name: str(model)
+        for name, model in name_models(models).items()
+        if isinstance(model, str | os.PathLike)
+    }
     models = _named(models)
     sizes = [expected(model).size for model in models.values()]
     plain = Preprocessing(next((size for size in sizes if size), None))
@@ -214,7 +242,21 @@ def make_report(
         title=title or f"What is inside {join_words(models)}",
         introduction=introduction,
         models_table=rows,
+        sources=sources,
+        setup=SETUP,
     )
+
+
+SETUP = "# models, images, train: the arguments of make_report"
+
+
+def _introduction(results, data):
+    """What was measured on how many images of which size, as a sentence."""
+    counts = [result.attrs["examples"] for result in results.values() if "examples" in result.attrs]
+    spec = data.few.element_spec
+    height, width = (spec[0] if isinstance(spec, tuple) else spec).shape[1:3]
+    count = f"{max(counts):,} " if counts else ""
+    return f"Measured on {count}images of {height} x {width} pixels, without training."
 
 
 def _named(models):
@@ -251,13 +293,106 @@ def _keep_scorecard(path, scorecard):
         write_whole(path, scorecard.to_netcdf)
 
 
-def _sections(drawn):
-    """The chapters that have figures, in order."""
-    chapters = sorted(dict.fromkeys(chapter for chapter, _ in drawn), key=lambda one: one.rank)
+KINDS = {
+    "vit": "ViT with a CLS token",
+    "gap": "ViT with average pooling",
+    "resnet": "convolutional network",
+    "mixer": "MLP-Mixer",
+}
+
+
+def _summaries(models, rows):
+    """The models of the first screen: list of `ModelSummary`."""
+    colours, rows = model_colours(models), {row["model"]: row for row in rows}
+    found = []
+    for model in models:
+        row, part = rows.get(model.name, {}), model.part
+        kind = row.get("kind") or ""
+        words = KINDS.get(part, "vision model")
+        found.append(
+            ModelSummary(
+                model.name,
+                f"{words} ({kind})" if kind and kind not in words else words,
+                {"gap": "vit"}.get(part, part or "other"),
+                row.get("parameters"),
+                accuracy_of(*model.accuracy, model.correct) if model.accuracy else None,
+                colours[model.name],
+            )
+        )
+    return found
+
+
+def _sections(drawn, figures, differences, claims, not_measured):
+    """The chapters, in order: list of `Section`."""
+    chapters = {chapter: None for chapter, _ in drawn} | dict.fromkeys(not_measured)
+    of_claims = {finding.name: of.chapter for of in figures for finding in of.findings}
     return [
-        (chapter.heading, chapter.text, [figure for of, figure in drawn if of == chapter])
-        for chapter in chapters
+        Section(
+            chapter.heading,
+            chapter.text,
+            [figure for of, figure in drawn if of == chapter],
+            _result(
+                [row for row in differences if row.chapter == chapter],
+                [one for one in claims if of_claims[one.name.partition(".")[0]] == chapter],
+            ),
+            not_measured.get(chapter, ()),
+        )
+        for chapter in sorted(chapters, key=lambda one: one.rank)
     ]
+
+
+def _result(rows, claims):
+    """The result of a chapter as one sentence: of its quantities, otherwise of its claims."""
+    differing = [row for row in rows if row.main]
+    if differing:
+        return max(differing, key=lambda row: row.size).main
+    if rows:
+        return rows[0].plain
+    tested = [claim for claim in claims if claim.verdict != "not tested"]
+    if not tested:
+        return ""
+    number = sum(claim.verdict == "replicates" for claim in tested)
+    if len(tested) == 1:
+        return f"{tested[0].statement} This claim is {_outcome(tested[0])}."
+    return f"Of {len(tested)} claims tested here, {number} replicate{'s' if number == 1 else ''}."
+
+
+def _outcome(claim):
+    """The outcome of a claim and its number, in words."""
+    word = {"replicates": "replicated", "does not replicate": "not replicated"}
+    return f"{word.get(claim.verdict, claim.verdict)} ({claim.quantity}: {claim.value:.2f})"
+
+
+def _figures_of_claims(drawn, pictures, claims):
+    """Dict from the name of a claim to the name of a picture of its figure."""
+    shown = {panel.name for _, figure in drawn for panel in figure.panels}
+    shown |= {figure.name for _, figure in drawn}
+    found = {}
+    for picture in pictures:
+        for finding in picture.figure.findings:
+            if picture.name in shown:
+                found.setdefault(finding.name, picture.name)
+    names = {claim.name: found.get(claim.name.partition(".")[0]) for claim in claims}
+    return {name: figure for name, figure in names.items() if figure}
+
+
+def _not_measured(figures, left_out):
+    """What is not measured in each chapter: dict from it to entries, and the remaining entries."""
+    chapters = {describe(figure): figure.chapter for figure in figures}
+    found, notes = {}, []
+    shown_elsewhere = {figure.models.anyone for figure in figures}
+    for what, reasons in left_out:
+        reasons = [reason for reason in reasons if reason not in shown_elsewhere]
+        if not reasons:
+            continue
+        title = what.partition(": ")[0]
+        of_title = [figure.chapter for figure in figures if figure.title == title]
+        chapter = chapters.get(what) or next(iter(of_title), None)
+        if chapter is None:
+            notes.append((what, reasons))
+        else:
+            found.setdefault(chapter, []).append((what, reasons))
+    return found, notes
 
 
 def _timings(results):

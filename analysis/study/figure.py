@@ -53,6 +53,22 @@ class Selection:
 
 
 @dataclass(frozen=True)
+class Overview:
+    """What the first screen of a report shows of a figure.
+
+    Attributes:
+        label: title of the panel.
+        values: function of a result to its values over depth, of shape (layer,), which one panel
+            shows for all models, or of shape (layer, layer), with a panel for each model.
+        unit: name of the values.
+    """
+
+    label: str
+    values: Callable
+    unit: str
+
+
+@dataclass(frozen=True)
 class Figure:
     """A figure of a paper: what it shows of which models, and the findings that it bears on.
 
@@ -70,9 +86,10 @@ class Figure:
         draw: function of the result, or of a dict from label to result for `together`, `group` and
             wherever several are measured, to Matplotlib axes.
         name: of the picture and its file, with the models in braces: `"cka-{model}"`.
-        title: what a picture shows, with the names of the models in braces: `"{model}"`,
+        title: what a picture shows; the names of the models may stand in it in braces: `"{model}"`,
             `"{other}"`, `"{of}"` for the model that it is a variant of, or itself, `"{models}"` for
-            all but further trainings, and `"{label}"`.
+            all but further trainings, and `"{label}"`. Pictures of several models with one title
+            are the panels of one figure.
         caption: how to read it, as `title`; or a function of the models and of a dict from label to
             result.
         instead: function of such a dict to the sentence that takes the picture's place, or to None
@@ -80,7 +97,12 @@ class Figure:
         findings: the list of `judge.Finding`.
         quantities: the list of `Quantity` by which models are compared.
         also: numbers of other papers that choose it too, with their prefix.
-        interactive: function of a result that returns what answers to the mouse, or None.
+        interactive: function of a result that returns its interactive plot, or None.
+        overview: what the first screen shows of it, an `Overview` or None.
+        scale: name of the colour scale that it shares with other figures; its own if empty.
+        call: Python expression that measures it, with the models in braces: `"{model}"`, for pairs
+            `"{other}"` too, for groups `"{models}"`, as `"analysis.cka({model}, images)"`.
+        show: Python expression of the plot; by default `draw` by name.
     """
 
     paper: Paper
@@ -98,6 +120,10 @@ class Figure:
     also: str = ""
     interactive: Callable | None = None
     instead: Callable | None = None
+    overview: Overview | None = None
+    scale: str = ""
+    call: str = ""
+    show: str = ""
 
     @property
     def choices(self):
@@ -136,6 +162,8 @@ class Selector:
         others: for `pairs`, the parts of the second model.
         baselines: for `together`, the random baselines that are drawn beside the models.
         needing: for `group`, function of a model that raises a `Lacking` for one to be left out.
+        panel: title of a picture among those of other models, as `Figure.title`; empty where one
+            picture shows all models.
     """
 
     roles: tuple[str, ...]
@@ -144,6 +172,7 @@ class Selector:
     others: tuple[str, ...] = ()
     baselines: tuple[str, ...] = ()
     needing: Callable | None = None
+    panel: str = ""
 
     @property
     def all_roles(self):
@@ -173,14 +202,14 @@ class Selector:
         return playing(models, *self.roles, *(["model"] if self.anyone is True else []))
 
 
-def each(*roles, anyone=True):
-    """One picture of every model that plays one of these roles."""
-    return Selector(roles, _each, anyone)
+def each(*roles, anyone=True, panel="{model}"):
+    """One picture of every model that plays one of these roles, with this title."""
+    return Selector(roles, _each, anyone, panel=panel)
 
 
 def split(*roles):
     """One picture of each part of every model; `measure` returns a dict from their labels."""
-    return Selector(roles, _split)
+    return Selector(roles, _split, panel="{model}, {label}")
 
 
 def together(*roles, baselines=()):
@@ -194,7 +223,8 @@ def pairs(roles, others, *, ordered=False, anyone=True):
     Of models without a part all pairs; both ways round where `ordered`.
     """
     arranged = permutations if ordered else combinations
-    return Selector(roles, partial(_pairs, arranged=arranged), anyone, others=others)
+    choose = partial(_pairs, arranged=arranged)
+    return Selector(roles, choose, anyone, others=others, panel="{model} and {other}")
 
 
 def group(*roles, anyone=True, needing=None):

@@ -161,6 +161,7 @@ class Quantity:
         result: name of the result, with `{model}`, and `{other}` for one of two models.
         unit: what the number is, in a few words.
         statistic: function of the result to an `Estimate`.
+        more: what a model with a higher value does, before "than": "attends more globally".
     """
 
     label: str
@@ -168,6 +169,7 @@ class Quantity:
     result: str
     unit: str
     statistic: Callable[[Any], Any]
+    more: str = ""
 
     @property
     def of_pairs(self):
@@ -175,7 +177,7 @@ class Quantity:
         return "{other}" in self.result
 
 
-def quantity(result, *, unit):
+def quantity(result, *, unit, more=""):
     """Makes a `Quantity` of a function of a result.
 
     The first paragraph of its docstring is the label, the second the explanation.
@@ -183,6 +185,6 @@ def quantity(result, *, unit):
 
     def make(statistic):
         text = [" ".join(part.split()) for part in inspect.getdoc(statistic).split("\n\n")]
-        return Quantity(*text[:2], result, unit, statistic)
+        return Quantity(*text[:2], result, unit, statistic, more)
 
     return make

@@ -40,11 +40,21 @@ class Picture:
         """What is shown."""
         return self._filled(self.figure.title, "name")
 
-    def caption(self, results):
-        """How to read it; `results` as for `draw`."""
+    @property
+    def panel(self):
+        """Its title among the panels of a figure: names of models; empty if it is the only one."""
+        return self._filled(self.figure.models.panel, "name")
+
+    @property
+    def full_title(self):
+        """What is shown of which models."""
+        return f"{self.title}: {self.panel}" if self.panel else self.title
+
+    def caption(self, results, models=None):
+        """How to interpret it; `results` as for `draw`, of its models or of these."""
         caption = self.figure.caption
         if callable(caption):
-            return caption(self.of.models, results)
+            return caption(models or self.of.models, results)
         return self._filled(caption, "name")
 
     def draw(self, results):
@@ -63,12 +73,23 @@ class Picture:
                 f"Expected draw of {describe(self.figure)!r} to return Matplotlib axes or a "
                 f"figure. Received: {axes!r}"
             )
+        _remove_heading(axes)
         return drawn
 
     def interactive(self, results):
         """What answers to the mouse: a list with an entry for each result, or an empty one."""
         show = self.figure.interactive
         return [show(result) for result in results.values()] if show else []
+
+    def title_with(self, others):
+        """What it shows and others of its figure do, with the names of all of their models."""
+        pictures = [self, *others]
+        titles = {picture.title for picture in pictures}
+        if len(titles) == 1:
+            return self.title
+        names = join_words(list(dict.fromkeys(m.name for one in pictures for m in one.of.models)))
+        fields = {field for _, field, _, _ in Formatter().parse(self.figure.title) if field}
+        return self.figure.title.format(**dict.fromkeys(fields, names))
 
     def _filled(self, text, field):
         models = self.of.models
@@ -78,6 +99,26 @@ class Picture:
         values["models"] = join_words([getattr(model, field) for model in firsts])
         values["label"] = self.of.label
         return text.format(**values)
+
+
+def by_figure(pictures):
+    """The pictures of each figure of the report: list of lists, in order.
+
+    Panels of one figure show the same of different models: they are measured and drawn alike and
+    share chapter and title.
+    """
+    groups = {}
+    for picture in pictures:
+        figure = picture.figure
+        key = (figure.chapter, figure.measure, figure.draw, figure.title)
+        groups.setdefault(key, []).append(picture)
+    return list(groups.values())
+
+
+def _remove_heading(axes):
+    """Removes the first line of a plot's title, which the report shows as text."""
+    if hasattr(axes, "title") and hasattr(axes.title, "set_text"):
+        axes.title.set_text(axes.get_title().partition("\n")[2])
 
 
 def _figure_of(axes):
@@ -380,5 +421,7 @@ def without_failures(pictures, results, problems):
             drawable.append(replace(picture, of=replace(picture.of, measurements=made)))
         why = {key: problems[one.name] for key, one in of.items() if key not in made}
         if why:
-            failed.append((picture.title, [f"{label}: {reason}" for label, reason in why.items()]))
+            failed.append(
+                (picture.full_title, [f"{label}: {reason}" for label, reason in why.items()])
+            )
     return drawable, failed

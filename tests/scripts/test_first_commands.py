@@ -111,7 +111,7 @@ def test_an_unlike_option_gets_no_near_match(capsys):
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_another_backend_is_refused_before_anything_is_read(capsys, monkeypatch, backend):
     monkeypatch.setenv("KERAS_BACKEND", backend)
-    for command in ("evaluate missing.keras", "export missing.keras --list"):
+    for command in ("compute missing", "export missing.keras --list"):
         line = line_of(capsys, command.split())
         assert f"KERAS_BACKEND={backend}" in line and "KERAS_BACKEND=tensorflow" in line
     assert cli.main(["scorecard", "none"]) == 2

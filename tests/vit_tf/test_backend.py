@@ -1,4 +1,4 @@
-"""Another backend of Keras: models work, and what needs TensorFlow says so in one line."""
+"""Keras on JAX: models are evaluated, and what needs TensorFlow raises an error of one line."""
 
 import importlib.util
 import json
@@ -35,9 +35,6 @@ for name, call in {
     "measurements": lambda: analysis.cka(features, images),
     "receptive fields": lambda: analysis.receptive_field(features, images),
     "probes": lambda: analysis.ridge_probe(features, data, data, 3),
-    "training": lambda: vit_tf.train(model, vit_tf.Recipe(epochs=1), data, data, f"{folder}/run"),
-    "recipe": lambda: vit_tf.Recipe(epochs=1).compile(model, 2),
-    "evaluation": lambda: top_k_accuracy(model, data),
     "operations": lambda: vit_tf.count_flops(model),
 }.items():
     try:
@@ -45,7 +42,8 @@ for name, call in {
         lines[name] = "nothing raised"
     except Exception as error:
         lines[name] = f"{type(error).__name__}: {error}"
-print(json.dumps({"backend": keras.backend.backend(), "lines": lines}))
+top = top_k_accuracy(model, data)[1]
+print(json.dumps({"backend": keras.backend.backend(), "lines": lines, "top": top}))
 """
 
 
@@ -73,4 +71,5 @@ def test_models_work_and_the_rest_names_the_backend(tmp_path, rng):
         assert line.startswith("ValueError: Expected the TensorFlow backend of Keras for"), name
         assert line.endswith("set KERAS_BACKEND=tensorflow. Received: 'jax'"), name
         assert "\n" not in line
-    assert not (tmp_path / "run").exists()
+    logits = keras.ops.convert_to_numpy(model(images))
+    assert found["top"] == pytest.approx(np.mean(logits.argmax(1) == np.arange(6) % 3))

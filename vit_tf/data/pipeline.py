@@ -41,6 +41,7 @@ def load(
     classes=None,
     random_resized_crop=None,
     shard=None,
+    repeats=1,
 ):
     """Loads an image classification data set as batches of images in [-1, 1] and labels.
 
@@ -88,6 +89,9 @@ def load(
         shard: (index, num_shards), for one of several processes that read one data set: the part of
             every split that this process alone reads and decodes. Sizes differ by at most one
             example; batches are of this part.
+        repeats: how often each image of the train split follows itself in an epoch, with a crop and
+            augmentations of its own each time, among as many images as without: the repeated
+            augmentation of Hoffer et al. 2020 (https://arxiv.org/abs/1901.09335), 3 in DeiT.
 
     Returns:
         Tuple of `tf.data.Dataset`, one per split, of (images, labels): float32 of shape (example,
@@ -103,6 +107,7 @@ def load(
     size = checked_size(image_size, preprocessing)
     check_number("batch_size", batch_size, 1)
     check_number("seed", seed, 0)
+    check_number("repeats", repeats, 1)
     if not 0 <= validation < 1:
         raise ValueError(
             f"Expected validation to be in [0, 1). Received: validation={validation!r}"
@@ -117,7 +122,7 @@ def load(
             for split, (name, indices) in chosen.items()
         }
     _check_full_batch(chosen, batch_size, drop_remainder)
-    drawn = {"train": {"seed": seed, "area": area}}
+    drawn = {"train": {"seed": seed, "area": area, "repeats": repeats}}
     loaded = []
     for split, (name, indices) in chosen.items():
         dataset = read_shardable(

@@ -42,6 +42,7 @@ def read_batches(
     area=None,
     shard=None,
     keep=True,
+    repeats=1,
 ):
     """Batches of (images, labels) of some examples of a split, as `load` returns them.
 
@@ -62,12 +63,15 @@ def read_batches(
         shard: `batches.Shard`, of each batch, that is decoded; None for all of it. A last batch
             with none of it is left out.
         keep: whether what is small enough is kept in memory; False for a shard.
+        repeats: how often each example follows itself.
     """
     own = source.image_size(split, indices) if size is None else None
     framing = Framing(tuple(size or own), preprocessing or Preprocessing(None), area)
     items = _items(source, split, indices, seed)
     most = CACHE_BYTES if keep and (seed is None or len(indices) <= CACHE_EXAMPLES) else -1
     examples, ways, singly = _plan(source, items, len(indices), own, framing, seed, most)
+    if repeats > 1:
+        examples = _repeated(examples, len(indices), repeats)
     if shard and not shard.size(len(indices) % batch_size):
         examples = examples.take(len(indices) // batch_size * batch_size)
 
@@ -143,6 +147,16 @@ def read_shardable(source, split, indices, size, batch_size, *, seed=None, **set
         return made.with_shards(lambda shard: read_shard(shard, image_map))
 
     return _mappable(build) if whole.can_map_images else build(None)
+
+
+def _repeated(examples, count, repeats):
+    """So many examples, the first of a data set, of which each follows itself."""
+
+    def repeat(*example):
+        return tf.data.Dataset.from_tensors(example).repeat(repeats)
+
+    repeated = examples.take(-(-count // repeats)).flat_map(repeat).take(count)
+    return repeated.apply(tf.data.experimental.assert_cardinality(count))
 
 
 def _items(source, split, indices, seed):

@@ -2,14 +2,23 @@
 
 from vit_tf.batches import full_batches
 from vit_tf.distribute.cluster import is_chief, wait_for_workers
-from vit_tf.distribute.strategies import STRATEGIES, is_tpu, steps_per_execution, strategy
+from vit_tf.distribute.strategies import (
+    STRATEGIES,
+    is_tpu,
+    steps_per_execution,
+    strategy,
+    strategy_of,
+)
+from vit_tf.distribute.weights import divide_batches
 
 __all__ = [
     "STRATEGIES",
+    "divide_batches",
     "full_batches",
     "is_chief",
     "is_tpu",
     "steps_per_execution",
     "strategy",
+    "strategy_of",
     "wait_for_workers",
 ]

@@ -11,18 +11,22 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from vit_tf.backend import on_jax
 from vit_tf.batches import Shard, is_shardable
 from vit_tf.distribute import multiworker
 
 # Seconds without a sign of life after which a worker is dead, and to wait for all to start.
 HEARTBEAT, START = 20, 600
 
-# The strategy of this process, if it is one of several.
-_strategies = []
+# The strategy of this process, if it is one of several, its index and their number.
+_strategies, _position = [], []
 
 
 def make_strategy(workers=None, worker=None):
-    """The `tf.distribute.MultiWorkerMirroredStrategy` of this process; there is one at most.
+    """The strategy of this process, one of several that train together; there is one at most.
+
+    A `tf.distribute.MultiWorkerMirroredStrategy`, or, where Keras runs on JAX, a
+    `DataParallelStrategy` of the devices of all processes, connected by `jax.distributed`.
 
     Waits until every worker has started. Where the program has set no seed, that of the first
     worker is set on all, so that data are shuffled equally.
@@ -33,11 +37,19 @@ def make_strategy(workers=None, worker=None):
         worker: this one's index in the list; the first is the chief.
 
     Raises:
-        ValueError: for addresses that are missing or malformed, or if TensorFlow has run before.
+        ValueError: for addresses that are missing or malformed, or if TensorFlow (or JAX) has run
+            before.
     """
     if _strategies:
         return _strategies[0]
     addresses, index = find_cluster(workers, worker)
+    if on_jax():
+        from vit_tf.distribute import jax_devices
+
+        strategy = jax_devices.connect(addresses, index)
+        _strategies.append(strategy)
+        _position[:] = index, len(addresses)
+        return strategy
     if context.context()._context_handle is not None:
         raise ValueError(
             "Expected the multi-worker strategy to be made before anything else of TensorFlow. "
@@ -55,6 +67,7 @@ def make_strategy(workers=None, worker=None):
     )
     multiworker.adapt_keras()
     _strategies.append(strategy)
+    _position[:] = index, len(addresses)
     if context.global_seed() is None:
         tf.random.set_seed(int(of_every_worker(np.random.SeedSequence().entropy % 2**31)[0]))
     return strategy
@@ -62,9 +75,12 @@ def make_strategy(workers=None, worker=None):
 
 def num_workers():
     """How many processes train together: 1 without a multi-worker strategy."""
-    if not _strategies:
-        return 1
-    return len(_strategies[0].cluster_resolver.cluster_spec().job_tasks("worker"))
+    return _position[1] if _position else 1
+
+
+def worker_index():
+    """The index of this process among those that train together, from 0."""
+    return _position[0] if _position else 0
 
 
 def current_shard():
@@ -72,7 +88,7 @@ def current_shard():
     if num_workers() == 1:
         return None
     replicas = _strategies[0].num_replicas_in_sync // num_workers()
-    return Shard(_strategies[0].cluster_resolver.task_id, num_workers(), replicas)
+    return Shard(worker_index(), num_workers(), replicas)
 
 
 def shard_of_worker(dataset):
@@ -86,20 +102,24 @@ def shard_of_worker(dataset):
 
 def is_chief():
     """Whether this process writes the files: true of the first worker, and of one by itself."""
-    return not _strategies or _strategies[0].cluster_resolver.task_id == 0
+    return worker_index() == 0
 
 
 def sum_of_workers(array):
     """The sum of the arrays of one shape that the workers call this with."""
     if not _strategies:
         return np.asarray(array)
+    if on_jax():
+        from vit_tf.distribute import jax_devices
+
+        return jax_devices.gather(array).sum(axis=0)
     return np.asarray(_strategies[0].reduce("SUM", tf.constant(array), axis=None))
 
 
 def of_every_worker(number):
     """The whole numbers that the workers call this with, in their order: int64 array."""
     mine = np.zeros(num_workers(), np.int64)
-    mine[_strategies[0].cluster_resolver.task_id if _strategies else 0] = number
+    mine[worker_index()] = number
     return sum_of_workers(mine)
 
 
@@ -110,18 +130,29 @@ def wait_for_workers():
 
 @contextlib.contextmanager
 def explained_failures():
-    """Turns TensorFlow's error about workers that stopped into a `ConnectionError` that says so."""
+    """Turns errors of TensorFlow or JAX about workers that stopped into a `ConnectionError`."""
     lost = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
     lost += (tf.errors.DeadlineExceededError, tf.errors.FailedPreconditionError)
     try:
         yield
-    except (*lost, tf.errors.InternalError) as error:
+    except (*lost, tf.errors.InternalError, *_jax_errors()) as error:
         if num_workers() == 1:
             raise
+        words = getattr(error, "message", str(error)).strip()[:200]
+        library = "JAX" if on_jax() else "TensorFlow"
         raise ConnectionError(
             "Another worker stopped or cannot be reached. Start all workers again: a run goes on "
-            f"from its last saved state. TensorFlow says: {error.message.strip()[:200]}"
+            f"from its last saved state. {library} says: {words}"
         ) from error
+
+
+def _jax_errors():
+    """The errors of collective operations in JAX, where Keras runs on it."""
+    if not on_jax():
+        return ()
+    import jax
+
+    return (jax.errors.JaxRuntimeError,)
 
 
 def leave(status):

@@ -5,6 +5,7 @@ import os
 
 import tensorflow as tf
 
+from vit_tf.backend import on_jax, require_tensorflow_or_jax
 from vit_tf.distribute import cluster
 from vit_tf.names import lookup
 
@@ -21,7 +22,10 @@ def strategy(name="auto", workers=None, worker=None):
             which each run the same program and make the strategy before anything else of
             TensorFlow; `"tpu"`, on each core of the TPU of the environment variable TPU_NAME, by
             default a local one; `"auto"`, `"multiworker"` if VIT_TF_WORKERS or TF_CONFIG names
-            several workers, else `"mirrored"` if there are several GPUs.
+            several workers, else `"mirrored"` if there are several GPUs. Where Keras runs on JAX,
+            the strategy is a `DataParallelStrategy`: `"mirrored"`, and by default `"auto"`, of all
+            devices of this process, `"tpu"` of its TPU's, `"multiworker"` of those of all
+            processes, made before anything else of JAX.
         workers, worker: of `"multiworker"`, the addresses `"host:port"` of all processes and the
             index of this one among them; by default those that `cluster.find_cluster` finds.
 
@@ -34,7 +38,24 @@ def strategy(name="auto", workers=None, worker=None):
                 f"Expected workers and worker with strategy 'multiworker'. Received: {name!r}"
             )
         return cluster.make_strategy(workers, worker)
-    return lookup("strategy", name, STRATEGIES)()
+    make = lookup("strategy", name, STRATEGIES)
+    if not on_jax():
+        return make()
+    require_tensorflow_or_jax("a strategy")
+    if name == "multiworker" or (name == "auto" and cluster.has_several_workers()):
+        return cluster.make_strategy()
+    from vit_tf.distribute import jax_devices
+
+    return jax_devices.make(name)
+
+
+def strategy_of(model):
+    """The strategy that a model was made under: of TensorFlow, or a `DataParallelStrategy`."""
+    if not on_jax():
+        return model.distribute_strategy
+    from vit_tf.distribute import jax_devices
+
+    return jax_devices.current_strategy()
 
 
 def steps_per_execution(strategy, steps, asked=None):

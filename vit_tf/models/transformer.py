@@ -132,6 +132,8 @@ class Block(layers.Layer):
         mlp_dim: number of hidden units of the MLP.
         skips: the sites, of `("attention", "mlp")`, that keep their skip.
         dropout_rate: share of channels dropped after each projection of a branch.
+        stochastic_depth: share of the examples whose branches are dropped in training (Huang et al.
+            2016, https://arxiv.org/abs/1603.09382).
         activation: form of the MLP's GELU: `"gelu"`, `"gelu_tanh"` or `"quick_gelu"`; or
             `"swiglu"`, of an MLP that expands to twice `mlp_dim` for a gate and what it gates.
         epsilon: added to the variance by both normalisations.
@@ -163,6 +165,7 @@ class Block(layers.Layer):
         layer_scale=None,
         sub_norm=(),
         norm="layer",
+        stochastic_depth=0.0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -200,6 +203,10 @@ class Block(layers.Layer):
         self.heads_norm = norm("heads_norm") if "attention" in self.sub_norm else None
         self.hidden_norm = norm("hidden_norm") if "mlp" in self.sub_norm else None
         self.dropout = layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
+        self.stochastic_depth, self.drop_branch = stochastic_depth, None
+        if stochastic_depth:
+            settings = {"noise_shape": (None, 1, 1), "dtype": self.dtype_policy}
+            self.drop_branch = layers.Dropout(stochastic_depth, **settings, name="drop_branch")
 
     @property
     def taps(self):
@@ -269,10 +276,11 @@ class Block(layers.Layer):
 
     def _end_branch(self, x, scale, training):
         x = self.dropout(x, training=training)
-        return x if scale is None else x * scale
+        x = x if scale is None else x * scale
+        return self.drop_branch(x, training=training) if self.drop_branch else x
 
     def get_config(self):
-        names = ("num_heads", "hidden_dim", "mlp_dim", "skips", "dropout_rate")
+        names = ("num_heads", "hidden_dim", "mlp_dim", "skips", "dropout_rate", "stochastic_depth")
         names += ("activation", "epsilon", "key_bias", "layer_scale", "sub_norm", "norm")
         return super().get_config() | {name: getattr(self, name) for name in names}
 
@@ -283,12 +291,17 @@ def block_sites(num_layers):
 
 
 def make_blocks(config, removed, **more):
-    """A list of blocks `block00`, ... of a model's configuration; `removed` sites have no skip."""
+    """A list of blocks `block00`, ... of a model's configuration; `removed` sites have no skip.
+
+    The rate of stochastic depth rises linearly from 0 in the first block to the whole in the last.
+    """
     own = inspect.signature(Block.__init__).parameters
     arguments = {name: value for name, value in config.items() if name in own} | more
     blocks = []
     for name in (f"block{i:02d}" for i in range(config["num_layers"])):
         skips = [site for site in Block.sites if f"{name}/{site}" not in removed]
+        depth = len(blocks) / max(config["num_layers"] - 1, 1)
+        arguments["stochastic_depth"] = depth * config.get("stochastic_depth", 0.0)
         blocks.append(Block(skips=skips, name=name, **arguments))
     return blocks
 

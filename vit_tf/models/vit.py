@@ -54,6 +54,8 @@ class ViT(VisionModel):
         without_skips: sites whose skip is removed (Raghu et al. 2021, figure 8), such as
             `"block06"`, `"block07/mlp"` or, of a stem, `"stage2/unit02"`.
         dropout_rate: share of channels dropped after the embedding and each projection.
+        stochastic_depth: share of the examples that skip a branch of the last block in training; in
+            the blocks below it falls linearly to 0 (Huang et al. 2016).
         activation: form of the GELU: `"gelu"`, exact, `"gelu_tanh"`, with which Google's
             checkpoints were trained, or `"quick_gelu"`; or `"swiglu"`, a gate instead, of
             `mlp_dim` channels after it (Oquab et al. 2023, DINOv2).
@@ -125,6 +127,7 @@ class ViT(VisionModel):
         norm="layer",
         patch_norm=False,
         head_blocks=None,
+        stochastic_depth=0.0,
         **kwargs,
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)

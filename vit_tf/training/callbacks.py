@@ -10,8 +10,8 @@ from pathlib import Path
 
 import keras
 import numpy as np
-import tensorflow as tf
 
+from vit_tf.backend import on_jax
 from vit_tf.distribute.cluster import num_workers, of_every_worker, wait_for_workers
 from vit_tf.files import write_whole
 from vit_tf.remote import is_remote, without_password
@@ -113,17 +113,21 @@ class Checkpoint(keras.callbacks.Callback):
         if self._before == self._steps:
             # Keras takes one step at least.
             real, model = self.model.train_function, self.model
+            results = model.get_metrics_result()
 
-            def take_no_step(iterator):
+            def take_no_step(*state_and_iterator):
                 model.train_function = real
-                return model.get_metrics_result()
+                return (results, state_and_iterator[0]) if on_jax() else results
 
             model.train_function = take_no_step
 
     def on_train_batch_end(self, batch, logs=None):
-        self._check_finite(logs["loss"])
         saved = self._saves_until(self._done)
         self._done = min(self._before + batch + 1, self._steps)
+        saves = self._saves_until(self._done) > saved
+        now = saves or not self._done % ASK_EVERY or self._done == self._steps
+        if now or not on_jax():  # where the host would wait for each step
+            self._check_finite(logs["loss"])
         if self._done == self._steps:
             self._metrics = self._totals()
             if self._before and not self.model.stop_training:
@@ -132,7 +136,7 @@ class Checkpoint(keras.callbacks.Callback):
         # Workers ask each other, which takes longer than a small step.
         asks = num_workers() == 1 or not self._done % ASK_EVERY or self._done == self._steps
         asked = asks and self._preemption.asked()
-        if asked or self._saves_until(self._done) > saved:
+        if asked or saves:
             self.save()
         if asked:
             self._deliver()
@@ -147,7 +151,9 @@ class Checkpoint(keras.callbacks.Callback):
             self.model.stop_training = self._cut = False
 
     def on_test_batch_end(self, batch, logs=None):
-        if self._preemption.asked():
+        asks = num_workers() == 1 or not (batch + 1) % ASK_EVERY
+        if asks and self._preemption.asked():
+            attach_variables(self.model)
             with self._average:
                 self.save()
                 self._deliver()
@@ -182,6 +188,7 @@ class Checkpoint(keras.callbacks.Callback):
 
     def _save_state(self, *within):
         self._still_alone()
+        attach_variables(self.model)
         how = {"keep": self._keep, "writer": self._writer}
         checkpointing.save_state(self.model, self.history, self.directory, *within, **how)
 
@@ -200,6 +207,7 @@ class Checkpoint(keras.callbacks.Callback):
                 self.save()
 
     def _totals(self):
+        attach_variables(self.model)
         return [np.asarray(variable) for variable in self.model.metrics_variables]
 
     def _saves_until(self, done):
@@ -258,10 +266,16 @@ class AverageValidation(keras.callbacks.Callback):
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         averages = optimizer._model_variables_moving_average
         for weight, average in zip(optimizer._trainable_variables, averages, strict=True):
-            held = tf.identity(weight.value)
-            weight.assign(average.value)
+            held = keras.ops.copy(weight.value)
+            weight.assign(keras.ops.copy(average.value))
             average.assign(held)
         self._in_place = not self._in_place
+
+
+def attach_variables(model):
+    """Give a model in JAX, whose `fit` holds the variables meanwhile, those of the last step."""
+    if on_jax():
+        model.jax_state_sync()
 
 
 def tensorboard(folder):

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 
+import keras
 import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
-from vit_tf.backend import require_tensorflow
+from vit_tf.backend import on_jax, require_tensorflow_or_jax
 from vit_tf.batches import require_finite_length
 from vit_tf.distribute.cluster import (
     current_shard,
@@ -36,8 +37,8 @@ def top_k_accuracy(model, dataset, ks=(1, 5)):
 
     Raises:
         ValueError: for images of another shape than the model's, labels outside its classes,
-            another backend of Keras than TensorFlow, scores that are not finite or not of shape
-            (example, class), or no examples.
+            another backend of Keras than TensorFlow and JAX, scores that are not finite or not of
+            shape (example, class), or no examples.
     """
     ranks, num_classes = _ranks_of(model, dataset)
     ks = [k for k in ks if k == 1 or k < num_classes]
@@ -65,12 +66,12 @@ def correct_answers(model, dataset):
 
 def _ranks_of(model, dataset):
     """The rank of each label among the scores of this worker's part, and the number of classes."""
-    require_tensorflow("evaluation")
+    require_tensorflow_or_jax("evaluation")
     if isinstance(dataset, tf.data.Dataset):
         require_images_of(model, dataset.element_spec[0])
         require_finite_length(dataset)
         dataset = shard_of_worker(dataset)
-    score = tf.function(lambda images: model(images), reduce_retracing=True)
+    score = _scorer(model)
     batches = tqdm(dataset, "Evaluating", delay=2, disable=None, leave=False)
     ranks, count = [], 0
     for images, labels in batches:
@@ -81,6 +82,17 @@ def _ranks_of(model, dataset):
     if not ranks:
         raise ValueError("Expected at least one batch of images. Received none")
     return np.concatenate([rank for rank, _ in ranks]), ranks[0][1]
+
+
+def _scorer(model):
+    """A compiled function from a batch of images to the scores of a model."""
+    if not on_jax():
+        return tf.function(lambda images: model(images), reduce_retracing=True)
+    if not isinstance(model, keras.Model):
+        return model
+    from vit_tf.distribute import jax_devices
+
+    return jax_devices.scorer(model)
 
 
 def majority_accuracy(train, test, num_classes, most=-1):

@@ -18,7 +18,8 @@ class FineTuning:
         learning_rate: peak learning rate.
         momentum: momentum of SGD.
         warmup_steps: steps until the peak; None for a fifth of all, 500 at most.
-        schedule: decay after the peak: `"cosine"` or `"linear"` to 0, or `"staircase"`.
+        schedule: decay after the peak: `"cosine"` or `"linear"` to 0, `"staircase"` or
+            `"short_staircase"`; see `WarmupDecay`.
         clip_norm: largest global norm of the gradients; None for no limit.
         ema: momentum of an exponential moving average of the weights, such as 0.9999 for 20,000
             steps; it is validated, saved and returned; None for the weights themselves.
@@ -93,7 +94,7 @@ class FineTuning:
         fields = {
             "steps": _steps(num_examples),
             "learning_rate": 0.003 * batch_size / 512,
-            "schedule": "staircase",
+            "schedule": "short_staircase" if num_examples < 20_000 else "staircase",
             "clip_norm": None,
             "mixup": 0.0 if num_examples < 20_000 else 0.1,
             "flip": True,

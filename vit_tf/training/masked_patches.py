@@ -4,6 +4,7 @@ import keras
 from keras import layers, ops
 
 from vit_tf.models.vit import ViT
+from vit_tf.training.objectives import ExampleMean, step_weights
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
@@ -88,6 +89,9 @@ class ColourCrossEntropy(keras.losses.Loss):
     def __init__(self, name="loss", reduction="sum_over_batch_size"):
         super().__init__(name=name, reduction=reduction, dtype="float32")
 
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return super().__call__(y_true, y_pred, step_weights(sample_weight))
+
     def call(self, y_true, y_pred):
         labels = ops.cast(y_true, "int32")
         loss = ops.sparse_categorical_crossentropy(labels, y_pred, from_logits=True)
@@ -95,6 +99,19 @@ class ColourCrossEntropy(keras.losses.Loss):
 
     def get_config(self):
         return {"name": self.name, "reduction": self.reduction}
+
+
+@register
+class ColourAccuracy(ExampleMean):
+    """Share of the corrupted patches of each example whose colour is predicted."""
+
+    def __init__(self, name="accuracy", dtype="float32"):
+        super().__init__(_predicted_share, name=name, dtype=dtype)
+
+
+def _predicted_share(y_true, y_pred):
+    predicted = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
+    return ops.mean(ops.cast(predicted == ops.cast(y_true, "int32"), "float32"), axis=-1)
 
 
 def pick(tokens, places):

@@ -3,6 +3,9 @@
 import keras
 from keras import ops
 
+from vit_tf.backend import require_tensorflow_or_jax
+from vit_tf.distribute import is_tpu, strategy_of
+
 register = keras.saving.register_keras_serializable("vit_tf")
 
 
@@ -15,7 +18,7 @@ class SoftmaxCrossEntropy(keras.losses.Loss):
 
     Labels are integers of shape (example,) or probabilities of shape (example, class); their rank
     decides. An integer outside [0, num_classes) is an error on a CPU and a NaN on a GPU, never
-    a label of zeros.
+    a label of zeros. Weights are of shape (example,), or those of `distribute.divide_batches`.
 
     Args:
         label_smoothing: the share `s` that is spread over all classes, in [0, 1).
@@ -33,6 +36,9 @@ class SoftmaxCrossEntropy(keras.losses.Loss):
             )
         self.label_smoothing = label_smoothing
 
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return super().__call__(y_true, y_pred, step_weights(sample_weight))
+
     def call(self, y_true, y_pred):
         if _labels_are_soft(y_true, y_pred):
             loss = ops.categorical_crossentropy(y_true, y_pred, from_logits=True)
@@ -48,15 +54,74 @@ class SoftmaxCrossEntropy(keras.losses.Loss):
         return super().get_config() | {"label_smoothing": self.label_smoothing}
 
 
+class ExampleMean(keras.metrics.MeanMetricWrapper):
+    """Mean of a function over the real examples of batches by `distribute.divide_batches`."""
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        if sample_weight is None or len(sample_weight.shape) == 1:
+            super().update_state(y_true, y_pred, sample_weight)
+            return
+        values = ops.cast(self._fn(y_true, y_pred), self.dtype)
+        real = ops.cast(sample_weight[:, 2], self.dtype)
+        keras.metrics.Mean.update_state(self, values, real)
+
+    def get_config(self):
+        return {"name": self.name, "dtype": self.dtype}
+
+
 @register
-class Top1Accuracy(keras.metrics.MeanMetricWrapper):
-    """Share of examples whose largest logit is that of the (largest) label."""
+class Top1Accuracy(ExampleMean):
+    """Share of examples whose largest logit is that of the (largest) label, whatever its weight."""
 
     def __init__(self, name="accuracy", dtype="float32"):
         super().__init__(_is_top1, name=name, dtype=dtype)
 
-    def get_config(self):
-        return {"name": self.name, "dtype": self.dtype}
+
+class MeanLoss(keras.metrics.Mean):
+    """The mean over all examples of a loss times their weights, as steps of one device have it.
+
+    Keras weighs the loss of each step by the number of rows of the batch, padding included.
+    """
+
+    def __init__(self, loss, name="loss", dtype="float32"):
+        super().__init__(name=name, dtype=dtype)
+        self._loss = loss
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        values = ops.cast(self._loss.call(y_true, y_pred), self.dtype)
+        real = ops.ones_like(values)
+        if sample_weight is not None:
+            weights = ops.cast(sample_weight, self.dtype)
+            if len(weights.shape) == 2:
+                weights, real = weights[:, 1], weights[:, 2]
+            values = values * weights
+        super().update_state(values, real)
+
+
+def _loss_and_others(logs):
+    """What `evaluate` returns as a list, in which Keras would repeat the loss."""
+    return [logs["loss"], *(value for name, value in logs.items() if name != "loss")]
+
+
+def step_weights(sample_weight):
+    """The weights in the loss of a step, of shape (example,), from those that a batch has."""
+    if sample_weight is None or len(sample_weight.shape) == 1:
+        return sample_weight
+    return sample_weight[:, 0]
+
+
+def compile_model(model, optimizer, loss, accuracy):
+    """Compile a model for a loss and an accuracy, an `ExampleMean`, under its own strategy."""
+    require_tensorflow_or_jax("training")
+    strategy = strategy_of(model)
+    with strategy.scope():
+        if strategy.num_replicas_in_sync == 1 and not is_tpu(strategy):
+            model.compile(optimizer=optimizer, loss=loss, metrics=[accuracy])
+            return
+        # Of results named "loss" Keras returns the last; a model's own losses have only its own.
+        means = [accuracy] if model.losses else [accuracy, MeanLoss(loss)]
+        model.compile(optimizer=optimizer, loss=loss, weighted_metrics=means)
+        model._flatten_metrics_in_order = _loss_and_others
 
 
 def _is_top1(y_true, y_pred):

@@ -1,10 +1,12 @@
 """Learning rates and optimizers of the recipes."""
 
 import math
+import re
 
 import keras
 from keras import ops
 
+from vit_tf.backend import on_jax
 from vit_tf.names import lookup
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -18,13 +20,14 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     `step / w` before step `w`, then `(1 + cos(pi p)) / 2` or `1 - p`, and 0 after step `n`; or, as
     a staircase, 1, 1/10, 1/100 and 1/1000 from step `w`, `0.3 n`, `0.6 n` and `0.9 n` on
     (Kolesnikov et al. 2019, section 3.3); the steps of `"upstream_staircase"` are at `n / 3`,
-    `2 n / 3` and `8 n / 9`: epochs 30, 60 and 80 of 90 (the same, section 3.2).
+    `2 n / 3` and `8 n / 9`: epochs 30, 60 and 80 of 90 (the same, section 3.2), and those of
+    `"short_staircase"` at `0.4 n`, `0.6 n` and `0.8 n`: steps 200, 300 and 400 of 500 (BiT's code).
 
     Args:
         peak: the largest learning rate.
         warmup_steps: number of steps until the peak.
         total_steps: number of steps in all.
-        decay: `"cosine"`, `"linear"`, `"staircase"` or `"upstream_staircase"`.
+        decay: `"cosine"`, `"linear"`, `"staircase"`, `"short_staircase"` or `"upstream_staircase"`.
     """
 
     def __init__(self, peak, warmup_steps, total_steps, decay="cosine"):
@@ -56,6 +59,7 @@ DECAYS = {
     "cosine": lambda *steps: (1 + ops.cos(math.pi * _progress(*steps))) / 2,
     "linear": lambda *steps: 1 - _progress(*steps),
     "staircase": _staircase,
+    "short_staircase": lambda *steps: _staircase(*steps, shares=(0.4, 0.6, 0.8)),
     "upstream_staircase": lambda *steps: _staircase(*steps, shares=(1 / 3, 2 / 3, 8 / 9)),
 }
 
@@ -75,14 +79,15 @@ class _OnSums:
         super().build(variables)
 
     def _clip_gradients(self, grads):
-        return grads
+        return super()._clip_gradients(grads) if on_jax() else grads
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
         grads, variables = zip(*super()._all_reduce_sum_gradients(grads_and_vars), strict=True)
         return list(zip(super()._clip_gradients(list(grads)), variables, strict=True))
 
     def _apply_weight_decay(self, variables):
-        if not self.weight_decay:
+        if on_jax() or not self.weight_decay:
+            super()._apply_weight_decay(variables)
             return
         decayed = [v.value for v in variables if self._use_weight_decay(v)]
         _update_each(self._distribution_strategy, decayed, self.learning_rate * self.weight_decay)
@@ -104,22 +109,66 @@ def _update_each(strategy, variables, share):
 
 @register
 class AdamW(_OnSums, keras.optimizers.AdamW):
-    """AdamW that decays kernels only and clips the sums of gradients."""
+    """AdamW that decays kernels only and clips the sums of gradients.
+
+    Args:
+        corrected_epsilon: whether `epsilon` is added to the root of the corrected second moment, as
+            in algorithm 1 of Kingma and Ba 2015, optax and PyTorch, and not to that of the moment.
+        layer_decay: factor of the learning rate, and so of the decay, from each `blockNN` to the
+            one below it; the embedding lies below the first, all else above the last. None for 1.
+
+    Raises:
+        ValueError: when it is built, for `layer_decay` and variables without blocks.
+    """
+
+    def __init__(self, *args, corrected_epsilon=False, layer_decay=None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.corrected_epsilon, self.layer_decay = corrected_epsilon, layer_decay
+        self._factors = None
+
+    def build(self, variables):
+        if self.layer_decay is not None:
+            factors = layer_factors([v.path for v in variables], self.layer_decay)
+            self._factors = [factors[v.path] for v in variables]
+        super().build(variables)
+
+    def _factor(self, variable):
+        """What the learning rate of a variable is multiplied by."""
+        return 1.0 if self._factors is None else self._factors[self._get_variable_index(variable)]
+
+    def _apply_weight_decay(self, variables):
+        if self._factors is None or not self.weight_decay:
+            super()._apply_weight_decay(variables)
+            return
+        for factor in sorted(set(self._factors)):
+            group = [v for v in variables if self._factor(v) == factor]
+            # Keras multiplies the decay by the learning rate of the optimizer.
+            whole, self.weight_decay = self.weight_decay, self.weight_decay * factor
+            super()._apply_weight_decay(group)
+            self.weight_decay = whole
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        if on_jax():
+            super()._backend_update_step(grads, trainable_variables, learning_rate)
+            return
         step = ops.cast(self.iterations + 1, "float32")
         scalars = (learning_rate, self.beta_1**step, self.beta_2**step)
         super()._backend_update_step(grads, trainable_variables, scalars)
 
     def update_step(self, gradient, variable, scalars):
         """Kingma and Ba 2015, algorithm 1 in the form at the end of section 2."""
+        if on_jax():
+            self._update_in_jax(gradient, variable, scalars * self._factor(variable))
+            return
         import tensorflow as tf
 
         learning_rate, *powers = (tf.cast(scalar, variable.dtype) for scalar in scalars)
+        learning_rate = learning_rate * self._factor(variable)
         index = self._get_variable_index(variable)
         gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
         if self.amsgrad:
             return super().update_step(gradient, variable, learning_rate)
+        epsilon = tf.cast(self.epsilon, variable.dtype)
         moments = (self._momentums[index], self._velocities[index])
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
@@ -130,9 +179,50 @@ class AdamW(_OnSums, keras.optimizers.AdamW):
             lr=learning_rate,
             beta1=tf.cast(self.beta_1, variable.dtype),
             beta2=tf.cast(self.beta_2, variable.dtype),
-            epsilon=tf.cast(self.epsilon, variable.dtype),
+            epsilon=epsilon * tf.sqrt(1 - powers[1]) if self.corrected_epsilon else epsilon,
             grad=gradient,
         )
+
+    def _update_in_jax(self, gradient, variable, learning_rate):
+        """Keras' own update, with the epsilon of this optimizer."""
+        whole = self.epsilon
+        if self.corrected_epsilon:
+            step = ops.cast(self.iterations + 1, variable.dtype)
+            self.epsilon = whole * ops.sqrt(1 - self.beta_2**step)
+        try:
+            super().update_step(gradient, variable, learning_rate)
+        finally:
+            self.epsilon = whole
+
+    def get_config(self):
+        own = {"corrected_epsilon": self.corrected_epsilon, "layer_decay": self.layer_decay}
+        return super().get_config() | own
+
+
+def layer_factors(paths, decay):
+    """The factor of the learning rate of each variable: dict from path to number.
+
+    Args:
+        paths: of the variables, of which those of blocks have a part `blockNN`.
+        decay: factor from each block to the one below it.
+
+    Raises:
+        ValueError: where no path has such a part.
+    """
+    blocks = {path: re.search(r"\bblock(\d+)\b", path) for path in paths}
+    depths = {path: int(found[1]) + 1 for path, found in blocks.items() if found}
+    if not depths:
+        raise ValueError(
+            "Expected a model of blocks, such as a ViT, for layer_decay. "
+            f"Received: variables such as {paths[0]!r}"
+        )
+    top = max(depths.values()) + 1
+
+    def depth(path):
+        embeds = re.search(r"\b(?:patch_)?embedding\b", path)
+        return depths.get(path, 0 if embeds else top)
+
+    return {path: decay ** (top - depth(path)) for path in paths}
 
 
 @register
@@ -141,6 +231,9 @@ class SGD(_OnSums, keras.optimizers.SGD):
 
     def update_step(self, gradient, variable, learning_rate):
         """`m <- momentum m - rate g`, then `w <- w + m`."""
+        if on_jax():
+            super().update_step(gradient, variable, learning_rate)
+            return
         import tensorflow as tf
 
         gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)

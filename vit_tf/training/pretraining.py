@@ -26,19 +26,14 @@ class Pretraining(Recipe):
         # RandAugment of magnitude 0 or with no arguments of its own, `{}`, is not off.
         plain = self.rand_augment is False
         expect(plain, "rand_augment", "False: augment images before `mask_patches`", self)
-        for name in ("label_smoothing", "mixup", "cutmix", "flip", "shift"):
+        for name in ("label_smoothing", "mixup", "cutmix", "flip", "shift", "erase"):
             off = not getattr(self, name)
             expect(off, name, "off: images are augmented before `mask_patches`", self)
 
     def compile(self, model, steps_per_epoch):
         """Compile a model for this recipe, so that `model.fit(train, epochs=...)` follows it."""
-        import keras
+        from vit_tf.training.masked_patches import ColourAccuracy, ColourCrossEntropy
+        from vit_tf.training.objectives import compile_model
 
-        from vit_tf.training.masked_patches import ColourCrossEntropy
-
-        with model.distribute_strategy.scope():
-            model.compile(
-                optimizer=self.optimizer(steps_per_epoch),
-                loss=ColourCrossEntropy(),
-                metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
-            )
+        optimizer = self.optimizer(steps_per_epoch)
+        compile_model(model, optimizer, ColourCrossEntropy(), ColourAccuracy())

@@ -20,8 +20,8 @@ class Recipe:
         epochs: number of passes over the training data.
         learning_rate: peak learning rate.
         warmup_epochs: epochs until the peak, fractions allowed; None for a tenth of the run.
-        schedule: decay after the peak: `"cosine"` or `"linear"` to 0, `"staircase"` or
-            `"upstream_staircase"`; see `WarmupDecay`.
+        schedule: decay after the peak: `"cosine"` or `"linear"` to 0, `"staircase"`,
+            `"short_staircase"` or `"upstream_staircase"`; see `WarmupDecay`.
         weight_decay: weight decay; a step shrinks a kernel by `learning_rate * weight_decay`.
         label_smoothing: label smoothing; the probability spread over all classes.
         clip_norm: largest global norm of the gradients; None for no limit.
@@ -36,6 +36,11 @@ class Recipe:
         seed: of shuffling and augmentation.
         warmup_steps: steps until the peak, in place of `warmup_epochs`; None for `warmup_epochs`.
         momentum: use SGD with this momentum, such as 0.9; None for AdamW.
+        erase: fraction of the images in which a rectangle is erased, such as 0.25.
+        epsilon: epsilon of AdamW, added to the root of the corrected second moment as in optax and
+            PyTorch; None for that of Keras, 1e-7 before the correction.
+        layer_decay: factor of the learning rate from each block of a ViT to the one below; None
+            for none.
 
     Raises:
         ValueError: for a value out of its range.
@@ -57,6 +62,9 @@ class Recipe:
     seed: int = 0
     warmup_steps: int | None = None
     momentum: float | None = None
+    erase: float = 0.0
+    epsilon: float | None = None
+    layer_decay: float | None = None
 
     def __post_init__(self):
         from vit_tf.training.optimizers import DECAYS
@@ -77,6 +85,13 @@ class Recipe:
         expect(ema is None or 0 <= ema < 1, "ema", "None or in [0, 1)", self)
         for name in ("mixup", "cutmix", "shift"):
             expect(getattr(self, name) >= 0, name, ">= 0", self)
+        epsilon, layer_decay = self.epsilon, self.layer_decay
+        expect(0 <= self.erase <= 1, "erase", "in [0, 1]", self)
+        adam = momentum is None
+        right = epsilon is None or (epsilon > 0 and adam)
+        expect(right, "epsilon", "None or > 0, of AdamW (momentum=None)", self)
+        right = layer_decay is None or (0 < layer_decay <= 1 and adam)
+        expect(right, "layer_decay", "None or in (0, 1], of AdamW (momentum=None)", self)
 
     def learning_rates(self, steps_per_epoch):
         """The `WarmupDecay` of a run with so many steps per epoch.
@@ -104,20 +119,23 @@ class Recipe:
             "ema_momentum": self.ema or 0.0,
         }
         if self.momentum is None:
-            return AdamW(**settings)
+            if self.epsilon is not None:
+                settings |= {"epsilon": self.epsilon, "corrected_epsilon": True}
+            return AdamW(layer_decay=self.layer_decay, **settings)
         return SGD(momentum=self.momentum, **settings)
 
     def to_config(self):
-        """The fields as a dict; those that came later only where they are not None."""
+        """The fields as a dict; those that came later only where they are not off."""
         fields = dataclasses.asdict(self)
-        later = ("warmup_steps", "momentum")
-        return {k: v for k, v in fields.items() if k not in later or v is not None}
+        later = ("warmup_steps", "momentum", "epsilon", "layer_decay")
+        off = {"erase": 0.0} | dict.fromkeys(later)
+        return {k: v for k, v in fields.items() if k not in off or v != off[k]}
 
     def augment(self, dataset, num_classes):
         """Batches of (images, labels) augmented; unchanged where every augmentation is off."""
         from vit_tf import data
 
-        mild = {name: getattr(self, name) for name in ("mixup", "cutmix", "flip", "shift")}
+        mild = {name: getattr(self, name) for name in ("mixup", "cutmix", "flip", "shift", "erase")}
         # RandAugment of magnitude 0 or with no arguments of its own, `{}`, is not off.
         if self.rand_augment is False and not any(mild.values()):
             return dataset
@@ -139,16 +157,9 @@ class Recipe:
 
 def compile_classifier(model, optimizer, label_smoothing=0.0):
     """Compile a model for cross-entropy and top-1 accuracy, under its own strategy."""
-    from vit_tf.backend import require_tensorflow
-    from vit_tf.training.objectives import SoftmaxCrossEntropy, Top1Accuracy
+    from vit_tf.training.objectives import SoftmaxCrossEntropy, Top1Accuracy, compile_model
 
-    require_tensorflow("training")
-    with model.distribute_strategy.scope():
-        model.compile(
-            optimizer=optimizer,
-            loss=SoftmaxCrossEntropy(label_smoothing),
-            metrics=[Top1Accuracy()],
-        )
+    compile_model(model, optimizer, SoftmaxCrossEntropy(label_smoothing), Top1Accuracy())
 
 
 def expect(condition, field, expected, recipe):

@@ -9,11 +9,10 @@ import sys
 import tensorflow as tf
 
 from vit_tf import distribute
-from vit_tf.backend import require_tensorflow
+from vit_tf.backend import on_jax, require_tensorflow_or_jax
 from vit_tf.batches import (
     ResumableDataset,
     as_shard,
-    full_batches,
     is_shard,
     require_finite_length,
     skip_batches,
@@ -22,10 +21,8 @@ from vit_tf.distribute.cluster import (
     explained_failures,
     is_chief,
     num_workers,
-    shard_of_worker,
     wait_for_workers,
 )
-from vit_tf.distribute.weights import weigh_shards
 from vit_tf.image_checks import check_dtype, require_finite, value_range
 from vit_tf.image_shapes import fix_image_shape, require_images_of
 from vit_tf.models.model import VisionModel
@@ -64,8 +61,10 @@ def train(
     what it did before.
 
     Nothing is read ahead of the first step: images and labels are checked as they come. Of several
-    workers, which must share the directory, only the chief writes; on a TPU, a last batch that is
-    not full is left out. A run that is finished is loaded, and a line of the log says so.
+    workers, which must share the directory, only the chief writes. Several replicas train and
+    validate as one device does (`distribute.divide_batches`). A run that is finished is loaded, and
+    a line of the log says so. Where Keras runs on JAX, `tf.data` feeds the devices of the current
+    `keras.distribution.DataParallel`.
 
     Args:
         model: a built `keras.Model` from images to logits.
@@ -98,13 +97,14 @@ def train(
     Raises:
         ValueError: for images of another shape than the model's, of integers or of values far from
             those of its `preprocessing`, with NaN or infinity, labels outside its classes, another
-            backend of Keras than TensorFlow, a folder of another run or one that another
+            backend of Keras than TensorFlow and JAX, a folder of another run or one that another
             process works in, states that are all corrupt, or a loss that is no longer finite. A
             label that is wrong ends the run where it is read; the last state, of the epoch where it
             is met in a validation, stays.
         ConnectionError: if another worker stops.
     """
-    require_tensorflow("training")
+    require_tensorflow_or_jax("training")
+    strategy = distribute.strategy_of(model)
     directory = os.fspath(directory)
     if not model.built:
         raise ValueError(f"Expected a built model. Received: {model.name!r}, which is not")
@@ -125,8 +125,6 @@ def train(
                 f"Expected all {split} data, of which each worker takes its shard. Received: "
                 "a shard of them, from `vit_tf.data.load(..., shard=...)`"
             )
-        if distribute.is_tpu(model.distribute_strategy):
-            dataset = full_batches(dataset)
         if isinstance(model, VisionModel) and not cropped:
             dataset = _of_known_size(dataset, model.accepted_shape)
         dataset = checked_images(dataset, model, split)
@@ -141,14 +139,15 @@ def train(
         "model": checkpointing.describe_model(model),
         "data": description,
         "steps_per_epoch": num_batches,
-        "replicas": model.distribute_strategy.num_replicas_in_sync,
+        "replicas": strategy.num_replicas_in_sync,
+        **({"backend": "jax"} if on_jax() else {}),
     }
     alone = only_process(directory) if is_chief() else contextlib.nullcontext(lambda: None)
     with alone as still_alone, explained_failures(), Preemption() as preemption:
         progress = _resume(model, configuration, directory)
         _, steps = recipe.rounds(num_batches)
         at_once = distribute.steps_per_execution(
-            model.distribute_strategy, math.gcd(steps, progress.step), steps_per_execution
+            strategy, math.gcd(steps, progress.step), steps_per_execution
         )
         model.steps_per_execution = at_once
         average = AverageValidation() if recipe.ema is not None else None
@@ -223,18 +222,18 @@ def _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, ve
     if is_chief():
         # First: what is logged is on the disk at once, and not logged again after the state is.
         callbacks = [*tensorboard(os.path.join(checkpoint.directory, "tensorboard")), *callbacks]
+    strategy = distribute.strategy_of(model)
     batches = recipe.augment(splits["training"], _num_classes(model))
-    if (replicas := model.distribute_strategy.num_replicas_in_sync) > 1:
-        batches = shard_of_worker(weigh_shards(batches, replicas))
-    if progress.step and not model._compile_metrics.built:
-        # On one device Keras makes metrics in the first step: too late to go on with them.
-        model._symbolic_build(data_batch=batches.element_spec)
+    batches = distribute.divide_batches(batches, strategy)
+    validation = splits.get("validation")
+    if validation is not None:
+        validation = distribute.divide_batches(validation, strategy)
     try:
-        with explained_labels():
+        with explained_labels(), _built(model, batches.element_spec):
             model.fit(
                 _between(batches, done * steps + progress.step, rounds * steps, num_batches),
                 steps_per_epoch=steps,
-                validation_data=splits.get("validation"),
+                validation_data=validation,
                 epochs=rounds,
                 initial_epoch=done,
                 callbacks=callbacks,
@@ -247,6 +246,25 @@ def _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, ve
     finally:
         checkpoint.finish_files()
     wait_for_workers()
+
+
+@contextlib.contextmanager
+def _built(model, spec):
+    """A model whose metrics are built from the spec of its batches, within a `with`.
+
+    Keras would build them from a first batch, of an iterator that it makes for that: a seeded
+    shuffle would then be in its second order in the first epoch.
+    """
+    with distribute.strategy_of(model).scope():
+        model._symbolic_build(data_batch=spec)
+    if on_jax() or num_workers() > 1:
+        yield
+        return
+    model._maybe_symbolic_build = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        del model._maybe_symbolic_build
 
 
 def _between(batches, step, last, num_batches):
@@ -276,7 +294,7 @@ def _resume(model, configuration, directory):
     checkpointing.remove_leftovers(directory)
     checkpointing.check_configuration(configuration, directory)
     checkpointing.check_shared(directory)
-    with model.distribute_strategy.scope():
+    with distribute.strategy_of(model).scope():
         model.optimizer.build(model.trainable_variables)
     progress = checkpointing.restore_state(model, directory)
     if progress.history:

@@ -9,7 +9,7 @@ from ...engine.results import expect_variable
 from ...plots.interactive import cka_heatmap
 from ...plots.similarity_plots import plot_cka, plot_layer_match_accuracy
 from ...similarity.cka import cka_statistic, layer_match_accuracy
-from ...study.figure import Figure, each, pairs
+from ...study.figure import Figure, Overview, each, pairs
 from ...study.judge import finding
 from ...study.measurement import quantity, statistic
 from ...study.models import representations
@@ -87,7 +87,7 @@ def early_correspondence(cross):
     return student(2 * (matched + 0.5) / len(cka), "ResNet layers")
 
 
-@quantity("cka.{model}", unit="CKA")
+@quantity("cka.{model}", unit="CKA", more="has lower and upper layers that are more similar")
 def halves_alike(result):
     """CKA between lower and upper half.
 
@@ -120,6 +120,11 @@ def expect_cka(result):
     return result.assign(cka=expect_variable(result, "cka", ("layer_x", "layer_y")))
 
 
+def cka_values(result):
+    """CKA of all pairs of layers, of shape (layer, layer)."""
+    return expect_cka(result)["cka"].values
+
+
 def between_halves(cka):
     """Mean CKA of the layers of the lower half with those of the upper half but themselves.
 
@@ -135,8 +140,7 @@ def between_halves(cka):
 
 def count_matches(models, results):
     """The caption of `plot_layer_match_accuracy`, with the number of matching layers."""
-    (result,) = results.values()
-    own, layers = layer_match_accuracy(result)
+    own, layers = np.sum([layer_match_accuracy(result) for result in results.values()], axis=0)
     return (
         "Each mark is the layer of the second run with the highest CKA to the layer of its column: "
         f"{own} of {layers} layers match the corresponding layer, on the diagonal. A reliable "
@@ -164,10 +168,12 @@ FIGURE_1 = Figure(
     draw=plot_cka,
     interactive=cka_heatmap,
     name="cka-{model}",
-    title="CKA between the layers of {model}",
+    call="analysis.cka({model}, images)",
+    title="CKA between layers",
     caption=ONE_MODEL,
     findings=[uniform_structure],
     quantities=[halves_alike],
+    overview=Overview("CKA between layers", cka_values, "CKA"),
 )
 
 FIGURE_2 = Figure(
@@ -180,7 +186,8 @@ FIGURE_2 = Figure(
     draw=plot_cka,
     interactive=cka_heatmap,
     name="cka-{model}-{other}",
-    title="CKA between the layers of {model} and {other}",
+    call="analysis.cka({model}, images, {other})",
+    title="CKA between the layers of two models",
     caption=TWO_MODELS,
     findings=[early_correspondence],
     quantities=[last_layers_alike, best_matches],
@@ -209,10 +216,11 @@ SANITY = Figure(
     numbers="sanity",
     chapter=STRUCTURE,
     shows="CKA between layers over two seeds",
-    models=each("seed", anyone=False),
+    models=each("seed", anyone=False, panel="{of}"),
     measure=cka_of_trainings,
     draw=plot_layer_match_accuracy,
     name="seeds-{model}",
-    title="Best-matching layers of {of} over two seeds",
+    call="analysis.cka({other}, images, {model})",
+    title="Best-matching layers over two seeds",
     caption=count_matches,
 )

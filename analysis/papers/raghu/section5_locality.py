@@ -9,7 +9,7 @@ from ...plots.attention_plots import plot_attention_distance
 from ...plots.interactive import distance_lines
 from ...plots.similarity_plots import plot_head_similarity
 from ...similarity.heads import head_statistic
-from ...study.figure import Figure, pairs, together
+from ...study.figure import Figure, Overview, pairs, together
 from ...study.judge import finding
 from ...study.measurement import quantity, statistic
 from ..chapters import LOCALITY
@@ -69,7 +69,11 @@ def last_block_global(distance):
     return share(np.sum(heads >= 0.5), len(heads), "heads")
 
 
-@quantity("attention_distance.{model}", unit="relative to uniform attention")
+@quantity(
+    "attention_distance.{model}",
+    unit="relative to uniform attention",
+    more="attends more globally in its first block",
+)
 def early_reach(distance):
     """Attention distance in the first block.
 
@@ -78,7 +82,11 @@ def early_reach(distance):
     return student(relative_distance(distance)[0], "heads")
 
 
-@quantity("attention_distance.{model}", unit="relative to uniform attention")
+@quantity(
+    "attention_distance.{model}",
+    unit="relative to uniform attention",
+    more="attends more globally in its last block",
+)
 def last_reach(distance):
     """Attention distance in the last block.
 
@@ -125,6 +133,11 @@ def relative_distance(distance):
     return heads.values / even
 
 
+def distance_by_layer(distance):
+    """Mean attention distance over heads relative to uniform attention, of shape (layer,)."""
+    return relative_distance(distance).mean(axis=1)
+
+
 FIGURE_3 = Figure(
     paper=RAGHU,
     numbers="3 4 C.5 C.6",
@@ -135,11 +148,13 @@ FIGURE_3 = Figure(
     draw=plot_attention_distance,
     interactive=distance_lines,
     name="attention-distance",
+    call="analysis.attention_distance({model}, images)",
     title="Attention distance of heads",
     caption="Mean attention distance of each head, sorted within its layer; each line is a layer. "
     "Low points are local heads; a flat line is a layer whose heads have equal distances.",
     findings=[first_block_mixes, last_block_global],
     quantities=[early_reach, last_reach],
+    overview=Overview("Attention distance", distance_by_layer, "relative to uniform"),
 )
 
 FIGURE_5 = Figure(
@@ -151,7 +166,8 @@ FIGURE_5 = Figure(
     measure=head_similarity_of,
     draw=plot_head_similarity,
     name="head-similarity-{model}-{other}",
-    title="CKA between heads of {model} and lower layers of {other}",
+    call="analysis.head_similarity({model}, {other}, images)",
+    title="CKA between heads and lower layers of another model",
     caption="Each point is a subset of the heads of block 0, added from the most local or from the "
     "most global on: its mean attention distance and its CKA. Where a line falls to the right, "
     "global heads compute features that the convolutions lack.",

@@ -8,7 +8,7 @@ from ...engine.estimates import lower, student, welch
 from ...engine.results import expect_array, layer_names
 from ...flow.receptive_field import receptive_field
 from ...plots.flow_plots import plot_receptive_field
-from ...study.figure import Figure, each
+from ...study.figure import Figure, Overview, each
 from ...study.judge import finding
 from ...study.measurement import DATA, quantity, task
 from ...study.models import MOST_PANELS, spread
@@ -112,7 +112,11 @@ def branch_fields(branch, total, distance):
     return student(gaps, "attention sublayers")
 
 
-@quantity("receptive_field.{model}", unit="relative to a uniform field")
+@quantity(
+    "receptive_field.{model}",
+    unit="relative to a uniform field",
+    more="has larger receptive fields in its lower half",
+)
 def early_extent(field):
     """Receptive-field size in the lower half.
 
@@ -166,10 +170,12 @@ FIGURE_6 = Figure(
     measure=receptive_field_of,
     draw=plot_receptive_field,
     name="receptive-field-{model}",
-    title="Effective receptive fields of {model}",
+    call="analysis.receptive_field({model}, images, channels=16)",
+    title="Effective receptive fields",
     caption=fields_caption,
     findings=[early_fields],
     quantities=[early_extent],
+    overview=Overview("Receptive-field size", extent, "relative to uniform"),
 )
 
 
@@ -179,10 +185,12 @@ FIGURE_C4 = replace(
     shows="effective receptive fields before the sums",
     measure=branch_field_of,
     name="receptive-field-branch-{model}",
-    title="Effective receptive fields of {model} before the sums",
+    call='analysis.receptive_field(vit_tf.submodel({loaded}, "*/branch"), images, channels=16)',
+    title="Effective receptive fields before the sums",
     caption="Each panel is the gradient of the layer's centre position, by pixel, before its "
     "branch is added to its skip. Where the centre patch is not the brightest, its dominance "
     "after the sum comes from the skip.",
     findings=[branch_fields],
     quantities=(),
+    overview=None,
 )

@@ -179,7 +179,11 @@ def skips_cost_accuracy(intact, without):
     return minus(accuracy_of(*intact), accuracy_of(*without))
 
 
-@quantity("skip_ratio.{model}", unit="ratio")
+@quantity(
+    "skip_ratio.{model}",
+    unit="ratio",
+    more="passes more through its skip connections, relative to the branches,",
+)
 def skips_over_branches(ratios):
     """Skip-to-branch norm ratio.
 
@@ -204,7 +208,8 @@ FIGURE_7_LEFT = Figure(
     measure=skip_ratio_by_token,
     draw=plot_skip_ratio,
     name="skip-ratio-{model}",
-    title="Skip-to-branch norm ratio of {model} by token",
+    call="analysis.skip_ratio({model}, images)",
+    title="Skip-to-branch norm ratio by token",
     caption="Each cell is the norm ratio of one token at one sum: above 1 the skip dominates, "
     "below 1 the branch.",
     findings=[cls_skips_first, spatial_skips_second],
@@ -216,6 +221,7 @@ FIGURE_7_RIGHT = replace(
     measure=skip_ratio_of,
     draw=plot_skip_ratio_lines,
     name="skip-ratio",
+    call="analysis.skip_ratio({model}, images)",
     title="Skip-to-branch norm ratio by layer",
     caption="Norm ratio at each sum: the higher a line, the more the skip dominates. At the grey "
     "line skip and branch have equal norms.",
@@ -229,6 +235,8 @@ FIGURE_E2 = replace(
     shows="cosine of skip and branch",
     draw=plot_cosines,
     name="skip-cosine",
+    call="analysis.skip_ratio({model}, images)",
+    show='analysis.plot_skip_ratio_lines(results, variable="cosine")',
     title="Cosine of skip and branch by layer",
     caption="Cosine similarity of skip and branch at each sum: at 1 the branch amplifies the skip, "
     "at 0 it is orthogonal to it, below 0 it cancels part of it.",
@@ -245,7 +253,8 @@ FIGURE_8 = Figure(
     measure=cka_without_skips,
     draw=plot_cka,
     name="without-skips-{model}",
-    title="CKA between the layers of {model} without the skips of a block",
+    call="analysis.cka({model}, images)",
+    title="CKA between layers without the skips of a block",
     caption="CKA within the intact model and within models trained without the skips of one block. "
     "Two separate bright squares, before and after the block, show that these skips matter.",
     findings=[skips_partition, skips_cost_accuracy],

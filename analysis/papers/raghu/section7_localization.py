@@ -12,7 +12,7 @@ from ...plots.similarity_plots import plot_localization, plot_localization_by_la
 from ...similarity.localization import localization_statistic
 from ...study.figure import Figure, each, split
 from ...study.judge import finding
-from ...study.measurement import statistic
+from ...study.measurement import quantity, statistic
 from ...study.models import MOST_PANELS, spread
 from ..chapters import LOCALIZATION
 from . import RAGHU
@@ -199,6 +199,20 @@ def last_maps(similarity):
     return maps[np.ix_(kept, known)], np.searchsorted(known, own[kept])
 
 
+@quantity(
+    "localization.{model}",
+    unit="share of tokens",
+    more="keeps more tokens of its last layer localized",
+)
+def localized_tokens(similarity):
+    """Last-layer tokens that are most similar to their own patch.
+
+    Share of last-layer tokens whose most similar patch, by CKA, is their own.
+    """
+    maps, own = last_maps(similarity)
+    return share(np.sum(maps.argmax(axis=1) == own), len(own), "tokens")
+
+
 SHOWS = "CKA between single tokens and image patches"
 
 
@@ -220,18 +234,24 @@ FIGURE_9 = Figure(
     models=each("vit", "gap", "resnet"),
     measure=localization_of,
     draw=plot_localization,
+    scale="CKA of tokens and patches",
     name="localization-{model}",
-    title="Localization of last-layer tokens of {model}",
+    call="analysis.localization({model}, images)",
+    title="Localization of last-layer tokens",
     caption=caption,
     findings=[own_patch, cls_localizes_more, vit_localizes_more],
+    quantities=[localized_tokens],
 )
 
 FIGURE_9_BY_LAYER = replace(
     FIGURE_9,
     measure=localization_by_depth,
     draw=plot_localization_by_layer,
+    quantities=(),
     name="localization-depth-{model}",
-    title="Localization of tokens of {model} by layer",
+    call="analysis.localization({model}, images)",
+    show="analysis.plots.plot_localization_by_layer",
+    title="Localization of tokens by layer",
     findings=(),
 )
 
@@ -239,7 +259,9 @@ FIGURE_9_STAGES = replace(
     FIGURE_9,
     models=split("resnet"),
     measure=localization_of_stages,
+    quantities=(),
     name="localization-{label}-{model}",
-    title="Localization of positions in {label} of {model}",
+    call='analysis.localization(vit_tf.submodel({loaded}, "{label}/*"), images)',
+    title="Localization of positions in earlier stages",
     findings=(),
 )

@@ -11,7 +11,7 @@ from ...engine.results import expect_array, layer_names, unpack_correct
 from ...engine.stream import first_batch
 from ...plots.probe_plots import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes
 from ...probes.ridge import L2, probe_statistic, score_statistic, select_l2
-from ...study.figure import Figure, each, together
+from ...study.figure import Figure, Overview, each, together
 from ...study.judge import finding
 from ...study.measurement import DATA, quantity, statistic, task
 from ...study.models import MOST_PANELS, spread
@@ -173,7 +173,11 @@ def _better_tokens(one, other):
     return minus(*found)
 
 
-@quantity("ridge_probe.{model}", unit="share of depth")
+@quantity(
+    "ridge_probe.{model}",
+    unit="share of depth",
+    more="reaches most of its linear-probe accuracy deeper",
+)
 def readable_from(accuracy):
     """Depth at which linear-probe accuracy reaches 90 % of its maximum.
 
@@ -202,7 +206,11 @@ def readable_from(accuracy):
     return estimate(depth(values), limits, "percentile bootstrap over images")
 
 
-@quantity("ridge_probe.{model}", unit="accuracy")
+@quantity(
+    "ridge_probe.{model}",
+    unit="accuracy",
+    more="has a layer with a higher linear-probe accuracy",
+)
 def best_probe(accuracy):
     """Linear-probe accuracy of the best layer.
 
@@ -252,6 +260,8 @@ FIGURE_11_LEFT = Figure(
     measure=token_probe_of,
     draw=plot_token_probes,
     name="ridge-probe-tokens",
+    call='analysis.ridge_probe({model}, train, images, tokens="each").max("l2")',
+    show="analysis.plots.plot_token_probes",
     title="Linear-probe accuracy on single tokens",
     caption=tokens_caption,
     findings=[gap_tokens_classify, resnet_tokens_classify],
@@ -262,7 +272,9 @@ FIGURE_D4 = replace(
     models=each("vit", "gap", "resnet"),
     draw=plot_probe_map,
     name="ridge-probe-map-{model}",
-    title="Linear-probe accuracy on single tokens of {model} by position",
+    call='analysis.ridge_probe({model}, train, images, tokens="each").max("l2")',
+    show="",
+    title="Linear-probe accuracy on single tokens by position",
     caption="Each cell is the test accuracy of a linear probe on the token at that position. "
     "Uniform panels are layers that spread class information over all tokens.",
     findings=(),
@@ -274,6 +286,9 @@ FIGURE_11_RIGHT = replace(
     measure=summary_probes_of,
     draw=plot_summary_probes,
     name="ridge-probe-variants",
+    call='analysis.ridge_probe({model}, train, images, tokens=tokens).max("l2") '
+    'for tokens in ("cls", "all", "spatial")',
+    show="analysis.plots.plot_summary_probes",
     title="Linear-probe accuracy by token pooling",
     caption=summaries_caption,
     findings=(),
@@ -297,6 +312,11 @@ def depth_caption(models, results):
     )
 
 
+def accuracy_by_layer(accuracy):
+    """Probe accuracy of each layer, of shape (layer,)."""
+    return expect_array(accuracy, ("layer",)).values
+
+
 FIGURE_13 = Figure(
     paper=RAGHU,
     numbers="13 F.1 F.2",
@@ -306,7 +326,10 @@ FIGURE_13 = Figure(
     measure=mean_probe_of,
     draw=plot_probes,
     name="ridge-probe",
+    call="analysis.ridge_probe({model}, train, images)",
+    show="analysis.plot_ridge_probe",
     title="Linear-probe accuracy by layer",
     caption=depth_caption,
     quantities=[readable_from, best_probe],
+    overview=Overview("Linear-probe accuracy", accuracy_by_layer, "accuracy"),
 )

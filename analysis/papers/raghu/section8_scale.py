@@ -113,7 +113,9 @@ FIGURE_12 = Figure(
     measure=data_scale_of,
     draw=plot_data_scale,
     name="data-scale-{model}",
-    title="CKA between blocks of {model} trained on less data and on all",
+    show="analysis.plot_best_matching_layer",
+    call="analysis.best_matching_layer(analysis.cka({other}, images, {model}))",
+    title="CKA between blocks trained on less data and on all",
     caption="CKA between each block of a model trained on a fraction of the images and the same "
     "block of the model trained on all. A falling line means that higher blocks need more data. "
     "The 100 % line is the control: a second seed trained on all images.",
@@ -131,6 +133,7 @@ FIGURE_G = Figure(
     measure=fine_tuning_of,
     draw=plot_best_matching_layer,
     name="fine-tuning",
+    call="analysis.best_matching_layer(analysis.cka({other}, images, {model}))",
     title="CKA between blocks before and after fine-tuning",
     caption="CKA between each block before and after fine-tuning on the other half of the classes. "
     "Blocks with high values changed little.",

@@ -103,6 +103,7 @@ FIGURE_6 = Figure(
     measure=last_layers_of,
     draw=plot_last_layer_cka,
     name="last-layers",
+    call="analysis.last_layer_cka({models}, images)",
     title="CKA between the last layers of the models",
     caption=last_layers_caption,
 )
@@ -117,7 +118,8 @@ FIGURE_20 = Figure(
     draw=plot_cka,
     interactive=cka_heatmap,
     name="norm-cka-{model}",
-    title="CKA between sublayer inputs of {model}",
+    call='analysis.cka(vit_tf.submodel({loaded}, "*norm"), images)',
+    title="CKA between sublayer inputs",
     caption="Each cell is the CKA between the normalized inputs of two sublayers. A bright "
     "diagonal from the upper left to the lower right means that the last layers return to the "
     "representation of the first.",
@@ -133,7 +135,9 @@ FIGURE_23 = Figure(
     draw=plot_cka,
     interactive=cka_heatmap,
     name="residual-cka-{model}",
-    title="CKA between skips and attention branches of {model}",
+    call="analysis.residual_cka({model}, images)",
+    show="analysis.plot_residual_cka",
+    title="CKA between skips and attention branches",
     caption="Each cell is the CKA between the branch of one attention sublayer and the skip of "
     "another. Dark cells on the diagonal are sublayers that add new information.",
     findings=[skips_diverge],

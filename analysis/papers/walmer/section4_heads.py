@@ -186,7 +186,8 @@ FIGURE_3 = Figure(
     measure=aligned_attention_of,
     draw=plot_aligned_attention,
     name="aligned-attention-{model}",
-    title="Attention of {model} by offset from the query",
+    call="analysis.aligned_attention(analysis.mean_attention({model}, images))",
+    title="Attention by offset from the query",
     caption="Each panel is a head: attention by the offset of the key from the query, which is at "
     "the centre. A bright point next to the centre is an offset head, a bright line an axial "
     "head.",
@@ -198,7 +199,9 @@ FIGURE_14 = replace(
     measure=attention_offset_of,
     draw=plot_attention_offset,
     name="attention-offset-{model}",
-    title="Mean attention offset of the heads of {model}",
+    call="analysis.attention_offset(analysis.aligned_attention("
+    "analysis.mean_attention({model}, images)))",
+    title="Mean attention offset of heads",
     caption="Each point is the mean offset of a head's attention from the query. Heads at the "
     "centre attend symmetrically around it.",
     findings=(),
@@ -210,7 +213,8 @@ FIGURE_18 = replace(
     draw=plot_head_classes,
     instead=one_kind,
     name="head-kinds-{model}",
-    title="Attention head types of {model}",
+    call="analysis.head_classes(analysis.mean_attention({model}, images))",
+    title="Attention head types",
     caption="Each cell is a head, classified by its attention: to its own token (strict), around "
     "it (soft), along a row or column (axial), to a neighbour in one direction (offset) or to "
     "the whole image (global).",
@@ -227,6 +231,7 @@ FIGURE_4 = Figure(
     measure=unit_distance_of,
     draw=plot_mean_distance,
     name="attention-distance-depth",
+    call='analysis.mean_distance(analysis.mean_attention({model}, images), units="unit")',
     title="Attention distance by layer",
     caption="Mean attention distance in sides of the token grid: points are heads, lines are means "
     "over the heads of a layer. Widely spread points are a layer with local and global heads.",

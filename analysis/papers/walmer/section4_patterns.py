@@ -148,7 +148,8 @@ FIGURE_2 = Figure(
     measure=attention_patterns_of,
     draw=plot_attention_patterns,
     name="attention-patterns-{model}",
-    title="Sparse repeating attention patterns of {model}",
+    call="analysis.attention_patterns({model}, images)",
+    title="Sparse repeating attention patterns",
     caption="Each cell compares the heads of two layers on the same image: high where both "
     "attend to the same few tokens, for any query, low where attention is diffuse or differs. A "
     "bright block is a pattern that repeats over those layers; colours span the values.",
@@ -160,7 +161,8 @@ FIGURE_11 = replace(
     measure=cls_attention_of,
     draw=plot_attention_maps,
     name="cls-attention-{model}",
-    title="Mean CLS attention of {model}",
+    call="analysis.attention_maps(analysis.mean_attention({model}, images))",
+    title="Mean CLS attention",
     caption="Each panel is a head: its attention to each position, averaged over images. A single "
     "bright spot is a position that it attends to in every image.",
     findings=[patterns_vary],

@@ -120,6 +120,7 @@ FIGURE_5 = Figure(
     measure=saliency_of,
     draw=plot_attention_saliency,
     name="saliency",
+    call="analysis.attention_saliency({model}, images_and_masks)",
     title="IoU of attention and object by layer",
     caption=saliency_caption,
     findings=[saliency_early, saliency_plateaus, saliency_drops],

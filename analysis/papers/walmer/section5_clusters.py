@@ -229,6 +229,7 @@ FIGURE_7 = Figure(
     measure=clustering_of,
     draw=plot_clustering,
     name="clusters",
+    call="analysis.clustering({model}, images)",
     title="Cluster purity of images by layer",
     caption=clusters_caption,
     findings=[clusters_deepen],
@@ -238,6 +239,7 @@ FIGURE_7_SPATIAL = replace(
     FIGURE_7,
     measure=spatial_clustering_of,
     name="clusters-spatial",
+    call='analysis.clustering({model}, images, tokens="spatial")',
     title="Cluster purity of the mean spatial token by layer",
     caption="As in the previous figure, for the mean spatial token of models with a CLS token. "
     "Where the purity is higher than for CLS, the spatial tokens carry more class information.",
@@ -253,6 +255,7 @@ FIGURE_8_OBJECTS = Figure(
     measure=objects_of,
     draw=plot_clustering,
     name="clusters-objects",
+    call="analysis.object_clustering({model}, objects)",
     title="Cluster purity of objects by layer",
     caption="Cluster purity: the share of objects in the majority class of their cluster, for "
     "k-means with as many clusters as classes on the mean of the tokens within each mask.",
@@ -265,6 +268,7 @@ FIGURE_8_PARTS = replace(
     shows="cluster purity of parts of objects",
     measure=parts_of,
     name="clusters-parts",
+    call="analysis.object_clustering({model}, parts)",
     title="Cluster purity of parts by layer",
     caption="Cluster purity: the share of parts in the majority class of their cluster, for "
     "k-means with as many clusters as classes on the mean of the tokens within each mask.",

@@ -12,7 +12,7 @@ from ...probes.linear_probe import fit_linear_probe
 from ...probes.retrieval import retrieval
 from ...study.figure import Figure, together
 from ...study.judge import finding
-from ...study.measurement import DATA, statistic, task
+from ...study.measurement import DATA, quantity, statistic, task
 from ...study.models import BASELINES
 from ..chapters import CLASSES, PROBES, TASKS
 from . import WALMER
@@ -108,6 +108,23 @@ def top_one(neighbours):
     return blocks_of(accuracy)
 
 
+@quantity(
+    "knn_accuracy.{model}",
+    unit="accuracy",
+    more="has a last layer with a higher k-NN accuracy",
+)
+def last_knn(neighbours):
+    """k-NN accuracy of the last layer.
+
+    Top-1 test accuracy of k-NN classification on the features of the last layer.
+    """
+    accuracy, examples = top_one(neighbours), int(neighbours.attrs["examples"])
+    correct = None
+    if "correct" in accuracy.coords:
+        correct = unpack_correct(accuracy["correct"][-1], examples)
+    return accuracy_of(accuracy.values[-1], examples, correct)
+
+
 def plot_knn_top_5(results, baselines=()):
     """`plot_knn_accuracy` of the top-5 accuracy."""
     return plot_knn_accuracy(results, top=5, baselines=baselines)
@@ -149,17 +166,22 @@ FIGURE_9 = Figure(
     measure=knn_accuracy_of,
     draw=plot_knn_accuracy,
     name="knn-top-1",
+    call="analysis.knn_accuracy({model}, train, images)",
     title="Top-1 k-NN accuracy by layer",
     caption=knn_caption,
     findings=[knn_last_best],
+    quantities=[last_knn],
 )
 
 FIGURE_28 = replace(
     FIGURE_9,
     draw=plot_knn_top_5,
     name="knn-top-5",
+    call="analysis.knn_accuracy({model}, train, images)",
+    show="analysis.plot_knn_accuracy",
     title="Top-5 k-NN accuracy by layer",
     findings=(),
+    quantities=(),
 )
 
 TABLE_6 = Figure(
@@ -171,6 +193,7 @@ TABLE_6 = Figure(
     measure=linear_probe_of,
     draw=plot_linear_probe,
     name="linear-probe",
+    call="analysis.linear_probe({model}, train, images)",
     title="Accuracy by layer of linear probes trained by gradient descent",
     caption=probe_caption,
 )
@@ -184,6 +207,7 @@ FIGURE_29 = Figure(
     measure=retrieval_of,
     draw=plot_retrieval,
     name="retrieval",
+    call="analysis.retrieval({model}, queries, database, truth)",
     title="Image retrieval by layer",
     caption=retrieval_caption,
 )

@@ -240,6 +240,7 @@ FIGURE_10_VIDEOS = Figure(
     measure=propagation_of,
     draw=plot_label_propagation,
     name="propagation",
+    call="analysis.label_propagation({model}, videos)",
     title="Video object segmentation by layer",
     caption="Each point is the J&F score (mean of region overlap J and contour accuracy F) of "
     "masks propagated from the first frame to all others by token similarity alone.",
@@ -253,6 +254,7 @@ FIGURE_10_KEYPOINTS = replace(
     measure=keypoints_of,
     draw=plot_keypoint_correspondence,
     name="keypoints",
+    call="analysis.keypoint_correspondence({model}, pairs)",
     title="Keypoint correspondence by layer",
     caption="Each point is PCK at 0.1: the share of keypoints whose most similar position in "
     "another image lies within a tenth of its side from the same keypoint.",

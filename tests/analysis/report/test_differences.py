@@ -1,5 +1,6 @@
 """What is said of the difference of two models, against cases whose truth is known."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +15,7 @@ from vit_tf.analysis.papers.raghu.section5_locality import early_reach
 from vit_tf.analysis.papers.raghu.section5_receptive_fields import early_extent
 from vit_tf.analysis.papers.raghu.section6_skips import skips_over_branches
 from vit_tf.analysis.papers.raghu.section7_probes import best_probe, readable_from
-from vit_tf.analysis.report.differences import compare
+from vit_tf.analysis.report.differences import compare, main_results
 from vit_tf.analysis.report.page import write_report
 from vit_tf.analysis.study.measurement import quantity
 
@@ -44,7 +45,7 @@ def model(name, role="model", of=None, accuracy=None):
 
 
 def made(quantities, models, **results):
-    figure = SimpleNamespace(quantities=quantities)
+    figure = SimpleNamespace(quantities=quantities, chapter=None)
     pictures = [SimpleNamespace(figure=figure, name=name) for name in ("first", "second")]
     return compare(
         pictures, models, {k.replace("_", "."): xr.DataArray(v) for k, v in results.items()}
@@ -57,7 +58,7 @@ def test_only_what_the_intervals_allow_is_said():
     accuracy, row = made([size], models, **results)
     # Newcombe's interval of 360 and 320 of 400.
     assert accuracy.sentences == ("A is higher than B by 0.10 (0.05 to 0.15).",)
-    assert (accuracy.differs, accuracy.link) == (1, "models")
+    assert (accuracy.differs, accuracy.link) == (1, "top")
     assert row.link == "figure-first" and row.label == "Size of a thing" and row.differs == 1
     sentences = [sentence.replace("\N{MINUS SIGN}", "-") for sentence in row.sentences]
     assert sentences == [
@@ -93,6 +94,30 @@ def test_of_many_models_the_extremes_are_compared():
     # 2.81 in place of 1.96 standard errors, of ten pairs all of which differ alike
     assert row.sentences[0].startswith("E is higher than A by 4.00 (3.8")
     assert row.sentences[1:] == ("10 of 10 pairs of models differ significantly.",)
+
+
+def test_the_main_results_are_the_significant_differences_in_words_the_largest_first():
+    more = replace(size, more="is larger", label="Width of a thing.", result="width.{model}")
+    models = [model("A", accuracy=(0.9, 400)), model("B", accuracy=(0.8, 400))]
+    results = {"size_a": [3.0, 2.9, 3.1], "size_b": [6.0, 5.9, 6.1]}
+    results |= {"width_a": [1.0, 0.9, 1.1], "width_b": [1.1, 1.0, 1.2]}
+    rows = made([size, more], models, **results)
+    assert main_results(rows) == [
+        "B has a higher size of a thing than A: 6.00 versus 3.00 (pixels).",
+        "A has a higher test accuracy than B: 90.0\N{NO-BREAK SPACE}% versus "
+        "80.0\N{NO-BREAK SPACE}%.",
+        "There is no significant difference in width of a thing.",
+    ]
+    assert [row.size for row in rows] == pytest.approx([0.1 / 1.7, 3 / 9, 0])
+    wide = {"width_a": [2.0, 1.9, 2.1], "width_b": [1.0, 0.9, 1.1]}
+    (row,) = made([more], [model("A"), model("B")], **wide)
+    assert row.main == "A is larger than B: 2.00 versus 1.00 (pixels)."
+    assert len(main_results([row] * 9)) == 5
+
+
+def test_the_main_results_of_one_model_are_its_quantities():
+    (row,) = made([size], [model("A")], size_a=[3.0, 2.9, 3.1])
+    assert main_results([row]) == ["Size of a thing is 3.00 (pixels; 95 % CI 2.90 to 3.10)."]
 
 
 def cka(values, stderr=None):
@@ -146,6 +171,6 @@ def test_page_begins_with_what_differs(tmp_path):
     rows = made([size], [model("A"), model("B")], size_a=[3, 2.9, 3.1], size_b=[3.5, 3.4, 3.6])
     path = write_report(tmp_path / "r.html", title="T", introduction="I", differences=rows)
     page = path.read_text()
-    assert "Of 1 compared quantity" in page and "1 differs significantly" in page
+    assert "1 of 1 compared quantity differs significantly between models." in page
     assert "B is higher than A by 0.50 (0.36 to 0.64)." in page and "2.9 to 3.1" in page
     assert page.index('id="differences"') > page.index('href="#differences"')

@@ -8,8 +8,9 @@ from html.parser import HTMLParser
 
 import pytest
 
+from vit_tf.analysis.engine.estimates import share
 from vit_tf.analysis.papers import raghu, walmer
-from vit_tf.analysis.report.page import ReportFigure, write_report
+from vit_tf.analysis.report.page import ModelSummary, Panel, ReportFigure, Section, write_report
 from vit_tf.analysis.study.judge import Claim
 
 VOID = {"meta", "link", "img", "br", "hr"}
@@ -141,7 +142,7 @@ def test_page_is_well_formed_and_has_its_parts(tmp_path, png):
     identifiers = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
     assert len(set(identifiers)) == len(identifiers)
     targets = [a["href"][1:] for a in page.all("a") if a["href"].startswith("#")]
-    assert targets == ["models", "section-1", "figure-cka", "timings", "provenance"]
+    assert targets == ["top", "section-1", "about"]
     assert set(targets) <= set(identifiers)
 
 
@@ -153,7 +154,6 @@ def test_page_asks_the_network_for_nothing(tmp_path, png):
     assert outside == {"https://arxiv.org/abs/2108.08810"}
     assert "results/cka%20run.nc" in links
     assert all(attrs["src"].startswith("data:") for _, attrs in page.elements if "src" in attrs)
-    assert not page.all("script")
     text = path.read_text(encoding="utf-8")
     assert "url(" not in text
     assert "@import" not in text
@@ -180,8 +180,8 @@ def test_empty_parts_leave_no_trace(tmp_path):
         sections=[("Only", "", [])],
     )
     assert page.balanced
-    assert not page.all("table")
-    assert [a["href"] for a in page.all("a")] == ["#section-1"]
+    assert not page.all("table") and not page.all("script")
+    assert [a["href"] for a in page.all("a")] == ["#top", "#section-1", "#about"]
 
 
 def test_texts_are_escaped_everywhere(tmp_path, png):
@@ -197,9 +197,9 @@ def test_texts_are_escaped_everywhere(tmp_path, png):
         provenance={evil: evil},
     )
     assert page.balanced
-    assert not page.all("script")
+    assert len(page.all("script")) == 1
     assert page.all("img")[0]["alt"] == evil
-    assert page.text.count(evil) == 17
+    assert page.text.count(evil) == 15
 
 
 def test_a_failing_report_leaves_the_old_one(tmp_path, png, monkeypatch):
@@ -276,50 +276,65 @@ def _claim(**changes):
     return Claim(**fields | changes)
 
 
-def test_scorecard_comes_first_and_says_what_was_found(tmp_path, png):
+def test_claims_have_a_mark_on_the_first_screen_and_their_numbers_below(tmp_path, png):
     nan = float("nan")
     claims = [
         _claim(),
         _claim(value=-0.3, low=-0.4, high=-0.00002, verdict="does not replicate"),
-        _claim(value=0.0, low=nan, high=nan, verdict="inconclusive"),
+        _claim(value=0.0, low=nan, high=nan, verdict="inconclusive", statement="Another."),
         _claim(
             value=nan,
             low=nan,
             high=nan,
             verdict="not tested",
-            explanation="There is no result <x>.",
+            explanation="It needs <x>.",
             results=(),
+            statement="A third.",
         ),
     ]
-    page = _write(tmp_path / "report.html", [_figure(png)], scorecard=claims)
+    page = _write(
+        tmp_path / "report.html",
+        [_figure(png)],
+        scorecard=claims,
+        figures_of_claims={"uniform": "cka"},
+    )
     assert page.balanced
-    assert page.all("h2")[1]["id"] == "scorecard"
-    assert page.all("a")[0]["href"] == "#scorecard"
+    marks = [a for a in page.all("a") if a.get("class", "").startswith("mark")]
+    outcomes = ["replicates", "does-not-replicate", "inconclusive", "not-tested"]
+    assert [mark["class"] for mark in marks] == [f"mark {outcome}" for outcome in outcomes]
+    assert [mark["href"] for mark in marks] == [f"#claim-{number}" for number in (1, 2, 3, 4)]
+    ids = [attrs["id"] for attrs in page.all("div") if "id" in attrs]
+    assert ids == ["claim-1", "claim-2", "claim-3", "claim-4"]
     words = " ".join(page.text.split())
-    assert "Section 4, Figure 1 difference in CKA above 0 0.2 (0.1 to 0.25) ✓ replicates" in words
-    assert "\N{MINUS SIGN}0.3 (\N{MINUS SIGN}0.4 to \N{MINUS SIGN}2e\N{MINUS SIGN}05) ✗" in words
-    assert "above 0 0 ? inconclusive" in words
-    assert "There is no result <x>. Section 4" in words
+    assert "Of 3 claims tested on these models, 1 replicates and 1 does not." in words
+    reported = "; the paper reports above 0 (section 4, figure 1)."
+    assert f"difference in CKA: 0.2 (0.1 to 0.25){reported}" in words.replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
+    minus = "\N{MINUS SIGN}"
+    assert f"{minus}0.3 ({minus}0.4 to {minus}2e{minus}05); the paper" in words
+    assert "difference in CKA: 0; the paper" in words
+    assert "not tested It needs <x>." in words
     assert words.count("Mean CKA. Interval: bootstrap over layers.") == 3
-    assert "results/cka.b%20t.nc" in [a["href"] for a in page.all("a")]
-    assert len(page.all("svg")) == 2
+    hrefs = [a["href"] for a in page.all("a")]
+    assert "results/cka.b%20t.nc" in hrefs and hrefs.count("#figure-cka") == 4 - 1
+    assert "cka.b t" not in page.text
+    assert len([svg for svg in page.all("svg") if svg.get("class") == "strip"]) == 2
+    # Claims of one statement stand together.
+    assert len(page.all("summary")) == len({"statement", "Another.", "A third."}) + 1 + 1 + 3
 
 
-def test_findings_of_each_paper_have_a_table_of_their_own(tmp_path):
+def test_claims_of_each_paper_stand_together(tmp_path):
     later = {"source": WALMER, "section": "4.4", "figure": "5", "verdict": "inconclusive"}
     claims = [_claim(), _claim(**later, statement="Later."), _claim(), _claim(**later)]
     page = _write(tmp_path / "report.html", scorecard=claims)
     assert page.balanced
-    words = " ".join(page.text.split())
-    *_, first, second = words.split("Claims of ")
-    assert first.startswith("Raghu et al. (2021) ✓ replicates 2 of 2 ")
-    assert second.startswith("Walmer et al. (2023) ? inconclusive 2 of 2 ")
-    assert first.count("Section 4, Figure 1") == second.count("Section 4.4, Figure 5") == 2
-    assert "Later." in second and "Section 4.4" not in first
+    words = " ".join(page.text.split()).replace("\N{NO-BREAK SPACE}", " ")
+    *_, first, second = re.split(r"(?:Raghu|Walmer) et al. \(\d+\)", words)
+    assert first.count("section 4, figure 1") == second.count("section 4.4, figure 5") == 2
+    assert "Later." in second and "section 4.4" not in first
     papers = [attrs["href"] for attrs in page.all("a") if "arxiv.org" in attrs["href"]]
     assert papers == [RAGHU[1], WALMER[1]]
-    targets = [attrs["href"][1:] for attrs in page.all("a") if attrs["href"].startswith("#find")]
-    assert targets == [attrs["id"] for attrs in page.all("h3") if "id" in attrs]
 
 
 def test_scorecard_draws_the_interval_against_the_line(tmp_path):
@@ -350,29 +365,78 @@ def test_values_that_json_lacks_are_an_error(tmp_path, png):
         _write(tmp_path / "report.html", [_figure(png, interactive=({"x": float("nan")},))])
 
 
-def test_what_is_not_shown_is_listed_after_the_figures_with_its_reasons(tmp_path, png):
-    left_out = [("Figure 3: <heads>", ["CNN has no attention weights.", "Nor has <b>."])]
-    path = tmp_path / "report.html"
-    page = _write(path, [_figure(png)], not_shown=left_out)
+def test_what_is_not_measured_is_one_folded_line_with_its_reasons(tmp_path, png):
+    left_out = [
+        ("Figure 3: <heads>", ["CNN has no attention weights.", "Nor has <b>."]),
+        ("Figure 4: distance", ["CNN has no attention weights."]),
+    ]
+    section = Section("Attention", "Where?", [_figure(png)], "Far.", left_out)
+    page = _write(tmp_path / "report.html", sections=[section], not_shown=left_out[:1])
     assert page.balanced
     words = " ".join(page.text.split())
-    assert "Figure 3: <heads> CNN has no attention weights. Nor has <b>." in words
-    text = path.read_text("utf-8")
-    assert text.index("</figure>") < text.index('id="not-shown"') < text.index('id="timings"')
-    assert "#not-shown" in [link["href"] for link in page.all("a")]
-    assert 'id="not-shown"' not in _write_text(path, png)
+    line = "CNN has no attention weights. Nor has <b>."
+    assert (
+        f"Not measured: {line} CNN has no attention weights. Figure 3: <heads> Figure 4: dist"
+        in words
+    )
+    assert f"Not shown: {line}" in words
+    hrefs = [link["href"] for link in page.all("a")]
+    assert "#not-shown" in hrefs
+    assert "#not-shown" not in [a["href"] for a in _write(tmp_path / "b.html").all("a")]
 
 
-def _write_text(path, png):
-    _write(path, [_figure(png)])
-    return path.read_text("utf-8")
+def test_a_chapter_opens_with_its_result_and_a_figure_has_a_panel_for_each_model(tmp_path, png):
+    panels = tuple(Panel(name, png, f"Layers of {name}.", f"cka-{name}") for name in ("A", "B"))
+    figure = _figure(None, panels=panels, code="x = 1 < 2", results=())
+    page = _write(tmp_path / "report.html", sections=[Section("S", "Why?", [figure], "A wins.")])
+    assert page.balanced
+    assert [image["alt"] for image in page.all("img")] == ["Layers of A.", "Layers of B."]
+    ids = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
+    assert ids[ids.index("figure-cka") :][:3] == ["figure-cka", "figure-cka-A", "figure-cka-B"]
+    words = " ".join(page.text.split())
+    assert words.index("A wins.") < words.index("Why?") < words.index("Figure 1")
+    assert "x = 1 < 2" in words and len(page.all("button")) == 1
+    assert len(page.all("figcaption")) == len(page.all("figure")) == 1
 
 
-def test_figures_are_folded_in_the_contents(tmp_path, png):
-    path = tmp_path / "report.html"
-    _write(path, [_figure(png), _figure(png, name="other")])
-    nav = re.search(r"<nav.*?</nav>", path.read_text("utf-8"), re.DOTALL)[0]
-    (folded,) = re.findall(r"<details>(.*?)</details>", nav, re.DOTALL)
-    assert "<summary>2 figures</summary>" in folded
-    assert 'href="#figure-cka"' in folded and 'href="#figure-other"' in folded
-    assert nav.count('href="#figure-') == 2
+def test_the_data_of_a_figure_are_in_the_page_where_they_are_small(tmp_path, png, monkeypatch):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "cka run.nc").write_bytes(b"CDF some")
+    (link,) = _downloads(_write(tmp_path / "report.html", [_figure(png)]))
+    kind, data = link["href"].split(",")
+    assert (kind, link["download"]) == ("data:application/x-netcdf;base64", "cka run.nc")
+    assert base64.b64decode(data) == b"CDF some"
+    monkeypatch.setattr("vit_tf.analysis.report.page.MOST_EMBEDDED", 7)
+    (link,) = _downloads(_write(tmp_path / "report.html", [_figure(png)]))
+    assert link["href"] == "results/cka%20run.nc"
+
+
+def _downloads(page):
+    return [attrs for attrs in page.all("a") if "download" in attrs]
+
+
+def test_the_first_screen_names_models_results_and_small_multiples(tmp_path, png):
+    models = [
+        ModelSummary("ViT", "ViT with a CLS token", "vit", 85_800_000, share(60, 100, "images")),
+        ModelSummary("Other", "vision model", "other", None, None),
+    ]
+    page = _write(
+        tmp_path / "report.html",
+        [_figure(png)],
+        summary=models,
+        sentences=["ViT <b> attends more globally."],
+        overview=[Panel("CKA", png.read_bytes(), "CKA of layers.")],
+    )
+    assert page.balanced
+    words = " ".join(page.text.split())
+    assert "85.8 M parameters 60.0 % test accuracy, 95 % CI 50.2 to 69.1 %" in words
+    assert "Other vision model" in words and words.count("parameters") == 2
+    assert words.index("ViT <b> attends more globally.") < words.index("CKA Similarity")
+    assert [image["alt"] for image in page.all("img")] == ["CKA of layers.", "A heatmap."]
+
+
+def test_texts_after_the_first_paragraph_are_at_the_end(tmp_path, png):
+    words = " ".join(_write(tmp_path / "report.html", [_figure(png)]).text.split())
+    end = words.index("About this report", words.index("Bright cells agree."))
+    assert words.index("First paragraph.") < words.index("Bright") < end
+    assert words.index("Second paragraph.") > end

@@ -8,8 +8,11 @@ import xarray as xr
 from browser import CHROMIUM, Browser, place
 
 from vit_tf.analysis import plots
+from vit_tf.analysis.engine.estimates import share
 from vit_tf.analysis.plots import interactive
-from vit_tf.analysis.report.page import ReportFigure, write_report
+from vit_tf.analysis.report.differences import Comparison
+from vit_tf.analysis.report.page import ModelSummary, Panel, ReportFigure, Section, write_report
+from vit_tf.analysis.study.judge import Claim
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
 
@@ -56,11 +59,58 @@ def report(tmp_path):
         plt.close(drawn)
         figures.append(
             ReportFigure(
-                name, f"Title of {name}", "Read it.", "", "A plot.", png, interactive=(payload,)
+                name,
+                f"Title of {name}",
+                "Read it.",
+                "",
+                "A plot.",
+                png,
+                interactive=(payload,),
+                code=f"plot({name!r})\nprint(1 < 2)",
             )
         )
-    path = tmp_path / "report.html"
-    return write_report(path, title="A", introduction="B", sections=[("S", "", figures)])
+    small = plt.figure(figsize=(1.9, 1.6))
+    small.savefig(tmp_path / "small.png")
+    plt.close(small)
+    return write_report(
+        tmp_path / "report.html",
+        title="A",
+        introduction="B",
+        sections=[Section("S", "Why?", figures, "ViT wins.")],
+        summary=[ModelSummary("ViT", "ViT with a CLS token", "vit", 1_200_000, share(6, 9, "x"))],
+        sentences=["ViT attends more globally than BiT."] * 5,
+        overview=[Panel(f"CKA {number}", tmp_path / "small.png", "CKA.") for number in range(5)],
+        scorecard=[claim(number) for number in range(30)],
+        differences=[COMPARISON] * 8,
+        figures_of_claims={"claim-3": "distance"},
+    )
+
+
+def claim(number):
+    outcome = ("replicates", "does not replicate", "inconclusive")[number % 3]
+    return Claim(
+        f"claim-{number}",
+        f"Statement number {number} about the layers of a ViT and of a ResNet.",
+        *("4", "1", "difference in CKA", 0.2, 0.1, 0.3, 0.0, "above", outcome, "Mean CKA."),
+        *((), ("A paper", "https://example.org"), ("ViT", "BiT")),
+    )
+
+
+COMPARISON = Comparison(
+    "CKA between lower and upper half",
+    "Mean CKA.",
+    "CKA",
+    (("ViT", share(5, 9, "images")), ("BiT", share(3, 9, "images"))),
+    ("ViT and BiT: not significant.",),
+)
+
+
+def unfold(browser, figure):
+    """Open the details of a figure, which is then drawn."""
+    browser.value(
+        f"new Promise(done => {{ document.querySelector('#figure-{figure} details').open = true;"
+        "requestAnimationFrame(() => requestAnimationFrame(done)); })"
+    )
 
 
 def tip(browser, figure):
@@ -75,6 +125,7 @@ def tip(browser, figure):
 @pytest.mark.slow
 def test_heatmap_tells_the_layers_and_value_under_the_mouse(browser, report):
     browser.open(report)
+    unfold(browser, "cka")
     left, top, width, height = place(browser, "#figure-cka .cells")
     for column, row in [(0, 0), (5, 0), (1, 4), (2, 3)]:
         browser.mouse(left + (column + 0.5) * width / 6, top + (5.5 - row) * height / 6)
@@ -92,6 +143,7 @@ def test_heatmap_has_the_colours_of_the_picture(browser, report):
     from matplotlib import colormaps
 
     browser.open(report)
+    unfold(browser, "cka")
     pixels = browser.value(
         "(async () => { const image = new Image();"
         "image.src = document.querySelector('#figure-cka .cells').getAttribute('href');"
@@ -108,6 +160,7 @@ def test_heatmap_has_the_colours_of_the_picture(browser, report):
 
 def test_lines_name_the_head_next_to_the_mouse(browser, report):
     browser.open(report)
+    unfold(browser, "distance")
     for index, head, value in [(0, 1, 2), (1, 2, 4), (2, 0, 9)]:
         circle = f"#figure-distance .series circle:nth-of-type({index + 1})"
         left, top, width, height = place(browser, circle)
@@ -119,6 +172,7 @@ def test_lines_name_the_head_next_to_the_mouse(browser, report):
 @pytest.mark.slow
 def test_keys_move_from_cell_to_cell(browser, report):
     browser.open(report)
+    unfold(browser, "cka")
     browser.value("document.querySelector('#figure-cka .plot').focus()")
     for name in ("ArrowRight", "ArrowRight", "ArrowUp"):
         browser.key(name)
@@ -145,11 +199,11 @@ def test_nothing_leaves_the_file_and_nothing_goes_wrong(browser, report):
 
 def test_picture_stays_for_print_and_where_the_script_is_another(browser, report):
     browser.open(report)
-    visible = "getComputedStyle(document.querySelector('#figure-cka > .picture')).display"
+    visible = "getComputedStyle(document.querySelector('#figure-cka .pictures')).display"
     drawn = "getComputedStyle(document.querySelector('#figure-cka .panels')).display"
     assert (browser.value(visible), browser.value(drawn)) == ("none", "flex")
     browser.call("Emulation.setEmulatedMedia", media="print")
-    assert (browser.value(visible), browser.value(drawn)) == ("block", "none")
+    assert (browser.value(visible), browser.value(drawn)) == ("flex", "none")
     browser.call("Emulation.setEmulatedMedia", media="")
 
     text = report.read_text(encoding="utf-8")
@@ -158,7 +212,7 @@ def test_picture_stays_for_print_and_where_the_script_is_another(browser, report
     )
     browser.open(report.parent / "changed.html")
     assert browser.value("window.stolen") is None
-    assert browser.value(visible) == "block"
+    assert browser.value(visible) == "flex"
     assert re.search("Content Security Policy", browser.named("Log.entryAdded")[0]["entry"]["text"])
 
 
@@ -173,16 +227,108 @@ def test_pictures_keep_their_size_on_a_small_screen_and_link_to_their_files(brow
     path = write_report(
         tmp_path / "report.html", title="A", introduction="B", sections=[("S", "", [one])]
     )
-    for width, shown in ((1280, 864), (390, 864), (700, 660)):
+    for width, shown in ((1280, 864), (390, 864), (700, 637)):
         browser.open(path, width=width)
+        unfold(browser, "wide")
         assert browser.value("document.querySelector('img').clientWidth") == shown
         assert browser.value("document.documentElement.scrollWidth") <= width
     link = browser.value("document.querySelector('.picture a').href")
     assert link == (tmp_path / "figures" / "wide one.png").as_uri()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
-def test_page_fits_its_window(browser, report, width):
+@pytest.mark.parametrize("folded", [True, False])
+def test_page_fits_its_window(browser, report, width, folded):
     browser.open(report, width=width)
+    if not folded:
+        browser.value("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     assert browser.value("document.documentElement.scrollWidth") <= width
+
+
+def test_the_first_screen_holds_models_results_overview_and_claims(browser, report):
+    browser.open(report, width=1280, height=900)
+    for selector in (".models li", ".results", ".overview img", ".strips .mark"):
+        bottom = f"document.querySelector({selector!r}).getBoundingClientRect().bottom"
+        assert 0 < browser.value(bottom) < 900, selector
+    folded = "[...document.querySelectorAll('main details')].every((one) => !one.open)"
+    assert browser.value(folded)
+
+
+@pytest.mark.parametrize("number", [1, 15, 30])
+def test_a_mark_reaches_its_claim(browser, report, number):
+    browser.open(report, width=1280, height=900)
+    mark = f'[href="#claim-{number}"]'
+    left, top, width, height = place(browser, f".strips {mark}")
+    browser.click(left + width / 2, top + height / 2)
+    assert browser.value(
+        "new Promise((done) => setTimeout(() => { const claim = "
+        f"document.getElementById('claim-{number}'); const box = claim.getBoundingClientRect();"
+        "done(claim.closest('details').open && box.height > 0 && box.top >= 0 &&"
+        " box.top < innerHeight); }, 1200))"
+    )
+    text = browser.value(f"document.getElementById('claim-{number}').parentElement.textContent")
+    assert f"Statement number {number - 1} " in text
+
+
+def test_a_link_to_a_figure_unfolds_it(browser, report):
+    browser.open(report, width=1280, height=900)
+    browser.value("document.getElementById('claim-4').closest('details').open = true")
+    left, top, width, height = place(browser, "#claim-4 a[href='#figure-distance']")
+    browser.click(left + width / 2, top + height / 2)
+    shown = "document.querySelector('#figure-distance details').open"
+    assert browser.value(f"new Promise((done) => setTimeout(() => done({shown}), 300))")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_contents_stay_in_view(browser, report, width):
+    browser.open(report, width=width, height=900)
+    browser.value("document.documentElement.style.scrollBehavior = 'auto'")
+    browser.value("scrollTo(0, document.documentElement.scrollHeight)")
+    assert browser.value("scrollY") > 300
+    box = "document.querySelector('nav a').getBoundingClientRect()"
+    assert 0 <= browser.value(f"{box}.top") < browser.value(f"{box}.bottom") < 900
+
+
+def test_the_page_is_dark_where_the_system_is(browser, report):
+    def lightness():
+        style = "getComputedStyle(document.body)"
+        colours = browser.value(f"[{style}.backgroundColor, {style}.color]")
+        return [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours]
+
+    browser.open(report)
+    page, ink = lightness()
+    assert page > 700 and ink < 200
+    dark = {"name": "prefers-color-scheme", "value": "dark"}
+    browser.call("Emulation.setEmulatedMedia", features=[dark])
+    page, ink = lightness()
+    browser.call("Emulation.setEmulatedMedia", features=[])
+    assert page < 120 and ink > 600
+
+
+def test_copy_code_copies_the_code_of_its_figure(browser, report):
+    browser.open(report)
+    unfold(browser, "distance")
+    browser.value(
+        "Object.defineProperty(navigator, 'clipboard', { value: { writeText: async (text) => {"
+        "window.copiedText = text; } } })"
+    )
+    left, top, width, height = place(browser, "#figure-distance .copy")
+    browser.click(left + width / 2, top + height / 2)
+    label = "document.querySelector('#figure-distance .copy').textContent"
+    assert browser.value(f"new Promise((done) => setTimeout(() => done({label}), 100))") == "Copied"
+    assert browser.value("window.copiedText") == "plot('distance')\nprint(1 < 2)"
+
+
+def test_print_shows_the_figures_and_no_controls(browser, report):
+    browser.open(report)
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    hidden = (
+        "['nav', 'button', '.code'].every((one) => getComputedStyle("
+        "document.querySelector(one)).display === 'none')"
+    )
+    assert browser.value(hidden)
+    assert (
+        browser.value("document.querySelector('#figure-cka img').getBoundingClientRect().height")
+        > 50
+    )
+    browser.call("Emulation.setEmulatedMedia", media="")

@@ -43,9 +43,11 @@ def draw(tmp_path):
         of = Selection((MODEL,), {"ViT": SimpleNamespace(name="cka.vit")}, alone=True)
         picture = Picture(figures, of)
         result = xr.DataArray(0.0, attrs={"key": key})
-        ((chapter, made),) = drawing.draw([picture], {"cka.vit": result}, tmp_path)
-        assert chapter is STRUCTURE and made.results == ["results/cka.vit.nc"]
-        assert made.png.stat().st_size and made.alt == f"{title}. Read it."
+        ((chapter, made),) = drawing.draw([[picture]], {"cka.vit": result}, tmp_path)
+        assert chapter is STRUCTURE and made.results == ("results/cka.vit.nc",)
+        (panel,) = made.panels
+        assert panel.png.stat().st_size and panel.title == "ViT"
+        assert made.alt == f"{title}. Read it."
 
     return run, DRAWN
 
@@ -105,14 +107,14 @@ def test_heads_of_one_kind_are_a_sentence_and_others_a_picture(tmp_path):
         of = Selection((MODEL,), {"ViT": SimpleNamespace(name="head_classes.vit")}, alone=True)
         figure = dataclasses.replace(FIGURE_18, name="kinds", caption="Read it.")
         results = {"head_classes.vit": heads(kinds)}
-        ((_, made),) = drawing.draw([Picture(figure, of)], results, tmp_path)
+        ((_, made),) = drawing.draw([[Picture(figure, of)]], results, tmp_path)
         return made, (tmp_path / "figures" / "kinds.png").exists()
 
     made, there = draw("global", "soft")
-    assert there and made.png.stat().st_size and made.caption == "Read it."
+    assert there and made.panels[0].png.stat().st_size and made.caption == "Read it."
     made, there = draw("global")
-    assert not there and made.png is None and made.caption.startswith("All 4 heads")
-    assert made.results == ["results/head_classes.vit.nc"]
+    assert not there and not made.panels and made.caption.startswith("All 4 heads")
+    assert made.results == ("results/head_classes.vit.nc",)
 
 
 def test_captions_speak_of_cls_only_where_a_model_has_it():

@@ -7,7 +7,6 @@ import tensorflow as tf
 from training_runs import kill_at, read_log
 
 import vit_tf
-from vit_tf.distribute.weights import weigh_shards
 from vit_tf.training.evaluation import majority_accuracy, top_k_accuracy
 
 RNG = np.random.default_rng(0)
@@ -59,11 +58,15 @@ def test_weights_go_through_augmentation_and_are_refused_where_examples_are_mixe
             vit_tf.data.augment(data, 3, **{mix: 0.2})
 
 
-def test_weights_of_examples_are_multiplied_by_those_of_replicas():
-    """Of 5 examples two replicas take 3 and 2, whose means count alike."""
-    (batch,) = weigh_shards(batches(IMAGES[:5], LABELS[:5], WEIGHTS[:5]), 2)
-    expected = WEIGHTS[:5] * np.array([1.2, 1.2, 1.2, 0.8, 0.8])
-    np.testing.assert_allclose(batch[2], expected, rtol=1e-6)
+def test_batches_for_replicas_have_the_loss_of_one_device():
+    """5 examples on two replicas: the mean over 6 rows is that over 5 examples."""
+    strategy = vit_tf.distribute.strategy("mirrored")
+    data = batches(IMAGES[:5], LABELS[:5], WEIGHTS[:5])
+    ((images, labels, weights),) = vit_tf.distribute.divide_batches(data, strategy)
+    assert images.shape == (6, 4, 4, 1) and labels.shape == (6,)
+    np.testing.assert_array_equal(images[5], 0)
+    expected = np.stack([WEIGHTS[:5] * 6 / 5, WEIGHTS[:5], np.ones(5)], axis=1)
+    np.testing.assert_allclose(weights, [*expected, [0, 0, 0]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("weights", [(), (WEIGHTS,)], ids=["plain", "weighted"])

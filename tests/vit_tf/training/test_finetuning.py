@@ -64,7 +64,12 @@ def test_hyperrule_is_the_papers(examples, steps, warmup, mixup):
         assert (rule.steps, rule.mixup, rule.flip) == (steps, mixup, True)
         assert rule.clip_norm is None and rule.momentum == 0.9
         schedule = rule.optimizer()._learning_rate
-        assert schedule.decay == "staircase" and schedule.warmup_steps == warmup
+        assert schedule.warmup_steps == warmup
+        # The steps of `get_schedule` in BiT's bit_hyperrule.py, after each of which it divides.
+        tenths = {500: (200, 300, 400), 10_000: (3000, 6000, 9000), 20_000: (6000, 12000, 18000)}
+        for number, step in enumerate(tenths[steps]):
+            rates = [float(schedule(at)) for at in (step - 1, step)]
+            np.testing.assert_allclose(rates, [0.003 / 10**number, 0.0003 / 10**number], rtol=1e-5)
         assert schedule.peak == 0.003
     assert FineTuning.hyperrule(9, (8, 8), batch_size=128, flip=False).learning_rate == 0.003 / 4
     vit = FineTuning.vit(examples, learning_rate=0.03)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import vit_tf
 from vit_tf.training.optimizers import SGD, AdamW, WarmupDecay
 
 STEPS, RATE, DECAY = 12, 0.05, 0.3
@@ -25,6 +26,15 @@ def adamw(weights, gradient, step, state):
     return weights - rate(step) * m / (1 - 0.9 ** (step + 1)) / over, (m, v)
 
 
+def corrected(weights, gradient, step, state):
+    """Kingma and Ba 2015, algorithm 1, as optax and PyTorch have it, with a large epsilon."""
+    m, v = state
+    m = 0.9 * m + 0.1 * gradient
+    v = 0.999 * v + 0.001 * gradient**2
+    over = np.sqrt(v / (1 - 0.999 ** (step + 1))) + 0.1
+    return weights - rate(step) * m / (1 - 0.9 ** (step + 1)) / over, (m, v)
+
+
 def momentum(weights, gradient, step, state):
     (m, _) = state
     m = 0.8 * m - rate(step) * gradient
@@ -37,6 +47,7 @@ def plain(weights, gradient, step, state):
 
 CASES = {
     "adamw": (AdamW, {"epsilon": 1e-12}, adamw),
+    "corrected epsilon": (AdamW, {"epsilon": 0.1, "corrected_epsilon": True}, corrected),
     "momentum": (SGD, {"momentum": 0.8}, momentum),
     "plain": (SGD, {}, plain),
 }
@@ -66,3 +77,23 @@ def test_updates_are_those_of_the_formula(name):
     for variable, kind in zip(variables, SHAPES, strict=True):
         np.testing.assert_allclose(variable, expected[kind], rtol=0, atol=3e-6)
         assert np.abs(expected[kind] - first[kind]).max() > 0.05
+
+
+def test_layer_decay_lowers_the_rate_from_block_to_block():
+    """Adam's first step is the rate itself: -rate * factor, and the decay is as much smaller."""
+    keras.utils.set_random_seed(0)
+    model = vit_tf.ViT((8, 8, 3), 4, 2, 2, 8, 16, 3)
+    optimizer = AdamW(0.01, weight_decay=0.5, epsilon=1e-12, layer_decay=0.5)
+    for variable in model.trainable_variables:
+        variable.assign(np.ones(variable.shape))
+    optimizer.build(model.trainable_variables)
+    optimizer.apply([tf.ones(v.shape) for v in model.trainable_variables])
+    factors = {"embedding": 0.125, "block00": 0.25, "block01": 0.5, "norm": 1.0, "head": 1.0}
+    for variable in model.trainable_variables:
+        rate = 0.01 * factors[variable.path.split("/")[1]]
+        decayed = 1 - 0.5 * rate if variable.name == "kernel" else 1
+        np.testing.assert_allclose(variable, decayed - rate, rtol=1e-5, err_msg=variable.path)
+    again = AdamW.from_config(optimizer.get_config())
+    assert again.layer_decay == 0.5
+    with pytest.raises(ValueError, match="Expected a model of blocks"):
+        AdamW(0.01, layer_decay=0.5).build([keras.Variable([1.0], name="kernel")])

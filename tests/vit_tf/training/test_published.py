@@ -8,6 +8,7 @@ import pytest
 
 import vit_tf
 from vit_tf.models.embedding import sine_cosine_positions
+from vit_tf.models.transformer import Block
 from vit_tf.scripts import train as train_script
 from vit_tf.tokens import TokenGrid
 from vit_tf.training.optimizers import SGD, WarmupDecay
@@ -120,10 +121,8 @@ def test_warmup_in_steps():
         Recipe(epochs=10, warmup_steps=40).learning_rates(4)
     with pytest.raises(ValueError, match="without warmup_epochs"):
         Recipe(warmup_epochs=1, warmup_steps=3)
-    assert dataclasses.asdict(Recipe()).keys() - Recipe().to_config().keys() == {
-        "warmup_steps",
-        "momentum",
-    }
+    later = {"warmup_steps", "momentum", "erase", "epsilon", "layer_decay"}
+    assert dataclasses.asdict(Recipe()).keys() - Recipe().to_config().keys() == later
 
 
 def test_options_override_a_recipe():
@@ -158,3 +157,51 @@ def test_a_recipe_scaled_down_trains(tmp_path, capsys):
     assert (
         model.get_config()["position_type"] == "sincos" and not model.embedding.positions.trainable
     )
+
+
+def test_deit_has_its_augmentations_and_stochastic_depth():
+    """Table 9 of the paper and the defaults of main.py of its code."""
+    deit = vit_tf.recipe("deit-s16")
+    assert (deit.batch_size, deit.repeats, deit.area, deit.crop) == (1024, 3, (0.08, 1.0), 0.875)
+    made = deit.recipe
+    assert (made.epochs, made.warmup_epochs, made.weight_decay) == (300, 5, 0.05)
+    assert (made.mixup, made.cutmix, made.erase, made.label_smoothing) == (0.8, 1.0, 0.25, 0.1)
+    model = deit.make_model(10, image_shape=(32, 32, 3), num_layers=3)
+    assert [block.stochastic_depth for block in model.blocks] == [0, 0.05, 0.1]
+    assert model.get_config()["stochastic_depth"] == 0.1
+
+
+def test_augreg_has_pre_logits_of_its_width():
+    for name, width in [("augreg-ti16", 192), ("augreg-s16", 384), ("augreg-l16", 1024)]:
+        assert vit_tf.recipe(name).arguments["representation_dim"] == width
+
+
+def test_stochastic_depth_drops_whole_branches_and_keeps_their_mean():
+    keras.utils.set_random_seed(0)
+    block = Block(2, 8, 16, stochastic_depth=0.5)
+    tokens = np.random.default_rng(0).normal(size=(400, 3, 8)).astype("float32")
+    kept, plain = block(tokens, training=True), block(tokens)
+    branch = np.asarray(kept["attention/branch"])
+    full = np.asarray(plain["attention/branch"])
+    dropped = (branch == 0).all(axis=(1, 2))
+    assert 0.4 < dropped.mean() < 0.6
+    np.testing.assert_allclose(branch[~dropped], 2 * full[~dropped], rtol=1e-5, atol=1e-6)
+
+
+def test_an_image_is_repeated_with_another_crop():
+    (train,) = vit_tf.data.load(
+        *("digits",),
+        **{"image_size": 8, "splits": ("train",), "take": 20, "batch_size": 6, "repeats": 3},
+    )
+    labels = np.concatenate([labels for _, labels in train.as_numpy_iterator()])
+    assert len(labels) == 20 and int(train.cardinality()) == 4
+    images = np.concatenate([images for images, _ in train.as_numpy_iterator()])
+    for start in range(0, 18, 3):
+        np.testing.assert_array_equal(images[start], images[start + 2])
+    (cropped,) = vit_tf.data.load(
+        "digits",
+        **{"image_size": 8, "splits": ("train",), "take": 20, "batch_size": 6, "repeats": 3},
+        random_resized_crop=(0.1, 0.5),
+    )
+    images = next(iter(cropped))[0].numpy()
+    assert not np.array_equal(images[0], images[1])

@@ -1,0 +1,69 @@
+"""The code under a figure of the report runs, and makes the figure with public calls."""
+
+import re
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+import vit_tf
+from vit_tf import analysis
+from vit_tf.analysis.study.data import OPTIONAL, Data
+from vit_tf.analysis.study.example_code import example_code
+from vit_tf.analysis.study.models import StudyModel
+from vit_tf.analysis.study.plan import (
+    _anyones_models,
+    _study_models,
+    all_figures,
+    by_figure,
+    choose_figures,
+    plan,
+)
+
+DATA = Data(*["there"] * 4, 10, optional=dict.fromkeys(OPTIONAL, lambda: "there"))
+
+
+def groups_of(models, numbers=()):
+    return by_figure(plan(choose_figures(numbers), models, DATA)[0])
+
+
+@pytest.mark.parametrize("models", [_study_models(), _anyones_models()], ids=["study", "anyone"])
+@pytest.mark.parametrize("known", [True, False])
+def test_every_figure_has_code_of_public_calls_with_arguments_that_they_have(models, known):
+    sources = {model.name: model.name for model in models} if known else {}
+    for pictures in groups_of(models):
+        code = example_code(pictures, sources, "(images,) = data.load('digits')")
+        compile(code, pictures[0].name, "exec")
+        called = re.findall(r"(analysis\.(?:plots\.)?\w+)\(", code)
+        assert called, pictures[0].name
+        for name in called:
+            function = analysis
+            for part in name.split(".")[1:]:
+                function = getattr(function, part)
+            assert callable(function), name
+
+
+def test_every_figure_has_a_call():
+    missing = [figure.name for figure in all_figures() if not figure.call]
+    assert missing == []
+
+
+@pytest.mark.parametrize("number", ["1", "3", "W.6", "7"])
+def test_the_code_runs_and_draws(number):
+    shape = {"image_shape": (16, 16, 3), "patch_size": 8, "num_layers": 2, "num_heads": 2}
+    models = {
+        "one": vit_tf.ViT(**shape, hidden_dim=8, mlp_dim=16, num_classes=3),
+        "two": vit_tf.ViT(**shape, hidden_dim=12, mlp_dim=16, num_classes=3),
+    }
+    images = np.random.default_rng(0).uniform(-1, 1, (16, 16, 16, 3)).astype("float32")
+    taps = tuple(models["one"].taps)
+    studied = [
+        StudyModel(name, "vit", name, taps, model.token_grid, None)
+        for name, model in models.items()
+    ]
+    pictures = groups_of(studied, [number])[0]
+    code = example_code(pictures, {}, "# models, images: the arguments of make_report")
+    plt.close("all")
+    exec(code, {"models": models, "images": images})
+    assert len(plt.get_fignums()) == len({picture.name for picture in pictures}), code
+    plt.close("all")

@@ -1,0 +1,114 @@
+"""Trains a tiny ViT on several devices or processes, on TensorFlow or JAX, in a process of its own.
+
+    python device_worker.py FOLDER STRATEGY DEVICES BATCH_SIZE [KILL_AT]
+
+Set KERAS_BACKEND, and for several workers VIT_TF_WORKERS and VIT_TF_WORKER. The process sends
+itself SIGKILL after the step KILL_AT of the run, whose state is saved every two steps. Otherwise it
+writes the weights and the history to FOLDER/weights.npz (several workers: to weights-WORKER.npz).
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+EXAMPLES = {"train": 50, "validation": 21, "test": 33}
+
+
+def environment(backend, devices=1, **more):
+    """The environment of a process with so many CPU devices."""
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    return os.environ | {"KERAS_BACKEND": backend, "XLA_FLAGS": flags} | more
+
+
+def make_model():
+    """A ViT whose initialization does not depend on the backend."""
+    import numpy as np
+
+    import vit_tf
+
+    model = vit_tf.ViT((8, 8, 3), 4, 1, 2, 8, 16, 10)
+    rng = np.random.default_rng(0)
+    for variable in model.trainable_variables:
+        scale = 0.3 if len(variable.shape) > 1 else 0.05
+        variable.assign(rng.normal(size=variable.shape, scale=scale) + ("gamma" in variable.path))
+    return model
+
+
+def run(folder, strategy, batch_size, callbacks=()):
+    """Train under a strategy, and test; the weights and the history of the run."""
+    import keras
+    import numpy as np
+
+    import vit_tf
+    from vit_tf.training.evaluation import top_k_accuracy
+
+    strategy = vit_tf.distribute.strategy(strategy)
+    keras.utils.set_random_seed(3)
+    train, validation, test = vit_tf.data.load(
+        "digits", image_size=8, splits=tuple(EXAMPLES), take=EXAMPLES, batch_size=batch_size
+    )
+    # Not Adam, which makes steps of whole size of rounding errors, as the bias of keys has.
+    settings = {"learning_rate": 0.2, "momentum": 0.9, "clip_norm": 0.5, "ema": 0.6}
+    recipe = vit_tf.Recipe(epochs=3, **settings)
+    with strategy.scope():
+        model = make_model()
+        settings = {"callbacks": callbacks, "save_every": 2, "verbose": 0}
+        history = vit_tf.train(model, recipe, train, validation, folder / "run", **settings)
+        test_batches = vit_tf.distribute.divide_batches(test, strategy)
+        scores = model.evaluate(test_batches, verbose=0, return_dict=True)
+        scores["top-1"] = top_k_accuracy(model, test)[1]
+    return [np.asarray(v) for v in model.trainable_variables], history, scores
+
+
+def main(folder, strategy, devices, batch_size, kill_at=None):
+    import keras
+
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        cpus = [tf.config.LogicalDeviceConfiguration()] * int(devices)
+        if int(devices) > 1:
+            tf.config.set_logical_device_configuration(cpu, cpus)
+
+    class Kill(keras.callbacks.Callback):
+        steps = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.steps += 1
+            if self.steps == int(kill_at):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    import numpy as np
+
+    folder = Path(folder)
+    weights, history, scores = run(folder, strategy, int(batch_size), [Kill()] if kill_at else [])
+    worker = os.environ.get("VIT_TF_WORKER")
+    name = f"weights-{worker}.npz" if worker else "weights.npz"
+    facts = json.dumps({"history": history, "scores": scores})
+    np.savez(folder / name, *weights, facts=facts)
+
+
+def load(path):
+    """(weights, history, scores) that a process has written."""
+    import numpy as np
+
+    with np.load(path) as file:
+        facts = json.loads(str(file["facts"]))
+        weights = [file[name] for name in file.files if name != "facts"]
+    return weights, facts["history"], facts["scores"]
+
+
+def largest_difference(one, other):
+    """The largest difference between the weights of two processes."""
+    import numpy as np
+
+    return max(np.abs(a - b).max() for a, b in zip(one[0], other[0], strict=True))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,140 @@
+"""Data parallelism with `keras.distribution`, where Keras runs on JAX: devices and processes."""
+
+import contextlib
+import functools
+
+import keras
+import numpy as np
+
+
+class DataParallelStrategy:
+    """The counterpart of a `tf.distribute.Strategy` for Keras on JAX; models are made in its scope.
+
+    Attributes:
+        devices: names of the devices, such as `"cpu:0"`, of all processes; None for the default.
+    """
+
+    def __init__(self, devices=None):
+        self.devices = devices
+        self._distribution = devices and keras.distribution.DataParallel(
+            devices=list(devices), auto_shard_dataset=False
+        )
+
+    @property
+    def num_replicas_in_sync(self):
+        """Number of devices that share each batch."""
+        return len(self.devices or (0,))
+
+    def scope(self):
+        """Context in which variables are replicated and batches are divided over the devices."""
+        return self._distribution.scope() if self.devices else contextlib.nullcontext()
+
+
+def current_strategy():
+    """The `DataParallelStrategy` of the scope that this is called in."""
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        return DataParallelStrategy()
+    return _strategy(tuple(distribution.device_mesh.devices.ravel().tolist()))
+
+
+def make(name):
+    """The `DataParallelStrategy` of a name in `strategies.STRATEGIES`, but for `"multiworker"`.
+
+    Raises:
+        ValueError: for `"tpu"` where there is none.
+    """
+    if name == "none":
+        return DataParallelStrategy()
+    devices = _devices("tpu") if name == "tpu" else tuple(keras.distribution.list_devices())
+    if name == "tpu" and not devices:
+        raise ValueError(
+            "Expected a TPU that JAX can use. Received: devices "
+            f"{keras.distribution.list_devices()}; install jax[tpu]"
+        )
+    return _strategy(devices) if len(devices) > 1 else DataParallelStrategy()
+
+
+def connect(addresses, index):
+    """Connect this process with the others; the `DataParallelStrategy` of all their devices.
+
+    Raises:
+        ValueError: if JAX has run before.
+    """
+    import jax
+
+    from vit_tf.distribute.cluster import HEARTBEAT, START
+
+    # It would take SIGTERM, which `Preemption` hears.
+    jax.config.update("jax_enable_preemption_service", False)
+    times = {"initialization_timeout": START, "heartbeat_timeout_seconds": HEARTBEAT}
+    try:
+        jax.distributed.initialize(addresses[0], len(addresses), index, **times)
+    except RuntimeError as error:
+        if "before any JAX" not in str(error):
+            raise
+        raise ValueError(
+            "Expected the multi-worker strategy to be made before anything else of JAX. Received: "
+            "a program that has already used it; make the strategy in its first lines"
+        ) from error
+    if keras.src.utils.rng_utils.get_random_seed() is None:
+        seed = gather(np.array(np.random.SeedSequence().entropy % 2**31))[0]
+        keras.utils.set_random_seed(int(seed))
+    return _strategy(tuple(keras.distribution.list_devices()))
+
+
+def gather(array):
+    """The arrays of one shape and type that the processes call this with, on a new first axis."""
+    from jax.experimental import multihost_utils
+
+    array = np.asarray(array)
+    # As bytes, since JAX has no integers of 64 bits by default.
+    bytes_of_all = multihost_utils.process_allgather(np.frombuffer(array.tobytes(), np.uint8))
+    return np.frombuffer(bytes_of_all.tobytes(), array.dtype).reshape(-1, *array.shape)
+
+
+def scorer(model):
+    """A compiled function from a batch of images to a model's outputs, NumPy arrays.
+
+    The devices of this process share the batch; several processes each score batches of their own.
+    """
+    import jax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    count = len(jax.local_devices()) if keras.distribution.distribution() else 1
+    mesh = Mesh(np.array(jax.local_devices()[:count]), ("batch",))
+    whole, divided = (
+        NamedSharding(mesh, PartitionSpec()),
+        NamedSharding(mesh, PartitionSpec("batch")),
+    )
+    variables = [
+        [jax.device_put(np.asarray(variable.value), whole) for variable in variables]
+        for variables in (model.trainable_variables, model.non_trainable_variables)
+    ]
+
+    @jax.jit
+    def call(variables, images):
+        return model.stateless_call(*variables, images, training=False)[0]
+
+    def score(images):
+        images = np.asarray(images)
+        padding = -len(images) % count
+        padded = np.concatenate([images, np.zeros((padding, *images.shape[1:]), images.dtype)])
+        outputs = call(variables, jax.device_put(padded, divided))
+        return jax.tree.map(lambda output: np.asarray(output)[: len(images)], outputs)
+
+    return score
+
+
+def _devices(kind):
+    import jax
+
+    try:
+        return tuple(f"{device.platform}:{device.id}" for device in jax.devices(kind))
+    except RuntimeError:
+        return ()
+
+
+@functools.cache
+def _strategy(devices):
+    return DataParallelStrategy(devices)
