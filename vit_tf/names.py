@@ -2,6 +2,7 @@
 
 import difflib
 import fnmatch
+import functools
 import operator
 import re
 import warnings
@@ -174,6 +175,27 @@ def match_sites(chosen, sites):
         if name not in sites and name not in owners:
             raise unknown_name("without_skips", name, [*owners, *sites])
     return frozenset(s for s in sites if s in chosen or s.rpartition("/")[0] in chosen)
+
+
+def renamed_arguments(**new_names):
+    """Decorator: former names of arguments are accepted with a `DeprecationWarning`."""
+
+    def decorate(function):
+        @functools.wraps(function)
+        def accept(*args, **options):
+            for old in new_names.keys() & options.keys():
+                new = new_names[old]
+                warnings.warn(
+                    f"{function.__name__}({old}=...) is deprecated: use {new}=",
+                    DeprecationWarning,
+                    stacklevel=2,
+                )
+                options[new] = options.pop(old)
+            return function(*args, **options)
+
+        return accept
+
+    return decorate
 
 
 def renamed_attributes(getattribute, renamed, module):
