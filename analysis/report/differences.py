@@ -22,6 +22,7 @@ class Comparison:
         label, explanation, unit: of the quantity.
         values: list of (name of the model or of a pair, `Estimate`).
         sentences: the differences between pairs of models.
+        tested: how many pairs have a difference with an interval.
         differs: how many pairs differ significantly.
         link: id of the element of the page that shows it.
         chapter: the `papers.chapters.Chapter` of its figure; None for the test accuracy.
@@ -35,6 +36,7 @@ class Comparison:
     unit: str
     values: tuple[tuple[str, Estimate], ...]
     sentences: tuple[str, ...] = ()
+    tested: int = 0
     differs: int = 0
     link: str = ""
     chapter: Any = None
@@ -94,7 +96,7 @@ def main_results(rows, most=5):
     """
     differing = sorted((row for row in rows if row.main), key=lambda row: -row.size)
     sentences = [row.main for row in differing[:most]]
-    alike = [_decapitalized(row.label) for row in rows if row.sentences and not row.differs]
+    alike = [_decapitalized(row.label) for row in rows if row.tested and not row.differs]
     if alike and len(sentences) < most:
         sentences.append(f"There is no significant difference in {join_words(alike)}.")
     return sentences or [row.plain for row in rows[:most]]
@@ -148,10 +150,11 @@ def _said(values, label, unit, more=""):
     sentences = [_sentence(a, b, gap) for ((a, _), (b, _)), gap in zip(pairs, gaps, strict=True)]
     significant = [at for at, gap in enumerate(gaps) if gap.low > 0 or gap.high < 0]
     if len(values) > MOST_PAIRWISE:
-        furthest = np.nanargmax([abs(gap.value) for gap in gaps])
+        furthest = np.argmax(np.nan_to_num([abs(gap.value) for gap in gaps], nan=-1))
         number = f"{len(significant)} of {len(gaps)} pairs of models differ significantly."
         sentences = [sentences[furthest], number]
-    found = {"sentences": tuple(sentences), "differs": len(significant)}
+    tested = sum(bool(np.isfinite([gap.low, gap.high]).all()) for gap in gaps)
+    found = {"sentences": tuple(sentences), "tested": tested, "differs": len(significant)}
     if significant:
         largest = max(significant, key=lambda at: abs(gaps[at].value))
         (high, above), (low, below) = sorted(pairs[largest], key=lambda pair: -pair[1].value)

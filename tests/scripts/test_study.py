@@ -280,9 +280,10 @@ def test_every_picture_of_the_full_study_has_a_name_and_a_title_of_its_own(optio
     for picture in pictures:
         assert re.fullmatch(r"[a-z0-9-]+", picture.name)
         assert picture.title and not set("{}") & set(picture.title)
-    titles = {picture.name: picture.title for picture in pictures}
-    assert titles["seeds-bit-seed-1"].startswith("Best-matching layers of BiT over")
-    assert titles["head-effects-vit-cls"] == "Head ablation by attention distance, ViT-CLS"
+    titles = {picture.name: picture.full_title for picture in pictures}
+    assert len(set(titles.values())) == len(pictures)
+    assert titles["seeds-bit-seed-1"].startswith("Best-matching layers over two seeds: BiT")
+    assert titles["head-effects-vit-cls"] == "Head ablation by attention distance"
     assert not [what for what, _ in left_out if "skips of a block" in what]
 
 

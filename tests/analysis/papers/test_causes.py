@@ -232,7 +232,7 @@ def test_anyones_models_are_shown_those_they_have_the_parts_for(anyones):
     assert names.pop("blocks") == names.pop("agreement") == both
     assert names == {"heads": ["ViT"], "tokens": ["ViT"], "lens": ["ViT"]}
     (picture,), _ = causes.HEADS.select(anyones)
-    assert Picture(causes.HEADS, picture).title == "Head ablation by attention distance, ViT"
+    assert Picture(causes.HEADS, picture).full_title == "Head ablation by attention distance"
 
 
 def test_models_of_other_classes_are_left_out_with_the_reason(anyones):

@@ -85,7 +85,14 @@ def test_unknown_interval_says_nothing():
     nothing = [1.0, np.nan, np.nan]
     (row,) = made([size], [model("A"), model("B")], size_a=nothing, size_b=[2.0, 1.9, 2.1])
     assert row.sentences == ("A and B: no interval is known.",)
-    assert not row.differs
+    assert not row.differs and not row.tested
+    assert not any("significant" in sentence for sentence in main_results([row]))
+
+
+def test_a_quantity_undefined_for_all_of_many_models_is_no_error():
+    results = {f"size_{name}": [np.nan] * 3 for name in "abcd"}
+    (row,) = made([size], [model(name) for name in "ABCD"], **results)
+    assert row.sentences[1:] == ("0 of 6 pairs of models differ significantly.",)
 
 
 def test_of_many_models_the_extremes_are_compared():
@@ -171,6 +178,6 @@ def test_page_begins_with_what_differs(tmp_path):
     rows = made([size], [model("A"), model("B")], size_a=[3, 2.9, 3.1], size_b=[3.5, 3.4, 3.6])
     path = write_report(tmp_path / "r.html", title="T", introduction="I", differences=rows)
     page = path.read_text()
-    assert "1 of 1 compared quantity differs significantly between models." in page
+    assert "1 of 1 tested quantity differs significantly between models." in page
     assert "B is higher than A by 0.50 (0.36 to 0.64)." in page and "2.9 to 3.1" in page
     assert page.index('id="differences"') > page.index('href="#differences"')
