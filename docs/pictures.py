@@ -73,7 +73,7 @@ def measures():
 
 
 def counterparts():
-    fresh = vit_tf.submodel(vit_tf.fresh_copy(trained("vit")), "embedding", "*/sum")
+    fresh = vit_tf.submodel(vit_tf.reinitialize(trained("vit")), "embedding", "*/sum")
     others = {"average pooling": sums("gap"), "before the training": fresh}
     results = {
         label: analysis.best_matching_layer(analysis.cka(sums("vit"), test_images(), other))
@@ -117,7 +117,7 @@ def localization():
 def formation():
     train, test = photographs("train", TRAIN, batch_size=80), test_images()
     keras.utils.set_random_seed(0)
-    model = vit_tf.fresh_copy(trained("vit"))
+    model = vit_tf.reinitialize(trained("vit"))
     features = vit_tf.submodel(model, "embedding", "*mlp/sum")
     recorder = analysis.FormationRecorder(features, test, every=1, probes=(train, test, 10))
     vit_tf.Recipe(epochs=6).compile(model, steps_per_epoch=TRAIN // 80)
@@ -203,7 +203,7 @@ def saliency():
 
 def both(model):
     """A model, and the same untrained."""
-    return {"trained": model, "untrained": vit_tf.fresh_copy(model)}
+    return {"trained": model, "untrained": vit_tf.reinitialize(model)}
 
 
 def receptive_field():
@@ -298,7 +298,7 @@ def knn():
     train, test = train_images()[0], test_images()
     features = {
         "trained": blocks("vit"),
-        "untrained": vit_tf.submodel(vit_tf.fresh_copy(trained("vit")), "*mlp/sum"),
+        "untrained": vit_tf.submodel(vit_tf.reinitialize(trained("vit")), "*mlp/sum"),
         "noise": analysis.engine.gaussian_like(blocks("vit")),
     }
     results = {label: analysis.knn_accuracy(of, train, test, 10) for label, of in features.items()}

@@ -1,21 +1,20 @@
-"""Measures what is inside any vision models and writes a report.
+"""Analyzes trained vision models and writes a report.
 
 A model is a .keras file of any Keras model (keras.applications, KerasHub, your own), a SavedModel
 folder whose outputs are its layers (as vit-tf export writes), a checkpoint (a file or a folder) or
-a public name. Every figure that applies to a model is drawn; the report says which do not, and why,
-and which findings of the papers these models can decide. All models are compared on the same
-images, of one size, with the values that each expects: as it tells, as its first layers or its name
-do, or as --range or --mean and --std say (where there are several models, of those that do not
-tell).
+a public name. The report shows every figure that applies to the models and tests the claims of the
+papers; it lists what does not apply, with the reason. All models are compared on the same images of
+one size. The pixel values that each expects are inferred from the model, or specified by --range or
+by --mean and --std (for several models: of those whose values cannot be inferred).
 
-Models of this package have named layers (taps) and know where their tokens lie. Of any other model
-about 40 layers, spread evenly through its depth, are read; --taps chooses them. A model of tokens,
-such as a ViT, needs --patch-size for all that concerns places in the image, and --roles for the
-findings, where its layers do not tell what it is.
+Models of this package have named layers (taps) and a known token grid. Of any other model about 40
+layers, evenly spaced in depth, are measured; --taps selects others. Token models, such as a ViT,
+need --patch-size for spatial measurements, and --roles for the claims if their architecture is not
+recognized.
 
-The report, its figures (PNG) and the results (netCDF) lie in the output folder. A run that was
-stopped goes on where it was; one with nothing changed measures nothing. Other weights, images,
-labels, options or code are measured again.
+The report, its figures (PNG) and the results (netCDF) are in the output folder. The same command
+resumes a run that was stopped. A result is measured again if weights, images, labels, options or
+code have changed.
 
 Examples:
     vit-tf analyze mobilenet.keras
@@ -25,6 +24,7 @@ Examples:
     vit-tf analyze ViT-B_16.npz exported/ --data fashion_mnist --take-test 500
 """
 
+import hashlib
 import logging
 import sys
 import time
@@ -33,41 +33,58 @@ from pathlib import Path
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from vit_tf.preprocessing import Preprocessing
 from vit_tf.remote import without_password
-from vit_tf.scripts import common, image_values, option_groups, reporting
-from vit_tf.scripts.own_modules import add_imports
+from vit_tf.scripts import common, report_commands
 
 log = logging.getLogger("vit_tf.analyze")
+MAIN = ("--names", "--image-size", "--patch-size", "--figures", "--list", "--data", "--data-dir")
+MAIN += ("--take-test", "--range", "--out")
+ROLES = ("vit", "gap", "resnet", "mixer", "-")
+INTRODUCTION = (
+    "{models} {was} measured on {tested} {split}images of {data} ({size} pixels), without training."
+    "\n\n{fitted}"
+)
+REMEDY = " If it expects other values, specify them by --range, or by --mean and --std."
+FITTED = (
+    "Linear probes are fitted on {shots} training images per class; their penalty is selected on "
+    "as many others."
+)
+NOT_FITTED = "No probes are fitted: there are no labelled training images apart from these."
 
 
 def main(arguments=None):
-    """Analyse as told on the command line; the exit status, 2 for a mistake of the user."""
-    return reporting.run_logged(parse, run, arguments)
+    """Run the command; its exit status."""
+    return report_commands.run_logged(parse, run, arguments)
 
 
 def parse(arguments=None):
     """The options of the command line."""
-    parser = option_groups.make_parser("analyze", __doc__)
+    parser = common.make_parser("analyze", __doc__, MAIN)
     add = parser.group("models")
     add("models", nargs="*", metavar="MODEL", help="file, folder or public name of a model")
     add(
-        "--names", nargs="+", metavar="NAME", default=(), help="in the report (default: the files')"
+        "--names",
+        nargs="+",
+        metavar="NAME",
+        default=(),
+        help="names of the models in the report (default: those of the files)",
     )
-    roles = "part of each in the findings: vit, gap, resnet, mixer or - (default: what it is)"
+    roles = "role of each in the claims: vit, gap, resnet, mixer or - (default: inferred)"
     add("--roles", nargs="+", default=(), metavar="ROLE", help=roles)
-    add_imports(add)
-    option_groups.add_layers(add)
-    image_values.add_values(add)
-    reporting.add_figures(parser)
-    option_groups.add_source(parser.group("data"))
-    option_groups.add_split(parser.group("data"), None, "test, of images without labels all")
-    reporting.add_sampling(parser)
-    reporting.add_run(parser, "analysis_DATA")
+    common.add_imports(add)
+    common.add_layers(add)
+    common.add_values(add)
+    report_commands.add_figures(parser)
+    common.add_source(parser.group("data"))
+    common.add_split(parser.group("data"), None, "test; all for images without labels")
+    report_commands.add_sampling(parser)
+    report_commands.add_run(parser, "analysis_DATA")
     options = parser.parse_args(arguments)
     if not options.models and not options.list:
-        raise ValueError("Expected at least one MODEL, or --list. Received: none")
-    option_groups.check_layers(options)
-    option_groups.require_at_least(options, take_test=4)
+        raise ValueError("Expected at least one MODEL, or --list. Received: neither")
+    common.check_layers(options)
+    common.require_at_least(options, take_test=4)
     options.out = options.out or Path(f"analysis_{Path(options.data).name}")
     return options
 
@@ -76,9 +93,9 @@ def run(options):
     """List the figures, or measure and report."""
     from vit_tf.analysis.study.plan import choose_figures
 
-    figures = choose_figures(reporting.figure_numbers(options))
+    figures = choose_figures(report_commands.figure_numbers(options))
     if options.list:
-        print(reporting.list_figures(figures, roles=False))
+        print(report_commands.list_figures(figures, roles=False))
         return
     start = time.perf_counter()
     report = analyze(figures, options)
@@ -90,68 +107,160 @@ def analyze(figures, options):
     """Measure what these figures show, draw them and write the report."""
     from vit_tf.analysis.study.assemble import write_figures
     from vit_tf.analysis.study.opening.under_study import under_study
-    from vit_tf.names import joined
-    from vit_tf.scripts import analyze_models
+    from vit_tf.names import join_words
 
     description = common.describe_data(options)
-    with reporting.strategy_in(options.out, options.strategy):
-        opened, images = analyze_models.open_all(options)
+    with report_commands.strategy_in(options.out, options.strategy):
+        opened, origins, images = open_models(options)
         split = options.split or ("test" if description.num_classes else "all")
-        options.sizes = reporting.measured_sizes(options, description, split)
-        data = reporting.read_data(options, description, split, preprocessing=images)
+        options.sizes = report_commands.measured_sizes(options, description, split)
+        data = report_commands.read_data(options, description, split, preprocessing=images)
         data.facts["images"] = images.to_config()
         models, rows, notes = under_study(
-            [one for one, _ in opened],
-            data,
-            options.out,
-            description.class_names,
-            options.seed,
-            REMEDY,
+            opened, data, options.out, description.class_names, options.seed, REMEDY
         )
-        for row, (one, why) in zip(rows, opened, strict=True):
-            row |= {
-                "images": image_values.values_of(one.expects, why),
-                "file": without_password(one.source),
-            }
-            log.info("%s: images: %s", one.name, row["images"])
+        for row, model, origin in zip(rows, opened, origins, strict=True):
+            row["images"] = common.describe_values(model.expects, origin)
+            row["file"] = without_password(model.source)
+            log.info("%s: images: %s", model.name, row["images"])
         names = [row["model"] for row in rows]
+        fitted = report_commands.can_fit(description, split)
         return write_figures(
             figures,
             models,
             data,
             options.out,
             notes=notes,
-            title=f"What is inside {joined(names)}",
+            title=f"Analysis of {join_words(names)}",
             introduction=INTRODUCTION.format(
-                models=joined(names),
+                models=join_words(names),
                 was="was" if len(names) == 1 else "were",
                 tested=options.sizes["test"],
                 split="" if split == "all" else f"{split} ",
                 data=description.name,
                 size="{} x {}".format(*images.size),
-                fitted=FITTED.format(shots=options.shots)
-                if reporting.can_fit(description, split)
-                else NOT_FITTED,
+                fitted=FITTED.format(shots=options.shots) if fitted else NOT_FITTED,
             ),
             models_table=rows,
-            provenance=reporting.provenance(options, description),
-            sources={one.name: without_password(one.source) for one, _ in opened},
-            setup=reporting.example_setup(options, split, images.size, description),
+            provenance=report_commands.provenance(options, description),
+            sources={model.name: without_password(model.source) for model in opened},
+            setup=report_commands.example_setup(options, split, images.size, description),
         )
 
 
-INTRODUCTION = (
-    "{models} {was} measured on {tested} {split}images of {data} ({size} pixels), without training."
-    "\n\n{fitted}"
-)
+def open_models(options):
+    """The models of files, folders and public names, and the images that all of them are shown.
 
-REMEDY = " If it expects others, tell them by --range, or by --mean and --std."
+    Of several models, the options for pixel values apply to those that do not specify them.
 
-FITTED = (
-    "Linear probes are fitted on {shots} training images per class; their penalty is chosen on as "
-    "many others."
-)
-NOT_FITTED = "No probes are fitted: there are no labelled training images apart from these."
+    Returns:
+        List of `Opened`, list of texts where the pixel values of each come from, `Preprocessing`.
+
+    Raises:
+        ValueError: for what cannot be opened, is no model of RGB images, or options that do not fit
+            the models.
+    """
+    from vit_tf.analysis.study.models import distinct, slug
+    from vit_tf.analysis.study.opening.opened import Opened
+
+    sources = options.models
+    for flag, values in (("--names", options.names), ("--roles", options.roles)):
+        if values and len(values) != len(sources):
+            raise ValueError(
+                f"Expected {flag} for each of the {len(sources)} models. Received: {len(values)}"
+            )
+    if unknown := set(options.roles) - set(ROLES):
+        raise ValueError(f"Expected --roles among {', '.join(ROLES)}. Received: {sorted(unknown)}")
+    slugs, opened, origins = set(), [], []
+    for index, source in enumerate(sources):
+        name = options.names[index] if options.names else common.model_name(source)
+        name = distinct(name, slugs)
+        slugs.add(slug(name))
+        model = common.open_features(source)  # before its digest, for the errors of a wrong path
+        expects, origin = common.expected_images(options, model, override=len(sources) == 1)
+        role = options.roles[index] if options.roles else None
+        opened.append(
+            Opened(
+                name,
+                model,
+                expects,
+                digest(source),
+                source,
+                tuple(options.taps or ()),
+                options.patch_size,
+                options.prefix,
+                None if role == "-" else role,
+            )
+        )
+        shape = input_shape(opened[-1])
+        if len(shape) != 4 or shape[3] not in (3, None):
+            raise ValueError(
+                "Expected models of images of shape (example, height, width, 3). "
+                f"Received: {source} of input shape {shape}"
+            )
+        origins.append(origin)
+    check_use(opened, options)
+    size = common_size(opened, options.image_size)
+    first = opened[0].expects
+    # All models see the same part of an image: all of it if they expect different crops.
+    crop = first.crop if {model.expects.crop for model in opened} == {first.crop} else None
+    return opened, origins, Preprocessing(size, interpolation=first.interpolation, crop=crop)
+
+
+def check_use(opened, options):
+    """Raises a `ValueError` for options that apply to none of the models."""
+    received = f"Received: {', '.join(options.models)}"
+    if options.taps and not any(model.is_foreign for model in opened):
+        raise ValueError(
+            f"--taps applies only to models whose layers are not named by this package. {received}"
+        )
+    if options.patch_size and all(getattr(model.model, "token_grid", None) for model in opened):
+        raise ValueError(
+            f"--patch-size applies only to models whose token grid is unknown. {received}"
+        )
+
+
+def digest(source):
+    """SHA-256 of a file's content, or of the names and contents of a folder's files."""
+    if not Path(source).exists():
+        from vit_tf.checkpoints.released import fetch
+
+        source, _ = fetch(source)
+    root = Path(source)
+    files = sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
+    total = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        total.update(f"{path.relative_to(root)} {content}\n".encode())
+    return total.hexdigest()
+
+
+def input_shape(opened):
+    """Shape (example, height, width, channel) of a model's images, None for what is free."""
+    if not opened.is_keras:
+        return opened.model.input_shape or ()
+    if hasattr(opened.model, "image_shape") and not opened.is_foreign:
+        return (None, *opened.model.image_shape)
+    return tuple(opened.model.input_shape)
+
+
+def common_size(opened, image_size):
+    """(height, width) of the images on which all models are compared.
+
+    Raises:
+        ValueError: if they need images of different sizes, or accept any and none is given.
+    """
+    sizes = {model.name: tuple(input_shape(model)[1:3]) for model in opened}
+    sizes = {name: size for name, size in sizes.items() if None not in size}
+    if image_size:
+        sizes["--image-size"] = (image_size, image_size)
+    if not sizes:
+        raise ValueError("Expected --image-size, as the models accept any size. Received: none")
+    if len(set(sizes.values())) > 1:
+        each = ", ".join(f"{name} {height} x {width}" for name, (height, width) in sizes.items())
+        raise ValueError(f"Expected models for images of one size. Received: {each}")
+    return next(iter(sizes.values()))
 
 
 if __name__ == "__main__":

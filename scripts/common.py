@@ -1,70 +1,314 @@
-"""What the scripts share: how they run and stop, the model they open, training, results."""
+"""Shared by all commands: options and help, exit status, custom modules, models, images."""
 
+import argparse
 import contextlib
 import dataclasses
+import importlib.util
+import inspect
 import json
+import linecache
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
 import traceback
+import zipfile
+from importlib import import_module
 from pathlib import Path
 
-# Here and in every script what needs TensorFlow is imported where it is used, so that it is parsed
-# first: mistakes and --help are answered at once.
+# Here and in every command, what needs TensorFlow is imported where it is used: options are parsed
+# first, so that --help and errors in the options are immediate.
 import vit_tf
-from vit_tf.remote import without_password
-from vit_tf.scripts.own_modules import import_libraries, import_modules
+from vit_tf.names import near_names
+from vit_tf.preprocessing import Preprocessing, interval
+from vit_tf.remote import is_remote, without_password
+
+NOTHING_SAVED = "nothing is saved; the same command starts again"
+RESUMES = "the same command resumes from there"
+TRAINING_BACKENDS = ("tensorflow", "jax")  # of commands that train or evaluate
+STATUS = """exit status:
+  0    success{more}
+  2    an error in the options, files or data: one line explains it
+  130  stopped by Ctrl-C (143: by SIGTERM); one line says what is saved and how to resume"""
+# Where each strategy of `vit_tf.distribute` trains.
+STRATEGIES = {
+    "auto": "multiworker or mirrored if there are several workers or GPUs",
+    "none": "one device",
+    "mirrored": "all GPUs of a machine",
+    "multiworker": "GPUs of several machines",
+    "tpu": "a TPU",
+}
+METAVARS = {int: "N", float: "X", Path: "PATH"}  # in usage and help
+LIBRARIES = ("keras_hub", "keras_cv")  # imported where a `.keras` file names their classes
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help that shows the default of each option that has one and does not describe it in words."""
+
+    def _get_help_string(self, action):
+        text, default = action.help, action.default
+        hidden = default is None or default is False or default is argparse.SUPPRESS
+        hidden = hidden or default in ("", (), []) or "(default: " in text
+        if hidden or not action.option_strings:
+            return text
+        shown = " ".join(default) if isinstance(default, tuple) else default
+        return f"{text} (default: {shown})"
+
+    def _get_default_metavar_for_optional(self, action):
+        return METAVARS.get(action.type) or super()._get_default_metavar_for_optional(action)
+
+
+class _HelpAll(argparse.Action):
+    """`--help-all`: prints the help of every option."""
+
+    def __init__(self, option_strings, dest, **_):
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="show all options")
+
+    def __call__(self, parser, *_):
+        parser.main_options = None
+        parser.print_help()
+        parser.exit()
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser with options in titled sections; `--help` shows `main_options`, `--help-all` all."""
+
+    def __init__(self, main_options=None, **kwargs):
+        super().__init__(formatter_class=_Formatter, **kwargs)
+        self._titled, self.main_options = {}, main_options
+        if main_options:
+            self.add_argument("--help-all", action=_HelpAll)
+
+    def group(self, title):
+        """The function that adds an option to the section of a title."""
+        if title not in self._titled:
+            self._titled[title] = self.add_argument_group(title)
+        return self._titled[title].add_argument
+
+    def parse_args(self, args=None, namespace=None):
+        self._words = words = sys.argv[1:] if args is None else list(args)
+        options = super().parse_args(words, namespace)
+        options.command = without_password(shlex.join([*self.prog.split(), *map(str, words)]))
+        return options
+
+    def format_help(self):
+        with self._only_main_options():
+            return super().format_help()
+
+    def format_usage(self):
+        with self._only_main_options():
+            return super().format_usage()
+
+    @contextlib.contextmanager
+    def _only_main_options(self):
+        """Hides the other options, unless all are asked for."""
+        shown = {"-h", "--help-all", *(self.main_options or ())}
+        hidden = {
+            action: action.help
+            for action in self._actions
+            if self.main_options
+            and action.option_strings
+            and not shown.intersection(action.option_strings)
+        }
+        try:
+            for action in hidden:
+                action.help = argparse.SUPPRESS
+            yield
+        finally:
+            for action, text in hidden.items():
+                action.help = text
+
+    def error(self, message):
+        """Ends the command with a line that suggests near matches of mistyped options."""
+        actions = self._option_string_actions.items()
+        known = [name.lstrip("-") for name, action in actions if action.help != argparse.SUPPRESS]
+        hints = []
+        for word in self._words:
+            typed = word.partition("=")[0]
+            near = near_names(typed.lstrip("-"), known) if typed.startswith("--") else []
+            if near and not any(name.startswith(typed) for name in self._option_string_actions):
+                hints.append(f"did you mean --{near[0]} in place of {typed}?")
+        super().error(without_password("; ".join([message, *hints])))
+
+
+def make_parser(name, docstring, main_options=None, more=""):
+    """The parser of a command: its help is the module's docstring with the examples at the end.
+
+    Args:
+        name: of the command, as it is typed: `"train"` stands for `vit-tf train`.
+        docstring: text that ends in a section `Examples:`.
+        main_options: options that `--help` shows; None for all.
+        more: what to add to the meaning of the exit status 0.
+    """
+    description, _, examples = docstring.partition("\nExamples:\n")
+    epilog = f"{STATUS.format(more=more)}\n\nexamples:\n{examples}"
+    program = name if " " in name else f"vit-tf {name}"
+    return Parser(main_options, prog=program, description=description, epilog=epilog.rstrip())
+
+
+def add_alias(add, old, new, **reading):
+    """Adds an older spelling of an option, which is accepted and not shown."""
+    add(old, dest=new, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **reading)
+
+
+def add_strategy(add):
+    """Adds `--strategy`: where a model is trained or measured."""
+    meanings = "; ".join(f"{name}: {where}" for name, where in STRATEGIES.items())
+    add("--strategy", metavar="NAME", default="auto", help=meanings)
+
+
+def add_source(add):
+    """Adds the options that name the data set."""
+    text = "digits, shapes, a TFDS name, or a folder of images"
+    add("--data", metavar="NAME", default="digits", help=text)
+    add_data_dir(add)
+    add("--classes", metavar="FILE", help="text file with the classes to use, one per line")
+
+
+def add_split(add, default="test", otherwise=None):
+    """Adds `--split`: which images are measured."""
+    text = f" (default: {otherwise})" if otherwise else ""
+    add("--split", metavar="NAME", default=default, help=f"test, validation, train or all{text}")
+
+
+def add_take(add, default="all"):
+    """Adds `--take`: how many images are trained on."""
+    add("--take", type=int, help=f"number of training images (default: {default})")
+
+
+def add_take_test(add, default="all"):
+    """Adds `--take-test`: how many images are measured."""
+    add("--take-test", type=int, help=f"number of images to measure (default: {default})")
+
+
+def add_data_dir(add, otherwise="that of TFDS"):
+    """Adds `--data-dir`: where TFDS keeps its data."""
+    text = "data folder of TFDS, such as ~/tensorflow_datasets"
+    add("--data-dir", metavar="FOLDER", help=f"{text} (default: {otherwise})")
+
+
+def add_imports(add):
+    """Adds `--import`: modules that define classes of a model."""
+    add(
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="module or file.py that defines custom classes of the model; may be repeated",
+    )
+
+
+def add_model(parser):
+    """Adds the argument that names one model, and the modules that define its classes."""
+    text = "a .keras file, a checkpoint file or a public name"
+    parser.group("model")("model", metavar="MODEL", help=text)
+    add_imports(parser.group("model"))
+
+
+def add_layers(add):
+    """Adds the options for layers and tokens that cannot be inferred from a model."""
+    text = "side of the images, in pixels, for models that accept any size (default: the model's)"
+    add("--image-size", type=int, help=text)
+    add("--taps", nargs="+", metavar="PATTERN", help="layers to measure, such as 'block*_out'")
+    text = "side of a patch, in pixels, where it cannot be inferred from the model"
+    add("--patch-size", type=int, help=text)
+    text = "number of prefix tokens, such as CLS, of a model with --patch-size (default: inferred)"
+    add("--prefix", type=int, help=text)
+
+
+def check_layers(options):
+    """Raises a `ValueError` for impossible values of the options of `add_layers`."""
+    if options.prefix is not None and not options.patch_size:
+        raise ValueError(f"--prefix needs --patch-size. Received: --prefix {options.prefix} alone")
+    require_at_least(options, image_size=1, patch_size=1, prefix=0)
+
+
+def add_values(add):
+    """Adds the options for the pixel values that a model expects."""
+    text = "pixel values of black and white that the model expects, such as 0 255 (default: "
+    add(
+        "--range",
+        nargs=2,
+        type=float,
+        metavar=("LOW", "HIGH"),
+        help=f"{text}inferred from the model, otherwise -1 1)",
+    )
+    for name, example in (("mean", "0.485 0.456 0.406"), ("std", "0.229 0.224 0.225")):
+        text = f"{name} per channel to normalize values in [0, 1] with, such as {example}"
+        add(f"--{name}", nargs=3, type=float, metavar=tuple("RGB"), help=text)
+
+
+def require_at_least(options, **least):
+    """Raises a `ValueError` for an option below its least value; None passes."""
+    for name, bound in least.items():
+        value = getattr(options, name)
+        if value is not None and value < bound:
+            flag = f"--{name.replace('_', '-')}"
+            raise ValueError(f"Expected {flag} to be at least {bound}. Received: {value}")
+
+
+def path_or_address(text):
+    """A path of the command line, which may be an address such as `gs://bucket/run`."""
+    if not is_remote(text):
+        return Path(text)
+    from vit_tf.remote import as_path
+
+    return as_path(text)
+
+
+def given(options, names):
+    """The options of these names that the user gave, as a dict."""
+    values = {name: getattr(options, name, None) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 class Terminated(BaseException):
     """The process was asked to end, by SIGTERM."""
 
 
-def run_script(
-    parse, run, arguments=None, kept=lambda options: NOTHING_KEPT, backends=("tensorflow",)
+def run_command(
+    parse,
+    run,
+    arguments=None,
+    describe_saved=lambda options: NOTHING_SAVED,
+    backends=("tensorflow",),
 ):
-    """Parse and run; the exit status, as shells have it.
+    """Parse and run; the exit status of the process.
 
-    It is that of `run`, 0 for none; 2 and one line on the standard error for a mistake of the user;
+    It is that of `run`, 0 for None; 2 and one line on the standard error for an error of the user;
     130 and one line for Ctrl-C, 143 and one line for SIGTERM.
 
     Args:
         parse: function from arguments to options.
         run: function of the options.
-        arguments: those of the command line; None for this process' own.
-        kept: function of the options to the line that tells what a stopped run leaves, and how to
-            go on.
+        arguments: of the command line; None for those of this process.
+        describe_saved: function of the options to a text: what a stopped run saved, how to resume.
         backends: those of Keras that the command runs on; None for any.
     """
     options = None
     try:
-        with _terminations():
+        with _sigterm_raises():
             options = parse(arguments)
             if backends:
                 _require_backend(backends)
             return _run(run, options) or 0
     except (KeyboardInterrupt, Terminated) as stop:
-        print(f"stopped: {kept(options) if options else NOTHING_KEPT}", file=sys.stderr)
+        text = describe_saved(options) if options else NOTHING_SAVED
+        print(f"stopped: {text}", file=sys.stderr)
         return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
     except Exception as error:
-        if not _is_mistake(error) or isinstance(error, BrokenPipeError):
+        if not _is_user_error(error) or isinstance(error, BrokenPipeError):
             raise
-        print(f"error: {one_line(error)}{_place_of(error)}", file=sys.stderr)
+        print(f"error: {one_line(error)}{_location(error)}", file=sys.stderr)
         if isinstance(error, ConnectionError) and hasattr(options, "strategy"):
             from vit_tf.distribute import cluster
 
             if cluster.num_workers() > 1:
                 cluster.leave(2)
         return 2
-
-
-NOTHING_KEPT = "nothing is saved; the same command starts again"
-
-
-# Of commands that train or evaluate.
-TRAINING_BACKENDS = ("tensorflow", "jax")
 
 
 def _require_backend(backends):
@@ -86,7 +330,7 @@ def _run(run, options):
         return run(options)
     from vit_tf.distribute.cluster import explained_failures
 
-    # Several workers meet before anything else of TensorFlow runs.
+    # Several workers connect before anything else of TensorFlow runs.
     vit_tf.distribute.strategy(options.strategy)
     with explained_failures():
         import_modules(imports)
@@ -94,14 +338,14 @@ def _run(run, options):
 
 
 @contextlib.contextmanager
-def _terminations():
-    """SIGTERM raises `Terminated`, so that what is open is closed."""
+def _sigterm_raises():
+    """SIGTERM raises `Terminated`, so that open files are closed."""
 
     def stop(number, frame):
         raise Terminated
 
     if threading.current_thread() is not threading.main_thread():
-        yield  # no other may tell what a signal does
+        yield  # only the main thread may set signal handlers
         return
     before = signal.signal(signal.SIGTERM, stop)
     try:
@@ -110,19 +354,7 @@ def _terminations():
         signal.signal(signal.SIGTERM, before)
 
 
-def epochs_kept(options):
-    """What a stopped training leaves, and how to go on."""
-    names = [path.stem for path in (options.out / "state").glob("epoch-*.npz")]
-    places = [[int(number) for number in re.findall(r"[0-9]+", name)] for name in names]
-    epoch, *steps = max(places, default=[0])
-    if not epoch and not steps:
-        return NOTHING_KEPT
-    within = f" and {steps[0]} steps of the next" if steps else ""
-    kept = f"{options.out} holds the state after epoch {epoch}{within}"
-    return f"{kept}; the same command goes on from there"
-
-
-def _is_mistake(error):
+def _is_user_error(error):
     tensorflow = sys.modules.get("tensorflow")
     return isinstance(error, (ValueError, OSError)) or (
         tensorflow is not None and isinstance(error, tensorflow.errors.OpError)
@@ -130,7 +362,7 @@ def _is_mistake(error):
 
 
 def one_line(error):
-    """What went wrong, without the graph that TensorFlow adds to it."""
+    """The message of an error on one line, without the graph that TensorFlow adds to it."""
     text = str(error)
     if not isinstance(error, (ValueError, OSError)):
         asserted = re.search(r"assertion failed: \[(.*?)\]\s*(\[\[|$)", error.message, re.DOTALL)
@@ -138,142 +370,20 @@ def one_line(error):
     return without_password(" ".join(text.split()))
 
 
-def _place_of(error):
-    """Where a `ValueError` was raised that says nothing of what was expected; else nothing.
-
-    It may be a mistake of this package, which is found by its place.
-    """
+def _location(error):
+    """Where a `ValueError` was raised, unless by a `raise` statement of this package."""
     if not isinstance(error, ValueError) or "Expected" in str(error):
         return ""
-    steps = [
-        (frame.f_globals.get("__name__", ""), line)
+    frames = [
+        (frame.f_globals.get("__name__", ""), frame.f_code.co_filename, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
     ]
-    ours = [f" (in {name}, line {line})" for name, line in steps if name.startswith("vit_tf.")]
+    module, file, line = frames[-1]
+    in_package = module == "__main__" or module.startswith("vit_tf.")
+    if in_package and linecache.getline(file, line).lstrip().startswith("raise "):
+        return ""
+    ours = [f" (in {name}, line {line})" for name, _, line in frames if name.startswith("vit_tf.")]
     return ours[-1] if ours else ""
-
-
-def describe_data(options):
-    """The `Description` of the data set that the options tell, with a test split if it serves."""
-    from vit_tf.data.source import lacks_test
-
-    found = vit_tf.data.describe(options.data, options.data_dir, **chosen_classes(options))
-    if not lacks_test(found.num_examples):
-        return found
-    train, validation = found.num_examples["train"], found.num_examples["validation"]
-    return dataclasses.replace(found, num_examples={"train": train, "test": validation})
-
-
-def describe_labelled(options):
-    """The `Description` of the data set that the options tell, which must have labels."""
-    from vit_tf.data.source import require_labels
-
-    described = describe_data(options)
-    require_labels(described, f"--data {options.data}, images without labels")
-    return described
-
-
-def chosen_classes(options):
-    """The argument of `vit_tf.data.load` that `--classes` stands for; none if it is not given."""
-    return {"classes": vit_tf.data.read_class_list(options.classes)} if options.classes else {}
-
-
-def given(options, names):
-    """The options of these names that the user gave, as a dict."""
-    values = {name: getattr(options, name, None) for name in names}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def is_saved_model(path):
-    """Whether a path is a folder that TensorFlow wrote, and not a checkpoint's."""
-    return os.path.isdir(path) and not os.path.isfile(os.path.join(path, "config.json"))
-
-
-def open_model(name):
-    """The model of a `.keras` file or of a checkpoint: a file, a folder or a public name."""
-    if name.endswith(".keras"):
-        import_libraries(name)
-    if name.endswith(".keras") or is_saved_model(name) or not hasattr(vit_tf, "load_pretrained"):
-        return vit_tf.load_model(name)
-    return vit_tf.load_pretrained(name)
-
-
-def prepare(options):
-    """Set the precision and the seed that the options ask for, before a model is made."""
-    import keras
-
-    if options.mixed_precision:
-        keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    keras.utils.set_random_seed(options.seed)
-
-
-def data_arguments(options):
-    """The arguments of `vit_tf.data.load` that tell which images a run sees."""
-    take = options.take and {"train": options.take}
-    chosen = {name: getattr(options, name) for name in ("batch_size", "validation", "seed")}
-    if options.random_resized_crop is not None:
-        chosen["random_resized_crop"] = (options.random_resized_crop, 1.0)
-    if options.repeats != 1:
-        chosen["repeats"] = options.repeats
-    return chosen | {"take": take} | chosen_classes(options)
-
-
-def train_and_test(make_model, recipe, splits, options, description, callbacks=()):
-    """Train the model that a function makes, test it and write it and its result to a folder.
-
-    Args:
-        make_model: function that makes the model, called under the strategy of the options.
-        recipe: the recipe of the training.
-        splits: training, validation and test data, as `vit_tf.data.load` returns them.
-        options: those of the command line.
-        description: dict that tells this training data from other data.
-        callbacks: further Keras callbacks of the training.
-    """
-    with vit_tf.distribute.strategy(options.strategy).scope():
-        model = make_model()
-        history, scores = fit_and_score(model, recipe, splits, options, description, callbacks)
-    write_result(model, recipe, history, scores, options)
-    say(f"test accuracy {100 * scores['accuracy']:.2f} %, {options.out / 'model.keras'}")
-
-
-def fit_and_score(model, recipe, splits, options, description, callbacks=()):
-    """Train a model and test it, under the strategy that it was made in.
-
-    Returns:
-        Pair of the training's history and of the test's scores, by name.
-    """
-    train, validation, test = splits
-    history = vit_tf.train(
-        model,
-        recipe,
-        train,
-        validation,
-        options.out,
-        description,
-        steps_per_execution=options.steps_per_execution,
-        callbacks=callbacks,
-        save_every=options.save_every,
-        keep_states=options.keep_states,
-    )
-    test = vit_tf.distribute.divide_batches(test, vit_tf.distribute.strategy_of(model))
-    return history, model.evaluate(test, return_dict=True, verbose=0)
-
-
-def write_result(model, recipe, history, scores, options, more=None):
-    """Write a trained model and the numbers about it, `more` among them, to the run's folder."""
-    from vit_tf.training import checkpointing
-
-    checkpointing.save_model(model, options.out / "model.keras")
-    result = {
-        "test_accuracy": scores["accuracy"],
-        "test_loss": scores["loss"],
-        **(more or {}),
-        "best_val_accuracy": max(history["val_accuracy"]),
-        "recipe": dataclasses.asdict(recipe),
-        "parameters": model.count_params(),
-        "options": vars(options),
-    }
-    write_json(result, options.out / "result.json")
 
 
 def say(text):
@@ -288,3 +398,166 @@ def write_json(result, path):
 
     text = without_password(json.dumps(result, indent=1, default=str))
     checkpointing.write_on_chief(path, lambda partial: Path(partial).write_text(text + "\n"))
+
+
+def import_modules(names):
+    """Imports modules, or files that end in `.py`, and lets Keras find what they define.
+
+    An unregistered class is saved with its module, which for one defined in a script or a notebook
+    cannot be imported: such classes and functions are found by their name alone.
+
+    Raises:
+        ValueError: for a module that is not found or raises an error.
+    """
+    import keras
+
+    for name in names:
+        try:
+            module = _import_file(name) if name.endswith(".py") else _import_module(name)
+        except Exception as error:
+            raise ValueError(
+                f"Expected --import to be a module or a file.py that can be imported. "
+                f"Received: {name!r}, which raises {type(error).__name__}: {error}"
+            ) from error
+        custom_objects = keras.saving.get_custom_objects()
+        for key, value in vars(module).items():
+            own = inspect.isclass(value) or inspect.isfunction(value)
+            if own and value.__module__ == module.__name__:
+                custom_objects.setdefault(key, value)
+
+
+def _import_libraries(path):
+    """Imports the libraries whose classes a `.keras` file names."""
+    if not zipfile.is_zipfile(path):
+        return  # `load_model` refuses it
+    with zipfile.ZipFile(path) as archive:
+        text = archive.read("config.json") if "config.json" in archive.namelist() else b""
+    for library in LIBRARIES:
+        if f'"{library}'.encode() in text:
+            try:
+                import_module(library)
+            except ImportError as error:
+                raise ValueError(
+                    f"Expected {library} to be installed, for {path}. Received: {error}"
+                ) from error
+
+
+def _import_module(name):
+    """A module that is installed or lies in the working directory."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    return import_module(name)
+
+
+def _import_file(path):
+    """The module of a file, under the name that an import from its folder gives it."""
+    name = os.path.basename(path).removesuffix(".py")
+    if name in sys.modules:
+        there = getattr(sys.modules[name], "__file__", None)
+        if there and os.path.exists(path) and os.path.samefile(there, path):
+            return sys.modules[name]
+        raise ImportError(f"another module {name!r} is already imported; rename the file")
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def is_saved_model(path):
+    """Whether a path is a folder that TensorFlow wrote, and not that of a checkpoint."""
+    return os.path.isdir(path) and not os.path.isfile(os.path.join(path, "config.json"))
+
+
+def open_model(name):
+    """The Keras model of a `.keras` file or of a checkpoint: a file, a folder or a public name."""
+    if name.endswith(".keras"):
+        _import_libraries(name)
+        return vit_tf.load_model(name)
+    return vit_tf.load_model(name) if is_saved_model(name) else vit_tf.load_pretrained(name)
+
+
+def open_features(source):
+    """The Keras model or SavedModel of a path, or of a public name."""
+    return vit_tf.load_features(source) if is_saved_model(source) else open_model(source)
+
+
+def model_name(source):
+    """The name of a model: its path without folders and suffix."""
+    path = Path(source)
+    return path.stem if path.is_file() else path.name
+
+
+def given_preprocessing(options, size=None):
+    """The `Preprocessing` that the options specify, for images of a size, or None."""
+    if (options.mean is None) != (options.std is None) or (options.mean and options.range):
+        raise ValueError(
+            "Expected --mean and --std together, or --range alone. "
+            f"Received: --mean {options.mean} --std {options.std} --range {options.range}"
+        )
+    if options.range:
+        return Preprocessing.from_range(size, *options.range)
+    return Preprocessing(size, options.mean, options.std) if options.mean else None
+
+
+def expected_images(options, model, override=True):
+    """The `Preprocessing` of a model's images, and in words where it comes from.
+
+    Args:
+        options: of the command line, with those of `add_values`.
+        model: a Keras model, or the features of a SavedModel.
+        override: whether the options replace what a model itself specifies.
+    """
+    # Only here, since it imports Keras.
+    from vit_tf.models.input_range import find_preprocessing, input_size
+
+    is_keras = hasattr(model, "count_params")
+    if is_keras:
+        inferred, origin = find_preprocessing(model)
+    else:
+        inferred, origin = getattr(model, "preprocessing", None), "set in its folder"
+    shape = [None] * 4 if is_keras else model.input_shape or [None] * 4
+    size = inferred.size if inferred else input_size(model) if is_keras else tuple(shape[1:3])
+    size = None if size is None or None in size else size
+    specified = given_preprocessing(options, size)
+    if specified and (override or inferred is None or not origin.startswith("set ")):
+        return specified, "set by the options"
+    if inferred:
+        return inferred, origin
+    return Preprocessing(size), f"assumed: {origin if is_keras else 'unknown'}"
+
+
+def describe_values(preprocessing, origin):
+    """The range of pixel values and where it comes from, as text."""
+    order = "" if preprocessing.channel_order == "rgb" else ", blue first"
+    return f"values in {interval(*preprocessing.value_range)}{order} ({origin})"
+
+
+def describe_data(options):
+    """The `Description` of the data of the options; a validation split may be the test split."""
+    from vit_tf.data.source import lacks_test
+
+    description = vit_tf.data.describe(options.data, options.data_dir, **chosen_classes(options))
+    counts = description.num_examples
+    if not lacks_test(counts):
+        return description
+    counts = {"train": counts["train"], "test": counts["validation"]}
+    return dataclasses.replace(description, num_examples=counts)
+
+
+def describe_labelled(options):
+    """The `Description` of the data set of the options, which must have labels."""
+    from vit_tf.data.source import require_labels
+
+    description = describe_data(options)
+    require_labels(description, f"--data {options.data}, images without labels")
+    return description
+
+
+def chosen_classes(options):
+    """The argument of `vit_tf.data.load` for `--classes`; empty if it is not given."""
+    return {"classes": vit_tf.data.read_class_list(options.classes)} if options.classes else {}

@@ -1,13 +1,13 @@
-"""Accuracy against training compute: a table and a plot of trained models.
+"""Compares accuracy with training compute: a table and a plot of trained models.
 
-Takes the folders that train.py and finetune.py write, and those of study.py, of which each trained
-model counts. A forward pass is counted in the model's graph (matrix products and convolutions, two
-operations for each multiply-add), training as three of them for each image seen. How many were
-seen follows from log.csv, also of a run that has not ended; its test accuracy is left open, as is
-that of a pre-training. Of a fine-tuning only its own images count. The models of a study do not
-note their data: with --batch-size each of their batches counts as full.
+Takes folders that `vit-tf train`, `pretrain`, `finetune` or `study` wrote. The FLOPs of a forward
+pass are counted in the model's graph (matrix products and convolutions, two per multiply-add), and
+training counts as three forward passes per image. The number of images comes from log.csv, also for
+a run that has not ended; its test accuracy stays empty, as does that of pre-training. For a
+fine-tuned model only its own images count. The models of a study do not store their batch size: use
+--batch-size.
 
-Prints the table; writes it as compute.csv and the plot as compute.png to the folder --out.
+Prints the table; writes compute.csv and the plot compute.png to the folder --out.
 
 Examples:
     vit-tf compute runs/vit runs/bit runs/mixer
@@ -26,13 +26,12 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
-from vit_tf.scripts import common, option_groups
-from vit_tf.scripts.own_modules import add_imports
+from vit_tf.scripts import common
 
 
 @dataclass(frozen=True)
 class Run:
-    """A training: its name, its folder, the file of its model and its test accuracy or NaN."""
+    """A training run: its name, folder, model file and test accuracy or NaN."""
 
     name: str
     folder: Path
@@ -41,31 +40,31 @@ class Run:
 
 
 def main(arguments=None):
-    """Count as told on the command line; the exit status, 2 for a mistake of the user."""
-    return common.run_script(parse, run, arguments)
+    """Run the command; its exit status."""
+    return common.run_command(parse, run, arguments)
 
 
 def parse(arguments=None):
     """The options of the command line."""
-    parser = option_groups.make_parser("compute", __doc__)
+    parser = common.make_parser("compute", __doc__)
     add = parser.group("runs")
-    add("runs", type=Path, nargs="+", metavar="RUN", help="folder of a training or of a study")
-    add_imports(add)
-    option_groups.add_data_dir(add, "as in training")
-    add("--batch-size", type=int, help="images of a batch where a run does not note it: a study")
+    add("runs", type=Path, nargs="+", metavar="RUN", help="folder of a training run or of a study")
+    common.add_imports(add)
+    common.add_data_dir(add, "as in training")
+    add("--batch-size", type=int, help="images per batch, for a study")
     out = {"type": Path, "metavar": "FOLDER", "default": Path()}
-    parser.group("run")("--out", help="for the table and the plot", **out)
+    parser.group("run")("--out", help="output folder", **out)
     return parser.parse_args(arguments)
 
 
 def find_runs(folder):
-    """The runs in a folder: that of a training, or those whose models a study keeps."""
+    """The runs in a folder: one of training, or those of all models of a study."""
     if (folder / "configuration.json").is_file():
         result = read_json(folder / "result.json") if (folder / "result.json").exists() else {}
         ended = (folder / "model.keras").exists()
         model = folder / ("model.keras" if ended else "best.keras")
         trained = read_json(folder / "configuration.json")["model"]["class"]
-        # What a pre-training tells of is the accuracy of colours, not of classes.
+        # The accuracy of pre-training is that of colours, not of classes.
         classifies = trained != "MaskedPatchPrediction"
         accuracy = result.get("test_accuracy", math.nan) if classifies else math.nan
         return [Run(folder.resolve().name, folder, model, accuracy)]
@@ -79,14 +78,14 @@ def find_runs(folder):
         runs.append(Run(facts["row"]["model"], place, note.with_suffix(".keras"), accuracy))
     if not runs:
         raise ValueError(
-            "Expected the folder of a training, with configuration.json, or of a study, with "
+            "Expected the folder of a training run, with configuration.json, or of a study, with "
             f"models. Received: {str(folder)!r}"
         )
     return runs
 
 
 def read_json(path):
-    """What a JSON file holds."""
+    """The contents of a JSON file."""
     try:
         return json.loads(path.read_text())
     except ValueError as error:
@@ -94,10 +93,10 @@ def read_json(path):
 
 
 def images_seen(run, options):
-    """Number of training images that the steps of a run have taken, repeated ones counted anew."""
+    """Number of training images over all steps of a run, repeated ones included."""
     configuration, log = read_json(run.folder / "configuration.json"), run.folder / "log.csv"
     if not log.is_file():
-        raise ValueError(f"Expected a run with an epoch behind it. Received: no {str(log)!r}")
+        raise ValueError(f"Expected a run with at least one epoch. Received: no {str(log)!r}")
     with open(log, newline="") as file:
         rounds = len(list(csv.DictReader(file)))
     recipe = configuration["recipe"]
@@ -109,15 +108,15 @@ def images_seen(run, options):
     if not data or "batch_size" not in data:
         if options.batch_size is None:
             raise ValueError(
-                "Expected --batch-size for a run that does not note it (64 in a study, unless "
-                f"chosen). Received: {str(run.folder)!r}"
+                "Expected --batch-size for a run that does not store it (64 in a study, by "
+                f"default). Received: {str(run.folder)!r}"
             )
         return rounds * steps * options.batch_size
     examples, size = count_examples(data, run, options), data["batch_size"]
     # A TPU leaves out a last batch that is not full.
     if per_epoch not in (-(-examples // size), examples // size):
         raise ValueError(
-            f"Expected {data['name']!r} as it was in training, {per_epoch} batches of "
+            f"Expected {data['name']!r} as in training, {per_epoch} batches of "
             f"{size} images. Received: {examples} images"
         )
     return passes * min(examples, per_epoch * size) + rest * size
@@ -164,7 +163,7 @@ def count(runs, options):
 
 
 def family(model):
-    """What kind of model it is, as the plot tells them apart."""
+    """The kind of a model, as in the legend of the plot."""
     hybrid = isinstance(model, vit_tf.ViT) and model.stem is not None
     return "hybrid" if hybrid else type(model).__name__
 
@@ -194,7 +193,7 @@ def as_text(table):
 
 
 def write_csv(table, path):
-    """Writes the table with a line for each run, in operations and shares; open values empty."""
+    """Writes the table with a line per run, in FLOPs and fractions; missing values are empty."""
     names = ["family", *(name for _, name, *_ in SHOWN)]
     with open(path, "w", newline="") as file:
         writer = csv.writer(file)
@@ -211,11 +210,11 @@ def run(options):
         raise ValueError(f"Expected --batch-size above 0. Received: {options.batch_size}")
     from vit_tf.files import write_whole
 
-    table = count([one for folder in options.runs for one in find_runs(folder)], options)
+    table = count([item for folder in options.runs for item in find_runs(folder)], options)
     common.say(as_text(table))
     write_whole(options.out / "compute.csv", lambda path: write_csv(table, path))
     if table["test_accuracy"].isnull().all():
-        raise ValueError("Expected a run that has ended, to plot. Received: none")
+        raise ValueError("Expected at least one finished run to plot. Received: none")
     figure = vit_tf.analysis.plots.plot_compute(table).figure
     write_whole(options.out / "compute.png", lambda path: figure.savefig(path, dpi=150))
 

@@ -1,14 +1,14 @@
 """Evaluates a model: top-1 and top-5 accuracy, and few-shot accuracy of its features.
 
-Images are resized and normalised as the model expects, as far as it tells or its first layers or
-its name do; --range or --mean and --std tell otherwise. Few-shot accuracy is that of least-squares
-classifiers on a few training images of each class (big_vision's protocol), fitted to the features
-of one layer; the strength of the penalty is the best on other training images, or given by --l2.
+Images are resized and normalized as the model expects: inferred from the model, or specified by
+--range or by --mean and --std. Few-shot accuracy is that of least-squares classifiers of the
+features of a layer, fitted to a few training images per class (the protocol of big_vision), with
+the best L2 penalty on other training images, or that of --l2.
 
-The data must have the classes of the model, by name where it saves their names, otherwise by
-number. With --allow-other-classes names that the model knows are matched, and others by position.
+The data must have the classes of the model: by name if the model stores class names, otherwise by
+number. --allow-other-classes matches the names that the model has, and the others by position.
 
-Prints a table, and writes the numbers to --out as JSON.
+Prints a table, and writes the results to --out as JSON.
 
 Examples:
     vit-tf evaluate runs/digits/model.keras --data digits
@@ -23,49 +23,59 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
-from vit_tf.scripts import common, image_values, option_groups
+from vit_tf.scripts import common
 
-STILL_SCORES = "its scores hardly differ between images: does it expect other values? See --range"
+LOW_VARIATION = (
+    "scores hardly differ between images: does the model expect other pixel values? See --range"
+)
+MAIN = ("--data", "--data-dir", "--split", "--image-size", "--take-test", "--batch-size")
+MAIN += ("--shots", "--taps", "--range", "--out")
 
 
 def main(arguments=None):
-    """Evaluate as told on the command line; the exit status, 2 for a mistake of the user."""
-    return common.run_script(parse, run, arguments, backends=common.TRAINING_BACKENDS)
+    """Run the command; its exit status."""
+    return common.run_command(parse, run, arguments, backends=common.TRAINING_BACKENDS)
 
 
 def parse(arguments=None):
     """The options of the command line."""
-    parser = option_groups.make_parser("evaluate", __doc__)
-    option_groups.add_model(parser)
+    parser = common.make_parser("evaluate", __doc__, MAIN)
+    common.add_model(parser)
     add = parser.group("model")
-    image_values.add_values(add)
-    add("--no-head", action="store_true", help="leave the accuracy of the model's own head out")
-    add("--allow-other-classes", action="store_true", help="evaluate where the classes differ")
+    common.add_values(add)
+    add("--no-head", action="store_true", help="skip the accuracy of the model's own head")
+    add("--allow-other-classes", action="store_true", help="evaluate even if the classes differ")
     add = parser.group("data")
-    option_groups.add_source(add)
-    option_groups.add_split(add)
+    common.add_source(add)
+    common.add_split(add)
     add("--image-size", type=int, help="side of the images, in pixels (default: the model's)")
-    option_groups.add_take_test(add)
-    option_groups.add_alias(add, "--take", "take_test", type=int)
-    add("--batch-size", type=int, default=128, help="images at a time")
+    common.add_take_test(add)
+    common.add_alias(add, "--take", "take_test", type=int)
+    add("--batch-size", type=int, default=128, help="images per batch")
     few = parser.group("few-shot")
-    few("--shots", metavar="N,N", help="images of each class, such as 1,5,10,25 (default: none)")
-    few("--draws", type=int, default=3, help="how often these images are drawn")
-    few("--taps", nargs="+", metavar="PATTERN", default=("pooled",), help="layers to classify by")
-    strength = "strength of the penalty (default: the best on held-out images)"
+    few("--shots", metavar="N,N", help="images per class, such as 1,5,10,25 (default: none)")
+    few("--draws", type=int, default=3, help="number of random draws of these images")
+    few(
+        "--taps",
+        nargs="+",
+        metavar="PATTERN",
+        default=("pooled",),
+        help="layers whose features are classified",
+    )
+    strength = "L2 penalty (default: the best on held-out images)"
     few("--l2", type=float, help=strength)
-    few("--held-out", type=int, default=10, help="images of each class to choose --l2 on")
-    option_groups.add_alias(few, "--few-shot", "shots")
-    option_groups.add_alias(few, "--seeds", "draws", type=int)
-    option_groups.add_alias(few, "--tap", "taps", nargs=1)
+    few("--held-out", type=int, default=10, help="images per class to select the L2 penalty")
+    common.add_alias(few, "--few-shot", "shots")
+    common.add_alias(few, "--seeds", "draws", type=int)
+    common.add_alias(few, "--tap", "taps", nargs=1)
     run = parser.group("run")
     run(
         "--out",
-        type=option_groups.a_path,
+        type=common.path_or_address,
         metavar="FILE",
-        help="for the numbers, such as result.json",
+        help="output file, such as result.json",
     )
-    option_groups.add_strategy(run)
+    common.add_strategy(run)
     return parser.parse_args(arguments)
 
 
@@ -87,7 +97,7 @@ def relabelled(options, model, num_scores, known, test):
     try:
         numbers = match_classes(own, num_scores, known.class_names, options.allow_other_classes)
     except ValueError as error:
-        raise ValueError(f"{error}; --allow-other-classes insists") from error
+        raise ValueError(f"{error}; --allow-other-classes evaluates anyway") from error
     test = checked_labels(test, len(numbers), options.split)
     return test.map(lambda images, labels: (images, tf.gather(numbers, labels)))
 
@@ -167,12 +177,12 @@ def run(options):
 def evaluate(options):
     """The numbers that the options ask for, as a dict."""
     from vit_tf.analysis.study.opening.layers import STILL, variation
-    from vit_tf.batches import num_examples
     from vit_tf.training.evaluation import require_scores, top_k_accuracy
     from vit_tf.training.labels import explained_labels
 
     model = common.open_model(options.model)
-    preprocessing, why = image_values.expected_images(options, model)
+    preprocessing, origin = common.expected_images(options, model)
+    values = common.describe_values(preprocessing, origin)
     arguments = load_arguments(options, preprocessing)
     known = common.describe_labelled(options)
     (test,) = vit_tf.data.load(
@@ -180,8 +190,8 @@ def evaluate(options):
     )
     size = " x ".join(map(str, test.element_spec[0].shape[1:3])) + " pixels"
     if preprocessing.size is None:
-        source = "as --image-size says" if options.image_size else "that of the data"
-        size += f", {source}, since the model takes images of any size"
+        origin = "specified by --image-size" if options.image_size else "that of the data"
+        size += f", {origin}, since the model accepts any size"
     top, warnings = {}, []
     if not options.no_head:
         scores = model(next(iter(test))[0])
@@ -190,12 +200,12 @@ def evaluate(options):
         with explained_labels():
             top = top_k_accuracy(model, own_labels)
         if len(scores) > 1 and 0 < variation(scores) < STILL:
-            warnings = [STILL_SCORES]
+            warnings = [LOW_VARIATION]
     result = {
         "model": options.model,
         "data": f"{options.data} ({options.split})",
-        "examples": num_examples(test),
-        "images": image_values.values_of(preprocessing, why),
+        "examples": test.num_examples,
+        "images": values,
         "size": size,
         "preprocessing": preprocessing.to_config(),
         "warnings": warnings,

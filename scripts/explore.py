@@ -1,13 +1,13 @@
-"""Shows what vision models make of single images, on an interactive page for each model.
+"""Writes an interactive page for single images: attention, similarity, attribution, logit lens.
 
-Choose a patch of the picture, and the page shows where each head looks from there, which patches of
-this image and of the next are represented alike, what CLS looks at, what speaks for a class, and
-what each layer is read as. The page is one HTML file that needs no network. What the model has no
-layers for is left out, and the page says why.
+Select a patch of an image to see the attention of each head from it, the similarity of its
+representation to other patches, in this image and in others, the attention of CLS, the attribution
+of a class, and the prediction at each layer. The page is a self-contained HTML file. It lists what
+does not apply to the model, with the reason.
 
 A model is a .keras file of any Keras model (keras.applications, KerasHub, your own), a SavedModel
-folder whose outputs are its layers, a checkpoint file or a public name. An image is a file, and is
-resized to what the model takes.
+folder whose outputs are its layers, a checkpoint file or a public name. Images are resized to the
+input size of the model.
 
 Examples:
     vit-tf explore vit.keras cat.jpg --out cat.html
@@ -25,38 +25,59 @@ from pathlib import Path
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from vit_tf.names import listed
-from vit_tf.scripts import common, image_values, option_groups
-from vit_tf.scripts.own_modules import add_imports
+from vit_tf.names import format_list
+from vit_tf.scripts import common
+
+MAIN = ("--import", "--image-size", "--patch-size", "--range", "--out", "--explain", "--results")
 
 
 def main(arguments=None):
-    """Explore as told on the command line; the exit status, 2 for a mistake of the user."""
-    return common.run_script(parse, run, arguments)
+    """Run the command; its exit status."""
+    return common.run_command(parse, run, arguments)
 
 
 def parse(arguments=None):
     """The options of the command line."""
-    parser = option_groups.make_parser("explore", __doc__)
+    parser = common.make_parser("explore", __doc__, MAIN)
     add = parser.group("model")
-    add("inputs", nargs="+", metavar="MODEL_OR_IMAGE", help="model (file, folder or public name)")
-    add("--names", nargs="+", metavar="NAME", help="on the pages (default: those of the files)")
-    add_imports(add)
-    option_groups.add_layers(add)
-    image_values.add_values(add)
+    add(
+        "inputs",
+        nargs="+",
+        metavar="MODEL_OR_IMAGE",
+        help="models (file, folder or public name), and image files",
+    )
+    add(
+        "--names",
+        nargs="+",
+        metavar="NAME",
+        help="names of the models (default: those of the files)",
+    )
+    common.add_imports(add)
+    common.add_layers(add)
+    common.add_values(add)
     add = parser.group("page")
-    text = "the page; of several models, each page has the model's name added"
+    text = "output file; the model's name is added if there are several models"
     add("--out", type=Path, metavar="FILE", default=Path("explore.html"), help=text)
-    add("--results", type=Path, metavar="FOLDER", help="write the numbers there too, as netCDF")
-    add("--explain", nargs="+", metavar="CLASS", help="names or numbers (default: the best five)")
+    add("--results", type=Path, metavar="FOLDER", help="also write the results there, as netCDF")
+    add(
+        "--explain",
+        nargs="+",
+        metavar="CLASS",
+        help="names or numbers of classes to explain (default: the top five)",
+    )
     add = parser.group("SmoothGrad")
     add("--samples", type=int, default=10, help="noisy copies of each image")
-    add("--noise", type=float, default=0.1, help="standard deviation, as a share of its range")
-    add("--seed", type=int, default=0, help="of the noise")
+    add(
+        "--noise",
+        type=float,
+        default=0.1,
+        help="standard deviation, as a fraction of the range of values",
+    )
+    add("--seed", type=int, default=0, help="seed of the noise")
     options = parser.parse_args(arguments)
     first, *others = options.inputs
-    options.models = [first, *(one for one in others if is_model(one))]
-    options.images = [one for one in others if not is_model(one)]
+    options.models = [first, *(source for source in others if is_model(source))]
+    options.images = [source for source in others if not is_model(source)]
     _check(options)
     return options
 
@@ -75,84 +96,82 @@ def is_model(source):
 
 
 def _check(options):
-    """Raises a `ValueError` for values that no model has use for."""
-    option_groups.check_layers(options)
-    option_groups.require_at_least(options, samples=1, noise=0)
+    """Raises a `ValueError` for impossible values of the options."""
+    common.check_layers(options)
+    common.require_at_least(options, samples=1, noise=0)
     if not options.images:
-        raise ValueError(f"Expected an IMAGE, a file. Received: {listed(options.models)}, models")
+        raise ValueError(f"No image file is given. Received: {format_list(options.models)}, models")
     if options.names and len(options.names) != len(options.models):
         raise ValueError(
             f"Expected --names for {len(options.models)} models. Received: {len(options.names)}"
         )
     for image in options.images:
         if not os.path.isfile(image):
-            raise ValueError(f"Expected IMAGE to be an image file. Received: {image!r}, no file")
+            raise ValueError(f"Image file not found: {image!r}")
     if options.out.is_dir() or not options.out.absolute().parent.is_dir():
         raise ValueError(
-            f"Expected --out to be a file in a folder that is there. Received: {options.out}"
+            f"Expected --out to be a file in an existing folder. Received: {options.out}"
         )
 
 
 def run(options):
     """Explore each model."""
     from vit_tf.analysis.study.models import slug
-    from vit_tf.scripts import analyze_models
 
     names = options.names or []
     for number, source in enumerate(options.models):
-        name = names[number] if names else analyze_models.own_name(source)
+        name = names[number] if names else common.model_name(source)
         several = len(options.models) > 1
         page = options.out
         page = page.with_name(f"{page.stem}-{slug(name)}{page.suffix}") if several else page
         results = options.results
         results = results / slug(name) if results and several else results
-        explore_one(source, name, page, results, options)
+        explore_model(source, name, page, results, options)
 
 
-def explore_one(source, name, page, folder, options):
+def explore_model(source, name, path, folder, options):
     """Open a model, measure it and write its page."""
     from vit_tf import analysis
-    from vit_tf.scripts import analyze_models
 
     start = time.perf_counter()
-    model = analyze_models.open_any(source)
-    expects, why = image_values.expected_images(options, model)
-    made = analysis.explore(
+    model = common.open_features(source)
+    preprocessing, origin = common.expected_images(options, model)
+    page = analysis.explore(
         model,
         options.images,
-        page,
+        path,
         name=name,
-        preprocessing=expects,
+        preprocessing=preprocessing,
         image_size=options.image_size,
         taps=options.taps or (),
         patch_size=options.patch_size,
         prefix=options.prefix,
-        classes=explained(options.explain, getattr(model, "class_names", None)),
+        classes=class_numbers(options.explain, getattr(model, "class_names", None)),
         samples=options.samples,
         noise=options.noise,
         seed=options.seed,
     )
-    for what, reasons in made.left_out:
-        print(f"not shown: {what}. {' '.join(reasons)}")
+    for title, reasons in page.left_out:
+        print(f"not shown: {title}. {' '.join(reasons)}")
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
-        for result_name, result in made.results.items():
+        for result_name, result in page.results.items():
             result.to_netcdf(folder / f"{result_name}.nc")
-    print(f"images: {image_values.values_of(expects, why)}")
-    size, seconds = made.path.stat().st_size / 1e6, time.perf_counter() - start
-    print(f"{made.path}, {size:.1f} MB, after {seconds:.0f} seconds")
+    print(f"images: {common.describe_values(preprocessing, origin)}")
+    size, seconds = page.path.stat().st_size / 1e6, time.perf_counter() - start
+    print(f"{page.path}, {size:.1f} MB, after {seconds:.0f} seconds")
 
 
-def explained(asked, names):
-    """The positions of the classes that are asked for by name or number; None for none asked."""
-    if not asked:
+def class_numbers(classes, class_names):
+    """The numbers of classes given by name or number; None if none are given."""
+    if not classes:
         return None
-    known = {name: position for position, name in enumerate(names or ())}
-    unknown = [one for one in asked if one not in known and not one.isdecimal()]
+    numbers = {name: number for number, name in enumerate(class_names or ())}
+    unknown = [text for text in classes if text not in numbers and not text.isdecimal()]
     if unknown:
-        there = f"a number or a name: {listed(known)}" if known else "a number"
-        raise ValueError(f"Expected --explain to be {there}. Received: {', '.join(unknown)}")
-    return [known[one] if one in known else int(one) for one in asked]
+        expected = f"a number or a name: {format_list(numbers)}" if numbers else "a number"
+        raise ValueError(f"Expected --explain to be {expected}. Received: {', '.join(unknown)}")
+    return [numbers[text] if text in numbers else int(text) for text in classes]
 
 
 if __name__ == "__main__":

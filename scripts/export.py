@@ -1,14 +1,14 @@
-"""Exports taps of a model as a SavedModel that answers without this package.
+"""Exports layer outputs (taps) of a model as a SavedModel that runs without this package.
 
-The model is a .keras file, a checkpoint file or a public name; taps are chosen by shell patterns.
-The folder is read back and has to give the same numbers before it is called done. It opens again
-with `vit_tf.load_features(folder)`, or with TensorFlow alone:
+The model is a .keras file, a checkpoint file or a public name; taps are selected by shell patterns.
+The export is loaded again and compared before the command succeeds. Open it with
+`vit_tf.load_features(folder)`, or with TensorFlow alone:
 
     serve = tf.saved_model.load(folder).signatures["serving_default"]
     taps = serve(images=images)  # dict from tap to tensor
 
-The folder keeps where tokens lie and which values images have, in features.json: as the model tells
-or its first layers do, or as --range or --mean and --std say.
+features.json in the folder stores the token grid and the pixel values of images, which are inferred
+from the model or specified by --range or by --mean and --std.
 
 Examples:
     vit-tf export runs/digits/model.keras --taps pooled --out exported
@@ -23,31 +23,31 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import vit_tf
-from vit_tf.names import joined
-from vit_tf.scripts import common, image_values, option_groups
+from vit_tf.names import join_words
+from vit_tf.scripts import common
 
 
 def main(arguments=None):
-    """Export as told on the command line; the exit status, 2 for a mistake of the user."""
-    return common.run_script(parse, run, arguments)
+    """Run the command; its exit status."""
+    return common.run_command(parse, run, arguments)
 
 
 def parse(arguments=None):
     """The options of the command line."""
-    parser = option_groups.make_parser("export", __doc__)
-    option_groups.add_model(parser)
+    parser = common.make_parser("export", __doc__)
+    common.add_model(parser)
     add = parser.group("model")
     add("--taps", nargs="+", metavar="PATTERN", help="layers, such as 'block*/mlp/sum'")
-    image_values.add_values(add)
+    common.add_values(add)
     run = parser.group("run")
-    run("--out", type=Path, metavar="FOLDER", help="of the SavedModel; it is made")
-    run("--list", action="store_true", help="list the names of all taps, and stop")
+    run("--out", type=Path, metavar="FOLDER", help="folder of the SavedModel; created if missing")
+    run("--list", action="store_true", help="list the names of all taps and exit")
     options = parser.parse_args(arguments)
     missing = [f"no --{name}" for name in ("taps", "out") if not getattr(options, name)]
     if missing and not options.list:
         raise ValueError(
-            "Expected --taps and --out, or --list, which lists the layers that --taps can name. "
-            f"Received: {joined(missing)}"
+            "Expected --taps and --out, or --list for the names of all layers. "
+            f"Received: {join_words(missing)}"
         )
     return options
 
@@ -61,12 +61,12 @@ def run(options):
         print("\n".join(vit_tf.submodel(model, "*").taps))
         return
     features = vit_tf.submodel(model, *options.taps)
-    preprocessing, why = image_values.expected_images(options, model)
-    if not why.startswith("assumed"):
+    preprocessing, origin = common.expected_images(options, model)
+    if not origin.startswith("assumed"):
         features.preprocessing = preprocessing
     export_whole(features, options.out)
     print(f"{len(features.taps)} taps, {options.out}")
-    print(f"images: {image_values.values_of(preprocessing, why)}")
+    print(f"images: {common.describe_values(preprocessing, origin)}")
 
 
 if __name__ == "__main__":

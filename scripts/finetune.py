@@ -1,14 +1,13 @@
-"""Fine-tunes a trained model on other data, at another resolution if wanted.
+"""Fine-tunes a trained model on other data, optionally at another resolution.
 
-The model's head is replaced by one that starts at zero, its position embeddings are resampled to
-the image size, and all of it is trained by the recipe of its family: that of the ViT paper (SGD
-with momentum 0.9, cosine decay, gradients clipped to 1), or the BiT-HyperRule for ResNets. Images
-are resized and normalised as the model expects.
+The head is replaced by one of zeros, position embeddings are resampled to the image size, and all
+weights are trained by the recipe of the model's family: that of the ViT paper (SGD with momentum
+0.9, cosine decay, gradients clipped to norm 1), or the BiT-HyperRule for ResNets. Images are
+resized and normalized as the model expects.
 
-Writes to the folder --out: model.keras (the final weights, with their preprocessing), best.keras
-(best validation accuracy), log.csv, tensorboard/, result.json (test accuracy) and what is needed to
-go on. The same command again continues a run that was stopped, from the step of its last state;
-SIGTERM saves the state, and the exit status is 143.
+Writes to the folder --out: model.keras (final weights), best.keras (best validation accuracy),
+log.csv, tensorboard/, result.json (test accuracy) and state/, from which the same command resumes a
+run that was stopped. On SIGTERM the state is saved, and the exit status is 143.
 
 Examples:
     vit-tf finetune fashion.keras --data digits --image-size 48 --out runs/tuned
@@ -17,7 +16,6 @@ Examples:
     vit-tf finetune bit.keras --data cifar10 --batch-size 512 --out runs/cifar
 """
 
-import argparse
 import dataclasses
 import sys
 from pathlib import Path
@@ -27,54 +25,44 @@ if not __package__:  # started by its path: the package is that of its own check
 
 import vit_tf
 from vit_tf.remote import without_password
-from vit_tf.scripts import common, image_values, option_groups
+from vit_tf.scripts import common, training_commands
 
 SPLITS = ("train", "validation", "test")
+MAIN = ("--data", "--data-dir", "--image-size", "--batch-size", "--recipe", "--steps")
+MAIN += ("--learning-rate", "--mixup", "--flip", "--out", "--strategy", "--mixed-precision")
 
 
 def main(arguments=None):
-    """Fine-tune as told on the command line; the exit status, 2 for a mistake of the user."""
-    return common.run_script(parse, run, arguments, common.epochs_kept, common.TRAINING_BACKENDS)
+    """Run the command; its exit status."""
+    return common.run_command(
+        parse, run, arguments, training_commands.describe_epochs, common.TRAINING_BACKENDS
+    )
 
 
 def parse(arguments=None):
     """The options of the command line."""
-    parser = option_groups.make_parser("finetune", __doc__)
-    option_groups.add_model(parser)
+    parser = common.make_parser("finetune", __doc__, MAIN)
+    common.add_model(parser)
     add = parser.group("model")
-    how = "how position embeddings are resampled: bilinear, bicubic or dino"
+    how = "resampling of position embeddings: bilinear, bicubic or dino"
     add("--positions", metavar="NAME", default="bilinear", help=how)
-    image_values.add_values(add)
+    common.add_values(add)
     size = "side of the images, in pixels (default: the model's, or the HyperRule's)"
-    option_groups.add_training(parser, {"help": size})
+    training_commands.add_training(parser, {"help": size})
     _add_recipe(parser.group("recipe"))
     return parser.parse_args(arguments)
 
 
 def _add_recipe(add):
-    families = "(default: hyperrule for a BiT, else vit)"
-    text = f"whose values hold, vit or hyperrule {families}"
+    text = "vit or hyperrule (default: hyperrule for a BiT, otherwise vit)"
     add("--recipe", choices=("vit", "hyperrule"), metavar="NAME", help=text)
-    add("--steps", type=int, help="how many (default: 500, 10000 or 20000 by the size of the data)")
-    peak = "its peak (default: 0.01 for vit, 0.003 x batch size / 512 for hyperrule)"
-    add("--learning-rate", type=float, help=peak)
-    kept = "share of the last step that a step keeps (default: 0.9)"
-    add("--momentum", type=float, help=kept)
-    warmup = "steps until the peak (default: a fifth of all, 500 at most)"
-    add("--warmup-steps", type=int, help=warmup)
-    decay = "cosine, linear, staircase or short_staircase (default: cosine; for hyperrule BiT's)"
-    add("--schedule", metavar="NAME", help=decay)
-    norm = "largest global norm of the gradients (default: 1 for vit, none for hyperrule)"
-    add("--clip-norm", type=float, help=norm)
-    average = "momentum of an average of the weights (Polyak), such as 0.9999 (default: none)"
-    add("--ema", type=float, help=average)
-    mixup = "alpha of MixUp (default: 0, for hyperrule 0.1 from 20,000 examples on)"
-    add("--mixup", type=float, help=mixup)
-    flip = {"action": argparse.BooleanOptionalAction, "default": None}
-    add("--flip", help="mirror half of the images (default: for hyperrule)", **flip)
-    often = "how often to validate and save (default: 10)"
-    add("--num-validations", dest="validations", type=int, help=often)
-    option_groups.add_alias(add, "--validations", "validations", type=int)
+    names = [field.name for field in dataclasses.fields(vit_tf.FineTuning)]
+    names = [name for name in names if name not in ("resize", "crop", "seed", "validations")]
+    default = "that of the recipe"
+    training_commands.add_recipe(add, vit_tf.FineTuning, names, default)
+    text = "number of validations and saved states (default: 10)"
+    add("--num-validations", dest="validations", type=int, help=text)
+    common.add_alias(add, "--validations", "validations", type=int)
 
 
 def make_recipe(options, model):
@@ -118,7 +106,7 @@ def load_splits(options, recipe, preprocessing):
             data_dir=options.data_dir,
             splits=SPLITS,
             preprocessing=dataclasses.replace(preprocessing, size=size),
-            **common.data_arguments(options),
+            **training_commands.data_arguments(options),
         )
 
     train, *others = load(preprocessing.size)
@@ -126,7 +114,7 @@ def load_splits(options, recipe, preprocessing):
 
 
 def in_bfloat16(model):
-    """The model computing in bfloat16; one that is loaded computes as it was saved."""
+    """The same model with computations in bfloat16; a loaded model has its saved precision."""
     fresh = type(model).from_config(model.get_config() | {"dtype": "mixed_bfloat16"})
     fresh.set_weights(model.get_weights())
     return fresh
@@ -136,7 +124,7 @@ def run(options):
     """Fine-tune, test and write the model and its result."""
     from vit_tf.models.model import VisionModel
 
-    common.prepare(options)
+    training_commands.prepare(options)
     start = common.open_model(options.model)
     if not isinstance(start, VisionModel):
         raise ValueError(
@@ -144,7 +132,7 @@ def run(options):
             "package. "
             f"Received: {type(start).__name__} in {options.model!r}"
         )
-    given = image_values.given_values(options, start.preprocessing.size)
+    given = common.given_preprocessing(options, start.preprocessing.size)
     start.preprocessing = given or start.preprocessing
     if options.mixed_precision:
         start = in_bfloat16(start)
@@ -160,8 +148,10 @@ def run(options):
         "start": without_password(options.model),
         "positions": options.positions,
     }
-    description |= {"preprocessing": preprocessing.to_config()} | common.data_arguments(options)
-    common.train_and_test(
+    description |= {"preprocessing": preprocessing.to_config()} | training_commands.data_arguments(
+        options
+    )
+    training_commands.train_and_test(
         lambda: vit_tf.at_resolution(start, size, known.num_classes, options.positions),
         recipe,
         splits,

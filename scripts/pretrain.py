@@ -3,11 +3,11 @@
 Half of the patches of each image are corrupted, and the model predicts the mean colour of each of
 them in 3 bits per channel (Dosovitskiy et al. 2020, appendix B.1.2).
 
-Writes to the folder --out: model.keras (the ViT with its final weights and a head of zeros, ready
-for vit-tf finetune), best.keras (the model of masked patches at its best validation accuracy),
-log.csv, tensorboard/, result.json (test accuracy, and that of always the commonest colour) and
-what is needed to go on. The same command again continues a run that was stopped, from the step of
-its last state; SIGTERM saves the state, and the exit status is 143.
+Writes to the folder --out: model.keras (the ViT with its final weights and a zero head, ready for
+vit-tf finetune), best.keras (the masked-patch model at its best validation accuracy), log.csv,
+tensorboard/, result.json (test accuracy, and that of always predicting the most common colour) and
+state/, from which the same command resumes a run that was stopped. On SIGTERM the state is saved,
+and the exit status is 143.
 
 Examples:
     vit-tf pretrain --data fashion_mnist --epochs 20 --out runs/masked
@@ -25,34 +25,42 @@ if not __package__:  # started by its path: the package is that of its own check
 
 import vit_tf
 from vit_tf.remote import without_password
-from vit_tf.scripts import common, option_groups, training_options
-from vit_tf.scripts.training_options import SMALL_VIT
+from vit_tf.scripts import common, training_commands
+from vit_tf.scripts.training_commands import SMALL_VIT
 
-MODEL = (*SMALL_VIT, *training_options.VIT)
+MODEL = (*SMALL_VIT, *training_commands.VIT)
 RECIPE = ("epochs", "learning_rate", "warmup_epochs", "schedule", "weight_decay", "clip_norm")
 RECIPE += ("ema",)
-COUNTED = 100  # training batches whose colours are counted
+COUNTED = 100  # training batches that determine the most common colour
 AUGMENTATIONS = ("rand_augment", "flip", "shift")
+MAIN = ("--variant", "--data", "--data-dir", "--image-size", "--batch-size", "--epochs")
+MAIN += ("--learning-rate", "--flip", "--out", "--strategy", "--mixed-precision")
 
 
 def main(arguments=None):
-    """Pre-train as told on the command line; the exit status, 2 for a mistake of the user."""
-    return common.run_script(parse, run, arguments, common.epochs_kept, common.TRAINING_BACKENDS)
+    """Run the command; its exit status."""
+    return common.run_command(
+        parse, run, arguments, training_commands.describe_epochs, common.TRAINING_BACKENDS
+    )
 
 
 def parse(arguments=None):
     """The options of the command line."""
-    parser = option_groups.make_parser("pretrain", __doc__)
+    parser = common.make_parser("pretrain", __doc__, MAIN)
     add_model = parser.group("model")
-    add_model("--variant", metavar="NAME", help="such as B/16 (default: a small model)")
-    training_options.add_model(add_model, MODEL, only="ViT")
-    option_groups.add_training(parser, {"default": 32, "help": "side of the images, in pixels"})
-    training_options.add_recipe(parser.group("recipe"), (*RECIPE, *AUGMENTATIONS))
+    add_model(
+        "--variant", metavar="NAME", help="published size, such as B/16 (default: a small model)"
+    )
+    training_commands.add_model(add_model, MODEL, only="ViT")
+    training_commands.add_training(parser, {"default": 32, "help": "side of the images, in pixels"})
+    training_commands.add_recipe(
+        parser.group("recipe"), vit_tf.Pretraining, (*RECIPE, *AUGMENTATIONS)
+    )
     return parser.parse_args(arguments)
 
 
 def make_model(options, image_shape, num_classes):
-    """The pre-training model of the ViT that the options ask for."""
+    """The pre-training model of the ViT of the options."""
     settings = {"image_shape": image_shape, "num_classes": num_classes}
     settings |= common.given(options, MODEL)
     if options.variant:
@@ -76,8 +84,8 @@ def run(options):
     from vit_tf.training.evaluation import majority_accuracy
 
     recipe = vit_tf.Pretraining(**common.given(options, RECIPE))
-    common.prepare(options)
-    data = {"image_size": options.image_size} | common.data_arguments(options)
+    training_commands.prepare(options)
+    data = {"image_size": options.image_size} | training_commands.data_arguments(options)
     splits = vit_tf.data.load(
         options.data, data_dir=options.data_dir, splits=("train", "validation", "test"), **data
     )
@@ -90,14 +98,15 @@ def run(options):
         model = make_model(options, shape, num_classes)
         train, validation, test = mask_splits(splits, model.vit, num_classes, options)
         splits = train, validation, test
-        history, scores = common.fit_and_score(model, recipe, splits, options, description)
-    # The commonest colour of so many batches is hardly another one than that of all.
+        history, scores = training_commands.fit_and_score(
+            model, recipe, splits, options, description
+        )
     commonest = majority_accuracy(train, test, model.num_classes, COUNTED)
     more = {"commonest_colour_accuracy": commonest}
-    common.write_result(model.vit, recipe, history, scores, options, more)
+    training_commands.write_result(model.vit, recipe, history, scores, options, more)
     common.say(
-        f"test accuracy {100 * scores['accuracy']:.2f} % of the corrupted patches' colours, "
-        f"{100 * commonest:.2f} % for always the commonest, {options.out / 'model.keras'}"
+        f"test accuracy {100 * scores['accuracy']:.2f} % of the colours of masked patches, "
+        f"{100 * commonest:.2f} % for always the most common colour, {options.out / 'model.keras'}"
     )
 
 

@@ -1,13 +1,11 @@
-"""The scorecard over several trainings: which findings survive another seed?
+"""Combines reports over several seeds: which claims of the papers replicate?
 
-Takes the folders of the reports of each training, which analyze.py and study.py write. The models
-of a report differ from those of the others in their seed alone, and each report has one model for
-each part of the scorecard; reports of other models or data are an error that lists what differs.
-Nothing is measured again.
+Takes the folders of reports that `vit-tf analyze` or `vit-tf study` wrote, one for each seed. The
+models of the reports may differ only in their seed, and a report has one model for each role in the
+claims; otherwise an error lists the differences. Nothing is measured again.
 
-A finding is the mean over the trainings, with an interval that covers the spread between them and
-what is uncertain within each. Writes report.html, figures/trainings.png and results/scorecard.nc to
-the folder --out.
+A result is the mean over seeds, with an interval for the variance between and within seeds. Writes
+report.html, `figures/trainings.png` and results/scorecard.nc to the folder --out.
 
 Examples:
     vit-tf analyze runs/vit-0/model.keras runs/bit-0/model.keras --data cifar10 --out report-0
@@ -21,22 +19,22 @@ from pathlib import Path
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from vit_tf.scripts import common, option_groups
+from vit_tf.scripts import common
 
 
 def main(arguments=None):
-    """Report as told on the command line; the exit status, 2 for a mistake of the user."""
-    return common.run_script(parse, run, arguments, backends=None)
+    """Run the command; its exit status."""
+    return common.run_command(parse, run, arguments, backends=None)
 
 
 def parse(arguments=None):
     """The options of the command line."""
-    parser = option_groups.make_parser("scorecard", __doc__)
+    parser = common.make_parser("scorecard", __doc__)
     add = parser.group("reports")
-    text = "folder of the report of one training; at least two"
+    text = "folder of a report, one for each seed; at least two"
     add("reports", type=Path, nargs="+", metavar="REPORT", help=text)
     out = {"type": Path, "metavar": "FOLDER", "default": Path("scorecard")}
-    parser.group("run")("--out", help="for the report", **out)
+    parser.group("run")("--out", help="output folder", **out)
     return parser.parse_args(arguments)
 
 

@@ -1,12 +1,12 @@
 """Trains vision models, measures what they have learned and writes a report.
 
-Three models of like size, Vision Transformers with a CLS token and with average pooling and a BiT
-ResNet, are trained on one data set and measured on its test images. --full trains all models that
-the papers' figures are about: an MLP-Mixer too, and ViTs without the skips of a block, on fractions
-of the data, from other first weights, before and after fine-tuning; --figures trains those that the
-chosen figures need. The report, its figures (PNG), the results (netCDF) and the models (.keras) lie
-in the output folder. A run that was stopped goes on where it was; one with nothing changed does no
-work.
+Three models of similar size, Vision Transformers with a CLS token and with average pooling and a
+BiT ResNet, are trained on one data set and measured on its test images. --full trains all models of
+the papers' figures: also an MLP-Mixer, and ViTs without the skip connections of a block, on
+fractions of the data, from other seeds, and before and after fine-tuning. --figures trains those
+that the selected figures need. The report, its figures (PNG), the results (netCDF) and the models
+(.keras) are in the output folder. The same command resumes a run that was stopped; nothing is
+trained or measured again unless it has changed.
 
 Examples:
     vit-tf study
@@ -17,59 +17,87 @@ Examples:
     vit-tf study --data path/to/folder/of/class/folders --image-size 64 --epochs 20
 """
 
+import contextlib
+import dataclasses
+import json
 import logging
+import math
+import multiprocessing
+import os
+import queue
 import sys
+import threading
 import time
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from vit_tf.scripts import common, option_groups, reporting
+import vit_tf
+from vit_tf.scripts import common, report_commands
 
 log = logging.getLogger("vit_tf.study")
 
-# What suits a data set on two CPU cores; each field is a flag too.
+MAIN = ("--figures", "--list", "--full", "--data", "--data-dir", "--image-size", "--take")
+MAIN += ("--take-test", "--epochs", "--seeds", "--out")
+# Defaults for two CPU cores; each is an option too.
 DIGITS = {"epochs": 12, "bit_epochs": 6, "shift": 1, "batch_size": 32}
 OTHERS = {"epochs": 9, "bit_epochs": 6, "shift": 0, "batch_size": 64}
-# The parts of the models that are trained unless more are asked for.
+# The roles of the models that are trained unless more are asked for.
 QUICK = ("vit", "gap", "resnet")
-
-
+NUM_LAYERS = 6
+FRACTIONS = (0.03, 0.1, 0.3)
+# Expected seconds on two CPU cores with models trained in parallel: to trace and compile one, for
+# 1,000 images of 32 pixels in an epoch, and to measure a model and to draw its pictures.
+COMPILING, MEASURING, DRAWING = 15, 50, 16
+PER_THOUSAND = {"BiT": 4.0}
+PER_THOUSAND_OTHERS = 6.0
+MAX_JOBS = 4  # each takes about a gigabyte
 INTRODUCTION = (
     "Small vision models were trained on {description.name} ({description.num_classes} classes, "
     "{options.image_size} pixels) and measured on its test images.\n\n"
     "Linear probes are fitted on {options.shots} training images per class; their penalty is "
-    "chosen on as many others. What the papers report for large models on large data may not "
+    "selected on as many others. What the papers report for large models on large data may not "
     "replicate on small ones."
 )
 
 
+def main(arguments=None):
+    """Run the command; its exit status."""
+    return report_commands.run_logged(parse, run, arguments)
+
+
 def parse(arguments=None):
     """The options of the command line."""
-    parser = option_groups.make_parser("study", __doc__)
-    reporting.add_figures(parser)
-    parser.group("figures")("--full", action="store_true", help="all models of the papers' figures")
+    parser = common.make_parser("study", __doc__, MAIN)
+    report_commands.add_figures(parser)
+    add = parser.group("figures")
+    add("--full", action="store_true", help="train all models of the papers' figures")
     add = parser.group("data")
-    option_groups.add_source(add)
+    common.add_source(add)
     add("--image-size", type=int, default=32, help="side of the images, in pixels: a multiple of 8")
-    option_groups.add_take(add, "all, of large data 24,000")
-    reporting.add_sampling(parser)
+    common.add_take(add, "all, at most 24,000 unless the data are digits")
+    report_commands.add_sampling(parser)
     add = parser.group("training")
-    add("--epochs", type=int, help="of the ViTs (default: 12 for digits, 9 for others)")
-    add("--bit-epochs", type=int, help="of the BiT (default: 6)")
-    add("--shift", type=int, help="largest random shift, in pixels (default: 1 for digits, else 0)")
-    add("--seeds", type=int, default=2, help="trainings of ViT-CLS and of BiT")
-    add("--batch-size", type=int, help="of the trainings (default: 32 for digits, 64 for others)")
-    add("--jobs", type=int, help="trainings at a time (default: as many as the cores can use)")
-    reporting.add_run(parser, "study_DATA")
+    add("--epochs", type=int, help="epochs of the ViTs (default: 12 for digits, otherwise 9)")
+    add("--bit-epochs", type=int, help="epochs of the BiT (default: 6)")
+    text = "largest random shift, in pixels (default: 1 for digits, otherwise 0)"
+    add("--shift", type=int, help=text)
+    add("--seeds", type=int, default=2, help="number of seeds of ViT-CLS and BiT, with --full")
+    text = "examples per training step (default: 32 for digits, otherwise 64)"
+    add("--batch-size", type=int, help=text)
+    text = "models trained in parallel (default: by the number of cores)"
+    add("--jobs", type=int, help=text)
+    report_commands.add_run(parser, "study_DATA")
     options = parser.parse_args(arguments)
     if options.image_size < 16 or options.image_size % 8:
         raise ValueError(
             "Expected --image-size to be a multiple of 8 from 16 on. "
             f"Received: {options.image_size}"
         )
-    option_groups.require_at_least(options, seeds=1, jobs=1)
+    common.require_at_least(options, seeds=1, jobs=1)
     for name, default in (DIGITS if options.data == "digits" else OTHERS).items():
         if getattr(options, name) is None:
             setattr(options, name, default)
@@ -81,9 +109,9 @@ def run(options):
     """List the figures, or train, measure and report."""
     from vit_tf.analysis.study.plan import choose_figures
 
-    figures = choose_figures(reporting.figure_numbers(options))
+    figures = choose_figures(report_commands.figure_numbers(options))
     if options.list:
-        print(reporting.list_figures(figures))
+        print(report_commands.list_figures(figures))
         return
     start = time.perf_counter()
     report = make_study(figures, options)
@@ -94,21 +122,19 @@ def run(options):
 def make_study(figures, options):
     """Train what these figures need, measure, draw and write the report."""
     from vit_tf.analysis.study.assemble import write_figures
-    from vit_tf.scripts import side_by_side, study_ahead, study_models
-    from vit_tf.scripts.progress import Progress
 
     description = common.describe_labelled(options)
-    options.sizes = reporting.subset_sizes(options, description)
-    plans = study_models.needed(study_models.make_plans(options, description.num_classes), figures)
+    options.sizes = report_commands.subset_sizes(options, description)
+    plans = needed_plans(make_plans(options, description.num_classes), figures)
     if not options.full and not options.figures:
         plans = [plan for plan in plans if plan.role in QUICK]
-    progress = Progress(study_models.expected_seconds(plans, options))
-    log.info(study_models.outline(plans, options, progress.seconds))
-    data = reporting.read_data(options, description, image_size=options.image_size)
-    with reporting.strategy_in(options.out, options.strategy), progress.shown():
-        jobs = options.jobs or side_by_side.default_jobs()
-        study_ahead.train_ahead(plans, options, progress, jobs)
-        models, rows = study_models.train_all(plans, options, progress)
+    progress = report_commands.ProgressBar(expected_seconds(plans, options))
+    log.info(outline(plans, options, progress.seconds))
+    size = {"image_size": options.image_size}
+    data = report_commands.read_data(options, description, **size)
+    with report_commands.strategy_in(options.out, options.strategy), progress.shown():
+        train_in_parallel(plans, options, progress, options.jobs or default_jobs())
+        models, rows = train_all(plans, options, progress)
         return write_figures(
             figures,
             models,
@@ -117,20 +143,468 @@ def make_study(figures, options):
             strict=True,
             elsewhere=f'"vit-tf study --data {options.data} --full" measures it.',
             progress=progress,
-            title=f"What {len(rows)} vision models learned from {description.name}",
+            title=f"{len(rows)} vision models trained on {description.name}",
             introduction=INTRODUCTION.format(options=options, description=description),
             models_table=rows,
             timings=[
                 {"step": f"training of {row['model']}", "seconds": row["training (s)"]}
                 for row in rows
             ],
-            provenance=reporting.provenance(options, description),
+            provenance=report_commands.provenance(options, description),
         )
 
 
-def main(arguments=None):
-    """Make the study told on the command line; the exit status, 2 for a mistake of the user."""
-    return reporting.run_logged(parse, run, arguments)
+@dataclasses.dataclass(frozen=True)
+class ModelPlan:
+    """One model of the study: what it is, how it is trained and its role in the figures.
+
+    Attributes:
+        name: as figures and tables show it.
+        role: "vit", "gap", "resnet" or "mixer"; "without" (the skips of a block); "seed" (another
+            seed), "fraction" (of the training images), "before" and "after" (fine-tuning).
+        model, config: its class and the arguments of that.
+        recipe: the `vit_tf.Recipe`.
+        detail: what distinguishes it from others of its role: the block, the seed, the fraction.
+        of: name of the plan that it is compared with.
+        seed: added to the study's seed for the initialization.
+        fraction: of the training images.
+        half: which half of the classes it is trained and tested on, 0 or 1; None for all.
+        start: plan whose trained weights it starts from, except for the head.
+    """
+
+    name: str
+    role: str
+    model: type
+    config: dict
+    recipe: vit_tf.Recipe
+    detail: str | int | float | None = None
+    of: str | None = None
+    seed: int = 0
+    fraction: float = 1.0
+    half: int | None = None
+    start: "ModelPlan | None" = None
+
+    @property
+    def slug(self):
+        """The name as a part of file names."""
+        from vit_tf.analysis.study.models import slug
+
+        return slug(self.name)
+
+    @cached_property
+    def facts(self):
+        """All that the trained model depends on, besides the data and the study's seed."""
+        start = self.start and self.start.facts
+        recipe = dataclasses.asdict(self.recipe)
+        changes = [self.seed, self.fraction, self.half, start]
+        return [self.model.__name__, self.config, recipe, *changes]
+
+
+def make_plans(options, num_classes):
+    """All models of the study; those that others start from or are compared with come first."""
+    size = options.image_size
+    shared = {"image_shape": (size, size, 3), "num_classes": num_classes}
+    sizes = {"patch_size": size // 8, "num_layers": NUM_LAYERS, "hidden_dim": 64}
+    vit = shared | sizes | {"num_heads": 4, "mlp_dim": 256, "pooling": "cls"}
+    mixer = shared | sizes | {"tokens_mlp_dim": 32, "channels_mlp_dim": 256}
+    bit = shared | {"units": (2, 2, 2), "width_factor": 0.5, "stem": "imagenet"}
+
+    def recipe(epochs, learning_rate=2e-3):
+        return vit_tf.Recipe(
+            epochs=epochs,
+            learning_rate=learning_rate,
+            warmup_epochs=epochs / 10,
+            weight_decay=0.05,
+            label_smoothing=0.1,
+            shift=options.shift,
+        )
+
+    long, short = recipe(options.epochs), recipe(options.bit_epochs)
+    plans = [
+        ModelPlan("ViT-CLS", "vit", vit_tf.ViT, vit, long),
+        ModelPlan("ViT-GAP", "gap", vit_tf.ViT, vit | {"pooling": "gap"}, long),
+        ModelPlan("BiT", "resnet", vit_tf.BiT, bit, short),
+        ModelPlan("Mixer", "mixer", vit_tf.Mixer, mixer, long),
+    ]
+    cls, resnet = plans[0], plans[2]
+
+    def variant(plan, name, role, detail, **changes):
+        changes |= {"role": role, "detail": detail, "of": plan.name}
+        return dataclasses.replace(plan, name=f"{plan.name} {name}", **changes)
+
+    for block in ("block01", "block03", "block05"):
+        config = vit | {"without_skips": (block,)}
+        name = f"without skips in {block}"
+        plans.append(variant(cls, name, "without", block, config=config))
+    for fraction in FRACTIONS:
+        name = f"on {100 * fraction:g}% of the data"
+        plans.append(variant(cls, name, "fraction", fraction, fraction=fraction))
+    for seed in range(1, options.seeds):
+        for plan in (cls, resnet):
+            plans.append(variant(plan, f"seed {seed}", "seed", seed, seed=seed))
+    before = variant(cls, "on half the classes", "before", None, half=0)
+    tuning = recipe(math.ceil(options.epochs / 2), learning_rate=5e-4)
+    name, changes = "fine-tuned on the others", {"recipe": tuning, "half": 1, "start": before}
+    after = dataclasses.replace(variant(cls, name, "after", None, **changes), of=before.name)
+    return [*plans, before, after]
+
+
+def needed_plans(plans, figures):
+    """The plans that figures need: those of their roles, and what these are variants of."""
+    roles = {role for figure in figures for role in figure.models.all_roles}
+    selected = [plan for plan in plans if plan.role in roles]
+    origins = {plan.of for plan in selected if plan.role != "before"}
+    origins |= {plan.start.name for plan in selected if plan.start}
+    return [plan for plan in plans if plan in selected or plan.name in origins]
+
+
+def expected_seconds(plans, options):
+    """Expected seconds of training, of the measurements and the pictures on two cores: dict."""
+    pixels = (options.image_size / 32) ** 2
+    stages = {}
+    for plan in plans:
+        images = plan.fraction**0.5 * options.sizes["train"] * (1 if plan.half is None else 0.5)
+        each = PER_THOUSAND.get(plan.model.__name__, PER_THOUSAND_OTHERS) * pixels
+        stages[plan.name] = COMPILING + plan.recipe.epochs * images / 1000 * each
+    return stages | {"measuring": MEASURING * len(plans), "drawing": DRAWING * len(plans)}
+
+
+def outline(plans, options, seconds):
+    """What a study will do and how long it may take, as a sentence."""
+    from vit_tf.names import join_words
+
+    sizes, names = options.sizes, join_words([plan.name for plan in plans])
+    return (
+        f"Training {names} on {sizes['train']} images and measuring on {sizes['test']}: about "
+        f"{max(1, round(seconds / 60))} minutes on two CPU cores, less what is already done. "
+        f"Results: {options.out}"
+    )
+
+
+def train_all(plans, options, progress):
+    """The models of these plans, trained: list of `StudyModel`, and rows about them."""
+    from vit_tf.analysis.study.opening.study_model import baselines_of
+
+    models, rows = {}, []
+    for number, plan in enumerate(plans, start=1):
+        log.info("[model %d/%d] %s", number, len(plans), plan.name)
+        progress(plan.name, 0, 1, f"training {plan.name}")
+        callback = report_commands.progress_callback(partial(progress, plan.name))
+        facts = train_plan(plan, options, [callback])
+        progress(plan.name, 1, 1)
+        log.info("%s: test accuracy %s %%", plan.name, facts["row"]["test accuracy (%)"])
+        models[plan.name] = study_model(plan, facts, models.get(plan.of), options)
+        rows.append(facts["row"])
+    baselines = [
+        baseline
+        for model in models.values()
+        if model.role == "vit"
+        for baseline in baselines_of(model, untrained(model, options), options.seed)
+    ]
+    return [*models.values(), *baselines], rows
+
+
+def study_model(plan, facts, origin, options):
+    """A trained model of the study as a `StudyModel`, which is loaded when it is first needed.
+
+    Args:
+        plan: the `ModelPlan`.
+        facts: what `train_plan` returned.
+        origin: the `StudyModel` that it is a variant of, or None.
+        options: of the command line.
+    """
+    from vit_tf.analysis.study.models import StudyModel
+
+    load = cache(partial(vit_tf.load_model, model_path(plan, options)))
+    first_layer = {
+        vit_tf.ViT: ("patch_kernel", "position_embedding"),
+        vit_tf.Mixer: ("patch_kernel",),
+    }.get(plan.model, ())
+    return StudyModel(
+        plan.name,
+        plan.role,
+        facts["key"],
+        tuple(facts["taps"]),
+        facts["grid"],
+        lambda *patterns: vit_tf.submodel(load(), *patterns),
+        plan.detail,
+        origin,
+        (facts["row"]["test accuracy (%)"] / 100, facts["row"]["tested on"]),
+        configuration={
+            "class": plan.model.__name__,
+            "config": plan.config,
+            "recipe": dataclasses.asdict(plan.recipe),
+        },
+        **{name: lambda name=name: getattr(load(), name) for name in first_layer},
+    )
+
+
+def untrained(model, options):
+    """Function that makes features of a model of the study with randomly initialized weights."""
+    path = options.out / "models" / f"{model.slug}.keras"
+    return lambda: partial(
+        vit_tf.submodel, vit_tf.reinitialize(vit_tf.load_model(path), options.seed)
+    )
+
+
+def load_data(options, batch_size, splits=("train", "validation", "test"), **changes):
+    """Batches of the splits; each call restarts the order of the training images."""
+    arguments = {
+        "image_size": options.image_size,
+        "take": {split: options.sizes[split] for split in splits if split in options.sizes},
+        "seed": options.seed,
+        "data_dir": options.data_dir,
+        **common.chosen_classes(options),
+    }
+    return vit_tf.data.load(
+        options.data, batch_size=batch_size, splits=splits, **arguments | changes
+    )
+
+
+def model_key(plan, options):
+    """`fingerprint` of everything that the trained model of a plan depends on."""
+    from vit_tf.analysis.engine.store import fingerprint
+
+    if not hasattr(options, "digests"):  # once for all plans
+        options.digests = [split.identify() for split in load_data(options, options.batch_size)]
+    source = [options.data, options.image_size, options.sizes, options.digests]
+    source += common.chosen_classes(options).values()
+    return fingerprint(plan.facts, source, options.batch_size, options.seed)
+
+
+def model_path(plan, options):
+    """The file of the trained model of a plan."""
+    return options.out / "models" / f"{plan.slug}.keras"
+
+
+def load_facts(plan, options):
+    """What `train_plan` returns for a model that was already trained; None if it was not.
+
+    The `key` in it changes with the weights in the file, which are what is measured.
+    """
+    from vit_tf.analysis.engine.store import fingerprint
+    from vit_tf.files import digest_files
+
+    note = model_path(plan, options).with_suffix(".json")
+    if note.exists() and model_path(plan, options).exists():
+        facts = json.loads(note.read_text())
+        if facts["key"] == model_key(plan, options):
+            weights = digest_files([model_path(plan, options)])
+            grid = facts["grid"] and vit_tf.TokenGrid(**facts["grid"])
+            return facts | {"grid": grid, "key": fingerprint(facts["key"], weights)}
+    return None
+
+
+def train_plan(plan, options, callbacks=()):
+    """Facts about the trained model of a plan, which is trained now unless it already was.
+
+    Returns:
+        dict of `row`, the model's line in the report's table, `taps` and `grid`, those of the
+        model, and the `key` of its weights.
+    """
+    from vit_tf.training import checkpointing
+
+    if facts := load_facts(plan, options):
+        return facts
+    path, key = model_path(plan, options), model_key(plan, options)
+    row, model = _train_model(plan, options, key, callbacks)
+    note = path.with_suffix(".json")
+    note.unlink(missing_ok=True)  # a run that stops here must not leave it next to another model
+    checkpointing.save_model(model, path)
+    grid = model.token_grid and dataclasses.asdict(model.token_grid)
+    text = json.dumps({"key": key, "row": row, "taps": model.taps, "grid": grid}, indent=1)
+    checkpointing.write_on_chief(note, lambda partial: Path(partial).write_text(text))
+    return load_facts(plan, options)
+
+
+def _train_model(plan, options, key, callbacks):
+    """The line of a plan in the report's table, and its trained model."""
+    import keras
+
+    start = time.perf_counter()
+    keras.utils.set_random_seed(options.seed + plan.seed)
+    train, validation, test = training_data(plan, options)
+    with vit_tf.distribute.strategy(options.strategy).scope():
+        model = plan.model(**plan.config, name=plan.slug)
+        model.class_names = common.describe_data(options).class_names
+        if plan.start is not None:
+            source = vit_tf.load_model(model_path(plan.start, options))
+            for old, new in zip(source.layers, model.layers, strict=True):
+                if new is not model.head:
+                    new.set_weights(old.get_weights())
+        directory = options.out / "training" / f"{plan.slug}-{key}"
+        vit_tf.train(
+            model, plan.recipe, train, validation, directory, verbose=0, callbacks=callbacks
+        )
+        accuracy = model.evaluate(test, verbose=0, return_dict=True)["accuracy"]
+    row = {
+        "model": plan.name,
+        "parameters": model.count_params(),
+        "test accuracy (%)": round(100 * accuracy, 2),
+        "tested on": sum(len(labels) for _, labels in test),
+        "epochs": plan.recipe.epochs,
+        "training (s)": round(time.perf_counter() - start),
+    }
+    return row, model
+
+
+def training_data(plan, options):
+    """The images that a plan is trained, validated and tested on.
+
+    A fraction f of the images is repeated 1 / sqrt(f) times in an epoch: more often than the whole
+    set, since there are fewer, but for fewer steps, to avoid overfitting.
+    """
+    count = max(1, round(plan.fraction * options.sizes["train"]))
+    take = options.sizes | {"train": count}
+    data = load_data(options, min(options.batch_size, count), take=take)
+    if plan.half is not None:
+        data = [_half_of_classes(split, plan, options.batch_size) for split in data]
+    train, *others = data
+    return [train.repeat(round(plan.fraction**-0.5)), *others]
+
+
+def _half_of_classes(data, plan, batch_size):
+    """The images of the first or the second half of the classes, with unchanged labels."""
+    import tensorflow as tf
+
+    middle, first = plan.config["num_classes"] // 2, plan.half == 0
+    images = data.unbatch().filter(lambda image, label: (label < middle) == first)
+    batches = images.batch(batch_size)
+    count = sum(1 for _ in batches)  # Keras warns of data of unknown length as if they had run out
+    return batches.apply(tf.data.experimental.assert_cardinality(count))
+
+
+def train_in_parallel(plans, options, progress, jobs):
+    """Trains the models that are not yet trained, several at a time, the longest first.
+
+    Training a small model leaves much of a processor idle: Python traces its graph on one
+    core, and its tensors are too small to be split over all.
+
+    Args:
+        plans: list of `ModelPlan`; one starts when the plan that it starts from is trained.
+        options: of the command line.
+        progress: the `ProgressBar`.
+        jobs: number of processes. A single model is left to `train_all`, which loads the others.
+    """
+    missing = [plan for plan in plans if not load_facts(plan, options)]
+    if min(jobs, len(missing)) < 2:
+        return
+    expected = expected_seconds(missing, options)
+    missing.sort(key=lambda plan: -expected[plan.name])
+    running = {}
+    with Processes(min(jobs, len(missing)), progress) as processes:
+        while missing or running:
+            open_names = {plan.name for plan in [*missing, *running.values()]}
+            ready = [p for p in missing if p.start is None or p.start.name not in open_names]
+            for plan in ready:
+                running[processes.submit(train_and_measure, plan, options)] = plan
+            missing = [plan for plan in missing if plan not in ready]
+            for future in processes.first(list(running)):
+                future.result()
+                log.info("%s is trained", running.pop(future).name)
+
+
+def train_and_measure(plan, options):
+    """Train one model in a process of its own, and make the measurements of it alone."""
+    report = partial(_report, plan.name)
+    train_plan(plan, options, [report_commands.progress_callback(report)])
+    report(1, 1)
+    if plan.of is None:
+        _measure_alone(plan, options)
+
+
+def _measure_alone(plan, options):
+    """Makes the measurements of a model that share no pass with those of other models."""
+    from vit_tf.analysis.study.measure import in_own_passes, measure
+    from vit_tf.analysis.study.plan import choose_figures, plan as plan_pictures
+
+    models, _ = train_all([plan], options, lambda *_: None)
+    data = report_commands.read_data(
+        options, common.describe_labelled(options), image_size=options.image_size
+    )
+    figures = choose_figures(report_commands.figure_numbers(options))
+    pictures, _ = plan_pictures(figures, models, data)
+    wanted = [item for picture in pictures for item in picture.of.measurements.values()]
+    measure(
+        in_own_passes(wanted),
+        data,
+        options.out / "results",
+        lambda *_: _report(plan.name, 1, 1, f"measuring {plan.name}"),
+    )
+
+
+def default_jobs():
+    """How many models to train in parallel: one where an accelerator does the work."""
+    import tensorflow as tf
+
+    cores = os.cpu_count() or 1
+    alone = cores == 1 or tf.distribute.has_strategy() or tf.config.list_physical_devices("GPU")
+    return 1 if alone else min(cores + 1, MAX_JOBS)
+
+
+class Processes:
+    """Processes that run functions, each on its part of the cores; they end with this process.
+
+    Args:
+        jobs: number of processes.
+        progress: called with what the functions report.
+    """
+
+    def __init__(self, jobs, progress):
+        context = multiprocessing.get_context("spawn")
+        self._progress, self._reports = progress, context.Queue()
+        # A process reads the end of this pipe as soon as nobody is left to write to it.
+        alive, self._alive = context.Pipe(duplex=False)
+        threads = max(1, (os.cpu_count() or 1) // jobs)
+        arguments = (threads, self._reports, alive)
+        self._pool = ProcessPoolExecutor(jobs, context, _start_process, arguments)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            self._alive.close()
+        self._pool.shutdown(cancel_futures=True)
+        self._alive.close()
+
+    def submit(self, function, *arguments):
+        """The future of a call."""
+        return self._pool.submit(function, *arguments)
+
+    def first(self, futures):
+        """The finished futures, as soon as there is one; progress is reported meanwhile."""
+        while True:
+            done, _ = wait(futures, timeout=0.2, return_when=FIRST_COMPLETED)
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self._progress(*self._reports.get_nowait())
+            if done:
+                return done
+
+
+_reports = None  # the queue to the parent, in a process of `Processes`
+
+
+def _report(*arguments):
+    """Report progress to the process that started this one."""
+    _reports.put(arguments)
+
+
+def _start_process(threads, reports, alive):
+    import tensorflow as tf
+
+    global _reports
+    _reports = reports
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    threading.Thread(target=_exit_with_parent, args=(alive,), daemon=True).start()
+
+
+def _exit_with_parent(alive):
+    with contextlib.suppress(EOFError):
+        alive.recv()
+    os._exit(1)
 
 
 if __name__ == "__main__":

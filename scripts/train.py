@@ -1,17 +1,16 @@
 """Trains a Vision Transformer, a BiT ResNet or an MLP-Mixer from scratch.
 
-Writes to the folder --out: model.keras (the final weights), best.keras (best validation accuracy),
-log.csv, tensorboard/, result.json (test accuracy) and what is needed to go on. The same command
-again continues a run that was stopped, from the step of its last state. SIGTERM, which machines on
-loan send before they end, saves the state after the step that is going on; the exit status is 143.
+Writes to the folder --out: model.keras (final weights), best.keras (best validation accuracy),
+log.csv, tensorboard/, result.json (test accuracy) and state/, from which the same command resumes a
+run that was stopped. On SIGTERM, which preemptible machines receive before they stop, the current
+step ends, the state is saved, and the exit status is 143.
 
-With --record-formation N also formation.nc and formation.png: how representations form. Before the
-training and after every N epochs, CKA of the output of each block to itself at the start and at the
-record before, on validation images, and the accuracy on these of a ridge classifier fitted to some
-training images, 10 for each class. formation-state/ holds what is needed to go on.
+--recipe NAME trains as a paper did on ImageNet; specify --data, --out and --strategy.
 
---recipe NAME trains as a paper did on ImageNet; what is missing is to choose: the data, --out and
---strategy.
+--record-formation N records how representations form, in formation.nc and formation.png. Before
+training and after every N epochs, it measures the CKA of each block's output with its initial state
+and with the previous record, and the accuracy of a ridge classifier of it, fitted to 10 training
+images per class; both on validation images.
 
 Examples:
     vit-tf train --out runs/digits
@@ -31,39 +30,43 @@ if not __package__:  # started by its path: the package is that of its own check
 
 import vit_tf
 from vit_tf.remote import is_remote, without_password
-from vit_tf.scripts import common, option_groups, training_options
-from vit_tf.scripts.training_options import SMALL_VIT
+from vit_tf.scripts import common, training_commands
+from vit_tf.scripts.training_commands import SMALL_VIT
 
 SMALL_BIT = {"units": (1, 1, 1), "width_factor": 0.5}
 SMALL_MIXER = {"patch_size": 4, "num_layers": 6, "hidden_dim": 64}
 SMALL_MIXER |= {"tokens_mlp_dim": 32, "channels_mlp_dim": 256}
-# Batches of validation images whose layers are compared in training, and the images of each.
+# Validation images whose layers are compared during training.
 FORMATION = {"batches": 16, "batch_size": 64}
 SHOTS = 10
 # Each model: its class, its size where none is given, and the arguments that have a flag.
 MODELS = {
-    "vit": ("ViT", SMALL_VIT, (*SMALL_VIT, *training_options.VIT)),
+    "vit": ("ViT", SMALL_VIT, (*SMALL_VIT, *training_commands.VIT)),
     "bit": ("BiT", SMALL_BIT, (*SMALL_BIT, "stem", "without_skips")),
     "mixer": ("Mixer", SMALL_MIXER, (*SMALL_MIXER, "dropout_rate", "without_skips")),
 }
 
+MAIN = ("--model", "--variant", "--data", "--data-dir", "--image-size", "--batch-size")
+MAIN += ("--recipe", "--epochs", "--learning-rate", "--out", "--strategy", "--mixed-precision")
+
 
 def main(arguments=None):
-    """Train as told on the command line; the exit status, 2 for a mistake of the user."""
-    return common.run_script(parse, run, arguments, common.epochs_kept, common.TRAINING_BACKENDS)
+    """Run the command; its exit status."""
+    return common.run_command(
+        parse, run, arguments, training_commands.describe_epochs, common.TRAINING_BACKENDS
+    )
 
 
 def parse(arguments=None):
     """The options of the command line."""
-    parser = option_groups.make_parser("train", __doc__)
+    parser = common.make_parser("train", __doc__, MAIN)
     _add_model(parser.group("model"))
-    option_groups.add_training(parser, {"default": 32, "help": "side of the images, in pixels"})
-    text = "of a paper, such as vit-b16, augreg-s16, plain-vit-s16 or bit-r50x1: model, images, "
-    text += "batches and training, with the learning rate in proportion to --batch-size; other "
-    text += "options override it (default: none)"
+    training_commands.add_training(parser, {"default": 32, "help": "side of the images, in pixels"})
+    text = "recipe of a paper, such as vit-b16, augreg-s16, plain-vit-s16 or bit-r50x1, with the "
+    text += "learning rate in proportion to --batch-size; other options override it (default: none)"
     parser.group("recipe")("--recipe", metavar="NAME", help=text)
-    training_options.add_recipe(parser.group("recipe"))
-    text = "write how representations form, recorded every so many epochs"
+    training_commands.add_recipe(parser.group("recipe"), vit_tf.Recipe)
+    text = "record how representations form, every N epochs"
     parser.group("run")("--record-formation", type=int, help=text)
     options = parser.parse_args(arguments)
     if options.recipe:
@@ -84,12 +87,16 @@ def parse(arguments=None):
 
 def _add_model(add):
     add("--model", choices=tuple(MODELS), default="vit", help="ViT, BiT ResNet or MLP-Mixer")
-    add("--variant", metavar="NAME", help="such as B/16 or R50x1 (default: a small model)")
-    training_options.add_model(add)
+    add(
+        "--variant",
+        metavar="NAME",
+        help="published size, such as B/16 or R50x1 (default: a small model)",
+    )
+    training_commands.add_model(add)
 
 
 def make_model(options, image_shape, num_classes):
-    """The model that the options ask for."""
+    """The model of the options."""
     name, small, names = MODELS[options.model]
     kind = getattr(vit_tf, name)
     every = {name for _, _, known in MODELS.values() for name in known}
@@ -106,7 +113,7 @@ def make_model(options, image_shape, num_classes):
 
 
 def preprocessing_of(options):
-    """What a recipe of a paper shows of the images it is tested on: dict of `preprocessing`."""
+    """The `preprocessing` of test images in a recipe of a paper, as a dict; empty without one."""
     if not options.recipe:
         return {}
     size = (options.image_size, options.image_size)
@@ -115,7 +122,7 @@ def preprocessing_of(options):
 
 
 def make_recipe(options):
-    """The `Recipe` that the options ask for, by name and by what differs from that."""
+    """The `Recipe` of the options: a published one by name, with the changes that are given."""
     fields = [field.name for field in dataclasses.fields(vit_tf.Recipe)]
     changes = common.given(options, fields)
     if not options.recipe:
@@ -138,7 +145,7 @@ def make_recorder(options, validation, data):
 
     known = vit_tf.data.describe(options.data, options.data_dir)
     few = min(SHOTS * known.num_classes, known.num_examples["train"] // 2)
-    # Another data set of them: to read those of the training would change the order of its epochs.
+    # A data set of its own: reading that of the training would change the order of its epochs.
     train, _ = vit_tf.data.load(
         options.data,
         data_dir=options.data_dir,
@@ -157,7 +164,7 @@ def make_recorder(options, validation, data):
 
 
 def draw_formation(result, path):
-    """Draw what a recorder found into a file."""
+    """Draw the result of a recorder into a file."""
     import matplotlib
 
     from vit_tf.files import write_whole
@@ -170,8 +177,8 @@ def draw_formation(result, path):
 def run(options):
     """Train, test and write the model and its result."""
     recipe = make_recipe(options)
-    common.prepare(options)
-    data = {"image_size": options.image_size} | common.data_arguments(options)
+    training_commands.prepare(options)
+    data = {"image_size": options.image_size} | training_commands.data_arguments(options)
     loaded = data | preprocessing_of(options)
     splits = vit_tf.data.load(
         options.data,
@@ -188,11 +195,10 @@ def run(options):
         require_tensorflow("--record-formation")
         if is_remote(options.out):
             raise ValueError(
-                "Expected --out to be a folder on this machine with --record-formation. "
-                f"Received: {options.out}"
+                f"--record-formation needs --out to be a local folder. Received: {options.out}"
             )
         recorders = [make_recorder(options, splits[1], loaded)]
-    common.train_and_test(
+    training_commands.train_and_test(
         lambda: make_model(options, shape, known.num_classes),
         recipe,
         splits,

@@ -27,7 +27,7 @@ LONGEST = (
     "tests/vit_tf/training/test_resumed_augmentation.py",
     "tests/docs/test_notebooks.py",
     "tests/analysis/similarity/test_formation.py",
-    "tests/scripts/test_endurance.py",
+    "tests/benchmarks/test_fault_injection.py",
     "tests/vit_tf/distribute/test_distribute.py",
 )
 

@@ -14,7 +14,9 @@ from paths import ROOT
 import vit_tf
 
 DOORS = [
-    path.name for path in sorted((ROOT / "scripts").glob("*.py")) if "__main__" in path.read_text()
+    path.name
+    for path in sorted((ROOT / "scripts").glob("*.py"))
+    if "\nif __name__ ==" in path.read_text()
 ]
 
 # What setuptools writes for an editable install: a last finder with a folder for each package.

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import lazy_loader
 
+from vit_tf.names import renamed_attributes
 from vit_tf.registration import register_with_keras
 
 __version__ = "0.1.0"
@@ -39,4 +40,5 @@ def __getattr__(name):
         ) from None
 
 
+__getattr__ = renamed_attributes(__getattr__, {"fresh_copy": "reinitialize"}, __name__)
 register_with_keras()

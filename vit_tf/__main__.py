@@ -2,7 +2,7 @@
 
 import sys
 
-from vit_tf.scripts.doors import main
+from vit_tf.scripts.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,48 +1,100 @@
-"""Data sets of batches that can be made anew: without their first, of full ones, of a part each."""
+"""Batches that can be resumed and shared out: `ResumableDataset`, and the `Shard` of a worker."""
 
 import dataclasses
 import functools
 import os
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
-
-from vit_tf.shares import Share
-
-_REMAKE, _EXAMPLES, _SIZE = "_vit_tf_remake", "_vit_tf_examples", "_vit_tf_size"
-_SHARABLE, _PART, _CHANGE = "_vit_tf_sharable", "_vit_tf_part", "_vit_tf_change"
-# What is true of a data set that is made of another for which it is.
-_INHERITED = (_EXAMPLES, _SIZE, _SHARABLE, _PART)
-
-
-def untuned(dataset):
-    """A data set that keeps the parallelism it was given, which TensorFlow would tune meanwhile.
-
-    The end of an iterator waits for the thread that tunes, which may miss that it is cancelled: for
-    as long as the iterator has lived, at most a minute, in about every fifth case.
-    """
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return dataset.with_options(options)
-
-
-def divided_by_batch(dataset):
-    """A data set of which workers take parts of every batch, where TensorFlow would divide files.
-
-    Files may be too few, and their parts are other batches than those of one process.
-    """
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    return dataset.with_options(options)
 
 
 @dataclasses.dataclass(frozen=True)
-class Change:
-    """A random change of single images.
+class Shard:
+    """The examples of every batch that one of several workers makes: those of its replicas.
+
+    Of `n` examples replica `r` of `R` has `n // R`, and one more if `r < n % R`; those of a worker
+    are contiguous, in the order of the workers.
+
+    Attributes:
+        index: number of the worker, from 0.
+        num_shards: number of workers.
+        replicas: of each worker.
+    """
+
+    index: int
+    num_shards: int
+    replicas: int = 1
+
+    @property
+    def num_replicas(self) -> int:
+        """The number of replicas of all workers."""
+        return self.num_shards * self.replicas
+
+    def check(self, batch_size: int):
+        """Raises a `ValueError` for batches that leave a replica without an example."""
+        if batch_size < self.num_replicas:
+            raise ValueError(
+                f"Expected batch_size to be at least {self.num_replicas}, the number of replicas. "
+                f"Received: batch_size={batch_size}"
+            )
+
+    def bounds(self, count):
+        """Start and end of the shard in a batch of so many examples; of ints or tensors."""
+        least = min if isinstance(count, int) else tf.minimum
+        each, more = count // self.num_replicas, count % self.num_replicas
+        replicas = (self.index * self.replicas, (self.index + 1) * self.replicas)
+        return [replica * each + least(replica, more) for replica in replicas]
+
+    def size(self, count):
+        """Number of examples of the shard in a batch of so many examples."""
+        first, last = self.bounds(count)
+        return last - first
+
+    def slice_batch(self, *batch):
+        """The shard of the tensors of a batch."""
+        batch = batch if len(batch) > 1 else batch[0]
+        first, last = self.bounds(tf.shape(tf.nest.flatten(batch)[0])[0])
+        return tf.nest.map_structure(lambda x: x[first:last], batch)
+
+    def split_replicas(self, *batch):
+        """A data set of the examples of each of this worker's replicas in its shard of a batch."""
+        count = tf.shape(tf.nest.flatten(batch)[0])[0]
+
+        def of_replica(replica):
+            return Shard(replica, self.replicas).slice_batch(*batch)
+
+        return tf.data.Dataset.range(self.replicas, output_type=count.dtype).map(of_replica)
+
+    def batch_indices(self, indices, batch_size):
+        """The indices, of an array, that are in this shard of a batch of them."""
+        batches = np.split(indices, np.arange(batch_size, len(indices), batch_size))
+        return np.concatenate([batch[slice(*self.bounds(len(batch)))] for batch in batches])
+
+    def contiguous_indices(self, indices, batch_size):
+        """As many contiguous indices as `batch_indices` returns, after those of earlier shards."""
+        full, rest = divmod(len(indices), batch_size)
+        both = zip(self.bounds(batch_size), self.bounds(rest), strict=True)
+        first, last = (full * in_full + in_rest for in_full, in_rest in both)
+        return indices[first:last]
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """Which batches to make: without the first `skip`, full ones only, a shard of each."""
+
+    skip: int = 0
+    full: bool = False
+    shard: Shard | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageMap:
+    """A random function of single images, for `ResumableDataset.map_images`.
 
     Attributes:
         draw: function of a number of images and of a seed, an int tensor of shape (2,), that
-            returns a tuple of tensors with a random number, or several, for each image.
+            returns a tuple of tensors with random numbers for each image.
         apply: function of an image, float32 of shape (height, width, 3) in [0, 255], and its
             numbers, that returns one of the same shape.
         seeds: data set of a seed for each batch.
@@ -53,31 +105,203 @@ class Change:
     seeds: tf.data.Dataset
 
 
-def changeable(make):
-    """`make(None)`, batches whose images are made one by one, for `change_each`.
+class ResumableDataset(tf.data.Dataset):
+    """Batches that can be made again as a `Selection`: what is left out is not read or decoded.
+
+    The passes over a selection and over the whole data set are counted together where shuffles and
+    random draws change with every pass.
 
     Args:
-        make: function of a `Change`, or of None, that returns the batches with their images changed
-            by it where they are made.
+        build: function of a `Selection` that returns a data set; called with the default at once.
+        map_images: function of an `ImageMap` that returns these batches with their images mapped
+            where they are made; None where images are not made one by one.
+        num_examples: number of examples of all batches.
+        batch_size: examples of a full batch.
+        shardable: whether a worker can make its shard of each batch alone.
+        is_shard: whether these are the shard of one worker already.
     """
-    made = make(None)
-    setattr(made, _CHANGE, make)
-    return made
+
+    def __init__(
+        self,
+        build: Callable,
+        map_images: Callable | None = None,
+        *,
+        num_examples: int | None = None,
+        batch_size: int | None = None,
+        shardable: bool = False,
+        is_shard: bool = False,
+    ):
+        self._build, self._map_images = build, map_images
+        self._input_dataset = build(Selection())
+        self.num_examples, self.batch_size = num_examples, batch_size
+        self.shardable, self.is_shard = shardable, is_shard
+        super().__init__(self._input_dataset._variant_tensor)
+
+    def _inputs(self):
+        return [self._input_dataset]
+
+    @property
+    def element_spec(self):
+        return self._input_dataset.element_spec
+
+    @property
+    def facts(self) -> dict:
+        """What is inherited by a data set that is made of this one."""
+        names = ("num_examples", "batch_size", "shardable", "is_shard")
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def from_sources(cls, make: Callable, *sources: tf.data.Dataset):
+        """`make(*sources)`, with an element for each of theirs and the facts of the first."""
+        facts = sources[0].facts if isinstance(sources[0], cls) else {}
+        return cls(lambda selection: make(*(select(s, selection) for s in sources)), **facts)
+
+    @classmethod
+    def from_examples(cls, make: Callable, examples: tf.data.Dataset, batch_size: int):
+        """`make(examples, False)`, batches of examples.
+
+        Args:
+            make: function of a data set of examples, and of whether to leave out a last batch that
+                is not full, that returns one of batches.
+            examples: data set.
+            batch_size: examples per batch.
+        """
+
+        def build(selection):
+            return make(select(examples, Selection(batch_size * selection.skip)), selection.full)
+
+        return cls(build, num_examples=int(examples.cardinality()), batch_size=batch_size)
+
+    def with_shards(self, make: Callable) -> "ResumableDataset":
+        """The same, of which a worker can make its shard alone, by a function of a `Shard`."""
+        make_shard = functools.cache(make)
+
+        def build(selection):
+            if selection.shard is None:
+                return self.select(selection)
+            rest = dataclasses.replace(selection, shard=None)
+            return select(make_shard(selection.shard), rest)
+
+        return type(self)(build, **self.facts | {"shardable": True})
+
+    def select(self, selection: Selection) -> tf.data.Dataset:
+        """The batches of a `Selection`."""
+        return self if selection == Selection() else self._build(selection)
+
+    def shard_batches(self, shard: Shard) -> "ResumableDataset":
+        """The shard of every batch that one of several workers makes."""
+
+        def build(selection):
+            return self._build(dataclasses.replace(selection, shard=shard))
+
+        return type(self)(build, is_shard=True)
+
+    @property
+    def can_map_images(self) -> bool:
+        """Whether images are made one by one, so that `map_images` applies."""
+        return self._map_images is not None
+
+    def map_images(self, image_map: ImageMap) -> "ResumableDataset | None":
+        """These batches with each image mapped where it is made; None where they are not."""
+        return self._map_images(image_map) if self._map_images else None
 
 
-def changer(dataset):
-    """The function of a `Change` that a data set of `changeable` is made by, or None."""
-    return getattr(dataset, _CHANGE, None)
+def is_shard(dataset: tf.data.Dataset) -> bool:
+    """Whether a data set is the shard of one worker, which is not to be shared out again."""
+    return isinstance(dataset, ResumableDataset) and dataset.is_shard
 
 
-def change_each(dataset, change):
-    """Batches of `changeable` with their images changed one by one, or None for other batches."""
-    make = changer(dataset)
-    return make(change) if make else None
+def is_shardable(dataset: tf.data.Dataset) -> bool:
+    """Whether each of several workers can make its own shard of a data set alone."""
+    return isinstance(dataset, ResumableDataset) and dataset.shardable and not dataset.is_shard
 
 
-def one_by_one(function, batch, spec):
-    """A function of each example of a batch, on all cores.
+def as_shard(dataset: tf.data.Dataset) -> ResumableDataset:
+    """A data set as the shard of one worker."""
+    return ResumableDataset(lambda selection: select(dataset, selection), is_shard=True)
+
+
+def select(dataset: tf.data.Dataset, selection: Selection) -> tf.data.Dataset:
+    """The batches of a `Selection` of any data set; other data sets are read and skipped.
+
+    Raises:
+        ValueError: for full batches of another data set whose batches have no static size.
+    """
+    if isinstance(dataset, ResumableDataset):
+        return dataset.select(selection)
+    shapes = [spec.shape for spec in tf.nest.flatten(dataset.element_spec)]
+    if selection.full and not all(shape.rank and shape[0] for shape in shapes):
+        raise ValueError(
+            "Expected batches of a static size, which a TPU needs: make them with "
+            f"`batch(..., drop_remainder=True)`. Received: batches of shapes {shapes}"
+        )
+    return dataset.skip(selection.skip) if selection.skip else dataset
+
+
+def skip_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
+    """A data set without its first batches, which a `ResumableDataset` does not make."""
+    return select(dataset, Selection(count))
+
+
+def full_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """A data set without a last batch that is smaller, of static shapes, as a TPU needs them.
+
+    Raises:
+        ValueError: if no batch is full, or if the data are not from `vit_tf.data` and their batches
+            have no static size.
+    """
+    full = select(dataset, Selection(full=True))
+    if full.cardinality() == 0:
+        raise ValueError(
+            "Expected at least one full batch, since a TPU leaves out smaller ones. Received: "
+            f"{int(dataset.cardinality())} smaller ones; try a smaller batch_size"
+        )
+    return full
+
+
+def seeds_of_batches(seed: int, fixed: bool = False) -> ResumableDataset:
+    """Endless seeds of shape (2,), equal for equal seeds, and different on each worker.
+
+    Args:
+        seed: int.
+        fixed: whether every pass draws the same ones.
+    """
+    numbers = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=not fixed)
+    seeds = numbers.batch(2, drop_remainder=True)
+
+    def build(selection):
+        rest = seeds.skip(selection.skip) if selection.skip else seeds
+        if selection.shard is None:
+            return rest
+        index = selection.shard.index
+        return rest.map(lambda pair: tf.random.experimental.stateless_fold_in(pair, index))
+
+    return ResumableDataset(build)
+
+
+def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """A data set that keeps its parallelism, which TensorFlow would otherwise tune.
+
+    The end of an iterator waits for the thread that tunes, which may miss that it is cancelled: for
+    as long as the iterator has lived, at most a minute, in about every fifth case.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+def divided_by_batch(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """A data set of which workers take shards of every batch, where TensorFlow would divide files.
+
+    Files may be too few, and give other batches than one process has.
+    """
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return dataset.with_options(options)
+
+
+def map_examples(function, batch, spec):
+    """The results of a function for each example of a batch, on all cores.
 
     A loop in the graph takes half the time of a data set of the batch's examples.
 
@@ -94,115 +318,6 @@ def one_by_one(function, batch, spec):
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Remaking:
-    """How data are made anew: without `skip` batches, of full ones only, the part of a `Share`."""
-
-    skip: int = 0
-    full: bool = False
-    share: Share | None = None
-
-
-def remakable(make, *sources):
-    """`make(*sources)`, which other functions here change where it comes from.
-
-    Args:
-        make: function of data sets that returns one with an element for each of theirs.
-        sources: what `make` is called with.
-    """
-
-    def remake(change):
-        return make(*(_remade(source, change) for source in sources))
-
-    made = _marked(make(*sources), remake)
-    for fact in _INHERITED:
-        if hasattr(sources[0], fact):
-            setattr(made, fact, getattr(sources[0], fact))
-    return made
-
-
-def remakable_batches(make, examples, size):
-    """`make(examples, False)`, batches that can be made anew as those of `remakable`.
-
-    Args:
-        make: function of a data set of examples, and of whether to leave out a last batch that is
-            not full, that returns one of batches.
-        examples: data set, of `remakable` or any other.
-        size: examples per batch.
-    """
-
-    def remake(change):
-        return make(_remade(examples, _Remaking(size * change.skip)), change.full)
-
-    made = _marked(make(examples, False), remake)
-    setattr(made, _EXAMPLES, int(examples.cardinality()))
-    setattr(made, _SIZE, size)
-    return made
-
-
-def sharable(dataset, make):
-    """A data set of `remakable` of which each of several workers can make its own part alone.
-
-    Args:
-        dataset: the data set of all examples, which is marked.
-        make: function of a `Share` that returns the data set of that part of each of the batches.
-    """
-    remake_whole, make_part = getattr(dataset, _REMAKE), functools.cache(make)
-
-    def remake(change):
-        if change.share is None:
-            return remake_whole(change)
-        return _remade(make_part(change.share), dataclasses.replace(change, share=None))
-
-    setattr(dataset, _SHARABLE, True)
-    return _marked(dataset, remake)
-
-
-def is_sharable(dataset):
-    """Whether each of several workers can make its own part of a data set alone."""
-    return getattr(dataset, _SHARABLE, False) and not is_part(dataset)
-
-
-def own_part(dataset, share):
-    """The part of a data set of `sharable`, or made of one, that a `Share` selects."""
-    remake = getattr(dataset, _REMAKE)
-    own = remake(_Remaking(share=share))
-    if not hasattr(own, _REMAKE):
-        _marked(own, lambda change: remake(dataclasses.replace(change, share=share)))
-    return mark_part(own)
-
-
-def mark_part(dataset):
-    """Marks a data set as a part, which workers are not to share out again; returns it."""
-    setattr(dataset, _PART, True)
-    return dataset
-
-
-def is_part(dataset):
-    """Whether a data set is marked as a part."""
-    return getattr(dataset, _PART, False)
-
-
-def seeds_of_batches(seed, fixed=False):
-    """Endless seeds of shape (2,), the same for the same seed, others on each of several workers.
-
-    Args:
-        seed: int.
-        fixed: whether every pass draws the same ones.
-    """
-    numbers = tf.data.Dataset.random(seed=seed, rerandomize_each_iteration=not fixed)
-    seeds = numbers.batch(2, drop_remainder=True)
-
-    def remake(change):
-        rest = seeds.skip(change.skip) if change.skip else seeds
-        if change.share is None:
-            return rest
-        worker = change.share.worker
-        return rest.map(lambda pair: tf.random.experimental.stateless_fold_in(pair, worker))
-
-    return _marked(seeds, remake)
-
-
 def require_finite_length(dataset):
     """Raises a `ValueError` for a data set that never ends."""
     if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
@@ -212,28 +327,31 @@ def require_finite_length(dataset):
         )
 
 
-def look_at_first(dataset, spec, look):
-    """A data set whose first batch of images is shown to a function when it is read.
+def inspect_first_batch(dataset, spec, inspect):
+    """A data set whose first batch of images is passed to a function when it is read.
 
     Args:
         dataset: batched `tf.data.Dataset` of images, or of tuples that begin with them.
         spec: the `tf.TensorSpec` of the images.
-        look: function of an array of shape (example, height, width, channel).
+        inspect: function of an array of shape (example, height, width, channel).
     """
 
-    def look_and_go_on(images):
-        look(images.numpy())
+    def inspect_and_return(images):
+        inspect(images.numpy())
         return images
 
-    def show(number, batch):
+    def inspect_if_first(number, batch):
         images, *others = tf.nest.flatten(batch)
-        first = tf.equal(number, 0)
-        shown = tf.cond(
-            first, lambda: tf.py_function(look_and_go_on, [images], spec.dtype), lambda: images
+        inspected = tf.cond(
+            tf.equal(number, 0),
+            lambda: tf.py_function(inspect_and_return, [images], spec.dtype),
+            lambda: images,
         )
-        return tf.nest.pack_sequence_as(batch, [tf.ensure_shape(shown, spec.shape), *others])
+        return tf.nest.pack_sequence_as(batch, [tf.ensure_shape(inspected, spec.shape), *others])
 
-    return remakable(lambda batches: batches.enumerate().map(show), dataset)
+    return ResumableDataset.from_sources(
+        lambda batches: batches.enumerate().map(inspect_if_first), dataset
+    )
 
 
 def empty_batch(dataset):
@@ -241,58 +359,3 @@ def empty_batch(dataset):
     specs = dataset.element_spec
     nothing = tf.nest.map_structure(lambda x: tf.zeros((0, *x.shape[1:]), x.dtype), specs)
     return tf.data.Dataset.from_tensors(nothing)
-
-
-def num_examples(dataset):
-    """Number of examples of a data set that `vit_tf.data.load` returned, without reading it."""
-    return getattr(dataset, _EXAMPLES)
-
-
-def batch_size(dataset):
-    """Examples of a full batch of a data set that `vit_tf.data.load` returned."""
-    return getattr(dataset, _SIZE)
-
-
-def skip_batches(dataset, count):
-    """A data set without its first elements, as `dataset.skip(count)`.
-
-    Of one that `remakable` knows they are left out where it comes from: what `make` does to an
-    element, such as decoding it, is not done to them. The passes over this data set and over the
-    whole one are counted together where shuffles and random draws change with every pass.
-    """
-    return _remade(dataset, _Remaking(count))
-
-
-def full_batches(dataset):
-    """A data set without a last batch that is smaller, of static shapes, as a TPU needs them.
-
-    Raises:
-        ValueError: for data that do not fill a batch, or of another origin than `vit_tf.data` that
-            have no known batch size.
-    """
-    full = _remade(dataset, _Remaking(full=True))
-    if full.cardinality() == 0:
-        raise ValueError(
-            "Expected at least one full batch, since a TPU leaves out smaller ones. Received: "
-            f"{int(dataset.cardinality())} smaller ones; try a smaller batch_size"
-        )
-    return full
-
-
-def _marked(dataset, remake):
-    setattr(dataset, _REMAKE, remake)
-    return dataset
-
-
-def _remade(dataset, change):
-    if change == _Remaking():
-        return dataset
-    if remake := getattr(dataset, _REMAKE, None):
-        return remake(change)
-    shapes = [spec.shape for spec in tf.nest.flatten(dataset.element_spec)]
-    if change.full and not all(shape.rank and shape[0] for shape in shapes):
-        raise ValueError(
-            "Expected batches of a static size, which a TPU needs: make them with "
-            f"`batch(..., drop_remainder=True)`. Received: batches of shapes {shapes}"
-        )
-    return dataset.skip(change.skip) if change.skip else dataset

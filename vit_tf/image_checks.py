@@ -120,12 +120,12 @@ def watch_images(model, data):
 
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(data, tensorflow.data.Dataset):
-        from vit_tf.batches import look_at_first
+        from vit_tf.batches import inspect_first_batch
 
         spec = tensorflow.nest.flatten(data.element_spec)[0]
         if isinstance(spec, tensorflow.TensorSpec):
             require_images_of(model, spec)
-            return data if model.has_seen_images else look_at_first(data, spec, look)
+            return data if model.has_seen_images else inspect_first_batch(data, spec, look)
     elif hasattr(data, "shape") and hasattr(data, "dtype"):
         require_images_of(model, data)
         look(data[:LOOKED_AT])

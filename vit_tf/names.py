@@ -2,6 +2,7 @@
 
 import difflib
 import fnmatch
+import functools
 import operator
 import re
 import warnings
@@ -14,7 +15,7 @@ SIMILAR = 0.6  # of two words, of which one may be a slip for the other
 _NEAR, _BESIDE = 0.7, 0.1
 
 
-def listed(names, separator=", "):
+def format_list(names, separator=", "):
     """The first 10 of some names, and how many more there are, as words."""
     names = [str(name) for name in names]
     shown = separator.join(names[:NAMED])
@@ -24,7 +25,7 @@ def listed(names, separator=", "):
     return f"{shown}{' and' if separator == ', ' else f'{separator}and'} {more} more"
 
 
-def joined(names):
+def join_words(names):
     """All of some names as words: `"A, B and C"`."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
@@ -59,7 +60,7 @@ def unknown_name(what, received, known, near=()):
     hint = "near matches" if near else "there are"
     hidden = without_password(received) if isinstance(received, str) else received
     return ValueError(
-        f"Expected {what} to be a known name ({hint}: {listed(near or known)}). "
+        f"Expected {what} to be a known name ({hint}: {format_list(near or known)}). "
         f"Received: {hidden!r}"
     )
 
@@ -82,7 +83,7 @@ def near_names(received, known):
     return sorted(near, key=likeness.get, reverse=True)[:5]
 
 
-def choose(what, received, known):
+def lookup(what, received, known):
     """`known[received]` of a table, or the `ValueError` that lists near matches."""
     if received not in known:
         raise unknown_name(what, received, known)
@@ -176,21 +177,42 @@ def match_sites(chosen, sites):
     return frozenset(s for s in sites if s in chosen or s.rpartition("/")[0] in chosen)
 
 
-def renamed_attributes(lookup, renamed, module):
+def renamed_arguments(**new_names):
+    """Decorator: former names of arguments are accepted with a `DeprecationWarning`."""
+
+    def decorate(function):
+        @functools.wraps(function)
+        def accept(*args, **options):
+            for old in new_names.keys() & options.keys():
+                new = new_names[old]
+                warnings.warn(
+                    f"{function.__name__}({old}=...) is deprecated: use {new}=",
+                    DeprecationWarning,
+                    stacklevel=2,
+                )
+                options[new] = options.pop(old)
+            return function(*args, **options)
+
+        return accept
+
+    return decorate
+
+
+def renamed_attributes(getattribute, renamed, module):
     """A module's `__getattr__` that finds former names too, with a `DeprecationWarning`.
 
     Args:
-        lookup: the module's `__getattr__`.
+        getattribute: the module's `__getattr__`.
         renamed: dict from former name to name.
         module: name of the module.
     """
 
     def __getattr__(name):
         if name not in renamed:
-            return lookup(name)
+            return getattribute(name)
         warnings.warn(
             f"{module}.{name} is deprecated: use {renamed[name]}", DeprecationWarning, stacklevel=2
         )
-        return lookup(renamed[name])
+        return getattribute(renamed[name])
 
     return __getattr__

@@ -5,7 +5,7 @@ from numbers import Integral
 
 import numpy as np
 
-from vit_tf.names import choose
+from vit_tf.names import lookup
 
 INTERPOLATIONS = ("bilinear", "bicubic")
 ORDERS = ("rgb", "bgr")
@@ -65,9 +65,9 @@ class Preprocessing:
                 "Expected crop to be None or, with a size, a share in (0, 1]. "
                 f"Received: crop={self.crop!r}, size={self.size}"
             )
-        choose("interpolation", self.interpolation, dict.fromkeys(INTERPOLATIONS))
-        choose("channel_order", self.channel_order, dict.fromkeys(ORDERS))
-        choose("crop_rounding", self.crop_rounding, dict.fromkeys(ROUNDINGS))
+        lookup("interpolation", self.interpolation, dict.fromkeys(INTERPOLATIONS))
+        lookup("channel_order", self.channel_order, dict.fromkeys(ORDERS))
+        lookup("crop_rounding", self.crop_rounding, dict.fromkeys(ROUNDINGS))
 
     @classmethod
     def of(cls, image_shape):

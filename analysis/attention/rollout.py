@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.names import listed
+from vit_tf.names import format_list
 from vit_tf.tokens import as_grid
 
 from ..engine.features import (
@@ -164,7 +164,7 @@ def _changes(taps):
         raise ValueError(
             "Expected 'skip' and 'sum' of every site with attention 'weights': rollout takes "
             "half of each token from a skip, and says nothing of a model without skips. Received "
-            f"no {listed(missing)}"
+            f"no {format_list(missing)}"
         )
     changes = {}
     for before, after in itertools.pairwise(sites):
@@ -201,7 +201,7 @@ def _require_unchanged(changes, examples):
         raise ValueError(
             "Expected the sum of each site to be the skip of the next: rollout says nothing where "
             "sums are normalised (post-norm), or a site in between is not among the taps. Received "
-            f"a difference between {listed(changed, '; ')}"
+            f"a difference between {format_list(changed, '; ')}"
         )
 
 

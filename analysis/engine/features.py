@@ -22,7 +22,7 @@ from vit_tf.backend import require_tensorflow
 from vit_tf.data.any_images import as_images, is_raw
 from vit_tf.image_checks import innermost_features
 from vit_tf.image_shapes import require_images
-from vit_tf.names import as_patterns, listed, match, unknown_name
+from vit_tf.names import as_patterns, format_list, match, unknown_name
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.taps import recorder
 from vit_tf.taps.attention_weights import computed_weights
@@ -57,7 +57,7 @@ def taps_of(features, images):
         raise ValueError(f"{EXPECTED}{HOW}. Received: {name!r}, which returns {kind}")
     with_examples = example_taps(taps, images)
     if not with_examples:
-        raise ValueError(f"Expected taps with an example axis. Received: {listed(taps)}")
+        raise ValueError(f"Expected taps with an example axis. Received: {format_list(taps)}")
     return with_examples
 
 
@@ -128,7 +128,9 @@ def example_taps(taps, images):
     without = [tap for tap, rank in ranks.items() if not rank or sizes[tap][0] not in known]
     if not without:
         return taps
-    warnings.warn(f"Taps without an example axis are left out: {listed(without)}", stacklevel=2)
+    warnings.warn(
+        f"Taps without an example axis are left out: {format_list(without)}", stacklevel=2
+    )
     return {tap: x for tap, x in taps.items() if tap not in without}
 
 
@@ -191,7 +193,7 @@ def class_gradients(features, images, classes, scores, sources):
     if missing := [name for name, gradient in gradients.items() if gradient is None]:
         raise ValueError(
             f"Expected features that compute {scores!r} from the taps whose gradients are taken, "
-            f"such as a submodel; a SavedModel hides how. Received: {listed(missing)}"
+            f"such as a submodel; a SavedModel hides how. Received: {format_list(missing)}"
         )
 
     def apart(x):
@@ -206,7 +208,7 @@ def require_scores(taps, scores, classes):
     if len(shape) != 2:
         raise ValueError(
             "Expected scores to be a tap of shape (example, class). "
-            f"Received: scores={scores!r} of shape {shape}, taps {listed(list(taps))}"
+            f"Received: scores={scores!r} of shape {shape}, taps {format_list(list(taps))}"
         )
     classes = list(classes)
     if not classes or not all(
@@ -294,7 +296,7 @@ def select(taps, names):
     """The entries of a dict of taps that are named, in the order of the names."""
     for name in names:
         if name not in taps:
-            raise ValueError(f"Expected a tap {name!r}. Received: {listed(taps)}")
+            raise ValueError(f"Expected a tap {name!r}. Received: {format_list(taps)}")
     return {name: taps[name] for name in names}
 
 
@@ -394,7 +396,8 @@ def _shapes(features, images):
     unknown = [tap for tap, shape in shapes.items() if None in shape]
     if unknown:
         raise ValueError(
-            f"Expected taps of known shapes, to fill them with noise. Received: {listed(unknown)}"
+            "Expected taps of known shapes, to fill them with noise. "
+            f"Received: {format_list(unknown)}"
         )
     return shapes
 
@@ -548,7 +551,7 @@ def _on_grid(features, kind, scores):
     if not names:
         raise ValueError(
             f"Expected a model with {KINDS[kind][0]}. Received: {features.name!r} with none among "
-            f"{listed(shapes)}; layers= chooses others"
+            f"{format_list(shapes)}; layers= chooses others"
         )
     if [*names, *scores] == list(features.output):
         return features

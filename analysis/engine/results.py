@@ -5,7 +5,7 @@ import math
 import numpy as np
 import xarray as xr
 
-from vit_tf.names import listed, near_names
+from vit_tf.names import format_list, near_names
 from vit_tf.tokens import prefix_names
 
 
@@ -69,7 +69,7 @@ def require_finite(what, values, layers):
     if bad:
         raise ValueError(
             f"Expected finite activations to compute {what}. "
-            f"Received NaN or infinity at {listed(bad)}"
+            f"Received NaN or infinity at {format_list(bad)}"
         )
 
 
@@ -98,7 +98,7 @@ def raise_without_directions(layers):
     if layers:
         raise ValueError(
             "Expected features that are finite and not zero, to compare their directions. "
-            f"Received others at {listed(layers)}"
+            f"Received others at {format_list(layers)}"
         )
 
 
@@ -221,6 +221,8 @@ def query_position(query, prefix, count):
     if isinstance(query, str) and query.lower() in names:
         return names.index(query.lower())
     if isinstance(query, str) or query not in range(count):
-        hint = did_you_mean(query, names) or (f" Or by name: {listed(names)}." if names else "")
+        hint = did_you_mean(query, names) or (
+            f" Or by name: {format_list(names)}." if names else ""
+        )
         raise ValueError(f"Expected query among 0 to {count - 1}. Received: query={query!r}.{hint}")
     return int(query)

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm.auto import tqdm
 
-from vit_tf.batches import require_finite_length, untuned
+from vit_tf.batches import require_finite_length, without_autotune
 from vit_tf.image_checks import check_dtype, check_values, require_finite
 from vit_tf.image_shapes import require_images_of, spec_of_images
 
@@ -275,7 +275,7 @@ def as_dataset(data, batch_size=BATCH_SIZE):
         size = min(batch_size, count) or 1
         # A batch size that is known makes a graph of static shapes, which runs faster.
         data = tf.data.Dataset.from_tensor_slices(data)
-        data = untuned(data.batch(size, drop_remainder=count % size == 0))
+        data = without_autotune(data.batch(size, drop_remainder=count % size == 0))
     require_finite_length(data)
     spec = data.element_spec
     images = spec[0] if isinstance(spec, tuple) else spec

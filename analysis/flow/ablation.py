@@ -10,7 +10,7 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf import edits
-from vit_tf.names import listed
+from vit_tf.names import format_list
 from vit_tf.taps.interventions import each_alone
 from vit_tf.tokens import as_grid
 
@@ -132,7 +132,7 @@ def require_submodel(features, scores):
     if scores not in features.taps or len(features.taps) < 2:
         raise ValueError(
             f"Expected a submodel of the scores, scores={scores!r}, and of taps to intervene at. "
-            f"Received: {listed(features.taps)}"
+            f"Received: {format_list(features.taps)}"
         )
     return {tap: x for tap, x in features.output.items() if tap != scores}
 
@@ -372,7 +372,7 @@ def skip_ablation(
     if not cells:
         raise ValueError(
             "Expected taps 'site/skip' or 'site/branch' besides the scores. "
-            f"Received: {listed(features.taps)}"
+            f"Received: {format_list(features.taps)}"
         )
     names = ("layer", "path")
     return effects_of_cells(features, cells, images, scores, names, description="skip ablation")
@@ -499,7 +499,9 @@ def activation_patching(
         )
     source = features if source is None else source
     if missing := [tap for tap in features.taps if tap not in require_taps(source)]:
-        raise ValueError(f"Expected a source with the same taps. Received: no {listed(missing)}")
+        raise ValueError(
+            f"Expected a source with the same taps. Received: no {format_list(missing)}"
+        )
     places = range(next(iter(counts.values()))) if tokens is None else [int(t) for t in tokens]
     cells = [(tap, place) for tap in layers for place in places]
     size = max(TOGETHER // (len(cells) + 1), 1)

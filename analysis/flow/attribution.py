@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.names import listed
+from vit_tf.names import format_list
 
 from ..engine.features import Classes, Images, Model, class_gradients, measurement
 from ..engine.results import array_of, provenance, require_finite
@@ -143,7 +143,7 @@ def grad_cam(
             if other or not held:
                 raise ValueError(
                     "Expected maps of shape (example, row, column, channel). "
-                    f"Received: {listed(other) if other else 'none'}"
+                    f"Received: {format_list(other) if other else 'none'}"
                 )
             return held
 

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.names import listed
+from vit_tf.names import format_list
 
 from ..engine.features import Images, Model, measurement, require_features, require_scores
 from ..engine.results import array_of, expect_array, provenance, require_finite, variable
@@ -62,7 +62,7 @@ def logit_lens(features: Model, images: Images, scores: str = "logits") -> xr.Da
         if unlike := [t for t, x in held.items() if x.shape[-1] != held[last].shape[-1]]:
             raise ValueError(
                 f"Expected layers of {held[last].shape[-1]} channels, as {last!r} has. "
-                f"Received: {listed(unlike)}"
+                f"Received: {format_list(unlike)}"
             )
         layers[:] = held
         return tf.stack([tf.cast(head(x), tf.float32) for x in held.values()], axis=1)
@@ -188,6 +188,6 @@ def _split(features, images, scores):
     if list(segment_taps) != [scores]:
         raise ValueError(
             f"Expected {scores!r} to be all that follows the last layer. "
-            f"Received: {listed(segment_taps)}"
+            f"Received: {format_list(segment_taps)}"
         )
     return taps | segment_taps, lambda layer: last(layer)[0][scores]

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.names import listed
+from vit_tf.names import format_list
 
 from ..engine.features import Grid, Images, Model, measurement, statistic_of
 from ..engine.pooling import as_tokens, grid_of, on_grid, raise_contradiction
@@ -176,7 +176,7 @@ def _pairs(taps):
     }
     if not pairs:
         raise ValueError(
-            f"Expected taps 'site/skip' with their 'site/branch'. Received: {listed(taps)}"
+            f"Expected taps 'site/skip' with their 'site/branch'. Received: {format_list(taps)}"
         )
     return pairs
 

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.batches import untuned
-from vit_tf.names import choose
+from vit_tf.batches import without_autotune
+from vit_tf.names import lookup
 
 from ..engine.features import Grid, Images, Model, measurement, taps_of
 from ..engine.pooling import as_tokens, grid_of, shared_grid
@@ -107,7 +107,7 @@ def match_points(source, target, points, size, similarity="cosine"):
     of tokens that are normalised before they are enlarged: pixels between tokens that differ are
     then shorter, and less likely to be found.
     """
-    pixel_features = choose("similarity", similarity, SIMILARITIES)
+    pixel_features = lookup("similarity", similarity, SIMILARITIES)
     source, target = (pixel_features(tokens, size) for tokens in (source, target))
     pixels = tf.clip_by_value(tf.cast(tf.floor(points), tf.int32), 0, size - 1)
     wanted = tf.gather_nd(source, pixels, batch_dims=1)
@@ -160,7 +160,7 @@ def correct_keypoints(
         `keypoint_correspondence`; page measurements/objects/keypoints.md.
     """
     distances, categories = np.asarray(distances, float), np.asarray(categories)
-    choose("threshold", threshold, dict.fromkeys(THRESHOLDS))
+    lookup("threshold", threshold, dict.fromkeys(THRESHOLDS))
     if (threshold == "box") != (boxes is not None):
         given = "none" if boxes is None else "boxes"
         raise ValueError(
@@ -252,8 +252,8 @@ def keypoint_correspondence(
         `plots.plot_keypoint_correspondence`, `correct_keypoints`, `token_similarity`; page
         measurements/objects/keypoints.md.
     """
-    choose("threshold", threshold, dict.fromkeys(THRESHOLDS))
-    choose("similarity", similarity, SIMILARITIES)
+    lookup("threshold", threshold, dict.fromkeys(THRESHOLDS))
+    lookup("similarity", similarity, SIMILARITIES)
     grid = require_square(features, grid)
     size = grid.rows * grid.stride
     pairs = list(pairs)
@@ -306,7 +306,7 @@ def _batches(pairs, points, size):
     specs = tf.TensorSpec((2, size, size, channels)), tf.TensorSpec(points.shape[1:])
     data = tf.data.Dataset.from_generator(generate, output_signature=specs)
     data = data.apply(tf.data.experimental.assert_cardinality(len(pairs)))
-    return untuned(data.batch(PAIRS_AT_ONCE))
+    return without_autotune(data.batch(PAIRS_AT_ONCE))
 
 
 def _labelled(distances, categories, thresholds, boxes, notes):

@@ -204,27 +204,6 @@ def draw_band(ax, depth, middle, half_width, colour):
 SCALED = "each panel scaled to its own maximum"
 
 
-def renamed_arguments(**new_names):
-    """Decorator: former names of arguments are accepted with a `DeprecationWarning`."""
-
-    def decorate(plot):
-        @functools.wraps(plot)
-        def accept(*args, **options):
-            for old in new_names.keys() & options.keys():
-                new = new_names[old]
-                warnings.warn(
-                    f"{plot.__name__}({old}=...) is deprecated: use {new}=",
-                    DeprecationWarning,
-                    stacklevel=2,
-                )
-                options[new] = options.pop(old)
-            return plot(*args, **options)
-
-        return accept
-
-    return decorate
-
-
 def panels(ax, shape, title, of, columns=None, cells=None, inches=(1.6, 1.6), lines=1, label=""):
     """Lay out panels instead of axes, and return these, with `ax.panels`, and the flat panels.
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.names import listed
+from vit_tf.names import format_list
 
 from ..engine.features import LabelledImages, Model, measurement, select, statistic_of
 from ..engine.pooling import (
@@ -224,5 +224,5 @@ def _require_choice(tied, layers, examples):
     if bad:
         raise ValueError(
             "Expected training images at different distances. Received ties at the k-th neighbour "
-            f"of every test image: {listed(bad)}"
+            f"of every test image: {format_list(bad)}"
         )

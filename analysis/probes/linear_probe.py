@@ -11,7 +11,7 @@ import xarray as xr
 from keras import ops
 from tqdm.auto import tqdm
 
-from vit_tf.batches import untuned
+from vit_tf.batches import without_autotune
 
 from ..engine.features import LabelledImages, Model, measurement
 from ..engine.pooling import grid_of, pooled_statistic, require_labels
@@ -158,7 +158,7 @@ def _batches(inputs, labels, size, steps, epochs, seed):
     def gather(rows):
         return tf.nest.map_structure(lambda x: tf.gather(x, rows), (inputs, labels))
 
-    return untuned(tf.data.Dataset.range(epochs).flat_map(epoch).map(gather).prefetch(1))
+    return without_autotune(tf.data.Dataset.range(epochs).flat_map(epoch).map(gather).prefetch(1))
 
 
 class _Bar(keras.callbacks.Callback):

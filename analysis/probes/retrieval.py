@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.names import listed
+from vit_tf.names import format_list
 
 from ..engine.features import Images, LabelledImages, Model, measurement, select, statistic_of
 from ..engine.pooling import grid_of, pool, pooled_statistic
@@ -229,5 +229,5 @@ def _require_ranking(similarity):
     if tied:
         raise ValueError(
             "Expected images that are not all as similar to a query. "
-            f"Received ties of all at {listed(tied)}"
+            f"Received ties of all at {format_list(tied)}"
         )

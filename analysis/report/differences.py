@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_tf.names import joined
+from vit_tf.names import join_words
 
 from ..engine.estimates import Estimate, accuracy_of, corrected, minus, require_estimate
 
@@ -98,7 +98,7 @@ def main_results(rows, most=5):
     sentences = [row.main for row in differing[:most]]
     alike = [_decapitalized(row.label) for row in rows if row.tested and not row.differs]
     if alike and len(sentences) < most:
-        sentences.append(f"There is no significant difference in {joined(alike)}.")
+        sentences.append(f"There is no significant difference in {join_words(alike)}.")
     return sentences or [row.plain for row in rows[:most]]
 
 
@@ -171,7 +171,7 @@ def _plain(values, label, unit):
     if not values:
         return ""
     if len(values) > 1:
-        listed = joined([f"{_number(one.value, unit)} for {name}" for name, one in values])
+        listed = join_words([f"{_number(one.value, unit)} for {name}" for name, one in values])
         return f"{label}: {listed}{_unit(unit)}."
     ((_, one),) = values
     interval = ""

@@ -6,7 +6,7 @@ import re
 from functools import partial
 
 from vit_tf.files import write_whole
-from vit_tf.names import joined
+from vit_tf.names import join_words
 
 from ..engine.store import code_of, fingerprint
 from .page import Panel, ReportFigure
@@ -209,7 +209,7 @@ def _report_figure(name, pictures, results, sentences, folder, code):
         name=name,
         title=title,
         caption=caption,
-        paper=joined(references) if references else "",
+        paper=join_words(references) if references else "",
         source=first.figure.paper.source,
         alt=f"{title}. {caption}",
         png=None,

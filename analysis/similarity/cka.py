@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.names import listed
+from vit_tf.names import format_list
 
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.features import Images, Model, measurement, statistic_of
@@ -280,11 +280,11 @@ def varying_layers(hsic, scales, layers, places):
     if not all(varies[positions].any() for positions in places):
         raise ValueError(
             "Expected a layer that varies between examples, of each model. "
-            f"Received constant layers: {listed(constant)}"
+            f"Received constant layers: {format_list(constant)}"
         )
     if constant:
         warnings.warn(
-            f"Layers that do not vary between examples are left out: {listed(constant)}",
+            f"Layers that do not vary between examples are left out: {format_list(constant)}",
             stacklevel=3,
         )
     return varies, constant
@@ -309,7 +309,7 @@ def _require_variation(squares, layers):
     if constant:
         raise ValueError(
             "Expected every layer to vary between examples. "
-            f"Received a constant layer: {listed(constant)}"
+            f"Received a constant layer: {format_list(constant)}"
         )
 
 
@@ -474,7 +474,7 @@ def _ending(taps, name):
     """The taps of this name in any block, or a `ValueError` if there are none."""
     named = {tap: x for tap, x in taps.items() if f"/{tap}".endswith(f"/{name}")}
     if not named:
-        raise ValueError(f"Expected taps named {name!r}. Received: {listed(taps)}")
+        raise ValueError(f"Expected taps named {name!r}. Received: {format_list(taps)}")
     return named
 
 

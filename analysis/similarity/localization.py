@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.names import listed
+from vit_tf.names import format_list
 
 from ..engine.estimates import LEAST_EXAMPLES
 from ..engine.features import Grid, Images, Model, measurement, statistic_of
@@ -165,7 +165,7 @@ def _require_variation(constant, layers, tokens):
     if named:
         raise ValueError(
             "Expected every token to vary between examples. "
-            f"Received a constant token: {listed(named)}"
+            f"Received a constant token: {format_list(named)}"
         )
 
 

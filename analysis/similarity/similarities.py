@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.names import listed
+from vit_tf.names import format_list
 
 from ..engine.estimates import LEAST_EXAMPLES, ranks
 from ..engine.features import Images, Model, measurement, statistic_of
@@ -225,7 +225,7 @@ def _warn_unknown(selected, values, coords):
         if layers:
             warnings.warn(
                 f"{measure.name} is NaN for {bad.sum()} of {bad.size} pairs of layers, "
-                f"{measure.unknown}: those with {listed(layers)}",
+                f"{measure.unknown}: those with {format_list(layers)}",
                 stacklevel=2,
             )
 

@@ -13,7 +13,7 @@ import xarray as xr
 import vit_tf
 from vit_tf.data.any_images import as_images
 from vit_tf.files import write_whole
-from vit_tf.names import joined
+from vit_tf.names import join_words
 from vit_tf.preprocessing import Preprocessing
 
 from ..engine.estimates import accuracy_of
@@ -239,7 +239,7 @@ def make_report(
         data,
         folder,
         notes=notes,
-        title=title or f"What is inside {joined(models)}",
+        title=title or f"What is inside {join_words(models)}",
         introduction=introduction,
         models_table=rows,
         sources=sources,

@@ -6,7 +6,7 @@ from functools import partial
 from itertools import combinations, permutations, product
 from typing import Any
 
-from vit_tf.names import joined
+from vit_tf.names import join_words
 
 from .measurement import Measurement
 from .models import ROLES, Lacking, StudyModel
@@ -146,7 +146,7 @@ class Figure:
 
 
 def _listed(word, numbers):
-    return f"{word}{'s' if len(numbers) > 1 else ''} {joined(numbers)}" if numbers else ""
+    return f"{word}{'s' if len(numbers) > 1 else ''} {join_words(numbers)}" if numbers else ""
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class Selector:
     def lacking(self, models):
         """Models of the parts that none of these plays, in words: "a ViT and a ResNet"."""
         roles = [role for role in self.all_roles if not playing(models, role)]
-        return joined(dict.fromkeys(ROLES[role] for role in roles) or ["other models"])
+        return join_words(dict.fromkeys(ROLES[role] for role in roles) or ["other models"])
 
     def of(self, models):
         """The models that play one of the roles, and those without a part."""

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
-from vit_tf.names import joined
+from vit_tf.names import join_words
 
 from ..engine.features import choose
 from ..engine.results import name_models
@@ -234,7 +234,7 @@ def _make(measurements, data, results, problems, parts=False):
             problems[able[0].name] = str(error)
             return {}
         if not parts:
-            names = joined(dict.fromkeys(model.name for one in able for model in one.models))
+            names = join_words(dict.fromkeys(model.name for one in able for model in one.models))
             log.info("%d results of %s are measured in parts: %s", len(able), names, error)
         middle = len(able) // 2
         halves = (able[:middle], able[middle:])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from vit_tf.names import joined
+from vit_tf.names import join_words
 
 from ..engine.store import fingerprint
 from .models import StudyModel
@@ -141,7 +141,9 @@ def with_inputs(measurements):
         for each in [*with_inputs(one.before).values(), one]:
             known = table.setdefault(each.name, each)
             if known is not each and known.identity != each.identity:
-                made = joined(f"{m.make.__module__}.{m.make.__qualname__}" for m in (known, each))
+                made = join_words(
+                    f"{m.make.__module__}.{m.make.__qualname__}" for m in (known, each)
+                )
                 raise ValueError(
                     f"Expected one result of each name. Received: two called {each.name!r}, which "
                     f"{made} make with different parameters"

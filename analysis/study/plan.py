@@ -10,7 +10,7 @@ from itertools import pairwise
 from pkgutil import walk_packages
 from string import Formatter
 
-from vit_tf.names import joined, unknown_name
+from vit_tf.names import join_words, unknown_name
 from vit_tf.tokens import TokenGrid
 
 from .figure import Figure, Selection
@@ -87,7 +87,7 @@ class Picture:
         titles = {picture.title for picture in pictures}
         if len(titles) == 1:
             return self.title
-        names = joined(list(dict.fromkeys(m.name for one in pictures for m in one.of.models)))
+        names = join_words(list(dict.fromkeys(m.name for one in pictures for m in one.of.models)))
         fields = {field for _, field, _, _ in Formatter().parse(self.figure.title) if field}
         return self.figure.title.format(**dict.fromkeys(fields, names))
 
@@ -96,7 +96,7 @@ class Picture:
         named = {"model": models[0], "other": models[-1], "of": models[0].of or models[0]}
         values = {key: getattr(model, field) for key, model in named.items()}
         firsts = [model for model in models if model.role != "seed"] or models
-        values["models"] = joined([getattr(model, field) for model in firsts])
+        values["models"] = join_words([getattr(model, field) for model in firsts])
         values["label"] = self.of.label
         return text.format(**values)
 
@@ -176,7 +176,7 @@ def check_figures(figures, modules=None):
             if not numbers.setdefault(number, own) & own:
                 raise ValueError(
                     f"Expected one figure of number {number!r}. Received: another in {where}, "
-                    f"of {joined(sorted(own))} and of {joined(sorted(numbers[number]))}"
+                    f"of {join_words(sorted(own))} and of {join_words(sorted(numbers[number]))}"
                 )
         for finding in figure.findings:
             if not hasattr(finding, "line"):

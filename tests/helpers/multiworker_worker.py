@@ -24,7 +24,7 @@ from keras.src.backend.tensorflow import trainer
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.engine import stream
-from vit_tf.batches import untuned
+from vit_tf.batches import without_autotune
 from vit_tf.distribute import cluster
 from vit_tf.distribute.strategies import strategy
 from vit_tf.training import checkpointing
@@ -242,7 +242,7 @@ def main(folder, place, addresses, only=None):
         assert (folder / "writer").exists()
         np.savez(folder / f"{place}.npz", **found, chief=cluster.is_chief())
         recipe = vit_tf.Recipe(epochs=10**6)
-        data = untuned(tf.data.Dataset.from_tensor_slices(make_data()).batch(16))
+        data = without_autotune(tf.data.Dataset.from_tensor_slices(make_data()).batch(16))
         vit_tf.train(make_vit(), recipe, data, data, folder / "endless", verbose=0)
 
 

@@ -15,11 +15,11 @@ from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine import features as derived, stream
 from vit_tf.analysis.study import assemble
 from vit_tf.analysis.study.data import batch_size_of
-from vit_tf.analysis.study.models import slug
+from vit_tf.analysis.study.models import distinct, slug
 from vit_tf.analysis.study.opening import layers
 from vit_tf.analysis.study.opening.opened import Opened
 from vit_tf.preprocessing import Preprocessing
-from vit_tf.scripts import analyze, analyze_models
+from vit_tf.scripts import analyze
 from vit_tf.taps.submodels import FACTS
 from vit_tf.training.evaluation import top_k_accuracy
 
@@ -165,7 +165,7 @@ def test_a_saved_model_tells_its_grid_and_its_images_in_its_folder(images, tmp_p
         vit.token_grid,
     )
     np.testing.assert_allclose(found, direct, rtol=1e-4)
-    assert "(told in its folder)" in (tmp_path / "out" / "report.html").read_text()
+    assert "(set in its folder)" in (tmp_path / "out" / "report.html").read_text()
     (tmp_path / "told" / FACTS).write_text('{"token_grid": {"rows": 2}}')
     with pytest.raises(ValueError, match="to hold a token_grid and a preprocessing"):
         vit_tf.load_features(tmp_path / "told")
@@ -241,13 +241,13 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
         ([cnn, tmp_path / "small.keras"], "cnn 16 x 16, small 8 x 8"),
         ([vit, "--image-size", "32"], "vit 16 x 16, --image-size 32 x 32"),
         ([tmp_path / "any.keras"], "Expected --image-size"),
-        ([vit, "--taps", "block*"], "Expected --taps only for models"),
+        ([vit, "--taps", "block*"], "--taps applies only to models"),
         ([cnn, "--taps", "conf*"], "near matches: conv"),
-        ([cnn, vit, "--names", "one"], "Expected --names to tell of each of the 2 models"),
+        ([cnn, vit, "--names", "one"], "Expected --names for each of the 2 models"),
         ([saved, "--patch-size", "4"], "the 5 tokens of exported. Received: 0 + 4 x 4"),
         ([saved, "--patch-size", "8", "--prefix", "2"], "Received: 2 + 2 x 2"),
-        ([saved, "--prefix", "1"], "Expected --patch-size with --prefix"),
-        ([vit, "--patch-size", "8"], "Expected --patch-size only with a model that"),
+        ([saved, "--prefix", "1"], "--prefix needs --patch-size"),
+        ([vit, "--patch-size", "8"], "--patch-size applies only to models"),
         ([saved, "--figures", "8"], "Expected a figure that applies to these models"),
         ([cnn, "--patch-size", "0"], "Expected --patch-size to be at least 1"),
         ([cnn, "--roles", "cnn"], "Expected --roles among vit, gap, resnet, mixer, -"),
@@ -261,12 +261,12 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
 def test_models_of_one_name_are_told_apart():
     taken = set()
     for expected in ("ViT", "ViT (2)", "ViT (3)"):
-        name = analyze_models.distinct("ViT", taken)
+        name = distinct("ViT", taken)
         assert name == expected
         taken.add(slug(name))
-    assert analyze_models.distinct("vit 2", taken) == "vit 2 (2)"
+    assert distinct("vit 2", taken) == "vit 2 (2)"
     with pytest.raises(ValueError, match=r"Expected names of models \(--names\)"):
-        analyze_models.distinct("数字", taken)
+        distinct("数字", taken)
 
 
 def test_layers_that_repeat_the_one_before_are_left_out():
@@ -299,10 +299,10 @@ def test_digest_tells_content_and_not_place(tmp_path):
     for name, text in (("one", "same"), ("two", "same"), ("three", "other")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "weights").write_text(text)
-    one, two, three = (analyze_models.digest(tmp_path / n) for n in ("one", "two", "three"))
+    one, two, three = (analyze.digest(tmp_path / n) for n in ("one", "two", "three"))
     assert one == two != three
     (tmp_path / "two" / "weights").rename(tmp_path / "two" / "biases")
-    assert analyze_models.digest(tmp_path / "two") != one
+    assert analyze.digest(tmp_path / "two") != one
 
 
 def test_models_that_want_other_values_get_them_from_the_shared_images(rng):

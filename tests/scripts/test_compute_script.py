@@ -132,7 +132,7 @@ def _changed(runs, folder, configuration=None, **files):
     [
         (lambda runs, new: str(new), "Received: "),
         (lambda runs, new: str(runs / "study"), "Expected --batch-size for a run"),
-        (lambda runs, new: str(runs / "stopped"), "Expected a run that has ended"),
+        (lambda runs, new: str(runs / "stopped"), "finished run"),
         (lambda runs, new: _changed(runs, new, log_csv=None), "log.csv"),
         (lambda runs, new: _changed(runs, new, configuration_json="{"), "to be JSON"),
         (lambda runs, new: _changed(runs, new, model_keras="no"), "model.keras"),

@@ -58,7 +58,7 @@ def test_the_folder_keeps_the_values_that_are_told(model, tmp_path, capsys):
     found = vit_tf.load_features(tmp_path / "out")
     assert found.preprocessing == vit_tf.Preprocessing.from_range((8, 8), 0, 255)
     assert found.token_grid == model[0].token_grid
-    assert "images: values in [0, 255] (told by the options)" in capsys.readouterr().out
+    assert "images: values in [0, 255] (set by the options)" in capsys.readouterr().out
 
 
 def test_taps_are_listed(model, capsys):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import vit_tf
-from vit_tf.scripts import export, own_modules
+from vit_tf.scripts import common, export
 
 LAYER = """
 import keras
@@ -89,7 +89,7 @@ def test_a_model_of_own_classes_opens_with_its_module(
         ("layers_missing", "'layers_missing', which raises ModuleNotFoundError"),
         ("layers_missing.py", "'layers_missing.py', which raises FileNotFoundError"),
         ("layers_broken.py", "which raises ZeroDivisionError: division by zero"),
-        ("layers_folder/keras.py", "another module 'keras' already; rename the file"),
+        ("layers_folder/keras.py", "another module 'keras' is already imported; rename the file"),
     ],
 )
 def test_modules_that_cannot_be_imported_are_one_line(
@@ -123,5 +123,5 @@ def test_nothing_but_own_definitions_becomes_known(tmp_path, forgotten):
     path = tmp_path / "layers_known.py"
     path.write_text("from collections import OrderedDict\n" + LAYER.format(name="known"))
     before = set(keras.saving.get_custom_objects())
-    own_modules.import_modules([str(path)])
+    common.import_modules([str(path)])
     assert set(keras.saving.get_custom_objects()) - before == {"Doubledknown", "squared_known"}

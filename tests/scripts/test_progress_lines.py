@@ -10,7 +10,7 @@ import tensorflow as tf
 import vit_tf
 from vit_tf.analysis import make_report
 from vit_tf.analysis.engine import stream
-from vit_tf.scripts import progress
+from vit_tf.scripts import report_commands
 
 LOGGER = logging.getLogger("vit_tf")
 
@@ -22,8 +22,8 @@ def lines(caplog):
 
 
 def test_a_step_that_takes_long_says_so_more_and_more_rarely(lines, monkeypatch):
-    monkeypatch.setattr(progress, "SECONDS", (0.2, 0.4))
-    with progress.lines_while_working(LOGGER):
+    monkeypatch.setattr(report_commands, "INTERVALS", (0.2, 0.4))
+    with report_commands.lines_while_working(LOGGER):
         LOGGER.info("opening the model")
         time.sleep(1.2)
         LOGGER.info("measuring")

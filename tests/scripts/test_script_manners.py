@@ -14,20 +14,18 @@ import pytest
 from paths import SCRIPTS
 
 import vit_tf
-from vit_tf.names import joined
-from vit_tf.scripts import common, doors, option_groups, training_options
+from vit_tf.names import join_words
+from vit_tf.scripts import cli, common, report_commands, study, training_commands
 
 # Each script, and arguments that it can parse.
 NAMES = {
     "analyze": "model.keras --out {out}",
     "compute": "{out}",
-    "endurance": "--out {out}",
     "evaluate": "model.keras",
     "explore": f"model.keras {__file__} --out {{out}}",
     "export": "model.keras --list",
     "finetune": "model.keras --out {out}",
     "pretrain": "--out {out}",
-    "release": "{out} --name a --out {out}",
     "scorecard": "report --out {out}",
     "study": "--out {out}",
     "train": "--out {out}",
@@ -43,7 +41,7 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize("name", doors.DOORS)
+@pytest.mark.parametrize("name", cli.COMMANDS)
 def test_help_is_there_without_tensorflow(name):
     command = [sys.executable, "-X", "importtime", SCRIPTS / f"{name}.py", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -59,19 +57,24 @@ def test_help_is_there_without_tensorflow(name):
 
 
 def test_every_script_is_here():
-    there = [path for path in SCRIPTS.glob("*.py") if "__main__" in path.read_text()]
-    assert {path.stem for path in there} == set(doors.DOORS) == {*NAMES, "benchmark"}
+    there = [path for path in SCRIPTS.glob("*.py") if "\nif __name__ ==" in path.read_text()]
+    assert {path.stem for path in there} == set(cli.COMMANDS) == set(NAMES)
 
 
-def test_help_names_the_defaults_and_strategies_that_there_are():
-    for recipe, names in (
-        (vit_tf.Recipe(), training_options.RECIPE),
-        (vit_tf.Pretraining(), importlib.import_module("vit_tf.scripts.pretrain").RECIPE),
-    ):
-        shown = {name: training_options.RECIPE[name][1] for name in names}
-        there = {name: value for name, value in dataclasses.asdict(recipe).items() if name in names}
-        assert shown == there
-    assert list(option_groups.STRATEGIES) == list(vit_tf.distribute.STRATEGIES)
+@pytest.mark.parametrize("command, recipe", [("train", "Recipe"), ("finetune", "FineTuning")])
+def test_options_of_a_recipe_are_the_fields_of_its_class(command, recipe, capsys):
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help-all"])
+    shown = " ".join(capsys.readouterr().out.split())
+    fields = {field.name: field for field in dataclasses.fields(getattr(vit_tf, recipe))}
+    for name in {*fields} - {"seed", "crop", "resize", "validations"}:
+        text = training_commands.field_texts(getattr(vit_tf, recipe))[name].partition(";")[0]
+        assert f"--{name.replace('_', '-')} " in shown and text in shown.replace("- ", "-")
+    assert "peak learning rate (default: 0.001)" in shown or command == "finetune"
+
+
+def test_help_names_the_strategies():
+    assert list(common.STRATEGIES) == list(vit_tf.distribute.STRATEGIES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -94,31 +97,31 @@ def test_a_stopped_script_says_so_in_one_line(name, tmp_path, monkeypatch, capsy
 
 def test_an_error_that_names_nothing_expected_tells_its_place(capsys):
     def run(options):
-        return joined([])  # a mistake of the package, not of the user
+        return join_words([])  # a mistake of the package, not of the user
 
-    assert common.run_script(lambda arguments: None, run) == 2
+    assert common.run_command(lambda arguments: None, run) == 2
     (error,) = capsys.readouterr().err.splitlines()
-    line = inspect.getsourcelines(joined)[1] + 2
+    line = inspect.getsourcelines(join_words)[1] + 2
     assert error.endswith(f"got 0) (in vit_tf.names, line {line})")
 
     def refuse(options):
         raise ValueError("Expected 1. Received: 2")
 
-    assert common.run_script(lambda arguments: None, refuse) == 2
+    assert common.run_command(lambda arguments: None, refuse) == 2
     assert capsys.readouterr().err == "error: Expected 1. Received: 2\n"
 
 
 def test_what_is_kept_is_said(tmp_path):
-    options = importlib.import_module("vit_tf.scripts.study").parse(["--out", str(tmp_path)])
+    options = study.parse(["--out", str(tmp_path)])
     for name in ("models/a.json", "results/a.nc", "results/b.nc", "state/epoch-0009.npz"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
-    assert importlib.import_module("vit_tf.scripts.reporting").results_kept(options) == (
-        f"{tmp_path} holds 1 trained model and 2 results; the same command goes on from there"
+    assert report_commands.describe_results(options) == (
+        f"{tmp_path} holds 1 trained model and 2 results; the same command resumes from there"
     )
     (tmp_path / "state" / "epoch-0010.npz").write_text("")
-    expected = f"{tmp_path} holds the state after epoch 10; the same command goes on from there"
-    assert common.epochs_kept(options) == expected
+    expected = f"{tmp_path} holds the state after epoch 10; the same command resumes from there"
+    assert training_commands.describe_epochs(options) == expected
 
 
 @pytest.mark.slow
@@ -144,7 +147,7 @@ def test_a_training_is_stopped_and_its_log_can_be_read(tmp_path):
         (line,) = [line for line in error.splitlines() if line.startswith("stopped: ")]
         said = re.fullmatch(
             rf"stopped: {re.escape(str(tmp_path / 'run'))} holds the state after epoch (\d+)"
-            r"( and \d+ steps of the next)?; the same command goes on from there",
+            r"( and \d+ steps of the next)?; the same command resumes from there",
             line,
         )
         # Only SIGTERM has the state of the step saved.

@@ -17,16 +17,7 @@ from vit_tf.analysis.study.data import OPTIONAL, Data
 from vit_tf.analysis.study.judge import judge
 from vit_tf.analysis.study.opening.study_model import baselines_of
 from vit_tf.analysis.study.plan import all_figures, choose_figures, plan as plan_pictures
-from vit_tf.scripts import (
-    common,
-    reporting,
-    side_by_side,
-    study as study_script,
-    study_ahead,
-    study_models,
-    study_training,
-)
-from vit_tf.scripts.progress import Progress
+from vit_tf.scripts import common, report_commands, study as study_script
 
 
 def tiny_plans(options, num_classes):
@@ -35,15 +26,15 @@ def tiny_plans(options, num_classes):
     vit = {"patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 8}
     bit = {"units": (1,), "width_factor": 0.5}
     return [
-        study_models.Plan("ViT-CLS", "vit", vit_tf.ViT, shared | vit, recipe),
-        study_models.Plan("BiT", "resnet", vit_tf.BiT, shared | bit, recipe),
+        study_script.ModelPlan("ViT-CLS", "vit", vit_tf.ViT, shared | vit, recipe),
+        study_script.ModelPlan("BiT", "resnet", vit_tf.BiT, shared | bit, recipe),
     ]
 
 
 @pytest.fixture
 def study(monkeypatch):
     """The script with two tiny models in place of all of its own."""
-    monkeypatch.setattr(study_models, "make_plans", tiny_plans)
+    monkeypatch.setattr(study_script, "make_plans", tiny_plans)
     return study_script
 
 
@@ -112,10 +103,10 @@ def test_trainings_side_by_side_give_the_models_of_one_after_the_other(
         study.parse([*arguments(tmp_path / name), "--figures", "6", "--jobs", "2"])
         for name in ("one", "two")
     )
-    one.sizes = reporting.subset_sizes(one, common.describe_labelled(one))
-    with side_by_side.Processes(2, lambda *_: None) as processes:
+    one.sizes = report_commands.subset_sizes(one, common.describe_labelled(one))
+    with study_script.Processes(2, lambda *_: None) as processes:
         for plan in tiny_plans(one, 10):
-            processes.submit(study_ahead._train, plan, one).result()
+            processes.submit(study_script.train_and_measure, plan, one).result()
     trained = count_calls(monkeypatch, vit_tf, "train")
     measured = count_calls(monkeypatch, stream, "_results")
     study.run(two)
@@ -135,7 +126,7 @@ def test_processes_end_with_the_one_that_started_them(tmp_path):
     script.write_text(
         """
 import os, sys, time
-from vit_tf.scripts.side_by_side import Processes
+from vit_tf.scripts.study import Processes
 
 def told(path):
     with open(path, "w") as file:
@@ -208,9 +199,9 @@ def test_three_models_are_trained_unless_more_are_asked_for(tmp_path, monkeypatc
         assert progress.seconds > 0 and len(progress._stages) == len(plans) + 2
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(study_models, "train_all", stop)
+    monkeypatch.setattr(study_script, "train_all", stop)
     assert study_script.main(["--out", str(tmp_path), "--jobs", "1", *flags]) == 130
-    every = [plan.name for plan in study_models.make_plans(study_script.parse([]), 10)]
+    every = [plan.name for plan in study_script.make_plans(study_script.parse([]), 10)]
     assert seen == (names or every)
 
 
@@ -225,7 +216,7 @@ def test_what_takes_other_models_says_how_it_is_measured():
 
 
 def test_the_bar_counts_stages_by_their_length(capsys):
-    progress = Progress({"training": 30.0, "measuring": 10.0})
+    progress = report_commands.ProgressBar({"training": 30.0, "measuring": 10.0})
     with progress.shown():
         progress("training", 1, 2)
         assert progress.done == 15
@@ -256,9 +247,9 @@ def options(tmp_path):
 
 
 def test_every_plan_is_another_and_every_figure_has_its_models(options):
-    plans = study_models.make_plans(options, 10)
+    plans = study_script.make_plans(options, 10)
     assert len({plan.slug for plan in plans}) == len(plans)
-    keys = {study_training.model_key(plan, options) for plan in plans}
+    keys = {study_script.model_key(plan, options) for plan in plans}
     assert len(keys) == len(plans)
     names = [plan.name for plan in plans]
     for index, plan in enumerate(plans):
@@ -277,12 +268,12 @@ def models_of(plans, options):
         built[key] = model = built.get(key) or plan.model(**plan.config)
         row = {"test accuracy (%)": 10.0, "tested on": 40}
         found = {"key": plan.name, "taps": model.taps, "grid": model.token_grid, "row": row}
-        models[plan.name] = study_models.under_study(plan, found, models.get(plan.of), options)
+        models[plan.name] = study_script.study_model(plan, found, models.get(plan.of), options)
     return [*models.values(), *baselines_of(models["ViT-CLS"], lambda: None)]
 
 
 def test_every_picture_of_the_full_study_has_a_name_and_a_title_of_its_own(options):
-    models = models_of(study_models.make_plans(options, 10), options)
+    models = models_of(study_script.make_plans(options, 10), options)
     data = Data(*["there"] * 4, 10, optional=dict.fromkeys(OPTIONAL, lambda: "there"))
     pictures, left_out = plan_pictures(all_figures(), models, data)
     assert len({picture.name for picture in pictures}) == len(pictures) > 60
@@ -312,15 +303,15 @@ def labels_of(data):
 
 
 def test_plans_see_their_share_of_the_images(options):
-    plans = {plan.name: plan for plan in study_models.make_plans(options, 10)}
-    whole = [labels_of(d) for d in study_training._training_data(plans["ViT-CLS"], options)]
+    plans = {plan.name: plan for plan in study_script.make_plans(options, 10)}
+    whole = [labels_of(d) for d in study_script.training_data(plans["ViT-CLS"], options)]
     assert [len(labels) for labels in whole] == [100, 40, 40]
-    some = study_training._training_data(plans["ViT-CLS on 10% of the data"], options)
+    some = study_script.training_data(plans["ViT-CLS on 10% of the data"], options)
     labels = labels_of(some[0])
     assert len(labels) == 3 * 10 and sorted(labels) == sorted(3 * list(range(10)))
     assert labels_of(some[1]) == whole[1] and labels_of(some[2]) == whole[2]
     halves = [
-        study_training._training_data(plans[name], options)
+        study_script.training_data(plans[name], options)
         for name in ("ViT-CLS on half the classes", "ViT-CLS fine-tuned on the others")
     ]
     for split in range(3):
@@ -333,13 +324,13 @@ def test_plans_see_their_share_of_the_images(options):
 def test_fine_tuning_starts_from_the_trained_body_with_a_new_head(options, monkeypatch):
     before, after = (
         dataclasses.replace(plan, config=plan.config | {"num_layers": 1})
-        for plan in study_models.make_plans(options, 10)[-2:]
+        for plan in study_script.make_plans(options, 10)[-2:]
     )
-    study_training.trained(dataclasses.replace(before, recipe=vit_tf.Recipe(epochs=1)), options)
-    source = vit_tf.load_model(study_training.model_path(before, options))
+    study_script.train_plan(dataclasses.replace(before, recipe=vit_tf.Recipe(epochs=1)), options)
+    source = vit_tf.load_model(study_script.model_path(before, options))
     monkeypatch.setattr(vit_tf, "train", lambda model, recipe, *_, **__: recipe.compile(model, 1))
-    study_training.trained(after, options)
-    tuned = vit_tf.load_model(study_training.model_path(after, options))
+    study_script.train_plan(after, options)
+    tuned = vit_tf.load_model(study_script.model_path(after, options))
     for old, new in zip(source.weights, tuned.weights, strict=True):
         if new.path.split("/")[-2] == "head":
             assert np.any(old.numpy()) and not np.any(new.numpy())

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vit_tf import analysis, data, fresh_copy, load_model, submodel
+from vit_tf import analysis, data, load_model, reinitialize, submodel
 from vit_tf.scripts import train as train_script
 
 SIDE = 64
@@ -66,7 +66,7 @@ def test_minutes_of_training_beat_the_random_baselines(tmp_path):
     assert train_script.main([*RECIPE.split(), "--out", str(tmp_path)]) == 0
     model = load_model(tmp_path / "model.keras")
     trained = measured(model)
-    fresh = [fresh_copy(model, seed) for seed in (1, 2)]
+    fresh = [reinitialize(model, seed) for seed in (1, 2)]
     baselines = [measured(copy) for copy in fresh]
     baselines.append(measured(fresh[0], analysis.gaussian_like))
     for task, margin in MARGINS.items():

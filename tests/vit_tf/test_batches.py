@@ -7,7 +7,7 @@ from counted_digits import count_decoding
 
 from vit_tf import data
 from vit_tf.analysis.engine.stream import as_dataset
-from vit_tf.batches import full_batches, remakable, remakable_batches, skip_batches
+from vit_tf.batches import ResumableDataset, full_batches, skip_batches
 
 
 def counted(made):
@@ -21,9 +21,9 @@ def counted(made):
         return numbers.map(lambda n: tf.ensure_shape(tf.numpy_function(note, [n], tf.int64), ()))
 
     numbers = tf.data.Dataset.range(20).shuffle(20, seed=4)
-    return remakable_batches(
+    return ResumableDataset.from_examples(
         lambda examples, full: examples.batch(3, drop_remainder=full),
-        remakable(prepare, numbers),
+        ResumableDataset.from_sources(prepare, numbers),
         3,
     )
 
@@ -52,7 +52,9 @@ def test_full_batches_leave_the_smaller_one_out_without_reading():
     full = full_batches(counted(made))
     assert made == [] and full.cardinality() == 6 and full.element_spec.shape == (3,)
     assert [len(batch) for batch in passes(full, 1)[0]] == [3] * 6
-    few = remakable_batches(lambda n, full: n.batch(3, full), tf.data.Dataset.range(2), 3)
+    few = ResumableDataset.from_examples(
+        lambda n, full: n.batch(3, full), tf.data.Dataset.range(2), 3
+    )
     with pytest.raises(ValueError, match=r"at least one full batch.*Received: 1 smaller"):
         full_batches(few)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vit_tf.data import read_class_list
-from vit_tf.names import choose, file_error, listed, match, match_sites, near_names
+from vit_tf.names import file_error, format_list, lookup, match, match_sites, near_names
 
 NAMES = ["embedding", "block00/mlp/sum", "block01/mlp/sum", "logits"]
 
@@ -27,9 +27,9 @@ def test_a_block_names_all_its_sites():
 
 
 def test_choose_names_what_it_chose_from():
-    assert choose("variant", "B/16", {"B/16": 1}) == 1
+    assert lookup("variant", "B/16", {"B/16": 1}) == 1
     with pytest.raises(ValueError, match=r"Expected variant .*B/16.*Received: 'B/15'"):
-        choose("variant", "B/15", {"B/16": 1})
+        lookup("variant", "B/15", {"B/16": 1})
 
 
 def test_near_names_are_near():
@@ -46,12 +46,12 @@ def test_near_names_are_near():
 
 
 def test_ten_names_are_listed_and_the_others_counted():
-    assert listed(["a", 2]) == "a, 2" and listed(()) == ""
-    assert listed("abcdefghij") == "a, b, c, d, e, f, g, h, i, j"
-    assert listed("abcdefghijkl") == "a, b, c, d, e, f, g, h, i, j and 2 more"
-    assert listed("abcdefghijk", "; ").endswith("; j; and 1 more")
+    assert format_list(["a", 2]) == "a, 2" and format_list(()) == ""
+    assert format_list("abcdefghij") == "a, b, c, d, e, f, g, h, i, j"
+    assert format_list("abcdefghijkl") == "a, b, c, d, e, f, g, h, i, j and 2 more"
+    assert format_list("abcdefghijk", "; ").endswith("; j; and 1 more")
     with pytest.raises(ValueError, match=r"there are: n0, .*, n9 and 20 more\)"):
-        choose("name", "zzz", dict.fromkeys(f"n{number}" for number in range(30)))
+        lookup("name", "zzz", dict.fromkeys(f"n{number}" for number in range(30)))
 
 
 def test_errors_of_files_leave_out_the_path(tmp_path):

@@ -22,7 +22,7 @@ import vit_tf
 from vit_tf.data.any_images import as_images
 from vit_tf.files import write_whole
 from vit_tf.remote import RemotePath, as_path, local_copy, without_password
-from vit_tf.scripts import evaluate, option_groups
+from vit_tf.scripts import common, evaluate
 from vit_tf.training import callbacks
 from vit_tf.training.locks import only_process
 from vit_tf.training.recipes import Recipe
@@ -179,8 +179,8 @@ def test_a_killed_training_at_a_server_is_resumed_by_another_process(server, tmp
 
 
 def test_scripts_read_paths_and_addresses():
-    assert option_groups.a_path("runs/one") == Path("runs/one")
-    assert option_groups.a_path("ram://runs/one") == RemotePath("ram://runs/one")
+    assert common.path_or_address("runs/one") == Path("runs/one")
+    assert common.path_or_address("ram://runs/one") == RemotePath("ram://runs/one")
 
 
 def test_the_file_systems_are_those_meant():

@@ -13,7 +13,7 @@ from numbers import Real
 
 from vit_tf.checkpoints.archives import open_archive
 from vit_tf.checkpoints.weight_maps import MOST_LAYERS
-from vit_tf.names import choose, unknown_name
+from vit_tf.names import lookup, unknown_name
 from vit_tf.remote import without_password
 
 HUB = "hf://"
@@ -214,7 +214,7 @@ class Config:
 
     def activation(self):
         """The form of the GELU, by the name that `vit_tf.ViT` gives it."""
-        return choose("hidden_act of config.json", str(self.fields.get("hidden_act")), ACTIVATIONS)
+        return lookup("hidden_act of config.json", str(self.fields.get("hidden_act")), ACTIVATIONS)
 
 
 def image_fields(folder, types):

@@ -30,7 +30,7 @@ from vit_tf.checkpoints.weight_maps import (
     without_prefix,
 )
 from vit_tf.models.siglip import whole_patches
-from vit_tf.names import choose
+from vit_tf.names import lookup
 from vit_tf.tokens import TokenGrid
 
 SIZES = ("hidden_size", "patch_size", "num_channels", "num_attention_heads")
@@ -44,7 +44,7 @@ def convert_folder(folder, options):
             f"Expected a model_type that a model here computes. Received: {kind!r}: "
             f"{DIFFERENT[kind]}"
         )
-    conversion = choose("model_type of config.json", kind, TYPES)(folder, options)
+    conversion = lookup("model_type of config.json", kind, TYPES)(folder, options)
     if "head/kernel" not in conversion.mapping.weights:
         return conversion
     names = class_names(folder.config, conversion.mapping.arguments["num_classes"])

@@ -4,7 +4,7 @@ import math
 from numbers import Real
 
 from vit_tf.checkpoints.weight_maps import CLIP, HALF, IMAGENET
-from vit_tf.names import choose
+from vit_tf.names import lookup
 
 # Numbers that Pillow gives its filters.
 FILTERS = {2: "bilinear", 3: "bicubic"}
@@ -79,7 +79,7 @@ def preprocessing_from_config(folder, image_shape, any_size, options):
         )
     resample = fields.get("resample")
     known = resample if isinstance(resample, int) else repr(resample)
-    resample = choose("resample", known, FILTERS)
+    resample = lookup("resample", known, FILTERS)
     images = {"values": _values(fields, image_shape[2]), "interpolation": resample, "crop": crop}
     return images | {"crop_rounding": "even" if crop is None else "down", "size": size}
 
@@ -181,6 +181,6 @@ def timm_preprocessing(config, channels):
     mean, std = (numbers(fields, name, channels) for name in ("mean", "std"))
     return {
         "values": {"mean": mean, "std": std},
-        "interpolation": choose("interpolation", str(fields.get("interpolation")), filters),
+        "interpolation": lookup("interpolation", str(fields.get("interpolation")), filters),
         "crop": None if fields.get("crop_mode") == "squash" else float(crop),
     }

@@ -23,7 +23,7 @@ from vit_tf.checkpoints.weight_maps import (
     read_table,
 )
 from vit_tf.models.input_range import find_preprocessing
-from vit_tf.names import choose
+from vit_tf.names import lookup
 
 TASKS = {"ViTImageClassifier": "ViTBackbone", "DeiTImageClassifier": "DeiTBackbone"}
 # Models of images and texts, by their image encoders.
@@ -354,7 +354,7 @@ def _encoder_map(encoder, tensors, block, ends):
     arguments = {name: getattr(encoder, name) for name in names}
     arguments |= {"image_shape": tuple(encoder.image_shape), "mlp_dim": encoder.intermediate_dim}
     activation = encoder.intermediate_activation
-    arguments["activation"] = choose("intermediate_activation", activation, ACTIVATIONS)
+    arguments["activation"] = lookup("intermediate_activation", activation, ACTIVATIONS)
     first = f"{prefix}embedding"
     positions = f"{first}/position_embedding/embeddings"
     # Positions are in the order of KerasHub's ids, all 0 in an untrained CLIP.

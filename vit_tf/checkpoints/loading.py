@@ -24,7 +24,7 @@ from vit_tf.checkpoints.weight_maps import LoadOptions, at_most, check, fill, fi
 from vit_tf.models.model import VisionModel
 from vit_tf.models.resolution import METHODS, at_resolution
 from vit_tf.models.transformer import ACTIVATIONS, check_pooling
-from vit_tf.names import choose
+from vit_tf.names import lookup
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.taps.saving import load_features, load_model, name_after
 
@@ -142,9 +142,9 @@ def load_pretrained(
     options = dataclasses.replace(options, preprocessing=preprocessing, activation=activation)
     _check(options)
     if positions is not None:
-        choose("positions", positions, METHODS)
+        lookup("positions", positions, METHODS)
     if activation is not None:
-        choose("activation", activation, ACTIVATIONS)
+        lookup("activation", activation, ACTIVATIONS)
     bundled = path_or_name in released.bundled_models()
     if bundled or os.fspath(path_or_name).endswith(".keras"):
         if head is not None:

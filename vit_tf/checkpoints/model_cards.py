@@ -11,7 +11,7 @@ import tensorflow as tf
 from scipy.stats import binomtest
 
 from vit_tf.files import write_whole
-from vit_tf.fresh import fresh_copy
+from vit_tf.reinitialization import reinitialize
 
 CARD = """# {name}
 
@@ -127,7 +127,7 @@ def save_half(model, path):
         _require_half(weight.path, np.asarray(weight))
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / "whole.keras"
-        bare = fresh_copy(model)
+        bare = reinitialize(model)
         bare.set_weights(model.get_weights())
         bare.save(whole)
         write_whole(path, lambda partial: _halve(whole, partial, folder))

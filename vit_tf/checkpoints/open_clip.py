@@ -27,7 +27,7 @@ from vit_tf.checkpoints.weight_maps import (
     read_table,
     without_prefix,
 )
-from vit_tf.names import choose
+from vit_tf.names import lookup
 
 NAME = "OpenAI's CLIP"
 IMAGES = "visual."
@@ -198,8 +198,8 @@ def _preprocessing(folder, size, channels):
     mean, std = (numbers(fields, name, channels) for name in ("mean", "std"))
     return {
         "values": {"mean": mean, "std": std},
-        "interpolation": choose("interpolation", str(fields["interpolation"]), filters),
-        "crop": choose("resize_mode", str(fields["resize_mode"]), CROPS),
+        "interpolation": lookup("interpolation", str(fields["interpolation"]), filters),
+        "crop": lookup("resize_mode", str(fields["resize_mode"]), CROPS),
     }
 
 

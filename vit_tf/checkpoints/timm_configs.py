@@ -3,7 +3,7 @@
 import re
 
 from vit_tf.checkpoints.folders import Config
-from vit_tf.names import choose
+from vit_tf.names import lookup
 
 # Heads by the size in an architecture's name (timm 1.0.31).
 SIZES = {"tiny": 3, "small": 6, "small_plus": 6, "medium": 8, "mediumd": 8, "base": 12, "large": 16}
@@ -105,11 +105,11 @@ def read_timm_config(config):
         arguments.setdefault("img_size", size)
     arguments |= {name: more[name] for name in USED if more.get(name) is not None}
     fields = Config(arguments | {"input_size": size})
-    pooling = choose("global_pool of config.json", str(arguments["global_pool"]), POOLINGS)
+    pooling = lookup("global_pool of config.json", str(arguments["global_pool"]), POOLINGS)
     fc_norm = fields.flag("use_fc_norm", fields.flag("fc_norm", pooling == "gap"))
     return {
         "num_heads": arguments["num_heads"] and fields.integer("num_heads"),
-        "activation": choose("act_layer", str(arguments["act_layer"]), ACTIVATIONS),
+        "activation": lookup("act_layer", str(arguments["act_layer"]), ACTIVATIONS),
         "pooling": pooling,
         "fc_norm": fc_norm,
         "epsilon": arguments["epsilon"],

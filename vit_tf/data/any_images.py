@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.batches import untuned
+from vit_tf.batches import without_autotune
 from vit_tf.data.folder import decode_file, open_files
 from vit_tf.data.images.decoding import pixels_of
 from vit_tf.data.images.framing import Framing
 from vit_tf.data.pipeline import load
-from vit_tf.data.reading import read_sharable
+from vit_tf.data.reading import read_shardable
 from vit_tf.remote import is_remote, without_password
 
 BATCH_SIZE = 128
@@ -123,7 +123,9 @@ def _batches(images, preprocessing, batch_size):
     size = min(batch_size, len(images)) or 1
     dataset = tf.data.Dataset.from_tensor_slices(images)
     return _from_dataset(
-        untuned(dataset.batch(size, drop_remainder=len(images) % size == 0)), preprocessing, size
+        without_autotune(dataset.batch(size, drop_remainder=len(images) % size == 0)),
+        preprocessing,
+        size,
     )
 
 
@@ -160,7 +162,7 @@ def _from_list(images, preprocessing, batch_size):
         labels = np.full(len(paths), -1, np.int32)
         source = open_files((), {"all": (np.array(paths), labels)})
         indices, size = np.arange(len(paths)), preprocessing.size
-        read = read_sharable(
+        read = read_shardable(
             source, "all", indices, size, min(batch_size, len(paths)), preprocessing=preprocessing
         )
         return read.map(lambda images, _: images)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.batches import Change, change_each, remakable, seeds_of_batches
+from vit_tf.batches import ImageMap, ResumableDataset, seeds_of_batches
 from vit_tf.data.mixing import blend, cut, mix
 from vit_tf.data.rand_augment import make_rand_augment
 
@@ -68,13 +68,15 @@ def augment(
     strengthen = None
     if rand_augment is not False and rand_augment is not None:
         strengthen = make_rand_augment(rand_augment)
-    changed = None
+    mapped = None
     if (flip or strengthen) and not (shift or crop):
-        changed = change_each(dataset, _change(flip, strengthen, seeds_of_batches(seed)))
+        image_map = _image_map(flip, strengthen, seeds_of_batches(seed))
+        if isinstance(dataset, ResumableDataset):
+            mapped = dataset.map_images(image_map)
     steps = []
-    if changed is None:
+    if mapped is None:
         steps.append(functools.partial(_one_by_one, shift=shift, crop=crop, flip=flip))
-    if changed is None and strengthen:
+    if mapped is None and strengthen:
         steps.append(lambda images, labels, seed: (strengthen.augment(images, seed + 11), labels))
     if erase:
         steps.append(
@@ -100,11 +102,12 @@ def augment(
         # A whole batch is in the making at each of the calls.
         return seeded.map(apply, num_parallel_calls=2).prefetch(tf.data.AUTOTUNE)
 
-    return remakable(make, dataset if changed is None else changed, seeds_of_batches(seed))
+    batches = dataset if mapped is None else mapped
+    return ResumableDataset.from_sources(make, batches, seeds_of_batches(seed))
 
 
-def _change(flip, strengthen, seeds):
-    """Flip and RandAugment as a `Change`, of images where they are decoded."""
+def _image_map(flip, strengthen, seeds):
+    """Flip and RandAugment as an `ImageMap`, applied where images are decoded."""
 
     def draw(count, seed):
         coins = (tf.random.stateless_uniform((count,), seed + 1) < 0.5,) if flip else ()
@@ -115,7 +118,7 @@ def _change(flip, strengthen, seeds):
             image = tf.cond(*coins, lambda: tf.reverse(image, [1]), lambda: image)
         return strengthen.change(image, *numbers) if strengthen else image
 
-    return Change(draw, apply, seeds)
+    return ImageMap(draw, apply, seeds)
 
 
 def _one_by_one(images, labels, seed, shift, crop, flip):

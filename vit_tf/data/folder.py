@@ -9,8 +9,8 @@ from tqdm.auto import tqdm
 
 from vit_tf.data.images import decoding
 from vit_tf.data.layouts.scanning import scan
-from vit_tf.data.source import Computed, Source
-from vit_tf.names import listed
+from vit_tf.data.source import LazyDict, Source
+from vit_tf.names import format_list
 from vit_tf.remote import is_remote, without_password
 
 # Of images that are to share a size so many are measured ahead, and all others when they are met.
@@ -46,7 +46,7 @@ def open_files(class_names, members):
 
     return Source(
         class_names=class_names,
-        num_examples=Computed({s: lambda s=s: len(members[s][0]) for s in members}),
+        num_examples=LazyDict({s: lambda s=s: len(members[s][0]) for s in members}),
         labels=lambda split: members[split][1],
         image_size=lambda split, indices: _shared_size(members[split][0][indices]),
         read=read,
@@ -77,7 +77,7 @@ def _check(paths):
     if bad:
         raise ValueError(
             f"Expected images that can be decoded. Received {len(bad)} undecodable of "
-            f"{len(paths)}: {listed(bad, '; ')}"
+            f"{len(paths)}: {format_list(bad, '; ')}"
         )
 
 

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import tensorflow as tf
 
-from vit_tf.data.source import Computed
+from vit_tf.data.source import LazyDict
 from vit_tf.names import file_error, unknown_name
 from vit_tf.remote import as_path
 
@@ -70,7 +70,7 @@ def select_classes(source, classes):
     return replace(
         source,
         class_names=tuple(classes),
-        num_examples=Computed({s: lambda s=s: len(part(s)[0]) for s in source.num_examples}),
+        num_examples=LazyDict({s: lambda s=s: len(part(s)[0]) for s in source.num_examples}),
         labels=lambda split: part(split)[1],
         image_size=lambda split, indices: source.image_size(split, part(split)[0][indices]),
         read=read,

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from vit_tf.batches import remakable, seeds_of_batches
+from vit_tf.batches import ResumableDataset, seeds_of_batches
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.tokens import as_grid
 
@@ -59,7 +59,7 @@ def mask_patches(dataset, grid, *, preprocessing=None, seed=0, fixed=False):
         # A whole batch is in the making at each of the calls.
         return seeded.map(corrupt, num_parallel_calls=2).prefetch(tf.data.AUTOTUNE)
 
-    return remakable(make, dataset, seeds_of_batches(seed, fixed))
+    return ResumableDataset.from_sources(make, dataset, seeds_of_batches(seed, fixed))
 
 
 def draw_corruption(count, num_patches, seed):

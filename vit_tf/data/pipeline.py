@@ -4,12 +4,12 @@ import numbers
 import os
 from functools import partial
 
-from vit_tf.batches import mark_part
+from vit_tf.batches import as_shard
 from vit_tf.data.digits import open_digits
 from vit_tf.data.folder import open_folder
 from vit_tf.data.image_lists import select_classes
 from vit_tf.data.images.framing import AREA
-from vit_tf.data.reading import read_sharable
+from vit_tf.data.reading import read_shardable
 from vit_tf.data.shapes import open_shapes
 from vit_tf.data.source import (
     SPLITS,
@@ -17,15 +17,16 @@ from vit_tf.data.source import (
     check_splits,
     identify,
     partition,
-    share_of,
+    shard_indices,
     with_all,
 )
 from vit_tf.data.tfds import is_tfds_name, open_tfds
-from vit_tf.names import unknown_name
+from vit_tf.names import renamed_arguments, unknown_name
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.remote import is_remote
 
 
+@renamed_arguments(share="shard")
 def load(
     name,
     *,
@@ -40,7 +41,7 @@ def load(
     preprocessing=None,
     classes=None,
     random_resized_crop=None,
-    share=None,
+    shard=None,
     repeats=1,
 ):
     """Loads an image classification data set as batches of images in [-1, 1] and labels.
@@ -86,12 +87,12 @@ def load(
             (Szegedy et al. 2014, as torchvision's RandomResizedCrop): the range of the share of its
             area that is shown, such as (0.05, 1.0), or True for (0.08, 1.0), at aspect ratios
             from 3/4 to 4/3. JPEG is decoded no further than it is shown.
+        shard: (index, num_shards), for one of several processes that read one data set: the part of
+            every split that this process alone reads and decodes. Sizes differ by at most one
+            example; batches are of this part.
         repeats: how often each image of the train split follows itself in an epoch, with a crop and
             augmentations of its own each time, among as many images as without: the repeated
             augmentation of Hoffer et al. 2020 (https://arxiv.org/abs/1901.09335), 3 in DeiT.
-        share: (worker, workers), of several processes that read one data set: the part of every
-            split that this one reads and decodes, and no other does. All parts are as large, but
-            for one example; a batch is of this part.
 
     Returns:
         Tuple of `tf.data.Dataset`, one per split, of (images, labels): float32 of shape (example,
@@ -115,29 +116,31 @@ def load(
     area = _checked_area(random_resized_crop)
     source = with_all(select_classes(open_source(name, data_dir), classes))
     chosen = partition(source, splits, validation, take, seed)
-    if share is not None:
-        together = source.read_shuffled is not None
-        chosen = {s: (of, share_of(part, share, together)) for s, (of, part) in chosen.items()}
+    if shard is not None:
+        contiguous = source.read_shuffled is not None
+        chosen = {
+            split: (name, shard_indices(indices, shard, contiguous))
+            for split, (name, indices) in chosen.items()
+        }
     _check_full_batch(chosen, batch_size, drop_remainder)
     drawn = {"train": {"seed": seed, "area": area, "repeats": repeats}}
-    loaded = tuple(
-        read_sharable(
+    loaded = []
+    for split, (name, indices) in chosen.items():
+        dataset = read_shardable(
             source,
-            *where,
+            name,
+            indices,
             size,
             batch_size,
             drop_remainder=drop_remainder,
             preprocessing=preprocessing,
             **drawn.get(split, {}),
         )
-        for split, where in chosen.items()
-    )
-    for dataset, where in zip(loaded, chosen.values(), strict=True):
+        dataset = dataset if shard is None else as_shard(dataset)
         dataset.class_names = source.class_names
-        dataset.identify = partial(identify, source, *where)
-        if share is not None:
-            mark_part(dataset)
-    return loaded
+        dataset.identify = partial(identify, source, name, indices)
+        loaded.append(dataset)
+    return tuple(loaded)
 
 
 def describe(name, data_dir=None, classes=None):

@@ -11,8 +11,8 @@ from functools import partial
 
 import tensorflow as tf
 
-from vit_tf.batches import one_by_one
-from vit_tf.names import choose
+from vit_tf.batches import map_examples
+from vit_tf.names import lookup
 
 # Of red, green and blue in the brightness that an eye sees (ITU-R 601-2), as in Pillow's mode L.
 LUMA = (0.299, 0.587, 0.114)
@@ -45,7 +45,7 @@ class RandAugment:
     operations: str = "torchvision"
 
     def __post_init__(self):
-        choose("operations", self.operations, OPERATIONS)
+        lookup("operations", self.operations, OPERATIONS)
         shares = 0 <= self.magnitude <= self.largest and 0 <= self.rate <= 1
         count = self.augmentations_per_image
         if not (shares and isinstance(count, int) and count > 0 and self.magnitude_stddev >= 0):
@@ -95,7 +95,7 @@ class RandAugment:
             return self.change((image + 1.0) * 127.5, *numbers) / 127.5 - 1.0
 
         drawn = self.draw(tf.shape(images)[0], seed)
-        return one_by_one(change, (images, *drawn), tf.TensorSpec(images.shape[1:], images.dtype))
+        return map_examples(change, (images, *drawn), tf.TensorSpec(images.shape[1:], images.dtype))
 
 
 def make_rand_augment(settings):

@@ -11,17 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.batches import (
-    change_each,
-    changeable,
-    changer,
+    ResumableDataset,
     divided_by_batch,
     empty_batch,
-    one_by_one,
-    remakable,
-    remakable_batches,
+    map_examples,
     seeds_of_batches,
-    sharable,
-    untuned,
+    without_autotune,
 )
 from vit_tf.data.images.decoding import cut
 from vit_tf.data.images.framing import Framing
@@ -45,7 +40,7 @@ def read_batches(
     drop_remainder=False,
     preprocessing=None,
     area=None,
-    share=None,
+    shard=None,
     keep=True,
     repeats=1,
 ):
@@ -65,9 +60,9 @@ def read_batches(
         drop_remainder: whether to leave out a last batch that is not full.
         preprocessing: the `Preprocessing` that they are for; None means values in [-1, 1].
         area: of random crops, as for `load`; None for none.
-        share: `batches.Share`, the part of each batch that is decoded; None for all of it. A last
-            batch of which that is nothing is left out.
-        keep: whether what is small enough is kept in memory; not of a share.
+        shard: `batches.Shard`, of each batch, that is decoded; None for all of it. A last batch
+            with none of it is left out.
+        keep: whether what is small enough is kept in memory; False for a shard.
         repeats: how often each example follows itself.
     """
     own = source.image_size(split, indices) if size is None else None
@@ -77,42 +72,49 @@ def read_batches(
     examples, ways, singly = _plan(source, items, len(indices), own, framing, seed, most)
     if repeats > 1:
         examples = _repeated(examples, len(indices), repeats)
-    if share and not share.size(len(indices) % batch_size):
+    if shard and not shard.size(len(indices) % batch_size):
         examples = examples.take(len(indices) // batch_size * batch_size)
 
     def gather(items, full):
         batches = items.batch(batch_size, drop_remainder=drop_remainder or full)
-        return batches.map(share.part) if share else batches
+        return batches.map(shard.slice_batch) if shard else batches
 
     # Items that a resumed run skips are not decoded: their order is that of the shuffle.
-    batches = remakable_batches(gather, examples, batch_size)
+    batches = ResumableDataset.from_examples(gather, examples, batch_size)
 
-    def build(change):
+    def build(image_map):
         random = [(framing.draw, seeds_of_batches(seed))] if area else []
-        random += [(change.draw, change.seeds)] if change else []
+        random += [(image_map.draw, image_map.seeds)] if image_map else []
 
         def finish(prepare, batch, *seeds):
             count = tf.size(batch[1])
-            drawn = tuple(draw(count, one) for (draw, _), one in zip(random, seeds, strict=True))
-            return prepare(*batch, drawn, change)
+            drawn = tuple(draw(count, own) for (draw, _), own in zip(random, seeds, strict=True))
+            return prepare(*batch, drawn, image_map)
 
         def make(batches, *seeds):
             drawn = tf.data.Dataset.zip((batches, *seeds))
-            finished = _tried(drawn, [partial(finish, way) for way in ways], batch_size).map(_told)
-            return divided_by_batch(untuned(finished)).prefetch(tf.data.AUTOTUNE)
+            tried = _tried(drawn, [partial(finish, way) for way in ways], batch_size)
+            finished = tried.map(_raise_problems)
+            return divided_by_batch(without_autotune(finished)).prefetch(tf.data.AUTOTUNE)
 
-        return remakable(make, batches, *(seeds for _, seeds in random))
+        return ResumableDataset.from_sources(make, batches, *(seeds for _, seeds in random))
 
-    return changeable(build) if singly else build(None)
+    return _mappable(build) if singly else build(None)
 
 
-def read_sharable(source, split, indices, size, batch_size, *, seed=None, **settings):
-    """Batches as of `read_batches`, of which each of several workers can make its part alone.
+def _mappable(build):
+    """The data set of `build(None)`, with `build` of an `ImageMap` for `map_images`."""
+    dataset = build(None)
+    return ResumableDataset(dataset.select, map_images=build, **dataset.facts)
 
-    The parts are cut out of each batch before it is decoded, so that together they are the batches
-    of one process, in its order. Only where TFDS shuffles files, a worker reads and shuffles a run
-    of neighbours of its own, which lie in few of them. All workers have the same number of batches,
-    of which the last may be empty.
+
+def read_shardable(source, split, indices, size, batch_size, *, seed=None, **settings):
+    """Batches as of `read_batches`, of which each of several workers can make its shard alone.
+
+    Shards are cut out of each batch before it is decoded, so that together they are the batches of
+    one process, in its order. Only where TFDS shuffles files, a worker reads and shuffles a
+    contiguous range of its own, which lies in few of them. All workers have the same number of
+    batches, of which the last may be empty.
 
     Args:
         source, split, indices, size, batch_size, seed, settings: as for `read_batches`.
@@ -123,29 +125,28 @@ def read_sharable(source, split, indices, size, batch_size, *, seed=None, **sett
     def read(indices, batch_size, **how):
         return read_batches(source, split, indices, size, batch_size, seed=seed, **settings, **how)
 
-    def part_of(share, change):
-        share.check(batch_size)
-        if len(used) < batch_size and not share.size(rest):
+    def read_shard(shard, image_map):
+        shard.check(batch_size)
+        if len(used) < batch_size and not shard.size(rest):
             return empty_batch(whole)
         if seed is not None and source.read_shuffled is None:
-            # It is another part in each epoch: none of it is kept.
-            part = read(indices, batch_size, share=share, keep=False)
+            # It is another shard in each epoch: none of it is kept.
+            part = read(indices, batch_size, shard=shard, keep=False)
         else:
-            own = (share.of_batches if seed is None else share.run)(used, batch_size)
-            part = read(own, share.size(batch_size), keep=change is None)
-        part = change_each(part, change) if change else part
-        if not rest or share.size(rest):
+            own = shard.batch_indices if seed is None else shard.contiguous_indices
+            part = read(own(used, batch_size), shard.size(batch_size), keep=image_map is None)
+        part = part.map_images(image_map) if image_map else part
+        if not rest or shard.size(rest):
             return part
-        return remakable(lambda part: part.concatenate(empty_batch(part)), part)
+        return ResumableDataset.from_sources(lambda part: part.concatenate(empty_batch(part)), part)
 
     whole = read(indices, batch_size)
-    change_whole = changer(whole)
 
-    def build(change):
-        made = change_whole(change) if change else whole
-        return sharable(made, lambda share: part_of(share, change))
+    def build(image_map):
+        made = whole.map_images(image_map) if image_map else whole
+        return made.with_shards(lambda shard: read_shard(shard, image_map))
 
-    return changeable(build) if change_whole else build(None)
+    return _mappable(build) if whole.can_map_images else build(None)
 
 
 def _repeated(examples, count, repeats):
@@ -171,8 +172,8 @@ def _plan(source, items, count, own, framing, seed, most):
 
     Returns:
         Tuple of the shuffled examples, to be batched; of functions, for `_tried`, of a batch of
-        them, of what was drawn and of a `Change` or None to (images, labels, problems); and of
-        whether these make the images one by one, so that they can change them.
+        them, of what was drawn and of an `ImageMap` or None to (images, labels, problems); and of
+        whether these make the images one by one, so that they can map them.
     """
     spec = _own_spec(source, items, own)
     resized = np.prod((*framing.size, 3)) * tf.float32.size
@@ -185,8 +186,8 @@ def _plan(source, items, count, own, framing, seed, most):
 
     if as_they_are and count * cost <= most:
 
-        def frame(images, labels, problems, drawn, change):
-            return _framed(images, drawn, framing, change), labels, problems
+        def frame(images, labels, problems, drawn, image_map):
+            return _framed(images, drawn, framing, image_map), labels, problems
 
         kept = _cached(items, _decoders(source, None, spec), count)
         return shuffle(kept, count), [frame], bool(framing.area)
@@ -197,7 +198,7 @@ def _plan(source, items, count, own, framing, seed, most):
     return shuffle(items, min(count, source.shuffle_buffer)), ways, True
 
 
-def _take_as_is(images, labels, problems, drawn, change):
+def _take_as_is(images, labels, problems, drawn, image_map):
     return images, labels, problems
 
 
@@ -237,8 +238,8 @@ def _cached(items, ways, count):
 def _decoders(source, framing, spec=None):
     """Functions, for `_tried`, of (items, labels) to (images, labels, problems), all batched.
 
-    They also take what was drawn for the images, and a `Change` of them or None. The last reports
-    what is wrong with an item; the one before it, if there is one, is faster and raises an error.
+    They also take what was drawn for the images, and an `ImageMap` or None. The last returns the
+    problem of an item; the one before it, if there is one, is faster and raises an error.
 
     Args:
         source: `Source`.
@@ -248,26 +249,26 @@ def _decoders(source, framing, spec=None):
     shape = spec and tuple(spec.shape)
     spec = framing.spec if framing else spec
 
-    def fit(image, drawn, change):
-        return framing.fit(image, change, drawn) if framing else image
+    def fit(image, drawn, image_map):
+        return framing.fit(image, image_map, drawn) if framing else image
 
-    def attempt(item, drawn, change):
+    def attempt(item, drawn, image_map):
         image = source.attempt(item, framing.window(drawn) if framing else None)
-        return fit(tf.ensure_shape(image, shape) if shape else image, drawn, change)
+        return fit(tf.ensure_shape(image, shape) if shape else image, drawn, image_map)
 
-    def tell(item, drawn, change):
+    def decode(item, drawn, image_map):
         image, problem = source.decode(item)
         image = cut(image, framing.window(drawn) if framing else None)
         image, problem = _of_one_shape(image, shape, problem) if shape else (image, problem)
-        return fit(image, drawn, change), problem
+        return fit(image, drawn, image_map), problem
 
-    def fast(items, labels, drawn=(), change=None):
-        images = one_by_one(partial(attempt, change=change), (items, drawn), spec)
+    def fast(items, labels, drawn=(), image_map=None):
+        images = map_examples(partial(attempt, image_map=image_map), (items, drawn), spec)
         return _of_batch(images, labels), tf.cast(labels, tf.int32), tf.fill(tf.shape(labels), "")
 
-    def sure(items, labels, drawn=(), change=None):
-        told = (spec, tf.TensorSpec((), tf.string))
-        images, problems = one_by_one(partial(tell, change=change), (items, drawn), told)
+    def sure(items, labels, drawn=(), image_map=None):
+        specs = (spec, tf.TensorSpec((), tf.string))
+        images, problems = map_examples(partial(decode, image_map=image_map), (items, drawn), specs)
         return _of_batch(images, labels), tf.cast(labels, tf.int32), _of_batch(problems, labels)
 
     return [fast, sure] if source.attempt else [sure]
@@ -290,15 +291,15 @@ def _of_one_shape(image, shape, problem):
     return tf.ensure_shape(image, shape), problem
 
 
-def _framed(images, drawn, framing, change):
+def _framed(images, drawn, framing, image_map):
     """Decoded images of shape (example, height, width, channel), framed."""
     if not drawn:
         return framing.fit(images)
 
     def frame(image, drawn):
-        return framing.fit(cut(image, framing.window(drawn)), change, drawn)
+        return framing.fit(cut(image, framing.window(drawn)), image_map, drawn)
 
-    return one_by_one(frame, (images, drawn), framing.spec)
+    return map_examples(frame, (images, drawn), framing.spec)
 
 
 def _of_batch(images, other):
@@ -306,7 +307,7 @@ def _of_batch(images, other):
     return tf.ensure_shape(images, (other.shape[0], *images.shape[1:]))
 
 
-def _told(images, labels, problems):
+def _raise_problems(images, labels, problems):
     """(images, labels), with an error where there is a problem."""
     words = tf.strings.strip(tf.strings.reduce_join(problems, separator=" "))
     with tf.control_dependencies([tf.debugging.Assert(words == "", [words])]):

@@ -19,7 +19,7 @@ NAMES = (*SPLITS, ALL)
 TEST_FRACTION = 0.2
 
 
-class Computed(Mapping):
+class LazyDict(Mapping):
     """A mapping whose values are computed when they are first asked for.
 
     Args:
@@ -151,7 +151,7 @@ def with_all(source):
     sizes = {split: partial(source.num_examples.__getitem__, split) for split in splits}
     return replace(
         source,
-        num_examples=Computed(sizes | {ALL: lambda: int(ends()[-1])}),
+        num_examples=LazyDict(sizes | {ALL: lambda: int(ends()[-1])}),
         labels=labels,
         image_size=image_size,
         read=read,
@@ -167,27 +167,27 @@ def require_labels(source, received="images without labels"):
         )
 
 
-def share_of(indices, share, together):
-    """The part of sorted indices that one of several workers reads; parts differ by one at most.
+def shard_indices(indices, shard, contiguous):
+    """The sorted indices that one of several processes reads; sizes differ by at most one.
 
     Args:
         indices: int array of shape (example,).
-        share: (number of the worker from 0, number of workers).
-        together: whether a part is a run of neighbours, which lie in as few files as can be.
+        shard: (index from 0, number of shards).
+        contiguous: whether a shard is a contiguous range, which lies in as few files as possible.
 
     Raises:
-        ValueError: for other numbers, or fewer examples than workers.
+        ValueError: for other numbers, or fewer examples than shards.
     """
-    worker, workers = share
-    if not 0 <= worker < workers <= len(indices):
+    index, num_shards = shard
+    if not 0 <= index < num_shards <= len(indices):
         raise ValueError(
-            "Expected share to be (worker, workers) with 0 <= worker < workers, of no more workers "
-            f"than there are examples. Received: share={tuple(share)}, {len(indices)} examples"
+            "Expected shard to be (index, num_shards) with 0 <= index < num_shards, and at least "
+            f"as many examples. Received: shard={tuple(shard)}, {len(indices)} examples"
         )
-    return np.array_split(indices, workers)[worker] if together else indices[worker::workers]
+    return np.array_split(indices, num_shards)[index] if contiguous else indices[index::num_shards]
 
 
-def choose(labels, count, size, rng, balanced=False):
+def stratified_sample(labels, count, size, rng, balanced=False):
     """Positions of `size` out of `count` examples, sorted.
 
     With labels, each class gives examples in proportion to its size, or the same number of them
@@ -220,7 +220,7 @@ def hold_out(labels, fraction, rng):
     """
     count = len(labels)
     size = min(int(np.ceil(fraction * count)), count - 1)
-    held = choose(labels, count, size, rng)
+    held = stratified_sample(labels, count, size, rng)
     return np.setdiff1d(np.arange(count), held), held
 
 
@@ -309,7 +309,7 @@ def _carve(source, fraction, seed):
         held = np.arange(count - size, count)
     else:
         rng = np.random.default_rng([seed, SPLITS.index("validation")])
-        held = choose(labels, count, size, rng)
+        held = stratified_sample(labels, count, size, rng)
     return ("train", np.setdiff1d(np.arange(count), held)), held
 
 
@@ -323,4 +323,4 @@ def _take(source, name, split, indices, size, seed):
     labels = source.labels(split)
     labels = None if labels is None else labels[indices]
     rng = np.random.default_rng([seed, len(SPLITS) + NAMES.index(name)])
-    return split, indices[choose(labels, len(indices), size, rng, balanced=True)]
+    return split, indices[stratified_sample(labels, len(indices), size, rng, balanced=True)]

@@ -11,7 +11,7 @@ import tensorflow as tf
 from vit_tf.data.images import decoding
 from vit_tf.data.source import Source
 from vit_tf.files import digest_tree
-from vit_tf.names import listed, unknown_name
+from vit_tf.names import format_list, unknown_name
 
 LABELS_AT_MOST = 200_000
 SHUFFLE_BUFFER = 10_000
@@ -202,7 +202,7 @@ def _prepared_names(root):
     """What is prepared in a folder of TFDS, such as cifar10/3.0.2, as words."""
     infos = [path for depth in (2, 3) for path in root.glob("*/" * depth + INFO)]
     names = sorted(path.parent.relative_to(root).as_posix() for path in infos)
-    return listed(names) or "nothing"
+    return format_list(names) or "nothing"
 
 
 def _unreachable(builder):
@@ -242,7 +242,7 @@ def _keys(builder, name):
     if kinds != [tfds.features.Image, tfds.features.ClassLabel]:
         raise ValueError(
             "Expected name to be a TFDS data set of images with one label each. "
-            f"Received: {name!r} with features {listed(features)}"
+            f"Received: {name!r} with features {format_list(features)}"
         )
     return keys
 

@@ -12,9 +12,8 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from vit_tf.backend import on_jax
-from vit_tf.batches import is_sharable, own_part
+from vit_tf.batches import Shard, is_shardable
 from vit_tf.distribute import multiworker
-from vit_tf.shares import Share
 
 # Seconds without a sign of life after which a worker is dead, and to wait for all to start.
 HEARTBEAT, START = 20, 600
@@ -84,21 +83,21 @@ def worker_index():
     return _position[0] if _position else 0
 
 
-def share_of_worker():
-    """The `Share` of this process; None of one by itself."""
+def current_shard():
+    """The `Shard` of this process; None for a single one."""
     if num_workers() == 1:
         return None
     replicas = _strategies[0].num_replicas_in_sync // num_workers()
-    return Share(worker_index(), num_workers(), replicas)
+    return Shard(worker_index(), num_workers(), replicas)
 
 
-def part_of_worker(dataset):
-    """This worker's part of each batch of a data set that workers can make alone, else all of it.
+def shard_of_worker(dataset):
+    """This worker's shard of each batch of a data set that workers can make alone, else all of it.
 
-    `fit`, `evaluate` and `predict` of Keras models take the part for what it is.
+    `fit`, `evaluate` and `predict` of Keras models recognize a shard.
     """
-    share = share_of_worker()
-    return own_part(dataset, share) if share and is_sharable(dataset) else dataset
+    shard = current_shard()
+    return dataset.shard_batches(shard) if shard and is_shardable(dataset) else dataset
 
 
 def is_chief():

@@ -13,8 +13,7 @@ import functools
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
 
-from vit_tf.batches import divided_by_batch, is_part, is_sharable, own_part
-from vit_tf.shares import Share
+from vit_tf.batches import Shard, divided_by_batch, is_shard, is_shardable
 
 
 def adapt_keras():
@@ -24,7 +23,7 @@ def adapt_keras():
     trainer.reduce_per_replica = _reducing_scalars(trainer.reduce_per_replica)
     cls = trainer.TensorFlowTrainer
     cls._maybe_symbolic_build = _building_from_specs(cls._maybe_symbolic_build)
-    trainer.TFEpochIterator.__init__ = _shared_out(trainer.TFEpochIterator.__init__)
+    trainer.TFEpochIterator.__init__ = _with_shards(trainer.TFEpochIterator.__init__)
 
 
 def _has_workers(strategy):
@@ -67,14 +66,14 @@ def _of_one(spec):
     return None if isinstance(spec, tf.OptionalSpec) else spec
 
 
-def _shared_out(stock):
-    """`TFEpochIterator` whose workers share out each batch, before it is decoded where they can."""
+def _with_shards(stock):
+    """`TFEpochIterator` whose workers take shards of each batch, before decoding where they can."""
 
     @functools.wraps(stock)
     def __init__(self, distribute_strategy=None, *args, x=None, **kwargs):
         if _has_workers(distribute_strategy) and isinstance(x, tf.data.Dataset):
-            if is_sharable(x) or is_part(x):
-                x = distribute_strategy.distribute_datasets_from_function(_part_maker(x))
+            if is_shardable(x) or is_shard(x):
+                x = distribute_strategy.distribute_datasets_from_function(_shard_maker(x))
             else:
                 x = divided_by_batch(x)
         stock(self, distribute_strategy, *args, x=x, **kwargs)
@@ -82,14 +81,14 @@ def _shared_out(stock):
     return __init__
 
 
-def _part_maker(dataset):
+def _shard_maker(dataset):
     """The function of an `InputContext` that returns a worker's batches, one for each replica."""
 
     def make(context):
         workers = context.num_input_pipelines
         replicas = context.num_replicas_in_sync // workers
-        share = Share(context.input_pipeline_id, workers, replicas)
-        part = dataset if is_part(dataset) else own_part(dataset, share)
-        return part if replicas == 1 else part.flat_map(share.of_replicas)
+        shard = Shard(context.input_pipeline_id, workers, replicas)
+        batches = dataset if is_shard(dataset) else dataset.shard_batches(shard)
+        return batches if replicas == 1 else batches.flat_map(shard.split_replicas)
 
     return make

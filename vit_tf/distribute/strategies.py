@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from vit_tf.backend import on_jax, require_tensorflow_or_jax
 from vit_tf.distribute import cluster
-from vit_tf.names import choose
+from vit_tf.names import lookup
 
 # Steps that a TPU takes between two answers to its host, at most.
 TPU_STEPS = 50
@@ -38,7 +38,7 @@ def strategy(name="auto", workers=None, worker=None):
                 f"Expected workers and worker with strategy 'multiworker'. Received: {name!r}"
             )
         return cluster.make_strategy(workers, worker)
-    make = choose("strategy", name, STRATEGIES)
+    make = lookup("strategy", name, STRATEGIES)
     if not on_jax():
         return make()
     require_tensorflow_or_jax("a strategy")

@@ -3,17 +3,9 @@
 import tensorflow as tf
 
 from vit_tf.backend import on_jax
-from vit_tf.batches import (
-    batch_size,
-    is_sharable,
-    num_examples,
-    remakable,
-    remakable_batches,
-    sharable,
-)
-from vit_tf.distribute.cluster import num_workers, part_of_worker, share_of_worker
+from vit_tf.batches import ResumableDataset, Shard, is_shardable
+from vit_tf.distribute.cluster import current_shard, num_workers, shard_of_worker
 from vit_tf.distribute.strategies import is_tpu
-from vit_tf.shares import Share
 
 
 def divide_batches(batches, strategy):
@@ -22,8 +14,8 @@ def divide_batches(batches, strategy):
     On several replicas, examples get three weights each: in the loss of a step, in means over
     examples, and whether the example is real. Batches are padded to a multiple of the number of
     replicas with examples that are not, on a TPU and in JAX all to one size. Workers of TensorFlow
-    take parts of different sizes instead; workers of JAX get their own part. The losses and metrics
-    of `Recipe.compile` read these weights.
+    take shards of different sizes instead; workers of JAX get their own shard. The losses and
+    metrics of `Recipe.compile` read these weights.
 
     Args:
         batches: `tf.data.Dataset` of (images, labels), or of (images, labels, weights).
@@ -40,7 +32,7 @@ def divide_batches(batches, strategy):
     if on_jax():
         return pad_batches(batches, replicas) if replicas > 1 else batches
     if num_workers() > 1:
-        return part_of_worker(_weigh_shares(batches, replicas))
+        return shard_of_worker(_weigh_shards(batches, replicas))
     if is_tpu(strategy) and _batch_size(batches) is None:
         raise ValueError(
             "Expected batches of a known size, which a TPU needs: make them with "
@@ -50,7 +42,7 @@ def divide_batches(batches, strategy):
 
 
 def pad_batches(batches, replicas, size=None):
-    """Batches padded to a multiple of the replicas; in JAX, this worker's part of each.
+    """Batches padded to a multiple of the replicas; in JAX, this worker's shard of each.
 
     Args:
         batches: data set, as for `divide_batches`.
@@ -60,8 +52,8 @@ def pad_batches(batches, replicas, size=None):
     """
     size = size or _batch_size(batches)
     most = None if size is None else -(-size // replicas) * replicas
-    share = share_of_worker()
-    parted = share is not None and is_sharable(batches)
+    shard = current_shard()
+    sharded = shard is not None and is_shardable(batches)
 
     def pad(batch, count):
         inputs, labels, *own = batch
@@ -70,30 +62,33 @@ def pad_batches(batches, replicas, size=None):
         # The loss is the mean over all of a batch, the padding included.
         scale = tf.cast(total, tf.float32) / tf.cast(count, tf.float32)
         weights = tf.stack([own * scale, own, tf.ones_like(own)], axis=1)
-        whole = total // share.workers if parted else total
+        whole = total // shard.num_shards if sharded else total
 
         def fill(tensor):
             rows = [[0, whole - tf.shape(tensor)[0]], *[[0, 0]] * (tensor.shape.rank - 1)]
             filled = tf.pad(tensor, rows)
             filled.set_shape((whole if most else None, *tensor.shape[1:]))
-            if share is None or parted:
+            if shard is None or sharded:
                 return filled
-            first, last = (total * n // share.workers for n in (share.worker, share.worker + 1))
+            first, last = (total * n // shard.num_shards for n in (shard.index, shard.index + 1))
             return filled[first:last]
 
         return tf.nest.map_structure(fill, (inputs, labels, weights))
 
-    if not parted:
-        return remakable(
+    if not sharded:
+        return ResumableDataset.from_sources(
             lambda batches: batches.map(lambda *batch: pad(batch, tf.shape(batch[1])[0])), batches
         )
-    counts = remakable_batches(
+    counts = ResumableDataset.from_examples(
         lambda numbers, full: numbers.batch(size, drop_remainder=full).map(tf.size),
-        tf.data.Dataset.range(num_examples(batches)),
+        tf.data.Dataset.range(batches.num_examples),
         size,
     )
-    own = part_of_worker(batches)
-    return remakable(lambda own, counts: tf.data.Dataset.zip(own, counts).map(pad), own, counts)
+    return ResumableDataset.from_sources(
+        lambda own, counts: tf.data.Dataset.zip(own, counts).map(pad),
+        shard_of_worker(batches),
+        counts,
+    )
 
 
 def _batch_size(batches):
@@ -101,18 +96,15 @@ def _batch_size(batches):
     spec = batches.element_spec[1].shape
     if spec.rank and spec[0]:
         return spec[0]
-    try:
-        return batch_size(batches)
-    except AttributeError:
-        return None
+    return getattr(batches, "batch_size", None)
 
 
-def _weigh_shares(batches, replicas):
-    """Batches with weights, so that workers with unlike parts train as one device does.
+def _weigh_shards(batches, replicas):
+    """Batches with weights, so that workers with unequal shards train as one device does.
 
     Replica `r` minimises the mean over its `n_r` examples of a batch of `n`, and the means count
     equally: each example needs the weight `replicas * n_r / n`. TensorFlow gives every replica
-    `ceil(n / replicas)` examples until none is left; of data of `vit_tf.data`, `Share` decides.
+    `ceil(n / replicas)` examples until none is left; of data of `vit_tf.data`, `Shard` decides.
     """
 
     def weigh(*batch):
@@ -121,27 +113,27 @@ def _weigh_shares(batches, replicas):
         sizes = tf.clip_by_value(count - most * tf.range(replicas), 0, most)
         return _weighted(batch, _weights(sizes))
 
-    if num_workers() > 1 and is_sharable(batches):
-        # The size of the batch does not follow from the part of a worker.
-        weights = _weights_by_share(num_examples(batches), batch_size(batches), replicas)
-        return remakable(_joined, batches, weights)
-    return remakable(lambda batches: batches.map(weigh), batches)
+    if num_workers() > 1 and is_shardable(batches):
+        # A worker cannot infer the size of a batch from its own shard alone.
+        weights = _weights_by_shard(batches.num_examples, batches.batch_size, replicas)
+        return ResumableDataset.from_sources(_zip_weights, batches, weights)
+    return ResumableDataset.from_sources(lambda batches: batches.map(weigh), batches)
 
 
-def _weights_by_share(examples, size, replicas):
-    """Weights of batches of so many examples, in all, that workers divide."""
+def _weights_by_shard(examples, size, replicas):
+    """Weights of batches of so many examples, in all, of which workers take shards."""
 
     def weigh(numbers):
         count = tf.size(numbers)
-        of_replicas = [Share(replica, replicas).size(count) for replica in range(replicas)]
+        of_replicas = [Shard(replica, replicas).size(count) for replica in range(replicas)]
         return _weights(tf.stack(of_replicas))
 
-    weights = remakable_batches(
+    weights = ResumableDataset.from_examples(
         lambda numbers, full: numbers.batch(size, drop_remainder=full).map(weigh),
         tf.data.Dataset.range(examples),
         size,
     )
-    return sharable(weights, lambda share: weights.map(share.part))
+    return weights.with_shards(lambda shard: weights.map(shard.slice_batch))
 
 
 def _weights(sizes):
@@ -150,7 +142,7 @@ def _weights(sizes):
     return tf.repeat(tf.cast(weights, tf.float32), sizes)
 
 
-def _joined(batches, weights):
+def _zip_weights(batches, weights):
     both = tf.data.Dataset.zip(batches, weights)
     return both.map(_weighted)
 

@@ -6,7 +6,7 @@ An edit is a function of the value at a tap, of any backend, to one of the same 
 
 import numpy as np
 
-from vit_tf.names import choose
+from vit_tf.names import lookup
 from vit_tf.tokens import TokenGrid, prefix_names
 
 
@@ -135,6 +135,6 @@ def token_set(of, which):
         "spatial": list(range(grid.prefix, grid.num_tokens)),
         "all": list(range(grid.num_tokens)),
     }
-    if not (found := choose("which", which, sets)):
+    if not (found := lookup("which", which, sets)):
         raise ValueError(f"Expected a set of tokens that there is. Received: {which!r} of {grid}")
     return found

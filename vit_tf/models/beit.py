@@ -12,7 +12,7 @@ from vit_tf.models.embedding import Embedding, Rotation
 from vit_tf.models.model import VisionModel, signature_config, zero_head
 from vit_tf.models.transformer import LayerNormalization, block_sites, check_pooling, make_blocks
 from vit_tf.models.vit import ROTARY_SIDE, SIZES
-from vit_tf.names import as_names, choose, match_sites
+from vit_tf.names import as_names, lookup, match_sites
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -131,7 +131,7 @@ class BEiT(VisionModel):
         check_pooling(pooling)
         self.token_grid = grid = TokenGrid.of_patches(image_shape, patch_size, prefix=1)
         policy = self.dtype_policy
-        added, rotary = choose("position_type", position_type, _POSITIONS)
+        added, rotary = lookup("position_type", position_type, _POSITIONS)
         self.embedding = Embedding(
             grid, hidden_dim, dropout_rate, use_positions=added, dtype=policy, name="embedding"
         )
@@ -153,7 +153,7 @@ class BEiT(VisionModel):
     @classmethod
     def from_variant(cls, variant, **kwargs):
         """A BEiT of a published size, such as `"B/16"`; keyword arguments as for `BEiT`."""
-        return cls(**choose("variant", variant, VARIANTS | EVA02) | kwargs)
+        return cls(**lookup("variant", variant, VARIANTS | EVA02) | kwargs)
 
     @property
     def taps(self):

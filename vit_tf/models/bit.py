@@ -6,7 +6,7 @@ from keras import layers, ops
 from vit_tf.edits.recording import Taps
 from vit_tf.image_shapes import as_image_shape
 from vit_tf.models.model import VisionModel, signature_config, zero_head
-from vit_tf.names import as_names, as_sizes, choose, match_sites
+from vit_tf.names import as_names, as_sizes, lookup, match_sites
 from vit_tf.tokens import TokenGrid
 
 UNITS = "the number of units of each stage, such as (3, 4, 6, 3)"
@@ -183,7 +183,7 @@ class BiT(VisionModel):
         width = _root_width(width_factor)
         self.token_grid = _last_grid(image_shape, stem, len(units))
         policy = self.dtype_policy
-        size, stride = choose("stem", stem, _STEMS)
+        size, stride = lookup("stem", stem, _STEMS)
         self.root = StandardizedConv2D(width, size, strides=stride, dtype=policy, name="root")
         if stem == "imagenet":
             self.pool = layers.MaxPooling2D(3, 2, data_format=LAST, dtype=policy, name="pool")
@@ -209,7 +209,7 @@ class BiT(VisionModel):
     @classmethod
     def from_variant(cls, variant, **kwargs):
         """A BiT of a published size, such as `"R50x1"`; keyword arguments as for `BiT`."""
-        return cls(**choose("variant", variant, VARIANTS) | kwargs)
+        return cls(**lookup("variant", variant, VARIANTS) | kwargs)
 
     @property
     def taps(self):

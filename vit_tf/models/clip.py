@@ -9,7 +9,7 @@ from vit_tf.models.image_encoder import AttentionPooling, ImageEncoder
 from vit_tf.models.model import signature_config
 from vit_tf.models.transformer import LayerNormalization, block_sites, encoder_size, make_blocks
 from vit_tf.models.vit import SIZES
-from vit_tf.names import as_names, choose, match_sites
+from vit_tf.names import as_names, lookup, match_sites
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -123,7 +123,7 @@ class CLIPViT(ImageEncoder):
     @classmethod
     def from_variant(cls, variant, **kwargs):
         """A CLIPViT of a published size, such as `"B/16"`; keyword arguments as for `CLIPViT`."""
-        return cls(**choose("variant", variant, VARIANTS) | kwargs)
+        return cls(**lookup("variant", variant, VARIANTS) | kwargs)
 
     @property
     def taps(self):

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from vit_tf.names import choose
+from vit_tf.names import lookup
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -325,7 +325,7 @@ def add_positions(layer, kind, grid, hidden_dim):
     """The `"learned"` or `"sincos"` position embeddings of a layer: weight (1, token, channel)."""
     return layer.add_weight(
         shape=(1, grid.num_tokens, hidden_dim),
-        initializer=choose("position_type", kind, KINDS)(grid, hidden_dim),
+        initializer=lookup("position_type", kind, KINDS)(grid, hidden_dim),
         trainable=kind == "learned",
         name="positions",
     )

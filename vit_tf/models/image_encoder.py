@@ -8,7 +8,7 @@ from vit_tf.edits.recording import Taps
 from vit_tf.models.model import VisionModel, zero_head
 from vit_tf.models.resolution import copy_weights
 from vit_tf.models.transformer import ACTIVATIONS, LayerNormalization, TokenDense
-from vit_tf.names import choose
+from vit_tf.names import lookup
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
@@ -59,7 +59,7 @@ class AttentionPooling(layers.Layer):
         super().__init__(**kwargs)
         self.num_heads, self.hidden_dim, self.mlp_dim = num_heads, hidden_dim, mlp_dim
         self.activation, self.epsilon = activation, epsilon
-        gelu = choose("activation", activation, ACTIVATIONS)
+        gelu = lookup("activation", activation, ACTIVATIONS)
 
         def dense(units, name, **options):
             return TokenDense(units, dtype=self.dtype_policy, name=name, **options)

@@ -8,7 +8,7 @@ from vit_tf.image_shapes import as_image_shape
 from vit_tf.models.embedding import PatchDense
 from vit_tf.models.model import VisionModel, signature_config, zero_head
 from vit_tf.models.transformer import ACTIVATIONS, LayerNormalization, TokenDense, join_paths
-from vit_tf.names import as_names, choose, match_sites
+from vit_tf.names import as_names, lookup, match_sites
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -51,7 +51,7 @@ class MixerBlock(layers.Layer):
         self.tokens_mlp_dim, self.channels_mlp_dim = tokens_mlp_dim, channels_mlp_dim
         self.skips, self.dropout_rate = tuple(skips), dropout_rate
         self.activation = activation
-        gelu = choose("activation", activation, ACTIVATIONS)
+        gelu = lookup("activation", activation, ACTIVATIONS)
 
         def dense(units, name, activation=None):
             return TokenDense(
@@ -178,7 +178,7 @@ class Mixer(VisionModel):
     @classmethod
     def from_variant(cls, variant, **kwargs):
         """A Mixer of a published size, such as `"B/16"`; keyword arguments as for `Mixer`."""
-        return cls(**choose("variant", variant, VARIANTS) | kwargs)
+        return cls(**lookup("variant", variant, VARIANTS) | kwargs)
 
     @property
     def taps(self):

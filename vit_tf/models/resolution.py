@@ -11,7 +11,7 @@ from vit_tf.image_shapes import as_image_shape
 from vit_tf.models.beit import BEiT
 from vit_tf.models.mixer import Mixer
 from vit_tf.models.model import VisionModel
-from vit_tf.names import choose
+from vit_tf.names import lookup
 
 
 def resample_positions(positions, grid_from, grid_to, method="bilinear"):
@@ -45,7 +45,7 @@ def resample_positions(positions, grid_from, grid_to, method="bilinear"):
             f"Expected positions of shape (..., {grid_from.num_tokens}, channel) and grids with "
             f"equal prefixes. Received: {positions.shape}, {grid_from} and {grid_to}"
         )
-    weights = choose("method", method, METHODS)
+    weights = lookup("method", method, METHODS)
     prefix, spatial = np.split(positions, [grid_from.prefix], axis=-2)
     shapes = [(grid.rows, grid.columns) for grid in (grid_from, grid_to)]
     return np.concatenate([prefix, _resample(spatial, *shapes, weights)], axis=-2)
@@ -88,7 +88,7 @@ def resample_relative_positions(table, grid_from, grid_to, method="bilinear"):
             f"Received: {table.shape}"
         )
     places, rest = np.split(table, [entries])
-    weights = choose("method", method, TABLE_METHODS)
+    weights = lookup("method", method, TABLE_METHODS)
     return np.concatenate([_resample(places, *shapes, weights), rest])
 
 

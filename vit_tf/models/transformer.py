@@ -7,7 +7,7 @@ from keras import layers, ops
 
 from vit_tf.edits.recording import Taps
 from vit_tf.models.embedding import rotate
-from vit_tf.names import choose
+from vit_tf.names import lookup
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
@@ -179,8 +179,8 @@ class Block(layers.Layer):
         self.activation, self.epsilon = activation, epsilon
         self.key_bias, self.layer_scale = key_bias, layer_scale
         self.sub_norm, self.norm = tuple(sub_norm), norm
-        normalization = choose("norm", norm, NORMS)
-        choose("activation", activation, ACTIVATIONS | GATES)
+        normalization = lookup("norm", norm, NORMS)
+        lookup("activation", activation, ACTIVATIONS | GATES)
         self.gate, gelu = GATES.get(activation), ACTIVATIONS.get(activation)
 
         def dense(units, name, **options):

@@ -15,7 +15,7 @@ from vit_tf.models.transformer import (
     encoder_size,
     make_blocks,
 )
-from vit_tf.names import as_names, as_sizes, choose, match_sites
+from vit_tf.names import as_names, as_sizes, lookup, match_sites
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -155,7 +155,7 @@ class ViT(VisionModel):
             hidden_dim,
             dropout_rate,
             patch_size,
-            use_positions=choose("position_type", position_type, kinds),
+            use_positions=lookup("position_type", position_type, kinds),
             num_prefix_positions=positions,
             patch_norm=epsilon if patch_norm else None,
             dtype=policy,
@@ -164,7 +164,7 @@ class ViT(VisionModel):
         self.blocks = make_blocks(config, removed, dtype=policy)
         self.rotation = None
         if position_type == "rotary" or rotation is not None:
-            kind = choose("rotation", rotation or "dinov3", ROTATIONS)
+            kind = lookup("rotation", rotation or "dinov3", ROTATIONS)
             sizes = (num_layers, num_heads, hidden_dim // num_heads)
             self.rotation = kind(self.token_grid, *sizes, dtype=policy, name="rotation")
         self.norm = NORMS[norm](
@@ -189,7 +189,7 @@ class ViT(VisionModel):
     def from_variant(cls, variant, **kwargs):
         """A ViT of a published size, such as `"B/16"`; keyword arguments as for `ViT`."""
         known = VARIANTS | HYBRIDS | RELEASED | MEANS
-        return cls(**choose("variant", variant, known) | kwargs)
+        return cls(**lookup("variant", variant, known) | kwargs)
 
     @property
     def prefix_names(self):
@@ -297,7 +297,7 @@ def prefix_names(config):
 def _check_tokens(config):
     """Raises a ValueError unless the tokens of a configuration and their heads fit together."""
     check_pooling(config["pooling"])
-    choose("distillation", config["distillation"], dict.fromkeys((None, "token", "heads")))
+    lookup("distillation", config["distillation"], dict.fromkeys((None, "token", "heads")))
     if config["registers"] < 0:
         received = {"registers": config["registers"]}
         raise ValueError(f"Expected registers to be at least 0. Received: {received}")

@@ -13,7 +13,7 @@ import tensorflow as tf
 from vit_tf.backend import require_tensorflow
 from vit_tf.models.transformer import GATES
 from vit_tf.models.vit import prefix_names
-from vit_tf.names import choose
+from vit_tf.names import lookup
 from vit_tf.tokens import TokenGrid
 
 
@@ -56,7 +56,7 @@ def formula(model):
     Raises:
         ValueError: for another model.
     """
-    return choose("model", type(model).__name__, _FORMULAS)(model.get_config())
+    return lookup("model", type(model).__name__, _FORMULAS)(model.get_config())
 
 
 def training_flops(forward, images):

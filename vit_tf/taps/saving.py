@@ -16,7 +16,7 @@ from tensorflow.python.saved_model import loader_impl
 from vit_tf.checkpoints.released import bundled_models
 from vit_tf.files import refuse_other_formats
 from vit_tf.image_checks import check_dtype
-from vit_tf.names import as_patterns, listed, match, near_names
+from vit_tf.names import as_patterns, format_list, match, near_names
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.remote import PARTIAL, as_path, is_remote, local_copy, without_password
 from vit_tf.taps.submodels import FACTS, TapModel, submodel
@@ -53,7 +53,7 @@ def load_model(path):
         )
     if not os.path.isfile(path):
         near = near_names(path, list(bundled_models()))
-        hint = f" (near matches of bundled models: {listed(near)})" if near else ""
+        hint = f" (near matches of bundled models: {format_list(near)})" if near else ""
         raise ValueError(
             f"Expected path to be a .keras file{hint}. "
             f"Received: {without_password(path)!r}, no such file"
@@ -193,7 +193,7 @@ class SavedFeatures:
             raise ValueError(
                 f"Expected {FACTS} to list the outputs of the SavedModel in "
                 f"{without_password(path)!r}. "
-                f"Received: {listed(set(known) ^ set(outputs))} in only one of them"
+                f"Received: {format_list(set(known) ^ set(outputs))} in only one of them"
             )
         self.taps = match(patterns, known) if patterns else tuple(known)
 

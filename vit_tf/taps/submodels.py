@@ -11,7 +11,7 @@ from vit_tf.image_checks import check_dtype
 from vit_tf.image_shapes import fix_image_shape
 from vit_tf.models.input_range import find_preprocessing
 from vit_tf.models.transformer import TokenDense
-from vit_tf.names import NAMED, as_patterns, listed, match
+from vit_tf.names import NAMED, as_patterns, format_list, match
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.taps import recorder
 from vit_tf.taps.attention_weights import (
@@ -178,8 +178,8 @@ def _foreign_taps(model, patterns):
     ignored = [tap for tap in weights if tap in computed and _layer_of(tap) in masked.paths]
     if ignored:
         warnings.warn(
-            f"The taps {listed(ignored)} are computed of queries and keys without the mask that "
-            f"{model.name!r} calls these layers with: they are not the weights that it uses",
+            f"The taps {format_list(ignored)} are computed of queries and keys without the mask "
+            f"that {model.name!r} calls these layers with: they are not the weights that it uses",
             stacklevel=3,
         )
     sources = [source for tap in weights for source in computed.get(tap, (tap,))]
@@ -214,7 +214,7 @@ def _require_channels_last(model):
         raise ValueError(
             "Expected a model whose data_format is 'channels_last': images and maps of shape "
             "(example, height, width, channel). Received: data_format='channels_first' of the "
-            f"layers {listed(first)} of {model.name!r}"
+            f"layers {format_list(first)} of {model.name!r}"
         )
 
 

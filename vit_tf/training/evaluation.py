@@ -10,9 +10,9 @@ from tqdm.auto import tqdm
 from vit_tf.backend import on_jax, require_tensorflow_or_jax
 from vit_tf.batches import require_finite_length
 from vit_tf.distribute.cluster import (
+    current_shard,
     of_every_worker,
-    part_of_worker,
-    share_of_worker,
+    shard_of_worker,
     sum_of_workers,
 )
 from vit_tf.image_checks import require_finite
@@ -55,8 +55,8 @@ def correct_answers(model, dataset):
         Truth values of shape (example,), of several workers one after the other.
     """
     ranks, _ = _ranks_of(model, dataset)
-    share = share_of_worker()
-    if not share or part_of_worker(dataset) is dataset:
+    share = current_shard()
+    if not share or shard_of_worker(dataset) is dataset:
         return ranks < 1
     ends = np.cumsum(of_every_worker(len(ranks)))
     correct = np.zeros(ends[-1], np.int64)
@@ -70,7 +70,7 @@ def _ranks_of(model, dataset):
     if isinstance(dataset, tf.data.Dataset):
         require_images_of(model, dataset.element_spec[0])
         require_finite_length(dataset)
-        dataset = part_of_worker(dataset)
+        dataset = shard_of_worker(dataset)
     score = _scorer(model)
     batches = tqdm(dataset, "Evaluating", delay=2, disable=None, leave=False)
     ranks, count = [], 0
@@ -109,7 +109,7 @@ def majority_accuracy(train, test, num_classes, most=-1):
     require_finite_length(train.take(most))
     require_finite_length(test)
     counts = [np.zeros(num_classes, int) for _ in (train, test)]
-    parts = part_of_worker(train).take(most), part_of_worker(test)
+    parts = shard_of_worker(train).take(most), shard_of_worker(test)
     for count, dataset in zip(counts, parts, strict=True):
         for labels in dataset.map(lambda _, labels: labels).as_numpy_iterator():
             count += np.bincount(labels.ravel(), minlength=num_classes)

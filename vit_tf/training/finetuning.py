@@ -2,9 +2,7 @@
 
 import dataclasses
 
-from vit_tf import data
-from vit_tf.names import choose
-from vit_tf.training.optimizers import DECAYS, SGD, WarmupDecay
+from vit_tf.names import lookup
 from vit_tf.training.recipes import compile_classifier, expect
 
 
@@ -17,17 +15,21 @@ class FineTuning:
 
     Args:
         steps: number of steps.
-        learning_rate: the peak of the schedule.
-        momentum: share of the last step that a step keeps.
-        warmup_steps: steps until the peak; None for a fifth of them, 500 at most.
-        schedule: decay after the peak, to 0 `"cosine"` or `"linear"`, or a `"staircase"`.
+        learning_rate: peak learning rate.
+        momentum: momentum of SGD.
+        warmup_steps: steps until the peak; None for a fifth of all, 500 at most.
+        schedule: decay after the peak: `"cosine"` or `"linear"` to 0, `"staircase"` or
+            `"short_staircase"`; see `WarmupDecay`.
         clip_norm: largest global norm of the gradients; None for no limit.
-        ema: momentum of the average of the weights that is validated, saved and returned, such as
-            0.9999 in a run of 20,000 steps; None for the weights themselves.
-        mixup, flip, crop, seed: as for `vit_tf.data.augment`; all off.
-        resize: (height, width) at which training images are to be loaded so that `crop` can cut
-            the model's size out of them; None where there is no `crop`.
-        validations: how often the run is validated and saved, evenly; it divides `steps`.
+        ema: momentum of an exponential moving average of the weights, such as 0.9999 for 20,000
+            steps; it is validated, saved and returned; None for the weights themselves.
+        mixup: alpha of MixUp, such as 0.1.
+        flip: mirror half of the images.
+        resize: (height, width) of training images, out of which `crop` cuts the model's size; None
+            without `crop`.
+        crop: (height, width) of random crops; None for none.
+        validations: number of validations, which are evenly spaced and divide `steps`.
+        seed: of shuffling and augmentation.
 
     Raises:
         ValueError: for a value out of its range.
@@ -48,11 +50,13 @@ class FineTuning:
     seed: int = 0
 
     def __post_init__(self):
+        from vit_tf.training.optimizers import DECAYS
+
         for name in ("resize", "crop"):  # JSON has lists
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else tuple(value))
         warmup, clip, ema, crop = self.warmup_steps, self.clip_norm, self.ema, self.crop
-        choose("schedule", self.schedule, DECAYS)
+        lookup("schedule", self.schedule, DECAYS)
         for name in ("steps", "validations"):
             value = getattr(self, name)
             expect(isinstance(value, int) and value > 0, name, "an int > 0", self)
@@ -105,6 +109,8 @@ class FineTuning:
 
     def optimizer(self):
         """The optimizer of a run."""
+        from vit_tf.training.optimizers import SGD, WarmupDecay
+
         warmup = min(500, self.steps // 5) if self.warmup_steps is None else self.warmup_steps
         return SGD(
             WarmupDecay(self.learning_rate, warmup, self.steps, self.schedule),
@@ -116,6 +122,8 @@ class FineTuning:
 
     def augment(self, dataset, num_classes):
         """Batches of (images, labels) augmented; unchanged where every augmentation is off."""
+        from vit_tf import data
+
         steps = {name: getattr(self, name) for name in ("mixup", "flip", "crop")}
         if not any(steps.values()):
             return dataset

@@ -5,7 +5,7 @@ import re
 
 import tensorflow as tf
 
-from vit_tf.batches import remakable
+from vit_tf.batches import ResumableDataset
 from vit_tf.image_checks import far_values
 from vit_tf.preprocessing import interval
 
@@ -50,7 +50,7 @@ def checked_images(dataset, model, split):
         with tf.control_dependencies(checks):
             return tf.identity(images), *others
 
-    return remakable(lambda batches: batches.enumerate().map(check), dataset)
+    return ResumableDataset.from_sources(lambda batches: batches.enumerate().map(check), dataset)
 
 
 def checked_labels(dataset, num_classes, split):
@@ -75,7 +75,7 @@ def checked_labels(dataset, num_classes, split):
         with tf.control_dependencies([right]):
             return inputs, tf.identity(labels), *weights
 
-    return remakable(lambda batches: batches.map(check), dataset)
+    return ResumableDataset.from_sources(lambda batches: batches.map(check), dataset)
 
 
 @contextlib.contextmanager

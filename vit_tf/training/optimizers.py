@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from vit_tf.backend import on_jax
-from vit_tf.names import choose
+from vit_tf.names import lookup
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
@@ -33,7 +33,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     def __init__(self, peak, warmup_steps, total_steps, decay="cosine"):
         self.peak, self.warmup_steps, self.total_steps = peak, warmup_steps, total_steps
         self.decay = decay
-        self._fall = choose("schedule", decay, DECAYS)
+        self._fall = lookup("schedule", decay, DECAYS)
 
     def __call__(self, step):
         step = ops.cast(step, "float32")

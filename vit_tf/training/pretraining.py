@@ -2,8 +2,6 @@
 
 import dataclasses
 
-from vit_tf.training.masked_patches import ColourAccuracy, ColourCrossEntropy
-from vit_tf.training.objectives import compile_model
 from vit_tf.training.recipes import Recipe, expect
 
 
@@ -14,11 +12,8 @@ class Pretraining(Recipe):
     Cross-entropy averaged over the corrupted patches; `accuracy` is the share of them whose colour
     is predicted.
 
-    Args:
-        epochs, learning_rate, warmup_epochs, schedule, weight_decay, clip_norm, ema: as for
-            `Recipe`.
-        label_smoothing, rand_augment, mixup, cutmix, flip, shift, erase: off. Colours are those of
-            the augmented image, so that augmentations come before `mask_patches`.
+    The fields are those of `Recipe`. Label smoothing and augmentations are off: colours are those
+    of the augmented image, so augment before `mask_patches`.
 
     Raises:
         ValueError: for a value out of its range.
@@ -37,5 +32,8 @@ class Pretraining(Recipe):
 
     def compile(self, model, steps_per_epoch):
         """Compile a model for this recipe, so that `model.fit(train, epochs=...)` follows it."""
+        from vit_tf.training.masked_patches import ColourAccuracy, ColourCrossEntropy
+        from vit_tf.training.objectives import compile_model
+
         optimizer = self.optimizer(steps_per_epoch)
         compile_model(model, optimizer, ColourCrossEntropy(), ColourAccuracy())

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from vit_tf.names import choose
+from vit_tf.names import lookup
 from vit_tf.training.recipes import Recipe
 
 VIT = "Dosovitskiy et al. 2021, https://arxiv.org/abs/2010.11929, table 3 (ImageNet) and section 3"
@@ -72,7 +72,7 @@ def recipe(name):
     Raises:
         ValueError: for an unknown name.
     """
-    return choose("recipe", name, RECIPES)
+    return lookup("recipe", name, RECIPES)
 
 
 def _rand_augment(level, number=2):

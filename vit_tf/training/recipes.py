@@ -2,10 +2,9 @@
 
 import dataclasses
 
-from vit_tf import data
-from vit_tf.names import choose
-from vit_tf.training.objectives import SoftmaxCrossEntropy, Top1Accuracy, compile_model
-from vit_tf.training.optimizers import DECAYS, SGD, AdamW, WarmupDecay
+from vit_tf.names import lookup
+
+# The command line reads the fields of recipes at once: Keras and TensorFlow are imported when used.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,18 +18,29 @@ class Recipe:
 
     Args:
         epochs: number of passes over the training data.
-        learning_rate: the peak of the schedule.
+        learning_rate: peak learning rate.
         warmup_epochs: epochs until the peak, fractions allowed; None for a tenth of the run.
-        schedule: decay after the peak, to 0 `"cosine"` or `"linear"`, or a `"staircase"` or
-            `"upstream_staircase"`, as in `WarmupDecay`.
-        weight_decay: a kernel shrinks by `learning_rate * weight_decay` of itself at each step.
-        label_smoothing: share of a label that is spread over all classes.
+        schedule: decay after the peak: `"cosine"` or `"linear"` to 0, `"staircase"`,
+            `"short_staircase"` or `"upstream_staircase"`; see `WarmupDecay`.
+        weight_decay: weight decay; a step shrinks a kernel by `learning_rate * weight_decay`.
+        label_smoothing: label smoothing; the probability spread over all classes.
         clip_norm: largest global norm of the gradients; None for no limit.
-        ema: momentum of the average of the weights that is validated, saved and returned; None
-            for the weights themselves.
-        rand_augment, mixup, cutmix, flip, shift, seed: as for `vit_tf.data.augment`; all off.
-        warmup_steps: steps until the peak, in place of `warmup_epochs`; None for those.
-        momentum: of SGD instead of AdamW; None for AdamW.
+        ema: momentum of an exponential moving average of the weights, such as 0.999; it is
+            validated, saved and returned; None for the weights themselves.
+        rand_augment: magnitude of RandAugment, in [0, 1]; or a dict of its arguments, as for
+            `vit_tf.data.augment`.
+        mixup: alpha of MixUp, such as 0.2.
+        cutmix: alpha of CutMix, such as 1.0.
+        flip: mirror half of the images.
+        shift: largest random shift, in pixels.
+        seed: of shuffling and augmentation.
+        warmup_steps: steps until the peak, in place of `warmup_epochs`; None for `warmup_epochs`.
+        momentum: use SGD with this momentum, such as 0.9; None for AdamW.
+        erase: fraction of the images in which a rectangle is erased, such as 0.25.
+        epsilon: epsilon of AdamW, added to the root of the corrected second moment as in optax and
+            PyTorch; None for that of Keras, 1e-7 before the correction.
+        layer_decay: factor of the learning rate from each block of a ViT to the one below; None
+            for none.
 
     Raises:
         ValueError: for a value out of its range.
@@ -57,8 +67,10 @@ class Recipe:
     layer_decay: float | None = None
 
     def __post_init__(self):
+        from vit_tf.training.optimizers import DECAYS
+
         warmup, clip, ema = self.warmup_epochs, self.clip_norm, self.ema
-        choose("schedule", self.schedule, DECAYS)
+        lookup("schedule", self.schedule, DECAYS)
         expect(isinstance(self.epochs, int) and self.epochs > 0, "epochs", "an int > 0", self)
         expect(self.learning_rate > 0, "learning_rate", "> 0", self)
         in_run = warmup is None or 0 <= warmup < self.epochs
@@ -87,6 +99,8 @@ class Recipe:
         Raises:
             ValueError: if the run ends within its warm-up.
         """
+        from vit_tf.training.optimizers import WarmupDecay
+
         warmup = self.epochs / 10 if self.warmup_epochs is None else self.warmup_epochs
         total = self.epochs * steps_per_epoch
         steps = round(warmup * steps_per_epoch) if self.warmup_steps is None else self.warmup_steps
@@ -95,6 +109,8 @@ class Recipe:
 
     def optimizer(self, steps_per_epoch):
         """The optimizer of a run with so many steps per epoch."""
+        from vit_tf.training.optimizers import SGD, AdamW
+
         settings = {
             "learning_rate": self.learning_rates(steps_per_epoch),
             "weight_decay": self.weight_decay,
@@ -117,6 +133,8 @@ class Recipe:
 
     def augment(self, dataset, num_classes):
         """Batches of (images, labels) augmented; unchanged where every augmentation is off."""
+        from vit_tf import data
+
         mild = {name: getattr(self, name) for name in ("mixup", "cutmix", "flip", "shift", "erase")}
         # RandAugment of magnitude 0 or with no arguments of its own, `{}`, is not off.
         if self.rand_augment is False and not any(mild.values()):
@@ -139,6 +157,8 @@ class Recipe:
 
 def compile_classifier(model, optimizer, label_smoothing=0.0):
     """Compile a model for cross-entropy and top-1 accuracy, under its own strategy."""
+    from vit_tf.training.objectives import SoftmaxCrossEntropy, Top1Accuracy, compile_model
+
     compile_model(model, optimizer, SoftmaxCrossEntropy(label_smoothing), Top1Accuracy())
 
 

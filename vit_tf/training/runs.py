@@ -11,9 +11,9 @@ import tensorflow as tf
 from vit_tf import distribute
 from vit_tf.backend import on_jax, require_tensorflow_or_jax
 from vit_tf.batches import (
-    is_part,
-    mark_part,
-    remakable,
+    ResumableDataset,
+    as_shard,
+    is_shard,
     require_finite_length,
     skip_batches,
 )
@@ -120,10 +120,10 @@ def train(
         require_images_of(model, dataset.element_spec[0], any_size=cropped)
         if value_range(model) is not None:
             check_dtype(model, dataset.element_spec[0].dtype.name)
-        if is_part(dataset) and num_workers() > 1:
+        if is_shard(dataset) and num_workers() > 1:
             raise ValueError(
-                f"Expected the whole of the {split} data, which the workers share out. Received: a "
-                "part of them, by `vit_tf.data.load(..., share=...)`"
+                f"Expected all {split} data, of which each worker takes its shard. Received: "
+                "a shard of them, from `vit_tf.data.load(..., shard=...)`"
             )
         if isinstance(model, VisionModel) and not cropped:
             dataset = _of_known_size(dataset, model.accepted_shape)
@@ -198,7 +198,7 @@ def _of_known_size(dataset, shape):
     def fix(images, *others):
         return fix_image_shape(images, shape), *others
 
-    return remakable(lambda batches: batches.map(fix), dataset)
+    return ResumableDataset.from_sources(lambda batches: batches.map(fix), dataset)
 
 
 def _take_class_names(model, dataset):
@@ -280,7 +280,7 @@ def _between(batches, step, last, num_batches):
     # TensorFlow would read on into a pass that nobody wants. The filter hides the length from
     # Keras, which would count an epoch without steps as a step.
     left = passes.take(last - step).filter(lambda *batch: True)
-    return mark_part(left) if is_part(batches) else left
+    return as_shard(left) if is_shard(batches) else left
 
 
 def _shown(verbose):

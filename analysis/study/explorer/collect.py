@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 
-from vit_tf.names import joined
+from vit_tf.names import join_words
 from vit_tf.tokens import prefix_names
 
 from ...attention.attention_distance import attention_rows
@@ -72,7 +72,7 @@ class Subject:
         """What the head reads, in words: "CLS", or "the mean of the patches"."""
         prefix = self.model.grid.prefix if self.model.grid else 0
         named = [self.prefix_names[at] for at in self.pooled_tokens if at < prefix]
-        return joined(named) if named else "the mean of the patches"
+        return join_words(named) if named else "the mean of the patches"
 
     @property
     def scores_tap(self):

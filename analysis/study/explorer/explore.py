@@ -13,7 +13,7 @@ import tensorflow as tf
 import vit_tf
 from vit_tf.batches import require_finite_length
 from vit_tf.data.any_images import as_images
-from vit_tf.names import joined
+from vit_tf.names import join_words
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.remote import without_password
 
@@ -172,7 +172,7 @@ def write_exploration(path, opened, subject, names, photos, results, left_out):
     classes = getattr(opened.model, "class_names", None)
     payload = make_payload(subject, results, photos, names, classes)
     row = describe_model(opened, subject.model)
-    listed = joined(names)
+    listed = join_words(names)
     written = write_explore_page(
         path,
         title=f"{opened.name}: {listed}",

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache, partial
 
 import vit_tf
-from vit_tf.names import listed
+from vit_tf.names import format_list
 from vit_tf.taps.keras_attention import attention_taps, contradictions
 from vit_tf.training.checkpointing import describe_model
 
@@ -72,7 +72,9 @@ def _attention_of(opened, images, grid):
     shapes = {name: tuple(taps[name].shape[1:]) for name in told}
     names, why = attended(shapes, grid)
     wrong = contradictions(opened.model, taps, names)
-    return ({}, STRANGE.format(listed(wrong))) if wrong else ({n: shapes[n] for n in names}, why)
+    return (
+        ({}, STRANGE.format(format_list(wrong))) if wrong else ({n: shapes[n] for n in names}, why)
+    )
 
 
 STRANGE = (
@@ -116,7 +118,7 @@ def opened_baselines(opened, model, seed):
     """The random baselines of an opened model; of one without weights noise alone."""
 
     def fresh():
-        copy = replace(opened, model=vit_tf.fresh_copy(opened.model, seed))
+        copy = replace(opened, model=vit_tf.reinitialize(opened.model, seed))
         return partial(features_of, copy, model.grid)
 
     return baselines_of(model, fresh if opened.is_keras else None, seed)

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from vit_tf.files import write_whole
-from vit_tf.names import joined, listed
+from vit_tf.names import format_list, join_words
 
 from ...engine.estimates import UNBOUNDED, Estimate, current_outcome, over_trainings, verdict
 from ...plots.similarity_plots import plot_trainings
@@ -91,7 +91,9 @@ def _require_alike(scorecards):
     """
     known = {name: _facts_of(card) for name, card in scorecards.items() if "models" in card.attrs}
     if unknown := [name for name in scorecards if name not in known]:
-        log.warning("%s: an earlier version; its models and data are not compared", listed(unknown))
+        log.warning(
+            "%s: an earlier version; its models and data are not compared", format_list(unknown)
+        )
     first, *others = known or [None]
     differences = [
         f"{field} is {there} in {first} and {here} in {name}"
@@ -101,7 +103,7 @@ def _require_alike(scorecards):
     if differences:
         raise ValueError(
             "Expected reports of the same models and data, whose seed alone differs. "
-            f"Received: {listed(differences, '; ')}"
+            f"Received: {format_list(differences, '; ')}"
         )
 
 
@@ -183,7 +185,7 @@ def report_trainings(reports, folder):
     if missing:
         raise ValueError(
             f"Expected the folders of reports with a scorecard, {PLACE}. "
-            f"Received: {listed(missing)} without"
+            f"Received: {format_list(missing)} without"
         )
     cards = {name: xr.load_dataset(Path(path, PLACE)) for name, path in reports.items()}
     result = scorecard_of_trainings(cards)
@@ -207,7 +209,7 @@ def report_trainings(reports, folder):
         folder / "report.html",
         title=f"Claims over {len(cards)} runs",
         introduction=f"The same models were trained with {len(cards)} seeds. The results of each "
-        f"run are in the reports {joined(cards)}.",
+        f"run are in the reports {join_words(cards)}.",
         scorecard=claims,
         trainings=len(cards),
         models=[

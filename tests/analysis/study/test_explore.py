@@ -179,7 +179,7 @@ def test_a_model_that_expects_pixels_is_shown_what_it_expects(tmp_path):
     randomize(vit)
     plain = analysis.explore(vit, image(), tmp_path / "plain.html", samples=1, noise=0)
     expects = vit_tf.Preprocessing.from_range((16, 24), 0, 255)
-    scaled = vit_tf.fresh_copy(vit)
+    scaled = vit_tf.reinitialize(vit)
     scaled.set_weights(vit.get_weights())
     scaled.preprocessing = expects
     kernel = scaled.embedding.patches.kernel

@@ -61,7 +61,7 @@ def test_a_half_file_holds_each_weight_rounded_to_float16(vit, folder):
 
 @pytest.mark.parametrize("value", [7e4, np.nan])
 def test_what_no_float16_is_near_is_refused(vit, tmp_path, value):
-    broken = vit_tf.fresh_copy(vit, 0)
+    broken = vit_tf.reinitialize(vit, 0)
     broken.head.bias.assign([0, value, 0])
     with pytest.raises(ValueError, match=r"within the range of float16.*Received: .*head/bias"):
         save_half(broken, tmp_path / "broken.keras")

@@ -133,16 +133,16 @@ def test_splits_too_large_to_cache_are_the_same(monkeypatch):
 @pytest.mark.parametrize("balanced", [False, True])
 def test_choose_follows_or_levels_the_classes(rng, balanced):
     labels = np.repeat([0, 1, 2], [100, 50, 10])
-    chosen = source.choose(labels, 160, 32, rng, balanced)
+    chosen = source.stratified_sample(labels, 160, 32, rng, balanced)
     expected = [11, 11, 10] if balanced else [20, 10, 2]
     assert len(set(chosen)) == 32 and (np.diff(chosen) > 0).all()
     assert sorted(np.bincount(labels[chosen]), reverse=True) == expected
 
 
 def test_choose_without_labels_gives_neighbours(rng):
-    starts = {source.choose(None, 10, 8, rng)[0] for _ in range(50)}
+    starts = {source.stratified_sample(None, 10, 8, rng)[0] for _ in range(50)}
     assert starts == {0, 1, 2}
-    assert np.diff(source.choose(None, 10, 8, rng)).tolist() == [1] * 7
+    assert np.diff(source.stratified_sample(None, 10, 8, rng)).tolist() == [1] * 7
 
 
 def test_describe_digits():

@@ -254,12 +254,12 @@ def test_what_a_resumed_run_skips_is_neither_decoded_nor_changed(photos, streame
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize("name", ["photos", "digits"])
-def test_shares_are_the_whole_and_each_worker_decodes_its_own(photos, decoded, name, workers):
+def test_shards_are_all_images_and_each_worker_decodes_its_own(photos, decoded, name, workers):
     settings = {"image_size": 8, "take": 11, "seed": 3}
     name = photos if name == "photos" else name
     whole = {image.tobytes() for image in arrays(train(name, **settings))[0]}
     decoded.clear()
-    parts = [train(name, share=(n, workers), **settings) for n in range(workers)]
+    parts = [train(name, shard=(n, workers), **settings) for n in range(workers)]
     epochs = [[[i.tobytes() for i in arrays(part)[0]] for part in parts] for _ in range(2)]
     for epoch in epochs:
         found = [image for part in epoch for image in part]
@@ -269,20 +269,28 @@ def test_shares_are_the_whole_and_each_worker_decodes_its_own(photos, decoded, n
     assert len(decoded) == (11 if name == photos else 0)
 
 
-@pytest.mark.parametrize("share", [(2, 2), (-1, 2), (0, 20)])
-def test_shares_out_of_range(share):
-    with pytest.raises(ValueError, match=r"share to be \(worker, workers\)"):
-        data.load("digits", take=11, share=share)
+def test_the_former_name_of_shard():
+    settings = {"image_size": 8, "take": 11, "splits": ("test",)}
+    with pytest.warns(DeprecationWarning, match="use shard="):
+        (former,) = data.load("digits", share=(1, 2), **settings)
+    (current,) = data.load("digits", shard=(1, 2), **settings)
+    np.testing.assert_array_equal(arrays(former)[0], arrays(current)[0])
+
+
+@pytest.mark.parametrize("shard", [(2, 2), (-1, 2), (0, 20)])
+def test_shards_out_of_range(shard):
+    with pytest.raises(ValueError, match=r"shard to be \(index, num_shards\)"):
+        data.load("digits", take=11, shard=shard)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not (SHARED / "tfds" / "cifar10").is_dir(), reason="no CIFAR-10")
-def test_shares_of_one_file_are_runs_of_its_examples():
+def test_shards_of_one_file_are_contiguous():
     """CIFAR-10 is one file, of which the parts of three workers make up the whole."""
     settings = {"data_dir": SHARED / "tfds", "splits": ("test",), "batch_size": 500}
     *parts, whole = [
-        arrays(data.load("cifar10", share=share, **settings)[0])[1]
-        for share in ((0, 3), (1, 3), (2, 3), (0, 1))
+        arrays(data.load("cifar10", shard=shard, **settings)[0])[1]
+        for shard in ((0, 3), (1, 3), (2, 3), (0, 1))
     ]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
     assert [len(part) for part in parts] == [3334, 3333, 3333]

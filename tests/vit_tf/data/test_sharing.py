@@ -7,8 +7,7 @@ import tiny_records
 from counted_digits import count_decoding
 
 from vit_tf import data
-from vit_tf.batches import own_part, seeds_of_batches, skip_batches
-from vit_tf.shares import Share
+from vit_tf.batches import Shard, seeds_of_batches, skip_batches
 
 TAKE = {"train": 49, "validation": 33, "test": 22}
 
@@ -42,14 +41,15 @@ def assert_same(found, expected):
 def test_parts_follow_each_other_and_differ_by_one_for_each_replica(workers, replicas, count):
     numbers = np.arange(count)
     parts = [
-        Share(worker, workers, replicas).part(tf.constant(numbers)) for worker in range(workers)
+        Shard(worker, workers, replicas).slice_batch(tf.constant(numbers))
+        for worker in range(workers)
     ]
     np.testing.assert_array_equal(np.concatenate(parts), numbers)
     for worker, part in enumerate(parts):
-        share = Share(worker, workers, replicas)
-        assert share.size(count) == len(part)
-        assert list(range(*share.bounds(count))) == list(part)
-        of_replicas = [len(one) for one in share.of_replicas(part).as_numpy_iterator()]
+        shard = Shard(worker, workers, replicas)
+        assert shard.size(count) == len(part)
+        assert list(range(*shard.bounds(count))) == list(part)
+        of_replicas = [len(one) for one in shard.split_replicas(part).as_numpy_iterator()]
         least, more = divmod(count, workers * replicas)
         first = worker * replicas
         assert of_replicas == [least + (first + place < more) for place in range(replicas)]
@@ -62,8 +62,8 @@ def test_parts_are_the_batches_of_one_process_and_each_image_is_decoded_once(mon
     whole = load()
     expected = [[batches(split) for split in whole] for _ in range(2)]
     decoded.clear()
-    shares = [Share(worker, workers) for worker in range(workers)]
-    parts = [[own_part(split, share) for share in shares] for split in load()]
+    shards = [Shard(worker, workers) for worker in range(workers)]
+    parts = [[split.shard_batches(shard) for shard in shards] for split in load()]
     for epoch in expected:
         for of_split, split in zip(parts, epoch, strict=True):
             found = [batches(part) for part in of_split]
@@ -77,7 +77,7 @@ def test_parts_are_the_batches_of_one_process_and_each_image_is_decoded_once(mon
 def test_a_part_goes_on_where_the_whole_does(monkeypatch):
     decoded = count_decoding(monkeypatch)
     first, second = (batches(dataset) for dataset in [load()[0]] * 2)
-    parts = [own_part(load()[0], Share(worker, 2)) for worker in range(2)]
+    parts = [load()[0].shard_batches(Shard(worker, 2)) for worker in range(2)]
     rest = [skip_batches(part, 2).concatenate(part) for part in parts]
     decoded.clear()
     assert_same(joined([batches(part) for part in rest]), first[2:] + second)
@@ -89,29 +89,29 @@ def test_the_last_of_many_replicas_have_empty_batches_of_every_kind():
     train, validation, _ = load(take=TAKE | {"validation": 2})
     every = {"mixup": 0.2, "cutmix": 1.0, "flip": True, "shift": 1, "rand_augment": 0.3}
     augmented = data.augment(train, 10, erase=0.5, **every)
-    part = own_part(data.mask_patches(augmented, (4, 4)), Share(2, 3))
+    part = data.mask_patches(augmented, (4, 4)).shard_batches(Shard(2, 3))
     sizes = [len(colours) for _, colours in part.as_numpy_iterator()]
     assert sizes == [5, 5, 5, 0]
-    (only,) = batches(own_part(validation, Share(2, 3)))
+    (only,) = batches(validation.shard_batches(Shard(2, 3)))
     assert only[0].shape == (0, 8, 8, 3) and only[1].dtype == np.int32
 
 
 def test_workers_draw_otherwise_and_a_resumed_one_as_before():
     def flipped(worker, skip=0):
-        part = own_part(data.augment(load()[0], 10, flip=True, seed=5), Share(worker, 2))
+        part = data.augment(load()[0], 10, flip=True, seed=5).shard_batches(Shard(worker, 2))
         return batches(skip_batches(part, skip))
 
     first, again = flipped(0), flipped(0)
     assert_same(first, again)
     assert_same(first[2:], flipped(0, skip=2))
-    parts = [own_part(seeds_of_batches(4), Share(worker, 2)).take(3) for worker in (0, 1)]
+    parts = [seeds_of_batches(4).shard_batches(Shard(worker, 2)).take(3) for worker in (0, 1)]
     seeds = [{tuple(pair) for pair in batches(part)} for part in parts]
     assert len(seeds[0] | seeds[1]) == 6
 
 
 def test_more_replicas_than_a_batch_has_examples():
     with pytest.raises(ValueError, match=r"batch_size to be at least 18.*Received: batch_size=16"):
-        own_part(load()[0], Share(0, 9, 2))
+        load()[0].shard_batches(Shard(0, 9, 2))
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +125,8 @@ def records(tmp_path_factory):
 def test_workers_shuffle_runs_of_tfds_and_keep_the_order_of_its_other_splits(records):
     settings = {"data_dir": records, "batch_size": 300, "seed": 2, "splits": ("train", "test")}
     train, test = data.load("tiny_records", **settings)
-    shares = [Share(worker, 3) for worker in range(3)]
-    parts = [batches(own_part(test, share)) for share in shares]
+    shards = [Shard(worker, 3) for worker in range(3)]
+    parts = [batches(test.shard_batches(shard)) for shard in shards]
     assert_same(joined(parts), batches(test))
 
     def bytes_of(dataset):
@@ -134,7 +134,7 @@ def test_workers_shuffle_runs_of_tfds_and_keep_the_order_of_its_other_splits(rec
 
     # Both files have the same thousand images.
     everything = sorted(bytes_of(batches(train)))
-    parts = [own_part(train, share) for share in shares]
+    parts = [train.shard_batches(shard) for shard in shards]
     epochs = [[batches(part) for part in parts] for _ in range(2)]
     for epoch in epochs:
         sizes = [[len(labels) for _, labels in part] for part in epoch]

@@ -76,7 +76,7 @@ def test_a_text_head_goes_with_the_model(tower, images, rng):
     assert "text_head" not in linear.get_config() and not np.any(linear(images))
     other = vit_tf.with_text_head(model, texts(rng, 3, tower.embedding_dim), 2.0)
     assert other.num_classes == 3 and np.abs(other(images)).max() <= 2.0 + 1e-5
-    np.testing.assert_array_equal(vit_tf.fresh_copy(model)(images), np.zeros((3, 4)))
+    np.testing.assert_array_equal(vit_tf.reinitialize(model)(images), np.zeros((3, 4)))
 
 
 @pytest.mark.parametrize(

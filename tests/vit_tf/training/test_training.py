@@ -19,7 +19,8 @@ from training_runs import kill_at, make_data, make_model, newest_state, read_log
 from vit_tf import BiT, ViT, load_model
 from vit_tf.distribute.strategies import strategy
 from vit_tf.remote import PARTIAL
-from vit_tf.training.recipes import Recipe, WarmupDecay
+from vit_tf.training.optimizers import WarmupDecay
+from vit_tf.training.recipes import Recipe
 from vit_tf.training.runs import checkpointing, train
 
 RECIPE = Recipe(epochs=5, learning_rate=0.01, warmup_epochs=1.5, ema=0.6, shift=1)

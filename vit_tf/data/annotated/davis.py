@@ -9,7 +9,7 @@ import numpy as np
 from vit_tf.data.folder import decode_file
 from vit_tf.data.images.framing import scale_values
 from vit_tf.data.pipeline import checked_size
-from vit_tf.names import file_error, listed
+from vit_tf.names import file_error, format_list
 from vit_tf.preprocessing import Preprocessing
 
 
@@ -118,7 +118,7 @@ def _names(path):
     if not path.is_file():
         known = sorted(file.stem for file in path.parent.glob("*.txt"))
         raise ValueError(
-            f"Expected a list of videos (there are: {listed(known) or 'none'}). "
+            f"Expected a list of videos (there are: {format_list(known) or 'none'}). "
             f"Received: {str(path)!r}"
         )
     names = tuple(path.read_text(encoding="utf-8").split())

@@ -11,7 +11,7 @@ from vit_tf.data.folder import decode_file
 from vit_tf.data.pipeline import check_number, checked_size
 from vit_tf.data.reading import read_batches
 from vit_tf.data.source import Source
-from vit_tf.names import choose
+from vit_tf.names import lookup
 
 NAMES = ("roxford5k", "rparis6k")
 RELEVANCE = ("easy", "hard", "junk")
@@ -52,7 +52,7 @@ def load_revisited(
         ValueError: for files that are missing or corrupt, a pickle of anything else, no size, and
             arguments out of range. An image that cannot be decoded stops the iteration.
     """
-    choose("name", name, dict.fromkeys(NAMES))
+    lookup("name", name, dict.fromkeys(NAMES))
     check_number("batch_size", batch_size, 1)
     size = checked_size(image_size, preprocessing)
     preprocessing = preprocessing and preprocessing.squeezed()

@@ -9,7 +9,7 @@ import numpy as np
 from vit_tf.data.folder import decode_file
 from vit_tf.data.images.framing import resize_image, scale_values
 from vit_tf.data.pipeline import check_number, checked_size
-from vit_tf.names import choose, file_error, listed
+from vit_tf.names import file_error, format_list, lookup
 
 SPLITS = ("trn", "val", "test")
 SIZES = ("large", "small")
@@ -64,8 +64,8 @@ def load_spair(
         ValueError: for files that are missing or corrupt, images of another size than annotated, a
             pair without keypoints, and arguments out of range.
     """
-    choose("split", split, dict.fromkeys(SPLITS))
-    choose("size", size, dict.fromkeys(SIZES))
+    lookup("split", split, dict.fromkeys(SPLITS))
+    lookup("size", size, dict.fromkeys(SIZES))
     if pairs_per_category is not None:
         check_number("pairs_per_category", pairs_per_category, 1)
     check_number("seed", seed, 0)
@@ -121,7 +121,7 @@ def _draw(lines, count, seed):
         chosen.extend(np.random.default_rng([seed, number]).permutation(places)[:count])
     if scarce:
         wanted = f"Expected {count} pairs of each category"
-        warnings.warn(f"{wanted}. Received fewer, all taken: {listed(scarce)}", stacklevel=3)
+        warnings.warn(f"{wanted}. Received fewer, all taken: {format_list(scarce)}", stacklevel=3)
     return [lines[place] for place in sorted(chosen)]
 
 

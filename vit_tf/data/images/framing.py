@@ -44,20 +44,20 @@ class Framing:
             return None
         return lambda height, width: random_window(height, width, *drawn[0])
 
-    def fit(self, images, change=None, drawn=()):
+    def fit(self, images, image_map=None, drawn=()):
         """An image, or images of shape (example, height, width, channel), as a model expects them.
 
         Args:
             images: tensor of rank 3 or 4, with values in [0, 255].
-            change: `Change` of one image in its size, or None.
-            drawn: tuple of what was drawn for the image, last what was for the change.
+            image_map: `ImageMap` for one image in its size, or None.
+            drawn: tuple of what was drawn for the image, last that for `image_map`.
         """
         crop = None if self.area else self.preprocessing.crop
         how = (self.preprocessing.interpolation, crop, self.preprocessing.crop_rounding)
         images = resize_image(images, self.size, *how)
         images = tf.cast(images, tf.float32)
         images = tf.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else images
-        images = change.apply(images, *drawn[-1]) if change else images
+        images = image_map.apply(images, *drawn[-1]) if image_map else images
         return scale_values(images, self.preprocessing)
 
 

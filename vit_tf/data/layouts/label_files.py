@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from vit_tf.data.layouts.listing import entries, is_image
-from vit_tf.names import listed
+from vit_tf.names import format_list
 from vit_tf.remote import as_path
 
 SUFFIXES = (".txt", ".csv", ".tsv")
@@ -49,7 +49,7 @@ def find_classes(folder, images):
     found = [(path, _classes(path, names)) for path in _candidates(folder, names)]
     found = [(path, classes) for path, classes in found if classes]
     if len(found) > 1:
-        files = listed(repr(os.path.basename(path)) for path, _ in found)
+        files = format_list(repr(os.path.basename(path)) for path, _ in found)
         raise ValueError(
             f"Expected one text file with the classes of the images in {folder!r}. "
             f"Received: {files}"
@@ -82,7 +82,7 @@ def _classes(path, names):
     if missing:
         raise ValueError(
             f"Expected a text file with the class of each of {len(names)} images. "
-            f"Received: {path!r}, without {listed(missing)}"
+            f"Received: {path!r}, without {format_list(missing)}"
         )
     return [told[index] for index in range(len(names))]
 
@@ -167,7 +167,7 @@ def labels_of(path, classes, class_names):
     unknown = sorted(set(classes) - set(place))
     if unknown:
         raise ValueError(
-            f"Expected classes among those of the train split: {listed(class_names)}. "
-            f"Received: {listed(unknown)} in {path!r}"
+            f"Expected classes among those of the train split: {format_list(class_names)}. "
+            f"Received: {format_list(unknown)} in {path!r}"
         )
     return np.array([place[text] for text in classes], np.int32)

@@ -7,7 +7,7 @@ import os
 
 import tensorflow as tf
 
-from vit_tf.names import file_error, listed
+from vit_tf.names import file_error, format_list
 from vit_tf.remote import is_remote, without_password
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ def warn_of_others(folder, files):
     """Logs once how many files of a folder are images of formats that are not read, and which."""
     others = [os.path.basename(file) for file in files if _is_other_image(file)]
     if others:
-        _warn(folder, len(others), listed(others))
+        _warn(folder, len(others), format_list(others))
 
 
 def _is_other_image(file):

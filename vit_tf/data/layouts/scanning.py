@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from vit_tf.data.layouts.label_files import class_names_of, find_classes, labels_of, named_classes
 from vit_tf.data.layouts.listing import SUFFIXES, entries, files_below, is_image, warn_of_others
-from vit_tf.data.source import SPLITS, TEST_FRACTION, Computed, hold_out
+from vit_tf.data.source import SPLITS, TEST_FRACTION, LazyDict, hold_out
 from vit_tf.data.tfds import prepared_in
-from vit_tf.names import joined, listed
+from vit_tf.names import format_list, join_words
 from vit_tf.remote import without_password
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ def scan(root):
     if all(name.isdecimal() for name in class_names):
         class_names = tuple(sorted(class_names, key=int))
     members = {split: partial(part.members, class_names) for split, part in parts.items()}
-    return Layout(class_names, Computed(members))
+    return Layout(class_names, LazyDict(members))
 
 
 def _without_splits(root):
@@ -104,7 +104,7 @@ def _without_splits(root):
         _tell_fifth(root, len(cuts[1]), len(labels))
         return [(paths[chosen], labels[chosen]) for chosen in cuts]
 
-    return Layout(part.class_names, Computed({"train": lambda: cut()[0], "test": lambda: cut()[1]}))
+    return Layout(part.class_names, LazyDict({"train": lambda: cut()[0], "test": lambda: cut()[1]}))
 
 
 @functools.cache
@@ -150,14 +150,14 @@ def _split_folders(root):
 
 
 def _quoted(names):
-    return listed(map(repr, names))
+    return format_list(map(repr, names))
 
 
 @functools.cache
 def _tell_unlabelled(root, splits):
     """Logs once which splits of a folder cannot be read with the others."""
     root = without_password(root)
-    log.warning("%s: unknown classes of %s, left out.", root, joined(splits))
+    log.warning("%s: unknown classes of %s, left out.", root, join_words(splits))
 
 
 def _part(folder):
@@ -198,7 +198,7 @@ def _in_class_folders(folder, subfolders, class_names):
         path = os.path.join(folder, name)
         if name not in place:
             raise ValueError(
-                f"Expected the class folders of the train split: {listed(class_names)}. "
+                f"Expected the class folders of the train split: {format_list(class_names)}. "
                 f"Received: {path!r}"
             )
         files = files_below(path)

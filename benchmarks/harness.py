@@ -1,0 +1,241 @@
+"""Times implementations of the same work: each in a process of its own, in alternation.
+
+Their results are compared before anything is timed. In each round the faster of two runs counts.
+The median of the ratios within a round is reported, since the speed of a machine drifts.
+"""
+
+import contextlib
+import importlib
+import multiprocessing
+import resource
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio to report: of the first implementation, over the sum of others, and its target.
+
+    Attributes:
+        over: names of the implementations; none for the number itself.
+        target: the largest ratio that is good enough.
+        what: `"seconds"`, `"peak"`, of the whole process, or `"growth"`, of a `Growth`.
+        of: name in the numerator.
+    """
+
+    over: tuple[str, ...]
+    target: float
+    what: str = "seconds"
+    of: str = "vit_tf"
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """In place of an answer: how long the work takes, from something that was measured."""
+
+    value: float
+
+
+@dataclass(frozen=True)
+class Growth:
+    """In place of an answer: by how many MB the memory of the process grew."""
+
+    value: float
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Implementations that do the same work.
+
+    Attributes:
+        title: what is measured.
+        implementations: dict from a name to a function that prepares everything and returns a
+            function without arguments, which does the work once and returns: an array, None
+            where there is nothing to compare, `Seconds` or `Growth`.
+        ratios: what to report.
+        tolerance: largest difference of answers, as a share of their largest value.
+        once: names of implementations so slow that they run once.
+        rounds: default number of rounds.
+    """
+
+    title: str
+    implementations: dict[str, Callable]
+    ratios: tuple[Ratio, ...]
+    tolerance: float = 1e-3
+    once: tuple[str, ...] = ()
+    rounds: int = 7
+
+
+# The module of this folder that defines each benchmark.
+MODULES = {
+    **dict.fromkeys(("cka", "cka_stream", "cka_taps", "cka_paper"), "cka"),
+    "measures": "measures",
+    **dict.fromkeys(("one_pass", "every_statistic"), "one_pass"),
+    **dict.fromkeys(("interventions", "interventions_small"), "interventions"),
+    "fields": "fields",
+    "probes": "probes",
+    **dict.fromkeys(("forward_vit_small", "forward_vit", "forward_bit"), "forward"),
+    **dict.fromkeys(("training_vit", "training_vit_s", "training_bit"), "training"),
+    **dict.fromkeys(("input", "input_tfds", "input_memory"), "input"),
+}
+
+
+def benchmark_of(name):
+    """The `Benchmark` of a name in `MODULES`."""
+    return importlib.import_module(f"{__package__}.{MODULES[name]}").BENCHMARKS[name]
+
+
+def _work(connection, benchmark, name):
+    """The process of one implementation: a first run, then one round for each message."""
+    try:
+        run = benchmark_of(benchmark).implementations[name]()
+        answer, figures = _timed(run)
+        connection.send(("ran", (answer, figures)))
+        while connection.recv() == "run":
+            # The faster of two, since a process that waited for the others starts cold.
+            pair = [_timed(run)[1] for _ in range(2)]
+            connection.send(("ran", min(pair, key=lambda figures: figures["seconds"])))
+    except Exception as error:  # whatever it is, it is the parent that reports it
+        connection.send(("failed", f"{type(error).__name__}: {error}"))
+
+
+def _timed(run):
+    """The answer of a run, and a dict of its figures: seconds, the peak memory so far in GiB ..."""
+    start = time.perf_counter()
+    answer = run()
+    seconds = time.perf_counter() - start
+    figures = {"seconds": seconds, "peak": peak_memory()}
+    for kind, name in ((Seconds, "seconds"), (Growth, "growth")):
+        if isinstance(answer, kind):
+            answer, figures[name] = None, answer.value
+    return None if answer is None else np.asarray(answer, np.float64), figures
+
+
+def peak_memory():
+    """Largest memory of this process so far, in GiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
+
+
+def apart(function, *arguments):
+    """What a function returns in a new process, so that peaks of memory do not add up."""
+    with _ignoring_interrupts():
+        pool = multiprocessing.get_context("spawn").Pool(1)
+    with pool:
+        return pool.apply(function, arguments)
+
+
+@contextlib.contextmanager
+def _ignoring_interrupts():
+    """Processes that are started here ignore Ctrl-C, as it is this one that ends them."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class ImplementationProcess:
+    """A process that runs an implementation on request."""
+
+    def __init__(self, benchmark, name):
+        context = multiprocessing.get_context("spawn")
+        self.name = name
+        self._connection, there = context.Pipe()
+        self._process = context.Process(target=_work, args=(there, benchmark, name))
+        with _ignoring_interrupts():
+            self._process.start()
+        there.close()
+
+    def receive(self):
+        """What the process sends next.
+
+        Raises:
+            RuntimeError: if it failed or died.
+        """
+        try:
+            kind, content = self._connection.recv()
+        except EOFError:
+            self._process.join()
+            kind, content = "failed", f"it ended with status {self._process.exitcode}"
+        if kind == "failed":
+            raise RuntimeError(f"{self.name}: {content}")
+        return content
+
+    def run(self):
+        """Seconds of one run and peak memory so far in GiB, as a dict."""
+        self._connection.send("run")
+        return self.receive()
+
+    def stop(self):
+        """End the process."""
+        self._process.terminate()
+        self._process.join()
+
+
+def run_benchmark(benchmark_name, rounds=None, progress=lambda text: None):
+    """Run the benchmark of a name in `MODULES`.
+
+    Returns:
+        Tuple of the `Benchmark`, dict from implementation to the list of its runs, and dict from
+        implementations that failed to the reason.
+
+    Raises:
+        ValueError: if the results differ.
+    """
+    benchmark = benchmark_of(benchmark_name)
+    rounds = rounds or benchmark.rounds
+    started, answers, runs, absent = [], {}, {}, {}
+    try:
+        for name in benchmark.implementations:
+            progress(f"{name} is prepared")
+            implementation = ImplementationProcess(benchmark_name, name)
+            started.append(implementation)
+            try:
+                answers[name], first = implementation.receive()
+            except RuntimeError as error:
+                absent[name] = str(error)
+            else:
+                if name in benchmark.once:
+                    runs[name] = [first] * rounds
+            if name in absent or name in benchmark.once:
+                started.pop().stop()
+        check_results(benchmark, answers)
+        for number in range(rounds):
+            for implementation in started:
+                runs.setdefault(implementation.name, []).append(implementation.run())
+            seconds = ", ".join(f"{name} {of[-1]['seconds']:.3g} s" for name, of in runs.items())
+            progress(f"round {number + 1}: {seconds}")
+        return benchmark, runs, absent
+    finally:
+        for implementation in started:
+            implementation.stop()
+
+
+def check_results(benchmark, answers):
+    """Raises a ValueError if an answer differs from the first by more than the tolerance."""
+    given = {name: answer for name, answer in answers.items() if answer is not None}
+    first = next(iter(given), None)
+    for name, answer in given.items():
+        one = given[first]
+        if answer.shape != one.shape:
+            raise ValueError(
+                f"Expected results of one shape. Received: {one.shape} from {first}, "
+                f"{answer.shape} from {name}"
+            )
+        difference = np.abs(answer - one).max() / np.abs(one).max()
+        if not difference <= benchmark.tolerance:
+            raise ValueError(
+                f"Expected results that differ by at most {benchmark.tolerance:g} of their largest "
+                f"value. Received: {difference:.2g} between {first} and {name}"
+            )
+
+
+def ratio(runs, wanted):
+    """The three quartiles of a `Ratio` over the rounds."""
+    above = np.array([run[wanted.what] for run in runs[wanted.of]])
+    parts = [np.array([run[wanted.what] for run in runs[name]]) for name in wanted.over]
+    return np.quantile(above / (sum(parts) if parts else 1.0), [0.25, 0.5, 0.75])

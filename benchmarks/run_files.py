@@ -1,0 +1,245 @@
+"""The files of killed runs: seen as they are written, checked to be whole, compared."""
+
+import contextlib
+import csv
+import ctypes
+import io
+import json
+import os
+import re
+import select
+import struct
+import zipfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+from PIL import Image
+
+from vit_tf.remote import PARTIAL
+
+CREATED, A_FOLDER = 0x100, 0x40000000  # IN_CREATE, IN_ISDIR
+
+
+class Watch:
+    """Sees the temporary files that appear in a folder and in the folders therein (Linux)."""
+
+    def __init__(self, folder):
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._descriptor < 0:
+            raise OSError(ctypes.get_errno(), "Expected inotify to be there")
+        self._folders = {}
+        self._add(Path(folder))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        os.close(self._descriptor)
+
+    def wait(self, seconds):
+        """Names of the temporary files that appeared, after so many seconds at the latest."""
+        if not select.select([self._descriptor], [], [], max(seconds, 0))[0]:
+            return []
+        data, names = os.read(self._descriptor, 2**16), []
+        while data:
+            folder, mask, _, length = struct.unpack_from("iIII", data)
+            name = data[16 : 16 + length].rstrip(b"\0").decode()
+            data = data[16 + length :]
+            if mask & A_FOLDER:
+                names += self._add(self._folders[folder] / name)
+            elif name.startswith(PARTIAL):
+                names.append(name)
+        return names
+
+    def _add(self, folder):
+        """Watch a folder too; the temporary files that are there already."""
+        number = self._libc.inotify_add_watch(self._descriptor, bytes(folder), CREATED)
+        if number < 0:  # gone again
+            return []
+        self._folders[number] = folder
+        inside = sorted(folder.iterdir())
+        names = [path.name for path in inside if path.name.startswith(PARTIAL)]
+        return names + [name for path in inside if path.is_dir() for name in self._add(path)]
+
+
+def finished(folder):
+    """The files that a run would accept as complete: dict from relative path to path."""
+    paths = (path for path in sorted(Path(folder).rglob("*")) if path.is_file())
+    return {
+        str(path.relative_to(folder)): path
+        for path in paths
+        if not path.name.startswith(".") and ".tfevents." not in path.name
+    }
+
+
+def problems_of(folder):
+    """One line for each corrupt file in a folder that a run would accept as complete."""
+    problems = []
+    for name, path in finished(folder).items():
+        try:
+            read(path)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            problems.append(f"{name} is corrupt: {type(error).__name__}: {error}")
+    return problems
+
+
+def read(path):
+    """The contents of a file to compare: dict from a name to an array or a text.
+
+    Raises:
+        OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile: for a file that is not whole.
+    """
+    return READERS[path.suffix](path)
+
+
+def made_once(folder):
+    """The files that no later run makes again: dict from relative path to inode and time.
+
+    Results, and the figures and models whose key is stored.
+    """
+    there = finished(folder)
+    names = [name for name in there if name.startswith("results/") and "scorecard" not in name]
+    if manifest := there.get("figures/keys.json"):
+        names += [f"figures/{name}.png" for name in json.loads(manifest.read_text())]
+    names += [
+        name
+        for name in there
+        if name.startswith("models/") and name.replace(".keras", ".json") in there
+    ]
+    stats = {name: there[name].stat() for name in names}
+    return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in stats.items()}
+
+
+def compare(folder, reference, tolerance=0.0):
+    """Compare the files of a killed run with those of an uninterrupted one.
+
+    Returns:
+        Largest absolute difference of two numbers, number of files compared (all that was logged
+        for TensorBoard is one), and one line for each file that is not the same: bit for bit, or
+        where there is a tolerance with numbers that differ by no more.
+    """
+    found, expected = (_without_earlier_states(finished(place)) for place in (folder, reference))
+    problems = [f"{name} is only in one folder" for name in sorted(set(found) ^ set(expected))]
+    left = [p.name for p in Path(folder).rglob(".*") if p.name.startswith(PARTIAL)]
+    problems += [f"{name} is left over" for name in left]
+    both = sorted(set(found) & set(expected))
+    pairs = {name: (read(found[name]), read(expected[name])) for name in both}
+    pairs["tensorboard"] = logged(folder), logged(reference)
+    largest = 0.0
+    for name, contents in pairs.items():
+        difference, same = _compare_contents(*contents)
+        largest = max(largest, difference)
+        if not (same or difference <= tolerance > 0):
+            problems.append(f"{name} is not the same (largest difference {difference:.3g})")
+    return largest, len(pairs), problems
+
+
+def _without_earlier_states(paths):
+    """Files without the states before the last: a killed run has them of other steps."""
+    from vit_tf.training.checkpointing import saved_states
+
+    runs = {path.parent.parent for path in paths.values() if path.parent.name == "state"}
+    earlier = {state for run in runs for state in saved_states(run)[:-1]}
+    return {name: path for name, path in paths.items() if path not in earlier}
+
+
+def logged(folder):
+    """What runs logged for TensorBoard: dict from folder, tag and step to least and largest."""
+    from tensorflow import make_ndarray
+    from tensorflow.compat.v1.train import summary_iterator
+    from tensorflow.errors import DataLossError
+
+    points = {}
+    for path in sorted(Path(folder).rglob("*.tfevents.*")):
+        place = str(path.parent.relative_to(folder))
+        with contextlib.suppress(DataLossError):  # where a killed run was cut off
+            for event in summary_iterator(str(path)):
+                for value in event.summary.value:
+                    if value.metadata.plugin_data.plugin_name == "scalars":
+                        key = f"{place} {value.tag} {event.step}"
+                        points.setdefault(key, []).append(float(make_ndarray(value.tensor)))
+    return {key: np.array([min(some), max(some)]) for key, some in points.items()}
+
+
+def _compare_contents(found, expected):
+    """Largest difference of two contents, infinite for other than numbers; whether all is the same.
+
+    Equal numbers are the same bit for bit.
+    """
+    if found.keys() != expected.keys():
+        return np.inf, False
+    largest, same = 0.0, True
+    for name, one in found.items():
+        one, other = np.asarray(one), np.asarray(expected[name])
+        if one.shape == other.shape and one.dtype.kind in "fiu":
+            gap = np.abs(one.astype(float) - other.astype(float))
+            largest = max(largest, float(np.max(gap, initial=0.0)))
+            same &= one.tobytes() == other.tobytes()
+        elif one.shape != other.shape or one.tolist() != other.tolist():
+            largest, same = np.inf, False
+    return largest, bool(same)
+
+
+def _hdf5(file):
+    """The arrays of an HDF5 file, which netCDF files are too."""
+    arrays = {}
+    with h5py.File(file) as opened:
+        opened.visititems(
+            lambda name, item: arrays.update({name: item[()]} if hasattr(item, "dtype") else {})
+        )
+    return {name: np.asarray(array) for name, array in arrays.items()}
+
+
+def _keras(path):
+    with zipfile.ZipFile(path) as file:
+        if file.testzip() is not None:
+            raise ValueError("wrong checksum")
+        return _hdf5(io.BytesIO(file.read("model.weights.h5")))
+
+
+def _npz(path):
+    """The arrays of a state, and its history as arrays."""
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    meta = json.loads(arrays.pop("meta").tobytes())
+    history = {f"history of {name}": np.array(values) for name, values in meta["history"].items()}
+    return arrays | history | {"names": np.array(meta["names"])}
+
+
+def _json(path):
+    """The facts of a JSON file, without the times and places of the run."""
+    facts = json.loads(path.read_text())
+    facts.pop("options", None)
+    facts.get("row", {}).pop("training (s)", None)
+    return {
+        name: fact if isinstance(fact, float) else json.dumps(fact, sort_keys=True)
+        for name, fact in facts.items()
+    }
+
+
+def _csv(path):
+    with open(path, newline="") as file:
+        names, *rows = csv.reader(file)
+    return {name: np.array(column, float) for name, *column in zip(names, *rows, strict=True)}
+
+
+def _png(path):
+    with Image.open(path) as image:
+        return {"pixels": np.asarray(image)}
+
+
+def _html(path):
+    """That a page is whole and all that it links to is there; its times differ."""
+    page = path.read_text()
+    if not page.rstrip().endswith("</html>"):
+        raise ValueError("incomplete page")
+    for link in re.findall(r'(?:href|src)="([^"#:]+)"', page):
+        if not (path.parent / link).is_file():
+            raise ValueError(f"broken link to {link}")
+    return {}
+
+
+READERS = {".keras": _keras, ".npz": _npz, ".nc": lambda path: _hdf5(path)}
+READERS |= {".json": _json, ".csv": _csv, ".png": _png, ".html": _html}

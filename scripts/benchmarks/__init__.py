@@ -1,1 +1,0 @@
-"""Comparisons of this package with others: one file for each thing that is measured."""

@@ -1,0 +1,67 @@
+"""The command `vit-tf`: lists the commands, and runs the one that is named."""
+
+import ast
+import os
+import signal
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+
+import vit_tf
+from vit_tf.names import unknown_name
+
+COMMANDS = (
+    "study",
+    "analyze",
+    "scorecard",
+    "explore",
+    "train",
+    "finetune",
+    "pretrain",
+    "evaluate",
+    "compute",
+    "export",
+)
+OVERVIEW = """usage: vit-tf COMMAND ...
+
+{commands}
+
+vit-tf COMMAND --help shows the options of a command, vit-tf --version the version."""
+
+
+def main(arguments=None):
+    """Run the command that the first argument names; its exit status, 2 for an unknown one.
+
+    If the reader of the output stops early, as `head` does, the command ends silently.
+    """
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The rest of the output goes nowhere; otherwise Python would report an error at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _run(arguments):
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        commands = "\n".join(f"  {name:10} {summary_of(name)}" for name in COMMANDS)
+        print(OVERVIEW.format(commands=commands))
+        return 0
+    name, *rest = words
+    if name == "--version":
+        print(f"vit-tf {vit_tf.__version__}")
+        return 0
+    if name not in COMMANDS:
+        print(f"error: {unknown_name('COMMAND', name, COMMANDS)}", file=sys.stderr)
+        return 2
+    return import_module(f"vit_tf.scripts.{name}").main(rest)
+
+
+def summary_of(name):
+    """The first line of a command's docstring, read without importing the module."""
+    source = find_spec(f"vit_tf.scripts.{name}").loader.get_source(f"vit_tf.scripts.{name}")
+    return ast.get_docstring(ast.parse(source)).splitlines()[0]

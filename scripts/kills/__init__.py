@@ -1,1 +1,0 @@
-"""Runs that are killed: their processes, and the files that they leave."""

@@ -1,0 +1,396 @@
+"""Shared by `study` and `analyze`: their options, the data they measure, progress, provenance."""
+
+import contextlib
+import logging
+import os
+import platform
+import threading
+import time
+from datetime import date
+from functools import cache, partial
+from importlib.metadata import version
+from pathlib import Path
+
+from tqdm.auto import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+import vit_tf
+from vit_tf.files import digest_tree
+from vit_tf.remote import without_password
+from vit_tf.scripts import common
+from vit_tf.training.locks import only_process
+
+LARGEST = {"train": 24_000, "validation": 2_000, "test": 2_000}  # of data other than the digits
+GALLERY = 2_000  # training images among which nearest neighbours are found, at most
+ANNOTATED_BATCH = 60
+SHAPE_VIDEOS, SHAPE_PAIRS = 16, 160  # generated for `--data shapes`
+STILL_RUNNING = "still running after %d s: %s"
+INTERVALS = (10, 20, 40, 60)  # seconds until the first such line, the second and so on
+
+
+def run_logged(parse, run, arguments=None):
+    """Parse and run with progress on the standard error; the exit status."""
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logger = logging.getLogger("vit_tf")
+    logger.setLevel(logging.INFO)
+
+    def run_with_lines(options):
+        with lines_while_working(logger):
+            return run(options)
+
+    return common.run_command(parse, run_with_lines, arguments, describe_results)
+
+
+def describe_results(options):
+    """What a stopped run saved in a report's folder, and how to resume."""
+    kinds = {"trained model": "models/*.json", "result": "results/*.nc"}
+    counts = {kind: len(list(options.out.glob(files))) for kind, files in kinds.items()}
+    words = [f"{count} {kind}{'s'[: count > 1]}" for kind, count in counts.items() if count]
+    return (
+        f"{options.out} holds {' and '.join(words)}; {common.RESUMES}"
+        if words
+        else (common.NOTHING_SAVED)
+    )
+
+
+def add_figures(parser):
+    """Adds the options that select figures."""
+    add = parser.group("figures")
+    numbers = "figure numbers of the papers, such as 1,7,C.4 (default: all that apply)"
+    add("--figures", metavar="NUMBERS", default="", help=numbers)
+    add("--list", action="store_true", help="list the figures and exit")
+
+
+def add_sampling(parser):
+    """Adds the options for the images that are measured, annotated ones among them."""
+    add = parser.group("data")
+    common.add_take_test(add, "all, at most 2,000 unless the data are digits")
+    add("--shots", type=int, default=10, help="training images per class for probes")
+    add = parser.group("annotated images")
+    coco = {"nargs": 2, "metavar": ("JSON", "FOLDER")}
+    add("--objects", **coco, help="object masks in COCO format, and the folder of their images")
+    add("--parts", **coco, help="part masks in COCO format (PartImageNet), and their images")
+    text = "number of images of each of these (default: all)"
+    add("--take-objects", type=int, metavar="N", help=text)
+    add("--videos", metavar="FOLDER", help="videos with masks: the folder of DAVIS 2017")
+    add("--pairs", metavar="FOLDER", help="image pairs with keypoints: the folder of SPair-71k")
+    landmarks = {"nargs": 2, "metavar": ("FOLDER", "NAME")}
+    add("--landmarks", **landmarks, help="images for retrieval, and roxford5k or rparis6k")
+
+
+def add_run(parser, folder):
+    """Adds the options of a run that writes a report."""
+    add = parser.group("run")
+    add("--out", type=Path, metavar="FOLDER", help=f"output folder (default: {folder})")
+    add("--seed", type=int, default=0, help="random seed")
+    common.add_strategy(add)
+
+
+@contextlib.contextmanager
+def strategy_in(folder, name):
+    """The scope of a strategy; a report's folder is created and locked against other runs.
+
+    Of several workers, which share the folder, only the chief may write there.
+    """
+    from vit_tf.analysis.report.page import require_own
+
+    require_own(folder / "report.html")
+    strategy = vit_tf.distribute.strategy(name)
+    lock = only_process(folder) if vit_tf.distribute.is_chief() else contextlib.nullcontext()
+    with lock, strategy.scope():
+        yield
+        vit_tf.distribute.wait_for_workers()
+
+
+def figure_numbers(options):
+    """The numbers in `--figures`."""
+    return [number for number in options.figures.split(",") if number]
+
+
+def list_figures(figures, roles=True):
+    """A table of figures and, with `roles`, of the models in a study that they need, as text."""
+    rows = {}
+    for figure in figures:
+        needed = rows.setdefault((",".join(figure.choices), figure.shows), {})
+        needed |= dict.fromkeys(figure.models.all_roles)
+    if not roles:
+        return "\n".join(f"{numbers:24} {shows}" for numbers, shows in rows)
+    lines = ["figures                  what they show                                       models"]
+    lines += [f"{n:24} {shows:52} {', '.join(needed)}" for (n, shows), needed in rows.items()]
+    return "\n".join(lines)
+
+
+def subset_sizes(options, description):
+    """Number of examples of each split to use: as specified, by default all or the largest."""
+    sizes = dict(description.num_examples)
+    if "validation" not in sizes:
+        sizes["validation"] = round(0.1 * sizes["train"])
+        sizes["train"] -= sizes["validation"]
+    if options.data != "digits":
+        sizes = {split: min(count, LARGEST[split]) for split, count in sizes.items()}
+    specified = {"train": options.take, "test": options.take_test}
+    return sizes | {split: count for split, count in specified.items() if count is not None}
+
+
+def measured_sizes(options, description, split):
+    """Number of images of a split to measure, as a dict; one batch where its size is unknown."""
+    from vit_tf.analysis.study.data import MOST_IN_BATCH
+
+    counts = description.num_examples
+    available = sum(counts.values()) if split == "all" else counts.get(split)
+    tested = options.take_test or available
+    if tested and not options.take_test and options.data != "digits":
+        tested = min(tested, LARGEST["test"])
+    return {"test": tested or MOST_IN_BATCH}
+
+
+def read_data(options, description, split="test", **images):
+    """The `Data` that is measured.
+
+    Args:
+        options: of the command line, and `sizes`, a dict from split to the number of its examples.
+        description: the `vit_tf.data.Description` of the data.
+        split: what is measured. Nothing is fitted if it is `"all"`, which includes training images,
+            nor without training images or labels.
+        **images: arguments of `vit_tf.data.load` for the size of the images.
+    """
+    from vit_tf.analysis.study.data import FIELD_IMAGES, MOST_IN_BATCH, Data, batch_size_of
+
+    classes = common.chosen_classes(options)
+    source = {"seed": options.seed, "data_dir": options.data_dir, **classes, **images}
+    load = partial(vit_tf.data.load, options.data, **source)
+    tested = options.sizes["test"]
+    size = batch_size_of(tested)
+    (test,) = load(splits=(split,), batch_size=size, take=tested)
+    (few,) = load(splits=(split,), batch_size=FIELD_IMAGES, take=min(FIELD_IMAGES, tested))
+    pixels = tuple(few.element_spec[0].shape[1:3])
+    annotated, annotation_facts = read_annotations(options, pixels, images.get("preprocessing"))
+    facts = {
+        "batch": size,
+        "field_images": FIELD_IMAGES,
+        "size": pixels,
+        "data": without_password(str(options.data)),
+        "seed": options.seed,
+        "test": test.identify(),
+    }
+    if not can_fit(description, split):
+        return Data(test, few, facts=facts, optional=annotated, optional_facts=annotation_facts)
+    train, held_out = vit_tf.data.few_shot(
+        options.data,
+        options.shots,
+        batch_size=MOST_IN_BATCH,
+        held_out=options.shots,
+        **source,
+    )
+    count = min(description.num_examples["train"], GALLERY)
+    (gallery,) = load(splits=("train",), batch_size=MOST_IN_BATCH, take=count)
+    return Data(
+        test,
+        few,
+        train,
+        held_out,
+        description.num_classes,
+        facts | {"train": train.identify(), "validation": held_out.identify()},
+        {"gallery": lambda: gallery, **annotated},
+        {"gallery": {"gallery": gallery.identify()}, **annotation_facts},
+    )
+
+
+def can_fit(description, split):
+    """Whether there are labelled training images outside a split."""
+    labelled = description.num_classes and "train" in description.num_examples
+    return bool(labelled) and split not in ("train", "all")
+
+
+def example_setup(options, split, size, description):
+    """Python code that loads the images of a report, for the code of its figures."""
+    data = without_password(str(options.data))
+    shared = [f"image_size={tuple(size)}"]
+    if options.data_dir:
+        shared.append(f"data_dir={str(options.data_dir)!r}")
+    shared = ", ".join(shared)
+    load = f"data.load({data!r}, splits=({split!r},), take={options.sizes['test']}, {shared})"
+    lines = [f"(images,) = {load}"]
+    if can_fit(description, split):
+        lines.append(f"train, _ = data.few_shot({data!r}, {options.shots}, {shared})")
+    return "\n".join(lines)
+
+
+def read_annotations(options, size, preprocessing=None):
+    """The annotated images of the options: dict of functions that load them, and their facts.
+
+    Args:
+        options: of the command line, those of `add_sampling` and `data`, `seed` and `sizes`.
+        size: (height, width) of the images, in pixels.
+        preprocessing: of the images, or None.
+    """
+    shaped = {"preprocessing": preprocessing} if preprocessing else {"image_size": size}
+    loaders, facts = {}, {}
+    if options.data == "shapes":
+        loaders, facts = _annotated_shapes(options, size, shaped)
+    data, seed = vit_tf.data, {"seed": options.seed}
+    taken = {"take": options.take_objects, "batch_size": ANNOTATED_BATCH, **seed}
+    readers = {
+        "objects": lambda source: data.load_coco(*source, **taken, **shaped),
+        "parts": lambda source: data.load_coco(*source, **taken, **shaped),
+        "videos": lambda source: data.load_davis(source, preprocessing=preprocessing),
+        "pairs": lambda source: data.load_spair(source, **seed, **shaped),
+        "landmarks": lambda source: data.load_revisited(
+            *source, batch_size=ANNOTATED_BATCH, **shaped
+        ),
+    }
+    for name, read in readers.items():
+        source = getattr(options, name)
+        if source:
+            images = read(source)  # at once, since a path may be wrong
+            loaders[name] = lambda images=images: images
+            paths = [source] if isinstance(source, str) else source
+            digests = [digest_tree(path) for path in paths if Path(path).exists()]
+            facts[name] = {name: [source, *digests], "take": options.take_objects}
+    return loaders, facts
+
+
+def _annotated_shapes(options, size, shaped):
+    """Functions that generate the annotations of the shapes, by name, and facts about these."""
+    from vit_tf.data.annotated.annotated_shapes import half_masks, shape_masks
+
+    tested = {"take": options.sizes["test"]} if "test" in options.sizes else {}
+    seed = {"seed": options.seed}
+    shapes = cache(partial(vit_tf.data.load_shapes, "test", **seed, **tested, **shaped))
+
+    def videos():
+        made = vit_tf.data.load_shape_videos(SHAPE_VIDEOS, image_size=size, **seed)
+        return list(zip(made["image"], made["index"], strict=True))
+
+    loaders = {
+        "objects": lambda: shape_masks(shapes(), ANNOTATED_BATCH),
+        "parts": lambda: half_masks(shapes(), ANNOTATED_BATCH),
+        "videos": videos,
+        "pairs": partial(vit_tf.data.load_shape_pairs, SHAPE_PAIRS, **seed, **shaped),
+    }
+    facts = {"videos": {"videos": SHAPE_VIDEOS}, "pairs": {"pairs": SHAPE_PAIRS}}
+    return loaders, facts | dict.fromkeys(("objects", "parts"), tested)
+
+
+def provenance(options, description):
+    """What it takes to reproduce a report."""
+    packages = ("tensorflow", "keras", "numpy", "xarray", "matplotlib")
+    return {
+        "command": options.command,
+        "data": {"name": without_password(options.data), "classes": description.num_classes}
+        | {f"{split} images": count for split, count in description.num_examples.items()},
+        "options": _option_texts(options),
+        "versions": {"python": platform.python_version(), "vit_tf": vit_tf.__version__}
+        | {p: version(p) for p in packages},
+        "processor": f"{platform.machine()}, {os.cpu_count()} cores",
+        "date": date.today().isoformat(),
+    }
+
+
+def _option_texts(options):
+    """The options that have a value, by their flags, as texts."""
+    texts = {}
+    for name, value in vars(options).items():
+        if name == "command":
+            continue
+        if isinstance(value, dict):  # numbers of images
+            value = ", ".join(f"{count} {split}" for split, count in value.items())
+        elif isinstance(value, list | tuple):
+            value = " ".join(map(str, value))
+        if value not in (None, "", False):
+            texts[name.replace("_", " ")] = without_password(str(value))
+    return texts
+
+
+class ProgressBar:
+    """One bar over several stages, on the standard error if that is a terminal; log lines above it.
+
+    Called with a stage, how much of it is done, the total, and a description of the current step.
+
+    Args:
+        stages: dict from the name of a stage to its expected seconds. Only their ratios matter once
+            the first stages are over.
+    """
+
+    def __init__(self, stages):
+        self._stages, self._done = stages, dict.fromkeys(stages, 0.0)
+        self.seconds = sum(stages.values())
+
+    @property
+    def done(self):
+        """The expected seconds of all that is done."""
+        return sum(self._done.values())
+
+    @contextlib.contextmanager
+    def shown(self):
+        """Shows the bar in this context."""
+        shape = "{percentage:3.0f} %|{bar}| {elapsed} elapsed, about {remaining} left: {desc}"
+        self._bar = tqdm(total=self.seconds, bar_format=shape, disable=None, leave=False)
+        with self._bar, logging_redirect_tqdm():
+            yield
+
+    def __call__(self, stage, done, total, words=""):
+        if words:
+            self._bar.set_description_str(words, refresh=False)
+        before = self.done
+        self._done[stage] = self._stages[stage] * done / total
+        self._bar.update(self.done - before)
+
+
+class _LastLine(logging.Handler):
+    """The line that was logged last, and when."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.time = "starting", time.monotonic()
+
+    def emit(self, record):
+        if record.msg != STILL_RUNNING:
+            self.words, self.time = record.getMessage(), time.monotonic()
+
+
+@contextlib.contextmanager
+def lines_while_working(logger):
+    """Logs that a step is still running, 10 s after its line, and then less and less often."""
+    last, stopped = _LastLine(), threading.Event()
+
+    def watch():
+        started, count, logged = last.time, 0, last.time
+        while not stopped.wait(INTERVALS[0] / 10):
+            if last.time != started:
+                started, count, logged = last.time, 0, last.time
+            now = time.monotonic()
+            if now - logged >= INTERVALS[min(count, len(INTERVALS) - 1)]:
+                logger.info(STILL_RUNNING, now - started, last.words)
+                count, logged = count + 1, now
+
+    thread = threading.Thread(target=watch, daemon=True)
+    logger.addHandler(last)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+        logger.removeHandler(last)
+
+
+def progress_callback(progress):
+    """A Keras callback that reports the steps of a training run.
+
+    Args:
+        progress: function of the number of finished steps, and of all.
+    """
+    import keras
+
+    class Report(keras.callbacks.Callback):
+        epochs = 0
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.epochs = epoch
+
+        def on_train_batch_end(self, batch, logs=None):
+            steps = self.params["steps"]
+            progress(self.epochs * steps + batch + 1, self.params["epochs"] * steps)
+
+    return Report()

@@ -1,0 +1,214 @@
+"""The command `vit-tf`, and the options and help that all its commands have in common."""
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+from paths import ROOT
+
+import vit_tf
+from vit_tf.scripts import cli, common, compute as chosen_command, evaluate, explore
+
+# Options that mean another thing in one script than in another, or come in other numbers.
+DIFFERENT = {
+    "MODEL": "analyze takes several",
+    "--shots": "evaluate fits to several numbers of images",
+    "--out": "a file where one file is written",
+}
+
+
+class Built(Exception):
+    """A parser that is ready to parse."""
+
+
+@pytest.fixture
+def parsers(monkeypatch):
+    """The parser of each command, by name."""
+
+    def stop(self, args=None, namespace=None):
+        raise Built(self)
+
+    found = {}
+    with monkeypatch.context() as patch:
+        patch.setattr(common.Parser, "parse_args", stop)
+        for name in cli.COMMANDS:
+            with pytest.raises(Built) as built:
+                import_module(f"vit_tf.scripts.{name}").parse([])
+            found[name] = built.value.args[0]
+    return found
+
+
+def shown(parser):
+    """The options and arguments that a help shows, each with the title of its section."""
+    for group in parser._action_groups:
+        for action in group._group_actions:
+            if argparse.SUPPRESS not in (action.help, action.dest) and action.dest != "help":
+                yield group.title, action
+
+
+def examples(parser):
+    """The commands of a help's examples."""
+    text = parser.epilog.partition("examples:\n")[2].replace("\\\n", " ")
+    return [shlex.split(line, comments=True) for line in text.splitlines()]
+
+
+def test_without_a_command_all_are_listed(capsys):
+    assert cli.main([]) == 0
+    listed = capsys.readouterr().out
+    for name in cli.COMMANDS:
+        sentence = import_module(f"vit_tf.scripts.{name}").__doc__.splitlines()[0]
+        assert re.search(rf"^  {name} +{re.escape(sentence)}$", listed, re.M)
+    assert cli.main(["--help"]) == 0 and capsys.readouterr().out == listed
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"vit-tf {vit_tf.__version__}\n"
+
+
+def test_an_unknown_command_is_one_line_with_near_matches(capsys):
+    assert cli.main(["trian", "--out", "run"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and "near matches: train" in line and "'trian'" in line
+
+
+def test_the_rest_of_the_line_and_the_status_are_those_of_the_door(monkeypatch):
+    monkeypatch.setattr(
+        chosen_command, "main", lambda words: 7 if words == ["a", "--out", "b"] else 1
+    )
+    assert cli.main(["compute", "a", "--out", "b"]) == 7
+
+
+def test_only_the_module_of_the_command_is_imported():
+    code = "import sys; from vit_tf.scripts.cli import main\ntry: main(sys.argv[1:])"
+    code += "\nexcept SystemExit: pass\nprint(*sys.modules, file=sys.stderr)"
+    for words, there in ([], set()), (["--help"], set()), (["export", "--help"], {"export"}):
+        command = [sys.executable, "-c", code, *words]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        names = set(done.stderr.split())
+        assert {name for name in cli.COMMANDS if f"vit_tf.scripts.{name}" in names} == there
+        assert not names & {"keras", "tensorflow"}
+
+
+def test_python_m_vit_tf_is_the_command():
+    command = [sys.executable, "-m", "vit_tf"]
+    done = subprocess.run([*command, "--version"], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"vit-tf {vit_tf.__version__}\n")
+    done = subprocess.run([*command, "expart"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and "near matches: export" in done.stderr
+
+
+def test_every_option_stands_in_a_section_and_tells_its_default(parsers):
+    titles = {}
+    for name, parser in parsers.items():
+        for title, action in shown(parser):
+            assert title not in ("options", "positional arguments"), (name, action.dest)
+            titles.setdefault(title, set()).add(name)
+            text = parser._get_formatter()._get_help_string(action)
+            assert text
+            if action.default not in (None, False, "", (), []) and action.option_strings:
+                assert "(default: " in text, (name, action.dest)
+        text = parser.format_help()
+        for status in (0, 2, 130):
+            assert re.search(rf"\b{status}\b", text.partition("exit status:")[2])
+    assert {"study", "analyze", "train", "finetune", "pretrain", "evaluate"} <= titles["data"]
+
+
+def test_help_shows_few_options_and_help_all_the_others(parsers):
+    for name, parser in parsers.items():
+        flags = {flag for _, action in shown(parser) for flag in action.option_strings}
+        short = set(re.findall(r"--[a-z0-9-]+", parser.format_usage()))
+        if not parser.main_options:
+            assert short == flags and len(flags) <= 8, name
+            continue
+        assert short == {"--help-all", *parser.main_options} | ({"--no-flip"} & short)
+        assert len(parser.main_options) <= 12 and set(parser.main_options) < flags
+        sections = parser.format_help().partition("options:")[2].partition("exit status:")[0]
+        listed = set(re.findall(r"^  (--[a-z0-9-]+)", sections, re.M))
+        assert listed - {"--help-all"} == set(parser.main_options)
+        parser.main_options = None  # as --help-all does
+        assert set(re.findall(r"--[a-z0-9-]+", parser.format_usage())) - {"--help-all"} == flags
+        required = {flag for _, a in shown(parser) for flag in a.option_strings if a.required}
+        assert required <= short
+
+
+def test_one_name_means_one_thing(parsers):
+    known = {}
+    for name, parser in parsers.items():
+        for _, action in shown(parser):
+            for flag in action.option_strings or [action.metavar]:
+                how = (action.type, action.nargs, action.metavar, type(action))
+                known.setdefault(flag, {}).setdefault(how, []).append(name)
+    different = {flag: ways for flag, ways in known.items() if len(ways) > 1}
+    assert set(different) == set(DIFFERENT), different
+
+
+def test_examples_of_the_help_can_be_parsed(parsers, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for image in ("cat.jpg", "dog.jpg"):
+        (tmp_path / image).touch()
+    for name, parser in parsers.items():
+        assert len(examples(parser)) >= 3
+        for command, door, *words in examples(parser):
+            assert command == "vit-tf" and door in cli.COMMANDS
+            options = import_module(f"vit_tf.scripts.{door}").parse(words)
+            assert options.command == shlex.join(["vit-tf", door, *words])
+        assert any(door == name for _, door, *_ in examples(parser))
+
+
+def test_older_names_are_read_and_not_shown(parsers):
+    line = ["m.keras", "--few-shot", "1,5", "--seeds", "2", "--tap", "norm", "--take", "7"]
+    options = evaluate.parse(line)
+    assert (options.shots, options.draws, list(options.taps)) == ("1,5", 2, ["norm"])
+    assert options.take_test == 7 == evaluate.parse(["m.keras", "--take-test", "7"]).take_test
+    plain = evaluate.parse(["m.keras"])
+    assert plain.taps == ("pooled",) and plain.take_test is None
+    finetune = import_module("vit_tf.scripts.finetune")
+    for flag in "--validations", "--num-validations":
+        assert finetune.parse(["m.keras", "--out", "run", flag, "5"]).validations == 5
+    older = {
+        "evaluate": ("--few-shot", "--seeds", "--tap", "--take"),
+        "finetune": ("--validations",),
+    }
+    for name, flags in older.items():
+        words = re.findall(r"--[a-z0-9-]+", parsers[name].format_help())
+        assert not set(flags) & set(words)
+
+
+def test_what_is_trained_on_and_what_is_measured_have_one_name_each(parsers):
+    flags = {
+        name: {flag for _, action in shown(parser) for flag in action.option_strings}
+        for name, parser in parsers.items()
+    }
+    takes = {name: {flag for flag in found if "--take" in flag} for name, found in flags.items()}
+    trained, measured = {"--take"}, {"--take-test", "--take-objects"}
+    assert takes["train"] == takes["finetune"] == takes["pretrain"] == trained
+    assert takes["evaluate"] == {"--take-test"} and takes["analyze"] == measured
+    assert takes["study"] == trained | measured
+    valid = {flag for found in flags.values() for flag in found if "--valid" in flag}
+    assert valid == {"--validation"}
+
+
+def test_a_prefix_needs_a_patch_size(tmp_path):
+    (tmp_path / "a.png").touch()
+    analyze = import_module("vit_tf.scripts.analyze")
+    for parse, images in ((analyze.parse, []), (explore.parse, [str(tmp_path / "a.png")])):
+        with pytest.raises(ValueError, match=r"--prefix needs --patch-size\. Received: --prefix 1"):
+            parse(["m.keras", *images, "--prefix", "1"])
+        with pytest.raises(ValueError, match=r"--prefix to be at least 0\. Received: -1"):
+            parse(["m.keras", *images, "--prefix", "-1", "--patch-size", "8"])
+
+
+@pytest.mark.parametrize("line", ["--help", "analyze --help"])
+def test_a_reader_that_stops_early_leaves_no_traceback(line):
+    """The pipe is closed before anything is written, as `head` may do."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "vit_tf", *line.split()]
+    with os.fdopen(writing, "w") as pipe:
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
+    assert not any(line.startswith("error:") for line in done.stderr.splitlines())
+    assert done.returncode in (0, 128 + 13)  # argparse ends as if all had been read
