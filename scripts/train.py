@@ -129,6 +129,8 @@ def make_recipe(options):
         return vit_tf.Recipe(**changes)
     if "warmup_epochs" in changes:
         changes = {"warmup_steps": None} | changes
+    if "momentum" in changes:  # SGD, which has no epsilon
+        changes = {"epsilon": None} | changes
     published = vit_tf.recipe(options.recipe).with_batches_of(options.batch_size)
     return dataclasses.replace(published.recipe, **changes)
 
@@ -150,7 +152,7 @@ def make_recorder(options, validation, data):
         options.data,
         data_dir=options.data_dir,
         splits=("train", "validation"),
-        **data | {"take": {"train": few}, "random_resized_crop": None},
+        **data | {"take": {"train": few}, "random_resized_crop": None, "repeats": 1},
     )
     images = validation.unbatch().batch(FORMATION["batch_size"], drop_remainder=True)
     images = images.take(FORMATION["batches"])

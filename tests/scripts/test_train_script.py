@@ -100,3 +100,23 @@ def test_images_of_a_recipe_are_framed_as_its_paper_has_them():
     assert model.preprocessing == found and model.pooling == "gap"
     options = script.parse(["--data", "digits", "--out", "x"])
     assert script.preprocessing_of(options) == {}
+
+
+def test_formation_is_probed_on_ten_images_of_each_class_once(tmp_path, monkeypatch):
+    """Neither the crops nor the repeats of a training apply to the images of the probes."""
+    line = f"{TINY} --record-formation 2 --repeats 3 --random-resized-crop 0.5 --out {tmp_path}"
+    options = script.parse(line.split())
+    arguments = {
+        "image_size": 16,
+        "batch_size": 50,
+        "repeats": 3,
+        "random_resized_crop": (0.5, 1.0),
+    }
+    _, validation = data.load("digits", **arguments)
+    probes = []
+    monkeypatch.setattr(
+        "vit_tf.analysis.FormationRecorder", lambda features, images, **kw: probes.append(kw)
+    )
+    script.make_recorder(options, validation, arguments)
+    images = np.concatenate([batch for batch, _ in probes[0]["probes"][0]])
+    assert len(np.unique(images, axis=0)) == len(images) == 100

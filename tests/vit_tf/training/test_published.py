@@ -138,6 +138,8 @@ def test_options_override_a_recipe():
     recipe = train_script.make_recipe(train_script.parse([*line, *more]))
     assert (recipe.learning_rate, recipe.warmup_epochs, recipe.warmup_steps) == (0.5, 2, None)
     assert recipe.flip is False and recipe.rand_augment is False
+    sgd = train_script.make_recipe(train_script.parse([*line, "--momentum", "0.9"]))
+    assert (sgd.momentum, sgd.epsilon) == (0.9, None)
     bit = train_script.parse(["--out", "x", "--recipe", "bit-r50x1"])
     assert (bit.model, bit.variant) == ("bit", "R50x1")
     assert train_script.make_recipe(bit) == vit_tf.recipe("bit-r50x1").recipe
