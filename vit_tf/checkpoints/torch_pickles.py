@@ -11,7 +11,6 @@ import pickle
 import pickletools
 import re
 import zipfile
-from collections import OrderedDict
 from functools import partial
 from typing import NamedTuple
 
@@ -44,7 +43,45 @@ IGNORED = re.compile(
 STORAGE = re.compile(r"torch(?:\.storage|\.cuda)?\.(\w+Storage)")
 
 
-class Ignored:
+# Each axis, stride and number of a storage fits in an int64, as in PyTorch.
+LARGEST = 2**63 - 1
+# As many axes as a tensor of PyTorch has at most.
+MOST_AXES = 64
+
+
+def _refuse_state(*_):
+    """In place of `__setstate__`, without which a pickle sets any attribute of an object."""
+    raise ValueError("a pickle that sets attributes of what it holds; only tensors are read")
+
+
+class Constructor:
+    """A function that a pickle can call, but neither change nor subclass."""
+
+    __slots__ = ("_function",)
+    __setstate__ = _refuse_state
+
+    def __init__(self, function):
+        self._function = function
+
+    def __call__(self, *arguments):
+        return self._function(*arguments)
+
+
+class StateDict(dict):
+    """An `OrderedDict` of the pickle, without its attributes, such as `_metadata`."""
+
+    def __setstate__(self, state):
+        pass
+
+
+class IgnoredType(type):
+    """The type of `Ignored`; a pickle cannot set attributes of that class."""
+
+    # A property comes before the `__setstate__` of the class, which is for its instances.
+    __setstate__ = property(_refuse_state)
+
+
+class Ignored(metaclass=IgnoredType):
     """In place of an object that is not a tensor, of which nothing is kept."""
 
     def __new__(cls, *_):
@@ -64,16 +101,20 @@ class Storage(NamedTuple):
     key: str
     count: int
 
+    __setstate__ = _refuse_state
+
 
 class Tensor:
     """A tensor of an open file; `source` returns the flat array of its storage."""
 
+    __setstate__ = _refuse_state
+
     def __init__(self, storage, offset, shape, stride, *_):
-        numbers = (offset, *shape, *stride)
-        if not isinstance(storage, Storage) or len(shape) != len(stride):
+        tuples = type(shape) is tuple and type(stride) is tuple and len(shape) == len(stride)
+        if type(storage) is not Storage or not tuples or len(shape) > MOST_AXES:
             raise ValueError("a tensor that is not made of a storage, a shape and strides")
-        if any(type(n) is not int or n < 0 for n in numbers):
-            raise ValueError(f"a tensor of offset {offset}, shape {shape} and strides {stride}")
+        if not all(_is_count(n) for n in (offset, *shape, *stride)):
+            raise ValueError("a tensor whose offset, shape or strides are not numbers from 0 on")
         self.storage, self.offset, self.source = storage, offset, None
         self.shape, self.stride, self.dtype = tuple(shape), tuple(stride), storage.dtype
 
@@ -106,11 +147,11 @@ class TensorUnpickler(pickle.Unpickler):
     def find_class(self, module, name):
         path = f"{module}.{name}"
         if path == "collections.OrderedDict":
-            return OrderedDict
+            return Constructor(StateDict)
         if path in ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2"):
-            return Tensor
+            return Constructor(Tensor)
         if path in ("torch._utils._rebuild_parameter", "torch.nn.parameter.Parameter"):
-            return _first
+            return Constructor(_first)
         if match := STORAGE.fullmatch(path):
             return Storage(STORAGES.get(match[1], match[1]), "", 0)
         if IGNORED.fullmatch(path):
@@ -118,19 +159,34 @@ class TensorUnpickler(pickle.Unpickler):
         raise ValueError(f"a pickle that calls for {ascii(path)[:100]}; only tensors are read")
 
     def persistent_load(self, pid):
+        if type(pid) is not tuple or len(pid) < 5:
+            raise ValueError(f"a reference by a {type(pid).__name__}, where a storage is expected")
         kind, storage, key, _, count, *view = pid
-        if kind != "storage" or not isinstance(storage, Storage) or any(view):
-            raise ValueError(f"a reference to {ascii(pid)[:100]}, where a storage is expected")
-        if storage.dtype not in STORAGES.values() or type(count) is not int:
-            raise ValueError(f"{ascii(count)[:20]} numbers of {ascii(storage.dtype)[:100]}")
-        storage = Storage(storage.dtype, str(key), count)
+        if kind != "storage" or type(storage) is not Storage or any(view):
+            raise ValueError("a reference to something else, where a storage is expected")
+        if type(key) is not str:
+            raise ValueError(f"a storage whose key is a {type(key).__name__}, not a str")
+        if storage.dtype not in STORAGES.values() or not _is_count(count):
+            raise ValueError(f"{_short(count)} numbers of {_short(storage.dtype)}")
+        storage = Storage(storage.dtype, key, count)
         if self.storages.setdefault(storage.key, storage) != storage:
-            raise ValueError(f"two storages of the key {ascii(key)[:100]}")
+            raise ValueError(f"two storages of the key {_short(key)}")
         return storage
 
 
 def _first(data, *_):
     return data
+
+
+def _is_count(value):
+    return type(value) is int and 0 <= value <= LARGEST
+
+
+def _short(value):
+    """A str or a number for an error, the type of all else: tuples can be exponentially long."""
+    if type(value) is str or _is_count(value):
+        return ascii(value)[:100]
+    return f"<{type(value).__name__}>"
 
 
 def _load(stream):
@@ -226,13 +282,15 @@ def _legacy_spans(stream, keys, storages):
     """dict from key to where the numbers of a storage begin, each after their count."""
     begins, size = {}, len(stream)
     for key in keys if isinstance(keys, list) else [keys]:
-        storage, count = storages.get(str(key)), int.from_bytes(stream.read(8), "little")
+        if type(key) is not str:
+            raise ValueError(f"a storage whose key is a {type(key).__name__}, not a str")
+        storage, count = storages.get(key), int.from_bytes(stream.read(8), "little")
         if storage is None or storage.count != count:
-            raise ValueError(f"{count} numbers of a storage {ascii(key)[:100]} of {storage}")
+            raise ValueError(f"{count} numbers of a storage {_short(key)}, declared otherwise")
         begins[storage.key] = stream.tell()
         end = stream.tell() + count * np.dtype(storage.dtype).itemsize
         if end > size:
-            raise ValueError(f"a storage {ascii(key)[:100]} beyond the end of the file")
+            raise ValueError(f"a storage {_short(key)} beyond the end of the file")
         stream.seek(end)
     return begins
 
@@ -250,6 +308,6 @@ def _state_dict(saved):
     for name, value in named.items():
         if not isinstance(name, str) or not isinstance(value, (Tensor, int, float)):
             raise ValueError(
-                f"a {type(value).__name__} named {ascii(name)[:100]} where a tensor is expected"
+                f"a {type(value).__name__} named {_short(name)} where a tensor is expected"
             )
     return container, {name: x for name, x in named.items() if isinstance(x, Tensor)}
