@@ -154,9 +154,7 @@ def explore_model(source, name, path, folder, options):
     for title, reasons in page.left_out:
         print(f"not shown: {title}. {' '.join(reasons)}")
     if folder:
-        folder.mkdir(parents=True, exist_ok=True)
-        for result_name, result in page.results.items():
-            result.to_netcdf(folder / f"{result_name}.nc")
+        page.save_results(folder)
     print(f"images: {common.describe_values(preprocessing, origin)}")
     size, seconds = page.path.stat().st_size / 1e6, time.perf_counter() - start
     print(f"{page.path}, {size:.1f} MB, after {seconds:.0f} seconds")

@@ -35,6 +35,10 @@ def test_a_page_and_its_numbers_are_written(files, tmp_path, capsys):
     assert relevance["class"].values.tolist() == [2, 0]
     attention = xr.load_dataset(tmp_path / "numbers" / "attention.nc")
     np.testing.assert_allclose(attention.attention.sum("key"), 1, rtol=1e-5)
+    norms = xr.load_datatree(tmp_path / "numbers" / "token_norms.nc")
+    components = xr.load_datatree(tmp_path / "numbers" / "components.nc")
+    assert norms["embedding"]["norm"].dims == ("example", "row", "column")
+    assert components["embedding"]["components"].sizes["component"] == 3
 
 
 @pytest.mark.parametrize(

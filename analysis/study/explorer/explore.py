@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import xarray as xr
 
 import vit_tf
 from vit_tf.batches import require_finite_length
@@ -36,13 +37,28 @@ class Exploration:
 
     Attributes:
         path: of the page.
-        results: dict from result name to labelled result.
+        results: dict from result name to labelled result, or to a dict from layer to its own where
+            layers differ in their grid.
         left_out: list of (what is not shown, list of sentences on why).
     """
 
     path: Path
     results: dict[str, Any] = field(repr=False)
     left_out: list = field(repr=False)
+
+    def save_results(self, folder: str | os.PathLike) -> None:
+        """Write `NAME.nc` for each result; a dict of layers as a group of netCDF for each layer."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, result in self.results.items():
+            if isinstance(result, dict):
+                result = xr.DataTree.from_dict(
+                    {
+                        layer: x.to_dataset(name=name) if isinstance(x, xr.DataArray) else x
+                        for layer, x in result.items()
+                    }
+                )
+            result.to_netcdf(folder / f"{name}.nc", engine="h5netcdf")
 
     def _repr_html_(self):
         return in_frame(self.path)
