@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from vit_tf.names import renamed_arguments
-
 from ..engine.results import (
     CLS,
     PARTS,
@@ -31,6 +29,7 @@ from .primitives import (
     elide,
     layer_label,
     panels,
+    renamed_arguments,
     shorten,
 )
 

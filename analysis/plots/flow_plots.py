@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from vit_tf.names import renamed_arguments
-
 from ..engine.results import (
     expect_array,
     expect_variable,
@@ -25,6 +23,7 @@ from .primitives import (
     draw_matrix,
     overlay,
     panels,
+    renamed_arguments,
     shorten,
 )
 

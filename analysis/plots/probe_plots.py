@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from vit_tf.names import renamed_arguments
-
 from ..engine.results import (
     ALL,
     CLS,
@@ -28,6 +26,7 @@ from .primitives import (
     name_layers,
     name_positions,
     panels,
+    renamed_arguments,
     shorten,
     wrap,
 )

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from vit_tf.names import renamed_arguments
-
 from ..engine.estimates import current_outcome, num_batches, t_interval
 from ..engine.results import (
     expect_array,
@@ -26,6 +24,7 @@ from .primitives import (
     layer_label,
     name_layers,
     panels,
+    renamed_arguments,
     shorten,
     wrap,
 )

@@ -201,7 +201,7 @@ def test_a_number_of_a_figure_may_be_a_number():
 
 @pytest.mark.parametrize("folder", ["gs://bucket/report", Path("gs://bucket/report")])
 def test_a_report_at_an_address_is_refused(folder, of_mix, images):
-    with pytest.raises(ValueError, match=r"on this machine.*gs:/+bucket"):
+    with pytest.raises(ValueError, match=r"local path.*gs:/+bucket"):
         make_report(of_mix(("CNN",)), images, figures=["1"], folder=folder)
 
 
