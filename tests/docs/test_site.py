@@ -93,7 +93,7 @@ def flags():
 
     def of(name):
         if name not in known:
-            command = [sys.executable, "-m", "vit_tf", name, "--help"]
+            command = [sys.executable, "-m", "vit_tf", name, "--help-all"]
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
             known[name] = set(re.findall(r"--[a-z][\w-]*", done.stdout))
         return known[name]
