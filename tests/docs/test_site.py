@@ -93,8 +93,10 @@ def flags():
 
     def of(name):
         if name not in known:
-            command = [sys.executable, "-m", "vit_tf", name, "--help-all"]
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+            command, run = [sys.executable, "-m", "vit_tf", name], subprocess.run
+            done = run([*command, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
+            if "--help-all" in done.stdout:
+                done = run([*command, "--help-all"], cwd=ROOT, capture_output=True, text=True)
             known[name] = set(re.findall(r"--[a-z][\w-]*", done.stdout))
         return known[name]
 
