@@ -120,7 +120,7 @@ def test_analyze_measures_a_model_of_keras_applications(run):
     words = ["--figures", "1", "--taps", "conv_pw_*_relu", "--take-test", "60", "--shots", "3"]
     run("python", "-m", "vit_tf", "analyze", "mobilenet.keras", *words, "--strategy", "none")
     page = (run.folder / "analysis_digits" / "report.html").read_text("utf-8")
-    assert "What is inside mobilenet" in page and "conv_pw_13_relu" in page
+    assert "<h1>Analysis of mobilenet</h1>" in page and "conv_pw_13_relu" in page
     assert "vit-tf analyze mobilenet.keras --figures 1" in page
 
 
