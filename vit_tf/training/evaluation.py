@@ -55,12 +55,12 @@ def correct_answers(model, dataset):
         Truth values of shape (example,), of several workers one after the other.
     """
     ranks, _ = _ranks_of(model, dataset)
-    share = current_shard()
-    if not share or shard_of_worker(dataset) is dataset:
+    shard = current_shard()
+    if not shard or shard_of_worker(dataset) is dataset:
         return ranks < 1
     ends = np.cumsum(of_every_worker(len(ranks)))
     correct = np.zeros(ends[-1], np.int64)
-    correct[ends[share.worker] - len(ranks) : ends[share.worker]] = ranks < 1
+    correct[ends[shard.index] - len(ranks) : ends[shard.index]] = ranks < 1
     return sum_of_workers(correct).astype(bool)
 
 
