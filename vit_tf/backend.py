@@ -1,6 +1,10 @@
 """The backend of Keras, and what runs on some backends only."""
 
+import logging
+
 import keras
+
+log = logging.getLogger(__name__)
 
 
 def on_jax() -> bool:
@@ -20,15 +24,32 @@ def require_tensorflow(what):
 def require_tensorflow_or_jax(what):
     """Raises a `ValueError` unless Keras runs on TensorFlow or JAX, which `what` (in words) needs.
 
-    On JAX, TensorFlow reads the data: the accelerators are left to JAX.
+    On JAX it hides the GPUs from TensorFlow, as `leave_gpus_to_jax` does.
     """
-    if on_jax():
-        import tensorflow as tf
-
-        if tf.config.get_visible_devices("GPU"):
-            tf.config.set_visible_devices([], "GPU")
-    elif keras.backend.backend() != "tensorflow":
+    leave_gpus_to_jax()
+    if keras.backend.backend() not in ("tensorflow", "jax"):
         raise ValueError(
             f"Expected the TensorFlow or the JAX backend of Keras for {what}: set "
             f"KERAS_BACKEND=tensorflow or jax. Received: {keras.backend.backend()!r}"
+        )
+
+
+def leave_gpus_to_jax():
+    """Hides the GPUs from TensorFlow, which only reads the data where Keras runs on JAX.
+
+    A line of the log reports GPUs that TensorFlow has initialized already, whose memory it holds.
+    """
+    if not on_jax():
+        return
+    import tensorflow as tf
+
+    if not tf.config.get_visible_devices("GPU"):
+        return
+    try:
+        tf.config.set_visible_devices([], "GPU")
+    except RuntimeError:
+        log.warning(
+            "TensorFlow has initialized the GPU before vit_tf could hide it, and may hold the "
+            "memory that JAX needs: call tf.config.set_visible_devices([], 'GPU') in the first "
+            "lines of the program, or set TF_FORCE_GPU_ALLOW_GROWTH=true"
         )

@@ -2,15 +2,18 @@
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from device_worker import environment
 
 import vit_tf
+from vit_tf.backend import require_tensorflow_or_jax
+from vit_tf.data.any_images import as_images
 
 PROGRAM = """
 import json, sys
@@ -21,6 +24,10 @@ from vit_tf import analysis
 from vit_tf.training.evaluation import top_k_accuracy
 
 folder = sys.argv[1]
+strategy = vit_tf.distribute.strategy("mirrored")
+with strategy.scope():
+    divided = vit_tf.ViT((8, 8, 3), 4, 1, 2, 8, 16, 3)
+    inside = vit_tf.distribute.strategy_of(divided).num_replicas_in_sync
 images = np.load(f"{folder}/images.npy")
 model = vit_tf.load_model(f"{folder}/model.keras")
 features = vit_tf.submodel(model, "block*/mlp/sum", "pooled")
@@ -36,6 +43,7 @@ for name, call in {
     "receptive fields": lambda: analysis.receptive_field(features, images),
     "probes": lambda: analysis.ridge_probe(features, data, data, 3),
     "operations": lambda: vit_tf.count_flops(model),
+    "scope": lambda: vit_tf.train(divided, vit_tf.Recipe(), data, data, f"{folder}/run"),
 }.items():
     try:
         call()
@@ -43,7 +51,8 @@ for name, call in {
     except Exception as error:
         lines[name] = f"{type(error).__name__}: {error}"
 top = top_k_accuracy(model, data)[1]
-print(json.dumps({"backend": keras.backend.backend(), "lines": lines, "top": top}))
+found = {"backend": keras.backend.backend(), "lines": lines, "top": top, "inside": inside}
+print(json.dumps(found))
 """
 
 
@@ -56,7 +65,7 @@ def test_models_work_and_the_rest_names_the_backend(tmp_path, rng):
     np.save(tmp_path / "images.npy", images)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path)],
-        env=os.environ | {"KERAS_BACKEND": "jax"},
+        env=environment("jax", devices=2),
         capture_output=True,
         text=True,
     )
@@ -67,9 +76,48 @@ def test_models_work_and_the_rest_names_the_backend(tmp_path, rng):
     assert len(taps.files) == 4
     for tap in taps.files:
         np.testing.assert_allclose(taps[tap], expected[tap], atol=2e-5, err_msg=tap)
+    assert found["inside"] == 2
+    line = found["lines"].pop("scope")
+    assert line.startswith("ValueError: Expected 'vit' to be made and trained in the same scope")
+    assert line.endswith("a model on 2 devices in a scope of 1")
     for name, line in found["lines"].items():
         assert line.startswith("ValueError: Expected the TensorFlow backend of Keras for"), name
         assert line.endswith("set KERAS_BACKEND=tensorflow. Received: 'jax'"), name
         assert "\n" not in line
     logits = keras.ops.convert_to_numpy(model(images))
     assert found["top"] == pytest.approx(np.mean(logits.argmax(1) == np.arange(6) % 3))
+
+
+@pytest.fixture
+def jax_with_gpu(monkeypatch):
+    """Keras as on JAX, with a GPU that TensorFlow sees; the list of the devices set visible."""
+    visible = []
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["GPU:0"])
+    monkeypatch.setattr(tf.config, "set_visible_devices", lambda *words: visible.append(words))
+    return visible
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: vit_tf.data.load("digits", image_size=8),
+        lambda: vit_tf.data.describe("digits"),
+        lambda: as_images(np.zeros((2, 8, 8, 3), "float32")),
+        lambda: require_tensorflow_or_jax("training"),
+    ],
+)
+def test_reading_data_leaves_the_gpu_to_jax(jax_with_gpu, read):
+    read()
+    assert jax_with_gpu[0] == ([], "GPU")
+
+
+def test_a_gpu_that_tensorflow_holds_is_a_warning(jax_with_gpu, monkeypatch, caplog):
+    def refuse(*_):
+        raise RuntimeError("Visible devices cannot be modified after being initialized")
+
+    monkeypatch.setattr(tf.config, "set_visible_devices", refuse)
+    train, _ = vit_tf.data.load("digits", image_size=8, batch_size=4)
+    assert next(iter(train))[0].shape == (4, 8, 8, 3)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and "set_visible_devices([], 'GPU')" in record.message

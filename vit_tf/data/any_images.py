@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from vit_tf.backend import leave_gpus_to_jax
 from vit_tf.batches import without_autotune
 from vit_tf.data.folder import decode_file, open_files
 from vit_tf.data.images.decoding import pixels_of
@@ -90,6 +91,7 @@ def as_images(images, preprocessing=None, batch_size=BATCH_SIZE):
     Raises:
         ValueError: for a path that does not exist, images that cannot be read, or anything else.
     """
+    leave_gpus_to_jax()
     images = in_known_form(images)
     if isinstance(images, tf.data.Dataset):
         return _from_dataset(images, preprocessing, batch_size)

@@ -4,6 +4,7 @@ import numbers
 import os
 from functools import partial
 
+from vit_tf.backend import leave_gpus_to_jax
 from vit_tf.batches import as_shard
 from vit_tf.data.digits import open_digits
 from vit_tf.data.folder import open_folder
@@ -163,6 +164,7 @@ def describe(name, data_dir=None, classes=None):
 
 def open_source(name, data_dir):
     """The `Source` of a name."""
+    leave_gpus_to_jax()
     if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
         raise ValueError(
             "Expected name to be 'digits', 'shapes', a TFDS name or the path of a folder. "

@@ -69,9 +69,8 @@ def read_batches(
     framing = Framing(tuple(size or own), preprocessing or Preprocessing(None), area)
     items = _items(source, split, indices, seed)
     most = CACHE_BYTES if keep and (seed is None or len(indices) <= CACHE_EXAMPLES) else -1
-    examples, ways, singly = _plan(source, items, len(indices), own, framing, seed, most)
-    if repeats > 1:
-        examples = _repeated(examples, len(indices), repeats)
+    plan = _plan(source, items, len(indices), own, framing, seed, most, repeats)
+    examples, ways, singly = plan
     if shard and not shard.size(len(indices) % batch_size):
         examples = examples.take(len(indices) // batch_size * batch_size)
 
@@ -151,12 +150,26 @@ def read_shardable(source, split, indices, size, batch_size, *, seed=None, **set
 
 def _repeated(examples, count, repeats):
     """So many examples, the first of a data set, of which each follows itself."""
+    if repeats == 1:
+        return examples
 
     def repeat(*example):
         return tf.data.Dataset.from_tensors(example).repeat(repeats)
 
     repeated = examples.take(-(-count // repeats)).flat_map(repeat).take(count)
     return repeated.apply(tf.data.experimental.assert_cardinality(count))
+
+
+def _one_of_neighbours(items, size, seed):
+    """A random one of each `size` neighbours, another one in each pass."""
+
+    def choose(neighbours, number):
+        labels = neighbours[1]
+        place = number % tf.shape(labels, number.dtype)[0]
+        return tf.nest.map_structure(lambda column: column[place], neighbours)
+
+    numbers = tf.data.Dataset.random(seed=seed + 1, rerandomize_each_iteration=True)
+    return tf.data.Dataset.zip(items.batch(size), numbers).map(choose)
 
 
 def _items(source, split, indices, seed):
@@ -167,7 +180,7 @@ def _items(source, split, indices, seed):
     return source.read_shuffled(split, indices, seed)
 
 
-def _plan(source, items, count, own, framing, seed, most):
+def _plan(source, items, count, own, framing, seed, most, repeats):
     """What is kept in memory, at `most` so many bytes, and what is left to do with a batch of it.
 
     Returns:
@@ -182,7 +195,8 @@ def _plan(source, items, count, own, framing, seed, most):
     as_they_are = framing.area or cost <= resized or count * resized > most
 
     def shuffle(examples, buffer):
-        return examples if seed is None else examples.shuffle(buffer, seed=seed)
+        examples = examples if seed is None else examples.shuffle(buffer, seed=seed)
+        return _repeated(examples, count, repeats)
 
     if as_they_are and count * cost <= most:
 
@@ -195,6 +209,9 @@ def _plan(source, items, count, own, framing, seed, most):
         kept = _cached(items, _decoders(source, framing), count)
         return shuffle(kept, count), [_take_as_is], False
     ways = _decoders(source, framing, spec if own and not framing.area else None)
+    if repeats > 1 and source.shuffle_buffer < count:
+        # The first of a stream that is shuffled in part would be nearly the same in every epoch.
+        items = _one_of_neighbours(items, repeats, seed)
     return shuffle(items, min(count, source.shuffle_buffer)), ways, True
 
 

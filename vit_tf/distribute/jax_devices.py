@@ -30,7 +30,24 @@ class DataParallelStrategy:
         return self._distribution.scope() if self.devices else contextlib.nullcontext()
 
 
-def current_strategy():
+def strategy_of(model):
+    """The `DataParallelStrategy` of the scope that this is called in, in which a model was made.
+
+    Raises:
+        ValueError: for a model whose variables lie on another number of devices.
+    """
+    strategy = _current_strategy()
+    devices = {len(variable.value.sharding.device_set) for variable in model.variables}
+    if devices and devices != {strategy.num_replicas_in_sync}:
+        raise ValueError(
+            f"Expected {model.name!r} to be made and trained in the same scope of a strategy: call "
+            "`vit_tf.train` too within `with strategy.scope():`. Received: a model on "
+            f"{max(devices)} devices in a scope of {strategy.num_replicas_in_sync}"
+        )
+    return strategy
+
+
+def _current_strategy():
     """The `DataParallelStrategy` of the scope that this is called in."""
     distribution = keras.distribution.distribution()
     if distribution is None:

@@ -50,12 +50,17 @@ def strategy(name="auto", workers=None, worker=None):
 
 
 def strategy_of(model):
-    """The strategy that a model was made under: of TensorFlow, or a `DataParallelStrategy`."""
+    """The strategy that a model was made under: of TensorFlow, or a `DataParallelStrategy`.
+
+    Raises:
+        ValueError: where Keras runs on JAX, for a model that was made in another scope than the
+            one that this is called in.
+    """
     if not on_jax():
         return model.distribute_strategy
     from vit_tf.distribute import jax_devices
 
-    return jax_devices.current_strategy()
+    return jax_devices.strategy_of(model)
 
 
 def steps_per_execution(strategy, steps, asked=None):

@@ -108,8 +108,7 @@ class Checkpoint(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         self._done = self._before
         if self._before:
-            for variable, total in zip(self.model.metrics_variables, self._metrics, strict=True):
-                variable.assign(total)
+            self._restore_totals()
         if self._before == self._steps:
             # Keras takes one step at least.
             real, model = self.model.train_function, self.model
@@ -205,6 +204,22 @@ class Checkpoint(keras.callbacks.Callback):
         if self._done == self._steps:
             with self._average:
                 self.save()
+
+    def _restore_totals(self):
+        """Give the metrics the totals of the steps before this process."""
+        variables = self.model.metrics_variables
+        shapes = [tuple(variable.shape) for variable in variables]
+        received = [np.shape(total) for total in self._metrics]
+        if received != shapes:
+            path = checkpointing.state_path(self.directory, self.history, self._before)
+            raise ValueError(
+                f"Expected {without_password(str(path))!r} to hold the totals of {len(shapes)} "
+                f"metric variables, of shapes {shapes}. Received: {len(received)}, of shapes "
+                f"{received}, which another version of vit_tf wrote; remove this file, and the "
+                "run resumes from the state before it"
+            )
+        for variable, total in zip(variables, self._metrics, strict=True):
+            variable.assign(total)
 
     def _totals(self):
         attach_variables(self.model)

@@ -215,8 +215,7 @@ def save_state(model, history, directory, step=0, metrics=(), keep=2, writer=Non
     arrays |= {f"metric{i:02d}": array for i, array in enumerate(metrics)}
     meta = {"history": history, "names": [v.name for v in model.variables]}
     arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), np.uint8)
-    name = f"epoch-{num_epochs(history):04d}" + (f"-step-{step:06d}" if step else "")
-    path = as_path(directory) / "state" / f"{name}.npz"
+    path = state_path(directory, history, step)
 
     def write():
         write_whole(path, lambda partial: np.savez(partial, **arrays))
@@ -232,6 +231,12 @@ def save_state(model, history, directory, step=0, metrics=(), keep=2, writer=Non
         write() if writer is None else writer.submit(write)
     if writer is None:
         wait_for_workers()
+
+
+def state_path(directory, history, step=0):
+    """Path of the state of a run after the epochs of its history and some steps of the next."""
+    name = f"epoch-{num_epochs(history):04d}" + (f"-step-{step:06d}" if step else "")
+    return as_path(directory) / "state" / f"{name}.npz"
 
 
 def restore_state(model, directory):

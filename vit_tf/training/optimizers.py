@@ -115,7 +115,8 @@ class AdamW(_OnSums, keras.optimizers.AdamW):
         corrected_epsilon: whether `epsilon` is added to the root of the corrected second moment, as
             in algorithm 1 of Kingma and Ba 2015, optax and PyTorch, and not to that of the moment.
         layer_decay: factor of the learning rate, and so of the decay, from each `blockNN` to the
-            one below it; the embedding lies below the first, all else above the last. None for 1.
+            one below it; what comes before the blocks (stem, embedding, rotation, the norm before
+            the first block) lies below the first, all else above the last. None for 1.
 
     Raises:
         ValueError: when it is built, for `layer_decay` and variables without blocks.
@@ -219,8 +220,8 @@ def layer_factors(paths, decay):
     top = max(depths.values()) + 1
 
     def depth(path):
-        embeds = re.search(r"\b(?:patch_)?embedding\b", path)
-        return depths.get(path, 0 if embeds else top)
+        before = re.search(r"\b(?:(?:patch_)?embedding|stem|pre_norm|rotation)\b", path)
+        return depths.get(path, 0 if before else top)
 
     return {path: decay ** (top - depth(path)) for path in paths}
 

@@ -1,18 +1,20 @@
 """What is read, decoded and kept: random resized crops, caches, and nothing ahead of its time."""
 
+import dataclasses
 import functools
 import io
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from counted_digits import count_decoding
 from image_folders import arrays, flat_folder, photo, write
 from paths import SHARED
 from PIL import Image
 
 from vit_tf import Preprocessing, data
 from vit_tf.batches import seeds_of_batches, skip_batches
-from vit_tf.data import reading
+from vit_tf.data import pipeline, reading
 from vit_tf.data.images import decoding, framing
 from vit_tf.data.rand_augment import OPERATIONS, make_rand_augment
 
@@ -294,3 +296,18 @@ def test_shards_of_one_file_are_contiguous():
     ]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
     assert [len(part) for part in parts] == [3334, 3333, 3333]
+
+
+def test_repeated_images_are_other_ones_in_each_epoch_of_a_long_stream(monkeypatch):
+    """Also of a stream in a fixed order that is shuffled in small parts."""
+    count_decoding(monkeypatch)
+    source = dataclasses.replace(pipeline.open_source(), shuffle_buffer=10)
+    monkeypatch.setattr(pipeline, "open_source", lambda *_: source)
+    dataset = train("digits", take=92, repeats=3, batch_size=92)
+    every = {image.tobytes() for image in arrays(train("digits", take=92))[0]}
+    epochs = [[image.tobytes() for image in arrays(dataset)[0]] for _ in range(30)]
+    assert set().union(*epochs) == every and len(every) == 92
+    for epoch in epochs:
+        assert len(epoch) == 92 and len(set(epoch)) == 31
+        assert epoch[:90] == [image for image in epoch[:90:3] for _ in range(3)]
+    assert epochs[0] != epochs[1]

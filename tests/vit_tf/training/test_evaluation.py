@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from vit_tf.batches import Shard
+from vit_tf.training import evaluation
 from vit_tf.training.evaluation import (
     correct_answers,
     majority_accuracy,
@@ -78,3 +80,35 @@ def test_the_majority_is_that_of_the_training_labels():
     )
     assert majority_accuracy(train, test, 3) == 2 / 8
     assert majority_accuracy(train.take(0), test, 3) == 1 / 8  # of equally common ones the first
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_answers_of_workers_follow_each_other(monkeypatch, rng, index):
+    """What each worker returns, where the others' sums are those that it does not have itself."""
+    scores = rng.normal(size=(31, 4)).astype("float32")
+    labels = rng.integers(4, size=31)
+    parts = [slice(0, 11), slice(11, 21), slice(21, 31)]
+    expected = scores.argmax(axis=1) == labels
+    whole = make_data(scores, labels)
+    own = make_data(scores[parts[index]], labels[parts[index]])
+    others = expected.astype(np.int64)
+    others[parts[index]] = 0
+    counts = np.array([part.stop - part.start for part in parts])
+
+    def of_every_worker(number):
+        assert number == counts[index]
+        return counts
+
+    monkeypatch.setattr(evaluation, "current_shard", lambda: Shard(index, 3))
+    monkeypatch.setattr(evaluation, "shard_of_worker", lambda dataset: own)
+    monkeypatch.setattr(evaluation, "of_every_worker", of_every_worker)
+    monkeypatch.setattr(evaluation, "sum_of_workers", lambda mine: mine + others)
+    np.testing.assert_array_equal(correct_answers(lambda images: images, whole), expected)
+    assert 0 < expected.sum() < 31
+
+
+def test_answers_of_workers_that_each_have_all_data(monkeypatch, rng):
+    scores, labels = rng.normal(size=(9, 4)).astype("float32"), rng.integers(4, size=9)
+    monkeypatch.setattr(evaluation, "current_shard", lambda: Shard(1, 2))
+    found = correct_answers(lambda images: images, make_data(scores, labels))
+    np.testing.assert_array_equal(found, scores.argmax(axis=1) == labels)

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import vit_tf
-from vit_tf.training.optimizers import SGD, AdamW, WarmupDecay
+from vit_tf.training.optimizers import SGD, AdamW, WarmupDecay, layer_factors
 
 STEPS, RATE, DECAY = 12, 0.05, 0.3
 SHAPES = {"kernel": (4, 3), "bias": (3,)}
@@ -97,3 +97,11 @@ def test_layer_decay_lowers_the_rate_from_block_to_block():
     assert again.layer_decay == 0.5
     with pytest.raises(ValueError, match="Expected a model of blocks"):
         AdamW(0.01, layer_decay=0.5).build([keras.Variable([1.0], name="kernel")])
+
+
+@pytest.mark.parametrize(
+    "part", ["stem/root/kernel", "pre_norm/gamma", "rotation/periods", "patch_embedding/positions"]
+)
+def test_what_comes_before_the_blocks_has_the_lowest_rate(part):
+    paths = [f"m/{part}", "m/block00/mlp_norm/gamma", "m/block01/query/kernel", "m/norm/gamma"]
+    assert list(layer_factors(paths, 0.5).values()) == [0.125, 0.25, 0.5, 1.0]
