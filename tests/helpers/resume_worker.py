@@ -6,6 +6,7 @@ With a step the process sends itself a signal when it has done so many: by defau
 the machine failed. Its state is saved every three steps.
 """
 
+import gc
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import keras
 import numpy as np
 
 from vit_tf import MaskedPatchPrediction, ViT, data
+from vit_tf.training.checkpointing import BackgroundWriter
 from vit_tf.training.finetuning import FineTuning
 from vit_tf.training.pretraining import Pretraining
 from vit_tf.training.recipes import Recipe
@@ -93,6 +95,9 @@ class Kill(keras.callbacks.Callback):
     def _count(self, counts):
         self.left -= counts
         if counts and not self.left:
+            for writer in gc.get_objects():  # what was handed to the thread is on the disk
+                if isinstance(writer, BackgroundWriter):
+                    writer.finish()
             os.kill(os.getpid(), self.number)
 
 
