@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import tensorflow as tf
 import xarray as xr
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix
+from threadpoolctl import threadpool_limits
 
 from vit_tf.tokens import as_grid
 
@@ -245,8 +249,7 @@ def cluster_scores(
     num_clusters = num_clusters or num_classes
     for layer, x in pooled.layers.items():
         _require_different(layer, x, num_clusters)
-        means = KMeans(num_clusters, n_init=starts, random_state=seed)
-        clusters = means.fit_predict(x)
+    for clusters in _clusters(pooled.layers.values(), num_clusters, seed, starts):
         scores["purity"].append(purity(pooled.labels, clusters))
         scores["nmi"].append(normalized_mutual_info_score(pooled.labels, clusters))
         scores["ari"].append(adjusted_rand_score(pooled.labels, clusters))
@@ -256,6 +259,16 @@ def cluster_scores(
     variables = {name: variable("layer", values, SCORES[name]) for name, values in scores.items()}
     facts = provenance(features, len(pooled.labels), pooled.batches, **facts)
     return xr.Dataset(variables, {"layer": list(pooled.layers)}, facts)
+
+
+def _clusters(features, num_clusters, seed, starts):
+    """The k-means clusters of each array of features, one to a core: each is small for several."""
+
+    def fit(x):
+        return KMeans(num_clusters, n_init=starts, random_state=seed).fit_predict(x)
+
+    with threadpool_limits(1), ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(fit, features))
 
 
 def purity(labels, clusters):

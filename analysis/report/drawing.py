@@ -3,18 +3,102 @@
 import json
 import logging
 import re
-from functools import partial
 
 from vit_tf.files import write_whole
 from vit_tf.names import join_words
 
 from ..engine.store import code_of, fingerprint
 from .page import Panel, ReportFigure
+from .rendering import render
 
 log = logging.getLogger(__name__)
 
 
-def draw(figures, results, folder, progress=None, code_for=None):
+class Drawer:
+    """Draws pictures as PNG in `folder / "figures"`, each when what it is made of has changed.
+
+    Args:
+        folder: path of the report's folder, which contains `results` too.
+        processes: `rendering.Processes` that draw meanwhile, or None to draw at once.
+    """
+
+    def __init__(self, folder, processes=None):
+        self.folder, self._processes = folder, processes
+        self._manifest = folder / "figures" / "keys.json"
+        self._started = []  # list of (future, keys of the pictures by name)
+
+    def draw(self, pictures, results, meanwhile=False):
+        """Draws those of some pictures that are not there yet, on the scales of all of them.
+
+        Args:
+            pictures: list of `Picture`.
+            results: dict from result name to result.
+            meanwhile: whether this process has something else to do and others draw; otherwise it
+                draws when they are busy.
+        """
+        self._store_keys(wait=False)
+        stale = self._stale(pictures, results)
+        if not stale:
+            return
+        drawings = [
+            picture.drawing(
+                _results_of(picture, results),
+                _path(self.folder, picture) if picture.name in stale else None,
+            )
+            for picture in pictures
+        ]
+        future = None
+        if self._processes and (meanwhile or not self._started):
+            future = self._processes.start(drawings)
+        if future:
+            self._started.append((future, stale))
+        elif not meanwhile:
+            log.info("drawing %s", ", ".join(stale))
+            render(drawings)
+            self._write_keys(stale)
+
+    def wait(self):
+        """Waits for all pictures; raises the error of the first that failed."""
+        self._store_keys(wait=True)
+
+    def _stale(self, pictures, results):
+        """The keys of the pictures to draw by name: those of another key than before."""
+        keys = self._keys()
+        for _, started in self._started:
+            keys |= started
+        made_of = {
+            picture.name: {
+                label: result.attrs["key"]
+                for label, result in _results_of(picture, results).items()
+            }
+            for picture in pictures
+        }
+        stale, names = {}, {name for _, started in self._started for name in started}
+        for picture in pictures:
+            draws = [picture.figure.draw, __name__]
+            code = code_of(draws, without=["vit_tf.analysis.report.page"])
+            key = fingerprint(made_of, picture.full_title, draws, code)
+            there = picture.name in names or _path(self.folder, picture).exists()
+            if keys.get(picture.name) != key or not there:
+                stale[picture.name] = key
+        return stale
+
+    def _keys(self):
+        return json.loads(self._manifest.read_text()) if self._manifest.exists() else {}
+
+    def _write_keys(self, keys):
+        keys = self._keys() | keys
+        write_whole(self._manifest, lambda partial: partial.write_text(json.dumps(keys, indent=1)))
+
+    def _store_keys(self, wait):
+        """Stores the keys of what is drawn by now, or, with `wait`, of all that was started."""
+        while self._started and (wait or self._started[0][0].done()):
+            future, keys = self._started.pop(0)
+            future.result()
+            self._write_keys(keys)
+
+
+def draw(figures, results, folder, progress=None, code_for=None, drawer=None):
     """Every picture as a PNG in `folder / "figures"`; none is drawn twice.
 
     The panels of a figure share their axes and colours, as do figures of one `scale`. Where one
@@ -26,25 +110,24 @@ def draw(figures, results, folder, progress=None, code_for=None):
         folder: path of the report's folder, which contains `results` too.
         progress: as for `measure.attempt`, called before each picture.
         code_for: function of the pictures of a figure to the Python code that makes it, or None.
+        drawer: the `Drawer` of the folder that has started on some of them; None for a new one.
 
     Returns:
         List of (chapter, `ReportFigure`).
     """
+    drawer = drawer or Drawer(folder)
     count, done = sum(map(len, figures)), 0
     sentences = {}
     for together in _sharing(figures):
-        pictures = []
-        for picture in together:
-            instead = picture.figure.instead
-            if sentence := instead and instead(_results_of(picture, results)):
-                sentences[picture.name] = sentence
-                (folder / "figures" / f"{picture.name}.png").unlink(missing_ok=True)
-            else:
-                pictures.append(picture)
+        pictures, instead = _without_sentences(together, results)
+        sentences |= instead
         if progress:
             progress(done, count, together[0].title)
         done += len(together)
-        _draw_together(pictures, results, folder)
+        drawer.draw(pictures, results)
+    drawer.wait()
+    for name in sentences:
+        (folder / "figures" / f"{name}.png").unlink(missing_ok=True)
     taken, drawn = set(), []
     for pictures in figures:
         name = _free_name(pictures, taken)
@@ -62,35 +145,29 @@ def _sharing(figures):
     return list(shared.values())
 
 
-def _draw_together(pictures, results, folder):
-    """Draws those of some pictures that are not there yet, on the scales of all of them."""
-    manifest = folder / "figures" / "keys.json"
-    keys = json.loads(manifest.read_text()) if manifest.exists() else {}
-    made_of = {
-        picture.name: {
-            label: result.attrs["key"] for label, result in _results_of(picture, results).items()
-        }
-        for picture in pictures
-    }
-    stale = {}
+def draw_measured(figures, results, drawer):
+    """Starts to draw the pictures of which everything is measured, while the rest is.
+
+    Args:
+        figures, results: as for `draw`; results that are not there yet are None or missing.
+        drawer: the `Drawer`.
+    """
+    for together in _sharing(figures):
+        measurements = [one for picture in together for one in picture.of.measurements.values()]
+        if all(results.get(one.name) is not None for one in measurements):
+            drawer.draw(_without_sentences(together, results)[0], results, meanwhile=True)
+
+
+def _without_sentences(pictures, results):
+    """The pictures to draw, and a dict from the name of each other one to the sentence instead."""
+    drawn, sentences = [], {}
     for picture in pictures:
-        draws = [picture.figure.draw, __name__]
-        code = code_of(draws, without=["vit_tf.analysis.report.page"])
-        key = fingerprint(made_of, picture.full_title, draws, code)
-        if keys.get(picture.name) != key or not _path(folder, picture).exists():
-            stale[picture.name] = key
-    if not stale:
-        return
-    log.info("drawing %s", ", ".join(stale))
-    drawn = [picture.draw(_results_of(picture, results)) for picture in pictures]
-    share_scales(drawn)
-    for picture, figure in zip(pictures, drawn, strict=True):
-        if picture.name in stale:
-            save_figure(figure, _path(folder, picture))
-            keys[picture.name] = stale[picture.name]
-            write_whole(manifest, lambda partial: partial.write_text(json.dumps(keys, indent=1)))
+        instead = picture.figure.instead
+        if sentence := instead and instead(_results_of(picture, results)):
+            sentences[picture.name] = sentence
         else:
-            close(figure)
+            drawn.append(picture)
+    return drawn, sentences
 
 
 def _path(folder, picture):
@@ -100,73 +177,6 @@ def _path(folder, picture):
 def _results_of(picture, results):
     """Dict from label to the result that a picture draws."""
     return {label: results[one.name] for label, one in picture.of.measurements.items()}
-
-
-def share_scales(figures):
-    """Gives several Matplotlib figures one colour scale and one range of the axes of one label.
-
-    Args:
-        figures: list of Matplotlib figures of the same plot, which are changed.
-    """
-    images, lines = {}, {}
-    for figure in figures:
-        for axes in figure.axes:
-            mapped = [*axes.images, *axes.collections]
-            for image in mapped:
-                if bar := getattr(image, "colorbar", None):
-                    images.setdefault(bar.ax.get_ylabel() or bar.ax.get_xlabel(), []).append(
-                        (figure, image)
-                    )
-            if not axes.images and axes.has_data() and axes.get_label() != "<colorbar>":
-                for which in "xy":
-                    axis = getattr(axes, f"{which}axis")
-                    if label := axis.get_label_text():
-                        scale = axis.get_scale(), label, which
-                        lines.setdefault(scale, []).append((figure, axes))
-    for mapped in images.values():
-        if len(mapped) > 1:
-            _share_colours(mapped)
-    for (_, _, which), sharing in lines.items():
-        limits = [getattr(axes, f"get_{which}lim")() for _, axes in sharing]
-        numeric = all(_is_numeric(getattr(axes, f"{which}axis")) for _, axes in sharing)
-        if numeric and len({figure for figure, _ in sharing}) > 1:
-            low, high = min(map(min, limits)), max(map(max, limits))
-            for _, axes in sharing:
-                getattr(axes, f"set_{which}lim")(low, high)
-
-
-def _share_colours(mapped):
-    """Gives the images with a colour bar, and others with their scale, the range of all."""
-    ranges = [(image.norm.vmin, image.norm.vmax) for _, image in mapped]
-    low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
-    for (figure, image), own in zip(mapped, ranges, strict=True):
-        for axes in figure.axes:
-            for other in [*axes.images, *axes.collections]:
-                alike = type(other.norm) is type(image.norm) and other.cmap.name == image.cmap.name
-                if alike and (other.norm.vmin, other.norm.vmax) == own and other is not image:
-                    other.set_clim(low, high)
-        image.set_clim(low, high)
-
-
-def _is_numeric(axis):
-    """Whether an axis shows numbers, no names of layers."""
-    from matplotlib.ticker import FixedFormatter, FuncFormatter
-
-    formatter = axis.get_major_formatter()
-    return not isinstance(formatter, FixedFormatter) or isinstance(formatter, FuncFormatter)
-
-
-def save_figure(figure, path):
-    """Writes a Matplotlib figure as a PNG, whole or not at all, and closes it."""
-    write_whole(path, partial(figure.savefig, dpi=150))
-    close(figure)
-
-
-def close(figure):
-    """Closes a Matplotlib figure."""
-    import matplotlib.pyplot as plt
-
-    plt.close(figure)
 
 
 def _free_name(pictures, taken):

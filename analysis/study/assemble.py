@@ -19,9 +19,10 @@ from vit_tf.preprocessing import Preprocessing
 from ..engine.estimates import accuracy_of
 from ..engine.features import name_models
 from ..report.differences import compare, main_results
-from ..report.drawing import draw
+from ..report.drawing import Drawer, draw, draw_measured
 from ..report.overview import draw_overview, model_colours
 from ..report.page import ModelSummary, Section, in_frame, require_own, write_report
+from ..report.rendering import Processes
 from .data import make_data
 from .example_code import example_code
 from .judge import as_dataset, judge
@@ -105,27 +106,35 @@ def write_figures(
     pictures, left_out = plan(figures, models, data, elsewhere)
     measuring = partial(progress, "measuring") if progress else None
     wanted = [one for picture in pictures for one in picture.of.measurements.values()]
-    if strict:
-        results, problems = measure(wanted, data, folder / "results", measuring), {}
-    else:
-        results, problems = attempt(wanted, data, folder / "results", measuring)
-    pictures, failed = without_failures(pictures, results, problems)
-    left_out = [*left_out, *failed, *notes, *undefined(results)]
-    if left_out:
-        log.info("%d figures are not shown, or not of every model: see the report", len(left_out))
-    if not pictures and not strict:
-        reasons = " ".join(reason for _, reasons in left_out for reason in reasons)
-        raise ValueError(f"Expected a figure that applies to these models. Received: {reasons}")
-    if not is_chief():
-        return None
-    results = {name: result for name, result in results.items() if result is not None}
-    drawn = draw(
-        by_figure(pictures),
-        results,
-        folder,
-        partial(progress, "drawing") if progress else None,
-        partial(example_code, sources=sources or {}, setup=setup),
-    )
+    with Processes.for_pictures(len(pictures) if is_chief() else 0) as processes:
+        drawer = Drawer(folder, processes)
+        meanwhile = (
+            partial(draw_measured, by_figure(pictures), drawer=drawer) if processes else None
+        )
+        keywords = {"progress": measuring, "meanwhile": meanwhile}
+        if strict:
+            results, problems = measure(wanted, data, folder / "results", **keywords), {}
+        else:
+            results, problems = attempt(wanted, data, folder / "results", **keywords)
+        pictures, failed = without_failures(pictures, results, problems)
+        left_out = [*left_out, *failed, *notes, *undefined(results)]
+        if left_out:
+            count = len(left_out)
+            log.info("%d figures are not shown, or not of every model: see the report", count)
+        if not pictures and not strict:
+            reasons = " ".join(reason for _, reasons in left_out for reason in reasons)
+            raise ValueError(f"Expected a figure that applies to these models. Received: {reasons}")
+        if not is_chief():
+            return None
+        results = {name: result for name, result in results.items() if result is not None}
+        drawn = draw(
+            by_figure(pictures),
+            results,
+            folder,
+            partial(progress, "drawing") if progress else None,
+            partial(example_code, sources=sources or {}, setup=setup),
+            drawer,
+        )
     claims = judge(figures, models, results, elsewhere, data)
     if claims:
         _keep_scorecard(folder / "results" / "scorecard.nc", as_dataset(claims, models, data))

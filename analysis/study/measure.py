@@ -32,7 +32,7 @@ WORDS = {
 }
 
 
-def measure(wanted, data, folder, progress=None):
+def measure(wanted, data, folder, progress=None, meanwhile=None):
     """Every measurement wanted, kept in a folder so that none is made twice.
 
     Arguments and the dict are those of `attempt`.
@@ -40,7 +40,7 @@ def measure(wanted, data, folder, progress=None):
     Raises:
         ValueError: at the end, naming the measurements that failed and why.
     """
-    results, problems = attempt(wanted, data, folder, progress)
+    results, problems = attempt(wanted, data, folder, progress, meanwhile)
     failed = {}
     for name, reason in problems.items():
         failed.setdefault(reason, []).append(name)
@@ -49,7 +49,7 @@ def measure(wanted, data, folder, progress=None):
     return results
 
 
-def attempt(wanted, data, folder, progress=None):
+def attempt(wanted, data, folder, progress=None, meanwhile=None):
     """Every measurement wanted that can be made, kept in a folder so that none is made twice.
 
     What one pass measures is saved as soon as the pass is over. A measurement that fails does not
@@ -61,6 +61,8 @@ def attempt(wanted, data, folder, progress=None):
         folder: path of the folder of netCDF files.
         progress: function that is called before each pass with its number from 0 on, how many
             there are, and what it measures, in words; or None.
+        meanwhile: function that is called after each pass with a dict from result name to result,
+            None for what is not measured yet; or None.
 
     Returns:
         Pair of a dict from result name to result, those that others are made of included and None
@@ -101,6 +103,8 @@ def attempt(wanted, data, folder, progress=None):
             if one.kept:
                 result = keep(result, folder / f"{one.name}.nc", keys[one.name], notes)
             results[one.name] = result
+        if meanwhile:
+            meanwhile(results)
     return {name: result for name, result in results.items() if table[name].kept}, problems
 
 

@@ -2,7 +2,6 @@
 
 import dis
 import inspect
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import import_module
@@ -13,6 +12,7 @@ from string import Formatter
 from vit_tf.names import join_words, unknown_name
 from vit_tf.tokens import TokenGrid
 
+from ..report.rendering import Drawing
 from .figure import Figure, Selection
 from .measurement import with_inputs
 from .models import BASELINES, ROLES, StudyModel
@@ -57,24 +57,17 @@ class Picture:
             return caption(models or self.of.models, results)
         return self._filled(caption, "name")
 
-    def draw(self, results):
-        """The Matplotlib figure of a dict from label to result."""
-        draw: Callable = self.figure.draw
-        if self.of.alone:
-            (result,) = results.values()
-            axes = draw(result)
-        elif self.of.baselines:
-            axes = draw(results, baselines=[name for name in self.of.baselines if name in results])
-        else:
-            axes = draw(results)
-        drawn = _figure_of(axes)
-        if not hasattr(drawn, "savefig"):
-            raise ValueError(
-                f"Expected draw of {describe(self.figure)!r} to return Matplotlib axes or a "
-                f"figure. Received: {axes!r}"
-            )
-        _remove_heading(axes)
-        return drawn
+    def drawing(self, results, path=None):
+        """The `Drawing` of a dict from label to result, as a PNG at a path."""
+        baselines = tuple(name for name in self.of.baselines if name in results)
+        return Drawing(
+            self.figure.draw,
+            results,
+            self.of.alone,
+            baselines if self.of.baselines else None,
+            describe(self.figure),
+            path,
+        )
 
     def interactive(self, results):
         """Interactive plots: a list with an entry for each result, or an empty one."""
@@ -113,19 +106,6 @@ def by_figure(pictures):
         key = (figure.chapter, figure.measure, figure.draw, figure.title)
         groups.setdefault(key, []).append(picture)
     return list(groups.values())
-
-
-def _remove_heading(axes):
-    """Removes the first line of a plot's title, which the report shows as text."""
-    if hasattr(axes, "title") and hasattr(axes.title, "set_text"):
-        axes.title.set_text(axes.get_title().partition("\n")[2])
-
-
-def _figure_of(axes):
-    """The Matplotlib figure of a figure itself, of axes, or of an array of them."""
-    if hasattr(axes, "savefig"):
-        return axes
-    return getattr(getattr(axes, "flat", [axes])[0], "figure", None)
 
 
 @cache

@@ -152,7 +152,7 @@ def submodel(model, *patterns):
     patterns = as_patterns(patterns)
     if not patterns:
         raise ValueError("Expected at least one tap pattern, such as 'block*/mlp/sum'.")
-    name = f"{model.name}_taps"
+    name = f"{model.name.removesuffix('_taps')}_taps"
     if isinstance(model, TapModel):
         outputs = model.output
         taps = match(patterns, list(outputs))

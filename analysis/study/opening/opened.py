@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from secrets import token_hex
 from typing import Any
 
@@ -81,7 +82,12 @@ class Opened:
         """The taps that fit the patterns, as a callable from images."""
         if not self.is_keras:
             return Selected(self.model, patterns)
-        return vit_tf.submodel(self.model, *patterns)
+        return vit_tf.submodel(self._all_taps, *patterns)
+
+    @cached_property
+    def _all_taps(self):
+        """A submodel of all taps, of which others are parts, or a model of other origin itself."""
+        return self.model if self.is_foreign else vit_tf.submodel(self.model, "*")
 
 
 def expected(model):

@@ -83,7 +83,7 @@ def test_a_draw_that_returns_nothing_is_an_error_that_names_the_figure():
     figure = dataclasses.replace(FIGURE_18, draw=lambda result: None)
     of = Selection((MODEL,), {"ViT": SimpleNamespace(name="head_classes.vit")}, alone=True)
     with pytest.raises(ValueError, match=r"draw .*Figures 3, 14 and 18 of Walmer.*Received: None"):
-        Picture(figure, of).draw({"ViT": heads(["global", "soft"])})
+        Picture(figure, of).drawing({"ViT": heads(["global", "soft"])}).figure()
 
 
 def heads(kinds, directions=""):

@@ -1,0 +1,257 @@
+"""Pictures of results as PNG files, drawn here or in other processes without TensorFlow."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from vit_tf.files import write_whole
+
+DPI = 150
+FEW_PICTURES = 8  # that are drawn sooner than another process starts
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A picture before it is drawn.
+
+    Attributes:
+        plot: function of the results that draws them in new axes, which it returns.
+        results: dict from label to result.
+        is_single: whether `plot` takes the only result itself, and no dict.
+        baselines: labels of results that are drawn as baselines; None where `plot` knows none.
+        description: of the figure, for errors.
+        path: of the PNG; None for a picture that only shares its scales with others.
+    """
+
+    plot: Callable[..., Any]
+    results: dict[str, Any]
+    is_single: bool
+    baselines: tuple[str, ...] | None
+    description: str
+    path: Path | None = None
+
+    def figure(self):
+        """The Matplotlib figure."""
+        if self.is_single:
+            (result,) = self.results.values()
+            axes = self.plot(result)
+        elif self.baselines is not None:
+            axes = self.plot(self.results, baselines=list(self.baselines))
+        else:
+            axes = self.plot(self.results)
+        figure = _figure_of(axes)
+        if not hasattr(figure, "savefig"):
+            raise ValueError(
+                f"Expected draw of {self.description!r} to return Matplotlib axes or a figure. "
+                f"Received: {axes!r}"
+            )
+        _remove_heading(axes)
+        return figure
+
+
+def _figure_of(axes):
+    """The Matplotlib figure of a figure itself, of axes, or of an array of them."""
+    if hasattr(axes, "savefig"):
+        return axes
+    return getattr(getattr(axes, "flat", [axes])[0], "figure", None)
+
+
+def _remove_heading(axes):
+    """Removes the first line of a plot's title, which the report shows as text."""
+    if hasattr(axes, "title") and hasattr(axes.title, "set_text"):
+        axes.title.set_text(axes.get_title().partition("\n")[2])
+
+
+def render(drawings):
+    """Draws some `Drawing`s on common scales and writes those that have a path."""
+    figures = [drawing.figure() for drawing in drawings]
+    share_scales(figures)
+    for drawing, figure in zip(drawings, figures, strict=True):
+        if drawing.path:
+            save_figure(figure, drawing.path)
+        else:
+            close(figure)
+
+
+def share_scales(figures):
+    """Gives several Matplotlib figures one colour scale and one range of the axes of one label.
+
+    Args:
+        figures: list of Matplotlib figures of the same plot, which are changed.
+    """
+    images, lines = {}, {}
+    for figure in figures:
+        for axes in figure.axes:
+            mapped = [*axes.images, *axes.collections]
+            for image in mapped:
+                if bar := getattr(image, "colorbar", None):
+                    images.setdefault(bar.ax.get_ylabel() or bar.ax.get_xlabel(), []).append(
+                        (figure, image)
+                    )
+            if not axes.images and axes.has_data() and axes.get_label() != "<colorbar>":
+                for which in "xy":
+                    axis = getattr(axes, f"{which}axis")
+                    if label := axis.get_label_text():
+                        scale = axis.get_scale(), label, which
+                        lines.setdefault(scale, []).append((figure, axes))
+    for mapped in images.values():
+        if len(mapped) > 1:
+            _share_colours(mapped)
+    for (_, _, which), sharing in lines.items():
+        limits = [getattr(axes, f"get_{which}lim")() for _, axes in sharing]
+        numeric = all(_is_numeric(getattr(axes, f"{which}axis")) for _, axes in sharing)
+        if numeric and len({figure for figure, _ in sharing}) > 1:
+            low, high = min(map(min, limits)), max(map(max, limits))
+            for _, axes in sharing:
+                getattr(axes, f"set_{which}lim")(low, high)
+
+
+def _share_colours(mapped):
+    """Gives the images with a colour bar, and others with their scale, the range of all."""
+    ranges = [(image.norm.vmin, image.norm.vmax) for _, image in mapped]
+    low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+    for (figure, image), own in zip(mapped, ranges, strict=True):
+        for axes in figure.axes:
+            for other in [*axes.images, *axes.collections]:
+                alike = type(other.norm) is type(image.norm) and other.cmap.name == image.cmap.name
+                if alike and (other.norm.vmin, other.norm.vmax) == own and other is not image:
+                    other.set_clim(low, high)
+        image.set_clim(low, high)
+
+
+def _is_numeric(axis):
+    """Whether an axis shows numbers, no names of layers."""
+    from matplotlib.ticker import FixedFormatter, FuncFormatter
+
+    formatter = axis.get_major_formatter()
+    return not isinstance(formatter, FixedFormatter) or isinstance(formatter, FuncFormatter)
+
+
+def save_figure(figure, path):
+    """Writes a Matplotlib figure as a PNG, whole or not at all, and closes it."""
+    write_whole(path, partial(figure.savefig, dpi=DPI))
+    close(figure)
+
+
+def close(figure):
+    """Closes a Matplotlib figure."""
+    import matplotlib.pyplot as plt
+
+    plt.close(figure)
+
+
+class Processes:
+    """Processes that render while this one does something else: a context.
+
+    They start with the first `Drawing`s. A process that runs TensorFlow cannot be forked safely,
+    so that each is a new interpreter, which imports the plots alone.
+
+    Args:
+        count: number of processes.
+    """
+
+    def __init__(self, count):
+        self._workers = [_Worker() for _ in range(count)]
+        self._next = cycle(self._workers)
+
+    @classmethod
+    def for_pictures(cls, count):
+        """The processes for so many pictures; none for few, and on a single processor."""
+        processors = os.cpu_count() or 1
+        return cls(0 if count <= FEW_PICTURES or processors < 2 else min(2, processors // 2))
+
+    def __bool__(self):
+        return bool(self._workers)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *error):
+        for worker in self._workers:
+            worker.close(at_once=kind is not None)
+
+    def start(self, drawings):
+        """Starts to render some `Drawing`s: a future, or None for plots of other packages."""
+        if not all(drawing.plot.__module__.startswith(PLOTS) for drawing in drawings):
+            return None
+        return next(self._next).start(pickle.dumps((_settings(), drawings)))
+
+
+PLOTS = "vit_tf.analysis.plots."  # which other processes can import without TensorFlow
+CODE = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve()"
+
+
+class _Worker:
+    """Another process, which renders one list of `Drawing`s after another."""
+
+    def __init__(self):
+        self._process, self._thread = None, ThreadPoolExecutor(1)
+
+    def start(self, message):
+        return self._thread.submit(self._render, message)
+
+    def _render(self, message):
+        if self._process is None:
+            code = CODE.format(path=sys.path, module=__name__)
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            environment = os.environ | {"MPLBACKEND": "Agg"}
+            self._process = subprocess.Popen([sys.executable, "-c", code], **pipes, env=environment)
+        try:
+            self._process.stdin.write(message)
+            self._process.stdin.flush()
+            error = pickle.load(self._process.stdout)
+        except (EOFError, BrokenPipeError) as lost:
+            status = self._process.wait()
+            raise RuntimeError(
+                f"A process that draws pictures ended with status {status}"
+            ) from lost
+        if error is not None:
+            raise error
+
+    def close(self, at_once):
+        """Ends the process, `at_once` or when it has rendered everything."""
+        if at_once and self._process:
+            self._process.kill()
+        self._thread.shutdown(cancel_futures=at_once)
+        if self._process:
+            self._process.stdin.close()
+            self._process.wait()
+            self._process.stdout.close()
+
+
+def _settings():
+    """Matplotlib's settings, but for the backend."""
+    import matplotlib
+
+    return {key: value for key, value in matplotlib.rcParams.items() if key != "backend"}
+
+
+def serve():
+    """Renders the lists of `Drawing`s that come in; the answer is an error or None."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks ends this one
+    received, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a plot may print is no answer
+    import matplotlib
+
+    while True:
+        try:
+            settings, drawings = pickle.load(received)
+        except EOFError:
+            return
+        error = None
+        try:
+            matplotlib.rcParams.update(settings)
+            render(drawings)
+        except Exception as raised:
+            error = raised
+        pickle.dump(error, answers)
+        answers.flush()

@@ -1,0 +1,57 @@
+"""Pictures that other processes draw: the same as here, on common scales, with their errors."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from vit_tf.analysis.plots.attention_plots import plot_attention_distance
+from vit_tf.analysis.plots.similarity_plots import plot_cka
+from vit_tf.analysis.report.rendering import Drawing, Processes, render
+
+LAYERS = ["embedding", "block00", "norm"]
+
+
+def drawing(largest, path, plot=plot_cka):
+    """A drawing of CKA up to `largest`."""
+    cka = np.linspace(0, largest, 9).reshape(3, 3)
+    coords = {"layer_x": LAYERS, "layer_y": LAYERS}
+    result = xr.Dataset({"cka": (tuple(coords), cka)}, coords)
+    return Drawing(plot, {"ViT": result}, True, None, "Figure 1", path)
+
+
+def test_other_processes_draw_the_same_pictures_on_the_scales_of_all(tmp_path):
+    def drawings(name):
+        paths = [tmp_path / f"{name}-{number}.png" for number in range(2)]
+        return [drawing(0.5, paths[0]), drawing(1.0, paths[1]), drawing(0.9, None)]
+
+    with Processes(1) as processes:
+        future = processes.start(drawings("there"))
+        render(drawings("here"))
+        future.result()
+    for number in range(2):
+        here, there = (tmp_path / f"{name}-{number}.png" for name in ("here", "there"))
+        assert here.read_bytes() == there.read_bytes()
+
+
+def test_an_error_of_a_plot_is_raised_where_the_picture_was_started(tmp_path):
+    with Processes(1) as processes:
+        wrong = processes.start([drawing(1.0, tmp_path / "wrong.png", plot_attention_distance)])
+        right = processes.start([drawing(1.0, tmp_path / "right.png")])
+        with pytest.raises(ValueError, match=r"Expected .* dims"):
+            wrong.result()
+        right.result()
+    assert [path.name for path in tmp_path.iterdir()] == ["right.png"]
+
+
+def test_a_process_that_ends_early_is_an_error(tmp_path):
+    with Processes(1) as processes:
+        processes.start([drawing(1.0, tmp_path / "first.png")]).result()
+        processes._workers[0]._process.kill()
+        with pytest.raises(RuntimeError, match="ended with status -9"):
+            processes.start([drawing(1.0, tmp_path / "second.png")]).result()
+
+
+def test_plots_of_other_packages_and_few_pictures_are_drawn_here(tmp_path):
+    with Processes(1) as processes:
+        assert processes.start([drawing(1.0, tmp_path / "own.png", lambda result: None)]) is None
+    assert not Processes.for_pictures(8)
