@@ -1,5 +1,7 @@
 """The engine of every analysis: compiled statistics, reduced over batches in one pass."""
 
+import contextlib
+import contextvars
 import itertools
 import logging
 import time
@@ -89,6 +91,18 @@ BATCH_SIZE = 128
 SECONDS_BETWEEN_LINES = 10  # of the log, where no progress bar is shown
 # Number of the batch that a worker without batches computes for the structure of the totals only.
 NOT_MINE = -1
+
+_run_eagerly = contextvars.ContextVar("run_eagerly", default=False)
+
+
+@contextlib.contextmanager
+def eager_steps():
+    """Within it steps run eagerly: for one batch, whose graph costs more than its computation."""
+    token = _run_eagerly.set(True)
+    try:
+        yield
+    finally:
+        _run_eagerly.reset(token)
 
 
 @dataclass(frozen=True)
@@ -305,7 +319,10 @@ def _results(step, data, with_labels, description, min_batch, checked):
     is_open = None in (signature[0].shape[1:] if signature[0].shape.rank else (None,))
     for features in checked:
         signature[0] = spec_of_images(features, signature[0])
-    compiled = tf.function(step, input_signature=signature, autograph=False).get_concrete_function()
+    compiled = step
+    if not _run_eagerly.get():
+        graph = tf.function(step, input_signature=signature, autograph=False)
+        compiled = graph.get_concrete_function()
     every_replica = tf.function(
         lambda batches: strategy.run(as_tensors(step), batches),
         reduce_retracing=True,

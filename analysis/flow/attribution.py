@@ -12,6 +12,8 @@ from ..engine.features import Classes, Images, Model, class_gradients, measureme
 from ..engine.results import array_of, provenance, require_finite
 from ..engine.stream import collect
 
+PIXELS_AT_ONCE = 2**18  # of noisy images that share a batch
+
 
 @measurement("scores")
 def input_gradients(
@@ -64,12 +66,24 @@ def input_gradients(
         spread = tf.reduce_max(batch, axes, True) - tf.reduce_min(batch, axes, True)
         sigma = tf.cast(noise, tf.float32) * spread
 
+        examples, height, width = batch.shape[:3]
+        pixels = len(classes) * height * width * (examples or PIXELS_AT_ONCE)
+        divisors = [count for count in range(1, samples + 1) if not samples % count]
+        together = max(
+            count for count in divisors if count == 1 or count * pixels <= PIXELS_AT_ONCE
+        )
+
         def add(index, total):
-            drawn = tf.random.stateless_normal(batch.shape[1:], (seed, index))
-            pairs = class_gradients(
-                features, batch + sigma * drawn, classes, scores, lambda x, _: {"images": x}
-            )
-            return index + 1, total + pairs["images"][1]
+            drawn = [
+                tf.random.stateless_normal(batch.shape[1:], (seed, index + number))
+                for number in range(together)
+            ]
+            noisy = batch + sigma * tf.stack(drawn)[:, None]  # (sample, example, ...)
+            noisy = tf.reshape(noisy, (-1, *batch.shape[1:]))
+            pairs = class_gradients(features, noisy, classes, scores, lambda x, _: {"images": x})
+            gradients = pairs["images"][1]
+            gradients = tf.reshape(gradients, (together, -1, *gradients.shape[1:]))
+            return index + together, total + tf.reduce_sum(gradients, axis=0)
 
         shape = tf.concat([tf.shape(batch)[:1], [len(classes)], tf.shape(batch)[1:]], axis=0)
         start = tf.ensure_shape(tf.zeros(shape), (None, len(classes), *batch.shape[1:]))

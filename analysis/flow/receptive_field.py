@@ -25,6 +25,8 @@ from ..engine.results import array_of, facts_of, provenance, require_finite
 from ..engine.stream import accumulate, collect
 
 UNITS = "activation per unit of the image"
+PIXELS_AT_ONCE = 2**18  # of copies of an image that share a batch
+ONE_BY_ONE = {"parallel_iterations": 1, "fn_output_signature": tf.float32}
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def absolute_gradients(pieces, channels, seed):
     def add(index, total):
         weights = {tap: tf.constant(w)[index] for tap, w in padded.items()}
         some = None if counts.min() == rounds else needed[index]
-        return index + 1, total + _weighted_gradients(pieces, weights, some)
+        return index + 1, total + _weighted_gradients(pieces, weights, some, _absolute)[0]
 
     images = pieces[0].source
     shape = tf.TensorShape([len(names), *images.shape[1:3]])
@@ -121,11 +123,14 @@ def _weights(width, channels, seed):
     return every[np.random.default_rng(seed).permutation(width)[:channels]]
 
 
-def _weighted_gradients(pieces, weights, needed):
-    """Absolute gradients (tap, row, column) of one weighting of channels, of taps `needed`."""
+def _weighted_gradients(pieces, weights, needed, reduced):
+    """Gradients (tap, ...) of one weighting of channels, of taps `needed`, and names of the taps.
+
+    Those with respect to the images are `reduced`.
+    """
     stack, names = [], []
     for piece in reversed(pieces):
-        reduce = _absolute if piece is pieces[0] else tf.identity
+        reduce = reduced if piece is pieces[0] else tf.identity
         upstream = {
             tap: tf.broadcast_to(weights[tap], tf.shape(target))
             for tap, target in piece.targets.items()
@@ -145,7 +150,7 @@ def _weighted_gradients(pieces, weights, needed):
                 below.append(reduce(gradient)[None])
             names.append(tap)
         stack = below
-    return tf.concat(stack, axis=0)
+    return tf.concat(stack, axis=0), names
 
 
 def _propagated(piece, stack, tap, needed, reduce):
@@ -160,15 +165,19 @@ def _propagated(piece, stack, tap, needed, reduce):
             tf.cond(here, lambda: gradient(upstream), lambda: tf.zeros_like(piece.source))
         )
 
-    options = {"parallel_iterations": 1, "fn_output_signature": tf.float32}
     if needed is None:
-        return tf.map_fn(lambda upstream: reduce(gradient(upstream)), stack, **options)
-    return tf.map_fn(one_if_needed, (stack, needed[: stack.shape[0]]), **options)
+        return tf.map_fn(lambda upstream: reduce(gradient(upstream)), stack, **ONE_BY_ONE)
+    return tf.map_fn(one_if_needed, (stack, needed[: stack.shape[0]]), **ONE_BY_ONE)
 
 
 def _absolute(gradient):
     """Summed over examples and image channels."""
-    return tf.reduce_sum(tf.abs(gradient), axis=(0, 3))
+    return tf.reduce_sum(_absolute_of_examples(gradient), axis=0)
+
+
+def _absolute_of_examples(gradient):
+    """Summed over image channels."""
+    return tf.reduce_sum(tf.abs(gradient), axis=3)
 
 
 @measurement()
@@ -299,20 +308,27 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
 
     def step(batch):
         batch = tf.cast(batch, tf.float32)
+        height, width = batch.shape[1:3]
+        together = min(count, max(1, PIXELS_AT_ONCE // (height * width)))
+        cells = tf.range(-(-count // together) * together) % count  # the last chunk is filled up
+        chunks = tf.reshape(cells, (-1, together))
 
-        def of_cell(number):
-            image = batch[number // count][None]
-            pieces = run_pieces(features, image, at_cell((rows, columns), number % count))
-            fields = absolute_gradients(pieces, "sum", seed=0)
-            layers[:] = [tap for tap in getattr(features, "taps", fields) if tap in fields]
-            return tf.stack([fields[tap] for tap in layers])
+        def fields_of_cells(pair):
+            image, cells = pair
+            repeated = tf.repeat(image[None], together, axis=0)
+            pieces = run_pieces(features, repeated, at_cells((rows, columns), cells))
+            ones = {tap: 1.0 for piece in pieces for tap in piece.targets}
+            stack, names = _weighted_gradients(pieces, ones, None, _absolute_of_examples)
+            layers[:] = [tap for tap in getattr(features, "taps", names) if tap in names]
+            return tf.gather(stack, [names.index(tap) for tap in layers])
 
-        numbers = tf.range(tf.shape(batch)[0] * count)
-        fields_of_cells = tf.map_fn(
-            of_cell, numbers, fn_output_signature=tf.float32, parallel_iterations=1
-        )
-        shape = (-1, count, len(layers), *batch.shape[1:3])  # (example, place, layer, row, column)
-        return tf.transpose(tf.reshape(fields_of_cells, shape), (0, 2, 1, 3, 4))
+        def fields_of_image(image):
+            images = tf.repeat(image[None], tf.shape(chunks)[0], axis=0)
+            fields = tf.map_fn(fields_of_cells, (images, chunks), **ONE_BY_ONE)
+            fields = tf.transpose(fields, (1, 0, 2, 3, 4))  # (layer, chunk, cell, row, column)
+            return tf.reshape(fields, (len(layers), -1, height, width))[:, :count]
+
+        return tf.map_fn(fields_of_image, batch, **ONE_BY_ONE)
 
     fields = collect(step, images, description="receptive fields", checked=(features,))
     require_finite("receptive fields", np.moveaxis(fields, 1, 0), layers)
@@ -324,8 +340,8 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
     return array_of("position_attribution", fields, dims, words, facts, layer=list(layers))
 
 
-def at_cell(grid, cell):
-    """The function of a map to its activations under the middle of a cell of `grid`."""
+def at_cells(grid, cells):
+    """The function of maps to their activations under the middle of a cell of `grid` each."""
 
     def target(tap, maps):
         if maps.shape.rank != 4:
@@ -333,9 +349,8 @@ def at_cell(grid, cell):
                 "Expected maps of shape (example, row, column, channel). "
                 f"Received: {tap!r} of shape {tuple(maps.shape)}"
             )
-        place = cell // grid[1], cell % grid[1]
-        ends = zip(place, maps.shape[1:3], grid, strict=True)
-        row, column = ((2 * at + 1) * length // (2 * cuts) for at, length, cuts in ends)
-        return tf.gather(tf.gather(maps, row, axis=1), column, axis=1)
+        ends = zip((cells // grid[1], cells % grid[1]), maps.shape[1:3], grid, strict=True)
+        at = [(2 * cell + 1) * length // (2 * cuts) for cell, length, cuts in ends]
+        return tf.gather_nd(maps, tf.stack(at, axis=1), batch_dims=1)
 
     return target

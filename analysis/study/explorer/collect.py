@@ -24,7 +24,8 @@ from ..models import spread
 from .tokens import Removals, principal_components, token_norms
 
 MOST_LAYERS = 13  # whose tokens are compared
-MOST_CELLS = 64  # whose receptive fields are taken
+MOST_CELLS = 49  # whose receptive fields are taken
+MOST_PIXELS = 2_000_000  # of copies of the images, one for each of these cells
 MOST_WEIGHTS = 6_000_000  # attention weights of an image on the page
 MOST_SCORES = 30_000_000  # of patches, layers and classes that are in memory at once
 TOP = 5  # classes of the highest scores that are explained of one image
@@ -247,7 +248,8 @@ def fields(subject):
     """Effective receptive field of each place of the last map, in each stage."""
     taps = subject.maps
     rows, columns = subject.model.shapes[taps[-1]][:2]
-    while rows * columns > MOST_CELLS:
+    pixels = int(np.prod(subject.images.shape[:3]))
+    while rows * columns > MOST_CELLS or rows * columns * pixels > MOST_PIXELS:
         rows, columns = -(-rows // 2), -(-columns // 2)
     return position_attribution(subject.model.features(*taps), subject.images, rows, columns)
 

@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,12 @@ from vit_tf.preprocessing import Preprocessing
 from vit_tf.remote import without_password
 
 from ...engine.features import name_models, own_name
+from ...engine.stream import eager_steps
 from ...flow.attribution import require_samples
 from ...report.explore_page import write_explore_page
 from ...report.page import in_frame, require_own
 from ..models import describe_model, slug
-from ..opening.opened import Opened, expected
+from ..opening.opened import Opened, expected, features_of
 from ..opening.study_model import PROBES, study_model
 from .collect import FLAT, Subject, collect_results, is_flat
 from .payload import ROUNDING, make_payload
@@ -136,7 +138,8 @@ def explore(
         told={"taps": tuple(taps), "patch_size": patch_size, "prefix": prefix},
         options={"classes": classes, "samples": samples, "noise": noise, "seed": seed},
     )
-    results, left_out = collect_results(subject)
+    with eager_steps():
+        results, left_out = collect_results(subject)
     if not results:
         reasons = " ".join(reason for _, reasons in left_out for reason in reasons)
         raise ValueError(f"Expected a model of which something can be shown. Received: {reasons}")
@@ -160,7 +163,7 @@ def open_subject(model, images, *, name, preprocessing, image_size, told, option
     pictures, names = read_images(images)
     resize = Preprocessing(tuple(size), interpolation=expects.interpolation, crop=expects.crop)
     batch = np.stack([resize(picture) for picture in pictures])
-    under_study, _ = study_model(opened, _probes(batch))[:2]
+    under_study = _shared(opened, study_model(opened, _probes(batch))[0])
     options = options | {"named": getattr(model, "prefix_names", None)}
     options["pooled"] = getattr(model, "pooled_tokens", None)
     subject = Subject(under_study, batch, foreign=opened.is_foreign, **options)
@@ -168,6 +171,14 @@ def open_subject(model, images, *, name, preprocessing, image_size, told, option
         _check_classes(subject)
     photos = [_photo(picture, expects, size) for picture in pictures]
     return opened, subject, names, photos
+
+
+def _shared(opened, model):
+    """The model under study with features that are parts of one submodel, traced once."""
+    if not opened.is_keras:
+        return model
+    base = replace(opened, model=opened.features(*model.taps, *model.computed))
+    return replace(model, features=cache(partial(features_of, base, model.grid)))
 
 
 def _photo(picture, expects, size):

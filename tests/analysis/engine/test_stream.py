@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from vit_tf import TokenGrid
 from vit_tf.analysis import Statistic, accumulate, choose, collect, match_maps, one_pass
-from vit_tf.analysis.engine.stream import evaluate
+from vit_tf.analysis.engine.stream import eager_steps, evaluate
 from vit_tf.distribute.strategies import strategy
 
 
@@ -33,6 +33,24 @@ def test_small_terms_are_not_lost_beside_a_large_sum():
     images[0] = 2.0**24
     total = accumulate(lambda batch: tf.reduce_sum(batch), batched(images, 1))
     assert total == 2.0**24 + 1000
+
+
+def test_eager_steps_give_what_a_graph_does(images):
+    eagerly = []
+
+    def step(batch):
+        eagerly.append(tf.executing_eagerly())
+        return power(batch)
+
+    expected = accumulate(step, batched(images))
+    assert not any(eagerly)
+    del eagerly[:]
+    with eager_steps():
+        sums = accumulate(step, batched(images))
+    assert eagerly == [True] * 5
+    tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), sums, expected)
+    accumulate(step, batched(images))
+    assert not eagerly[-1]
 
 
 def test_arrays_datasets_and_pairs_are_the_same_data(images):

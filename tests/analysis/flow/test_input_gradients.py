@@ -65,3 +65,14 @@ def test_averaging_over_noise_smooths_a_kink():
 def test_impossible_samples(options):
     with pytest.raises(ValueError, match="Expected samples to be"):
         analysis.input_gradients(lambda images: {}, np.zeros((1, 2, 2, 1)), [0], **options)
+
+
+def test_noisy_images_that_share_a_batch_give_what_single_ones_do(rng, monkeypatch):
+    vit, images = small_vit(), rng.uniform(-1, 1, size=(2, 8, 12, 3)).astype("float32")
+    features = vit_tf.submodel(vit, "logits")
+    options = {"samples": 6, "noise": 0.2, "seed": 7}
+    together = analysis.input_gradients(features, images, [4, 1], **options)
+    for pixels in (1, 3 * 2 * 2 * 8 * 12):  # one sample at once, and three
+        monkeypatch.setattr("vit_tf.analysis.flow.attribution.PIXELS_AT_ONCE", pixels)
+        apart = analysis.input_gradients(features, images, [4, 1], **options)
+        np.testing.assert_allclose(together, apart, rtol=1e-4, atol=1e-6)

@@ -53,3 +53,16 @@ def test_what_has_no_places_is_told():
         analysis.position_attribution(vit_tf.submodel(vit, "embedding"), images, 2, 2)
     with pytest.raises(ValueError, match="Received: 0 x 2"):
         analysis.position_attribution(vit_tf.submodel(vit, "embedding"), images, 0, 2)
+
+
+def test_cells_that_share_a_batch_have_the_fields_of_single_ones(rng, monkeypatch):
+    bit = vit_tf.BiT((16, 24, 3), units=(1, 1), num_classes=5, stem="small", width_factor=0.5)
+    randomize(bit)
+    images = rng.uniform(-1, 1, size=(2, 16, 24, 3)).astype("float32")
+    features = vit_tf.submodel(bit, "stage*/unit01/sum")
+    together = analysis.position_attribution(features, images, 2, 3)
+    for cells in (1, 4):  # of which the second chunk is not full
+        pixels = cells * 16 * 24
+        monkeypatch.setattr("vit_tf.analysis.flow.receptive_field.PIXELS_AT_ONCE", pixels)
+        apart = analysis.position_attribution(features, images, 2, 3)
+        np.testing.assert_allclose(together, apart, rtol=1e-4, atol=1e-7)
