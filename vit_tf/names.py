@@ -84,7 +84,7 @@ def near_names(received, known):
 
 
 def lookup(what, received, known):
-    """`known[received]` of a table, or the `ValueError` that lists near matches."""
+    """`known[received]`, or a `ValueError` that lists near matches."""
     if received not in known:
         raise unknown_name(what, received, known)
     return known[received]

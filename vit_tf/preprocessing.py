@@ -20,15 +20,15 @@ class Preprocessing:
 
     Args:
         size: (height, width) in pixels, or None for images of any size, which keep theirs.
-        mean, std: what each channel is shifted and divided by, for values in [0, 1]; the default
-            of 0.5 gives values in [-1, 1].
+        mean, std: mean and standard deviation of each channel, for values in [0, 1]; the default of
+            0.5 gives values in [-1, 1].
         interpolation: `"bilinear"` or `"bicubic"`, either antialiased as Pillow does.
         channel_order: `"rgb"`, or `"bgr"` for a model that takes blue first; mean and std are in
             that order.
-        crop: None where images of another shape are squeezed into the size; or the share in (0, 1]
-            of the shorter side that is shown. The shorter side is resized to `floor(size / crop)`,
-            such as 256 for 224 and 0.875, and the centre is cut out.
-        crop_rounding: what becomes of half a pixel next to the crop: `"even"`, to the nearest even
+        crop: None to resize to `size` regardless of the aspect ratio; or the fraction in (0, 1] of
+            the shorter side that is kept: the shorter side is resized to `floor(size / crop)`, such
+            as 256 for 224 and 0.875, and the centre is cropped.
+        crop_rounding: how an offset of half a pixel is rounded: `"even"`, to the nearest even
             number, as torchvision does, or `"down"`, as the image processors of transformers do.
 
     Raises:
@@ -71,13 +71,13 @@ class Preprocessing:
 
     @classmethod
     def of(cls, image_shape):
-        """The default of a model for images of (height, width, channels): values in [-1, 1]."""
+        """Default preprocessing for images of (height, width, channels): values in [-1, 1]."""
         *size, channels = image_shape
         return cls(size, (0.5,) * channels, (0.5,) * channels)
 
     @classmethod
     def from_range(cls, size, low, high, **others):
-        """That of a model of RGB images whose black is `low` and whose white is `high`.
+        """Preprocessing of RGB images that maps black to `low` and white to `high`.
 
         Args:
             size: as for `Preprocessing`.
@@ -96,17 +96,17 @@ class Preprocessing:
 
     @classmethod
     def from_config(cls, config):
-        """The preprocessing of a dict that `to_config` returned, or the one that is given."""
+        """Preprocessing from a dict of `to_config`; a `Preprocessing` is returned as it is."""
         return config if isinstance(config, cls) else cls(**config)
 
     def to_config(self):
-        """A dict that JSON can hold; defaults of later fields are left out."""
+        """The fields as a JSON-serializable dict; newer fields only if they are not the default."""
         fields = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
         later = ("channel_order", "crop", "crop_rounding")
         return {k: v for k, v in fields.items() if k not in later or v != getattr(type(self), k)}
 
     def squeezed(self):
-        """The same without a crop, for images whose annotations have to fit them."""
+        """The same without cropping, so that annotations of the whole image still apply."""
         return replace(self, crop=None)
 
     @property

@@ -93,7 +93,7 @@ class TokenGrid:
 
 
 def prefix_names(prefix):
-    """Names of so many prefix tokens, for a model that names none: CLS, register 1, ..."""
+    """Default names of `prefix` prefix tokens: CLS, register 1, ..."""
     return tuple("CLS" if not i else f"register {i}" for i in range(prefix))
 
 

@@ -34,9 +34,10 @@ ACTIVATIONS = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_approximate": "
 
 
 def from_keras_hub(model, preprocessing=None):
-    """A model with the weights of a KerasHub backbone or image classifier, and so with its taps.
+    """Converts a KerasHub backbone or image classifier to a model of this package, with its taps.
 
-    `submodel` reads a KerasHub model too, but only the outputs of its layers. Dropout is left out.
+    `submodel` accepts a KerasHub model too, but only the outputs of its layers are taps there.
+    Dropout is not converted.
 
     Args:
         model: a `ViTBackbone`, `DeiTBackbone`, `DINOV2Backbone` or `DINOV3Backbone` of
@@ -51,7 +52,7 @@ def from_keras_hub(model, preprocessing=None):
         `CLIPViT`, which for an encoder alone returns its class token, or `SigLIPViT`.
 
     Raises:
-        ValueError: for another model, or one with a feature that a `ViT` does not have.
+        ValueError: for a model of another class, or one with a feature that `ViT` does not support.
     """
     name = type(model).__name__ if type(model).__module__.startswith("keras_hub.") else None
     backbone = model.backbone if name in TASKS else model

@@ -50,15 +50,15 @@ OTHERS = {
 
 
 def load(source):
-    """The model, submodel or SavedModel of a path, or of the name of a pretrained model.
+    """Opens a Keras model, submodel or SavedModel by path, or a pretrained model by name.
 
     Args:
         source: a `.keras` file; the folder of a SavedModel; or what `load_pretrained` opens: a
             checkpoint file or folder, or a name of `list_pretrained`.
 
     Raises:
-        ValueError: for a path that does not exist, an unknown name, of which near matches are
-            listed, and as `load_model`, `load_features` and `load_pretrained`.
+        ValueError: for a path that does not exist or an unknown name (near matches are listed), and
+            as for `load_model`, `load_features` and `load_pretrained`.
 
     Examples:
         model = vit_tf.load("vit-cls-cifar10")
@@ -82,61 +82,63 @@ def load_pretrained(
     activation=None,
     head=None,
 ):
-    """A model with the weights of a checkpoint, as its authors released it.
+    """Loads a model with the weights of a checkpoint, in the format that its authors released.
 
-    Small bundled models open by their names: `list_pretrained("*cifar10")`. A
-    `.keras` file opens as by `vit_tf.load_model`.
-    Known are also Google's `.npz` of ViT (vision_transformer and big_vision), its hybrids, BiT
-    and Mixer, and `.safetensors` or PyTorch files of ViT in timm's names (supervised, DeiT, DeiT-3,
-    DINO, DINOv2, MAE, MoCo-v3, RoPE-ViT), of CLIP in OpenAI's names and timm's, of SigLIP and of
-    BEiT, big_vision's `.npz` of SigLIP, folders of open_clip with `open_clip_config.json`, and
-    folders of Hugging Face's ViT, DeiT, DINOv2 and SigLIP: `model.safetensors` or
-    `pytorch_model.bin`, whole or in parts, next to `config.json`. A folder of timm's is the model
-    that its `architecture` and `model_args` make. What a file holds is inferred from the names and
-    shapes of its tensors. Every tensor is used, or left out by name: a head that is replaced, with
-    the layer of tanh before it, a text encoder, a decoder, what an optimizer keeps. Every weight is
-    filled or new.
+    Small bundled models open by their names: `list_pretrained("*cifar10")`. A `.keras` file opens
+    as with `vit_tf.load_model`. Other formats are: Google's `.npz` of ViT (vision_transformer and
+    big_vision), of its hybrids, of BiT, Mixer and SigLIP; `.safetensors` or PyTorch files of ViT
+    with timm's tensor names (supervised, DeiT, DeiT-3, DINO, DINOv2, MAE, MoCo-v3, RoPE-ViT), of
+    CLIP with OpenAI's or timm's, of SigLIP and of BEiT; folders of open_clip with
+    `open_clip_config.json`; folders of timm, built from their `architecture` and `model_args`; and
+    folders of Hugging Face's ViT, DeiT, DINOv2 and SigLIP, with `model.safetensors` or
+    `pytorch_model.bin`, in one file or sharded, next to `config.json`. The architecture of a file
+    is inferred from the names and shapes of its tensors. Every tensor is loaded, or skipped by
+    name: a replaced head and the tanh layer before it, a text encoder, a decoder, the state of an
+    optimizer. Every weight is loaded, or belongs to a new head.
 
-    The model's `preprocessing` is that of the family or, better, of the name: files do not state
-    whether a ViT in timm's names with a head was trained on values in [-1, 1], which is assumed,
-    or on ImageNet's mean and deviation, as DeiT was. A folder's is that of its
-    `preprocessor_config.json` or of timm's `config.json`; where there is none it is the family's,
-    and that of a plain ViT has to be given. A DINOv2 or DINOv3 opens at the size of its processor,
-    with a warning where that is not the size of its positions.
+    The model's `preprocessing` is that of the known name, otherwise that of the family. A file does
+    not state whether a ViT with timm's tensor names and a head was trained on values in [-1, 1],
+    which is assumed, or on images normalised by ImageNet's mean and standard deviation, as DeiT
+    was. For a folder it comes from `preprocessor_config.json` or timm's `config.json`, otherwise
+    from the family; for a plain ViT without these it must be given. DINOv2 and DINOv3 open at the
+    image size of their image processor, with a warning if their position embeddings have another.
 
     Args:
         path_or_name: a file; a folder; a name of `list_pretrained`, which is downloaded once; or
             `"hf://owner/name"`, a folder on the Hugging Face hub.
-        num_classes: number of logits. If it is not that of the file, the head is a new one that
-            starts at zero. None keeps the file's; without one in the file, the logits are the
-            pooled token itself (a CLIP has none), until a number is given. 0 leaves out the head,
-            as in timm, for features.
-        image_shape: (height, width) or (height, width, channels) of the images, in pixels, for
-            which positions are resampled as `positions` says.
-            None keeps the file's; that of a BiT, which has none, is its name's or 224. Files state
-            the number of tokens, not of rows: this size is assumed if it has as many,
-            else as of a square.
-        pooling: `"cls"` or `"gap"` of a ViT or BEiT; None keeps the file's. A ViT with `"gap"`
-            has no class token, unless its file has registers or pools so.
-        num_heads: number of attention heads, where the file does not state and its size is not a
-            published one, or that of two: a small ViT has 6, that of MoCo-v3 12.
-        positions: `"bilinear"`, `"bicubic"`, `"torch"` or `"dino"`, as for
-            `vit_tf.at_resolution`. None is what the code does that a file's names are of: bilinear
-            for Google's files and for the tables of a BEiT in timm's names, torch's for Hugging
-            Face's but those with registers, DINO's for DINOv2's own without registers, and bicubic
-            as in timm for others; DINO's own code, which Walmer et al. 2023 ran, is `"dino"`, and
-            that of BEiT's authors `"bicubic"`.
+        num_classes: number of logits. If it differs from the file's, the head is a new one,
+            initialized with zeros. None keeps the head of the file; if the file has none, the
+            logits are the pooled token (a CLIP model has no logits). 0 removes the head, as in
+            timm.
+        image_shape: (height, width) or (height, width, channels) of the images, in pixels; position
+            embeddings are resampled to it by the method `positions`. None keeps the size of the
+            file; for a BiT, whose files have none, it is that of the name or 224. A file holds the
+            number of tokens but not the shape of their grid: the grid is that of `image_shape` if
+            it has as many tokens, otherwise square.
+        pooling: `"cls"` or `"gap"`, for a ViT or BEiT; None keeps the file's. A ViT with `"gap"`
+            has no class token, unless its file has registers or already pools that way.
+        num_heads: number of attention heads, where neither the file nor the model's size determines
+            it: for unpublished sizes, and for ViT-S, which has 6 heads, or 12 in MoCo-v3.
+        positions: `"bilinear"`, `"bicubic"`, `"torch"` or `"dino"`, as for `vit_tf.at_resolution`.
+            None selects the method of the code that the file comes from: bilinear for Google's
+            files and for the relative positions of a BEiT with timm's names, PyTorch's for Hugging
+            Face's files without registers, DINO's for DINOv2's original files without registers,
+            and bicubic, as in timm, for others. DINO's own code, which Walmer et al. 2023 ran, is
+            `"dino"`, and that of BEiT's authors `"bicubic"`.
         preprocessing: a `vit_tf.Preprocessing` instead of the one that the file, its name or
             its family specifies.
-        activation: form of the GELU of a file of CLIP, `"quick_gelu"` or `"gelu"`, which tensors
-            do not state. None is that of a known name, of the configuration in a folder, and, of a
-            file with the numbers that OpenAI's own have, the quick one; other files need it.
-        head: file of a linear classifier of DINOv2's authors, such as
-            `dinov2_vits14_linear4_head.pth`, for a file of its encoder (`head_blocks` of `ViT`).
+        activation: form of the GELU in a CLIP file, `"quick_gelu"` or `"gelu"`, which cannot be
+            inferred from its tensors. None selects that of a known name or of the configuration in
+            a folder, and `"quick_gelu"` for a file with the sizes of OpenAI's own models; it is
+            required for other files.
+        head: file of a linear classifier from DINOv2's authors, such as
+            `dinov2_vits14_linear4_head.pth`, to add to a file of its encoder (`head_blocks` of
+            `ViT`).
 
     Raises:
-        ValueError: for an unknown name, a file that cannot be fetched, is corrupt or of no known
-            family, or does not fit the model in every tensor and weight, which are listed.
+        ValueError: for an unknown name, or a file that cannot be downloaded, is corrupt, is of an
+            unknown family, or does not match the model in every tensor and weight; mismatches are
+            listed.
     """
     options = LoadOptions(num_classes, _image_shape(image_shape), pooling, num_heads)
     options = dataclasses.replace(options, preprocessing=preprocessing, activation=activation)

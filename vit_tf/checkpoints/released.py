@@ -75,7 +75,7 @@ def list_pretrained(pattern="*"):
     Those of bundled models are first, without a `/`; others are downloaded.
 
     Raises:
-        ValueError: for a pattern that fits none; near matches are listed.
+        ValueError: for a pattern that matches no name; near matches are listed.
     """
     known = [*bundled_models(), *CHECKPOINTS]
     names = fnmatch.filter(known, pattern)

@@ -1,4 +1,4 @@
-"""Data sets by name, as batches of images in [-1, 1] and labels, and their augmentation."""
+"""Loads data sets by name as batches of images in [-1, 1] and labels, and augments them."""
 
 from vit_tf.data.annotated.annotated_shapes import load_shape_pairs, load_shape_videos, load_shapes
 from vit_tf.data.annotated.coco import coco_categories, load_coco, union_masks

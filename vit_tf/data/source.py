@@ -46,7 +46,7 @@ class LazyDict(Mapping):
 
 @dataclass(frozen=True)
 class Description:
-    """A data set in words and numbers; `num_examples` maps each split to its size."""
+    """Classes and splits of a data set; `num_examples` maps each split to its size."""
 
     name: str
     num_classes: int

@@ -1,4 +1,4 @@
-"""Where a model trains and is measured: one device, several, several machines or a TPU."""
+"""Distribution strategies: one device, several devices, several machines or a TPU."""
 
 from vit_tf.batches import full_batches
 from vit_tf.distribute.cluster import is_chief, wait_for_workers

@@ -1,7 +1,8 @@
-"""Edits: what stands at a tap in place of what a model computed there.
+"""Edits replace the value at a tap while a model runs.
 
-An edit is a function of the value at a tap, of any backend, to one of the same shape and dtype.
-`vit_tf.intervene` runs a model with them. Those here are made of `keras.ops`.
+An edit is a function from the value at a tap, a tensor of any Keras backend, to a tensor of the
+same shape and dtype. `vit_tf.intervene` runs a model with edits. The edits here use only
+`keras.ops`.
 """
 
 import numpy as np
@@ -28,8 +29,8 @@ def constant(values):
     """Given values, such as a mean over data, or those of another run: `other["block03/mlp/sum"]`.
 
     Args:
-        values: array or tensor whose shape broadcasts to that of the tap; without the example axis
-            it stands in each example.
+        values: array or tensor whose shape broadcasts to that of the tap; without the example axis,
+            it applies to every example.
     """
     from keras import ops
 
@@ -40,7 +41,7 @@ def resampled(shift=1):
     """The value of another image of the batch, `shift` positions before it.
 
     Raises:
-        ValueError: where it is called on a batch that is known to hold no other image.
+        ValueError: if it is called on a batch of a single image.
     """
     from keras import ops
 
@@ -56,7 +57,7 @@ def resampled(shift=1):
 
 
 def where(mask, edit):
-    """An edit where a mask is true, and the value elsewhere, bit for bit.
+    """Applies an edit where a mask is true; the value elsewhere is unchanged, bit for bit.
 
     Args:
         mask: boolean array or tensor whose shape broadcasts to that of the tap.
@@ -68,7 +69,7 @@ def where(mask, edit):
 
 
 def along(axis, indices, edit):
-    """An edit at some positions of an axis only.
+    """Applies an edit at some positions of an axis only.
 
     Args:
         axis: number of the axis; 0 is the example.
@@ -76,7 +77,7 @@ def along(axis, indices, edit):
         edit: the edit, which is given the whole value.
 
     Raises:
-        ValueError: where it is called on a value that has no such axis or positions.
+        ValueError: if it is called on a value without this axis or these positions.
     """
     chosen = np.atleast_1d(np.asarray(indices))
 
@@ -98,19 +99,20 @@ def along(axis, indices, edit):
 
 
 def head(indices, edit, axis=2):
-    """An edit of some heads only.
+    """Applies an edit to some heads only.
 
     Args:
         indices: an int, or a list of them, from 0.
         edit: the edit, which is given the whole value.
-        axis: that of the heads: 2 of outputs of heads, (example, token, head, channel), and of the
-            values of a Keras attention layer; 1 of attention weights, (example, head, query, key).
+        axis: the axis of the heads: 2 for outputs of heads, (example, token, head, channel), and
+            for the values of a Keras attention layer; 1 for attention weights, (example, head,
+            query, key).
     """
     return along(axis, indices, edit)
 
 
 def tokens(indices, edit):
-    """An edit of some tokens only, of a tap of shape (example, token, ...); see `token_set`."""
+    """Applies an edit to some tokens only, see `token_set`; the tap is (example, token, ...)."""
     return along(1, indices, edit)
 
 

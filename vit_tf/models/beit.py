@@ -66,9 +66,9 @@ class RelativeBias(layers.Layer):
 class BEiT(VisionModel):
     """A BEiT whose every intermediate is a tap.
 
-    It differs from `ViT` in relative positions, added to the attention scores, in place of
-    absolute ones, keys without a bias, and a learned scale of each branch, the `branch` tap being
-    the scaled one.
+    Unlike `ViT`, it adds relative position biases to the attention scores instead of absolute
+    position embeddings to the tokens, its key projections have no bias, and each branch is scaled
+    by learned factors (LayerScale); the `branch` tap is the scaled branch.
 
     Called on images of shape (example, height, width, channel), conventionally in [-1, 1], it
     returns logits of shape (example, num_classes).
@@ -77,23 +77,24 @@ class BEiT(VisionModel):
         image_shape: (height, width, channels) in pixels; a multiple of `patch_size`.
         patch_size: side of a patch, in pixels.
         num_layers, num_heads, hidden_dim, mlp_dim: the size of the encoder.
-        num_classes: number of logits. The head starts at zero.
-        pooling: `"gap"`, the head reads the mean of the spatial tokens, normalised after it (tap
-            `fc_norm`; there is no tap `norm`), or `"cls"`, the normalised class token.
+        num_classes: number of logits. The head is initialized with zeros.
+        pooling: input of the head: `"gap"`, the mean of the spatial tokens, normalised after
+            averaging (tap `fc_norm`; there is no tap `norm`), or `"cls"`, the normalised class
+            token.
         shared_bias: whether all blocks share one table of relative positions, as in
             pre-training, or each has its own.
-        layer_scale: first value of the scales; None leaves them out.
+        layer_scale: initial value of LayerScale; None disables it.
         without_skips: sites whose skip is removed, such as `"block06"` or `"block07/mlp"`.
-        dropout_rate: share of channels dropped after the embedding and each projection.
+        dropout_rate: dropout rate after the embedding and each projection.
         preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
-        position_type: `"relative"`, or `"rotary"` for those of EVA-02 (Fang et al. 2023,
-            https://arxiv.org/abs/2303.11331): learned ones, added to the tokens, and in each
-            block queries and keys of patches that are rotated by angles of their position; or
-            `"learned"`, the former alone, of a ViT such as MAE's fine-tuned one (He et al. 2021,
-            https://arxiv.org/abs/2111.06377, appendix A.1).
-        activation: as for `ViT`; of EVA-02 `"swiglu"`.
-        sub_norm: sites, of `("attention", "mlp")`, with a normalisation before the last
-            projection of their branch: of EVA-02, but for its small sizes, `("mlp",)`.
+        position_type: `"relative"`; `"rotary"`, as in EVA-02 (Fang et al. 2023,
+            https://arxiv.org/abs/2303.11331): learned position embeddings, and rotary embeddings of
+            the patches' queries and keys in each block; or `"learned"`, learned position embeddings
+            only, as in the fine-tuned ViT of MAE (He et al. 2021, https://arxiv.org/abs/2111.06377,
+            appendix A.1).
+        activation: as for `ViT`; `"swiglu"` in EVA-02.
+        sub_norm: sites, of `("attention", "mlp")`, with a normalisation before the last projection
+            of their branch; `("mlp",)` in EVA-02, except for its small sizes.
         epsilon: added to the variance by all normalisations.
         key_bias: whether projections to keys have a bias.
 

@@ -151,7 +151,7 @@ class BiT(VisionModel):
         image_shape: (height, width, channels) in pixels.
         units: number of units of each stage.
         width_factor: multiplies every number of channels; 1 gives 64 in the root.
-        num_classes: number of logits. The head starts at zero.
+        num_classes: number of logits. The head is initialized with zeros.
         stem: `"imagenet"`, a 7x7 convolution and a pooling that shrink the image fourfold;
             `"small"`, a 3x3 convolution that keeps its size; None chooses `"small"` for images
             whose shorter side is below 96 pixels.

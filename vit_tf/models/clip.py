@@ -20,31 +20,31 @@ class CLIPViT(ImageEncoder):
     """The Vision Transformer of CLIP, whose every intermediate is a tap.
 
     It differs from `ViT` in a normalisation before the first block, patches embedded without a
-    bias, the quick form of GELU, an epsilon of 1e-5, and a linear projection of the class token
-    to the space that images share with texts (section 2.4).
+    bias, the quick form of GELU, an epsilon of 1e-5, and a linear projection of the class token to
+    the joint embedding space of images and texts (section 2.4).
 
-    Called on images of shape (example, height, width, channel), normalised as CLIP's, it returns
-    the embeddings of shape (example, projection_dim), not yet of unit length, or, where there is
-    a head, logits of shape (example, num_classes).
+    Called on images of shape (example, height, width, channel), normalised as for CLIP, it returns
+    the embeddings of shape (example, projection_dim), not yet of unit length, or, where there is a
+    head, logits of shape (example, num_classes).
 
     Args:
         image_shape: (height, width, channels) in pixels; a multiple of `patch_size`.
         patch_size: side of a patch, in pixels.
         num_layers, num_heads, hidden_dim, mlp_dim: the size of the encoder.
         projection_dim: number of channels of the embedding of an image.
-        num_classes: number of logits, a linear function of the embedding that starts at zero;
-            None leaves them out.
+        num_classes: number of logits, a linear function of the embedding, initialized with zeros;
+            None for no head.
         without_skips: sites whose skip is removed, such as `"block06"` or `"block07/mlp"`.
-        dropout_rate: share of channels dropped after the embedding and each projection.
+        dropout_rate: dropout rate after the embedding and each projection.
         activation: form of the GELU: `"gelu"`, `"gelu_tanh"` or `"quick_gelu"`.
         class_token: whether there is a class token; without one, `pooling_heads` are needed.
-        rotary_side: rows and columns of the grid of tokens to which rotary positions are
-            stretched, from 1 on where there is a class token (Bolya et al. 2025, PE-Core,
-            https://arxiv.org/abs/2504.13181); None for no rotation of queries and keys.
-        pooling_heads: number of heads of the `AttentionPooling` of all tokens that replaces
-            of the class token (the same), with taps as those of `SigLIPViT`; None for none.
+        rotary_side: side of the token grid to which rotary positions are scaled; they start at 1
+            where there is a class token (Bolya et al. 2025, PE-Core,
+            https://arxiv.org/abs/2504.13181). None disables rotary positions.
+        pooling_heads: number of heads of the `AttentionPooling` of all tokens, which replaces
+            pooling by the class token (PE-Core), with the taps of `SigLIPViT`; None for none.
         pooling_mlp_dim: hidden units of its MLP; None for `mlp_dim`.
-        text_head: whether the head is one of texts, as `vit_tf.with_text_head` makes it.
+        text_head: whether the head compares images with texts, see `vit_tf.with_text_head`.
         preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
 
     Raises:

@@ -124,10 +124,10 @@ def with_text_head(model, embeddings, scale, bias=None):
         logits = scale image / |image| . embeddings^T + bias
 
     which is how CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020, figure 3) and SigLIP
-    (Zhai et al. 2023, https://arxiv.org/abs/2303.15343, algorithm 1) score pairs. With texts that
-    name classes the model is a classifier without training, and all that reads logits can be
-    asked of it. The softmax of CLIP's logits over texts, and the sigmoid of each of SigLIP's, are
-    probabilities. The head is saved with the model.
+    (Zhai et al. 2023, https://arxiv.org/abs/2303.15343, algorithm 1) score pairs. With one text per
+    class the model is a zero-shot classifier, and every measurement of logits applies to it.
+    Probabilities are the softmax over CLIP's logits, and the sigmoid of each of SigLIP's. The head
+    is saved with the model.
 
     Args:
         model: a `CLIPViT` or `SigLIPViT`; its head, where it has one, is replaced.
@@ -137,7 +137,8 @@ def with_text_head(model, embeddings, scale, bias=None):
         bias: number, or array of shape (text,), that is added: SigLIP's `logit_bias`; None for 0.
 
     Raises:
-        ValueError: for another model, or arrays of another shape, length or of no finite numbers.
+        ValueError: for a model of another class, or arrays of the wrong shape, with rows that are
+            not of length 1 or with values that are not finite.
     """
     if not isinstance(model, ImageEncoder):
         raise ValueError(

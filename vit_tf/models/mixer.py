@@ -122,10 +122,10 @@ class Mixer(VisionModel):
         image_shape: (height, width, channels) in pixels; a multiple of `patch_size`.
         patch_size: side of a patch, in pixels.
         num_layers, hidden_dim, tokens_mlp_dim, channels_mlp_dim: the size of the model.
-        num_classes: number of logits. The head starts at zero.
+        num_classes: number of logits. The head is initialized with zeros.
         without_skips: sites whose skip is removed, such as `"block06"` or
             `"block07/token_mixing"`.
-        dropout_rate: share of numbers dropped after the embedding and each layer of an MLP.
+        dropout_rate: dropout rate after the embedding and each layer of an MLP.
         activation: form of the GELU: `"gelu"`, exact, or `"gelu_tanh"`, with which Google's
             checkpoints were trained.
         preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].

@@ -93,7 +93,7 @@ def resample_relative_positions(table, grid_from, grid_to, method="bilinear"):
 
 
 def at_resolution(model, image_shape=None, num_classes=None, method="bilinear"):
-    """A fresh model with the weights of another, at another image size or with a new head.
+    """A copy of a model at another image size or with a new head.
 
     Position embeddings are resampled as by `resample_positions`, the tables of relative positions
     of a BEiT as by `resample_relative_positions`. All other weights are copied.
@@ -102,14 +102,15 @@ def at_resolution(model, image_shape=None, num_classes=None, method="bilinear"):
         model: a `ViT`, `BiT`, `CLIPViT`, `SigLIPViT`, `BEiT` or `Mixer`.
         image_shape: (height, width, channels) of the images, or only (height, width), in pixels;
             None keeps that of the model.
-        num_classes: number of logits of a new head that starts at zero; of a ViT it reads the
-            pooled token (Dosovitskiy et al. 2020, section 3.2: a layer of tanh before the old
-            head goes with it). None keeps the head.
-        method: `"bilinear"`, `"bicubic"`, `"torch"` or, but for a BEiT, `"dino"`.
+        num_classes: number of logits of a new head, initialized with zeros; None keeps the head. In
+            a ViT the new head follows the pooled token: a tanh layer before the old head is removed
+            (Dosovitskiy et al. 2020, section 3.2).
+        method: `"bilinear"`, `"bicubic"`, `"torch"` or, except for a BEiT, `"dino"`.
 
     Raises:
-        ValueError: for another kind of model, a size that does not fit its patches, a number of
-            channels that is not the model's, or a Mixer whose number of tokens would change.
+        ValueError: for a model of another class, a size that is not a multiple of its patches, a
+            number of channels that is not the model's, or a Mixer whose number of tokens would
+            change.
     """
     if not isinstance(model, VisionModel):
         raise ValueError(

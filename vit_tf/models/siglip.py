@@ -19,26 +19,26 @@ register = keras.saving.register_keras_serializable("vit_tf")
 class SigLIPViT(ImageEncoder):
     """The Vision Transformer of SigLIP and SigLIP 2, whose every intermediate is a tap.
 
-    It differs from `ViT` in what pools the tokens: a learned query attends to all of them, which
-    are patches alone, and an MLP follows (`AttentionPooling`; taps `pooling/attention`,
-    `pooling/attended` and `pooling/hidden`). The tanh form of GELU is Google's.
+    Unlike `ViT`, it has no class token: a learned query attends to all patch tokens, followed by an
+    MLP (`AttentionPooling`; taps `pooling/attention`, `pooling/attended` and `pooling/hidden`).
+    Google's weights use the tanh form of GELU.
 
     Called on images of shape (example, height, width, channel), conventionally in [-1, 1], it
     returns the embeddings of shape (example, hidden_dim), not yet of unit length, or, where there
     is a head, logits of shape (example, num_classes).
 
     Args:
-        image_shape: (height, width, channels) in pixels. Rows and columns of pixels beyond the
-            last whole patch are not seen, as 6 of So400m/14's 384 in each direction.
+        image_shape: (height, width, channels) in pixels. Rows and columns of pixels beyond the last
+            whole patch are ignored, such as 6 of the 384 pixels of So400m/14 in each direction.
         patch_size: side of a patch, in pixels.
         num_layers, num_heads, hidden_dim, mlp_dim: the size of the encoder.
-        num_classes: number of logits, a linear function of the embedding that starts at zero;
-            None leaves them out.
+        num_classes: number of logits, a linear function of the embedding, initialized with zeros;
+            None for no head.
         without_skips: sites whose skip is removed, such as `"block06"` or `"block07/mlp"`.
-        dropout_rate: share of channels dropped after the embedding and each projection.
+        dropout_rate: dropout rate after the embedding and each projection.
         activation: form of the GELU: `"gelu"`, `"gelu_tanh"` or `"quick_gelu"`.
         epsilon: added to the variance by all normalisations.
-        text_head: whether the head is one of texts, as `vit_tf.with_text_head` makes it.
+        text_head: whether the head compares images with texts, see `vit_tf.with_text_head`.
         preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
 
     Raises:

@@ -45,54 +45,58 @@ class ViT(VisionModel):
     returns logits of shape (example, num_classes).
 
     Args:
-        image_shape: (height, width, channels) in pixels; a multiple of `patch_size`, and of the
-            stem's stride times it.
+        image_shape: (height, width, channels) in pixels; a multiple of `patch_size`, times the
+            stem's stride if there is a stem.
         patch_size: side of a patch, in pixels of the image or of the stem's last map.
         num_layers, num_heads, hidden_dim, mlp_dim: the size of the encoder.
-        num_classes: number of logits. The head starts at zero.
-        pooling: `"cls"`, the head reads a class token, or `"gap"`, the mean of the patches' tokens.
+        num_classes: number of logits. The head is initialized with zeros.
+        pooling: input of the head: `"cls"`, a class token, or `"gap"`, the mean of the patch
+            tokens.
         without_skips: sites whose skip is removed (Raghu et al. 2021, figure 8), such as
             `"block06"`, `"block07/mlp"` or, of a stem, `"stage2/unit02"`.
-        dropout_rate: share of channels dropped after the embedding and each projection.
-        stochastic_depth: share of the examples that skip a branch of the last block in training; in
-            the blocks below it falls linearly to 0 (Huang et al. 2016).
+        dropout_rate: dropout rate after the embedding and each projection.
+        stochastic_depth: probability that an example skips a branch of the last block in training;
+            it decreases linearly to 0 in the first block (Huang et al. 2016).
         activation: form of the GELU: `"gelu"`, exact, `"gelu_tanh"`, with which Google's
-            checkpoints were trained, or `"quick_gelu"`; or `"swiglu"`, a gate instead, of
-            `mlp_dim` channels after it (Oquab et al. 2023, DINOv2).
-        representation_dim: number of units of a layer of tanh between the pooled token and the
-            head (section 3.1); None leaves it out.
-        stem_units: number of units of each stage of a ResNet that embeds the image instead of
-            patches (section 3.1, hybrid), `()` for its root alone; None leaves it out.
+            checkpoints were trained, or `"quick_gelu"`; or `"swiglu"`, a gated MLP with `mlp_dim`
+            channels after the gate (Oquab et al. 2023, DINOv2).
+        representation_dim: number of units of a tanh layer between the pooled token and the head
+            (section 3.1); None for no such layer.
+        stem_units: number of units in each stage of a ResNet stem, whose feature map is cut into
+            patches instead of the image (section 3.1, hybrid); `()` for its root alone; None for no
+            stem.
         preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
         position_type: `"learned"`; `"sincos"` for fixed sines and cosines (Beyer et al. 2022); or
-            `"rotary"`, nothing being added to tokens: in each block queries and keys of patches
-            are rotated by angles of their position, before what the tap `weights` holds (Siméoni et
-            al. 2025, DINOv3). Images may then be of any size, with no position to resample.
-        registers: number of learned tokens after the class token that no head reads and that have
-            no position (Darcet et al. 2023).
-        distillation: `"heads"`, a second token learned from a teacher and a head of its own, the
-            logits being the mean of both heads' (Touvron et al. 2021, DeiT, section 4);
-            `"token"`, the same without that head; None, neither.
-        class_position: whether the class token, and that of distillation, has a position; in
-            DeiT-3 (Touvron et al. 2022) it has none.
-        layer_scale: first value of a learned factor per channel at the end of each branch, the
-            `branch` tap being the scaled one; None leaves it out.
+            `"rotary"`: nothing is added to the tokens; in each block the queries and keys of
+            patches are rotated by angles that depend on their position (Siméoni et al. 2025,
+            DINOv3), so that no embedding needs resampling for another image size.
+        registers: number of learned tokens after the class token that have no position and that no
+            head uses (Darcet et al. 2023).
+        distillation: `"heads"`, a distillation token with a head of its own, where the logits are
+            the mean of both heads (Touvron et al. 2021, DeiT, section 4); `"token"`, the token
+            without its head; None, neither.
+        class_position: whether the class and distillation tokens have a position embedding; they
+            have none in DeiT-3 (Touvron et al. 2022).
+        layer_scale: initial value of LayerScale, a learned factor per channel at the end of each
+            branch (the `branch` tap is the scaled branch); None disables it.
         epsilon: added to the variance by all normalisations.
         key_bias: whether projections to keys have a bias.
-        class_token: whether there is a class token; None means only if the head reads it.
+        class_token: whether there is a class token; None adds one only if the head uses it.
         fc_norm: whether the mean of the patches is normalized, instead of each token (tap
             `fc_norm` after `pooled`; there is no tap `norm`).
-        rotation: how queries and keys of patches are rotated in each block, next to what
-            `position_type` adds, if that is not `"rotary"`: `"dinov3"`; `"eva"`, by rows and
-            columns stretched to the 16 of EVA-02's pretraining; `"axial"`, by rows and columns
-            (Heo et al. 2024, RoPE-ViT); `"mixed"`, by learned frequencies of both axes, for each
-            head of each block (the same). None is `"dinov3"` for `"rotary"`, else no rotation.
+        rotation: form of the rotary embeddings, which may be combined with any `position_type`:
+            `"dinov3"`; `"eva"`, by rows and columns scaled to the 16 of EVA-02's pre-training;
+            `"axial"`, by rows and columns (Heo et al. 2024, RoPE-ViT); `"mixed"`, by learned
+            frequencies of both axes for each head of each block (RoPE-ViT). None is `"dinov3"` if
+            `position_type` is `"rotary"`, else no rotation.
         norm: `"layer"`, or `"rms"` for normalisations by the root mean square alone, as in AIMv2
             (Fini et al. 2024, https://arxiv.org/abs/2411.14402).
-        patch_norm: whether patches are so normalized before positions are added (the same).
-        head_blocks: number of last blocks whose normalized class tokens the head reads, followed
-            by the mean of the last block's patches, as the linear classifiers of DINOv2 do (1 or
-            4 of them); the tap `pooled` is all of these, concatenated. None is as `pooling` says.
+        patch_norm: whether patch embeddings are normalized in this way before positions are added
+            (AIMv2).
+        head_blocks: number of last blocks whose normalized class tokens the head takes,
+            concatenated with the mean of the last block's patch tokens, as in the linear
+            classifiers of DINOv2 (1 or 4 blocks); the tap `pooled` is this concatenation. None
+            follows `pooling`.
 
     Raises:
         ValueError: for sizes that do not fit each other or an unknown name.

@@ -20,17 +20,17 @@ from vit_tf.tokens import TokenGrid
 def count_flops(model, image_shape=None):
     """Floating-point operations of a model on one image, counted in its TensorFlow graph.
 
-    The graph is that of `model(images, training=False)` for a single image; of it counts what the
-    outputs need. Each operation is either in the table of costs or known not to count.
+    The graph is that of `model(images, training=False)` for a single image, restricted to what the
+    outputs depend on. Each operation is either in the cost table or known to cost nothing.
 
     Args:
         model: a built Keras model of images, or a submodel of one.
         image_shape: (height, width, channels); the model's own if None.
 
     Raises:
-        ValueError: for an operation of a kind that is not known, such as a loop or a call of
-            another graph, or whose shape depends on data; it is named. Also for a model that
-            takes images of any size, without `image_shape`.
+        ValueError: for an operation of an unknown kind, such as a loop or a call of another graph,
+            or with a data-dependent shape; the error names it. Also for a model that takes images
+            of any size, if `image_shape` is None.
     """
     require_tensorflow("counting operations")
     shape = image_shape or getattr(model, "image_shape", None) or model.input_shape[1:]

@@ -14,28 +14,29 @@ from vit_tf.taps.submodels import TapModel, submodel
 def intervene(model, edits, *patterns):
     """Features of a model in which the values at some taps are replaced while it runs.
 
-    What is computed after a tap is made of what its edit returns, and what was computed before
-    stays as it is (Vig et al. 2020, https://arxiv.org/abs/2004.12265). With the head of an
-    attention set to zero, for example:
+    Everything after an edited tap is computed from the edited value; everything before it is
+    unchanged (Vig et al. 2020, https://arxiv.org/abs/2004.12265). For example, with one attention
+    head set to zero:
 
         intervene(vit, {"block03/attention/heads": edits.head(2, edits.zero)})
 
-    The features compute what a submodel does, eagerly or inside a `tf.function`.
+    The features return the same taps as a submodel, eagerly or inside a `tf.function`.
 
     Args:
-        model: as for `submodel`: one of ours, any other built Keras model, or a submodel of either,
-            which then holds the taps of `edits` and of `patterns`.
-        edits: dict from shell patterns of taps to functions of the value at a tap, of shape
-            (example, ...), to another of the same shape and dtype; `vit_tf.edits` has the usual
-            ones. A tap that several patterns fit has their functions applied in turn.
-        *patterns: of the taps to return, as for `submodel`; by default the model's last one.
+        model: as for `submodel`: a model of this package, any other built Keras model, or a
+            submodel of either that has the taps of `edits` and of `patterns`.
+        edits: dict from shell patterns of taps to edits, functions from the value at a tap, of
+            shape (example, ...), to a tensor of the same shape and dtype; `vit_tf.edits` has the
+            usual ones. If several patterns match a tap, their edits are applied in order.
+        *patterns: shell patterns of the taps to return, as for `submodel`; by default the model's
+            last tap.
 
     Returns:
         `Intervened` features: a callable from images to `{tap: tensor}`.
 
     Raises:
-        ValueError: for a pattern that fits no tap, what is no function, and, when the features are
-            called, a function that returns another shape or dtype.
+        ValueError: for a pattern that matches no tap, an edit that is not callable, and, when the
+            features are called, an edit that returns another shape or dtype.
     """
     _require_edits(edits)
     if isinstance(model, TapModel):

@@ -24,12 +24,13 @@ from vit_tf.tokens import TokenGrid
 
 
 def load_model(path):
-    """The `keras.Model` saved in a `.keras` file, not compiled, whatever it was when it was saved.
+    """Loads the `keras.Model` of a `.keras` file, without compiling it.
 
     A name of a bundled model opens too (`vit_tf.list_pretrained`). The file may
     be at an address that TensorFlow or fsspec can open, such as `gs://bucket/a.keras`.
 
-    `keras.saving.load_model`, which knows this package's classes too, compiles it as it was.
+    To restore a compiled model, use `keras.saving.load_model`, which finds this package's classes
+    too.
 
     Raises:
         ValueError: if the file is missing, truncated or not a Keras model.
@@ -101,10 +102,10 @@ def load_features(path, *patterns):
 
     Args:
         path: the `.keras` file or the SavedModel folder.
-        *patterns: shell patterns that choose among the taps, or lists of them.
+        *patterns: shell patterns that select taps, or lists of them.
 
     Raises:
-        ValueError: for a path that is neither, or a pattern that fits no tap.
+        ValueError: for a path that is neither, or a pattern that matches no tap.
     """
     path, patterns = os.fspath(path), as_patterns(patterns)
     if os.path.isdir(path):

@@ -125,25 +125,25 @@ class TapModel(keras.Model):
 
 
 def submodel(model, *patterns):
-    """A `keras.Model` from images to the taps of `model` that fit the patterns.
+    """A `keras.Model` from images to the taps of `model` that match the patterns.
 
-    It shares the weights of `model` and holds only the layers that its taps need. Our own models
-    have the taps of `model.taps`. Of any other Keras model every layer inside is a tap, named
-    by the slash-joined names of the layers that contain it; a layer that returns several tensors
-    gives one tap for each (`"attention/0"`), and a layer that is called again `"relu@2"`.
-    Patterns that end in `"/weights"` also fit the attention weights of `MultiHeadAttention` layers,
-    KerasHub's among them, which do not put them out: they are computed of their queries and keys,
-    as if there were no mask, with a warning where the model has one.
+    It shares the weights of `model` and holds only the layers that its taps need. Models of this
+    package have the taps of `model.taps`. In any other Keras model every nested layer is a tap,
+    named by its path of layer names joined by slashes; a layer that returns several tensors has one
+    tap for each (`"attention/0"`), and the second call of a layer is `"relu@2"`. Patterns that end
+    in `"/weights"` also match the attention weights of `MultiHeadAttention` layers, including
+    KerasHub's, which do not return them: they are computed from queries and keys without a mask,
+    with a warning if the model uses one.
 
     Args:
         model: a built Keras model of one input, functional or subclassed.
         *patterns: shell patterns such as `"block*/mlp/sum"`, or lists of them. Without any, the
             representations: the embedding, the output of each block or stage, and the final norm
-            (`vit_tf.taps.representations` documents the rule for models of other origin).
+            (`vit_tf.taps.representations` documents the rule for other models).
 
     Raises:
-        ValueError: for a pattern that fits no tap, listing near matches, an unbuilt model, or one
-            whose layers have the channels first.
+        ValueError: for a pattern that matches no tap (near matches are listed), an unbuilt model,
+            or one with channels-first layers.
     """
     if not isinstance(model, keras.Model):
         raise ValueError(f"Expected model to be a keras.Model. Received: {type(model).__name__}")

@@ -6,26 +6,27 @@ from vit_tf.names import as_patterns, match
 
 
 def torch_features(module, *patterns, name=None, preprocessing=None, token_grid=None):
-    """A function from images to `{layer: array}` of a PyTorch module, for the measurements.
+    """Features of a PyTorch module: a function from images to `{layer: array}`.
 
     Forward hooks read the outputs of its submodules, without gradients and in evaluation mode; a
-    measurement runs the function eagerly. What four axes hold is a map (example, channel, row,
-    column), which becomes (example, row, column, channel) as elsewhere in this package, but for
-    attention weights: the outputs of submodules named `attn_drop` and `attention_dropout`, or of
-    one whose name ends in `weights`, of shape (example, head, query, key).
+    measurement runs the function eagerly. A four-dimensional output is a feature map (example,
+    channel, row, column) and becomes (example, row, column, channel), as elsewhere in this package,
+    except for attention weights of shape (example, head, query, key): the outputs of submodules
+    named `attn_drop` or `attention_dropout`, or whose name ends in `weights`.
 
     Args:
         module: `torch.nn.Module` of images of shape (example, channel, height, width).
-        *patterns: shell patterns of the names in `module.named_modules()`, or lists of them.
-        name: of the model in results; by default the name of its class.
+        *patterns: shell patterns for names in `module.named_modules()`, or lists of them.
+        name: name of the model in results; by default that of its class.
         preprocessing: the `vit_tf.Preprocessing` of its images, for files and 8-bit images.
-        token_grid: the `vit_tf.TokenGrid` of its tokens, for what needs to know the CLS token.
+        token_grid: the `vit_tf.TokenGrid` of its tokens, for measurements that distinguish prefix
+            tokens.
 
     Returns:
         Callable from images of shape (example, height, width, channel).
 
     Raises:
-        ValueError: for a pattern that fits no submodule.
+        ValueError: for a pattern that matches no submodule.
 
     Examples:
         features = vit_tf.torch_features(timm.create_model("vit_tiny_patch16_224"), "blocks.*")
