@@ -79,6 +79,12 @@ class Clock:
         self._last = now
         return passed
 
+    def total(self):
+        """Wall and processor seconds until now, without those of repeated calls."""
+        self.advance()
+        counted = [value for kind, value in self.seconds.items() if kind != REPEATED]
+        return [sum(column) for column in zip(*counted, strict=True)]
+
     def __call__(self, kind, function):
         """A function whose time counts for a kind."""
 
@@ -116,6 +122,22 @@ def clock_functions(clock):
                 holder = getattr(holder, owner) if owner else holder
                 setattr(holder, attribute, clock(kind, getattr(holder, attribute)))
     clock_calls(clock)
+
+
+def clock_passes(clock):
+    """Counts wall and processor seconds of each pass: a dict from its title, filled meanwhile."""
+    from vit_tf.analysis.study import measure
+
+    make, passes = measure._make, {}
+
+    def timed(measurements, *args, **kwargs):
+        before = clock.total()
+        made = make(measurements, *args, **kwargs)
+        passes[measure._title(measurements)] = difference(clock.total(), before)
+        return made
+
+    measure._make = timed
+    return passes
 
 
 def clock_calls(clock):
@@ -162,8 +184,8 @@ def difference(first, second):
     return [a - b for a, b in zip(first, second, strict=True)]
 
 
-def table(clock, seconds, peak):
-    """Wall and processor seconds of each kind, as Markdown."""
+def table(clock, passes, seconds, peak):
+    """Wall and processor seconds of each kind, and of each pass of over a second, as Markdown."""
     lines = ["| what | calls | wall (s) | processor (s) |", "| --- | --- | --- | --- |"]
     shown = {kind: value for kind, value in clock.seconds.items() if sum(value) > 0}
     for kind, (wall, processor) in shown.items():
@@ -171,6 +193,9 @@ def table(clock, seconds, peak):
     repeated = clock.seconds[REPEATED]
     processor = sum(value[1] for value in shown.values()) - repeated[1]
     lines.append(f"| total without repeats | | {seconds - repeated[0]:.1f} | {processor:.1f} |")
+    lines += ["", "| pass | wall (s) | processor (s) |", "| --- | --- | --- |"]
+    long = {title: value for title, value in passes.items() if max(value) >= 1}
+    lines += [f"| {title} | {wall:.1f} | {cpu:.1f} |" for title, (wall, cpu) in long.items()]
     return "\n".join([*lines, "", f"Peak memory of the process: {peak / 2**20:.2f} GiB"])
 
 
@@ -180,6 +205,7 @@ def main(arguments=None):
     clock.seconds["importing"][0] += time.perf_counter() - STARTED
     clock("importing", importlib.import_module)("tensorflow")
     clock_functions(clock)
+    passes = clock_passes(clock)
     from vit_tf.__main__ import main as run
 
     status = run(sys.argv[1:] if arguments is None else arguments)
@@ -187,7 +213,7 @@ def main(arguments=None):
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     clock.seconds["pictures, in other processes"][1] = children.ru_utime + children.ru_stime
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(table(clock, time.perf_counter() - STARTED, peak))
+    print(table(clock, passes, time.perf_counter() - STARTED, peak))
     return status
 
 

@@ -31,7 +31,9 @@ def test_time_counts_for_the_innermost_kind():
     assert seconds["reading models and images"] == pytest.approx(0.2, abs=0.05)
     assert seconds["tracing"] == pytest.approx(0.1, abs=0.05)
     assert clock.calls["tracing"] == 1
-    assert "| reading models and images | 1 | 0.2 |" in profile.table(clock, 0.35, 2**20)
+    assert "| reading models and images | 1 | 0.2 |" in profile.table(
+        clock, {"activations": [2, 3]}, 0.35, 2**20
+    )
 
 
 def test_steps_with_gradients_count_apart_from_forward_passes(monkeypatch):
