@@ -15,6 +15,8 @@ from vit_tf.names import format_list, unknown_name
 
 LABELS_AT_MOST = 200_000
 SHUFFLE_BUFFER = 10_000
+BLOCK = 1024  # records that are picked from at once
+_labels = {}  # of each split that was read, by its folder, version and name
 # The file that describes a prepared data set.
 INFO = "dataset_info.json"
 # Of the hosts that a data set comes from, how many are asked, and for how long.
@@ -48,14 +50,30 @@ def open_tfds(name, data_dir=None):
     # One file after the other, so that a position in the stream is an index into the split.
     config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
 
-    @functools.cache
+    in_records = builder.info.file_format is tfds.core.FileFormat.TFRECORD
+
+    def records(split):
+        return tf.data.TFRecordDataset(builder.info.splits[split].filepaths)
+
     def labels(split):
         if builder.info.splits[split].num_examples > LABELS_AT_MOST:
             return None
-        only = tfds.decode.PartialDecoding({label_key: True})
-        examples = builder.as_dataset(split=split, decoders=only, read_config=config)
-        batches = examples.map(lambda example: example[label_key]).batch(4096)
-        return np.concatenate(list(batches.as_numpy_iterator()))
+        version = f"{builder.info.full_name} {os.stat(builder.data_dir).st_mtime_ns}"
+        if (read := _labels.get((builder.data_dir, version, split))) is None:
+            if in_records:
+                spec = {label_key: tf.io.FixedLenFeature((), tf.int64)}
+                batches = (
+                    records(split)
+                    .batch(BLOCK)
+                    .map(lambda block: tf.io.parse_example(block, spec)[label_key])
+                )
+            else:
+                only = tfds.decode.PartialDecoding({label_key: True})
+                examples = builder.as_dataset(split=split, decoders=only, read_config=config)
+                batches = examples.map(lambda example: example[label_key]).batch(BLOCK)
+            read = np.concatenate(list(batches.as_numpy_iterator()))
+            _labels[builder.data_dir, version, split] = read
+        return read
 
     def open_range(split, first, last, config, shuffle_files=False):
         examples = builder.as_dataset(
@@ -68,8 +86,16 @@ def open_tfds(name, data_dir=None):
 
     def read(split, indices):
         first, last = int(indices[0]), int(indices[-1]) + 1
-        examples = open_range(split, first, last, config)
-        return examples if len(indices) == last - first else _keep(examples, indices - first)
+        if len(indices) == last - first:
+            return open_range(split, first, last, config)
+        if not in_records:
+            return _keep(open_range(split, first, last, config), indices - first)
+        parse = functools.partial(
+            features.deserialize_example, decoders={image_key: tfds.decode.SkipDecoding()}
+        )
+        # Most of the time goes into parsing: only what is kept is parsed.
+        examples = _keep(records(split), indices).map(parse)
+        return examples.map(lambda example: (example[image_key], example[label_key]))
 
     def read_shuffled(split, indices, seed):
         shuffled = tfds.ReadConfig(
@@ -251,9 +277,17 @@ def _keep(examples, places):
     """The examples at some positions of a stream."""
     wanted = np.zeros(places[-1] + 1, bool)
     wanted[places] = True
-    kept = examples.enumerate().filter(lambda place, _: tf.gather(wanted, place))
-    return kept.map(lambda _, example: example).apply(
-        tf.data.experimental.assert_cardinality(len(places))
+    marked = tf.data.Dataset.zip(examples, tf.data.Dataset.from_tensor_slices(wanted))
+
+    def keep(block, kept):
+        return tf.nest.map_structure(lambda x: tf.boolean_mask(x, kept), block)
+
+    # A block costs little more than one example.
+    return (
+        marked.batch(BLOCK)
+        .map(keep)
+        .unbatch()
+        .apply(tf.data.experimental.assert_cardinality(len(places)))
     )
 
 

@@ -95,6 +95,34 @@ def test_a_jpeg_is_the_same_through_tfds_and_through_a_folder(photos, tmp_path):
         assert [order[image.tobytes()] for image in expected] == [0, 1] * 6
 
 
+def test_some_examples_of_several_files_are_those_at_their_places(photos, tmp_path, monkeypatch):
+    """Only these are parsed, and labels are read once for all that opens the data set."""
+    from vit_tf.data import tfds as module
+
+    builder, _ = photos
+    config = tfds.download.DownloadConfig(num_shards=4)
+    builder(data_dir=tmp_path).download_and_prepare(download_config=config)
+    monkeypatch.setattr(module, "BLOCK", 5)
+    source = module.open_tfds("tiny_photos", tmp_path)
+    every = list(source.read("test", np.arange(12)).as_numpy_iterator())
+    np.testing.assert_array_equal(source.labels("test"), [label for _, label in every])
+    parsed = []
+    parse = tfds.features.FeaturesDict.deserialize_example
+
+    def counted(self, *args, **kwargs):
+        tf.py_function(lambda: parsed.append(1), [], [])
+        return parse(self, *args, **kwargs)
+
+    monkeypatch.setattr(tfds.features.FeaturesDict, "deserialize_example", counted)
+    places = [1, 4, 5, 10]
+    some = list(source.read("test", np.array(places)).as_numpy_iterator())
+    assert some == [every[place] for place in places]
+    assert len(parsed) == 4
+    again = module.open_tfds("tiny_photos", tmp_path)
+    assert again.labels("test") is source.labels("test")
+    assert len(parsed) == 4
+
+
 @pytest.mark.slow
 def test_several_files_are_read_at_once_in_an_order_of_the_seed(photos, tmp_path, monkeypatch):
     """Examples too many for the shuffle's buffer change places by their files."""
