@@ -19,6 +19,7 @@ from vit_tf import analysis
 
 ROOTS = tuple(f"{Path(module.__file__).resolve().parent}{os.sep}" for module in (vit_tf, analysis))
 ROOTS += (ROOTS[1].replace(f"analysis{os.sep}", f"scripts{os.sep}"),)
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 TRAIN = "--image-size 8 --take 40 --epochs 1 --batch-size 20 --patch-size 8 --num-layers 1"
 TRAIN += " --num-heads 1 --hidden-dim 16 --mlp-dim 16 --strategy none --out run"
 STUDY = "--figures 9 --take 60 --take-test 40 --epochs 1 --bit-epochs 1 --seeds 1 --strategy none"
@@ -30,7 +31,9 @@ def count(call):
     seen = set()
 
     def profile(frame, event, _):
-        if event == "call" and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        # A comprehension of a module is part of its body, as in Python 3.12, which calls none.
+        body = frame.f_back if frame.f_code.co_name in COMPREHENSIONS else frame
+        if event == "call" and body.f_code.co_flags & inspect.CO_OPTIMIZED:
             seen.add(frame.f_code)
 
     threading.setprofile(profile)

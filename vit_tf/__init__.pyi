@@ -8,11 +8,11 @@ from .models.bit import BiT as BiT
 from .models.clip import CLIPViT as CLIPViT
 from .models.image_encoder import with_text_head as with_text_head
 from .models.mixer import Mixer as Mixer
+from .models.model import reinitialize as reinitialize
 from .models.resolution import at_resolution as at_resolution
 from .models.siglip import SigLIPViT as SigLIPViT
 from .models.vit import ViT as ViT
 from .preprocessing import Preprocessing as Preprocessing
-from .reinitialization import reinitialize as reinitialize
 from .taps.flops import count_flops as count_flops
 from .taps.interventions import intervene as intervene
 from .taps.saving import load_features as load_features, load_model as load_model

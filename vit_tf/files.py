@@ -6,7 +6,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from vit_tf.remote import PARTIAL, is_remote, without_password, write_remote
+from vit_tf.remote import PARTIAL, is_remote, write_remote
 
 
 def write_whole(path, write):
@@ -39,30 +39,6 @@ def write_whole(path, write):
     # A rename is on the disk only when its folder is; not every system can open a folder.
     with contextlib.suppress(OSError):
         _flush(path.parent, os.O_RDONLY)
-
-
-def refuse_other_formats(path):
-    """Raises a `ValueError` for models in formats that are not read; it says how to save them."""
-    path = os.fspath(path)
-    lower = path.lower()
-    anew = f"{os.path.splitext(os.path.basename(path))[0].removesuffix('.weights')}.keras"
-    if lower.endswith((".weights.h5", ".weights.hdf5")):
-        received = f"weights alone: load them into their model, then model.save({anew!r})"
-    elif lower.endswith((".h5", ".hdf5")):
-        received = (
-            "Keras' older format: save it anew with "
-            f"keras.models.load_model({without_password(path)!r}, compile=False).save({anew!r})"
-        )
-    elif lower.endswith((".tflite", ".lite")):
-        received = (
-            "compiled for TensorFlow Lite, which keeps no layers: save the Keras model that it "
-            f"was made from, with model.save({anew!r})"
-        )
-    else:
-        return
-    raise ValueError(
-        f"Expected a .keras file or a checkpoint. Received: {without_password(path)!r}, {received}"
-    )
 
 
 def _flush(path, flags):

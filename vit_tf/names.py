@@ -164,6 +164,11 @@ def as_sizes(name, sizes, form, counts=None, least=1):
     return whole
 
 
+def as_image_shape(image_shape, counts: tuple = (3,)) -> tuple:
+    """An `image_shape`, (height, width, channels) in pixels, of so many numbers, as ints."""
+    return as_sizes("image_shape", image_shape, "(height, width, channels) in pixels", counts)
+
+
 def match_sites(chosen, sites):
     """The `sites` named in `chosen`, where `"block06"` means every site of that block.
 

@@ -11,7 +11,6 @@ MODULES = (
     "vit_tf.models.beit",
     "vit_tf.models.bit",
     "vit_tf.models.clip",
-    "vit_tf.models.embedding",
     "vit_tf.models.hybrid",
     "vit_tf.models.image_encoder",
     "vit_tf.models.mixer",

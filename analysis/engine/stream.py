@@ -14,8 +14,13 @@ import tensorflow as tf
 from tqdm.auto import tqdm
 
 from vit_tf.batches import require_finite_length, without_autotune
-from vit_tf.image_checks import check_dtype, check_values, require_finite
-from vit_tf.image_shapes import require_images_of, spec_of_images
+from vit_tf.image_checks import (
+    check_dtype,
+    check_values,
+    require_finite,
+    require_images_of,
+    spec_of_images,
+)
 
 from .features import Calls
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_tf.taps.representations import block_outputs
+from vit_tf.taps.submodels import block_outputs
 
 MOST_PANELS = 8  # of a model whose blocks are not known, where each layer is a panel of its own
 

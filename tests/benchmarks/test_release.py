@@ -9,7 +9,7 @@ import pytest
 
 import vit_tf
 from benchmarks import release
-from vit_tf.checkpoints import model_cards, released
+from vit_tf.checkpoints import released
 from vit_tf.scripts import train
 
 TINY = "--image-size 8 --patch-size 4 --num-layers 1 --num-heads 1 --hidden-dim 16 --mlp-dim 16"
@@ -58,12 +58,12 @@ def test_the_interval_is_wilsons():
     reach = z / (1 + z**2 / n) * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
     low, high = 100 * (middle - reach), 100 * (middle + reach)
     expected = f"80.00 % ({low:.1f} to {high:.1f}) of 10 test images"
-    assert model_cards.share(np.arange(10) < 8) == expected
+    assert release.share(np.arange(10) < 8) == expected
 
 
 def test_no_place_of_a_machine_is_told():
     command = "vit-tf train --data /home/me/photos/ --data-dir=/d --flip --out '/home/me/my runs'"
-    kept = model_cards._without_places(command, "vit-photos")
+    kept = release._without_places(command, "vit-photos")
     assert kept == "vit-tf train --data photos --flip --out runs/vit-photos"
 
 

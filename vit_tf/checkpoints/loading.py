@@ -21,12 +21,12 @@ from vit_tf.checkpoints.archives import open_archive
 from vit_tf.checkpoints.folders import OPEN_CLIP, Folder, open_folder
 from vit_tf.checkpoints.image_processors import timm_preprocessing
 from vit_tf.checkpoints.weight_maps import LoadOptions, at_most, check, fill, first_names
-from vit_tf.models.model import VisionModel
+from vit_tf.models.model import VisionModel, name_after
 from vit_tf.models.resolution import METHODS, at_resolution
 from vit_tf.models.transformer import ACTIVATIONS, check_pooling
 from vit_tf.names import lookup
 from vit_tf.preprocessing import Preprocessing
-from vit_tf.taps.saving import load_features, load_model, name_after
+from vit_tf.taps.saving import load_features, load_model
 
 # An image processor's size is at most so many times that of the weights: its file could say any.
 LARGEST_RESIZE = 8

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from vit_tf.checkpoints.folders import HUB, not_fetched, snapshot
 from vit_tf.checkpoints.weight_maps import CLIP, HALF, IMAGENET
-from vit_tf.files import refuse_other_formats
 from vit_tf.names import unknown_name
+from vit_tf.remote import without_password
 
 BUNDLED = Path(__file__).parent / "zoo"
 EXTENSIONS = (".npz", ".safetensors", ".pth", ".pt", ".bin", ".tar")
@@ -82,6 +82,30 @@ def list_pretrained(pattern="*"):
     if not names:
         raise unknown_name("pattern", pattern, known)
     return names
+
+
+def refuse_other_formats(path):
+    """Raises a `ValueError` for models in formats that are not read; it says how to save them."""
+    path = os.fspath(path)
+    lower = path.lower()
+    anew = f"{os.path.splitext(os.path.basename(path))[0].removesuffix('.weights')}.keras"
+    if lower.endswith((".weights.h5", ".weights.hdf5")):
+        received = f"weights alone: load them into their model, then model.save({anew!r})"
+    elif lower.endswith((".h5", ".hdf5")):
+        received = (
+            "Keras' older format: save it anew with "
+            f"keras.models.load_model({without_password(path)!r}, compile=False).save({anew!r})"
+        )
+    elif lower.endswith((".tflite", ".lite")):
+        received = (
+            "compiled for TensorFlow Lite, which keeps no layers: save the Keras model that it "
+            f"was made from, with model.save({anew!r})"
+        )
+    else:
+        return
+    raise ValueError(
+        f"Expected a .keras file or a checkpoint. Received: {without_password(path)!r}, {received}"
+    )
 
 
 def fetch(path_or_name):

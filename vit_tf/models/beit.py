@@ -7,12 +7,17 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from vit_tf.image_shapes import as_image_shape
-from vit_tf.models.embedding import Embedding, Rotation
 from vit_tf.models.model import VisionModel, signature_config, zero_head
-from vit_tf.models.transformer import LayerNormalization, block_sites, check_pooling, make_blocks
+from vit_tf.models.transformer import (
+    Embedding,
+    LayerNormalization,
+    Rotation,
+    block_sites,
+    check_pooling,
+    make_blocks,
+)
 from vit_tf.models.vit import ROTARY_SIDE, SIZES
-from vit_tf.names import as_names, lookup, match_sites
+from vit_tf.names import as_image_shape, as_names, lookup, match_sites
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")

@@ -3,10 +3,9 @@
 import keras
 from keras import layers, ops
 
-from vit_tf.edits.recording import Taps
-from vit_tf.image_shapes import as_image_shape
 from vit_tf.models.model import VisionModel, signature_config, zero_head
-from vit_tf.names import as_names, as_sizes, lookup, match_sites
+from vit_tf.names import as_image_shape, as_names, as_sizes, lookup, match_sites
+from vit_tf.taps.recorder import Taps
 from vit_tf.tokens import TokenGrid
 
 UNITS = "the number of units of each stage, such as (3, 4, 6, 3)"

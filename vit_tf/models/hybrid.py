@@ -7,8 +7,8 @@ after each convolution, with the group normalisation and standardised kernels of
 import keras
 from keras import layers, ops
 
-from vit_tf.edits.recording import Taps
 from vit_tf.models.bit import LAST, GroupNorm
+from vit_tf.taps.recorder import Taps
 
 register = keras.saving.register_keras_serializable("vit_tf")
 

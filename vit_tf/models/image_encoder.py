@@ -4,11 +4,11 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from vit_tf.edits.recording import Taps
 from vit_tf.models.model import VisionModel, zero_head
 from vit_tf.models.resolution import copy_weights
 from vit_tf.models.transformer import ACTIVATIONS, LayerNormalization, TokenDense
 from vit_tf.names import lookup
+from vit_tf.taps.recorder import Taps
 
 register = keras.saving.register_keras_serializable("vit_tf")
 

@@ -3,12 +3,16 @@
 import keras
 from keras import layers, ops
 
-from vit_tf.edits.recording import Taps
-from vit_tf.image_shapes import as_image_shape
-from vit_tf.models.embedding import PatchDense
 from vit_tf.models.model import VisionModel, signature_config, zero_head
-from vit_tf.models.transformer import ACTIVATIONS, LayerNormalization, TokenDense, join_paths
-from vit_tf.names import as_names, lookup, match_sites
+from vit_tf.models.transformer import (
+    ACTIVATIONS,
+    LayerNormalization,
+    PatchDense,
+    TokenDense,
+    join_paths,
+)
+from vit_tf.names import as_image_shape, as_names, lookup, match_sites
+from vit_tf.taps.recorder import Taps
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")

@@ -1,13 +1,15 @@
 """What all models of this package share: their configuration, preprocessing and `call`."""
 
 import inspect
+import os
+import random
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
 import keras
 
-from vit_tf.image_checks import watch_images
-from vit_tf.image_shapes import explained_images, fix_image_shape
+from vit_tf.image_checks import explained_images, fix_image_shape, watch_images
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.tokens import prefix_names
 
@@ -224,6 +226,20 @@ class VisionModel(keras.Model):
         return model
 
 
+def name_after(model, source):
+    """The model, named after its file or public name where its own name is only that of its class.
+
+    A file `model.keras`, as a training writes it, has the name of its folder.
+    """
+    plain = model.name.replace("_", "").rstrip("0123456789")
+    if plain in (type(model).__name__.lower().replace("_", ""), "functional"):
+        source = os.fspath(source).removeprefix("hf://").rstrip("/")
+        folder, file = os.path.split(os.path.abspath(source) if os.path.exists(source) else source)
+        stem = re.sub(r"\.(keras|npz|safetensors|pth|pt|tar|bin)$", "", file)
+        model.name = os.path.basename(folder) if stem == "model" and folder else stem
+    return model
+
+
 def signature_config(cls, values, later=None):
     """(arguments of a constructor, defaults of those from `later` on), from its local variables."""
     parameters = inspect.signature(cls.__init__).parameters
@@ -236,3 +252,32 @@ def signature_config(cls, values, later=None):
 def zero_head(num_classes, name="head"):
     """A linear layer to logits in float32 that starts at zero."""
     return keras.layers.Dense(num_classes, kernel_initializer="zeros", dtype="float32", name=name)
+
+
+def reinitialize(model, seed=0):
+    """A randomly initialized model with the same configuration, such as an untrained baseline.
+
+    The global random state is left as it was. A layer of another package whose initializer has its
+    own seed keeps that seed.
+
+    Args:
+        model: a built `keras.Model` that can be rebuilt from its configuration.
+        seed: seed of the weights; equal seeds give equal weights.
+
+    Returns:
+        A model of the same class, built and not compiled.
+
+    Raises:
+        ValueError: if `model` is not a `keras.Model` or is not built.
+    """
+    if not isinstance(model, keras.Model) or not model.built:
+        raise ValueError(f"Expected model to be a built keras.Model. Received: {model!r}")
+    state = random.getstate()
+    random.seed(seed)  # from which Keras draws the seed of every initializer
+    try:
+        untrained = type(model).from_config(model.get_config())
+        if not untrained.built:
+            untrained.build_from_config(model.get_build_config())
+    finally:
+        random.setstate(state)
+    return untrained

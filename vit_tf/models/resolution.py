@@ -7,11 +7,10 @@ import numpy as np
 from scipy.interpolate import make_interp_spline
 from scipy.optimize import brentq
 
-from vit_tf.image_shapes import as_image_shape
 from vit_tf.models.beit import BEiT
 from vit_tf.models.mixer import Mixer
 from vit_tf.models.model import VisionModel
-from vit_tf.names import lookup
+from vit_tf.names import as_image_shape, lookup
 
 
 def resample_positions(positions, grid_from, grid_to, method="bilinear"):

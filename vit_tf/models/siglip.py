@@ -3,13 +3,17 @@
 import keras
 from keras import ops
 
-from vit_tf.image_shapes import as_image_shape
-from vit_tf.models.embedding import Embedding
 from vit_tf.models.image_encoder import AttentionPooling, ImageEncoder
 from vit_tf.models.model import signature_config
-from vit_tf.models.transformer import LayerNormalization, block_sites, encoder_size, make_blocks
+from vit_tf.models.transformer import (
+    Embedding,
+    LayerNormalization,
+    block_sites,
+    encoder_size,
+    make_blocks,
+)
 from vit_tf.models.vit import SIZES
-from vit_tf.names import as_names, lookup, match_sites
+from vit_tf.names import as_image_shape, as_names, lookup, match_sites
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")

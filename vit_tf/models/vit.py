@@ -3,19 +3,21 @@
 import keras
 from keras import layers, ops
 
-from vit_tf.image_shapes import as_image_shape
 from vit_tf.models.bit import UNITS
-from vit_tf.models.embedding import KINDS, Embedding, MixedRotation, Rotation
 from vit_tf.models.hybrid import ResNetStem, stem_sites, stem_stride
 from vit_tf.models.model import VisionModel, signature_config, zero_head
 from vit_tf.models.transformer import (
+    KINDS,
     NORMS,
+    Embedding,
+    MixedRotation,
+    Rotation,
     block_sites,
     check_pooling,
     encoder_size,
     make_blocks,
 )
-from vit_tf.names import as_names, as_sizes, lookup, match_sites
+from vit_tf.names import as_image_shape, as_names, as_sizes, lookup, match_sites
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")

@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.saved_model import loader_impl
 
-from vit_tf.checkpoints.released import bundled_models
-from vit_tf.files import refuse_other_formats
+from vit_tf.checkpoints.released import bundled_models, refuse_other_formats
 from vit_tf.image_checks import check_dtype
+from vit_tf.models.model import name_after
 from vit_tf.names import as_patterns, format_list, match, near_names
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.remote import PARTIAL, as_path, is_remote, local_copy, without_password
@@ -76,20 +76,6 @@ def load_model(path):
             f"Expected {path!r} to be a whole .keras file of a known model. "
             f"Received a file that does not load: {type(error).__name__}: {reason}"
         ) from error
-
-
-def name_after(model, source):
-    """The model, named after its file or public name where its own name is only that of its class.
-
-    A file `model.keras`, as a training writes it, has the name of its folder.
-    """
-    plain = model.name.replace("_", "").rstrip("0123456789")
-    if plain in (type(model).__name__.lower().replace("_", ""), "functional"):
-        source = os.fspath(source).removeprefix("hf://").rstrip("/")
-        folder, file = os.path.split(os.path.abspath(source) if os.path.exists(source) else source)
-        stem = re.sub(r"\.(keras|npz|safetensors|pth|pt|tar|bin)$", "", file)
-        model.name = os.path.basename(folder) if stem == "model" and folder else stem
-    return model
 
 
 def load_features(path, *patterns):

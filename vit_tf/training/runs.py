@@ -23,8 +23,13 @@ from vit_tf.distribute.cluster import (
     num_workers,
     wait_for_workers,
 )
-from vit_tf.image_checks import check_dtype, require_finite, value_range
-from vit_tf.image_shapes import fix_image_shape, require_images_of
+from vit_tf.image_checks import (
+    check_dtype,
+    fix_image_shape,
+    require_finite,
+    require_images_of,
+    value_range,
+)
 from vit_tf.models.model import VisionModel
 from vit_tf.remote import without_password
 from vit_tf.training import checkpointing

@@ -6,7 +6,7 @@ from functools import cache, partial
 
 import vit_tf
 from vit_tf.names import format_list
-from vit_tf.taps.keras_attention import attention_taps, contradictions
+from vit_tf.taps.attention_weights import attention_taps, contradictions
 from vit_tf.training.checkpointing import describe_model
 
 from ...engine.features import gaussian_like

@@ -10,8 +10,8 @@ import pytest
 from paths import ROOT, SHARED
 
 import vit_tf
+from benchmarks.release import save_half
 from vit_tf.checkpoints import released
-from vit_tf.checkpoints.model_cards import save_half
 from vit_tf.checkpoints.released import fetch
 
 CLASSES = ("cat", "dog", "frog")

@@ -6,7 +6,7 @@ from archive_files import refuses
 
 import vit_tf
 from vit_tf import TokenGrid
-from vit_tf.models.embedding import Rotation, rotary_angles, rotate
+from vit_tf.models.transformer import Rotation, rotary_angles, rotate
 from vit_tf.models.vit import RELEASED
 
 SIZES = {"patch_size": 4, "num_layers": 2, "num_heads": 2, "hidden_dim": 16, "mlp_dim": 24}

@@ -7,8 +7,8 @@ from scipy.special import expit
 
 import vit_tf
 from vit_tf import TokenGrid
-from vit_tf.models.embedding import Embedding
 from vit_tf.models.resolution import resample_positions
+from vit_tf.models.transformer import Embedding
 from vit_tf.models.vit import RELEASED, VARIANTS
 from vit_tf.taps.flops import count_flops, formula
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from vit_tf import submodel
-from vit_tf.taps.attention_weights import attention_layers
-from vit_tf.taps.keras_attention import attention_taps, contradictions
+from vit_tf.taps.attention_weights import attention_layers, attention_taps, contradictions
 
 
 class Masked(keras.layers.Layer):

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.models.embedding import PatchDense
+from vit_tf.models.transformer import PatchDense
 
 SIZE = (16, 24, 3)
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import vit_tf
-from vit_tf.models.embedding import sine_cosine_positions
-from vit_tf.models.transformer import Block
+from vit_tf.models.transformer import Block, sine_cosine_positions
 from vit_tf.scripts import train as train_script
 from vit_tf.tokens import TokenGrid
 from vit_tf.training.optimizers import SGD, WarmupDecay
