@@ -5,19 +5,19 @@ And other encoders with a class token whose head reads the normalised mean of th
 
 import keras
 import numpy as np
-from keras import layers, ops
+from keras import ops
 
-from vit_tf.models.model import VisionModel, signature_config, zero_head
+from vit_tf.models.model import SignatureLayer, inner_taps, signature_config, zero_head
 from vit_tf.models.transformer import (
     Embedding,
     LayerNormalization,
     Rotation,
-    block_sites,
+    TransformerModel,
     check_pooling,
     make_blocks,
 )
 from vit_tf.models.vit import ROTARY_SIDE, SIZES
-from vit_tf.names import as_image_shape, as_names, lookup, match_sites
+from vit_tf.names import as_image_shape, as_names, lookup
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -46,13 +46,12 @@ def relative_index(rows, columns):
 
 
 @register
-class RelativeBias(layers.Layer):
+class RelativeBias(SignatureLayer):
     """A learned number per head and relative position: biases of shape (head, query, key)."""
 
     def __init__(self, grid, num_heads, **kwargs):
         super().__init__(**kwargs)
-        self.grid = TokenGrid(**grid) if isinstance(grid, dict) else grid
-        self.num_heads = num_heads
+        self.keep_arguments(locals())
         self.index = relative_index(self.grid.rows, self.grid.columns)
 
     def build(self, input_shape):
@@ -63,12 +62,9 @@ class RelativeBias(layers.Layer):
         # What the tokens hold does not matter: they tie the table to the graph of a submodel.
         return ops.take(ops.transpose(self.table), self.index, axis=1)
 
-    def get_config(self):
-        return super().get_config() | {"grid": vars(self.grid), "num_heads": self.num_heads}
-
 
 @register
-class BEiT(VisionModel):
+class BEiT(TransformerModel):
     """A BEiT whose every intermediate is a tap.
 
     Unlike `ViT`, it adds relative position biases to the attention scores instead of absolute
@@ -133,7 +129,7 @@ class BEiT(VisionModel):
         sub_norm = tuple(sub_norm)
         config, omitted = signature_config(BEiT, locals(), later="position_type")
         super().__init__(config, preprocessing, omitted, **{"name": "beit"} | kwargs)
-        self.pooling = pooling
+        self.pooling, self.fc_norm = pooling, pooling == "gap"
         check_pooling(pooling)
         self.token_grid = grid = TokenGrid.of_patches(image_shape, patch_size, prefix=1)
         policy = self.dtype_policy
@@ -141,70 +137,34 @@ class BEiT(VisionModel):
         self.embedding = Embedding(
             grid, hidden_dim, dropout_rate, use_positions=added, dtype=policy, name="embedding"
         )
-        removed = match_sites(without_skips, block_sites(num_layers))
-        self.blocks = make_blocks(config, removed, dtype=policy)
+        self.blocks = make_blocks(config, dtype=policy)
         names = ["bias"] if shared_bias else [f"{block.name}_bias" for block in self.blocks]
         names = [] if added else names
         self.biases = [RelativeBias(grid, num_heads, dtype=policy, name=name) for name in names]
-        self.rotation = None
         if rotary:
             width = hidden_dim // num_heads
             self.rotation = Rotation(grid, width, ROTARY_SIDE, dtype=policy, name="rotation")
         self.norm = LayerNormalization(
-            epsilon=epsilon, dtype=policy, name="fc_norm" if pooling == "gap" else "norm"
+            epsilon=epsilon, dtype=policy, name="fc_norm" if self.fc_norm else "norm"
         )
         self.head = zero_head(num_classes)
         self.build((None, *image_shape))
 
-    @classmethod
-    def from_variant(cls, variant, **kwargs):
-        """A BEiT of a published size, such as `"B/16"`; keyword arguments as for `BEiT`."""
-        return cls(**lookup("variant", variant, VARIANTS | EVA02) | kwargs)
-
     @property
     def taps(self):
         """Names of all taps, in depth order."""
-        blocks = [f"{block.name}/{tap}" for block in self.blocks for tap in block.taps]
-        ends = ("pooled", "fc_norm") if self.pooling == "gap" else ("norm", "pooled")
-        return ("embedding", *blocks, *ends, "logits")
-
-    @property
-    def patch_kernel(self):
-        return ops.convert_to_numpy(self.embedding.patches.kernel)
-
-    @property
-    def position_embedding(self):
-        if self.biases:
-            return None
-        return ops.convert_to_numpy(self.embedding.positions)[0]
+        return ("embedding", *inner_taps(self.blocks), *self.pool_taps, "logits")
 
     def intermediates(self, images, training=None):
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
         taps = {}
         taps["embedding"] = x = self.embedding(self.check_images(images), training=training)
-        biases = [bias(x) for bias in self.biases] or [None]
-        rotation = self.rotation(x) if self.rotation else None
-        for i, block in enumerate(self.blocks):
-            inside = block(x, biases[i % len(biases)], rotation, training=training)
-            taps |= {f"{block.name}/{tap}": inside[tap] for tap in block.taps}
-            x = inside["mlp/sum"]
-        if self.pooling == "gap":
-            taps["pooled"] = x = ops.mean(self.token_grid.spatial(x), axis=1)
-            taps["fc_norm"] = x = self.norm(x)
-        else:
-            taps["norm"] = x = self.norm(x)
-            taps["pooled"] = x = self.token_grid.first(x)
-        taps["logits"] = self.head(x)
+        taps["logits"] = self.head(self.pool(self.run_blocks(x, taps, training), taps))
         return taps
 
     def build(self, input_shape):
-        self.embedding.build(input_shape)
-        width = self._config["hidden_dim"]
-        for layer in (*self.blocks, *self.biases):
-            layer.build((None, self.token_grid.num_tokens, width))
-        self.norm.build((None, width))
-        self.head.build((None, width))
-        self.built = True
+        super().build(input_shape)
+        self.head.build((None, self.embedding.hidden_dim))
 
 
 # Bao et al. 2021, section 3.1, with the first scales of the released code.
@@ -221,3 +181,4 @@ EVA02 = {
         *(("B", 2048, ("mlp",)), ("L", 2730, ("mlp",))),
     )
 }
+BEiT.variants = VARIANTS | EVA02

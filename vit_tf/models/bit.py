@@ -3,7 +3,14 @@
 import keras
 from keras import layers, ops
 
-from vit_tf.models.model import VisionModel, signature_config, zero_head
+from vit_tf.models.model import (
+    SignatureLayer,
+    VisionModel,
+    inner_taps,
+    run_inner,
+    signature_config,
+    zero_head,
+)
 from vit_tf.names import as_image_shape, as_names, as_sizes, lookup, match_sites
 from vit_tf.taps.recorder import Taps
 from vit_tf.tokens import TokenGrid
@@ -83,12 +90,12 @@ def _sums(x):
 
 
 @register
-class Unit(layers.Layer):
+class Unit(SignatureLayer):
     """A pre-activation bottleneck unit; `skip` is `"identity"`, `"projection"` or None."""
 
     def __init__(self, filters, stride=1, skip="identity", **kwargs):
         super().__init__(**kwargs)
-        self.filters, self.stride, self.skip = filters, stride, skip
+        self.keep_arguments(locals())
         policy = self.dtype_policy
 
         def conv(filters, size, stride, name):
@@ -133,10 +140,6 @@ class Unit(layers.Layer):
         branch = taps("branch", branch)
         taps("sum", skip + branch if self.skip else branch)
         return taps.values
-
-    def get_config(self):
-        names = ("filters", "stride", "skip")
-        return super().get_config() | {name: getattr(self, name) for name in names}
 
 
 @register
@@ -186,36 +189,16 @@ class BiT(VisionModel):
         self.root = StandardizedConv2D(width, size, strides=stride, dtype=policy, name="root")
         if stem == "imagenet":
             self.pool = layers.MaxPooling2D(3, 2, data_format=LAST, dtype=policy, name="pool")
-        places = [(stage, unit) for stage, depth in enumerate(units) for unit in range(depth)]
-        self.unit_names = [f"stage{stage + 1}/unit{unit + 1:02d}" for stage, unit in places]
-        removed = match_sites(without_skips, self.unit_names)
-        self.units = []
-        for name, (stage, unit) in zip(self.unit_names, places, strict=True):
-            skip = "identity" if unit else "projection"
-            self.units.append(
-                Unit(
-                    width * 2**stage,
-                    stride=2 if stage and not unit else 1,
-                    skip=None if name in removed else skip,
-                    dtype=policy,
-                    name=name.replace("/", "_"),
-                )
-            )
+        removed = match_sites(without_skips, unit_sites(units))
+        self.units = make_units(Unit, units, width, removed, policy)
         self.norm = GroupNorm(32, epsilon=1e-5, dtype=policy, name="norm")
         self.head = zero_head(num_classes)
         self.build((None, *image_shape))
 
-    @classmethod
-    def from_variant(cls, variant, **kwargs):
-        """A BiT of a published size, such as `"R50x1"`; keyword arguments as for `BiT`."""
-        return cls(**lookup("variant", variant, VARIANTS) | kwargs)
-
     @property
     def taps(self):
         """Names of all taps, in depth order."""
-        units = zip(self.unit_names, self.units, strict=True)
-        inside = [f"{name}/{tap}" for name, unit in units for tap in unit.taps]
-        return ("root", *inside, "norm", "pooled", "logits")
+        return ("root", *inner_taps(self.units), "norm", "pooled", "logits")
 
     @property
     def accepted_shape(self):
@@ -228,10 +211,8 @@ class BiT(VisionModel):
         images = self.check_images(images)
         x = self.root(_pad(images, self.root.kernel_size[0] // 2))
         taps["root"] = x = self.pool(_pad(x, 1)) if self.stem == "imagenet" else x
-        for name, unit in zip(self.unit_names, self.units, strict=True):
-            inside = unit(x, training=training)
-            taps |= {f"{name}/{tap}": inside[tap] for tap in unit.taps}
-            x = inside["sum"]
+        for unit in self.units:
+            x = run_inner(unit, x, taps, training=training)["sum"]
         taps["norm"] = x = self.norm(x)
         taps["pooled"] = x = ops.mean(ops.relu(x), axis=(1, 2))
         taps["logits"] = self.head(x)
@@ -246,6 +227,28 @@ class BiT(VisionModel):
         self.norm.build(shape)
         self.head.build((None, shape[-1]))
         self.built = True
+
+
+def unit_sites(units: tuple) -> list[str]:
+    """Names of the units of so many a stage, in depth order: `"stage1/unit01"`, ..."""
+    return [f"stage{s}/unit{u:02d}" for s, n in enumerate(units, 1) for u in range(1, n + 1)]
+
+
+def make_units(kind: type, units: tuple, width: int, removed: frozenset, policy) -> list:
+    """Layers of a kind of unit, `width` channels in the first stage, but for `removed` skips."""
+    layers = []
+    for name in unit_sites(units):
+        stage, first = int(name[5 : name.index("/")]) - 1, name.endswith("/unit01")
+        layers.append(
+            kind(
+                width * 2**stage,
+                stride=2 if stage and first else 1,
+                skip=None if name in removed else "projection" if first else "identity",
+                dtype=policy,
+                name=name.replace("/", "_"),
+            )
+        )
+    return layers
 
 
 def _pad(features, pixels):
@@ -274,7 +277,7 @@ _STEMS = {"imagenet": (7, 2), "small": (3, 1)}
 
 # Kolesnikov et al. 2020, section 3.2; units of He et al. 2016, table 1.
 _UNITS = {"R50": (3, 4, 6, 3), "R101": (3, 4, 23, 3), "R152": (3, 8, 36, 3)}
-VARIANTS = {
+BiT.variants = {
     f"{depth}x{width}": {"units": _UNITS[depth], "width_factor": width}
     for depth, width in (
         ("R50", 1),

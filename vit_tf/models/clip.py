@@ -1,20 +1,19 @@
 """The image encoder of CLIP (Radford et al. 2021, https://arxiv.org/abs/2103.00020)."""
 
 import keras
-from keras import layers, ops
+from keras import layers
 
 from vit_tf.models.image_encoder import AttentionPooling, ImageEncoder
-from vit_tf.models.model import signature_config
+from vit_tf.models.model import inner_taps, signature_config
 from vit_tf.models.transformer import (
     Embedding,
     LayerNormalization,
     Rotation,
-    block_sites,
     encoder_size,
     make_blocks,
 )
 from vit_tf.models.vit import SIZES
-from vit_tf.names import as_image_shape, as_names, lookup, match_sites
+from vit_tf.names import as_image_shape, as_names
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -98,9 +97,7 @@ class CLIPViT(ImageEncoder):
             name="embedding",
         )
         self.pre_norm = LayerNormalization(epsilon=1e-5, dtype=policy, name="pre_norm")
-        removed = match_sites(without_skips, block_sites(num_layers))
-        self.blocks = make_blocks(config, removed, epsilon=1e-5, dtype=policy)
-        self.rotation = self.attention_pooling = None
+        self.blocks = make_blocks(config, epsilon=1e-5, dtype=policy)
         if rotary_side is not None:
             options = {"offset": prefix, "columns_first": True, "dtype": policy}
             width = hidden_dim // num_heads
@@ -125,61 +122,27 @@ class CLIPViT(ImageEncoder):
         self.head = self.make_head()
         self.build((None, *image_shape))
 
-    @classmethod
-    def from_variant(cls, variant, **kwargs):
-        """A CLIPViT of a published size, such as `"B/16"`; keyword arguments as for `CLIPViT`."""
-        return cls(**lookup("variant", variant, VARIANTS) | kwargs)
-
     @property
     def taps(self):
         """Names of all taps, in depth order."""
-        blocks = [f"{block.name}/{tap}" for block in self.blocks for tap in block.taps]
-        logits = ("logits",) if self.head else ()
-        pooling = self.attention_pooling.taps if self.attention_pooling else ()
-        pooling = [f"pooling/{tap}" for tap in pooling]
-        return ("embedding", "pre_norm", *blocks, "norm", *pooling, "pooled", "projected", *logits)
-
-    @property
-    def patch_kernel(self):
-        return ops.convert_to_numpy(self.embedding.patches.kernel)
-
-    @property
-    def position_embedding(self):
-        return ops.convert_to_numpy(self.embedding.positions)[0]
+        ends = ("projected", "logits") if self.head else ("projected",)
+        return ("embedding", "pre_norm", *inner_taps(self.blocks), *self.pool_taps, *ends)
 
     def intermediates(self, images, training=None):
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
         taps = {}
         taps["embedding"] = x = self.embedding(self.check_images(images), training=training)
         taps["pre_norm"] = x = self.pre_norm(x)
-        rotation = self.rotation(x) if self.rotation else None
-        for block in self.blocks:
-            inside = block(x, rotation=rotation, training=training)
-            taps |= {f"{block.name}/{tap}": inside[tap] for tap in block.taps}
-            x = inside["mlp/sum"]
-        taps["norm"] = x = self.norm(x)
-        if self.attention_pooling:
-            inside = self.attention_pooling(x)
-            taps |= {f"pooling/{tap}": inside[tap] for tap in self.attention_pooling.taps}
-            taps["pooled"] = x = inside["pooled"]
-        else:
-            taps["pooled"] = x = self.token_grid.first(x)
+        x = self.pool(self.run_blocks(x, taps, training), taps)
         taps["projected"] = x = self.projection(x)
         if self.head:
             taps["logits"] = self.head(x)
         return taps
 
     def build(self, input_shape):
-        self.embedding.build(input_shape)
-        width = self._config["hidden_dim"]
-        for layer in (self.pre_norm, *self.blocks, self.norm):
-            layer.build((None, self.token_grid.num_tokens, width))
-        if self.attention_pooling:
-            self.attention_pooling.build((None, self.token_grid.num_tokens, width))
-        self.projection.build((None, width))
-        if self.head:
-            self.head.build((None, self.projection.units))
-        self.built = True
+        super().build(input_shape)
+        for layer in (self.pre_norm, self.projection):
+            layer.build((None, self.embedding.hidden_dim))
 
 
 # Radford et al. 2021, table 20, and those of open_clip (Cherti et al. 2022,
@@ -189,7 +152,7 @@ _SIZES = SIZES | {
     "g": encoder_size(40, 16, 1408, 6144),
     "bigG": encoder_size(48, 16, 1664, 8192),
 }
-VARIANTS = {
+CLIPViT.variants = {
     f"{size}/{patch}": {**_SIZES[size], "patch_size": patch, "projection_dim": projection}
     for size, patch, projection in (
         *(("B", 32, 512), ("B", 16, 512), ("B+", 16, 640), ("L", 14, 768)),

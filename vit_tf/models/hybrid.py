@@ -7,7 +7,8 @@ after each convolution, with the group normalisation and standardised kernels of
 import keras
 from keras import layers, ops
 
-from vit_tf.models.bit import LAST, GroupNorm
+from vit_tf.models.bit import LAST, GroupNorm, make_units
+from vit_tf.models.model import SignatureLayer, inner_taps, run_inner
 from vit_tf.taps.recorder import Taps
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -40,12 +41,12 @@ def _norm(name, policy, **options):
 
 
 @register
-class PostNormUnit(layers.Layer):
+class PostNormUnit(SignatureLayer):
     """A bottleneck unit of He et al.; `skip` is `"identity"`, `"projection"` or None."""
 
     def __init__(self, filters, stride=1, skip="identity", **kwargs):
         super().__init__(**kwargs)
-        self.filters, self.stride, self.skip = filters, stride, skip
+        self.keep_arguments(locals())
         policy = self.dtype_policy
 
         def conv(filters, size, stride, name):
@@ -91,10 +92,6 @@ class PostNormUnit(layers.Layer):
         taps("sum", skip + branch if self.skip else branch)
         return taps.values
 
-    def get_config(self):
-        names = ("filters", "stride", "skip")
-        return super().get_config() | {name: getattr(self, name) for name in names}
-
 
 @register
 class ResNetStem(layers.Layer):
@@ -108,26 +105,12 @@ class ResNetStem(layers.Layer):
         self.root_norm = _norm("root_norm", policy)
         same = {"padding": "same", "data_format": LAST, "dtype": policy}
         self.pool = layers.MaxPooling2D(3, 2, **same, name="pool")
-        self.unit_names = stem_sites(units)
-        places = [(stage, unit) for stage, depth in enumerate(units) for unit in range(depth)]
-        self.units = []
-        for name, (stage, unit) in zip(self.unit_names, places, strict=True):
-            skip = "identity" if unit else "projection"
-            self.units.append(
-                PostNormUnit(
-                    _WIDTH * 2**stage,
-                    stride=2 if stage and not unit else 1,
-                    skip=None if name in removed else skip,
-                    dtype=policy,
-                    name=name.replace("/", "_"),
-                )
-            )
+        self.units = make_units(PostNormUnit, units, _WIDTH, removed, policy)
 
     @property
     def taps(self):
         """Names of the intermediates, in depth order."""
-        units = zip(self.unit_names, self.units, strict=True)
-        return ("root", *(f"{name}/{tap}" for name, unit in units for tap in unit.taps))
+        return ("root", *inner_taps(self.units))
 
     @property
     def channels(self):
@@ -145,21 +128,12 @@ class ResNetStem(layers.Layer):
     def call(self, images, training=None):
         taps = Taps()
         x = taps("root", self.pool(ops.relu(self.root_norm(self.root(images)))))
-        for name, unit in zip(self.unit_names, self.units, strict=True):
-            inside = unit(x, training=training)
-            taps.values |= {f"{name}/{tap}": inside[tap] for tap in unit.taps}
-            x = ops.relu(inside["sum"])
+        for unit in self.units:
+            x = ops.relu(run_inner(unit, x, taps.values, training=training)["sum"])
         return taps.values | {"features": x}
 
     def get_config(self):
         return super().get_config() | self._config
-
-
-def stem_sites(units):
-    """Names of the units of a stem, in depth order: `"stage1/unit01"`, ..."""
-    if any(depth < 1 for depth in units):
-        raise ValueError(f"Expected stem_units of at least 1 each. Received: {tuple(units)}")
-    return [f"stage{s}/unit{u:02d}" for s, n in enumerate(units, 1) for u in range(1, n + 1)]
 
 
 def stem_stride(units):

@@ -2,11 +2,16 @@
 
 import keras
 import numpy as np
-from keras import layers, ops
+from keras import ops
 
-from vit_tf.models.model import VisionModel, zero_head
+from vit_tf.models.model import SignatureLayer, inner_taps, run_inner, zero_head
 from vit_tf.models.resolution import copy_weights
-from vit_tf.models.transformer import ACTIVATIONS, LayerNormalization, TokenDense
+from vit_tf.models.transformer import (
+    ACTIVATIONS,
+    LayerNormalization,
+    TokenDense,
+    TransformerModel,
+)
 from vit_tf.names import lookup
 from vit_tf.taps.recorder import Taps
 
@@ -17,12 +22,12 @@ LEAST = 1e-12  # of a length that is divided by, as in torch's `normalize`
 
 
 @register
-class TextHead(layers.Layer):
+class TextHead(SignatureLayer):
     """Scores of images for texts, `scale x / |x| E^T + bias`, in float32; `E` starts at zero."""
 
     def __init__(self, units, **kwargs):
         super().__init__(**kwargs)
-        self.units = units
+        self.keep_arguments(locals())
 
     def build(self, input_shape):
         self.kernel = self.add_weight(
@@ -36,12 +41,9 @@ class TextHead(layers.Layer):
         x = x / ops.maximum(length, LEAST)
         return self.scale * ops.matmul(x, self.kernel) + self.bias
 
-    def get_config(self):
-        return super().get_config() | {"units": self.units}
-
 
 @register
-class AttentionPooling(layers.Layer):
+class AttentionPooling(SignatureLayer):
     """Attention of a learned query over all tokens, and an MLP (Zhai et al. 2022, 2106.04560).
 
     Called on tokens of shape (example, token, channel), it returns a dict of `"attention"`, the
@@ -57,8 +59,7 @@ class AttentionPooling(layers.Layer):
 
     def __init__(self, num_heads, hidden_dim, mlp_dim, activation, epsilon, **kwargs):
         super().__init__(**kwargs)
-        self.num_heads, self.hidden_dim, self.mlp_dim = num_heads, hidden_dim, mlp_dim
-        self.activation, self.epsilon = activation, epsilon
+        self.keep_arguments(locals())
         gelu = lookup("activation", activation, ACTIVATIONS)
 
         def dense(units, name, **options):
@@ -97,17 +98,15 @@ class AttentionPooling(layers.Layer):
         x = ops.reshape(x, (-1, x.shape[1], self.num_heads, self.hidden_dim // self.num_heads))
         return ops.swapaxes(x, 1, 2)
 
-    def get_config(self):
-        names = ("num_heads", "hidden_dim", "mlp_dim", "activation", "epsilon")
-        return super().get_config() | {name: getattr(self, name) for name in names}
 
-
-class ImageEncoder(VisionModel):
+class ImageEncoder(TransformerModel):
     """A `VisionModel` whose embedding of an image is compared with those of texts.
 
     Its configuration has `num_classes`, None for no head, and `text_head`, whether the head is a
     `TextHead` instead of a linear layer.
     """
+
+    pooling, attention_pooling = "cls", None
 
     def make_head(self):
         """The head of the configuration, or None."""
@@ -116,6 +115,26 @@ class ImageEncoder(VisionModel):
         if self._config.get("text_head"):
             return TextHead(self.num_classes, dtype="float32", name="head")
         return zero_head(self.num_classes)
+
+    def pool(self, x, taps):
+        if not self.attention_pooling:
+            return super().pool(x, taps)
+        taps["norm"] = x = self.norm(x)
+        taps["pooled"] = run_inner(self.attention_pooling, x, taps)["pooled"]
+        return taps["pooled"]
+
+    @property
+    def pool_taps(self):
+        pooling = [self.attention_pooling] if self.attention_pooling else []
+        return ("norm", *inner_taps(pooling), "pooled")
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        width = self.embedding.hidden_dim
+        if self.attention_pooling:
+            self.attention_pooling.build((None, self.token_grid.num_tokens, width))
+        if self.head:
+            self.head.build((None, self.embedding_dim))
 
 
 def with_text_head(model, embeddings, scale, bias=None):

@@ -3,7 +3,14 @@
 import keras
 from keras import layers, ops
 
-from vit_tf.models.model import VisionModel, signature_config, zero_head
+from vit_tf.models.model import (
+    SignatureLayer,
+    VisionModel,
+    inner_taps,
+    run_inner,
+    signature_config,
+    zero_head,
+)
 from vit_tf.models.transformer import (
     ACTIVATIONS,
     LayerNormalization,
@@ -19,7 +26,7 @@ register = keras.saving.register_keras_serializable("vit_tf")
 
 
 @register
-class MixerBlock(layers.Layer):
+class MixerBlock(SignatureLayer):
     """A Mixer block: an MLP across the tokens, then one across the channels, each with a skip.
 
     Called on tokens of shape (example, token, channel); returns a dict of every intermediate,
@@ -51,10 +58,7 @@ class MixerBlock(layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.num_tokens, self.hidden_dim = num_tokens, hidden_dim
-        self.tokens_mlp_dim, self.channels_mlp_dim = tokens_mlp_dim, channels_mlp_dim
-        self.skips, self.dropout_rate = tuple(skips), dropout_rate
-        self.activation = activation
+        self.keep_arguments(locals())
         gelu = lookup("activation", activation, ACTIVATIONS)
 
         def dense(units, name, activation=None):
@@ -108,11 +112,6 @@ class MixerBlock(layers.Layer):
         y = self.dropout(y, training=training)
         join_paths("channel_mixing", self.skips, x, y, taps)
         return taps.values
-
-    def get_config(self):
-        names = ("num_tokens", "hidden_dim", "tokens_mlp_dim", "channels_mlp_dim")
-        names += ("skips", "dropout_rate", "activation")
-        return super().get_config() | {name: getattr(self, name) for name in names}
 
 
 @register
@@ -179,16 +178,10 @@ class Mixer(VisionModel):
         self.head = zero_head(num_classes)
         self.build((None, *image_shape))
 
-    @classmethod
-    def from_variant(cls, variant, **kwargs):
-        """A Mixer of a published size, such as `"B/16"`; keyword arguments as for `Mixer`."""
-        return cls(**lookup("variant", variant, VARIANTS) | kwargs)
-
     @property
     def taps(self):
         """Names of all taps, in depth order."""
-        blocks = [f"{block.name}/{tap}" for block in self.blocks for tap in block.taps]
-        return ("embedding", *blocks, "norm", "pooled", "logits")
+        return ("embedding", *inner_taps(self.blocks), "norm", "pooled", "logits")
 
     @property
     def patch_kernel(self):
@@ -201,9 +194,7 @@ class Mixer(VisionModel):
         x = ops.reshape(x, (-1, *self._tokens_shape))
         taps["embedding"] = x = self.dropout(x, training=training)
         for block in self.blocks:
-            inside = block(x, training=training)
-            taps |= {f"{block.name}/{tap}": inside[tap] for tap in block.taps}
-            x = inside["channel_mixing/sum"]
+            x = run_inner(block, x, taps, training=training)["channel_mixing/sum"]
         taps["norm"] = x = self.norm(x)
         taps["pooled"] = x = ops.mean(x, axis=1)
         taps["logits"] = self.head(x)
@@ -228,7 +219,7 @@ _SIZES = {
     "L": {"num_layers": 24, "hidden_dim": 1024, "tokens_mlp_dim": 512, "channels_mlp_dim": 4096},
     "H": {"num_layers": 32, "hidden_dim": 1280, "tokens_mlp_dim": 640, "channels_mlp_dim": 5120},
 }
-VARIANTS = {
+Mixer.variants = {
     f"{size}/{patch}": {**_SIZES[size], "patch_size": patch}
     for size, patches in {"S": (32, 16), "B": (32, 16), "L": (32, 16), "H": (14,)}.items()
     for patch in patches

@@ -4,14 +4,17 @@ import inspect
 import os
 import random
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import ClassVar
 
 import keras
 
 from vit_tf.image_checks import explained_images, fix_image_shape, watch_images
+from vit_tf.names import lookup
 from vit_tf.preprocessing import Preprocessing
-from vit_tf.tokens import prefix_names
+from vit_tf.tokens import TokenGrid, prefix_names
 
 
 class VisionModel(keras.Model):
@@ -36,6 +39,8 @@ class VisionModel(keras.Model):
             class names that are not `num_classes` different ones.
     """
 
+    variants: ClassVar[dict] = {}  # arguments by the name of a published size
+
     def __init__(self, config, preprocessing=None, omitted=(), class_names=None, **kwargs):
         super().__init__(**kwargs)
         if config["num_classes"] is not None and config["num_classes"] < 1:
@@ -53,6 +58,11 @@ class VisionModel(keras.Model):
         self.has_seen_images = False  # whose values were compared with `preprocessing`
         self.preprocessing = preprocessing
         self.class_names = class_names
+
+    @classmethod
+    def from_variant(cls, variant, **kwargs):
+        """A model of a published size, such as `"B/16"`; keyword arguments as for the class."""
+        return cls(**lookup("variant", variant, cls.variants) | kwargs)
 
     @property
     def preprocessing(self):
@@ -240,13 +250,50 @@ def name_after(model, source):
     return model
 
 
-def signature_config(cls, values, later=None):
-    """(arguments of a constructor, defaults of those from `later` on), from its local variables."""
+def arguments_of(cls) -> list[str]:
+    """Names of the arguments of a constructor that a configuration holds."""
     parameters = inspect.signature(cls.__init__).parameters
-    own = [name for name in parameters if name not in ("self", "preprocessing", "kwargs")]
+    return [name for name in parameters if name not in ("self", "preprocessing", "kwargs")]
+
+
+def signature_config(cls, values: dict, later: str | None = None) -> tuple[dict, dict]:
+    """(arguments of a constructor, defaults of those from `later` on), from its local variables."""
+    own, parameters = arguments_of(cls), inspect.signature(cls.__init__).parameters
     omitted = own[own.index(later) :] if later else []
-    config = {name: values[name] for name in own}
-    return config, {name: parameters[name].default for name in omitted}
+    return {n: values[n] for n in own}, {n: parameters[n].default for n in omitted}
+
+
+class SignatureLayer(keras.layers.Layer):
+    """A layer whose configuration is its constructor's arguments: attributes of the same names."""
+
+    def keep_arguments(self, values: dict) -> None:
+        """Sets the attributes from the constructor's local variables."""
+        for name in arguments_of(type(self)):
+            value = values[name]
+            if name == "grid" and isinstance(value, dict):
+                value = TokenGrid(**value)
+            setattr(self, name, tuple(value) if isinstance(value, list) else value)
+
+    def get_config(self):
+        own = {name: getattr(self, name) for name in arguments_of(type(self))}
+        own |= {name: vars(x) for name, x in own.items() if isinstance(x, TokenGrid)}
+        return super().get_config() | own
+
+
+def _tap_prefix(layer):
+    return layer.name.replace("_", "/")
+
+
+def inner_taps(layers: Iterable) -> list[str]:
+    """Names of the taps of layers inside a model, in depth order."""
+    return [f"{_tap_prefix(layer)}/{tap}" for layer in layers for tap in layer.taps]
+
+
+def run_inner(layer, x, taps: dict, *args, **kwargs) -> dict:
+    """What a layer returns, a dict of its intermediates, which are added to the model's taps."""
+    inside = layer(x, *args, **kwargs)
+    taps |= {f"{_tap_prefix(layer)}/{tap}": inside[tap] for tap in layer.taps}
+    return inside
 
 
 def zero_head(num_classes, name="head"):

@@ -1,19 +1,17 @@
 """The image encoder of SigLIP (Zhai et al. 2023, 2303.15343) and SigLIP 2 (2502.14786)."""
 
 import keras
-from keras import ops
 
 from vit_tf.models.image_encoder import AttentionPooling, ImageEncoder
-from vit_tf.models.model import signature_config
+from vit_tf.models.model import inner_taps, signature_config
 from vit_tf.models.transformer import (
     Embedding,
     LayerNormalization,
-    block_sites,
     encoder_size,
     make_blocks,
 )
 from vit_tf.models.vit import SIZES
-from vit_tf.names import as_image_shape, as_names, lookup, match_sites
+from vit_tf.names import as_image_shape, as_names
 from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -75,62 +73,36 @@ class SigLIPViT(ImageEncoder):
         self.embedding = Embedding(
             self.token_grid, hidden_dim, dropout_rate, dtype=policy, name="embedding"
         )
-        removed = match_sites(without_skips, block_sites(num_layers))
-        self.blocks = make_blocks(config, removed, dtype=policy)
+        self.blocks = make_blocks(config, dtype=policy)
         self.norm = LayerNormalization(epsilon=epsilon, dtype=policy, name="norm")
         sizes = (num_heads, hidden_dim, mlp_dim, activation, epsilon)
         self.attention_pooling = AttentionPooling(*sizes, dtype=policy, name="pooling")
         self.head = self.make_head()
         self.build((None, *image_shape))
 
-    @classmethod
-    def from_variant(cls, variant, **kwargs):
-        """A SigLIPViT of a published size, such as `"B/16"`; arguments as for `SigLIPViT`."""
-        return cls(**lookup("variant", variant, VARIANTS) | kwargs)
-
     @property
     def taps(self):
         """Names of all taps, in depth order."""
-        blocks = [f"{block.name}/{tap}" for block in self.blocks for tap in block.taps]
-        pooling = [f"pooling/{tap}" for tap in self.attention_pooling.taps]
         logits = ("logits",) if self.head else ()
-        return ("embedding", *blocks, "norm", *pooling, "pooled", *logits)
+        return ("embedding", *inner_taps(self.blocks), *self.pool_taps, *logits)
 
-    @property
-    def patch_kernel(self):
-        return ops.convert_to_numpy(self.embedding.patches.kernel)
-
-    @property
-    def position_embedding(self):
-        return ops.convert_to_numpy(self.embedding.positions)[0]
+    def _covered(self):
+        """Rows and columns of pixels of whole patches."""
+        grid = self.token_grid
+        return grid.rows * grid.stride, grid.columns * grid.stride
 
     def intermediates(self, images, training=None):
         """Every tap of the forward pass: dict from tap name to tensor, in depth order."""
-        taps, grid = {}, self.token_grid
-        images = self.check_images(images)
-        covered = images[:, : grid.rows * grid.stride, : grid.columns * grid.stride]
+        taps, (rows, columns) = {}, self._covered()
+        covered = self.check_images(images)[:, :rows, :columns]
         taps["embedding"] = x = self.embedding(covered, training=training)
-        for block in self.blocks:
-            inside = block(x, training=training)
-            taps |= {f"{block.name}/{tap}": inside[tap] for tap in block.taps}
-            x = inside["mlp/sum"]
-        taps["norm"] = x = self.norm(x)
-        inside = self.attention_pooling(x)
-        taps |= {f"pooling/{tap}": inside[tap] for tap in self.attention_pooling.taps}
-        taps["pooled"] = x = inside["pooled"]
+        x = self.pool(self.run_blocks(x, taps, training), taps)
         if self.head:
             taps["logits"] = self.head(x)
         return taps
 
     def build(self, input_shape):
-        grid = self.token_grid
-        covered = (grid.rows * grid.stride, grid.columns * grid.stride)
-        self.embedding.build((None, *covered, input_shape[-1]))
-        for layer in (*self.blocks, self.norm, self.attention_pooling):
-            layer.build((None, grid.num_tokens, self.embedding_dim))
-        if self.head:
-            self.head.build((None, self.embedding_dim))
-        self.built = True
+        super().build((None, *self._covered(), input_shape[-1]))
 
 
 def whole_patches(image_shape, patch_size):
@@ -150,7 +122,7 @@ _SIZES = SIZES | {
     "So400m": encoder_size(27, 16, 1152, 4304),
     "g-opt": encoder_size(40, 16, 1536, 6144),
 }
-VARIANTS = {
+SigLIPViT.variants = {
     f"{size}/{patch}": {**_SIZES[size], "patch_size": patch}
     for size, patch in (
         *(("B", 32), ("B", 16), ("L", 16)),

@@ -1,15 +1,14 @@
 """What Vision Transformers are made of: patches, positions, and blocks."""
 
-import inspect
 from dataclasses import replace
 
 import keras
 import numpy as np
 from keras import layers, ops
 
-from vit_tf.names import lookup
+from vit_tf.models.model import SignatureLayer, VisionModel, arguments_of, run_inner
+from vit_tf.names import lookup, match_sites
 from vit_tf.taps.recorder import Taps
-from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
@@ -120,7 +119,7 @@ def join_paths(site, skips, skip, branch, taps):
 
 
 @register
-class Block(layers.Layer):
+class Block(SignatureLayer):
     """A pre-norm Transformer block: self-attention, then an MLP, each with a skip to remove.
 
     Called on tokens of shape (example, token, channel), on a bias of shape (head, query, key) to
@@ -176,11 +175,7 @@ class Block(layers.Layer):
                 "Expected hidden_dim to be a multiple of num_heads. "
                 f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
             )
-        self.num_heads, self.hidden_dim, self.mlp_dim = num_heads, hidden_dim, mlp_dim
-        self.skips, self.dropout_rate = tuple(skips), dropout_rate
-        self.activation, self.epsilon = activation, epsilon
-        self.key_bias, self.layer_scale = key_bias, layer_scale
-        self.sub_norm, self.norm = tuple(sub_norm), norm
+        self.keep_arguments(locals())
         normalization = lookup("norm", norm, NORMS)
         lookup("activation", activation, ACTIVATIONS | GATES)
         self.gate, gelu = GATES.get(activation), ACTIVATIONS.get(activation)
@@ -205,7 +200,7 @@ class Block(layers.Layer):
         self.heads_norm = norm("heads_norm") if "attention" in self.sub_norm else None
         self.hidden_norm = norm("hidden_norm") if "mlp" in self.sub_norm else None
         self.dropout = layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
-        self.stochastic_depth, self.drop_branch = stochastic_depth, None
+        self.drop_branch = None
         if stochastic_depth:
             settings = {"noise_shape": (None, 1, 1), "dtype": self.dtype_policy}
             self.drop_branch = layers.Dropout(stochastic_depth, **settings, name="drop_branch")
@@ -281,24 +276,20 @@ class Block(layers.Layer):
         x = x if scale is None else x * scale
         return self.drop_branch(x, training=training) if self.drop_branch else x
 
-    def get_config(self):
-        names = ("num_heads", "hidden_dim", "mlp_dim", "skips", "dropout_rate", "stochastic_depth")
-        names += ("activation", "epsilon", "key_bias", "layer_scale", "sub_norm", "norm")
-        return super().get_config() | {name: getattr(self, name) for name in names}
-
 
 def block_sites(num_layers):
     """Names of the sites of `num_layers` blocks, in depth order: `"block00/attention"`, ..."""
     return [f"block{i:02d}/{site}" for i in range(num_layers) for site in Block.sites]
 
 
-def make_blocks(config, removed, **more):
-    """A list of blocks `block00`, ... of a model's configuration; `removed` sites have no skip.
+def make_blocks(config: dict, removed: frozenset | None = None, **more) -> list:
+    """Blocks `block00`, ... of a model's configuration, without the skips of `removed` sites.
 
     The rate of stochastic depth rises linearly from 0 in the first block to the whole in the last.
     """
-    own = inspect.signature(Block.__init__).parameters
-    arguments = {name: value for name, value in config.items() if name in own} | more
+    if removed is None:
+        removed = match_sites(config["without_skips"], block_sites(config["num_layers"]))
+    arguments = {name: config[name] for name in arguments_of(Block) if name in config} | more
     blocks = []
     for name in (f"block{i:02d}" for i in range(config["num_layers"])):
         skips = [site for site in Block.sites if f"{name}/{site}" not in removed]
@@ -306,6 +297,62 @@ def make_blocks(config, removed, **more):
         arguments["stochastic_depth"] = depth * config.get("stochastic_depth", 0.0)
         blocks.append(Block(skips=skips, name=name, **arguments))
     return blocks
+
+
+class TransformerModel(VisionModel):
+    """A `VisionModel` of an `embedding`, Transformer `blocks` and a `norm`, as its layers.
+
+    A subclass may set `biases`, layers of attention biases for each block or all, a `rotation`,
+    `pooling` and `fc_norm`.
+    """
+
+    rotation, biases, fc_norm = None, (), False
+
+    @property
+    def patch_kernel(self):
+        return ops.convert_to_numpy(self.embedding.patches.kernel)
+
+    @property
+    def position_embedding(self):
+        if self.embedding.positions is None:
+            return None
+        return ops.convert_to_numpy(self.embedding.all_positions())[0]
+
+    def build(self, input_shape):
+        self.embedding.build(input_shape)
+        shape = (None, self.token_grid.num_tokens, self.embedding.hidden_dim)
+        for layer in (*self.blocks, *self.biases, self.rotation, self.norm):
+            if layer:
+                layer.build(shape)
+        self.built = True
+
+    def run_blocks(self, x, taps: dict, training=None):
+        """The tokens after all blocks, whose taps are added to `taps`."""
+        biases = [bias(x) for bias in self.biases] or [None]
+        rotation = self.rotation(x) if self.rotation else None
+        mixed = isinstance(self.rotation, MixedRotation)
+        for i, block in enumerate(self.blocks):
+            turned = rotation[i] if mixed else rotation
+            bias = biases[i % len(biases)]
+            x = run_inner(block, x, taps, bias, turned, training=training)["mlp/sum"]
+        return x
+
+    def pool(self, x, taps: dict):
+        """The normalized class token or mean of the patches; their taps are added to `taps`."""
+        grid = self.token_grid
+        if self.fc_norm:
+            taps["pooled"] = x = ops.mean(grid.spatial(x), axis=1)
+            taps["fc_norm"] = self.norm(x)
+            return taps["fc_norm"]
+        taps["norm"] = x = self.norm(x)
+        cls = self.pooling == "cls"
+        taps["pooled"] = grid.first(x) if cls else ops.mean(grid.spatial(x), axis=1)
+        return taps["pooled"]
+
+    @property
+    def pool_taps(self):
+        """Names of the taps of `pool`."""
+        return ("pooled", "fc_norm") if self.fc_norm else ("norm", "pooled")
 
 
 def encoder_size(num_layers, num_heads, hidden_dim, mlp_dim):
@@ -351,7 +398,7 @@ class PatchDense(layers.Conv2D):
 
 
 @register
-class Embedding(layers.Layer):
+class Embedding(SignatureLayer):
     """Patches as tokens, a CLS token in front where asked for, and positions added.
 
     Args:
@@ -383,17 +430,13 @@ class Embedding(layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.grid = TokenGrid(**grid) if isinstance(grid, dict) else grid
-        self.patch_norm = patch_norm
+        self.keep_arguments(locals())
         self.patch_normalization = None
         if patch_norm is not None:
             self.patch_normalization = layers.RMSNormalization(
                 epsilon=patch_norm, dtype=self.dtype_policy, name="patch_norm"
             )
-        self.hidden_dim, self.dropout_rate = hidden_dim, dropout_rate
         self.patch_size = patch_size or self.grid.stride
-        self.use_bias, self.use_positions = use_bias, use_positions
-        self.num_prefix_positions = num_prefix_positions
         if num_prefix_positions is None:
             self.num_prefix_positions = self.grid.prefix
         self.patches = PatchDense(
@@ -451,12 +494,6 @@ class Embedding(layers.Layer):
             tokens = tokens + self.all_positions()
         return self.dropout(tokens, training=training)
 
-    def get_config(self):
-        names = ("hidden_dim", "dropout_rate", "patch_size", "use_bias", "use_positions")
-        names += ("num_prefix_positions", "patch_norm")
-        config = {"grid": vars(self.grid)} | {name: getattr(self, name) for name in names}
-        return super().get_config() | config
-
     @classmethod
     def from_config(cls, config):
         # The name of the argument in files of older versions.
@@ -464,16 +501,14 @@ class Embedding(layers.Layer):
 
 
 @register
-class Rotation(layers.Layer):
+class Rotation(SignatureLayer):
     """Cosines and sines of `rotary_angles`, (2, token, channel of a head), for `rotate`."""
 
     def __init__(
         self, grid, head_dim, side=None, base=None, offset=0, columns_first=False, **kwargs
     ):
         super().__init__(**kwargs)
-        self.grid = TokenGrid(**grid) if isinstance(grid, dict) else grid
-        self.head_dim, self.side = head_dim, side
-        self.base, self.offset, self.columns_first = base, offset, columns_first
+        self.keep_arguments(locals())
         angles = rotary_angles(self.grid, head_dim, side, base, offset, columns_first)
         angles = np.tile(angles, 2)
         self.factors = np.stack([np.cos(angles), np.sin(angles)]).astype("float32")
@@ -482,14 +517,9 @@ class Rotation(layers.Layer):
         # What the tokens hold does not matter: they tie the angles to the graph of a submodel.
         return ops.convert_to_tensor(self.factors, tokens.dtype)
 
-    def get_config(self):
-        names = ("head_dim", "side", "base", "offset", "columns_first")
-        config = {"grid": vars(self.grid)} | {name: getattr(self, name) for name in names}
-        return super().get_config() | config
-
 
 @register
-class MixedRotation(layers.Layer):
+class MixedRotation(SignatureLayer):
     """The same of learned frequencies of each block and head (Heo et al. 2024, RoPE-Mixed).
 
     Called on the tokens, returns a tensor of shape (block, 2, head, token, channel of a head),
@@ -504,8 +534,7 @@ class MixedRotation(layers.Layer):
 
     def __init__(self, grid, num_layers, num_heads, head_dim, **kwargs):
         super().__init__(**kwargs)
-        self.grid = TokenGrid(**grid) if isinstance(grid, dict) else grid
-        self.num_layers, self.num_heads, self.head_dim = num_layers, num_heads, head_dim
+        self.keep_arguments(locals())
         check_head_dim(head_dim)
         places = np.indices((self.grid.rows, self.grid.columns))[::-1].reshape(2, -1)
         none = np.zeros((2, self.grid.prefix))
@@ -524,11 +553,6 @@ class MixedRotation(layers.Layer):
         angles = along * self.places[0][:, None] + down * self.places[1][:, None]
         angles = ops.concatenate([angles, angles], axis=-1)
         return ops.cast(ops.stack([ops.cos(angles), ops.sin(angles)], axis=1), tokens.dtype)
-
-    def get_config(self):
-        names = ("num_layers", "num_heads", "head_dim")
-        config = {"grid": vars(self.grid)} | {name: getattr(self, name) for name in names}
-        return super().get_config() | config
 
 
 def mixed_frequencies(shape, dtype=None):

@@ -3,15 +3,16 @@
 import keras
 from keras import layers, ops
 
-from vit_tf.models.bit import UNITS
-from vit_tf.models.hybrid import ResNetStem, stem_sites, stem_stride
-from vit_tf.models.model import VisionModel, signature_config, zero_head
+from vit_tf.models.bit import UNITS, unit_sites
+from vit_tf.models.hybrid import ResNetStem, stem_stride
+from vit_tf.models.model import inner_taps, signature_config, zero_head
 from vit_tf.models.transformer import (
     KINDS,
     NORMS,
     Embedding,
     MixedRotation,
     Rotation,
+    TransformerModel,
     block_sites,
     check_pooling,
     encoder_size,
@@ -40,7 +41,7 @@ ROTATIONS = {
 
 
 @register
-class ViT(VisionModel):
+class ViT(TransformerModel):
     """A Vision Transformer whose every intermediate is a tap.
 
     Called on images of shape (example, height, width, channel), conventionally in [-1, 1], it
@@ -138,20 +139,19 @@ class ViT(VisionModel):
     ):
         image_shape, without_skips = as_image_shape(image_shape), as_names(without_skips)
         if stem_units is not None:
-            stem_units = as_sizes("stem_units", stem_units, UNITS, least=0)
+            stem_units = as_sizes("stem_units", stem_units, UNITS)
         config, omitted = signature_config(ViT, locals(), later="activation")
         super().__init__(config, preprocessing, omitted, **{"name": "vit"} | kwargs)
         self.pooling, self.fc_norm, self.head_blocks = pooling, fc_norm, head_blocks
         _check_tokens(config)
         policy = self.dtype_policy
-        units = () if stem_units is None else stem_units
-        removed = match_sites(without_skips, [*stem_sites(units), *block_sites(num_layers)])
-        stride = 1
+        stride, sites = 1, [] if stem_units is None else unit_sites(stem_units)
+        removed = match_sites(without_skips, [*sites, *block_sites(num_layers)])
         self.stem = None
         if stem_units is not None:
-            stride = stem_stride(units)
-            without = sorted(removed.intersection(stem_sites(units)))
-            self.stem = ResNetStem(units, without, dtype=policy, name="stem")
+            stride = stem_stride(stem_units)
+            without = sorted(removed.intersection(sites))
+            self.stem = ResNetStem(stem_units, without, dtype=policy, name="stem")
         positions = len(prefix_names(config | {"registers": 0})) if class_position else 0
         prefix = len(self.prefix_names)
         self.token_grid = TokenGrid.of_patches(image_shape, patch_size, prefix, stride)
@@ -168,7 +168,6 @@ class ViT(VisionModel):
             name="embedding",
         )
         self.blocks = make_blocks(config, removed, dtype=policy)
-        self.rotation = None
         if position_type == "rotary" or rotation is not None:
             kind = lookup("rotation", rotation or "dinov3", ROTATIONS)
             sizes = (num_layers, num_heads, hidden_dim // num_heads)
@@ -191,12 +190,6 @@ class ViT(VisionModel):
             self.distillation_head = zero_head(num_classes, "distillation_head")
         self.build((None, *image_shape))
 
-    @classmethod
-    def from_variant(cls, variant, **kwargs):
-        """A ViT of a published size, such as `"B/16"`; keyword arguments as for `ViT`."""
-        known = VARIANTS | HYBRIDS | RELEASED | MEANS
-        return cls(**lookup("variant", variant, known) | kwargs)
-
     @property
     def prefix_names(self):
         return prefix_names(self._config)
@@ -212,22 +205,15 @@ class ViT(VisionModel):
     @property
     def taps(self):
         """Names of all taps, in depth order."""
-        blocks = [f"{block.name}/{tap}" for block in self.blocks for tap in block.taps]
         stem = self.stem.taps if self.stem else ()
         pre_logits = ("pre_logits",) if self.pre_logits else ()
         distilled = ("distilled",) if self.distillation_head else ()
-        ends = ("pooled", "fc_norm") if self.fc_norm else ("norm", "pooled")
-        return (*stem, "embedding", *blocks, *ends, *pre_logits, *distilled, "logits")
+        ends = (*self.pool_taps, *pre_logits, *distilled, "logits")
+        return (*stem, "embedding", *inner_taps(self.blocks), *ends)
 
     @property
     def patch_kernel(self):
-        return None if self.stem else ops.convert_to_numpy(self.embedding.patches.kernel)
-
-    @property
-    def position_embedding(self):
-        if self.embedding.positions is None:
-            return None
-        return ops.convert_to_numpy(self.embedding.all_positions())[0]
+        return None if self.stem else super().patch_kernel
 
     def intermediates(self, images, training=None, corrupt=None):
         """Every tap of the forward pass: dict from tap name to tensor, in depth order.
@@ -241,27 +227,13 @@ class ViT(VisionModel):
             taps |= {tap: inside[tap] for tap in self.stem.taps}
             x = inside["features"]
         taps["embedding"] = x = self.embedding(x, training=training, corrupt=corrupt)
-        rotation = self.rotation(x) if self.rotation else None
-        mixed, outputs = isinstance(self.rotation, MixedRotation), []
-        for i, block in enumerate(self.blocks):
-            turned = rotation[i] if mixed else rotation
-            inside = block(x, rotation=turned, training=training)
-            taps |= {f"{block.name}/{tap}": inside[tap] for tap in block.taps}
-            x = inside["mlp/sum"]
-            outputs.append(x)
-        grid = self.token_grid
-        if self.fc_norm:
-            taps["pooled"] = x = ops.mean(grid.spatial(x), axis=1)
-            taps["fc_norm"] = x = self.norm(x)
-        else:
-            taps["norm"] = tokens = x = self.norm(x)
-            cls = self.pooling == "cls"
-            x = grid.first(x) if cls else ops.mean(grid.spatial(x), axis=1)
-            if self.head_blocks:
-                earlier = [self.norm(grid.first(y)) for y in outputs[-self.head_blocks : -1]]
-                mean = ops.mean(grid.spatial(tokens), axis=1)
-                x = ops.concatenate([*earlier, x, mean], axis=-1)
-            taps["pooled"] = x
+        x = self.pool(self.run_blocks(x, taps, training), taps)
+        tokens = taps.get("norm")
+        if self.head_blocks:
+            grid, blocks = self.token_grid, self.blocks[-self.head_blocks : -1]
+            earlier = [self.norm(grid.first(taps[f"{block.name}/mlp/sum"])) for block in blocks]
+            mean = ops.mean(grid.spatial(tokens), axis=1)
+            taps["pooled"] = x = ops.concatenate([*earlier, x, mean], axis=-1)
         if self.pre_logits:
             taps["pre_logits"] = x = self.pre_logits(x)
         logits = self.head(x)
@@ -275,21 +247,14 @@ class ViT(VisionModel):
         if self.stem:
             self.stem.build(input_shape)
             input_shape = (None, None, None, self.stem.channels)
-        self.embedding.build(input_shape)
-        width = self._config["hidden_dim"]
-        for layer in self.blocks:
-            layer.build((None, self.token_grid.num_tokens, width))
-        if self.rotation:
-            self.rotation.build((None, self.token_grid.num_tokens, width))
-        self.norm.build((None, width))
-        width *= 1 + (self.head_blocks or 0)
+        super().build(input_shape)
+        width = self.embedding.hidden_dim * (1 + (self.head_blocks or 0))
         if self.pre_logits:
             self.pre_logits.build((None, width))
             width = self.pre_logits.units
         self.head.build((None, width))
         if self.distillation_head:
             self.distillation_head.build((None, width))
-        self.built = True
 
 
 def prefix_names(config):
@@ -414,3 +379,4 @@ MEANS = {
     }
     for size, fields in _MEANS.items()
 }
+ViT.variants = VARIANTS | HYBRIDS | RELEASED | MEANS

@@ -64,7 +64,7 @@ def test_a_folder_of_a_base_model_leaves_its_sizes_out(models, tmp_path):
 
     config = {"model_type": "siglip", "vision_config": {"model_type": "siglip_vision_model"}}
     conversion = convert_siglip(Folder(str(tmp_path), config, None, [], None), LoadOptions())
-    variant = vit_tf.models.siglip.VARIANTS["B/16"]
+    variant = vit_tf.SigLIPViT.variants["B/16"]
     assert {name: conversion.mapping.arguments[name] for name in variant} == variant
     assert conversion.mapping.arguments["image_shape"] == (224, 224, 3)
 

@@ -305,7 +305,7 @@ def test_names_tell_what_open_clip_lists(open_clip):
         for model, config in rows:
             told = open_clip.get_model_config(model)
             vision = told["vision_cfg"]
-            sizes = vit_tf.models.clip.VARIANTS[checkpoint.variant]
+            sizes = vit_tf.CLIPViT.variants[checkpoint.variant]
             assert vision["image_size"] == checkpoint.resolution
             heads = vision["width"] // vision.get("head_width", 64)
             hidden = int(vision["width"] * vision.get("mlp_ratio", 4))

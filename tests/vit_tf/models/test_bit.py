@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import vit_tf
 from vit_tf import TokenGrid
-from vit_tf.models.bit import VARIANTS, GroupNorm
+from vit_tf.models.bit import BiT, GroupNorm
 
 # Published parameter counts with 1000 classes.
 COUNTS = {
@@ -33,9 +33,9 @@ def analytic_count(units, width_factor, classes=1000):
 
 @pytest.mark.slow
 def test_parameter_counts():
-    assert set(VARIANTS) == set(COUNTS)
+    assert set(BiT.variants) == set(COUNTS)
     for name, count in COUNTS.items():
-        assert analytic_count(**VARIANTS[name]) == count, name
+        assert analytic_count(**BiT.variants[name]) == count, name
     assert vit_tf.BiT.from_variant("R50x1").count_params() == COUNTS["R50x1"]
 
 

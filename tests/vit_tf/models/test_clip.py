@@ -3,7 +3,7 @@ import oracles
 import pytest
 
 from vit_tf import TokenGrid
-from vit_tf.models.clip import VARIANTS, CLIPViT
+from vit_tf.models.clip import CLIPViT
 
 # Parameters of the image tower of OpenAI's releases, and of open_clip's (its model_profile.csv).
 COUNTS = {"B/32": 87_849_216, "B/16": 86_192_640, "L/14": 303_966_208, "B+/16": 117_187_840}
@@ -17,9 +17,9 @@ def analytic_count(layers, hidden, mlp, patch, projection, places=None):
 
 
 def test_parameter_counts():
-    assert set(VARIANTS) == set(COUNTS)
+    assert set(CLIPViT.variants) == set(COUNTS)
     names = ("num_layers", "hidden_dim", "mlp_dim", "patch_size", "projection_dim")
-    for name, fields in VARIANTS.items():
+    for name, fields in CLIPViT.variants.items():
         assert analytic_count(*(fields[n] for n in names)) == COUNTS[name], name
         width = {"H": 80, "g": 88, "bigG": 104}.get(name.partition("/")[0], 64)
         assert fields["hidden_dim"] == width * fields["num_heads"]

@@ -5,7 +5,7 @@ from scipy.special import erf
 
 import vit_tf
 from vit_tf import TokenGrid
-from vit_tf.models.mixer import VARIANTS, Mixer
+from vit_tf.models.mixer import Mixer
 
 # Millions of parameters without the head, from table 1 of Tolstikhin et al. 2021.
 MILLIONS = {"S/32": 19, "S/16": 18, "B/32": 60, "B/16": 59, "L/32": 206, "L/16": 207, "H/14": 431}
@@ -25,8 +25,8 @@ def analytic_count(layers, channels, tokens_mlp, channels_mlp, patch, classes, p
 
 
 def test_parameter_counts_of_every_variant():
-    assert list(VARIANTS) == list(MILLIONS)
-    for name, fields in VARIANTS.items():
+    assert list(Mixer.variants) == list(MILLIONS)
+    for name, fields in Mixer.variants.items():
         sizes = ("num_layers", "hidden_dim", "tokens_mlp_dim", "channels_mlp_dim", "patch_size")
         sizes = [fields[size] for size in sizes]
         assert round(analytic_count(*sizes, classes=0) / 1e6) == MILLIONS[name], name

@@ -5,7 +5,7 @@ from scipy.special import softmax
 
 import vit_tf
 from vit_tf import TokenGrid
-from vit_tf.models.siglip import VARIANTS, SigLIPViT
+from vit_tf.models.siglip import SigLIPViT
 from vit_tf.taps.flops import count_flops, formula
 
 # Read off timm 1.0.31, of images of 224 or, with patches of 16 or 32 but for B/16, 256 pixels.
@@ -65,8 +65,8 @@ def test_every_tap_equals_the_formulas_in_float64(siglip, images):
 
 
 def test_parameters_and_operations():
-    assert set(VARIANTS) == set(COUNTS)
-    for name, fields in VARIANTS.items():
+    assert set(SigLIPViT.variants) == set(COUNTS)
+    for name, fields in SigLIPViT.variants.items():
         hidden, mlp, patch = (fields[n] for n in ("hidden_dim", "mlp_dim", "patch_size"))
         side = (224 if name in ("B/16", "So400m/14") else 256) // patch
         count = 3 * patch**2 * hidden + hidden + side**2 * hidden + 2 * hidden
