@@ -29,8 +29,8 @@ from signal import SIGKILL, SIGTERM
 if not __package__:  # started by its path: the package is that of its own checkout
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from benchmarks import run_files
-from benchmarks.run_processes import Job, run_job
+from benchmarks import killed_runs
+from benchmarks.killed_runs import Job, run_job
 from vit_tf.scripts import common
 
 TINY = "--image-size 16 --batch-size 60 --patch-size 8 --num-layers 2 --num-heads 2"
@@ -77,12 +77,8 @@ def uninterrupted(job, folder):
     return Timing(seen[0], (seen[-1] - seen[0]) / len(seen), seen[-1])
 
 
-def run_with_kills(job, kills, rng, folder, reference, timing):
-    """Kill one run up to `kills` times, let it end, and compare it with the uninterrupted one.
-
-    Returns:
-        dict with the row of the table, and list of problems.
-    """
+def run_with_kills(job, kills, rng, folder, reference, timing) -> tuple[dict, list]:
+    """(Row of the table, problems) of a run killed up to `kills` times and an uninterrupted one."""
     folder.mkdir(parents=True)
     start, done, killed, problems, finished, within = time.monotonic(), [], True, [], {}, 0
     while killed:
@@ -92,12 +88,12 @@ def run_with_kills(job, kills, rng, folder, reference, timing):
         killed, _, lines = run_job(job, folder, moment, victim, number)
         done += [victim] * killed
         within += killed and any(folder.glob("state/*-step-*.npz"))
-        lines += run_files.problems_of(folder)
-        before, finished = finished, run_files.made_once(folder)
+        lines += killed_runs.problems_of(folder)
+        before, finished = finished, killed_runs.made_once(folder)
         changed = [name for name, stamp in before.items() if finished.get(name) != stamp]
         lines += [f"{name} was finished, and is lost or made again" for name in changed]
         problems += [f"after kill {len(done)}: {line}" for line in lines]
-    largest, compared, differing = run_files.compare(folder, reference, job.tolerance)
+    largest, compared, differing = killed_runs.compare(folder, reference, job.tolerance)
     row = {"run": folder.name, "kills": len(done), "of the chief": done.count(0)}
     row |= {"resumed within an epoch": within}
     row |= {"seconds": round(time.monotonic() - start), "uninterrupted (s)": round(timing.seconds)}
@@ -106,12 +102,8 @@ def run_with_kills(job, kills, rng, folder, reference, timing):
     return row, problems + differing
 
 
-def inject_faults(name, job, kills, seed, out):
-    """Run a job with kills, again and again, until there were so many kills.
-
-    Returns:
-        List of rows of the table, and list of problems.
-    """
+def inject_faults(name, job, kills, seed, out) -> tuple[list, list]:
+    """(Rows of the table, problems) of a job run again and again until there were so many kills."""
     reference, rng = out / f"{name}-uninterrupted", random.Random(f"{name}{seed}")
     if "{folder}" in job.arguments:
         uninterrupted(MODEL, out / "model")
@@ -120,7 +112,7 @@ def inject_faults(name, job, kills, seed, out):
     rows, problems = [], []
     if job.workers > 1:
         uninterrupted(ALONE, out / f"{name}-alone")
-        problems += run_files.compare(reference, out / f"{name}-alone", ALONE.tolerance)[2]
+        problems += killed_runs.compare(reference, out / f"{name}-alone", ALONE.tolerance)[2]
     while (left := kills - sum(row["kills"] for row in rows)) > 0:
         folder = out / f"{name}-{len(rows) + 1}"
         row, lines = run_with_kills(job, left, rng, folder, reference, timing)

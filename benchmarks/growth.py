@@ -4,7 +4,7 @@ import itertools
 import time
 
 from benchmarks.harness import apart, peak_memory
-from benchmarks.weights import fill, images
+from benchmarks.implementations import fill, images
 
 BASE = {"images": 256, "taps": 24, "tokens": 197, "replicas": 1}
 SIZES = {

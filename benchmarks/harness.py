@@ -18,18 +18,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio to report: of the first implementation, over the sum of others, and its target.
+    """A ratio to report: of the first implementation, over the sum of others, and its target."""
 
-    Attributes:
-        over: names of the implementations; none for the number itself.
-        target: the largest ratio that is good enough.
-        what: `"seconds"`, `"peak"`, of the whole process, or `"growth"`, of a `Growth`.
-        of: name in the numerator.
-    """
-
-    over: tuple[str, ...]
-    target: float
-    what: str = "seconds"
+    over: tuple[str, ...]  # names of implementations; none for the number itself
+    target: float  # the largest that is good enough
+    what: str = "seconds"  # or "peak", of the whole process, or "growth", of a `Growth`
     of: str = "vit_tf"
 
 
@@ -51,37 +44,28 @@ class Growth:
 class Benchmark:
     """Implementations that do the same work.
 
-    Attributes:
-        title: what is measured.
-        implementations: dict from a name to a function that prepares everything and returns a
-            function without arguments, which does the work once and returns: an array, None
-            where there is nothing to compare, `Seconds` or `Growth`.
-        ratios: what to report.
-        tolerance: largest difference of answers, as a share of their largest value.
-        once: names of implementations so slow that they run once.
-        rounds: default number of rounds.
+    Each prepares everything and returns a function without arguments, which does the work once and
+    returns an array, None where there is nothing to compare, `Seconds` or `Growth`.
     """
 
     title: str
     implementations: dict[str, Callable]
     ratios: tuple[Ratio, ...]
-    tolerance: float = 1e-3
-    once: tuple[str, ...] = ()
+    tolerance: float = 1e-3  # of answers, as a share of their largest value
+    once: tuple[str, ...] = ()  # so slow that they run once
     rounds: int = 7
 
 
 # The module of this folder that defines each benchmark.
-MODULES = {
-    **dict.fromkeys(("cka", "cka_stream", "cka_taps", "cka_paper"), "cka"),
-    "measures": "measures",
-    **dict.fromkeys(("one_pass", "every_statistic"), "one_pass"),
-    **dict.fromkeys(("interventions", "interventions_small"), "interventions"),
-    "fields": "fields",
+_BY_MODULE = {
+    "measurement_speed": "cka cka_stream cka_taps cka_paper measures one_pass every_statistic "
+    "interventions interventions_small fields",
     "probes": "probes",
-    **dict.fromkeys(("forward_vit_small", "forward_vit", "forward_bit"), "forward"),
-    **dict.fromkeys(("training_vit", "training_vit_s", "training_bit"), "training"),
-    **dict.fromkeys(("input", "input_tfds", "input_memory"), "input"),
+    "model_speed": "forward_vit_small forward_vit forward_bit training_vit training_vit_s "
+    "training_bit",
+    "input": "input input_tfds input_memory",
 }
+MODULES = {name: module for module, names in _BY_MODULE.items() for name in names.split()}
 
 
 def benchmark_of(name):
@@ -151,11 +135,7 @@ class ImplementationProcess:
         there.close()
 
     def receive(self):
-        """What the process sends next.
-
-        Raises:
-            RuntimeError: if it failed or died.
-        """
+        """What the process sends next; a RuntimeError if it failed or died."""
         try:
             kind, content = self._connection.recv()
         except EOFError:
@@ -176,16 +156,10 @@ class ImplementationProcess:
         self._process.join()
 
 
-def run_benchmark(benchmark_name, rounds=None, progress=lambda text: None):
-    """Run the benchmark of a name in `MODULES`.
-
-    Returns:
-        Tuple of the `Benchmark`, dict from implementation to the list of its runs, and dict from
-        implementations that failed to the reason.
-
-    Raises:
-        ValueError: if the results differ.
-    """
+def run_benchmark(
+    benchmark_name: str, rounds: int | None = None, progress: Callable = lambda text: None
+) -> tuple[Benchmark, dict, dict]:
+    """(`Benchmark`, runs, reasons by absent implementation); a ValueError if results differ."""
     benchmark = benchmark_of(benchmark_name)
     rounds = rounds or benchmark.rounds
     started, answers, runs, absent = [], {}, {}, {}

@@ -242,15 +242,8 @@ def resident_memory():
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def growth(batches, images, first, readings):
-    """By how many MB memory grows while images are read, epoch after epoch.
-
-    Args:
-        batches: data set of (images, labels).
-        images: number of them to read.
-        first: of these, how many are read before memory counts.
-        readings: number of batches of which the median is taken, after those and at the end.
-    """
+def growth(batches, images: int, first: int, readings: int) -> float:
+    """By how many MB memory grows from the `first` images on, medians of so many `readings`."""
     memory, seen = [], []
     while not seen or seen[-1] < images:
         for found, _ in batches:

@@ -212,15 +212,9 @@ def _without_places(command, name):
 def save_half(model, path):
     """Writes a model to a `.keras` file whose weights are float16, whole or not at all.
 
-    `keras.saving.load_model` opens it as any other, in the precision of the model's own policy.
-
-    Args:
-        model: a `keras.Model`; of a compiled one the optimizer is left out.
-        path: of the file, ending in `.keras`.
-
-    Raises:
-        ValueError: for another ending, or a weight that no float16 is near: not finite, or beyond
-            65,504.
+    `keras.saving.load_model` opens it as any other, in the precision of the model's own policy,
+    without an optimizer. A ValueError for another ending than `.keras`, or a weight that no float16
+    is near: not finite, or beyond 65,504.
     """
     path = Path(path)
     if path.suffix != ".keras":

@@ -131,14 +131,15 @@ def summary(path):
                 if (alias.asname or alias.name) == name and line.module:
                     package, name = f"{package}.{line.module}", alias.name
     folder = root.joinpath(*package.split("."))
-    files = folder / name / "__init__.py", folder.with_suffix(".py"), folder / "__init__.py"
+    modules = [folder / name / "__init__.py", folder / f"{name}.py"]
+    files = [*modules, folder.with_suffix(".py"), folder / "__init__.py"]
     for tree in (ast.parse(file.read_text("utf-8")) for file in files if file.exists()):
         for node in tree.body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
                 return _first_sentence(node)
             if isinstance(node, ast.Assign) and name in {ast.unparse(x) for x in node.targets}:
                 return f"`{ast.unparse(node.value)}`."
-        if folder.joinpath(name).is_dir():
+        if any(module.exists() for module in modules):
             return _first_sentence(tree)
     raise ValueError(f"Expected a public name. Received: {path}")
 

@@ -10,14 +10,10 @@ from vit_tf.remote import PARTIAL, is_remote, write_remote
 
 
 def write_whole(path, write):
-    """Calls `write` with another path next to `path`, and renames what it wrote to `path`.
+    """Calls `write` with a path next to `path`, which may be an address, and renames what it wrote.
 
     Where writing fails, such as on a full disk, an older file stays and nothing else is left. A
     file elsewhere is written on this machine and copied, see `remote.write_remote`.
-
-    Args:
-        path: where the file is to appear, which may be an address; its folder is made.
-        write: function of a `pathlib.Path` of the same suffix that writes the file.
     """
     if is_remote(path):
         write_remote(path, write)
@@ -49,15 +45,8 @@ def _flush(path, flags):
         os.close(descriptor)
 
 
-def digest_files(paths, *facts):
-    """SHA-256, as text, of the contents of files, in their order, and of further facts.
-
-    Of files at an address, which would have to be copied, their sizes and times count instead.
-
-    Args:
-        paths: list of paths and addresses.
-        *facts: texts or bytes.
-    """
+def digest_files(paths: list, *facts: str | bytes) -> str:
+    """SHA-256, as text, of files, in their order, and facts; of an address its size and time."""
     total = hashlib.sha256()
     with ThreadPoolExecutor() as pool:
         for part in (*pool.map(_digest_file, paths), *facts):
@@ -73,11 +62,8 @@ def _digest_file(path):
         return hashlib.file_digest(file, "sha256").digest()
 
 
-def digest_tree(root):
-    """A digest, as text, of the names, sizes and times of all files in a folder, or of one file.
-
-    Nothing is read, so that a folder of many images takes a moment.
-    """
+def digest_tree(root) -> str:
+    """A digest, as text, of the names, sizes and times of the files in a folder, or of one file."""
     root = os.fspath(root)
     if is_remote(root):
         import tensorflow as tf

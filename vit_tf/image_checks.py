@@ -4,6 +4,7 @@ import contextlib
 import re
 import sys
 import warnings
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -16,18 +17,11 @@ LOOKED_AT = 128  # images of an array
 NARROW = 0.55  # share of the expected range that a half of it does not exceed
 
 
-def check_dtype(features, dtype):
-    """Checks that features which are given integer images declare them.
+def check_dtype(features: Callable, dtype: str):
+    """Raises a ValueError for integer images that features do not declare.
 
     They do so by an attribute `integer_images` that is true, by an input of integers, or by a
     `preprocessing` whose values are those of [0, 255].
-
-    Args:
-        features: callable from images to taps.
-        dtype: name of the images' dtype.
-
-    Raises:
-        ValueError: for integers that are not declared.
     """
     if words := _wrong_dtype(innermost_features(features), dtype):
         raise ValueError(words)
@@ -46,18 +40,11 @@ def _wrong_dtype(features, dtype):
     )
 
 
-def check_values(features, images):
+def check_values(features: Callable, images):
     """Compares the values of some images with the `preprocessing` of features that have one.
 
     Warns of values that are not in the range, or that fill only such a part of it as [0, 1] is of
-    [-1, 1].
-
-    Args:
-        features: callable from images to taps.
-        images: array of shape (example, height, width, channel).
-
-    Raises:
-        ValueError: for values far beyond the range.
+    [-1, 1]; a ValueError for values far beyond the range.
     """
     words, far = _wrong_values(innermost_features(features), np.asarray(images))
     if far:
@@ -98,17 +85,8 @@ def far_values(features):
 def watch_images(model, data):
     """Data whose images have the model's shape, and that warn once of values it does not expect.
 
-    Args:
-        model: a `VisionModel`.
-        data: what `fit`, `evaluate` or `predict` are given: an array or tensor of images, which is
-            looked at now, or a `tf.data.Dataset`, whose first batch is looked at when it is read.
-            Other data are not looked at.
-
-    Returns:
-        The data, to be used in their place.
-
-    Raises:
-        ValueError: for images whose shape is known and not the model's.
+    Images are looked at now; those of a `tf.data.Dataset` in its first batch, when it is read;
+    other data are not looked at.
     """
 
     def look(images):
@@ -133,13 +111,8 @@ def watch_images(model, data):
     return data
 
 
-def require_finite(images, first=0):
-    """Raises a `ValueError` that names the first image with a value that is not finite.
-
-    Args:
-        images: array of shape (example, ...).
-        first: number of the first of them in the data set.
-    """
+def require_finite(images, first: int = 0):
+    """Raises a ValueError that names the first image with a value that is not finite."""
     images = np.asarray(images)
     if not np.issubdtype(images.dtype, np.floating) or np.isfinite(np.sum(images)):
         return
@@ -181,13 +154,8 @@ _WRONG = re.compile(
 )
 
 
-def require_images(received, expected):
-    """Raises a `ValueError` unless images of one shape are such as a model takes.
-
-    Args:
-        received: shape of a batch of images, (example, height, width, channel).
-        expected: that of the model's images. In either, None stands for any size.
-    """
+def require_images(received: Iterable, expected: Iterable):
+    """Raises a ValueError unless a shape of images is one that a model takes; None is any size."""
     received, expected = tuple(received), tuple(expected)
     if len(received) == len(expected) and all(
         None in pair or pair[0] == pair[1] for pair in zip(received, expected, strict=True)
@@ -206,16 +174,11 @@ def require_images(received, expected):
     raise ValueError(f"Expected images of shape {expected}. Received: shape {received}{hint}")
 
 
-def fix_image_shape(images, expected):
+def fix_image_shape(images, expected: tuple):
     """Images with the static shape of a model's; a size not known yet is checked when it is.
 
-    Args:
-        images: tensor of shape (example, height, width, channel).
-        expected: that of the model's images. In either, None stands for any size.
-
-    Raises:
-        ValueError: for images of another shape. Inside a TensorFlow graph that does not know it,
-            an `InvalidArgumentError`, which `explained_images` makes a `ValueError` of.
+    A ValueError for another shape; inside a TensorFlow graph that does not know it, an
+    `InvalidArgumentError`, which `explained_images` makes a ValueError of.
     """
     if getattr(images.shape, "rank", len(expected)) is not None:
         require_images(images.shape, expected)
@@ -262,14 +225,8 @@ def _shape_of(model):
     return shape if isinstance(shape, tuple) and len(shape) == 4 else None
 
 
-def require_images_of(model, images, any_size=False):
-    """Raises a `ValueError` unless images, or their `TensorSpec`, have the shape of a model's.
-
-    Args:
-        model: a Keras model, or another callable, of which nothing is known.
-        images: an array, a tensor or a `TensorSpec`.
-        any_size: whether only the channels count, such as of images that a recipe will crop.
-    """
+def require_images_of(model, images, any_size: bool = False):
+    """Raises a ValueError unless images, or their spec, have a model's shape, or its channels."""
     shape = _shape_of(model)
     if shape is None or getattr(images.shape, "rank", 4) is None:
         return

@@ -6,6 +6,7 @@ import functools
 import operator
 import re
 import warnings
+from collections.abc import Callable, Container, Iterable
 
 from vit_tf.remote import without_password
 
@@ -31,13 +32,8 @@ def join_words(names):
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def file_error(error, path):
-    """What an exception says of a file, as words that leave out the path next to which they stand.
-
-    Args:
-        error: the exception.
-        path: the file's, as the one that raised was given it.
-    """
+def file_error(error: Exception, path) -> str:
+    """What an exception says of a file, without the path next to which it stands."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     words = str(error)
@@ -46,15 +42,8 @@ def file_error(error, path):
     return words
 
 
-def unknown_name(what, received, known, near=()):
-    """The `ValueError` for a name that is not in a list: what was expected, received and near.
-
-    Args:
-        what: what the name stands for, such as `"variant"`.
-        received: the name as the user gave it.
-        known: the names there are, in their natural order.
-        near: those to show as near matches; by default the most similar ones.
-    """
+def unknown_name(what: str, received, known: Iterable, near: Iterable = ()) -> ValueError:
+    """The `ValueError` for a name that is not in a list: expected, received and near matches."""
     known = [str(name) for name in known]
     near = near or near_names(str(received), known)
     hint = "near matches" if near else "there are"
@@ -65,11 +54,8 @@ def unknown_name(what, received, known, near=()):
     )
 
 
-def near_names(received, known):
-    """Names that begin as the one received, or have its letters, else those most like it.
-
-    Case aside; 5 at most.
-    """
+def near_names(received: str, known: Iterable) -> list[str]:
+    """At most 5 names that begin as the one received, have its letters, or are most like it."""
     received = received.lower()
 
     def alike(name):
@@ -90,24 +76,16 @@ def lookup(what, received, known):
     return known[received]
 
 
-def match(patterns, names):
-    """The `names` that fit any of the shell `patterns`, in the order of `names`.
-
-    Raises:
-        ValueError: for a pattern that fits no name; near matches are listed.
-    """
+def match(patterns: Iterable, names: Iterable) -> tuple[str, ...]:
+    """The names that fit any of the patterns; a ValueError for a pattern that fits none."""
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
             raise unknown_name("tap pattern", pattern, names, _near_pattern(pattern, names))
     return tuple(n for n in names if any(fnmatch.fnmatchcase(n, p) for p in patterns))
 
 
-def as_patterns(patterns):
-    """The patterns of a call, of which each may be a list of them, as a flat tuple.
-
-    Raises:
-        ValueError: for a pattern that is no text.
-    """
+def as_patterns(patterns) -> tuple[str, ...]:
+    """The patterns of a call, of which each may be a list of them, as a flat tuple of text."""
     flat = [p for one in patterns for p in (one if isinstance(one, list | tuple) else [one])]
     for pattern in flat:
         if not isinstance(pattern, str):
@@ -141,19 +119,10 @@ def as_names(names):
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def as_sizes(name, sizes, form, counts=None, least=1):
-    """Sizes as a tuple of int.
-
-    Args:
-        name: name of the argument that they are.
-        sizes: the numbers.
-        form: what is expected, in words, such as `"(height, width, channels)"`.
-        counts: how many there may be; None for any number.
-        least: the smallest that one may be.
-
-    Raises:
-        ValueError: for anything else than so many whole numbers.
-    """
+def as_sizes(
+    name: str, sizes, form: str, counts: Container | None = None, least: int = 1
+) -> tuple[int, ...]:
+    """Whole numbers from `least` on as a tuple, of `counts`; a ValueError expects the `form`."""
     try:
         whole = tuple(operator.index(size) for size in sizes)
     except TypeError:
@@ -169,12 +138,8 @@ def as_image_shape(image_shape, counts: tuple = (3,)) -> tuple:
     return as_sizes("image_shape", image_shape, "(height, width, channels) in pixels", counts)
 
 
-def match_sites(chosen, sites):
-    """The `sites` named in `chosen`, where `"block06"` means every site of that block.
-
-    Raises:
-        ValueError: for a name that is neither a site nor a block; near matches are listed.
-    """
+def match_sites(chosen: Iterable, sites: Iterable) -> frozenset[str]:
+    """The sites named in `chosen`, where `"block06"` means every site of that block."""
     owners = dict.fromkeys(site.rpartition("/")[0] for site in sites if "/" in site)
     for name in chosen:
         if name not in sites and name not in owners:
@@ -203,14 +168,8 @@ def renamed_arguments(**new_names):
     return decorate
 
 
-def renamed_attributes(getattribute, renamed, module):
-    """A module's `__getattr__` that finds former names too, with a `DeprecationWarning`.
-
-    Args:
-        getattribute: the module's `__getattr__`.
-        renamed: dict from former name to name.
-        module: name of the module.
-    """
+def renamed_attributes(getattribute: Callable, renamed: dict, module: str) -> Callable:
+    """A module's `__getattr__` that finds former names too, with a `DeprecationWarning`."""
 
     def __getattr__(name):
         if name not in renamed:

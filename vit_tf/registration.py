@@ -42,8 +42,7 @@ def _register():
 class _Watch:
     """Finds modules as the other finders do, and registers all classes when Keras is there.
 
-    It waits until no module of this package is halfway through its own import, in which Keras
-    may have been imported first, and then withdraws.
+    It waits until no module of this package is halfway through its own import, then withdraws.
     """
 
     def __init__(self):

@@ -20,11 +20,8 @@ def is_remote(path):
     return "://" in os.fspath(path)
 
 
-def without_password(text):
-    """A text, or a path as text, with `***` in place of the password of every address in it.
-
-    `"ftp://user:secret@host/a"` becomes `"ftp://user:***@host/a"`.
-    """
+def without_password(text: str | os.PathLike) -> str:
+    """A text with `***` for passwords in addresses: `"ftp://user:***@host/a"`."""
     return re.sub(r"([a-zA-Z][\w+.-]*://[^\s/:@]*):[^\s/]*@", r"\1:***@", os.fspath(text))
 
 
@@ -51,11 +48,7 @@ def write_remote(path, write):
 
 @contextlib.contextmanager
 def local_copy(path):
-    """The path itself or, of an address, that of a copy on this machine while it is needed.
-
-    Raises:
-        FileNotFoundError: where there is no such file at an address.
-    """
+    """The path itself or, of an address, that of a copy on this machine while it is needed."""
     if not is_remote(path):
         yield os.fspath(path)
         return

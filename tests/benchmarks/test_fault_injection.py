@@ -16,8 +16,8 @@ import xarray as xr
 from PIL import Image
 from training_runs import newest_state
 
-from benchmarks import fault_injection, run_files as files
-from benchmarks.run_processes import Job, run_job
+from benchmarks import fault_injection, killed_runs as files
+from benchmarks.killed_runs import Job, run_job
 from vit_tf.analysis.engine import store
 from vit_tf.data import reading
 from vit_tf.scripts import analyze as analyze_script, study as study_script, train as train_script

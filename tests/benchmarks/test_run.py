@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks import growth, harness, input as input_pipelines, run, vits
+from benchmarks import growth, harness, implementations, input as input_pipelines, run
 from benchmarks.harness import Benchmark, Ratio
 from vit_tf.scripts import common
 
@@ -22,9 +22,11 @@ def test_the_packages_have_the_same_vit(rng):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     pytest.importorskip("transformers", reason="transformers is not installed")
     images = rng.normal(size=(3, 16, 16, 3)).astype("float32")
-    ours = np.asarray(vits.ours(**TINY)(images))
+    ours = np.asarray(implementations.vit(**TINY)(images))
     with torch.no_grad():
-        theirs = vits.hugging_face(**TINY)(torch.tensor(images.transpose(0, 3, 1, 2))).logits
+        theirs = implementations.hugging_face(**TINY)(
+            torch.tensor(images.transpose(0, 3, 1, 2))
+        ).logits
     np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-6)
     assert ours.std() > 1e-3
 
@@ -32,7 +34,10 @@ def test_the_packages_have_the_same_vit(rng):
 def test_keras_hub_has_the_same_vit(rng):
     pytest.importorskip("keras_hub", reason="keras_hub is not installed")
     images = rng.normal(size=(3, 16, 16, 3)).astype("float32")
-    ours, theirs = (np.asarray(make(**TINY)(images)) for make in (vits.ours, vits.keras_hub))
+    ours, theirs = (
+        np.asarray(make(**TINY)(images))
+        for make in (implementations.vit, implementations.keras_hub)
+    )
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 

@@ -69,13 +69,8 @@ class TensorInfo(NamedTuple):
 def open_archive(path):
     """The `CheckpointFile` of a path, whose format its content decides, not its name.
 
-    Known are NumPy's `.npz`, `.safetensors`, and PyTorch's files, new (a zip) and legacy. Only
-    headers are read, nothing in the file is ever executed, and what the headers declare is
-    checked against the file before memory is allocated.
-
-    Raises:
-        ValueError: if the file is missing, corrupt, of another format, or holds anything but
-            numbers.
+    Only headers are read, nothing in the file is ever executed, and what the headers declare is
+    checked against the file before memory is allocated; a ValueError for anything but numbers.
     """
     path = os.fspath(path)
     # Only regular files: opening a pipe would wait for its other end.
@@ -106,30 +101,17 @@ def open_archive(path):
 
 
 class CheckpointFile:
-    """The named tensors of an open file; a context manager that closes it.
-
-    Attributes:
-        path: the file.
-        format: `"npz"`, `"safetensors"` or `"pytorch"`.
-        tensors: dict from name to `TensorInfo`, in the order of the file.
-        container: the key under which a PyTorch file holds its tensors, or None.
-    """
+    """The named tensors of an open file; a context manager that closes it."""
 
     def __init__(self, path, format, entries, stack, container=None):
         self.path, self.format, self.container = path, format, container
+        # From name to `TensorInfo`, in the order of the file.
         self.tensors = {name: info for name, (info, _) in entries.items()}
         self._loads = {name: load for name, (_, load) in entries.items()}
         self._stack = stack
 
-    def read(self, name):
-        """One tensor as an ndarray of its shape; no other is in memory.
-
-        float16 and bfloat16 come widened to float32, exactly; every other dtype comes as it is
-        stored, in the byte order of this machine.
-
-        Raises:
-            ValueError: for an unknown name, and where the data are corrupt.
-        """
+    def read(self, name: str) -> np.ndarray:
+        """One tensor as an ndarray, float16 and bfloat16 widened exactly; no other is in memory."""
         if name not in self.tensors:
             raise unknown_name("tensor", name, self.tensors)
         with clear_errors(self.path, f" with the tensor {name!r}"):
@@ -138,11 +120,8 @@ class CheckpointFile:
                 return array.astype(np.float32)
             return array.astype(array.dtype.newbyteorder("="), copy=False)
 
-    def add(self, other, names):
-        """Adds tensors of another open file, which is closed with this one.
-
-        `names` is a dict from the name of a tensor there to its name here.
-        """
+    def add(self, other: "CheckpointFile", names: dict):
+        """Adds tensors of another open file, `names` from there to here, closed with this one."""
         self.tensors |= {new: other.tensors[old] for old, new in names.items()}
         self._loads |= {new: other._loads[old] for old, new in names.items()}
         self._stack.callback(other.close)

@@ -75,14 +75,7 @@ def _open_clip(path):
 
 
 class Folder:
-    """The named tensors of an open folder, as an `Archive` has them; a context manager.
-
-    Attributes:
-        path: the folder.
-        config, processor: dicts of its JSON files; the latter None where there is none.
-        file: name of the file that `config` is of.
-        tensors: dict from name to `TensorInfo`.
-    """
+    """The named tensors of an open folder, as a `CheckpointFile` has them; a context manager."""
 
     def __init__(self, path, config, processor, archives, stack, file=CONFIG):
         self.path, self.config, self.processor, self.file = path, config, processor, file
@@ -217,11 +210,8 @@ class Config:
         return lookup("hidden_act of config.json", str(self.fields.get("hidden_act")), ACTIVATIONS)
 
 
-def image_fields(folder, types):
-    """Fields of the image encoder: those of `vision_config` where there is a text encoder too.
-
-    `types` is a dict from each value of `model_type` to whether there is one.
-    """
+def image_fields(folder: Folder, types: dict) -> dict:
+    """Fields of the image encoder; `types` has whether a `model_type` has a text encoder too."""
     fields = folder.config
     if types[fields["model_type"]]:
         fields = fields.get("vision_config")

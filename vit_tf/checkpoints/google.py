@@ -6,6 +6,8 @@ token and stack blocks over depth. BiT's are those that big_transfer's `bit_pyto
 reads, Mixer's those of `vit_jax/models_mixer.py`. GELU is flax's tanh form.
 """
 
+from collections.abc import Callable
+
 from vit_tf.checkpoints.token_positions import (
     TokenNames,
     embedding_map,
@@ -180,16 +182,16 @@ def blocks_map(tensors, width, options):
     return mapping | WeightMap({"num_layers": layers, "num_heads": heads, "mlp_dim": hidden})
 
 
-def units_map(units, width, table, projection, kinds, name, path):
-    """(`WeightMap` of all units of a ResNet, number of channels after them).
-
-    Args:
-        units: number of units of each stage.
-        width: channels of the root, and inside the units of the first stage.
-        table, projection: rows of a unit, and those that the first of a stage has besides.
-        kinds: as in a table.
-        name, path: functions of stage and unit, from 0 on, to what a row's are inserted into.
-    """
+def units_map(
+    units: tuple,
+    width: int,
+    table: str,
+    projection: str,
+    kinds: dict,
+    name: Callable,
+    path: Callable,
+) -> tuple[WeightMap, int]:
+    """(`WeightMap` of all units of a ResNet, number of channels after them)."""
     weights, before = {}, width
     for stage, depth in enumerate(units):
         for unit in range(depth):

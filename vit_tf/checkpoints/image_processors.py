@@ -42,22 +42,11 @@ _SQUEEZED = {"values": HALF, "interpolation": "bicubic", "crop": None}
 FAMILIES |= dict.fromkeys(("siglip", "siglip_vision_model"), _SQUEEZED)
 
 
-def preprocessing_from_config(folder, image_shape, any_size, options):
+def preprocessing_from_config(folder, image_shape: tuple, any_size: bool, options) -> dict:
     """dict of a `Conversion`'s `values`, `interpolation`, `crop`, `crop_rounding` and `size`.
 
     A square that is resized to before it is cropped stands for the shorter side, as in the code
     of DeiT; Hugging Face's processor for DeiT squeezes an oblong image into it.
-
-    Args:
-        folder: the open `Folder`.
-        image_shape: (height, width, channels) of the file's model.
-        any_size: whether the family resamples its positions, so that images of its processor may
-            be of another size.
-        options: those of the conversion. With a preprocessing from the caller, none is read.
-
-    Raises:
-        ValueError: for a missing file, where the family has no default either, or one of steps that
-            no `Preprocessing` takes.
     """
     kind = folder.config.get("model_type")
     if options.preprocessing is not None:

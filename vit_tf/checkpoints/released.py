@@ -35,32 +35,19 @@ def bundled_models():
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A public file of weights.
-
-    Attributes:
-        name: what `load_pretrained` knows it by.
-        url: where its file is.
-        variant: name of its size, as papers have it.
-        resolution: height and width of its images, in pixels.
-        citation: the paper of its training, an arXiv identifier.
-        values: mean and std of its images, for values in [0, 1].
-        interpolation: `"bilinear"` or `"bicubic"`.
-        crop: as of `Preprocessing`, that of its published evaluation.
-        activation: form of the GELU of its training, where its file does not state.
-        hub: (repository, file) on the Hugging Face hub; None for a file that lies elsewhere.
-    """
+    """A public file of weights, and what its tensors do not state."""
 
     name: str
     url: str
-    variant: str
-    resolution: int
-    citation: str
-    values: dict = field(default_factory=lambda: HALF)
+    variant: str  # of its size, as papers have it
+    resolution: int  # height and width of its images, in pixels
+    citation: str  # of its training, an arXiv identifier
+    values: dict = field(default_factory=lambda: HALF)  # mean and std of its images
     interpolation: str = "bilinear"
     # vision_transformer's and big_transfer's input_pipeline.py squeeze images to evaluate.
     crop: float | None = None
-    activation: str | None = None
-    hub: tuple | None = None
+    activation: str | None = None  # form of the GELU, where the file does not state it
+    hub: tuple | None = None  # (repository, file) on the Hugging Face hub
 
     @property
     def path(self):
@@ -108,15 +95,8 @@ def refuse_other_formats(path):
     )
 
 
-def fetch(path_or_name):
-    """(path, `Checkpoint` or None) of a file, a folder or a known name, downloaded once.
-
-    A bundled model has none.
-
-    Raises:
-        ValueError: for neither; or if the file cannot be fetched, which is then named with the
-            where to put it.
-    """
+def fetch(path_or_name: str) -> tuple:
+    """(path, `Checkpoint` or None) of a file, folder, bundled model or name, downloaded once."""
     if path_or_name.startswith(HUB):
         return snapshot(path_or_name), None
     refuse_other_formats(path_or_name)
@@ -318,10 +298,7 @@ _TIMM_BITS = ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
 
 
 def _later_rows():
-    """(name, size, resolution, paper, crop, mean and std) of each; all are resized bicubically.
-
-    The crop is `crop_pct`, or None where images are squeezed.
-    """
+    """(name, size, resolution, paper, `crop_pct` or None where squeezed, mean and std) of each."""
     yield from _deits()
     for size in ("small", "base", "large", "giant"):
         for registers, citation in (("", DINO2), ("_reg4", REGISTERS)):
@@ -549,7 +526,7 @@ def _clip_encoders():
 
 
 def _encoders_on_the_hub():
-    """dicts of the name of a repository, its file, and what is known of it.
+    """Names of repositories, their files, and what is known of them.
 
     OpenAI's images are those of `clip.load` (openai/CLIP), SigLIP's those of its processors, which
     squeeze them; timm's own configurations crop 0.9 of them.

@@ -181,10 +181,7 @@ def blocks_map(tensors, width, table=BLOCK):
 
 
 def _refuse_rotary(tensors, options):
-    """Raises a ValueError for tensors that may be of a ViT with rotary positions.
-
-    Which ones it has only the configuration of a folder says.
-    """
+    """Raises a ValueError for tensors whose rotary positions only a configuration states."""
     if options.config.get("rotation"):
         return
     scaled = "blocks.0.gamma_1" in tensors and not options.config and options.container != "model"
@@ -199,9 +196,7 @@ def _refuse_rotary(tensors, options):
 def _vit_heads(tensors, size, prefix, options, bare):
     """The number of heads. Small models have 6, but that of MoCo-v3 12, in tensors of one shape.
 
-    It follows from MoCo-v3's own prefix, from a known name, a head with plain names, as of DeiT
-    and AugReg, the scales of DINOv2, or DINO's prefix. MoCo-v3's probes and conversions leave it
-    open. Of the files with patches alone, those of a base model of 16 pixels have 12 or 16.
+    MoCo-v3's probes and conversions leave it open, and files of a base model with patches alone.
     """
     width, layers, _ = size
     small = width == 384 and options.num_heads is None
@@ -546,11 +541,8 @@ def convert_bit(tensors, options):
     return Conversion("BiT", mapping, any_size=True)
 
 
-def bit_map(tensors, root, unit, size):
-    """(`WeightMap` of a BiT in PyTorch's layout but for its head, channels that the head reads).
-
-    `unit` is the name of a unit, with `#` for the numbers of its stage and itself.
-    """
+def bit_map(tensors: dict, root: str, unit: str, size: tuple) -> tuple:
+    """(`WeightMap` of a BiT but for its head, channels that it reads); `#` numbers `unit`."""
     width, channels = dims(tensors, root, 4)[:2]
     pattern = unit.replace(".", r"\.").replace("#", r"(\d{1,4})")
     units = count_units(tensors, pattern, first=0)
@@ -593,11 +585,8 @@ SIGLIP_PREFIXES = {"": (), "visual.trunk.": ("text.*", "logit_scale", "logit_bia
 SIGLIP_HEADS = {(768, 12): 12, (1024, 24): 16, (1152, 27): 16, (1536, 40): 16}
 
 
-def require_activation(options, own=None):
-    """The form of the GELU of a file of CLIP: that asked for, or the file's own.
-
-    OpenAI trained with the quick form, most others with the exact one, in equal tensors.
-    """
+def require_activation(options, own: str | None = None) -> str:
+    """The form of the GELU that is asked for, or of the file, as OpenAI's differ from others'."""
     activation = options.activation or own
     if activation is None:
         raise ValueError(

@@ -71,18 +71,12 @@ ACTIVATIONS = {name: name for name in ("gelu", "gelu_tanh", "quick_gelu")}
 POOLINGS = {"token": "cls", "avg": "gap", "map": "map"}
 
 
-def read_timm_config(config):
+def read_timm_config(config: dict) -> dict:
     """dict of `num_heads`, `activation`, `pooling`, `fc_norm` and others, as a `ViT` names them.
 
     `image_shape` is (height, width), or None where the file allows images of any size, and
     `input_size` that of the images it was trained with; `explicit` is whether the form of GELU is
     an argument of its own, not that of the architecture.
-
-    Args:
-        config: the dict of timm's `config.json`.
-
-    Raises:
-        ValueError: for an architecture or an argument that no model here computes.
     """
     arguments = _arguments(str(config.get("architecture")))
     more = config.get("model_args") or {}

@@ -17,22 +17,18 @@ CLIP_HEADS = HEADS | {(896, 12): 14, (1408, 40): 16, (1664, 48): 16}
 
 
 class TokenNames(NamedTuple):
-    """Names of a file's tensors; all but the positions may be missing in the file.
+    """Names of a file's tensors, of which all but the positions may be missing in the file."""
 
-    Positions are None for a family without them.
-    """
-
-    positions: str | None
+    positions: str | None  # None for a family without them
     class_token: str
     distillation: str | None = None
     registers: str | None = None
 
 
-def infer_num_heads(width, layers, options, other=None, known=HEADS):
-    """The number of heads that the caller names, or that all models of a published size have.
-
-    `other` is the number of heads of another model of this size that the file may be of as well.
-    """
+def infer_num_heads(
+    width: int, layers: int, options, other: int | None = None, known: dict = HEADS
+) -> int:
+    """The number of heads asked for, or of a published size, unless `other` may be it as well."""
     num_heads = options.num_heads or options.config.get("num_heads")
     if num_heads is not None:
         return num_heads
@@ -46,19 +42,19 @@ def infer_num_heads(width, layers, options, other=None, known=HEADS):
     return heads
 
 
-def embedding_map(tensors, names, stride, channels, options, image_shape=None, pooling=None):
+def embedding_map(
+    tensors: dict,
+    names: TokenNames,
+    stride: int,
+    channels: int,
+    options,
+    image_shape=None,
+    pooling=None,
+) -> WeightMap:
     """The `WeightMap` of a ViT's positions and prefix tokens.
 
     They determine its images, unless `image_shape` does, and its pooling. Positions of registers
     are added to these.
-
-    Args:
-        tensors, options: those of the conversion.
-        names: the `TokenNames` of the file.
-        stride: pixels from token to token.
-        channels: channels of the images.
-        image_shape: (height, width, ...) of the file's images, where it has it.
-        pooling: as for `prefix_map`.
     """
     _, num_positions, width = dims(tensors, names.positions, 3)
     tokens = prefix_map(tensors, names, width, options, pooling)
@@ -89,12 +85,10 @@ def add_positions(*arrays):
     return tokens + positions[:, : tokens.shape[1]]
 
 
-def prefix_map(tensors, names, width, options, pooling=None):
-    """The `WeightMap` of the prefix tokens, which determine the pooling of a ViT.
-
-    A class token is left out where the caller asks for the mean of the patches, and nothing else
-    needs it. `pooling` is that of the file, where it does not follow from its tokens.
-    """
+def prefix_map(
+    tensors: dict, names: TokenNames, width: int, options, pooling: str | None = None
+) -> WeightMap:
+    """The `WeightMap` of the prefix tokens, which determine the pooling unless it is given."""
     first = [n for n in (names.class_token, names.distillation) if n in tensors]
     sizes = dict.fromkeys(first, (1, 1, width))
     registers = 0
@@ -129,18 +123,14 @@ def concat_tokens(*tokens):
     return np.concatenate(tokens, axis=1)
 
 
-def file_grid(num_positions, prefixes, stride, asked=None, own=None):
-    """The `TokenGrid` of a file's positions, which determine the size of its images.
-
-    It is that of the images that the file names, or else of those that are asked for if they have
-    as many tokens; else it is square.
-
-    Args:
-        num_positions: number of positions in the file.
-        prefixes: numbers of the file's prefix tokens that may have a position.
-        stride: pixels from token to token.
-        asked, own: (height, width, ...) of the images asked for, and of the file's, if any.
-    """
+def file_grid(
+    num_positions: int,
+    prefixes: tuple,
+    stride: int,
+    asked: tuple | None = None,
+    own: tuple | None = None,
+) -> TokenGrid:
+    """The grid of positions: of the file's `own` images, else the `asked` ones, else a square."""
     height, width = (own or asked or (0, 0))[:2]
     if height % stride == width % stride == 0:
         rows, columns = height // stride, width // stride
@@ -162,12 +152,8 @@ def pixels(grid, channels):
     return (grid.rows * grid.stride, grid.columns * grid.stride, channels)
 
 
-def fit_positions(positions, grid, prefix):
-    """A file's positions as (1, token, channel) of a model with `prefix` prefix tokens.
-
-    A class token that the model does not have loses its position; one that the file adds after
-    the positions gets zeros.
-    """
+def fit_positions(positions: np.ndarray, grid: TokenGrid, prefix: int) -> np.ndarray:
+    """A file's positions as (1, token, channel), cut to, or filled with zeros for, a prefix."""
     positions = positions.reshape(1, grid.num_tokens, -1)
     if prefix == grid.prefix:
         return positions
@@ -176,15 +162,16 @@ def fit_positions(positions, grid, prefix):
     return np.concatenate([np.zeros_like(positions[:, :prefix]), positions], axis=1)
 
 
-def clip_tokens_map(tensors, names, width, channels, patch, asked=None, own=None):
-    """The class token, stored as (channel,), and positions (token, channel) of a CLIP.
-
-    Args:
-        tensors: those of the file.
-        names: the `TokenNames`.
-        width, channels, patch: channels of a token and of the images, and the side of a patch.
-        asked, own: as for `file_grid`.
-    """
+def clip_tokens_map(
+    tensors: dict,
+    names: TokenNames,
+    width: int,
+    channels: int,
+    patch: int,
+    asked: tuple | None = None,
+    own: tuple | None = None,
+) -> WeightMap:
+    """The class token, stored as (channel,), and positions (token, channel) of a CLIP."""
     num_positions = dims(tensors, names.positions, 2)[0]
     grid = file_grid(num_positions, (1,), patch, asked, own)
     fit = partial(fit_positions, grid=grid, prefix=1)
@@ -196,12 +183,8 @@ def clip_tokens_map(tensors, names, width, channels, patch, asked=None, own=None
     return WeightMap({"image_shape": pixels(grid, channels)}, weights)
 
 
-def patch_positions_map(tensors, name, patch, channels, options):
-    """The positions (1, token, channel) of a SigLIP, which determine its images.
-
-    These are the configuration's, or else those asked for or of a known name if they have as many
-    patches, with some pixels more beyond the last; else squares.
-    """
+def patch_positions_map(tensors: dict, name: str, patch: int, channels: int, options) -> WeightMap:
+    """The positions (1, token, channel) of a SigLIP, which determine its images."""
     shape = dims(tensors, name, 3)
     side = math.isqrt(shape[1])
     size = (side * patch, side * patch) if side**2 == shape[1] else None
@@ -219,11 +202,10 @@ def patch_positions_map(tensors, name, patch, channels, options):
     return WeightMap({"image_shape": (*size, channels)}, weights)
 
 
-def relative_grid(entries, patch, own, asked, largest):
-    """The `TokenGrid` of R rows and C columns whose table has (2 R - 1) (2 C - 1) + 3 entries.
-
-    That of the file's own images, or else of those asked for where it fits, or else a square.
-    """
+def relative_grid(
+    entries: int, patch: int, own: tuple | None, asked: tuple | None, largest: int
+) -> TokenGrid:
+    """The grid of R x C tokens whose table has (2 R - 1) (2 C - 1) + 3 entries, else a square."""
 
     def count(rows, columns):
         return (2 * rows - 1) * (2 * columns - 1) + 3

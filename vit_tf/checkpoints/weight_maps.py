@@ -33,38 +33,26 @@ def identity(array):
 
 
 class Transform(NamedTuple):
-    """What a weight is made of.
+    """Tensors of a file, and the function of them, which must not write, that makes a weight."""
 
-    Attributes:
-        tensors: dict from the name of a tensor of the file to its expected shape.
-        convert: function of these tensors, ndarrays in that order, to the weight's array. It must
-            not write into them.
-    """
-
-    tensors: dict
+    tensors: dict  # from the name of a tensor of the file to its expected shape
     convert: Callable = identity
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What a caller asks for in place of what a file has; None asks for the file's.
-
-    `known_name` is whether the file is one of `list_pretrained`, and so of a published size;
-    `resolution` is then that of its images. `activation` is a form of GELU. `config` is what
-    `timm_configs.read_timm_config` returns for a folder; the caller's options go before it.
-    `container` is the key under which a PyTorch file holds its tensors.
-    """
+    """What a caller asks for in place of what a file has; None asks for the file's."""
 
     num_classes: int | None = None
     image_shape: tuple | None = None
     pooling: str | None = None
     num_heads: int | None = None
-    known_name: bool = False
-    resolution: int | None = None
+    known_name: bool = False  # one of `list_pretrained`, and so of a published size
+    resolution: int | None = None  # of the images of a known name
     preprocessing: Preprocessing | None = None
-    activation: str | None = None
-    config: dict = field(default_factory=dict)
-    container: str | None = None
+    activation: str | None = None  # form of GELU
+    config: dict = field(default_factory=dict)  # of `read_timm_config`; options go before it
+    container: str | None = None  # key under which a PyTorch file holds its tensors
 
     def refuse(self, family: str, *names: str) -> None:
         """Raises a ValueError for an option that no model of a family has."""
@@ -96,21 +84,13 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class WeightMap:
-    """Arguments and weights of a part of a model, as a file has them; parts are joined by `|`.
+    """Arguments and weights of a part of a model, as a file has them; parts are joined by `|`."""
 
-    Attributes:
-        arguments: those of the model's constructor that the part determines.
-        weights: dict from weight name to `Transform`.
-        unused: shell patterns of tensors that are left out.
-        new: shell patterns of weights that the file does not have.
-        headless: whether the head returns its input, as the file has none.
-    """
-
-    arguments: dict = field(default_factory=dict)
-    weights: dict = field(default_factory=dict)
-    unused: tuple = ()
-    new: tuple = ()
-    headless: bool = False
+    arguments: dict = field(default_factory=dict)  # of the model's constructor
+    weights: dict = field(default_factory=dict)  # from the name of a weight to its `Transform`
+    unused: tuple = ()  # shell patterns of tensors that are left out
+    new: tuple = ()  # shell patterns of weights that the file does not have
+    headless: bool = False  # whether the head returns its input, as the file has none
 
     def __or__(self, other):
         return WeightMap(
@@ -139,44 +119,27 @@ class WeightMap:
 
 @dataclass(frozen=True)
 class Conversion:
-    """A model to build from a file.
+    """A model to build from a file."""
 
-    Attributes:
-        model: name of the model's class in `vit_tf`.
-        mapping: the `WeightMap` of the model.
-        interpolation: `"bilinear"` or `"bicubic"`, of its images.
-        values: mean and std of its images.
-        crop, crop_rounding: as of `Preprocessing`; None also where the file has none.
-        positions: how its positions are resampled, a method of `vit_tf.at_resolution`; None for
-            the interpolation of its images.
-        any_size: whether images may be of any size.
-        class_names: names of the classes of the file's head, or None.
-        size: (height, width) at which the model is opened where the caller asks for none; None
-            for that of its file.
-    """
-
-    model: str
+    model: str  # name of its class in `vit_tf`
     mapping: WeightMap
-    interpolation: str = "bilinear"
-    values: dict = field(default_factory=lambda: HALF)
-    crop: float | None = None
-    positions: str | None = None
-    any_size: bool = False
-    class_names: tuple | None = None
+    interpolation: str = "bilinear"  # of its images
+    values: dict = field(default_factory=lambda: HALF)  # mean and std of its images
+    crop: float | None = None  # as of `Preprocessing`
+    positions: str | None = None  # method of `at_resolution`; None for the `interpolation`
+    any_size: bool = False  # whether images may be of any size
+    class_names: tuple | None = None  # of the file's head
     crop_rounding: str = "even"
-    size: tuple | None = None
+    size: tuple | None = None  # (height, width) to open it at; None for that of its file
 
 
 class Family(NamedTuple):
-    """A family of files: its name, a test of tensors' names, and what converts such a file.
-
-    `activation` is whether the form of GELU is the caller's, or the known name's, to choose.
-    """
+    """A family of files: its name, a test of tensors' names, and what converts such a file."""
 
     name: str
     recognise: Callable
     convert: Callable
-    activation: bool = False
+    activation: bool = False  # whether the form of GELU is the caller's, or the name's, to choose
 
 
 # The kinds of layers in PyTorch's layouts: functions of the name of a layer in the file, its path
@@ -401,15 +364,10 @@ def _rows(table):
     return [row.split() for row in table.splitlines() if row.strip()]
 
 
-def read_table(table, kinds, sizes, name="{}", path="{}") -> WeightMap:
-    """The `WeightMap` of a table.
-
-    Args:
-        table: rows of name, path, kind and sizes.
-        kinds: `TORCH` or `FLAX`.
-        sizes: dict from a letter of the sizes to its number; a factor may stand before a letter.
-        name, path: what the row's name and path are inserted into.
-    """
+def read_table(
+    table: str, kinds: dict, sizes: dict, name: str = "{}", path: str = "{}"
+) -> WeightMap:
+    """The `WeightMap` of rows of name, path, kind and sizes, `{}` of `name` and `path` filled."""
     weights = {}
     for stored, ours, kind, *shape in _rows(table):
         numbers = [_size(size, sizes) for size in shape]
@@ -477,17 +435,10 @@ def _reordered(*arrays, convert, order):
     return convert(*arrays)[..., order]
 
 
-def head_map(tensors, width, options, name, kinds=TORCH, kind="linear") -> WeightMap:
-    """The file's head, or a new one where another number of classes is asked for.
-
-    Where neither the file nor the caller has one, the head returns its input.
-
-    Args:
-        tensors, options: those of the conversion.
-        width: number of channels that the head reads.
-        name: that of the head in the file.
-        kinds, kind: as in a table.
-    """
+def head_map(
+    tensors: dict, width: int, options: LoadOptions, name: str, kinds=TORCH, kind: str = "linear"
+) -> WeightMap:
+    """The file's head, or a new one for another number of classes; without either, the identity."""
     bias = f"{name}.bias" if kinds is TORCH else f"{name}/bias"
     classes = dims(tensors, bias, 1)[0] if bias in tensors else None
     asked = options.num_classes
@@ -592,21 +543,10 @@ def square(tensors: dict, kernel: str, rows: int, columns: int) -> int:
     return rows
 
 
-def fill(variables, archive, mapping: WeightMap) -> None:
-    """Assigns every weight from the tensors of a file, after checking that all of it fits.
+def fill(variables: dict, archive, mapping: WeightMap) -> None:
+    """Assigns every weight from the tensors of a file, after `check`; each tensor is read once.
 
-    Tensors are read one by one; weights made of the same tensors share one reading. Corrupt or
-    non-finite data raise on the way, when some weights are filled: return the model after this.
-
-    Args:
-        variables: dict from weight name to its `keras.Variable`, or anything with `shape` and
-            `assign`.
-        archive: an open `CheckpointFile`.
-        mapping: the `WeightMap`; rows of weights that are new or not among the variables are
-            passed over, and their tensors must be in `unused`.
-
-    Raises:
-        ValueError: listing everything that does not fit; or for corrupt or non-finite data.
+    Corrupt or non-finite data raise a ValueError on the way: return the model after this.
     """
     check(archive, mapping, variables)
     groups = {}
@@ -633,9 +573,8 @@ def _assign(variables, archive, tensors, conversions):
 def check(archive, mapping: WeightMap, variables=None) -> None:
     """Raises a ValueError that lists every tensor and weight that does not fit.
 
-    Every tensor must be used or in `unused`, every weight must have a row or be in `new`; shapes
-    must match, and tensors be of floats. Without variables, each row is taken to fit its weight:
-    so a file is checked before a model of the size that it declares is built.
+    Without variables, each row is taken to fit its weight: so a file is checked before a model of
+    the size that it declares is built.
     """
     wanted = _wanted(mapping, variables)
     used = {tensor for made in wanted.values() for tensor in made.tensors}

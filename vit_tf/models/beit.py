@@ -26,14 +26,11 @@ register = keras.saving.register_keras_serializable("vit_tf")
 _POSITIONS = {"relative": (False, False), "learned": (True, False), "rotary": (True, True)}
 
 
-def relative_index(rows, columns):
-    """Which entry of a table of relative positions each pair of tokens reads, as in BEiT.
+def relative_index(rows: int, columns: int) -> np.ndarray:
+    """Which entry of a table of relative positions each pair of tokens reads: (query, key).
 
     For a query at (r, c) and a key at (r', c') it is `(r - r' + R - 1) (2 C - 1) + c - c' + C - 1`
     of R rows and C columns. Three entries at the end are for a CLS query, a CLS key and both.
-
-    Returns:
-        integer array of shape (1 + R * C, 1 + R * C), by query and key, CLS first.
     """
     row, column = np.indices((rows, columns)).reshape(2, -1)
     down = row[:, None] - row[None, :] + rows - 1

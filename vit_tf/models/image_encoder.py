@@ -50,9 +50,6 @@ class AttentionPooling(SignatureLayer):
     shares of each token (example, head, token), `"attended"`, what they are summed to, projected,
     `"hidden"` of the MLP, and `"pooled"`, the sum of `"attended"` and the MLP's output, in float32:
     the last three of shape (example, channel).
-
-    Args:
-        num_heads, hidden_dim, mlp_dim, activation, epsilon: as for `Block`.
     """
 
     taps = ("attention", "attended", "hidden")
@@ -102,8 +99,7 @@ class AttentionPooling(SignatureLayer):
 class ImageEncoder(TransformerModel):
     """A `VisionModel` whose embedding of an image is compared with those of texts.
 
-    Its configuration has `num_classes`, None for no head, and `text_head`, whether the head is a
-    `TextHead` instead of a linear layer.
+    Its `num_classes` is None for no head; with `text_head` the head is a `TextHead`.
     """
 
     pooling, attention_pooling = "cls", None

@@ -39,18 +39,12 @@ PLAIN = (keras.layers.Dropout, keras.layers.GaussianNoise, keras.layers.Identity
 ARITHMETIC = ("Add", "Subtract", "Multiply", "Divide", "TrueDivide", "GetItem", "Stack", "Cast")
 
 
-def find_preprocessing(model):
-    """What a model expects of its images, as far as it can be found out.
+def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, str]:
+    """(The `Preprocessing` that a Keras model expects, or None, and the reason in words).
 
     In this order: what the model states (`model.preprocessing`); the image converter of a KerasHub
     task; layers such as `Rescaling` and `Normalization` that come first in the model, and plain
     arithmetic; the families of `keras.applications` and KerasHub, by name.
-
-    Args:
-        model: a built Keras model of one input, the images.
-
-    Returns:
-        Pair of the `Preprocessing`, None where it cannot be inferred, and of the reason, in words.
     """
     own = getattr(model, "preprocessing", None)
     if isinstance(own, Preprocessing):

@@ -31,17 +31,8 @@ class MixerBlock(SignatureLayer):
 
     Called on tokens of shape (example, token, channel); returns a dict of every intermediate,
     named `"token_mixing/..."` and `"channel_mixing/..."`, of which `"channel_mixing/sum"` goes on
-    to the next block (equation 1). All are of shape (example, token, channel) but
-    `"token_mixing/hidden"` of shape (example, channel, hidden unit) and `"channel_mixing/hidden"`
-    of shape (example, token, hidden unit).
-
-    Args:
-        num_tokens: number of tokens.
-        hidden_dim: number of channels of a token.
-        tokens_mlp_dim, channels_mlp_dim: number of hidden units of either MLP.
-        skips: the sites, of `("token_mixing", "channel_mixing")`, that keep their skip.
-        dropout_rate: share of numbers dropped after each layer of an MLP.
-        activation: form of the GELU, `"gelu"` or `"gelu_tanh"`.
+    to the next block (equation 1). `"token_mixing/hidden"` is of shape (example, channel, hidden
+    unit). `skips` are the sites that keep theirs.
     """
 
     sites = ("token_mixing", "channel_mixing")

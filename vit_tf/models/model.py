@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import keras
+import numpy as np
 
 from vit_tf.image_checks import explained_images, fix_image_shape, watch_images
 from vit_tf.names import lookup
@@ -111,12 +112,8 @@ class VisionModel(keras.Model):
         self._class_names = names
 
     @property
-    def patch_kernel(self):
-        """The projection of image patches to tokens: array (row, column, channel, hidden unit).
-
-        None for a model that embeds no patches of the image itself: a ResNet, and a hybrid, whose
-        patches are of a ResNet's map.
-        """
+    def patch_kernel(self) -> np.ndarray | None:
+        """The projection of patches of the image: (row, column, channel, hidden unit), or None."""
         return None
 
     @property
@@ -126,11 +123,8 @@ class VisionModel(keras.Model):
         return prefix_names(grid.prefix if grid else 0)
 
     @property
-    def pooled_tokens(self):
-        """Positions of the tokens that the head reads: tuple of int, None without a `token_grid`.
-
-        The first one, those that are averaged, or those among which attention chooses.
-        """
+    def pooled_tokens(self) -> tuple[int, ...] | None:
+        """Positions of the tokens that the head reads, averages or attends to, or None."""
         grid = self.token_grid
         if grid is None:
             return None
@@ -138,11 +132,8 @@ class VisionModel(keras.Model):
         return (0,) if cls else tuple(range(grid.prefix, grid.num_tokens))
 
     @property
-    def position_embedding(self):
-        """What is added to each token for its position: array (token, hidden unit), prefix first.
-
-        None for a model without absolute positions: a ResNet, a Mixer, a BEiT.
-        """
+    def position_embedding(self) -> np.ndarray | None:
+        """What is added to tokens for their absolute position: (token, hidden unit), or None."""
         return None
 
     @property
@@ -173,17 +164,10 @@ class VisionModel(keras.Model):
             return super().predict(watch_images(self, x), *args, **kwargs)
 
     def quantize(self, mode=None, config=None, **kwargs):
-        """Makes the kernels of linear layers int8; other layers, convolutions too, are left.
+        """Makes the kernels of linear layers int8, which no longer learn; other layers are left.
 
-        The model is saved and loaded as it is then. Its linear layers no longer learn.
-
-        Args:
-            mode: `"int8"`.
-            config: None, for one scale of each output of a layer.
-            **kwargs: `filters`, as for `keras.Model.quantize`.
-
-        Raises:
-            ValueError: for another mode or other quantizers, with which it could not be loaded.
+        Args are those of `keras.Model.quantize`, with `mode="int8"` and the default quantizers; a
+        ValueError for others, with which a saved model could not be loaded.
         """
         default = keras.quantizers.Int8QuantizationConfig().get_config()
         if mode != "int8" or config.get_config() != default:
@@ -237,7 +221,7 @@ class VisionModel(keras.Model):
 
 
 def name_after(model, source):
-    """The model, named after its file or public name where its own name is only that of its class.
+    """The model, named after its file or public name where its own is only that of its class.
 
     A file `model.keras`, as a training writes it, has the name of its folder.
     """

@@ -11,10 +11,13 @@ from vit_tf.models.beit import BEiT
 from vit_tf.models.mixer import Mixer
 from vit_tf.models.model import VisionModel
 from vit_tf.names import as_image_shape, lookup
+from vit_tf.tokens import TokenGrid
 
 
-def resample_positions(positions, grid_from, grid_to, method="bilinear"):
-    """Position embeddings of one grid of tokens, interpolated on another.
+def resample_positions(
+    positions, grid_from: TokenGrid, grid_to: TokenGrid, method: str = "bilinear"
+) -> np.ndarray:
+    """Positions of shape (..., token, channel) of one grid, interpolated on another.
 
     `"bilinear"` lays the corner tokens of both grids on each other, as Google's models do
     (`scipy.ndimage.zoom` of order 1 in vision_transformer and big_vision). `"bicubic"` lays the
@@ -24,19 +27,8 @@ def resample_positions(positions, grid_from, grid_to, method="bilinear"):
     `torch.nn.functional.interpolate`, so Hugging Face's models. `"dino"` is what the code of DINO
     and of DINOv2 without registers does (`interpolate_pos_encoding`), and with it that behind
     Walmer et al. 2023: as torch's, but along an axis of `m` tokens that becomes one of `n` a scale
-    of (n + 0.1) / m, so that the last tokens fall short of the edge.
-
-    Args:
-        positions: array of shape (..., token, channel), prefix tokens first.
-        grid_from, grid_to: the `TokenGrid` of the positions and the one wanted.
-        method: `"bilinear"`, `"bicubic"`, `"torch"` or `"dino"`.
-
-    Returns:
-        float array of shape (..., token, channel) of `grid_to`; the prefix tokens are untouched,
-        and so is everything where the grids have the same rows and columns.
-
-    Raises:
-        ValueError: for positions or grids that do not fit each other, or another method.
+    of (n + 0.1) / m, so that the last tokens fall short of the edge. Prefix tokens are untouched,
+    and so is everything where the grids have the same rows and columns.
     """
     positions = np.asarray(positions)
     if positions.shape[-2] != grid_from.num_tokens or grid_from.prefix != grid_to.prefix:
@@ -50,8 +42,10 @@ def resample_positions(positions, grid_from, grid_to, method="bilinear"):
     return np.concatenate([prefix, _resample(spatial, *shapes, weights)], axis=-2)
 
 
-def resample_relative_positions(table, grid_from, grid_to, method="bilinear"):
-    """A BEiT's table of relative positions of one grid of tokens, interpolated for another.
+def resample_relative_positions(
+    table, grid_from: TokenGrid, grid_to: TokenGrid, method: str = "bilinear"
+) -> np.ndarray:
+    """A BEiT's table (entry, head) of relative positions of one grid, interpolated for another.
 
     With `"torch"` the entries are all stretched, as in transformers (`BeitRelativePositionBias`:
     `torch.nn.functional.interpolate`, bilinear). Otherwise neighbours keep their biases and far
@@ -62,21 +56,10 @@ def resample_relative_positions(table, grid_from, grid_to, method="bilinear"):
         1 + q + ... + q**(k - 1),    with q such that offset m - 1 moves to n - 1,
 
     q being kept between 1.01 and 1.5; those of negative offsets move likewise. What lies
-    beyond the outermost entry is equal to it. An axis of as many tokens as before is untouched.
-
-    Args:
-        table: array of shape ((2 R - 1) (2 C - 1) + 3, head) of a grid of R rows and C columns,
-            ordered as by `beit.relative_index`.
-        grid_from, grid_to: the `TokenGrid` of the table and the one wanted.
-        method: `"bilinear"`, lines between the entries as in timm, or `"bicubic"`, a cubic spline
-            through them as in the code of BEiT, of a lower degree where an axis has fewer than
-            four entries; or `"torch"`.
-
-    Returns:
-        float array of shape (entry, head) of `grid_to`; the last three entries are untouched.
-
-    Raises:
-        ValueError: for a table that is not that of its grid, or another method.
+    beyond the outermost entry is equal to it. `"bilinear"` draws lines between the entries as in
+    timm, `"bicubic"` a cubic spline through them as in the code of BEiT, of a lower degree where an
+    axis has fewer than four. An axis of as many tokens as before, and the last three entries, are
+    untouched.
     """
     table = np.asarray(table)
     shapes = [(2 * grid.rows - 1, 2 * grid.columns - 1) for grid in (grid_from, grid_to)]

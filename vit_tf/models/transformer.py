@@ -9,16 +9,17 @@ from keras import layers, ops
 from vit_tf.models.model import SignatureLayer, VisionModel, arguments_of, run_inner
 from vit_tf.names import lookup, match_sites
 from vit_tf.taps.recorder import Taps
+from vit_tf.tokens import TokenGrid
 
 register = keras.saving.register_keras_serializable("vit_tf")
 
 
 @register
 def gelu(x):
-    """`x / 2 (1 + erf(x / sqrt(2)))`, the exact form.
+    """`x / 2 (1 + erf(x / sqrt(2)))`, the exact form, which TensorFlow fuses with a product.
 
-    TensorFlow fuses this form with the product before it, as that of Keras, by `erfc`, which takes
-    half as long again with its gradient, and is finer where numbers have 8 bits.
+    The form of Keras, by `erfc`, takes half as long again with its gradient, and is finer where
+    numbers have 8 bits.
     """
     if keras.backend.standardize_dtype(x.dtype) not in ("float32", "float64"):
         return ops.gelu(x, approximate=False)
@@ -65,9 +66,8 @@ class TokenDense(layers.Dense):
 class LayerNormalization(layers.LayerNormalization):
     """Layer normalisation (Ba et al. 2016, equation 4) of the last axis, in float32 at least.
 
-    The result is that of `keras.layers.LayerNormalization`. The gradient is the closed form, which
-    passes over the tokens about half as often as that of the single operations. A file names the
-    weights of a layer by its class: so this one is called as that of Keras.
+    The gradient is the closed form, which passes over the tokens about half as often as that of
+    the single operations. A file names weights by the class, so this one is called as Keras'.
     """
 
     def call(self, tokens):
@@ -107,11 +107,8 @@ def _layer_norm(epsilon):
 NORMS = {"layer": LayerNormalization, "rms": layers.RMSNormalization}
 
 
-def join_paths(site, skips, skip, branch, taps):
-    """Records skip, branch and sum of a site in `taps`; returns the sum.
-
-    The sum is the branch alone where the site is not among the `skips` that are kept.
-    """
+def join_paths(site: str, skips: tuple, skip, branch, taps: Taps):
+    """Records skip, where it is kept, branch and sum of a site in `taps`; returns the sum."""
     if site in skips:
         skip = taps(f"{site}/skip", skip)
     branch = taps(f"{site}/branch", branch)
@@ -124,31 +121,13 @@ class Block(SignatureLayer):
 
     Called on tokens of shape (example, token, channel), on a bias of shape (head, query, key) to
     add to the attention scores where there is one, and on the factors of a `Rotation` of queries
-    and keys where there is one; returns a dict of every intermediate,
-    named `"attention/..."` and `"mlp/..."`, of which `"mlp/sum"` goes on to the next block.
-
-    Args:
-        num_heads: number of attention heads.
-        hidden_dim: number of channels of a token; a multiple of `num_heads`.
-        mlp_dim: number of hidden units of the MLP.
-        skips: the sites, of `("attention", "mlp")`, that keep their skip.
-        dropout_rate: share of channels dropped after each projection of a branch.
-        stochastic_depth: share of the examples whose branches are dropped in training (Huang et al.
-            2016, https://arxiv.org/abs/1603.09382).
-        activation: form of the MLP's GELU: `"gelu"`, `"gelu_tanh"` or `"quick_gelu"`; or
-            `"swiglu"`, of an MLP that expands to twice `mlp_dim` for a gate and what it gates.
-        epsilon: added to the variance by both normalisations.
-        key_bias: whether the projection to keys has a bias.
-        layer_scale: first value of a learned factor per channel at the end of either branch
-            (Touvron et al. 2021, CaiT, equation 4); None leaves it out.
-        sub_norm: the sites, of `("attention", "mlp")`, that have a normalisation before the last
-            projection of their branch, of what the taps `heads` and `hidden` hold (Wang et al.
-            2022, https://arxiv.org/abs/2210.06423, sub-LayerNorm).
-        norm: `"layer"`, or `"rms"` for normalisations by the root mean square alone (Zhang and
-            Sennrich 2019, https://arxiv.org/abs/1910.07467).
-
-    Raises:
-        ValueError: for sizes that do not fit each other or an unknown activation.
+    and keys where there is one; returns a dict of every intermediate, named `"attention/..."` and
+    `"mlp/..."`, of which `"mlp/sum"` goes on to the next block. Arguments are as for `ViT`, but
+    for `skips`, the sites that keep theirs, `stochastic_depth`, the block's own, `layer_scale`
+    (Touvron et al. 2021, CaiT, equation 4), `norm="rms"` (Zhang and Sennrich 2019,
+    https://arxiv.org/abs/1910.07467), and `sub_norm`, the sites with a normalisation before the
+    last projection of their branch, of what the taps `heads` and `hidden` hold (Wang et al. 2022,
+    https://arxiv.org/abs/2210.06423, sub-LayerNorm).
     """
 
     sites = ("attention", "mlp")
@@ -378,8 +357,7 @@ TEMPERATURE = 10_000
 class PatchDense(layers.Conv2D):
     """A convolution of patches that do not overlap, as one product of a flat matrix.
 
-    The result is that of `keras.layers.Conv2D` whose stride is its kernel's size, on maps of a
-    multiple of that size; its gradient with respect to the images takes a tenth of the time.
+    Its gradient with respect to the images takes a tenth of the time of that of `Conv2D`.
     """
 
     def __init__(self, filters, kernel_size, **kwargs):
@@ -399,22 +377,14 @@ class PatchDense(layers.Conv2D):
 
 @register
 class Embedding(SignatureLayer):
-    """Patches as tokens, a CLS token in front where asked for, and positions added.
+    """Patches as tokens, prefix tokens in front, and positions added.
 
-    Args:
-        grid: `TokenGrid` of the tokens, or its fields as a dict.
-        hidden_dim: number of channels of a token.
-        dropout_rate: share of channels dropped after the positions are added.
-        patch_size: side of a patch, in pixels of the map that is embedded; None means the
-            stride of the grid, the map being the image.
-        use_bias: whether the projection of a patch has a bias.
-        use_positions: whether positions are added: `"learned"` (or True), `"sincos"`, or False.
-        num_prefix_positions: number of the first prefix tokens that have a position; None for all.
-        patch_norm: epsilon of a normalisation of the patches by their root mean square, before
-            positions are added; None leaves it out.
-
-    Called with `corrupt`, a function of the embedded patches, of shape (example, patch, channel),
-    it goes on with what that returns, of the same shape.
+    `use_positions` is `"learned"` (or True), `"sincos"` or False; the first `num_prefix_positions`
+    prefix tokens have one, all by default. `patch_norm` is the epsilon of a normalisation of the
+    patches by their root mean square, before positions are added. `patch_size` is in pixels of the
+    map that is embedded, by default the stride of the grid, the map being the image. Called with
+    `corrupt`, a function of the embedded patches, of shape (example, patch, channel), it goes on
+    with what that returns, of the same shape.
     """
 
     def __init__(
@@ -525,11 +495,6 @@ class MixedRotation(SignatureLayer):
     Called on the tokens, returns a tensor of shape (block, 2, head, token, channel of a head),
     whose items are what `rotate` takes: the angles of a token at `(y, x)` are `x f_k + y g_k`
     (https://arxiv.org/abs/2403.13298, equation 10), of weights `f` and `g`.
-
-    Args:
-        grid: `TokenGrid` of the tokens, or its fields as a dict.
-        num_layers, num_heads: numbers of blocks, and of heads of each.
-        head_dim: number of channels of a head, a multiple of 4.
     """
 
     def __init__(self, grid, num_layers, num_heads, head_dim, **kwargs):
@@ -574,31 +539,25 @@ def check_head_dim(head_dim):
         )
 
 
-def rotary_angles(grid, head_dim, side=None, base=None, offset=0, columns_first=False):
-    """Angles of rotary positions on two axes, as in DINOv3, or as in EVA-02 where `side` is given.
+def rotary_angles(
+    grid: TokenGrid,
+    head_dim: int,
+    side=None,
+    base: float | None = None,
+    offset: int = 0,
+    columns_first: bool = False,
+) -> np.ndarray:
+    """Angles of rotary positions on two axes: float64 of shape (token, D / 2), in radians.
 
-    The angles of a token at `(y, x)` are `w_k y`, then `w_k x`, for `k` in [0, D / 4); tokens
-    have zeros. In DINOv3 (Siméoni et al. 2025, section 3.2) the position is that of
-    the token's centre, -1 and 1 being the edges of the image on either axis, and `w_k = 2 pi
-    100 ** (-4 k / D)`. In EVA-02 (Fang et al. 2023, https://arxiv.org/abs/2303.11331) it is its
-    row and column, stretched to those of a square grid of so many tokens a side, with which it
-    was pretrained, and `w_k = 10000 ** (-4 k / D)`. RoPE-Axial (Heo et al. 2024,
-    https://arxiv.org/abs/2403.13298) has the base 100, columns before rows and nothing stretched,
-    the Perception Encoder (Bolya et al. 2025) rows and columns that begin at 1.
-
-    Args:
-        grid: `TokenGrid` of the tokens.
-        head_dim: number of channels `D` of a head, a multiple of 4.
-        side: number of tokens a side, or of rows and columns; None for DINOv3's positions.
-        base: that of `w_k`; None for 100 of DINOv3's and 10000 of others.
-        offset: added to rows and columns before they are stretched.
-        columns_first: whether the angles of `x` come before those of `y`.
-
-    Returns:
-        float64 array of shape (token, D / 2), in radians.
-
-    Raises:
-        ValueError: for another number of channels.
+    The angles of a token at `(y, x)` are `w_k y`, then `w_k x`, for `k` in [0, D / 4); prefix
+    tokens have zeros. Without `side`, as in DINOv3 (Siméoni et al. 2025, section 3.2), the
+    position is that of the token's centre, -1 and 1 being the edges of the image on either axis,
+    and `w_k = 2 pi 100 ** (-4 k / D)`. With it, as in EVA-02 (Fang et al. 2023,
+    https://arxiv.org/abs/2303.11331), it is its row and column, stretched to those of a grid of so
+    many tokens a side, with which it was pretrained, and `w_k = 10000 ** (-4 k / D)`. RoPE-Axial
+    (Heo et al. 2024, https://arxiv.org/abs/2403.13298) has the `base` 100, columns before rows and
+    nothing stretched, the Perception Encoder (Bolya et al. 2025) rows and columns with an `offset`
+    of 1.
     """
     check_head_dim(head_dim)
     exponents = -np.arange(head_dim // 4) * 4 / head_dim
@@ -617,12 +576,8 @@ def rotary_angles(grid, head_dim, side=None, base=None, offset=0, columns_first=
 def rotate(x, factors):
     """Queries or keys of shape (example, head, token, channel), each pair of channels rotated.
 
-    The pair of channels `k` and `k + D / 2` is `(a cos - b sin, b cos + a sin)` (Su et al. 2021,
-    RoFormer, equation 34).
-
-    Args:
-        x: the queries or keys.
-        factors: what a `Rotation` returns.
+    By the `factors` of a `Rotation`, the pair of channels `k` and `k + D / 2` becomes
+    `(a cos - b sin, b cos + a sin)` (Su et al. 2021, RoFormer, equation 34).
     """
     factors = ops.cast(factors, x.dtype)
     cosines, sines = factors[0], factors[1]
@@ -630,21 +585,11 @@ def rotate(x, factors):
     return x * cosines + ops.concatenate([-second, first], axis=-1) * sines
 
 
-def sine_cosine_positions(grid, hidden_dim):
-    """Fixed position embeddings of a grid of tokens (Beyer et al. 2022; Chen et al. 2021, MoCo v3).
+def sine_cosine_positions(grid: TokenGrid, hidden_dim: int) -> np.ndarray:
+    """Fixed positions of a grid (Beyer et al. 2022; Chen et al. 2021, MoCo v3): (token, channel).
 
     With `w_k = 10000 ** (-k / (D / 4 - 1))` for `k` in [0, D / 4), the token in row `y` and column
     `x` has `[sin(w x), cos(w x), sin(w y), cos(w y)]`; prefix tokens have zeros.
-
-    Args:
-        grid: `TokenGrid` of the tokens.
-        hidden_dim: number of channels `D`, a multiple of 4 and at least 8.
-
-    Returns:
-        float32 array of shape (token, channel).
-
-    Raises:
-        ValueError: for another number of channels.
     """
     if hidden_dim % 4 or hidden_dim < 8:
         raise ValueError(

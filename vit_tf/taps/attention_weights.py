@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from collections.abc import Iterable
 
 import keras
 from keras import ops
@@ -36,17 +37,8 @@ class AttentionWeights(keras.layers.Layer):
         return ops.softmax(scores, axis=-1)
 
 
-def computed_weights(model, taps):
-    """The weights that can be computed of the taps of a model: dict from their name.
-
-    Args:
-        model: a built Keras model.
-        taps: names of its layers' outputs.
-
-    Returns:
-        dict from `"PATH/weights"` to the taps `"PATH/query"` and `"PATH/key"`, of each Keras
-        attention layer and each of its calls.
-    """
+def computed_weights(model: keras.Model, taps: Iterable) -> dict[str, tuple]:
+    """`"PATH/weights"` of each Keras attention layer and call, to its taps of query and key."""
     layers, found = attention_layers(model), {}
     for tap in taps:
         match = re.fullmatch(r"(.*)/query((?:@\d+)?)", tap)
@@ -58,11 +50,7 @@ def computed_weights(model, taps):
 
 
 class MaskedCalls:
-    """Which Keras attention layers of a model are called with a mask; `watch` of `find_taps`.
-
-    Args:
-        layers: what `attention_layers` returns.
-    """
+    """Which of some Keras attention layers are called with a mask; `watch` of `find_taps`."""
 
     def __init__(self, layers):
         self._layers, self.paths = layers, set()
@@ -76,16 +64,11 @@ class MaskedCalls:
                 self.paths.add(path)
 
 
-def contradicts(layer, weights, value, output):
+def contradicts(layer, weights, value, output) -> bool:
     """Whether a layer's output differs from its weights applied to its values.
 
-    A mask, or a rule of its own, makes it use other weights.
-
-    Args:
-        layer: the `keras.layers.MultiHeadAttention`.
-        weights: as of `AttentionWeights`.
-        value: shape (example, token, head, channel).
-        output: the layer's output for them.
+    A mask, or a rule of its own, makes it use other weights. `value` is of shape
+    (example, token, head, channel).
     """
     heads = ops.einsum("bnqk,bknh->bqnh", weights, ops.cast(value, "float32"))
     told = ops.cast(output, "float32")
@@ -93,15 +76,10 @@ def contradicts(layer, weights, value, output):
     return not float(ops.max(ops.abs(off))) <= FAR * float(ops.max(ops.abs(told)))
 
 
-def attention_taps(model):
-    """The taps of the attention weights of Keras attention layers inside a model, checked.
+def attention_taps(model: keras.Model) -> dict[str, tuple]:
+    """From `"PATH/weights"`, of queries and keys, to the taps of the layer's values and output.
 
-    Args:
-        model: a built Keras model of one input, the images.
-
-    Returns:
-        dict from `"PATH/weights"`, which `vit_tf.submodel` computes of queries and keys, to the
-        names of the values and of the output of that layer; of layers called again the first call.
+    Of layers called again the first call.
     """
     if not attention_layers(model):
         return {}
@@ -114,17 +92,13 @@ def attention_taps(model):
     return told
 
 
-def contradictions(model, taps, names):
+def contradictions(model: keras.Model, taps: dict, names: Iterable) -> list[str]:
     """The paths of the layers whose output differs from what their weights give.
 
         weights = softmax(query key^T / sqrt(channels of a head))
 
-    These are not what a layer used that masks, or has a rule of its own.
-
-    Args:
-        model: the Keras model.
-        taps: dict from the names of `attention_taps` to their values for some images.
-        names: those of its weights that are looked at.
+    These are not what a layer used that masks, or has a rule of its own. `taps` holds the values
+    of `attention_taps` for some images; `names` are the weights that are looked at.
     """
     layers, told = attention_layers(model), attention_taps(model) if names else {}
     paths = {name: name.removesuffix("/weights") for name in names}

@@ -44,17 +44,11 @@ def count_flops(model, image_shape=None):
     return sum(_cost(op) for op in _needed(graph.outputs))
 
 
-def formula(model):
+def formula(model) -> int:
     """Floating-point operations of one of our own models on one image, from its configuration.
 
     With T tokens, D channels and M hidden units, a block of a Vision Transformer takes
     `8 T D^2 + 4 T^2 D + 4 T D M`: four projections, scores and weighted values, and the MLP.
-
-    Args:
-        model: a `ViT`, hybrids included, `CLIPViT`, `SigLIPViT`, `BEiT`, `BiT` or `Mixer`.
-
-    Raises:
-        ValueError: for another model.
     """
     return lookup("model", type(model).__name__, _FORMULAS)(model.get_config())
 

@@ -51,13 +51,7 @@ def intervene(model, edits, *patterns):
 
 
 class Intervened:
-    """A submodel that is run with edits.
-
-    Args:
-        features: the `TapModel`.
-        edits: dict from its taps to functions of their values.
-        taps: names of the taps to return.
-    """
+    """A submodel that is run with edits, functions by tap, and returns some of its taps."""
 
     def __init__(self, features, edits, taps):
         self.name, self.taps = features.name, tuple(taps)
@@ -68,8 +62,7 @@ class Intervened:
     def __call__(self, images):
         """Dict from tap to tensor, of a batch of images of shape (example, row, column, channel).
 
-        Raises:
-            ValueError: for an edit that returns another shape or dtype than it was given.
+        A ValueError for an edit that returns another shape or dtype than it was given.
         """
         edits = {tap: _checked(tap, edit) for tap, edit in self._edits.items()}
         taps, x = {}, ops.cast(images, "float32")
@@ -79,25 +72,12 @@ class Intervened:
         return {tap: taps[tap] for tap in self.taps}
 
 
-def each_alone(features, interventions, tap, images, at_once=128):
-    """The values at a tap, of the model as it is and in a run for each of some interventions.
+def each_alone(features, interventions, tap: str, images, at_once: int = 128) -> tuple:
+    """Taps of the model as it is, and values at a tap (intervention, example, ...) of a run each.
 
     No run repeats what comes before its first edit. Runs go on together, as one larger batch,
-    `at_once` of them at most.
-
-    Args:
-        features: a submodel that has `tap` and those of the interventions.
-        interventions: list of dicts from taps to edits, as for `intervene`, of which patterns are
-            resolved before; or a function of the taps of the model as it is to such a list.
-        tap: name of the tap to return.
-        images: tensor of shape (example, row, column, channel).
-        at_once: number of runs that share a batch, for whose activations memory has to suffice.
-
-    Returns:
-        The taps of the model as it is, and a tensor of shape (intervention, example, ...).
-
-    Raises:
-        ValueError: for an edit that returns another shape or dtype than it was given.
+    `at_once` of them at most. `interventions` are dicts from taps to edits, or a function of the
+    taps of the model as it is to such a list.
     """
     segments = features.segments()
     starts, taps, x = [], {}, ops.cast(images, "float32")
@@ -118,14 +98,11 @@ def each_alone(features, interventions, tap, images, at_once=128):
     return taps, ops.stack([values[index] for index in range(len(values))])
 
 
-def _together(segments, starts, runs, tap, intact):
+def _together(segments: list, starts: list, runs: list, tap: str, intact) -> list:
     """The values at a tap of runs that grow from their first segments on: a list of tensors.
 
-    Args:
-        segments, starts: the chain, and what comes into each piece without an edit.
-        runs: list of (number of the first segment, edits), in the order of these numbers.
-        tap: name of the tap.
-        intact: its value without edits, which is that of runs that begin after it.
+    `starts` is what comes into each segment without an edit, `runs` lists (number of the first
+    segment, edits) in their order, `intact` the value of runs that begin after the tap.
     """
     x, running, found = None, [], {}
     for index, segment in enumerate(segments):
@@ -141,12 +118,8 @@ def _together(segments, starts, runs, tap, intact):
     return [intact] * len(runs)
 
 
-def _merged(runs):
-    """The edits of a batch that holds several runs, one after another.
-
-    Args:
-        runs: the edits of each run, dicts from tap to function.
-    """
+def _merged(runs: list[dict]) -> dict:
+    """The edits of a batch that holds several runs, one after another."""
 
     def of(tap):
         edits = [_checked(tap, edits[tap]) if tap in edits else None for edits in runs]

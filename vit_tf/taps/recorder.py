@@ -4,24 +4,19 @@ import contextlib
 import contextvars
 import itertools
 import re
+from collections.abc import Callable
 
 import keras
 from keras import tree
 
 
-def find_taps(model, watch=None):
+def find_taps(model: keras.Model, watch: Callable | None = None) -> dict[str, tuple]:
     """Taps of a built Keras model: dict from name to site, in the order of computation.
 
     A site is the position of a layer in `named_layers(model)`, the number of its call and the
     path of a tensor inside its output (`""` for a single tensor). It holds in another process
-    too, where Keras may give the layers other names.
-
-    Args:
-        model: the model.
-        watch: function of the path of a layer and of the arguments of each call of it, or None.
-
-    Raises:
-        ValueError: for a model that is not built or has several inputs.
+    too, where Keras may give the layers other names. `watch` is shown the path of a layer and the
+    arguments of each call of it.
     """
     return {name: place for name, (place, _, _) in trace_taps(model, watch).items()}
 
@@ -67,14 +62,10 @@ def symbolic_taps(model, taps):
 
 @keras.saving.register_keras_serializable("vit_tf")
 class Recorder(keras.layers.Layer):
-    """Runs a model and returns the outputs of chosen layers inside it.
+    """Runs a model and returns the outputs of chosen layers inside it, `places` by tap.
 
     Of a functional model it holds only the layers up to the last one needed, but it saves the
     configuration of the whole: layers of some libraries can only be made again by their model.
-
-    Args:
-        model: the Keras model.
-        places: dict from tap name to its site in the part of the model that is held.
     """
 
     def __init__(self, model, places, **kwargs):
@@ -105,15 +96,15 @@ class Recorder(keras.layers.Layer):
         return cls(model, **config)
 
 
-def record(model, images, training=None, edits=None, watch=None):
+def record(
+    model, images, training=None, edits: dict | None = None, watch: Callable | None = None
+) -> dict:
     """Outputs of every layer inside `model`: dict from site to tensor, as computed.
 
-    With `edits`, a dict from sites to functions of the output there, the model continues with
-    what these return, which is recorded. With `watch`, a function of the position of a layer and of
-    the arguments of a call, it is shown each call.
-
-    Keras copies the lists and dicts that it passes to a call, so nothing can be handed down to be
-    filled: the `call` of each layer is replaced instead while the model's own call runs.
+    The model continues with what `edits`, functions by site, return. `watch` is shown the position
+    of a layer and the arguments of each call. Keras copies the lists and dicts that it passes to a
+    call, so nothing can be handed down to be filled: the `call` of each layer is replaced instead
+    while the model's own call runs.
     """
     records, changed = {}, []
     try:
@@ -151,11 +142,8 @@ def _watched(call, position, records, edits, watch):
     return watched
 
 
-def named_layers(model):
-    """All layers inside `model`, each once: list of (slash-joined path, layer).
-
-    Siblings of one name get the suffixes `_1`, `_2` and so on.
-    """
+def named_layers(model) -> list[tuple]:
+    """(slash-joined path, layer) of all layers inside, each once; siblings of one name numbered."""
     found, seen = [], {id(model)}
 
     def walk(parent, prefix):
@@ -252,13 +240,7 @@ class Taps:
     """The intermediates of a layer, recorded as they are computed: `x = taps("norm", f(x))`.
 
     What is computed next is made of what the call returns, which is another value where an edit is
-    in force.
-
-    Args:
-        site: the first part of the taps' names, which the layer leaves out, such as `"block03"`.
-
-    Attributes:
-        values: dict from name to tensor.
+    in force. `site` is the first part of the taps' names, which the layer leaves out.
     """
 
     def __init__(self, site=None):

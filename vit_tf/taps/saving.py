@@ -107,12 +107,7 @@ def load_features(path, *patterns):
 def export_whole(features, folder):
     """Writes a submodel as a SavedModel, whole or not at all, once it returns the same values.
 
-    Args:
-        features: what `submodel` returns.
-        folder: path of a folder that is not there yet.
-
-    Raises:
-        ValueError: if the folder exists, or what was written gives other numbers for random images.
+    A ValueError if the folder exists, or what was written gives other numbers for random images.
     """
     folder = Path(folder)
     if folder.exists():
@@ -142,14 +137,10 @@ def _require_alike(features, saved):
 
 
 class SavedFeatures:
-    """The taps of a SavedModel, called on images like a submodel.
+    """The taps of a SavedModel, those that fit `patterns`, called on images like a submodel.
 
     `token_grid` and `preprocessing` are those of the submodel that wrote it, None where its folder
     does not state.
-
-    Args:
-        path: the SavedModel folder; its outputs are named by tap.
-        patterns: shell patterns that choose among the outputs; none means all.
     """
 
     def __init__(self, path, patterns=()):
@@ -185,11 +176,8 @@ class SavedFeatures:
         self.taps = match(patterns, known) if patterns else tuple(known)
 
     @property
-    def input_shape(self):
-        """Shape of the images, (example, height, width, channel), None for what is free.
-
-        None where not even the number of axes is known.
-        """
+    def input_shape(self) -> tuple | None:
+        """(example, height, width, channel) of images, None for what is free or no known rank."""
         shape = self._serve.structured_input_signature[1][self._input].shape
         return None if shape.rank is None else tuple(shape)
 
@@ -231,14 +219,8 @@ def _output_positions(path):
     return {name: position(None, info.name) for name, info in outputs.items()}
 
 
-def _read_facts(path):
-    """The `TokenGrid`, the `Preprocessing` and the taps that a SavedModel's folder stores.
-
-    None for each that it does not store, as the taps in exports of older versions.
-
-    Raises:
-        ValueError: for a file that does not hold them.
-    """
+def _read_facts(path: str) -> tuple:
+    """The `TokenGrid`, `Preprocessing` and taps that a SavedModel's folder stores, or None each."""
     if not os.path.isfile(path):
         return None, None, None
     try:

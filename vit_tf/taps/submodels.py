@@ -32,12 +32,7 @@ MAX_LAYERS = 40  # of the representations
 class TapModel(keras.Model):
     """A functional model from images to `{tap: tensor}` that knows where the tokens lie.
 
-    Args:
-        inputs: the symbolic images.
-        outputs: dict from tap name to symbolic tensor, in depth order.
-        token_grid: the `TokenGrid` of the taps that are token sequences, or None.
-        preprocessing: the `Preprocessing` of the images, or None.
-        pooled_tokens: positions of the tokens that the model's head reads, or None.
+    `outputs` is in depth order; `pooled_tokens` are the positions that the model's head reads.
     """
 
     def __init__(
@@ -68,11 +63,7 @@ class TapModel(keras.Model):
         return "\n".join([f"<TapModel {self.name!r} of {len(rows)} taps", *shown]) + ">"
 
     def summary(self, print_fn=print):
-        """Prints a table of the taps with their shapes and numbers of values for each image.
-
-        Args:
-            print_fn: what prints the text.
-        """
+        """Prints a table of the taps with their shapes and numbers of values for each image."""
         shapes = self._shapes()
         width = max(map(len, ("tap", *shapes)))
         rows = [f"{'tap':{width}}  {'shape':24}values"]
@@ -392,11 +383,8 @@ def _num_before_head(entries):
 class Segment:
     """A piece of a model: called on one tensor, it returns its taps and its output.
 
-    Args:
-        nodes: the operations' calls, in order.
-        source, end: symbolic tensors that come in and go on; None for `end` of the last piece.
-        taps: dict from tap name to symbolic tensor.
-        prepare: function that replaces the input, or None.
+    `nodes` are the operations' calls, in order; `source` and `end` the symbolic tensors that come
+    in and go on, None for the last piece; `prepare` replaces the input.
     """
 
     def __init__(self, nodes, source, end, taps, prepare=None):
@@ -412,13 +400,8 @@ class Segment:
         """Names of the taps, in depth order."""
         return tuple(self._taps)
 
-    def __call__(self, x, edits=None):
-        """Dict from tap name to tensor, and the tensor that the next piece takes, or None.
-
-        Args:
-            x: the tensor that comes in.
-            edits: dict from taps to functions of their values to what stands in their place.
-        """
+    def __call__(self, x, edits: dict | None = None) -> tuple:
+        """Dict from tap to tensor, edited, and the tensor that the next piece takes, or None."""
         edits, applied = edits or {}, set()
         within = {tap: _noted(tap, edits[tap], applied) for tap in self._taps if tap in edits}
         known = {id(self._source): self._prepare(x) if self._prepare else x}

@@ -167,7 +167,7 @@ def test_a_submodel_of_the_stem_runs_no_block(hybrid):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"stem_units": (2, 0)}, r"Expected stem_units of at least 1 each.*\(2, 0\)"),
+        ({"stem_units": (2, 0)}, r"stem_units.*\(2, 0\)"),
         ({"image_shape": (24, 40, 3)}, r"patch_size times the stem's stride.*a stem of stride 16"),
         ({"without_skips": ["stage4"]}, r"Expected without_skips.*stage3.*'stage4'"),
     ],

@@ -1,14 +1,20 @@
-"""The files of killed runs: seen as they are written, checked to be whole, compared."""
+"""Runs of a command that are killed at a moment, and their files: seen, checked, compared."""
 
 import contextlib
 import csv
 import ctypes
+import dataclasses
 import io
 import json
 import os
 import re
 import select
+import signal
+import socket
 import struct
+import subprocess
+import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -85,20 +91,13 @@ def problems_of(folder):
     return problems
 
 
-def read(path):
-    """The contents of a file to compare: dict from a name to an array or a text.
-
-    Raises:
-        OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile: for a file that is not whole.
-    """
+def read(path) -> dict:
+    """The contents of a file to compare, arrays and texts by name; it raises if not whole."""
     return READERS[path.suffix](path)
 
 
-def made_once(folder):
-    """The files that no later run makes again: dict from relative path to inode and time.
-
-    Results, and the figures and models whose key is stored.
-    """
+def made_once(folder) -> dict:
+    """Results, figures and models that no later run makes again: inode and time by path."""
     there = finished(folder)
     names = [name for name in there if name.startswith("results/") and "scorecard" not in name]
     if manifest := there.get("figures/keys.json"):
@@ -112,13 +111,11 @@ def made_once(folder):
     return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
-def compare(folder, reference, tolerance=0.0):
-    """Compare the files of a killed run with those of an uninterrupted one.
+def compare(folder, reference, tolerance: float = 0.0) -> tuple[float, int, list[str]]:
+    """(Largest difference of two numbers, files compared, a line for each file that differs).
 
-    Returns:
-        Largest absolute difference of two numbers, number of files compared (all that was logged
-        for TensorBoard is one), and one line for each file that is not the same: bit for bit, or
-        where there is a tolerance with numbers that differ by no more.
+    All that was logged for TensorBoard is one file. Files are the same bit for bit, or where there
+    is a tolerance with numbers that differ by no more.
     """
     found, expected = (_without_earlier_states(finished(place)) for place in (folder, reference))
     problems = [f"{name} is only in one folder" for name in sorted(set(found) ^ set(expected))]
@@ -243,3 +240,132 @@ def _html(path):
 
 READERS = {".keras": _keras, ".npz": _npz, ".nc": lambda path: _hdf5(path)}
 READERS |= {".json": _json, ".csv": _csv, ".png": _png, ".html": _html}
+
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+TIMEOUT = 600  # seconds that a run may take
+GRACE_PERIOD = 30  # seconds between SIGTERM and SIGKILL on a preemptible machine
+DETECTION = 60  # seconds within which a worker must detect that another died
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is run: a script, its arguments without `--out`, and in how many workers.
+
+    Attributes:
+        tolerance: largest difference of a number from that of an uninterrupted run.
+        signals: with which it is stopped, in turn.
+    """
+
+    script: str
+    arguments: str
+    workers: int = 1
+    tolerance: float = 0.0
+    signals: tuple = (signal.SIGKILL,)
+
+
+def log_of(out, place):
+    """The file of what a worker of the latest run in a folder printed."""
+    return Path(f"{out}.{place}.log")
+
+
+def start_job(job, out):
+    """Start the processes of a run, each in a group of its own; list of `Popen`."""
+    words = [sys.executable, str(SCRIPTS / f"{job.script}.py"), *job.arguments.split()]
+    addresses, processes = ",".join(_free_addresses(job.workers)), []
+    for place in range(job.workers):
+        variables = {"VIT_TF_WORKERS": addresses, "VIT_TF_WORKER": str(place)}
+        with open(log_of(out, place), "wb") as log:
+            process = subprocess.Popen(
+                [*words, "--out", str(out)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=os.environ | (variables if job.workers > 1 else {}),
+            )
+        processes.append(process)
+    return processes
+
+
+def _free_addresses(count):
+    """Addresses on this machine whose ports nobody listens on."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    for one in sockets:
+        one.close()
+    return addresses
+
+
+def kill(*processes, number=signal.SIGKILL):
+    """Stop processes, and their children, at once; raises if one does not end."""
+    for process in processes:
+        if process.poll() is None:
+            os.killpg(process.pid, number)
+    for process in processes:
+        process.wait(GRACE_PERIOD)
+
+
+def run_job(job, out, moment=None, victim=0, number=signal.SIGKILL):
+    """Start a run and, unless it ends before, stop one of its workers at a moment.
+
+    Args:
+        job: the `Job`.
+        out: the run's folder, which is there.
+        moment: (files, seconds): killed so long after so many temporary files have appeared.
+        victim: the place of the worker that is stopped.
+        number: the signal that stops it.
+
+    Returns:
+        Whether it was stopped, seconds from the start to each temporary file and to the end, and a
+        line for each other worker that did not end as it should.
+
+    Raises:
+        RuntimeError: if it fails, or does not end.
+    """
+    start, seen, deadline, problems = time.monotonic(), [], None, []
+    with Watch(out) as watch:
+        processes = start_job(job, out)
+        try:
+            while any(process.poll() is None for process in processes):
+                now = time.monotonic()
+                if moment and deadline is None and len(seen) >= moment[0]:
+                    deadline = now + moment[1]
+                if deadline is not None and now >= deadline:
+                    kill(processes[victim], number=number)
+                    break
+                if now - start > TIMEOUT:
+                    raise RuntimeError(f"no end after {TIMEOUT} seconds; see {log_of(out, 0)}")
+                names = watch.wait(0.05 if deadline is None else min(0.05, deadline - now))
+                seen += [time.monotonic() - start] * len(names)
+            # A command that handles a signal exits with 128 plus its number.
+            killed = processes[victim].returncode in (-number, 128 + number)
+            if killed:
+                problems = _ends_alone(processes, out, victim)
+        finally:
+            kill(*processes)
+    seen.append(time.monotonic() - start)
+    if not killed and any(process.returncode for process in processes):
+        codes = [process.returncode for process in processes]
+        raise RuntimeError(f"exit status {codes}; see {log_of(out, codes.index(max(codes)))}")
+    return killed, seen, problems
+
+
+def _ends_alone(processes, out, victim):
+    """Wait for the workers that are left to stop by themselves; one line for each that does not."""
+    problems, deadline = [], time.monotonic() + DETECTION
+    for place, process in enumerate(processes):
+        if place == victim:
+            continue
+        try:
+            status = process.wait(max(deadline - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            problems.append(
+                f"worker {place} still runs {DETECTION} s after worker {victim} was killed"
+            )
+            continue
+        lines = log_of(out, place).read_text(errors="replace").splitlines()
+        errors = [line for line in lines if line.startswith("error: ")]
+        # A worker that needed nothing more from the other may end normally.
+        if status and (status != 2 or len(errors) != 1 or "Another worker" not in errors[0]):
+            problems.append(f"worker {place} ended with status {status} and {errors}")
+    return problems
