@@ -15,8 +15,8 @@ from vit_tf.names import format_list, join_words
 
 from ...engine.estimates import UNBOUNDED, Estimate, current_outcome, over_trainings, verdict
 from ...plots.similarity_plots import plot_trainings
-from ...report.drawing import save_figure
 from ...report.page import ReportFigure, require_own, write_report
+from ...report.rendering import save_figure
 from ..assemble import Report
 from ..data import UNKNOWN
 from ..judge import VERDICTS, Claim
