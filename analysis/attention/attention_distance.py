@@ -45,11 +45,13 @@ def attention_distance(features: Model, images: Images, grid: Grid | None = None
         images, grid: as in `vit_tf.analysis`.
 
     Returns:
-        DataArray of shape (layer, head), in pixels, with the coordinate `left_out` of this shape,
-        a number of (image, query) pairs. A head all of whose queries are left out has NaN.
+        DataArray of shape (layer, head), in pixels, with the coordinate `left_out` of the same
+        shape, the number of (image, query) pairs left out. A head whose queries are all left out is
+        NaN.
 
     Raises:
-        ValueError: for taps that are not attention weights over the grid's tokens, or not finite.
+        ValueError: for taps that are not attention weights over the grid's tokens, or weights that
+            are not finite.
 
     Examples:
         >>> distance = analysis.attention_distance(vit, images)
@@ -181,10 +183,10 @@ def attention_rows(features: Model, images: Images, grid: Grid | None = None) ->
 
         distance(q) = sum_k a(q, k) |position(q) - position(k)| / sum_k a(q, k)
 
-    over the spatial keys k, in pixels, as `attention_distance` averages it. The mass of a
-    row, which is 1, goes to `"prefix"`, prefix tokens such as CLS; to `"itself"`, the
-    query's own key, of a prefix token too; and to `"others"`. For a few images to look at:
-    ViT-B/16 at 224 px has 22 MB of weights for each.
+    over the spatial keys k, in pixels, as `attention_distance` averages it. The mass of a row,
+    which is 1, goes to `"prefix"`, prefix tokens such as CLS; to `"itself"`, the query's own key,
+    also for a prefix token; and to `"others"`. Use it for a few images: the weights of ViT-B/16 at
+    224 px take 22 MB per image.
 
     Args:
         features: a model, or a callable from images to a dict of attention weights, as for

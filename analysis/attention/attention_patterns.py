@@ -19,21 +19,22 @@ FLAT = 1e-5
 
 @measurement("attention")
 def attention_patterns(features: Model, images: Images, grid: Grid | None = None) -> xr.Dataset:
-    """Whether the heads of all layers repeat one sparse pattern of attention, image by image.
+    """How much attention heads repeat one sparse pattern across layers, within each image.
 
-    With p a map of attention over the T spatial keys and the maps i and j of two heads,
+    For the attention map p of a head over the T spatial keys, and the maps p_i and p_j of two
+    heads,
 
-        peak       = 1 - entropy(p) / log T,  0 of a uniform map, 1 of one token
+        peak       = 1 - entropy(p) / log T,  0 for a uniform map, 1 for one token
         similarity = Pearson correlation of p_i and p_j over the keys
         repetition = similarity * sqrt(peak_i * peak_j)
 
     averaged over pairs of different heads of two layers, then over examples. A head whose query
-    attends to prefix tokens only, to the precision of float32, has no map of that example and is
+    attends to prefix tokens only, to the precision of float32, has no map for that example and is
     left out; `left_out` counts these. Repetition is near 1 where all heads attend to the same few
-    tokens, and near 0 where they are diffuse, or differ. The few tokens differ between images, so
-    that a mean map does not show them (Walmer et al. 2023, section 4.1, appendix C.1, figures 2, 11
-    to 13, 17; the formulas are this package's). One small object that all heads attend to repeats
-    as well: compare with `attention_saliency`.
+    tokens, and near 0 where they are diffuse or differ. The few tokens differ between images, so a
+    mean map does not show them (Walmer et al. 2023, section 4.1, appendix C.1, figures 2, 11 to 13,
+    17; the formulas are this package's). One small object that all heads attend to repeats as well:
+    compare with `attention_saliency`.
 
     Args:
         features: a model, or a callable from images to a dict of attention weights, as for
@@ -45,8 +46,8 @@ def attention_patterns(features: Model, images: Images, grid: Grid | None = None
     Returns:
         Dataset of `repetition` and `similarity` of shape (query, layer, layer_other), where a layer
         of a single head has NaN with itself, and `peak` and `left_out`, a number of examples, of
-        shape (query, layer, head). What no example has is NaN. `query` is `"cls"`, where there is a
-        prefix, and `"spatial"`, the mean over the spatial queries.
+        shape (query, layer, head). Values that no example has are NaN. `query` is `"cls"`, where
+        there is a prefix, and `"spatial"`, the mean over the spatial queries.
 
     Raises:
         ValueError: for a grid of one token, and as `mean_attention`.
@@ -90,18 +91,18 @@ def pattern_statistic(features, grid):
 
 
 def mean_patterns(mean: xr.Dataset) -> xr.Dataset:
-    """As `attention_patterns`, of the maps averaged over examples: what repeats in all images.
+    """`attention_patterns` of the maps averaged over examples: the pattern that all images share.
 
-    Attention to the prefix is left out of each query before the mean over queries, not after it.
+    Prefix keys are excluded for each query before averaging over queries, not after.
 
     Args:
         mean: Dataset from `mean_attention`.
 
     Returns:
-        Dataset as that of `attention_patterns`, of one example: the mean.
+        Dataset as from `attention_patterns`, with the mean as the only example.
 
     Raises:
-        ValueError: for a grid of one token, or a `mean` that is not of `mean_attention`.
+        ValueError: for a grid of one token, or a `mean` that is not from `mean_attention`.
 
     Examples:
         >>> mean = analysis.mean_attention(vit, images)

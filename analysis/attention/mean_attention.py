@@ -32,10 +32,10 @@ def mean_attention(features: Model, images: Images, grid: Grid | None = None) ->
         raw(q, k)     = mean over examples of a(q, k)
         spatial(q, k) = mean over examples of a(q, k) / sum_j a(q, j),  j and k spatial keys
 
-    Averaging over examples and re-aligning or averaging over queries commute, so that maps of CLS,
-    aligned maps and offsets follow from this one result (Walmer et al. 2023, section 4). An example
-    whose query attends to prefix tokens only, to the precision of float32, has no `spatial` map of
-    it and is left out of that mean; `left_out` counts these.
+    Averaging over examples and re-aligning or averaging over queries commute, so CLS maps, aligned
+    maps and offsets are all computed from this result (Walmer et al. 2023, section 4). An example
+    whose query attends to prefix tokens only, to the precision of float32, has no `spatial` map and
+    is left out of that mean; `left_out` counts these.
 
     Args:
         features: a model, or a callable from images to a dict of attention weights of shape
@@ -50,7 +50,8 @@ def mean_attention(features: Model, images: Images, grid: Grid | None = None) ->
         where it is all of them, `spatial` is NaN.
 
     Raises:
-        ValueError: for taps that are not attention weights over the grid's tokens, or not finite.
+        ValueError: for taps that are not attention weights over the grid's tokens, or weights that
+            are not finite.
 
     Examples:
         >>> mean = analysis.mean_attention(vit, images)
@@ -116,14 +117,15 @@ def aligned_attention(mean: xr.Dataset, normalize: str = "queries") -> xr.DataAr
         aligned(d) = 1 / N(d) sum over q of w(q) spatial(q, q + d),  q and q + d on the grid
 
     (aligned aggregated attention maps: Walmer et al. 2023, section 4.2, figure 3). Queries near an
-    edge have no keys beyond it, so fewer queries add to a larger offset. The weight w(q) is 1, or
-    the share of the examples that `mean_attention` did not leave out at this query.
+    edge have no keys beyond it, so fewer queries contribute to a larger offset. The weight w(q) is
+    1, or the share of the examples that `mean_attention` did not leave out at this query.
 
     Args:
         mean: Dataset from `mean_attention`.
-        normalize: `"queries"`, N(d) the sum of w over the queries, as in the paper: each map sums
-            to 1 and is the distribution of offsets. Or `"coverage"`, N(d) its sum over the queries
-            that have a key at that offset: uniform attention is flat, and maps do not sum to 1.
+        normalize: `"queries"`: N(d) is the sum of w over all queries, as in the paper; each map
+            sums to 1 and is the distribution of offsets. `"coverage"`: N(d) is the sum of w over
+            the queries that have a key at offset d; uniform attention is flat, and maps do not sum
+            to 1.
 
     Returns:
         DataArray of shape (layer, head, row_offset, column_offset), of 2 rows - 1 by
@@ -132,7 +134,7 @@ def aligned_attention(mean: xr.Dataset, normalize: str = "queries") -> xr.DataAr
         query) pairs left out; where N(d) is 0, the map is NaN.
 
     Raises:
-        ValueError: for another `normalize`, or a `mean` that is not of `mean_attention`.
+        ValueError: for another `normalize`, or a `mean` that is not from `mean_attention`.
 
     Examples:
         >>> mean = analysis.mean_attention(vit, images)
@@ -178,18 +180,18 @@ def _aligned_sum(maps, grid):
 
 
 def attention_offset(aligned: xr.DataArray) -> xr.Dataset:
-    """Where heads look from the query on average, and most: centre of mass and peak.
+    """Centre of mass and peak of each head's attention, relative to the query.
 
-    Keys beyond an edge cannot be attended to, so a head that looks one token to the left has its
-    peak there, and its centre of mass nearer by what its queries at the edge do instead.
+    Queries at an edge have no keys beyond it: a head that attends to the token on the left has its
+    peak there, but its centre of mass is nearer to the query.
 
     Args:
         aligned: DataArray from `aligned_attention`.
 
     Returns:
         Dataset of `row_offset`, `column_offset` (down and to the right) and `length` of the centre
-        of mass, and `peak_row` and `peak_column`, the offset that is attended to most; all of
-        shape (layer, head), in pixels, and NaN for a head whose map is.
+        of mass, and `peak_row` and `peak_column`, the offset with the most attention; all of shape
+        (layer, head), in pixels, and NaN where the map is NaN.
 
     Examples:
         >>> mean = analysis.mean_attention(vit, images)
@@ -235,7 +237,7 @@ def mean_distance(mean: xr.Dataset, units: str = "pixels") -> xr.DataArray:
     Args:
         mean: Dataset from `mean_attention`.
         units: `"pixels"`, or `"unit"`: the centres of the corner tokens are the corners of a square
-            of side 1, which compares models of different grids (Walmer et al. 2023, section 4.3,
+            of side 1, to compare models with different grids (Walmer et al. 2023, section 4.3,
             appendix C.2).
 
     Returns:
@@ -243,7 +245,7 @@ def mean_distance(mean: xr.Dataset, units: str = "pixels") -> xr.DataArray:
         `attention_distance`.
 
     Raises:
-        ValueError: for other `units`, or a `mean` that is not of `mean_attention`.
+        ValueError: for other `units`, or a `mean` that is not from `mean_attention`.
 
     Examples:
         >>> mean = analysis.mean_attention(vit, images)
@@ -285,7 +287,8 @@ def attention_maps(mean: xr.Dataset, query: str | int = CLS) -> xr.DataArray:
         (example, query) pairs left out.
 
     Raises:
-        ValueError: for a query that the tokens do not have, or a `mean` not of `mean_attention`.
+        ValueError: for a query that the tokens do not have, or a `mean` that is not from
+            `mean_attention`.
 
     Examples:
         >>> mean = analysis.mean_attention(vit, images)
@@ -380,12 +383,12 @@ def head_classes(
     offset: float = 0.85,
     elongation: float = 2.0,
 ) -> xr.Dataset:
-    """The kind of each attention head, by where it looks from its queries.
+    """Classifies attention heads by the offset from queries to the keys that they attend to.
 
-    Walmer et al. 2023 (section 4.2, figures 3 and 14) distinguish these kinds by eye; here
-    numeric bounds do. With d the offset from query to key, distributed as in the aligned map, m its
-    median by row and column, and "uniform" the same for a head that attends to all keys equally, a
-    head is of the first kind that fits:
+    Walmer et al. 2023 (section 4.2, figures 3 and 14) assign these types by eye; here numeric
+    thresholds do. With d the offset from query to key, distributed as in the aligned map, m its
+    median by row and column, and "uniform" the same quantity for a head that attends to all keys
+    equally, a head is of the first type whose condition it meets:
 
         strict   own token's share >= `strict`
         offset   local, and E|d - m| <= `offset` E|d|
@@ -397,34 +400,33 @@ def head_classes(
         global   none of the above
         none     all its queries attend to prefix tokens only
 
-    where local means E|d - m| <= `local` uniform. It is a median because queries at an edge, which
-    cannot look beyond it, move a mean by far more. Attention of any reach along a row is axial, and
-    attention to both neighbours in a row as well. Attention to one position of the image, from
-    wherever, is global. The bounds are conventions, far from what constructed heads of each kind
-    have; trained heads come in between, and the statistics say how far.
+    where local means E|d - m| <= `local` uniform. The median is used because queries at an edge,
+    which have no keys beyond it, shift a mean far more. Attention along a row is axial at any
+    distance, and so is attention to both neighbours in a row. Attention from all queries to one
+    position of the image is global. The thresholds are conventions, far from the values of
+    constructed heads of each type; trained heads lie in between, as the returned statistics show.
 
     Args:
         mean: Dataset from `mean_attention`.
-        strict: share of attention on the own token from which on a head is strict local.
-        local: share of the uniform head's reach up to which a head is local.
-        offset: share of its mean distance to the query up to which a head's mean distance to the
-            median makes it an offset head.
-        elongation: how many times longer than wide an axial head's attention is.
+        strict: smallest share of attention on the query's own token for a strict head.
+        local: largest ratio of E|d - m| to that of the uniform head for a local head.
+        offset: largest ratio of E|d - m| to E|d| for an offset head.
+        elongation: smallest ratio of length to width for an axial head.
 
     Returns:
-        Dataset of strings `kind` and `direction`, and of what they follow from: `own` (the share of
-        d = 0), `row_median` and `column_median` (m, down and to the right), `reach` (E|d|),
-        `row_reach`, `column_reach` and `spread` (E|d - m|) in tokens, `relative_spread` (divided
-        by uniform), `nearer` (E|d - m| / E|d|, 1 if d is always 0) and `crossing` (E|d_row
+        Dataset of strings `kind` and `direction`, and of the statistics that determine them: `own`
+        (the share of d = 0), `row_median` and `column_median` (m, down and to the right), `reach`
+        (E|d|), `row_reach`, `column_reach` and `spread` (E|d - m|) in tokens, `relative_spread`
+        (divided by uniform), `nearer` (E|d - m| / E|d|, 1 if d is always 0) and `crossing` (E|d_row
         d_column| / (E|d_row| E|d_column|): 1 if rows and columns are independent or one does not
-        vary, 0 for a cross). All of shape (layer, head), numbers of a head that is `"none"` NaN;
+        vary, 0 for a cross). All of shape (layer, head), with NaN for numbers of a `"none"` head;
         the coordinate `left_out` is that of `aligned_attention`. `direction` is one of eight, such
         as `"up-left"`, of an offset head, `"row"`, `"column"` or `"both"` of an axial one, else
         empty.
 
     Raises:
         ValueError: for a grid of a single token, bounds that are not positive, or a `mean` that is
-            not of `mean_attention`.
+            not from `mean_attention`.
 
     Examples:
         >>> mean = analysis.mean_attention(vit, images)

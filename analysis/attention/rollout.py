@@ -33,7 +33,7 @@ ESTIMATOR = "product through the layers of (mean over heads + identity) / 2"
 
 @measurement("rollout")
 def attention_rollout(features: Model, images: Images, grid: Grid | None = None) -> xr.DataArray:
-    """Attention followed through the layers down to the input, averaged over examples.
+    """Attention rollout from each layer to the input tokens, averaged over examples.
 
         R_l = A_l R_(l-1),  A_l = (mean over heads of a_l) / 2 + I / 2,  R_0 = I
 
@@ -99,7 +99,7 @@ def rollout_statistic(features, grid):
 
 @measurement("rollout")
 def rollout_of_images(features: Model, images: Images, grid: Grid | None = None) -> xr.DataArray:
-    """Attention rollout through all layers, of each image: for a few images to look at.
+    """Attention rollout through all layers for each image; use it for a few images.
 
     Arguments and errors are those of `attention_rollout`.
 
@@ -217,12 +217,12 @@ def gradient_attention(
 
         R_l = R_(l-1) + A_l R_(l-1),  A_l = mean over heads of max(0, a_l * d y_c / d a_l),  R_0 = I
 
-    with the score y_c of class c, so that R(q, k) is how much token k of the embedding matters
-    through query q of the last layer (Chefer et al. 2021, "Generic Attention-Model Explainability",
+    with the score y_c of class c, so that R(q, k) is the relevance of token k of the embedding to
+    query q of the last layer (Chefer et al. 2021, "Generic Attention-Model Explainability",
     https://arxiv.org/abs/2103.15679, equations 5 and 6). Unlike rollout it depends on the class.
-    Values and MLPs are left out of account, and rows do not sum to 1. The query to look at is what
-    the head reads, the mean over `pooled_tokens` in the attributes: those of the features, or else
-    CLS where there is a prefix and all tokens where there is none.
+    Values and MLPs are ignored, and rows do not sum to 1. The relevance to the prediction is the
+    mean over the queries that the head uses, the attribute `pooled_tokens`: those of the features,
+    otherwise CLS if there is a prefix and all tokens if there is none.
 
     Args:
         features: a model, or a callable from images to taps with gradients: attention weights of
@@ -231,14 +231,14 @@ def gradient_attention(
         images: as in `vit_tf.analysis`.
         classes: as in `vit_tf.analysis`.
         grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
-        scores: the tap that holds them, of shape (example, class).
+        scores: name of the tap with the scores, of shape (example, class).
 
     Returns:
         DataArray of shape (example, class, query, key) over all tokens, prefix included.
 
     Raises:
-        ValueError: for classes or scores that are not there, no grid, weights that the scores do
-            not depend on, as far as TensorFlow can determine, and as `attention_distance`.
+        ValueError: for classes or scores that do not exist, a missing grid, weights that the scores
+            do not depend on, as far as TensorFlow can determine, and as for `attention_distance`.
 
     Examples:
         >>> relevance = analysis.gradient_attention(vit, images[:2], classes=[0, 2])

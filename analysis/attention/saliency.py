@@ -23,13 +23,12 @@ def attention_saliency(
 
         IoU = sum_t kept_t covered_t / sum_t (kept_t + covered_t - kept_t covered_t)
 
-    averaged over the images whose mask is not empty, and whose query attends to spatial tokens, to
-    the precision of float32, rather than to prefix tokens only. `kept` are the fewest tokens that
-    hold `mass` of an attention map, that of CLS or the mean over the spatial queries, after prefix
-    keys are left out; `covered` is the share of a token's patch that the mask covers, so that for
-    masks of pixels this is the IoU of pixels (Walmer et al. 2023, section 4.4, appendix C.3,
-    figures 5 and 16; they count a patch that is touched as covered: give such masks on the token
-    grid).
+    averaged over the images with a non-empty mask, except where the query attends to prefix tokens
+    only, to the precision of float32. `kept` are the fewest tokens that hold `mass` of an attention
+    map, that of CLS or the mean over the spatial queries, after prefix keys are left out; `covered`
+    is the share of a token's patch that the mask covers, so that for masks of pixels this is the
+    IoU of pixels (Walmer et al. 2023, section 4.4, appendix C.3, figures 5 and 16; they count a
+    patch that the mask touches as covered: for their definition pass such masks on the token grid).
 
     Args:
         features: a model, or a callable from images to a dict of attention weights, as for
@@ -42,14 +41,14 @@ def attention_saliency(
 
     Returns:
         Dataset of `iou` of shape (query, layer, head), `best_iou` and `best_head` of shape (query,
-        layer), the head of the largest mean IoU in each layer. `query` is `"cls"`, where there is
-        a prefix, and `"spatial"`. `left_out` in the attributes counts images with an empty mask,
-        and the variable `left_out` of shape (query, layer, head) those of the others whose query
-        attends to prefix tokens only. Where these are all, `iou` is NaN; `best_iou` is NaN and
-        `best_head` -1 where no head of a layer has an IoU.
+        layer), the head of the largest mean IoU in each layer. `query` is `"cls"`, where there is a
+        prefix, and `"spatial"`. `left_out` in the attributes counts images with an empty mask, and
+        the variable `left_out` of shape (query, layer, head) those of the others whose query
+        attends to prefix tokens only. `iou` is NaN where all images are left out; `best_iou` is NaN
+        and `best_head` -1 where no head of a layer has an IoU.
 
     Raises:
-        ValueError: for another `mass`, masks of another size or with values beyond [0, 1] or all
+        ValueError: for an invalid `mass`, masks of another size or with values beyond [0, 1] or all
             empty, and as `mean_attention`.
 
     Examples:

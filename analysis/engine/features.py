@@ -271,7 +271,7 @@ class Derived:
 
 
 def choose(features, names):
-    """Some of the taps of `features`, in the order of `names`.
+    """Selects taps of `features`, in the order of `names`.
 
     Statistics of different taps of one model can thus share its forward pass.
 
@@ -321,23 +321,23 @@ PRIME = 2**31 - 1
 
 
 def gaussian_like(features, seed=0):
-    """Features of the shapes of others, filled with Gaussian noise.
+    """Gaussian noise with the shapes of the given features.
 
     Every value is drawn from a normal distribution of mean 0 and variance 1, independently across
     examples, taps, tokens and channels (Walmer et al. 2023, section B.3). The noise of an image is
     a function of its values and of the seed, so that batches, order and repetition do not matter;
-    equal images have equal noise. For attention weights, which are shares, compare with a freshly
-    initialised model in its place.
+    equal images have equal noise. As a baseline for attention weights, use a randomly initialized
+    model instead.
 
     Args:
         features: callable from images to `{tap: tensor}`, which is traced for the shapes, not run.
-        seed: of the noise.
+        seed: seed of the noise.
 
     Returns:
         Callable from images to `{tap: float32 tensor}`, with the `token_grid` of the features.
 
     Raises:
-        ValueError: when called, for a tap whose shape is not known without its example axis.
+        ValueError: when called, for a tap whose shape is not static apart from the example axis.
     """
     return _Noise(features, seed)
 
@@ -464,24 +464,24 @@ ON_GRID = {"tokens", "output_tokens", "lens", "patching", "maps", "class_maps", 
 
 
 def features_of(model, kind="representations", layers=None, block="block00"):
-    """What a measurement reads of a model: a callable from images to `{layer: tensor}`.
+    """The features of a model for a measurement: a callable from images to `{layer: tensor}`.
 
-    Of a whole model these are the layers of a kind; a submodel, a SavedModel and a function are
-    taken as they are, unless `layers` chooses among theirs.
+    For a whole model these are the layers of `kind`; a submodel, a SavedModel and a function are
+    used with all of their outputs, unless `layers` selects some.
 
     Args:
         model: a built Keras model of one input, this package's or another; a submodel or a
-            SavedModel; the path of one of these or the name of a pretrained model, as
-            `vit_tf.load` opens them; or a function from images to `{layer: tensor}`, also one of
-            NumPy arrays, which is run eagerly.
-        kind: `"representations"`, as of `vit_tf.submodel(model)`, `"attention"`, `"skips"`,
+            SavedModel; the path of one of these or the name of a pretrained model, as `vit_tf.load`
+            opens them; or a function from images to `{layer: tensor}`; one that returns NumPy
+            arrays is run eagerly.
+        kind: `"representations"`, the layers of `vit_tf.submodel(model)`, `"attention"`, `"skips"`,
             `"scores"` or another key of `KINDS`.
         layers: shell pattern, name, or list of them, instead of the layers of the kind.
         block: name of the block of the kind `"block_heads"`.
 
     Raises:
-        ValueError: for what is none of these, a model without layers of this kind, or a pattern
-            that fits no layer; near matches are listed.
+        ValueError: for an unsupported `model`, a model without layers of this kind, or a pattern
+            that matches no layer; near matches are listed.
 
     Examples:
         features = analysis.features_of("vit-cls-cifar10", layers="block*/mlp/sum")

@@ -160,16 +160,17 @@ def _grid_of_tap(tap, values, own, size):
 
 
 def match_maps(features, channels, grid=None):
-    """Features whose maps have the last stage's rows and columns and about its channels.
+    """Features resampled to the rows and columns of the last stage, with about as many channels.
 
     Each map is split into patches that are flattened, so that early layers with few channels are
     not at a disadvantage, then average-pooled (Raghu et al. 2021, appendix A, "linear probes"):
 
         out[r, c, (i, j, k)] = mean over u, v of map[(r a + u) p + i, (c b + v) p + j, k]
 
-    with i, j < p and the mean over a x b whole patches. Of the sides p that divide the map so, the
-    one that brings the number of channels (i, j, k) nearest to `channels`. A map that the grid does
-    not divide is an error, not padded: padding would weigh the border differently in every stage.
+    with i, j < p and the mean over a x b whole patches. Among the patch sides p that divide the map
+    in this way, the one whose number of channels (i, j, k) is nearest to `channels` is used. A map
+    that the grid does not divide is an error, not padded: padding would weigh the border
+    differently in every stage.
 
     Args:
         features: callable from images to `{layer: tensor of shape (example, row, column,
@@ -228,7 +229,7 @@ class Pooled:
         layers: dict from layer to float64 array of shape (example, channel).
         labels: array of shape (example,).
         tokens: as for `pool`.
-        batches: number of batches that they came in.
+        batches: number of batches in which the data came.
     """
 
     layers: dict
@@ -266,14 +267,14 @@ def _default_tokens(rank, grid):
 
 
 def pooled_statistic(tokens=None, grid=None):
-    """The `Statistic` of images and labels that finishes with the `Pooled` features.
+    """`Statistic` over images and labels whose result is the `Pooled` features.
 
-    It keeps the rows: several analyses of one data set can share them. Arguments are those of
-    `pool`.
+    It stores the features of every example, which several analyses of one data set can share.
+    Arguments are those of `pool`.
 
     Raises:
-        ValueError: for other `tokens`, or labels that are not integers of shape (example,); at the
-            end, for features that are not finite.
+        ValueError: for unknown `tokens`, or labels that are not integers of shape (example,); at
+            the end, for features that are not finite.
     """
     _require_tokens(tokens)
 

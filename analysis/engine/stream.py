@@ -116,11 +116,11 @@ class Statistic:
 
     Attributes:
         step: function `step(images, *taps)`, or `step(images, labels, *taps)` where `with_labels`,
-            of one batch and of a dict `{tap: tensor}` for each model that is looked at. It
-            returns a dict of structures of tensors, made of TensorFlow operations: decorate with
-            `tf.function` what needs AutoGraph. Over batches they are summed as float64, except
-            that entries under `"rows"` are concatenated along their first axis, in order, and
-            those under `"merged"` are combined by `merge`.
+            of one batch and of a dict `{tap: tensor}` for each model. It returns a dict of
+            structures of tensors, made of TensorFlow operations: decorate with `tf.function` what
+            needs AutoGraph. Over batches they are summed as float64, except that entries under
+            `"rows"` are concatenated along their first axis, in order, and those under `"merged"`
+            are combined by `merge`.
         finish: function of the totals, with the structure of the steps, to the result.
         min_batch: number of examples that a batch must have. The remainder of a data set, its last
             batch, may have fewer: it is left out; `remainder` in the totals counts its examples.
@@ -137,7 +137,7 @@ class Statistic:
 
 
 def one_pass(requests, images, description=None, checked=()):
-    """The totals of many statistics, of one model or several, from one pass over a data set.
+    """Accumulates several statistics, of one or more models, in one pass over a data set.
 
     All steps are compiled once, in one graph with the forward passes, so that activations are
     freed as they are consumed. Each features callable is called once for all requests, also for
@@ -146,23 +146,23 @@ def one_pass(requests, images, description=None, checked=()):
     all have the same data in the same order.
 
     Args:
-        requests: dict from name to `(statistic, *features)`, one callable from images to taps for
-            each that the statistic looks at.
+        requests: dict from name to `(statistic, *features)`, with one callable from images to taps
+            for each model of the statistic.
         images: array of shape (example, height, width, channel), batched `tf.data.Dataset` of
             images or of (images, labels), or a pair of arrays (images, labels).
-        description: of the progress bar, which appears after two seconds.
-        checked: further features, which the steps call themselves. The images are compared with
-            what these and those of the requests expect, see `vit_tf.image_checks`.
+        description: text of the progress bar, which appears after two seconds.
+        checked: further features that the steps call themselves. Images are checked against the
+            values that these and the features of the requests expect, see `vit_tf.image_checks`.
 
     Returns:
-        dict from name to totals, as arrays. They are not finished, so that a statistic that raises
-        an error does not cost the others: call `statistic.finish(totals)`.
+        dict from name to totals, as arrays. Call `statistic.finish(totals)` for the result: an
+        error in one statistic does not affect the others.
 
     Raises:
-        ValueError: for data that is empty, endless, unbatched, without the labels or with a batch,
-            not the last of several, smaller than a statistic asks for; for integer images that the
-            features do not declare, values far beyond their range, NaN and infinity in an image,
-            which is named; and what the steps raise.
+        ValueError: for data that is empty, endless, unbatched or without required labels; for a
+            batch, except the last of several, that is smaller than a statistic requires; for
+            integer images that the features do not declare, values far outside their range, and NaN
+            or infinity in an image, which is named; and whatever the steps raise.
     """
     statistics = [statistic for statistic, *_ in requests.values()]
     with_labels = any(statistic.with_labels for statistic in statistics)
@@ -241,8 +241,8 @@ def accumulate(step, images, *, with_labels=False, description=None, checked=())
 def collect(step, images, *, with_labels=False, description=None, min_batch=1, checked=()):
     """Concatenates `step(images)` over the batches of a data set, in their order.
 
-    For analyses that need the rows. Arguments and errors are those of `accumulate`, and
-    `min_batch`, the number of examples that a batch must have.
+    For analyses that need the values of every example. Arguments and errors are those of
+    `accumulate`, and `min_batch`, the number of examples that a batch must have.
     """
     statistic = Statistic(
         lambda *batch: {"rows": step(*batch)},

@@ -210,36 +210,34 @@ def token_ablation(
 ) -> xr.Dataset:
     """Change of a model's predictions when the prefix, or a share of the other tokens, is removed.
 
-    The tokens of a layer are replaced there. Spatial tokens go at random, in the order of their
-    Euclidean norms, the `"largest"` first (Darcet et al. 2023, https://arxiv.org/abs/2309.16588,
-    find artefacts among these), or in that of the attention that they receive, the most
-    (`"attended"`) or the least (`"unattended"`) first: the mean over heads, and over the queries of
-    the prefix, or over all where there is none. ViTs were
-    found to bear the loss of more patches than ResNets, where these were hidden in the image
-    (Naseer et al. 2021, https://arxiv.org/abs/2105.10497). See `effects` for the
-    formulas of the changes.
+    The tokens are replaced at one layer. Spatial tokens are replaced in random order, by Euclidean
+    norm, the `"largest"` first (Darcet et al. 2023, https://arxiv.org/abs/2309.16588, find
+    artefacts among these), or by the attention that they receive, the most (`"attended"`) or the
+    least (`"unattended"`) first: its mean over heads and over the prefix queries, or over all
+    queries if there is no prefix. ViTs are more robust than ResNets to patches removed from the
+    image (Naseer et al. 2021, https://arxiv.org/abs/2105.10497). See `effects` for the formulas of
+    the changes.
 
     Args:
         features: a model, or a submodel of the tokens to replace, of shape (example, token,
-            channel), of the scores, and of attention weights, which may be left out, to choose by:
-            such as `vit_tf.submodel(vit, "embedding", "block00/attention/weights", "logits")`.
+            channel), of the scores, and, optionally, of the attention weights that order them, such
+            as `vit_tf.submodel(vit, "embedding", "block00/attention/weights", "logits")`.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
-        scores: the tap that holds the scores before a softmax, of shape (example, class).
-        replacement: what stands instead of a token: `"zero"`; `"mean"`, its mean over the
-            images; or `"resample"`, the same token of another image of the batch.
+        scores: name of the tap with the scores before a softmax, of shape (example, class).
+        replacement: replacement of a token: `"zero"`; `"mean"`, its mean over the images; or
+            `"resample"`, the same token of another image of the batch.
         shares: shares of the spatial tokens to replace, in (0, 1].
         grid: `TokenGrid` of the tokens; by default the features' own.
-        seed: of the random order, which differs from batch to batch.
+        seed: seed of the random order, which differs from batch to batch.
 
     Returns:
         Dataset of `accuracy_change`, `loss_change` and `output_change`, each with `..._stderr`, of
-        shape (tokens, share), and of `accuracy` and `loss` of the model as it is. `"cls"` and
-        `"registers"` are replaced as a whole, at share 1; where else there is no value there is
-        NaN.
+        shape (tokens, share), and of `accuracy` and `loss` of the unmodified model. `"cls"` and
+        `"registers"` are replaced all at once, at share 1; other values are NaN.
 
     Raises:
-        ValueError: for features that are no submodel of one layer of tokens and scores, tokens that
-            do not fit the grid, other shares, or scores that are not finite.
+        ValueError: for features that are not a submodel of one layer of tokens and scores, tokens
+            that do not fit the grid, shares out of range, or scores that are not finite.
 
     Examples:
         >>> effect = analysis.token_ablation(vit, (images, labels), shares=(0.25, 0.5))
@@ -329,26 +327,26 @@ def skip_ablation(
 ) -> xr.Dataset:
     """Change of a model's predictions when the skips or the branches of one block are removed.
 
-    They are set to zero in the trained model. Without its branches a block hands on what comes in,
-    as if it were not there (Bhojanapalli et al. 2021, https://arxiv.org/abs/2103.14586);
-    without its skips only its branches pass values on, as in the models that Raghu et al.
-    2021 trained so (figure 8). See `effects` for the formulas of the changes.
+    They are set to zero in the trained model. Without its branches a block is the identity
+    (Bhojanapalli et al. 2021, https://arxiv.org/abs/2103.14586); without its skips only its
+    branches remain, as in the models that Raghu et al. 2021 trained without skips (figure 8). See
+    `effects` for the formulas of the changes.
 
     Args:
         features: a model, or a submodel of skips and branches and of the scores, such as
             `vit_tf.submodel(vit, "*/skip", "*/branch", "logits")`, in the names of the tap grammar.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
-        scores: the tap that holds the scores before a softmax, of shape (example, class).
-        whole_blocks: whether all sites of a block lose them at once; else each site by itself. A
-            unit of a ResNet is a block of one site.
+        scores: name of the tap with the scores before a softmax, of shape (example, class).
+        whole_blocks: whether to remove them from all sites of a block at once, or from each site
+            separately. A unit of a ResNet is a block of one site.
 
     Returns:
         Dataset of `accuracy_change`, `loss_change` and `output_change`, each with `..._stderr`, of
-        shape (layer, path), and of `accuracy` and `loss` of the model as it is. A layer is a block
-        or a site, a path `"skip"` or `"branch"`; a layer that has no skip has NaN there.
+        shape (layer, path), and of `accuracy` and `loss` of the unmodified model. A layer is a
+        block or a site, a path `"skip"` or `"branch"`; a layer that has no skip has NaN there.
 
     Raises:
-        ValueError: for features that are no submodel of skips or branches and scores, or scores
+        ValueError: for features that are not a submodel of skips or branches and scores, or scores
             that are not finite.
 
     Examples:
@@ -385,28 +383,28 @@ def head_ablation(
     """Change of a model's predictions when the output of one attention head is removed.
 
     The output of the head, before the heads are projected together, is replaced at every token
-    (Michel et al. 2019, https://arxiv.org/abs/1905.10650). See `effects` for the
-    formulas of the changes; where one is zero, the other heads and layers make up for the head, or
-    nothing reads it.
+    (Michel et al. 2019, https://arxiv.org/abs/1905.10650). See `effects` for the formulas of the
+    changes; where one is zero, other heads and layers compensate for the head, or none uses its
+    output.
 
     Args:
         features: a model, or a submodel of the outputs of heads, of shape (example, token, head,
-            channel), and of the scores, such as `vit_tf.submodel(vit, "*/heads", "logits")`; of a
-            Keras model with attention layers of Keras' own the values, `"*/value"`, of which each
-            head's output is a mean.
+            channel), and of the scores, such as `vit_tf.submodel(vit, "*/heads", "logits")`; for a
+            model with attention layers of Keras, the values, `"*/value"`, of which each head's
+            output is a weighted mean.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
-        scores: the tap that holds the scores before a softmax, of shape (example, class).
-        replacement: what stands instead of a head: `"zero"`; `"mean"`, its mean over the
+        scores: name of the tap with the scores before a softmax, of shape (example, class).
+        replacement: replacement of the output of a head: `"zero"`; `"mean"`, its mean over the
             images at each token; or `"resample"`, that of another image of the batch.
 
     Returns:
         Dataset of `accuracy_change`, `loss_change` and `output_change`, each with `..._stderr`, of
-        shape (layer, head), and of `accuracy` and `loss` of the model as it is. Layers of fewer
-        heads than others have NaN.
+        shape (layer, head), and of `accuracy` and `loss` of the unmodified model. Values are NaN
+        for heads that a layer does not have.
 
     Raises:
-        ValueError: for features that are no submodel of heads and scores, another replacement, or
-            scores that are not finite.
+        ValueError: for features that are not a submodel of heads and scores, an unknown
+            replacement, or scores that are not finite.
 
     Examples:
         >>> effect = analysis.head_ablation(vit, (images, labels))
@@ -451,24 +449,24 @@ def activation_patching(
     source: Model | None = None,
     tokens: Sequence[int] | None = None,
 ) -> xr.Dataset:
-    """How far the scores move to those of another run when one token of one layer is patched.
+    """Effect on the scores of patching one token of one layer with its value from another run.
 
         transfer = sum over pairs of <s_patched - s, d> / sum over pairs of |d|^2,  d = s_other - s
 
-    of scores `s` of an image, `s_other` of the other run, and `s_patched` with the token's value of
-    the other run (after Meng et al. 2022, https://arxiv.org/abs/2202.05262, of language models): 0
-    where the token does not matter, 1 where the whole difference of the runs passes through it. It
-    may lie outside [0, 1].
+    for the scores `s` of an image, `s_other` of the other run, and `s_patched` with the token's
+    value from the other run (Meng et al. 2022, https://arxiv.org/abs/2202.05262, for language
+    models): 0 where the token has no effect, 1 where it carries the whole difference between the
+    runs. It may lie outside [0, 1].
 
     Args:
         features: a model, or a submodel of layers of tokens, of shape (example, token, channel),
             and of the scores, such as `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`.
         pairs: batched `tf.data.Dataset` of (images, other images), or a pair of arrays; the other
-            run is that of the other image.
-        scores: the tap that holds the scores, of shape (example, class).
+            run is the one on the other image.
+        scores: name of the tap with the scores, of shape (example, class).
         source: a submodel of another model of the same architecture whose run on the other images
-            is taken; by default the same model's. For two models on the same images, let both
-            images of a pair be the same.
+            is taken; by default the same model's. To compare two models on the same images, pass
+            pairs of identical images.
         tokens: positions of the tokens to patch; all by default.
 
     Returns:
@@ -476,9 +474,9 @@ def activation_patching(
         shape (layer, token).
 
     Raises:
-        ValueError: for features that are no submodel of layers with equally many tokens and scores,
-            a source without their taps, pairs whose runs do not differ, or scores that are not
-            finite.
+        ValueError: for features that are not a submodel of scores and of layers with equally many
+            tokens, a source without their taps, pairs whose runs do not differ, or scores that are
+            not finite.
 
     Examples:
         >>> effect = analysis.activation_patching(vit, (images[:2], images[2:4]), tokens=[0, 1])

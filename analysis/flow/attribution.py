@@ -40,14 +40,14 @@ def input_gradients(
         samples: number of noisy images, at least 1; images of a batch get the same noise before
             it is scaled.
         noise: standard deviation of the noise as a share of an image's range of values.
-        seed: of the noise.
-        scores: the tap that holds them, of shape (example, class).
+        seed: seed of the noise.
+        scores: name of the tap with the scores, of shape (example, class).
 
     Returns:
         DataArray of shape (example, class, row, column, channel), score per unit of the image.
 
     Raises:
-        ValueError: for classes or scores that are not there, no samples, negative noise, or
+        ValueError: for classes or scores that do not exist, no samples, negative noise, or
             gradients that are not finite.
 
     Examples:
@@ -116,7 +116,7 @@ def require_samples(samples, noise):
 def grad_cam(
     features: Model, images: Images, classes: Classes | None = None, scores: str = "logits"
 ) -> xr.DataArray:
-    """Class activation of every map, weighted by gradients, enlarged to the image.
+    """Grad-CAM of every feature map: gradient-weighted class activation, enlarged to the image.
 
         cam_c(p) = max(0, sum_k w_k A_k(p)),  w_k = mean over positions p of d y_c / d A_k
 
@@ -129,14 +129,14 @@ def grad_cam(
             `vit_tf.submodel(bit, "stage*/unit*/sum", "logits")`.
         images: as in `vit_tf.analysis`.
         classes: as in `vit_tf.analysis`.
-        scores: the tap that holds them, of shape (example, class).
+        scores: name of the tap with the scores, of shape (example, class).
 
     Returns:
-        DataArray of shape (example, class, layer, row, column), one value per pixel, of no unit
-        that layers share: compare the positions of one layer.
+        DataArray of shape (example, class, layer, row, column), one value per pixel, comparable
+        between positions of one layer but not between layers.
 
     Raises:
-        ValueError: for classes, scores or maps that are not there, a map that the scores do not
+        ValueError: for classes, scores or maps that do not exist, a map that the scores do not
             depend on, as far as TensorFlow can determine, or values that are not finite.
 
     Examples:

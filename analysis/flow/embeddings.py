@@ -23,12 +23,12 @@ def _weight_of(model, name):
 
 
 def patch_filters(kernel: Model | np.ndarray, count: int = 28) -> xr.DataArray:
-    """The first principal components of the filters that embed patches (figure 7, left).
+    """The first principal components of the patch-embedding filters (figure 7, left).
 
-    The filters of the hidden units are the observations: with the row f_u - mean(f) for each unit
-    u in the matrix F, the components are the first right singular vectors of F, of unit length,
-    and component i explains the share `s_i^2 / sum_j s_j^2` of the variance. The sign of a
-    component is free: here its number of greatest magnitude is positive.
+    The filters of the hidden units are the observations: with the row f_u - mean(f) for each unit u
+    in the matrix F, the components are the first right singular vectors of F, of unit length, and
+    component i explains the share `s_i^2 / sum_j s_j^2` of the variance. The sign of a component is
+    free: here its entry of largest magnitude is positive.
 
     Args:
         kernel: a model that embeds patches of the image, its path or name; or an array of shape
@@ -40,8 +40,8 @@ def patch_filters(kernel: Model | np.ndarray, count: int = 28) -> xr.DataArray:
         coordinate `explained_variance` (component).
 
     Raises:
-        ValueError: for a kernel of another shape, that is not finite or whose filters are all the
-            same, and for more components than there can be.
+        ValueError: for a kernel of another shape, that is not finite or whose filters are all
+            equal, and for more components than the kernel has.
 
     Examples:
         >>> filters = analysis.patch_filters(vit, count=4)
@@ -97,10 +97,10 @@ def position_similarity(positions: Model | np.ndarray, grid: Grid | None = None)
             default the model's own.
 
     Returns:
-        DataArray of dims (row, column, other_row, other_column), in [-1, 1] but for rounding.
+        DataArray of dims (row, column, other_row, other_column), in [-1, 1] up to rounding.
 
     Raises:
-        ValueError: for positions that do not fit the grid, are not finite or have no direction.
+        ValueError: for position embeddings that do not fit the grid, are not finite or are zero.
 
     Examples:
         >>> similarity = analysis.position_similarity(vit)

@@ -27,17 +27,17 @@ def logit_lens(features: Model, images: Images, scores: str = "logits") -> xr.Da
     Args:
         features: a model, or a submodel of layers of equally many channels and of the scores, such
             as `vit_tf.submodel(vit, "block*/mlp/sum", "logits")`: what comes after the last layer
-            must need that layer only.
+            must depend on that layer only.
         images: as in `vit_tf.analysis`.
-        scores: the tap that holds the scores, of shape (example, class).
+        scores: name of the tap with the scores, of shape (example, class).
 
     Returns:
         DataArray of shape (example, layer, class), in the units of the scores. That of the last
         layer is the model's own.
 
     Raises:
-        ValueError: for features that are no chain of layers, layers of more or fewer channels than
-            the last, or scores that are not there.
+        ValueError: for features that are not a chain of layers, layers with more or fewer channels
+            than the last, or scores that do not exist.
 
     Examples:
         >>> lens = analysis.logit_lens(vit, images)
@@ -132,14 +132,15 @@ def lens_accuracy(lens: xr.DataArray, labels: np.ndarray) -> xr.Dataset:
 
     Args:
         lens: DataArray (example, layer, class) of `logit_lens`.
-        labels: integer array of shape (example,), those of its images.
+        labels: labels of the images, an integer array of shape (example,).
 
     Returns:
-        Dataset with `accuracy` and `agreement` of shape (layer,), each with its standard error,
-        that of a mean over the examples, in `..._stderr`.
+        Dataset with `accuracy` and `agreement` of shape (layer,), each with the standard error of
+        the mean over examples in `..._stderr`.
 
     Raises:
-        ValueError: for another result, or labels that are not one for each example.
+        ValueError: for a result of another measurement, or labels that are not one for each
+            example.
 
     Examples:
         >>> lens = analysis.logit_lens(vit, images)

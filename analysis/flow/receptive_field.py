@@ -200,12 +200,12 @@ def receptive_field(
         features: a model, or a callable from images to `{layer: tensor}` of shape (example, token,
             channel), (example, row, column, channel) or (example, channel).
         images: as in `vit_tf.analysis`.
-        channels: `"sum"`, one gradient of the sum over the layer's channels, which is fast;
-            `"all"`, the absolute gradient of each channel, then their mean, which is the paper's;
-            or a number of channels to sample and average.
+        channels: `"sum"`, the gradient of the sum over the layer's channels, which is fast;
+            `"all"`, the mean of the absolute gradients of all channels, as in the paper; or a
+            number of channels to sample for this mean.
         grid: `TokenGrid` of layers of shape (example, token, channel), or a pair (rows, columns);
             by default the features' own.
-        seed: of the sampled channels.
+        seed: seed of the sampled channels.
 
     Returns:
         DataArray of shape (layer, row, column), one value per pixel, per unit of the image.
@@ -277,22 +277,22 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
 
         field(row, column) = sum over image channels of |d sum_k A_k(p) / d x(row, column)|
 
-    As `receptive_field` with `channels="sum"`, but of the position p under each cell of a grid over
-    the image, not of the centre (Luo et al. 2016, https://arxiv.org/abs/1701.04128, section 3). In
-    a map of more positions than the grid has cells it is the one under the middle of the cell.
+    As `receptive_field` with `channels="sum"`, but for the position p under each cell of a grid
+    over the image, not for the centre (Luo et al. 2016, https://arxiv.org/abs/1701.04128, section
+    3). In a map with more positions than cells, p is the position under the middle of the cell.
 
     Args:
         features: a model, or a callable from images to maps of shape (example, row, column,
             channel).
         images: as in `vit_tf.analysis`.
-        rows, columns: of the grid, such as those of the last map.
+        rows, columns: size of the grid, such as that of the last map.
 
     Returns:
         DataArray of shape (example, layer, place, row, column): `place` is a cell, row by row.
 
     Raises:
-        ValueError: for a grid without cells, taps that are no maps, a layer that does not depend on
-            the image, as far as TensorFlow can determine, or gradients that are not finite.
+        ValueError: for a grid without cells, taps that are not maps, a layer that does not depend
+            on the image, as far as TensorFlow can determine, or gradients that are not finite.
 
     Examples:
         >>> fields = analysis.position_attribution(bit, images[:2], rows=2, columns=2)

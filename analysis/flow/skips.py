@@ -24,22 +24,23 @@ from ..engine.stream import Statistic, evaluate
 
 @measurement("skips")
 def skip_ratio(features: Model, images: Images, grid: Grid | None = None) -> xr.Dataset:
-    """Norm ratio and cosine similarity of skip and branch, for every token of every sum.
+    """Norm ratio and cosine similarity of the skip and the branch of every residual sum, by token.
 
         norm_ratio = mean over examples of |skip| / |branch|
         cosine     = mean over examples of <skip, branch> / (|skip| |branch|)
 
     over the channels of a token (Raghu et al. 2021, section 6, figures 7 and E.2). An example whose
     skip or branch is exactly zero at a token, as behind a ReLU that is off, has neither ratio nor
-    cosine there and is left out of that token's means; `left_out` in the attributes is the share.
+    cosine there and is left out of that token's means; `left_out` in the attributes is the share of
+    these.
 
     Args:
         features: a model, or a callable from images to taps, of which `"site/skip"` and
             `"site/branch"` are paired and the others left out. Maps count each position as a token,
             row by row.
         images: as in `vit_tf.analysis`.
-        grid: `TokenGrid` whose number of prefix tokens is noted, or a pair (rows, columns); by
-            default the features' own.
+        grid: `TokenGrid` whose number of prefix tokens is stored with the result, or a pair (rows,
+            columns); by default the features' own.
 
     Returns:
         Dataset with `norm_ratio` and `cosine` of shape (layer, token); a layer is a site such as
@@ -66,9 +67,9 @@ def skip_ratio(features: Model, images: Images, grid: Grid | None = None) -> xr.
 
 @measurement("skips")
 def branch_norms(features: Model, images: Images) -> xr.Dataset:
-    """Norms of skip and branch of every token of every sum, of each image.
+    """Norms of the skip and the branch of every residual sum, for each token of each image.
 
-    What `skip_ratio` takes the mean ratio of, for a few images to look at.
+    `skip_ratio` averages the ratio of these norms; use this function for a few images.
 
     Args:
         features, images: as for `skip_ratio`.

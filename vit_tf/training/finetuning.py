@@ -8,7 +8,7 @@ from vit_tf.training.recipes import compile_classifier, expect
 
 @dataclasses.dataclass(frozen=True)
 class FineTuning:
-    """How to fine-tune a classifier, for `vit_tf.train`; `FineTuning(**asdict(recipe))` inverts.
+    """Hyperparameters for fine-tuning a classifier with `vit_tf.train`.
 
     SGD with momentum and no weight decay, for a number of steps. The defaults are those of ViT
     (Dosovitskiy et al. 2020, appendix B.1.1) on a small data set.
@@ -22,14 +22,14 @@ class FineTuning:
             `"short_staircase"`; see `WarmupDecay`.
         clip_norm: largest global norm of the gradients; None for no limit.
         ema: momentum of an exponential moving average of the weights, such as 0.9999 for 20,000
-            steps; it is validated, saved and returned; None for the weights themselves.
+            steps; the averaged weights are validated, saved and returned; None for no averaging.
         mixup: alpha of MixUp, such as 0.1.
-        flip: mirror half of the images.
-        resize: (height, width) of training images, out of which `crop` cuts the model's size; None
-            without `crop`.
-        crop: (height, width) of random crops; None for none.
-        validations: number of validations, which are evenly spaced and divide `steps`.
-        seed: of shuffling and augmentation.
+        flip: mirror half of the images left to right.
+        resize: (height, width) to which training images are resized before `crop`; None without
+            `crop`.
+        crop: (height, width) of random crops; None for no cropping.
+        validations: number of validations, evenly spaced; must divide `steps`.
+        seed: seed of shuffling and augmentation.
 
     Raises:
         ValueError: for a value out of its range.
@@ -73,22 +73,23 @@ class FineTuning:
 
     @classmethod
     def vit(cls, num_examples, **changes):
-        """The recipe of ViT for a data set of so many examples; `changes` are other fields."""
+        """ViT's recipe for a data set of `num_examples` examples; `changes` sets other fields."""
         return cls(**{"steps": _steps(num_examples)} | changes)
 
     @classmethod
     def hyperrule(cls, num_examples, image_size, batch_size=512, **changes):
         """The BiT-HyperRule (Kolesnikov et al. 2019, section 3.3).
 
-        Up to 20,000 examples 500 steps; up to 500,000 examples 10,000 steps, above 20,000, both
-        with MixUp. Images of an area below 96 x 96 are resized to 160 and cropped to 128 pixels,
-        others 448 and 384. The learning rate is 0.003 for 512 examples in a batch.
+        Fewer than 20,000 examples: 500 steps. Fewer than 500,000: 10,000 steps, otherwise 20,000
+        steps, both with MixUp. Images with an area below 96 x 96 pixels are resized to 160 and
+        cropped to 128 pixels, others to 448 and 384. The learning rate is 0.003 for a batch size of
+        512 and proportional to it.
 
         Args:
             num_examples: number of training examples.
-            image_size: (height, width) of the images as they are, in pixels.
+            image_size: original (height, width) of the images, in pixels.
             batch_size: examples per batch.
-            **changes: other fields, such as `flip=False` where a mirror image means another class.
+            **changes: other fields, such as `flip=False` where mirroring changes the class.
         """
         resize, crop = (160, 128) if image_size[0] * image_size[1] < 96 * 96 else (448, 384)
         fields = {
@@ -104,7 +105,7 @@ class FineTuning:
         return cls(**fields | changes)
 
     def rounds(self, num_batches):
-        """Number of rounds, each ending with a validation, and steps in each, of a run."""
+        """Number of rounds of a run, each ending with a validation, and of steps per round."""
         return self.validations, self.steps // self.validations
 
     def optimizer(self):
@@ -121,7 +122,7 @@ class FineTuning:
         )
 
     def augment(self, dataset, num_classes):
-        """Batches of (images, labels) augmented; unchanged where every augmentation is off."""
+        """Augments batches of (images, labels); unchanged if every augmentation is off."""
         from vit_tf import data
 
         steps = {name: getattr(self, name) for name in ("mixup", "flip", "crop")}
@@ -134,7 +135,7 @@ class FineTuning:
         return dataclasses.asdict(self)
 
     def compile(self, model, num_batches=None):
-        """Compile a model for this recipe; how many batches there are does not matter."""
+        """Compile a model for this recipe; `num_batches` is ignored."""
         compile_classifier(model, self.optimizer())
 
 

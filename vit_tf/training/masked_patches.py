@@ -14,17 +14,17 @@ class MaskedPatchPrediction(keras.Model):
     """A ViT with a head that predicts the mean colour of corrupted patches.
 
     The self-supervision of Dosovitskiy et al. 2020, appendix B.1.2. Patch embeddings are corrupted
-    before positions are added; the head reads each corrupted patch's token after the last norm.
-    The loss and the accuracy see corrupted patches only, since there are logits of no others.
+    before positions are added; the head reads each corrupted patch's token after the last norm. The
+    loss and the accuracy cover corrupted patches only: other patches have no logits.
 
-    Called on (images, sources, places), as `vit_tf.data.mask_patches` gives them, it returns
-    logits of shape (example, corrupted, colour). Train it by a `vit_tf.Pretraining`.
+    Called on (images, sources, places), as returned by `vit_tf.data.mask_patches`, it returns
+    logits of shape (example, corrupted, colour). Train it with a `vit_tf.Pretraining`.
 
     Args:
-        vit: the `ViT`, which is trained but for its head (and the layer of tanh before it).
+        vit: the `ViT`, which is trained except for its head (and the tanh layer before it).
 
     Raises:
-        ValueError: for another model.
+        ValueError: for a model of another class.
     """
 
     def __init__(self, vit, **kwargs):
@@ -51,14 +51,14 @@ class MaskedPatchPrediction(keras.Model):
         return self.head(pick(self.vit.token_grid.spatial(taps["norm"]), places))
 
     def corrupt(self, patches, sources):
-        """Each patch's embedding, of shape (example, patch, channel), from its source."""
+        """Replaces each patch embedding, (example, patch, channel), by that of its source."""
         mask = ops.cast(self.mask, patches.dtype)
         mask = ops.broadcast_to(mask, (ops.shape(patches)[0], 1, patches.shape[-1]))
         return pick(ops.concatenate([patches, mask], axis=1), sources)
 
     @property
     def trainable_weights(self):
-        """All but those of the ViT's head, which the objective does not reach."""
+        """All trainable weights except those of the ViT's head, which get no gradient."""
         ends = (self.vit.head, self.vit.pre_logits, self.vit.distillation_head)
         unread = [layer for layer in ends if layer]
         unread = {id(weight) for layer in unread for weight in layer.weights}

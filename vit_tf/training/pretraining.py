@@ -7,10 +7,10 @@ from vit_tf.training.recipes import Recipe, expect
 
 @dataclasses.dataclass(frozen=True)
 class Pretraining(Recipe):
-    """How to train a `MaskedPatchPrediction`, for `vit_tf.train`, on `vit_tf.data.mask_patches`.
+    """Hyperparameters for training a `MaskedPatchPrediction` on `vit_tf.data.mask_patches`.
 
     Cross-entropy averaged over the corrupted patches; `accuracy` is the share of them whose colour
-    is predicted.
+    is predicted correctly.
 
     The fields are those of `Recipe`. Label smoothing and augmentations are off: colours are those
     of the augmented image, so augment before `mask_patches`.

@@ -62,12 +62,13 @@ class PublishedRecipe:
 
 
 def recipe(name):
-    """A `PublishedRecipe` by name, such as `"plain-vit-s16"`; `RECIPES` has all of them.
+    """Returns a `PublishedRecipe` by name, such as `"plain-vit-s16"`; `RECIPES` lists all.
 
-    Random crops show 5 to 100 % of an image, as the code of these papers has them (Szegedy et al.
-    2014). Of the AdamW of AugReg and of the plain ViT, whose code shrinks weights by 1e-4 at the
-    peak of a rate of 1e-3, the weight decay is 0.1. BiT adds 1e-4 of the weights to the gradient;
-    with a momentum of 0.9 that shrinks them by 1e-3 of the rate, which is the decay here.
+    Random crops cover 5 to 100 % of the image area, as in the code of these papers (Szegedy et al.
+    2014). Weight decay is relative to the learning rate: the AdamW of AugReg and of the plain ViT
+    shrinks weights by 1e-4 per step at its peak learning rate of 1e-3, which is a weight decay of
+    0.1. BiT's L2 penalty adds 1e-4 of the weights to the gradient; with a momentum of 0.9 this is
+    equivalent to a weight decay of 1e-3.
 
     Raises:
         ValueError: for an unknown name.

@@ -9,7 +9,7 @@ from vit_tf.names import lookup
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How to train a classifier from scratch; `dataclasses.asdict` and `Recipe(**d)` invert.
+    """Hyperparameters for training a classifier from scratch with `vit_tf.train`.
 
     The defaults suit small data sets: AdamW with warm-up and cosine decay, gradients clipped to
     norm 1 and a weight decay of 0.1 as in Steiner et al. 2021 (AugReg,
@@ -23,24 +23,24 @@ class Recipe:
         schedule: decay after the peak: `"cosine"` or `"linear"` to 0, `"staircase"`,
             `"short_staircase"` or `"upstream_staircase"`; see `WarmupDecay`.
         weight_decay: weight decay; a step shrinks a kernel by `learning_rate * weight_decay`.
-        label_smoothing: label smoothing; the probability spread over all classes.
+        label_smoothing: probability that label smoothing spreads over all classes.
         clip_norm: largest global norm of the gradients; None for no limit.
-        ema: momentum of an exponential moving average of the weights, such as 0.999; it is
-            validated, saved and returned; None for the weights themselves.
+        ema: momentum of an exponential moving average of the weights, such as 0.999; the averaged
+            weights are validated, saved and returned; None for no averaging.
         rand_augment: magnitude of RandAugment, in [0, 1]; or a dict of its arguments, as for
             `vit_tf.data.augment`.
         mixup: alpha of MixUp, such as 0.2.
         cutmix: alpha of CutMix, such as 1.0.
-        flip: mirror half of the images.
+        flip: mirror half of the images left to right.
         shift: largest random shift, in pixels.
-        seed: of shuffling and augmentation.
+        seed: seed of shuffling and augmentation.
         warmup_steps: steps until the peak, in place of `warmup_epochs`; None for `warmup_epochs`.
         momentum: use SGD with this momentum, such as 0.9; None for AdamW.
         erase: fraction of the images in which a rectangle is erased, such as 0.25.
         epsilon: epsilon of AdamW, added to the root of the corrected second moment as in optax and
             PyTorch; None for that of Keras, 1e-7 before the correction.
-        layer_decay: factor of the learning rate from each block of a ViT to the one below; None
-            for none.
+        layer_decay: factor of the learning rate from each block of a ViT to the one below; None for
+            one learning rate.
 
     Raises:
         ValueError: for a value out of its range.
@@ -94,7 +94,7 @@ class Recipe:
         expect(right, "layer_decay", "None or in (0, 1], of AdamW (momentum=None)", self)
 
     def learning_rates(self, steps_per_epoch):
-        """The `WarmupDecay` of a run with so many steps per epoch.
+        """The `WarmupDecay` of a run with `steps_per_epoch` steps per epoch.
 
         Raises:
             ValueError: if the run ends within its warm-up.
@@ -108,7 +108,7 @@ class Recipe:
         return WarmupDecay(self.learning_rate, steps, total, self.schedule)
 
     def optimizer(self, steps_per_epoch):
-        """The optimizer of a run with so many steps per epoch."""
+        """The optimizer of a run with `steps_per_epoch` steps per epoch."""
         from vit_tf.training.optimizers import SGD, AdamW
 
         settings = {
@@ -125,14 +125,14 @@ class Recipe:
         return SGD(momentum=self.momentum, **settings)
 
     def to_config(self):
-        """The fields as a dict; those that came later only where they are not off."""
+        """The fields as a dict; newer fields only if they are not off."""
         fields = dataclasses.asdict(self)
         later = ("warmup_steps", "momentum", "epsilon", "layer_decay")
         off = {"erase": 0.0} | dict.fromkeys(later)
         return {k: v for k, v in fields.items() if k not in off or v != off[k]}
 
     def augment(self, dataset, num_classes):
-        """Batches of (images, labels) augmented; unchanged where every augmentation is off."""
+        """Augments batches of (images, labels); unchanged if every augmentation is off."""
         from vit_tf import data
 
         mild = {name: getattr(self, name) for name in ("mixup", "cutmix", "flip", "shift", "erase")}
@@ -144,7 +144,7 @@ class Recipe:
         )
 
     def rounds(self, num_batches):
-        """Number of rounds, each ending with a validation, and steps in each, of a run."""
+        """Number of rounds of a run, each ending with a validation, and of steps per round."""
         return self.epochs, num_batches
 
     def compile(self, model, steps_per_epoch):

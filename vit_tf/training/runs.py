@@ -55,57 +55,55 @@ def train(
     save_every=None,
     keep_states=2,
 ):
-    """Train a model by a recipe; call again with the same arguments to resume a killed run.
+    """Trains a model with a recipe; call it again with the same arguments to resume a killed run.
 
-    Writes to `directory`: `log.csv`, `tensorboard/`, `best.keras` (of the best validation accuracy,
-    or, without a validation, of the last epoch), `configuration.json` and `state/` (to resume). A
-    resumed run on one device ends with the very weights of an undisturbed one if every shuffle of
-    `train` has a seed and `keras.utils.set_random_seed` was called before. It goes on at the
-    step of the last state; of data by `vit_tf.data` it decodes none that it has seen, beyond what
-    is kept in memory. On SIGTERM the step is finished and the state saved; then the signal does
-    what it did before.
+    Writes to `directory`: `log.csv`, `tensorboard/`, `best.keras` (the weights of the best
+    validation accuracy or, without validation, of the last epoch), `configuration.json` and
+    `state/` (to resume). On one device, a resumed run ends with exactly the weights of an
+    uninterrupted one if every shuffle of `train` has a seed and `keras.utils.set_random_seed` was
+    called before. It resumes at the step of the last saved state, without decoding earlier batches
+    of `vit_tf.data` again, except what is cached in memory. On SIGTERM the step is finished and the
+    state saved; then the previous signal handler runs.
 
-    Nothing is read ahead of the first step: images and labels are checked as they come. Of several
-    workers, which must share the directory, only the chief writes. Several replicas train and
-    validate as one device does (`distribute.divide_batches`). A run that is finished is loaded, and
-    a line of the log says so. Where Keras runs on JAX, `tf.data` feeds the devices of the current
+    Images and labels are checked while they are read, not before the first step. Several workers
+    must share the directory; only the chief writes to it. Several replicas train and validate as
+    one device does (`distribute.divide_batches`). A finished run is loaded instead of trained
+    again, and this is logged. On the JAX backend, `tf.data` feeds the devices of the current
     `keras.distribution.DataParallel`.
 
     Args:
         model: a built `keras.Model` from images to logits.
         recipe: the `Recipe` or `FineTuning`.
         train, validation: batched `tf.data.Dataset` of (images, int labels), or of (images, labels,
-            weights) with a weight of each example in the loss; of a finite length that
-            `train.cardinality()` says. Or arrays, as a tuple of the same, which are cut in batches
-            of 32; those of `train` are shuffled in each epoch, by the seed of the recipe.
-            `validation` may be None. A model of this package takes `train.class_names`, where data
-            have them, for its own.
-        directory: the run's folder; it is made. It may be an address that TensorFlow or fsspec can
-            open, such as `gs://bucket/run`, where less is promised (`remote.write_remote`,
+            weights) with a weight of each example in the loss; `train.cardinality()` must be finite
+            and known. Or a tuple of such arrays, which are split into batches of 32; those of
+            `train` are shuffled in each epoch with the seed of the recipe. `validation` may be
+            None. A model of this package adopts `train.class_names` if the data have them.
+        directory: folder of the run, created if missing; or an address that TensorFlow or fsspec
+            can open, such as `gs://bucket/run`, with weaker guarantees (`remote.write_remote`,
             `locks.only_process`).
-        description: dict that identifies this training data, for the check when resuming.
-        verbose: as for `keras.Model.fit`; `"auto"` is a line for each epoch where the standard
-            output is a file, in which a bar would leave all of its states.
-        steps_per_execution: at most so many steps, a divisor of those between two validations, go
-            in one call; None for up to 50 on a TPU and 1 elsewhere.
+        description: dict that identifies the training data; a run resumes only with the same one.
+        verbose: as for `keras.Model.fit`; `"auto"` prints one line per epoch, instead of a progress
+            bar, if the standard output is a file.
+        steps_per_execution: largest number of steps per compiled call, rounded down to a divisor of
+            the steps between two validations; None for 50 on a TPU and 1 elsewhere.
         callbacks: further Keras callbacks. At the end of an epoch they are called before its state
-            is saved, and so once more in a run that was killed between. In an epoch that was
-            stopped, batches are numbered from the resume on.
-        save_every: number of steps after which the state is saved, besides each epoch's end.
-        keep_states: number of the last states that stay in the folder. If the newest is corrupt,
-            the run resumes from the one before, and a line of the log says so.
+            is saved, and so again if the run is killed in between. After a resume within an epoch,
+            batch numbers start at 0.
+        save_every: number of steps between saved states, in addition to the end of each epoch.
+        keep_states: number of most recent states to keep in the folder. If the newest is corrupt,
+            the run resumes from the one before, and this is logged.
 
     Returns:
-        dict from `"loss"`, `"accuracy"`, `"val_loss"`, ... to one float per epoch (of a
-        `FineTuning`, per round), those before a resume included.
+        dict from `"loss"`, `"accuracy"`, `"val_loss"`, ... to one float per epoch (per round for a
+        `FineTuning`), including those before a resume.
 
     Raises:
-        ValueError: for images of another shape than the model's, of integers or of values far from
-            those of its `preprocessing`, with NaN or infinity, labels outside its classes, another
-            backend of Keras than TensorFlow and JAX, a folder of another run or one that another
-            process works in, states that are all corrupt, or a loss that is no longer finite. A
-            label that is wrong ends the run where it is read; the last state, of the epoch where it
-            is met in a validation, stays.
+        ValueError: for images whose shape is not the model's, that are integers, far outside the
+            range of its `preprocessing` or not finite; for labels outside its classes, a Keras
+            backend other than TensorFlow and JAX, a folder of another run or in use by another
+            process, saved states that are all corrupt, or a loss that is not finite. An invalid
+            label stops the run when it is read; the last saved state remains.
         ConnectionError: if another worker stops.
     """
     require_tensorflow_or_jax("training")
