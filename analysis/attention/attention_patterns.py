@@ -50,7 +50,7 @@ def attention_patterns(features: Model, images: Images, grid: Grid | None = None
         there is a prefix, and `"spatial"`, the mean over the spatial queries.
 
     Raises:
-        ValueError: for a grid of one token, and as `mean_attention`.
+        ValueError: for a grid of one token, and as for `mean_attention`.
 
     Examples:
         >>> patterns = analysis.attention_patterns(vit, images)

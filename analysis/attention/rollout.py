@@ -54,7 +54,7 @@ def attention_rollout(features: Model, images: Images, grid: Grid | None = None)
 
     Raises:
         ValueError: for a site without its skip, or one whose sum is not the next skip, as in
-            post-norm models, for which rollout is not defined; and as `mean_attention`.
+            post-norm models, for which rollout is not defined; and as for `mean_attention`.
 
     Examples:
         >>> rollout = analysis.attention_rollout(vit, images)

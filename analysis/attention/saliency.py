@@ -49,7 +49,7 @@ def attention_saliency(
 
     Raises:
         ValueError: for an invalid `mass`, masks of another size or with values beyond [0, 1] or all
-            empty, and as `mean_attention`.
+            empty, and as for `mean_attention`.
 
     Examples:
         >>> masks = np.zeros((24, 32, 32), bool)

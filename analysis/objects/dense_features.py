@@ -29,12 +29,11 @@ class Window:
 
 
 def dense_size(height: int, width: int, size: int, patch: int) -> tuple[int, int]:
-    """The (height, width) that an image is resized to, in pixels.
+    """(height, width) in pixels to which `dense_features` resizes an image.
 
-    The shorter side becomes twice the input size, and the longer one the multiple of the patch
-    that is nearest to the same shape (Walmer et al. 2023, appendix B.4), of two the larger. The
-    code behind that paper takes the multiple below; images that are resized to its sizes before
-    keep them.
+    The shorter side becomes twice the input size, and the longer one the multiple of the patch that
+    best preserves the aspect ratio (Walmer et al. 2023, appendix B.4), the larger of two equally
+    good ones. The code of that paper rounds down; images already resized to its sizes keep them.
 
     Args:
         height, width: size of the image, in pixels.
@@ -91,9 +90,9 @@ def dense_features(
 ) -> dict[str, np.ndarray]:
     """Tokens of images at twice the input size, cut into windows that the model takes.
 
-    The images are resized (bilinear, antialiased) as `dense_size` says, and the windows are those
-    of `plan_windows` (Walmer et al. 2023, section 5.3 and appendix B.4). Prefix tokens are left
-    out: each window has its own.
+    The images are resized (bilinear, antialiased) to `dense_size`, and the windows are those of
+    `plan_windows` (Walmer et al. 2023, section 5.3 and appendix B.4). Prefix tokens are left out:
+    each window has its own.
 
     Args:
         features: a model, or a callable from images to `{layer: tokens or map}` with the tokens of

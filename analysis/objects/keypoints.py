@@ -124,14 +124,14 @@ def correct_keypoints(
     threshold: str = "image",
     boxes: np.ndarray | None = None,
 ) -> dict[str, tuple[float, float]]:
-    """PCK: the percentage of correct keypoints of each category, as a share.
+    """Percentage of correct keypoints (PCK) of each category, as a fraction.
 
     A keypoint is correct at a distance of up to `reach` pixels, the same for all images, or of up
     to `reach` times the longer side of the object's bounding box in the target image:
 
         distance <= reach * max(bottom - top, right - left)
 
-    Published numbers for SPair-71k, those of Walmer et al. 2023 among them, are of the box.
+    Published numbers for SPair-71k, including those of Walmer et al. 2023, use the box.
 
     Args:
         distances: array of shape (pair, point), in pixels; NaN where a pair has fewer points.
@@ -147,8 +147,8 @@ def correct_keypoints(
         and the mean over its pairs of the share of their points.
 
     Raises:
-        ValueError: for another `threshold`, and for `boxes` that are not one for each pair, hold
-            nothing, or are given for `"image"`.
+        ValueError: for an unknown `threshold`, and for `boxes` that are not one for each pair, are
+            empty, or are given for `"image"`.
 
     Examples:
         >>> distances = np.array([[1.0, 9.0]])
@@ -210,12 +210,12 @@ def keypoint_correspondence(
     a share of the longer side of the target image, or of the object's bounding box in it. Scores
     are means over categories (Walmer et al. 2023, section 6.2, appendix E.1, figures 10 and 31).
 
-    To compare with their published numbers take `threshold="box"`, `similarity="inner_product"`
-    and, of the result, `average="point"`. Their text names the longer side of the image, but the
-    code behind the numbers takes that of the box, as is usual for SPair-71k; it normalises tokens
-    before it enlarges them, and counts all points of a category. What remains: they resize with
-    Lanczos' filter and pad with black, where this pads with zeros (images that are squares of the
-    model's size are taken as they are), and they draw pairs with repetition.
+    For numbers comparable to theirs use `threshold="box"`, `similarity="inner_product"` and, from
+    the result, `average="point"`. Their text names the longer side of the image, but their code
+    uses that of the box, as is usual for SPair-71k; it normalises tokens before enlarging them, and
+    counts all points of a category. Remaining differences: they resize with a Lanczos filter, pad
+    with black instead of zeros (square images of the model's size are not resized), and draw pairs
+    with replacement.
 
     Args:
         features: a model, or a callable from images to `{layer: tokens or map}` with the tokens of
@@ -226,10 +226,12 @@ def keypoint_correspondence(
             with the first pixel's centre at (0.5, 0.5); and, for `threshold="box"`, `target_box`,
             the (top, left, bottom, right) of the object in the target, in pixels.
         grid: `TokenGrid` of the model's tokens, square; by default the features' own.
-        thresholds: shares of the longer side.
-        threshold: the longer side of what: `"image"`, or the object's `"box"` in the target.
-        similarity: of tokens that are enlarged and then normalised, `"cosine"`, or normalised and
-            then enlarged, `"inner_product"`; as for `match_points`.
+        thresholds: fractions of the longer side.
+        threshold: whose longer side is meant: that of the `"image"`, or of the object's `"box"` in
+            the target.
+        similarity: `"cosine"`, of tokens that are enlarged and then normalised, or
+            `"inner_product"`, of tokens that are normalised and then enlarged; as for
+            `match_points`.
 
     Returns:
         Dataset of `pck` of shape (average, layer, category, threshold) and `score`, its mean over
@@ -238,8 +240,8 @@ def keypoint_correspondence(
 
     Raises:
         ValueError: without pairs, for pairs without points, points beyond their image, boxes that
-            are missing or hold nothing, a grid that is not square, layers without its tokens, and
-            another `threshold` or `similarity`.
+            are missing or empty, a grid that is not square, layers without its tokens, and an
+            unknown `threshold` or `similarity`.
 
     Examples:
         >>> pairs = vit_tf.data.load_shape_pairs(4, image_size=32)
@@ -334,8 +336,8 @@ def token_similarity(features: Model, images: Images, grid: Grid | None = None) 
 
         cosine(t, u) = <x_t, x_u> / (|x_t| |x_u|)
 
-    over the channels of a layer, within an image and from one to another, where the most similar
-    token is what corresponds. For a few images to look at.
+    over the channels of a layer. Between two images, the most similar token is the corresponding
+    one. Use it for a few images.
 
     Args:
         features: a model, or a callable from images to `{layer: tensor}`, as for `localization`.

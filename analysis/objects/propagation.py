@@ -28,7 +28,7 @@ def region_similarity(found: np.ndarray, truth: np.ndarray, objects: Sequence[in
 
     Args:
         found, truth: int arrays of shape (frame, height, width), 1, 2, ... for objects.
-        objects: their numbers.
+        objects: numbers of the objects.
 
     Returns:
         float64 array of shape (frame, object).
@@ -57,10 +57,11 @@ def boundary_accuracy(
 
         F = 2 P R / (P + R)
 
-    where precision P is the share of the predicted outline within a tolerance of the true one,
-    and the recall R the share of the true one within it of the predicted one. The tolerance is
-    `tolerance` of the image's diagonal, rounded up to whole pixels (Perazzi et al. 2016; Pont-Tuset
-    et al. 2017). F is 1 where neither mask has an outline, and 0 where only one of them has.
+    where the precision P is the share of the predicted outline within a tolerance of the true one,
+    and the recall R the share of the true outline within that tolerance of the predicted one. The
+    tolerance is `tolerance` times the diagonal of the image, rounded up to whole pixels (Perazzi et
+    al. 2016; Pont-Tuset et al. 2017). F is 1 where neither mask has an outline, and 0 where only
+    one of them has.
 
     Args:
         found, truth, objects: as for `region_similarity`.
@@ -128,7 +129,7 @@ def write_masks(folder: str | os.PathLike, masks: np.ndarray) -> None:
     """Writes index masks as PNG files with the palette of DAVIS 2017: 00000.png, 00001.png, ...
 
     Args:
-        folder: where to; made if it is not there.
+        folder: output folder, created if missing.
         masks: ints from 0 to 255 of shape (frame, height, width).
 
     Returns:
@@ -177,21 +178,21 @@ def propagate(
     top: int = 5,
     radius: int = 12,
 ) -> np.ndarray:
-    """Labels of the tokens of each frame, from those of the first frame.
+    """Propagates the labels of the tokens of the first frame to all frames.
 
         label[t, i] = sum_j w_ij label_j,    w_ij ~ exp(cosine(token[t, i], token_j) / temperature)
 
     over the `top` most similar tokens j among those of the first frame and of the last `num_last`
     ones before t that lie at most `radius` rows and at most `radius` columns from i; the weights
     sum to 1 (Walmer et al. 2023, section 6.2, after the DAVIS protocol of DINO, Caron et al. 2021,
-    with its square neighbourhood). A label found is used as it is, without rounding.
+    with its square neighbourhood). Propagated labels are not rounded.
 
     Args:
         tokens: array of shape (frame, row, column, channel).
         first: labels of the first frame, float array of shape (row, column, label).
         num_last: number of previous frames, apart from the first.
-        temperature: what cosines are divided by.
-        top: number of tokens that each label is made of.
+        temperature: divisor of the cosines.
+        top: number of tokens that are averaged for a label.
         radius: largest distance along each axis, in tokens.
 
     Returns:
@@ -257,22 +258,24 @@ def _best_mean(cosines, values, top, temperature):
 def propagate_masks(tokens: np.ndarray, first: np.ndarray, **options: float) -> np.ndarray:
     """Index masks of all frames of a video, from that of the first.
 
-    As in DINO's protocol, the first mask is taken at the centre of each token, the labels found
-    are enlarged bilinearly, in each frame those of each object and of the ground are stretched to
-    [0, 1], and each pixel gets the largest. Labels that differ by rounding only are not stretched:
-    an object may fill a frame.
+    As in DINO's protocol, the first mask is sampled at the centre of each token, propagated labels
+    are enlarged bilinearly, those of each object and of the background are rescaled to [0, 1] in
+    each frame, and each pixel gets the largest. Labels that differ by rounding errors only are not
+    rescaled, since an object may fill a frame.
 
     Args:
         tokens: array of shape (frame, row, column, channel).
-        first: int array of shape (height, width), 0 for the ground, 1, 2, ... for objects and 255
-            for void, which counts as ground.
+        first: int array of shape (height, width), 0 for the background, 1, 2, ... for objects and
+            255 for void, which counts as background.
         **options: as for `propagate`.
 
     Returns:
-        uint8 array of shape (frame, height, width), that begins with `first`, void as ground.
+        uint8 array of shape (frame, height, width), that begins with `first`, with void as
+        background.
 
     Raises:
-        ValueError: for a first mask that is not one of objects, and as `propagate`.
+        ValueError: for a first mask that is not an index mask with an object, and as for
+            `propagate`.
 
     Examples:
         >>> tokens = np.random.default_rng(0).normal(size=(3, 4, 4, 8))
@@ -323,10 +326,10 @@ def follow_masks(
     dense: bool = True,
     **options: float,
 ) -> dict[str, np.ndarray]:
-    """The masks that each layer finds in a video, from that of its first frame.
+    """Masks that each layer propagates through a video from the first frame.
 
-    Those that `label_propagation` scores: written by `write_masks`, a folder for each video, they
-    are what the official evaluation of DAVIS reads.
+    `label_propagation` scores these masks. The official evaluation of DAVIS reads them as written
+    by `write_masks`, with one folder per video.
 
     Args:
         features, grid, dense, **options: as for `label_propagation`.
@@ -334,7 +337,7 @@ def follow_masks(
         first: index mask of shape (height, width), as for `propagate_masks`.
 
     Returns:
-        dict from layer to a uint8 array of shape (frame, height, width), 0 for the ground and
+        dict from layer to a uint8 array of shape (frame, height, width), 0 for the background and
         1, 2, ... for objects, that begins with `first`.
 
     Raises:
@@ -373,20 +376,20 @@ def label_propagation(
 ) -> xr.Dataset:
     """Accuracy of the masks that each layer propagates through videos from the first frame.
 
-    Region similarity J and boundary accuracy F of each object, averaged over the frames but the
+    Region similarity J and boundary accuracy F of each object, averaged over all frames except the
     first, which is given, and the last, which DAVIS leaves out (Walmer et al. 2023, section 6.2,
-    figures 10 and 30, table 4; Pont-Tuset et al. 2017). The mean over objects of (J + F) / 2 is
-    the `score` of a layer. `follow_masks` hands out the masks.
+    figures 10 and 30, table 4; Pont-Tuset et al. 2017). The mean over objects of (J + F) / 2 is the
+    `score` of a layer. `follow_masks` returns the masks.
 
     Args:
         features: a model, or a callable from images to `{layer: tokens or map}` with the tokens of
             the grid.
-        videos: iterable of (frames, masks), gone through once: normalised images of shape (frame,
-            height, width, channel) and index masks, ints of shape (frame, height, width), 0 for
-            the ground, whether or not there is any, and 1, 2, ... for objects; those that are not
-            in the first frame are not looked for, and 255, void, counts as ground.
+        videos: iterable of (frames, masks), read once: normalised images of shape (frame, height,
+            width, channel) and index masks, ints of shape (frame, height, width), 0 for the
+            background, 1, 2, ... for objects and 255 for void, which counts as background. Objects
+            that are not in the first frame are ignored.
         grid: `TokenGrid` of the model's tokens, square; by default the features' own.
-        dense: whether to take `dense_features`; if not, frames must have the model's input size.
+        dense: whether to use `dense_features`; if not, frames must have the model's input size.
         **options: as for `propagate`.
 
     Returns:
@@ -395,7 +398,7 @@ def label_propagation(
 
     Raises:
         ValueError: for videos of fewer than three frames or without an object in the first, and as
-            `propagate` and `dense_features`.
+            for `propagate` and `dense_features`.
 
     Examples:
         >>> shapes = vit_tf.data.load_shape_videos(1, num_frames=4, image_size=32)

@@ -80,7 +80,7 @@ def plot_attention_distance(
         The axes: rank of a head within its layer against its mean distance, a line per layer.
 
     Raises:
-        ValueError: for another result, or a layer that it does not have.
+        ValueError: for a result of another measurement, or a layer that it does not contain.
 
     Examples:
         >>> distance = analysis.attention_distance(model, images)
@@ -152,7 +152,7 @@ def plot_mean_distance(results: style.Arrays, ax: "Axes | None" = None) -> "Axes
         The axes: a point per head, a line through the means of the layers.
 
     Raises:
-        ValueError: for another result, or if the units of the distances differ.
+        ValueError: for a result of another measurement, or if the units of the distances differ.
 
     Examples:
         >>> distance = analysis.mean_distance(analysis.mean_attention(model, images))
@@ -189,7 +189,7 @@ def plot_aligned_attention(
         maximum; red lines cross at the query.
 
     Raises:
-        ValueError: for another result, or a layer that it does not have.
+        ValueError: for a result of another measurement, or a layer that it does not contain.
 
     Examples:
         >>> aligned = analysis.aligned_attention(analysis.mean_attention(model, images))
@@ -229,7 +229,7 @@ def plot_attention_maps(
         The axes, with `ax.panels` of shape (layer, head). Every panel is scaled to its own maximum.
 
     Raises:
-        ValueError: for another result, or a layer that it does not have.
+        ValueError: for a result of another measurement, or a layer that it does not contain.
 
     Examples:
         >>> maps = analysis.attention_maps(analysis.mean_attention(model, images))
@@ -261,7 +261,7 @@ def plot_mean_attention(
         The axes, with `ax.panels` of shape (layer, head). Every panel is scaled to its own maximum.
 
     Raises:
-        ValueError: for another result, or a query or layer that it does not have.
+        ValueError: for a result of another measurement, or a query or layer that it does not have.
 
     Examples:
         >>> mean = analysis.mean_attention(model, images)
@@ -312,7 +312,7 @@ def plot_attention_offset(
         at the query.
 
     Raises:
-        ValueError: for another result, or a layer that it does not have.
+        ValueError: for a result of another measurement, or a layer that it does not contain.
 
     Examples:
         >>> offset = analysis.attention_offset(aligned)
@@ -354,7 +354,7 @@ def plot_head_classes(
         The axes: layers left to right, heads downwards, a colour per type.
 
     Raises:
-        ValueError: for another result, or a layer that it does not have.
+        ValueError: for a result of another measurement, or a layer that it does not contain.
 
     Examples:
         >>> classes = analysis.head_classes(analysis.mean_attention(model, images))
@@ -418,7 +418,7 @@ def plot_attention_saliency(
         The axes: lines through the best head of each layer, over the points of all heads.
 
     Raises:
-        ValueError: for another result, or an empty dict.
+        ValueError: for a result of another measurement, or an empty dict.
 
     Examples:
         >>> overlap = analysis.attention_saliency(model, (images, masks))
@@ -456,7 +456,7 @@ def plot_attention_patterns(
         The axes: a matrix with depth rightwards and upwards, whose colours span its values.
 
     Raises:
-        ValueError: for another result, or a query that it does not have.
+        ValueError: for a result of another measurement, or a query that it does not have.
 
     Examples:
         >>> patterns = analysis.attention_patterns(model, images)
@@ -495,7 +495,7 @@ def plot_attention_rollout(
         maximum.
 
     Raises:
-        ValueError: for another result, or a query or layer that it does not have.
+        ValueError: for a result of another measurement, or a query or layer that it does not have.
 
     Examples:
         >>> rollout = analysis.attention_rollout(model, images)
@@ -550,7 +550,8 @@ def plot_attention_rows(
         The axes, with `ax.panels` of shape (head,). Every panel is scaled to its own maximum.
 
     Raises:
-        ValueError: for another result, or a query, layer or example that it does not have.
+        ValueError: for a result of another measurement, or a query, layer or example that it does
+            not have.
 
     Examples:
         >>> rows = analysis.attention_rows(model, images)
@@ -597,7 +598,7 @@ def plot_gradient_attention(
         The axes, with `ax.panels` of shape (class,). Every panel is scaled to its own maximum.
 
     Raises:
-        ValueError: for another result, or an example that it does not have.
+        ValueError: for a result of another measurement, or an example that it does not contain.
 
     Examples:
         >>> relevance = analysis.gradient_attention(model, images)

@@ -53,7 +53,7 @@ def plot_receptive_field(
         The axes, with `ax.panels` of shape (layer,).
 
     Raises:
-        ValueError: for another result, or a layer that it does not have.
+        ValueError: for a result of another measurement, or a layer that it does not contain.
 
     Examples:
         >>> field = analysis.receptive_field(model, images)
@@ -95,7 +95,7 @@ def plot_skip_ratio(
         The axes: layers left to right, tokens downwards.
 
     Raises:
-        ValueError: for another result or variable.
+        ValueError: for a result of another measurement, or an unknown variable.
 
     Examples:
         >>> ratio = analysis.skip_ratio(model, images)
@@ -164,7 +164,7 @@ def plot_skip_ratio_lines(
         The axes. Colours distinguish models and kinds of token, line styles the sites of a block.
 
     Raises:
-        ValueError: for another result or variable, or an empty dict.
+        ValueError: for a result of another measurement, or an unknown variable, or an empty dict.
 
     Examples:
         >>> ratio = analysis.skip_ratio(model, images)
@@ -228,7 +228,7 @@ def _plot_sites(ax, depth, values, names, label, colour):
 
 
 def plot_branch_norms(result: xr.Dataset, ax: "Axes | None" = None, example: int = 0) -> "Axes":
-    """Norms of skip and branch by layer for one image: mean over tokens within their range.
+    """Norms of skip and branch by layer for one image: mean and range over tokens.
 
     Args:
         result: Dataset with `skip` and `branch` (example, layer, token) from `branch_norms`.
@@ -237,7 +237,7 @@ def plot_branch_norms(result: xr.Dataset, ax: "Axes | None" = None, example: int
         The axes: two lines, each in a band from the smallest to the largest token.
 
     Raises:
-        ValueError: for another result, or an example that it does not have.
+        ValueError: for a result of another measurement, or an example that it does not contain.
 
     Examples:
         >>> norms = analysis.branch_norms(model, images)
@@ -275,7 +275,7 @@ def plot_patch_filters(result: xr.DataArray, ax: "Axes | None" = None) -> "Axes"
         brightest.
 
     Raises:
-        ValueError: for another result or number of channels.
+        ValueError: for a result of another measurement, or another number of channels.
 
     Examples:
         >>> filters = analysis.patch_filters(kernel, 8)
@@ -317,7 +317,7 @@ def plot_position_similarity(result: xr.DataArray, ax: "Axes | None" = None) -> 
         positions. Colours are fixed to [-1, 1].
 
     Raises:
-        ValueError: for another result.
+        ValueError: for a result of another measurement.
 
     Examples:
         >>> similarity = analysis.position_similarity(embedding, grid)
@@ -369,7 +369,8 @@ def plot_logit_lens(
         The axes: a line for each class.
 
     Raises:
-        ValueError: for another result, or a class or example that it does not have.
+        ValueError: for a result of another measurement, or a class or example that it does not
+            have.
 
     Examples:
         >>> lens = analysis.logit_lens(model, images)
@@ -400,7 +401,7 @@ def plot_lens_accuracy(results: style.Datasets, ax: "Axes | None" = None) -> "Ax
         The axes: two lines for each result, in bands of 1.96 standard errors.
 
     Raises:
-        ValueError: for another result, or an empty dict.
+        ValueError: for a result of another measurement, or an empty dict.
 
     Examples:
         >>> accuracy = analysis.lens_accuracy(lens, labels)
@@ -446,7 +447,7 @@ def plot_head_ablation(
         The axes: layers left to right, heads downwards; grey where there is no head.
 
     Raises:
-        ValueError: for another result or change.
+        ValueError: for a result of another measurement, or an unknown change.
 
     Examples:
         >>> effect = analysis.head_ablation(model, (images, labels))
@@ -460,7 +461,7 @@ def plot_head_ablation(
 
 
 def plot_activation_patching(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
-    """How far patching each token of each layer moves the scores to those of another run.
+    """Effect of patching each token of each layer with its value from another run.
 
     Args:
         result: Dataset with `transfer` of dims (layer, token) from `activation_patching`.
@@ -469,7 +470,7 @@ def plot_activation_patching(result: xr.Dataset, ax: "Axes | None" = None) -> "A
         The axes: layers left to right, tokens downwards.
 
     Raises:
-        ValueError: for another result.
+        ValueError: for a result of another measurement.
 
     Examples:
         >>> effect = analysis.activation_patching(model, (images, other_images))
@@ -507,7 +508,7 @@ def plot_head_effects(
         The axes: a point for each head.
 
     Raises:
-        ValueError: for another result or change, or an empty dict.
+        ValueError: for a result of another measurement, or an unknown change, or an empty dict.
 
     Examples:
         >>> effect = analysis.head_ablation(model, (images, labels))
@@ -548,7 +549,7 @@ def plot_skip_ablation(
         The axes: a line for each model and path, in a band of 1.96 standard errors.
 
     Raises:
-        ValueError: for another result or change, or an empty dict.
+        ValueError: for a result of another measurement, or an unknown change, or an empty dict.
 
     Examples:
         >>> effect = analysis.skip_ablation(model, (images, labels))
@@ -587,7 +588,7 @@ def plot_token_ablation(
         together, are points at 1.
 
     Raises:
-        ValueError: for another result or change, or an empty dict.
+        ValueError: for a result of another measurement, or an unknown change, or an empty dict.
 
     Examples:
         >>> effect = analysis.token_ablation(model, (images, labels))
@@ -675,15 +676,15 @@ def plot_overlay(
             models of this package take them.
         values: array or DataArray of shape (rows, columns); NaN is grey.
         ax: Matplotlib axes; those of a new figure, with a colour bar, if None.
-        opacity: of the colours, from 0 to 1.
-        low, high: values of the ends of the colours; by default those of the map.
+        opacity: opacity of the colours, from 0 to 1.
+        low, high: limits of the colour scale; by default those of the map.
         label: of the colour bar.
 
     Returns:
         The axes.
 
     Raises:
-        ValueError: for an image or a map of another shape, or values that no image has.
+        ValueError: for an image or a map of another shape, or image values out of range.
 
     Examples:
         >>> maps = analysis.grad_cam(model, images)
@@ -720,7 +721,7 @@ def plot_input_gradients(
         The axes, with `ax.panels` of shape (class,). Every panel is scaled to its own maximum.
 
     Raises:
-        ValueError: for another result, or an example that it does not have.
+        ValueError: for a result of another measurement, or an example that it does not contain.
 
     Examples:
         >>> gradients = analysis.input_gradients(model, images)
@@ -753,7 +754,8 @@ def plot_grad_cam(
         The axes, with `ax.panels` of shape (layer,). Every panel is scaled to its own maximum.
 
     Raises:
-        ValueError: for another result, or a class or example that it does not have.
+        ValueError: for a result of another measurement, or a class or example that it does not
+            have.
 
     Examples:
         >>> maps = analysis.grad_cam(model, images)
@@ -788,7 +790,8 @@ def plot_position_attribution(
         colours follow the square root.
 
     Raises:
-        ValueError: for another result, or a position or example that it does not have.
+        ValueError: for a result of another measurement, or a position or example that it does not
+            have.
 
     Examples:
         >>> fields = analysis.position_attribution(model, images)
@@ -820,7 +823,7 @@ def plot_token_similarity(
     layer: str | None = None,
     example: int = 0,
 ) -> "Axes":
-    """Similarity of one token to those of every image; in others the most similar is framed.
+    """Similarity of one token to all tokens of every image; frames mark the most similar ones.
 
     Args:
         result: DataArray of dims (layer, example, token, other_example, other_token) from
@@ -831,11 +834,11 @@ def plot_token_similarity(
         example: number of the token's image.
 
     Returns:
-        The axes, with `ax.panels` of shape (image,). Colours run from the least similar token of
-        all to a cosine of 1.
+        The axes, with `ax.panels` of shape (image,). Colours run from the smallest cosine to 1.
 
     Raises:
-        ValueError: for another result, or a token, layer or example that it does not have.
+        ValueError: for a result of another measurement, or a token, layer or example that it does
+            not have.
 
     Examples:
         >>> similarity = analysis.token_similarity(model, images)

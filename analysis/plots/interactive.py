@@ -8,15 +8,15 @@ from .primitives import layer_label, shorten
 
 
 def cka_heatmap(result):
-    """The heatmap of `plot_cka`, with a value in each cell.
+    """Interactive form of `plot_cka`: a heatmap that shows the value of each cell.
 
     Args:
         result: Dataset with `cka` and, where known, `stderr` of dims (layer_x, layer_y).
 
     Returns:
-        dict of `kind` "heatmap"; names `x` and `y`; `values` and `errors` as rows from the first
-        y, None where there is no value; `low`, `high` and `colours`, the fixed colour scale from
-        its low to its high end; and the labels.
+        dict of `kind` "heatmap"; names `x` and `y`; `values` and `errors` as rows from the first y,
+        None where there is no value; `low`, `high` and `colours`, the fixed colour scale from its
+        low to its high end; and the labels of the plot.
     """
     cka = expect_variable(result, "cka", ("layer_x", "layer_y"))
     errors = result["stderr"].transpose(*cka.dims).values.T if "stderr" in result else None
@@ -37,7 +37,7 @@ def cka_heatmap(result):
 
 
 def distance_lines(result):
-    """The lines of `plot_attention_distance`, with a name for each head.
+    """Interactive form of `plot_attention_distance`: lines that show the name of each head.
 
     Args:
         result: DataArray of dims (layer, head), in pixels.

@@ -59,7 +59,7 @@ def plot_ridge_probe(
         The axes: depth normalised to [0, 1]; layers are named while all models drawn share them.
 
     Raises:
-        ValueError: for another result, or an empty dict.
+        ValueError: for a result of another measurement, or an empty dict.
 
     Examples:
         >>> accuracy = analysis.ridge_probe(model, train, test)
@@ -163,7 +163,7 @@ def plot_probe_variants(results: dict[str, xr.DataArray], ax: "Axes | None" = No
         Means over seeds with error bars as in `plot_ridge_probe`.
 
     Raises:
-        ValueError: for another result, or an empty dict.
+        ValueError: for a result of another measurement, or an empty dict.
 
     Examples:
         >>> accuracy = analysis.ridge_probe(model, train, test).sel(l2=10.0, drop=True)
@@ -211,7 +211,8 @@ def plot_probe_map(
         bar; titles give the accuracy of the CLS token, where there is one.
 
     Raises:
-        ValueError: for another result, or a layer that it does not have or that is not on the grid.
+        ValueError: for a result of another measurement, or a layer that it does not have or that is
+            not on the grid.
 
     Examples:
         >>> accuracy = analysis.ridge_probe(model, train, test, tokens="each")
@@ -338,13 +339,13 @@ def plot_knn_accuracy(
     Args:
         results: DataArray of dims (layer, k, top) from `knn_accuracy`, or a dict from label to
             several.
-        top: 1 or 5, which accuracy.
+        top: 1 or 5, for top-1 or top-5 accuracy.
 
     Returns:
         The axes: a colour per result, a line style per k.
 
     Raises:
-        ValueError: for another result, or a `top` that it does not have.
+        ValueError: for a result of another measurement, or a `top` that it does not have.
 
     Examples:
         >>> accuracy = analysis.knn_accuracy(model, train, test)
@@ -377,7 +378,7 @@ def plot_linear_probe(
         The axes: a colour per result, a line style per choice of tokens and batch normalisation.
 
     Raises:
-        ValueError: for another result, or an empty dict.
+        ValueError: for a result of another measurement, or an empty dict.
 
     Examples:
         >>> accuracy = analysis.linear_probe(model, train, test)
@@ -413,7 +414,7 @@ def plot_retrieval(
         The axes: a colour per result, a line style per difficulty.
 
     Raises:
-        ValueError: for another result, or an empty dict.
+        ValueError: for a result of another measurement, or an empty dict.
 
     Examples:
         >>> score = analysis.retrieval(model, queries, gallery, truth)
@@ -449,7 +450,7 @@ def plot_clustering(
         The axes: a line per result.
 
     Raises:
-        ValueError: for another result or score.
+        ValueError: for a result of another measurement, or an unknown score.
 
     Examples:
         >>> scores = analysis.clustering(model, (images, labels))
@@ -482,7 +483,7 @@ def plot_label_propagation(
         The axes: a line per result.
 
     Raises:
-        ValueError: for another result, or an empty dict.
+        ValueError: for a result of another measurement, or an empty dict.
 
     Examples:
         >>> score = analysis.label_propagation(model, videos)
@@ -510,16 +511,16 @@ def plot_keypoint_correspondence(
     Args:
         results: Dataset with `score` of dims (average, layer, threshold) from
             `keypoint_correspondence`, or a dict from label to several.
-        threshold: largest distance of a correct keypoint, in longer sides of the image or of the
-            object's box, as the results are.
+        threshold: largest distance of a correct keypoint, as a fraction of the longer side of the
+            image or of the object's box, depending on the results.
         average: `"image"` or `"point"`, what is averaged within a category.
 
     Returns:
         The axes: a line per result.
 
     Raises:
-        ValueError: for another result, a threshold or average that it does not have, and if some
-            thresholds are of the image and others of the box.
+        ValueError: for a result of another measurement, a threshold or average that it does not
+            contain, or results of which some use the image and others the box.
 
     Examples:
         >>> score = analysis.keypoint_correspondence(model, pairs)

@@ -151,7 +151,7 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
         measures, and last of the disagreement, in other colours, all fixed to [0, 1].
 
     Raises:
-        ValueError: for another result.
+        ValueError: for a result of another measurement.
 
     Examples:
         >>> result = analysis.similarities(model, images)
@@ -231,16 +231,16 @@ def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None" = None) 
 
     Args:
         results: Dataset with `cka` and, where known, its standard error `stderr`, of dims (layer,),
-            or a dict from label to several; in order where the labels have one, such as growing
-            fractions of the training images.
+            or a dict from label to several; ordered if the labels are, such as growing fractions of
+            the training images.
 
     Returns:
         The axes: a line per result, from dark to bright, with a band of the 95 % interval where the
-        number of batches is known: Student's t over batches. CKA runs from 0 to 1, and further only
-        where values do.
+        number of batches is known: Student's t over batches. The axis of CKA spans [0, 1], and more
+        only if values do.
 
     Raises:
-        ValueError: for another result, or an empty dict.
+        ValueError: for a result of another measurement, or an empty dict.
 
     Examples:
         >>> similarity = analysis.cka(model, images, other_model)
@@ -295,7 +295,7 @@ def plot_last_layer_cka(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
         is grey.
 
     Raises:
-        ValueError: for another result.
+        ValueError: for a result of another measurement.
 
     Examples:
         >>> result = analysis.last_layer_cka({"A": model, "B": other_model}, images)
@@ -352,16 +352,17 @@ def plot_localization(
         result: DataArray of dims (layer, token, row, column) from `localization`, with the
             coordinates `token_row` and `token_column`; NaN (constant patches) is drawn grey.
         layer: name of the layer to draw, the last if None; or a list of names, in order.
-        tokens: the tokens to draw, by their coordinate. If None, of one layer all 16 tokens or
-            fewer, else up to 4 x 4 spatial ones, evenly spaced; of a list of layers all 6 or fewer,
-            else the first, and those nearest to the centre, two corners and two edges.
+        tokens: the tokens to draw, by their coordinate. If None, for one layer: all tokens if there
+            are at most 16, else up to 4 x 4 evenly spaced spatial tokens; for a list of layers: all
+            tokens if there are at most 6, else the first token and those nearest to the centre, two
+            corners and two edges.
 
     Returns:
         The axes, with `ax.panels` of shape (token,), and (layer, token) for a list. Colours are
         shared by all maps and span their values: CKA of a token and a patch is often far from 1.
 
     Raises:
-        ValueError: for another result, or a layer or token that it does not have.
+        ValueError: for a result of another measurement, or a layer or token that it does not have.
 
     Examples:
         >>> cka = analysis.localization(model, images)
@@ -474,7 +475,7 @@ def plot_head_similarity(
         global. Both orders meet at the subset of all heads.
 
     Raises:
-        ValueError: for another result, or a layer that it does not have.
+        ValueError: for a result of another measurement, or a layer that it does not contain.
 
     Examples:
         >>> cka = analysis.head_similarity(model, other_model, images)
@@ -561,7 +562,7 @@ def plot_formation(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
         epoch.
 
     Raises:
-        ValueError: for another result.
+        ValueError: for a result of another measurement.
 
     Examples:
         >>> result = analysis.formation(model, images)
@@ -720,7 +721,7 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
         are runs, diamonds their mean, coloured by the outcome, with the interval.
 
     Raises:
-        ValueError: for another result, or one without a tested claim.
+        ValueError: for a result of another measurement, or one without a tested claim.
 
     Examples:
         >>> scores = analysis.scorecard_of_trainings(folders)

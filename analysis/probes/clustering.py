@@ -44,22 +44,22 @@ def clustering(
 
     the mutual information over the mean of both entropies, and the Rand index adjusted for chance
     (Walmer et al. 2023, sections 5.2 and D.5, figures 7, 24 and 25). Purity grows with the number
-    of clusters, and without information is the share of the largest class: compare with a baseline.
-    Walmer et al. 2023 take 50 clusters of as many classes, which is the default here.
+    of clusters, and at chance it is the share of the largest class: compare with a baseline. Walmer
+    et al. 2023 use 50 clusters for 50 classes; one cluster per class is the default here.
 
     Args:
         features, tokens: as in `vit_tf.analysis`.
         images: batched `tf.data.Dataset` of (images, labels), or a pair of arrays.
         num_clusters: number of clusters; as many as there are labels if None.
-        seed: of the first centres.
-        starts: number of runs from different centres, of which the tightest counts.
+        seed: seed of the initial centres.
+        starts: number of initializations, of which the one with the smallest inertia is used.
 
     Returns:
         Dataset of `purity`, `nmi` and `ari` of shape (layer,). The adjusted index may be negative.
 
     Raises:
         ValueError: for unknown `tokens`, features that are not finite, or a layer with fewer
-            different examples than clusters.
+            distinct examples than clusters.
 
     Examples:
         >>> scores = analysis.clustering(vit, (images, labels))
@@ -78,7 +78,7 @@ def clustering(
 
 @statistic_of(clustering)
 def clustering_statistic(features, num_clusters=None, tokens=None, seed=0, starts=STARTS):
-    """The `Statistic` of `clustering`, which keeps the pooled rows."""
+    """The `Statistic` of `clustering`, which stores the pooled features of every example."""
     rows = pooled_statistic(tokens, grid_of(features, None))
 
     def finish(totals):
@@ -96,19 +96,19 @@ def object_clustering(
     seed: int = 0,
     starts: int = STARTS,
 ) -> xr.Dataset:
-    """As `clustering`, of objects or parts: features averaged under their masks.
+    """`clustering` of objects or parts, from features averaged under their masks.
 
-    Walmer et al. 2023, sections 5.3 and D.5, figures 8, 26 and 27. Their text names no number of
-    clusters; the authors' code has 80 for objects and parts, though these have fewer
-    classes: for comparable numbers take `num_clusters=80`, which needs as many objects. Their
-    features are those of `dense_features`.
+    Walmer et al. 2023, sections 5.3 and D.5, figures 8, 26 and 27. The paper does not state the
+    number of clusters; the authors' code uses 80 for objects and parts, though these have fewer
+    classes: for comparable numbers use `num_clusters=80`, which needs at least 80 objects, and
+    `dense_features`.
 
     Args:
         features: a model, or a callable from images to `{layer: tensor}` of tokens that lie on the
             grid.
         images: batched `tf.data.Dataset` of (images, masks, labels), or a triple of arrays. Masks
-            are as for `masked_features`; labels of shape (example, object) are integers, below 0
-            for an object that is none, where images have different numbers of them.
+            are as for `masked_features`; labels of shape (example, object) are integers, negative
+            for padding where images have different numbers of objects.
         num_clusters, seed, starts: as for `clustering`.
         grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
 
@@ -117,8 +117,8 @@ def object_clustering(
         those with a label whose mask is empty.
 
     Raises:
-        ValueError: for tokens or masks that do not lie on the grid, masks with values beyond
-            [0, 1], and as `clustering`.
+        ValueError: for tokens or masks that do not lie on the grid, masks with values beyond [0,
+            1], and as for `clustering`.
 
     Examples:
         >>> masks = np.zeros((24, 2, 32, 32), bool)
@@ -221,10 +221,10 @@ def cluster_scores(
     seed: int = 0,
     starts: int = STARTS,
 ) -> xr.Dataset:
-    """The result of `clustering`, from pooled features at hand.
+    """`clustering` of precomputed pooled features.
 
     Args:
-        features: the model or function that the features are from; its name is stored.
+        features: the model or function that computed the features; its name is stored.
         pooled: `engine.Pooled` with `layers`, a dict from layer to array of shape (example,
             channel), and `labels` of shape (example,).
         num_clusters, seed, starts: as for `clustering`.
@@ -233,7 +233,7 @@ def cluster_scores(
         Dataset as `clustering` returns it.
 
     Raises:
-        ValueError: for a layer with fewer different examples than clusters.
+        ValueError: for a layer with fewer distinct examples than clusters.
 
     Examples:
         >>> x = np.random.default_rng(0).normal(size=(24, 8))

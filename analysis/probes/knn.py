@@ -38,27 +38,28 @@ def knn_accuracy(
     temperature: float = 0.07,
     without_votes: bool = False,
 ) -> xr.DataArray:
-    """Test accuracy of a vote among the nearest training images, of every layer in one pass each.
+    """Test accuracy of a k-nearest-neighbour classifier on the features of every layer.
 
         votes(c) = sum of exp(cos(x, x_j) / temperature),  j of class c among the k nearest to x
 
-    of pooled features (Caron et al. 2021, appendix E; Walmer et al. 2023, section 6.1). Exact, in
-    float64: the test features are kept, of shape (layer, test image, channel), and the training
-    images stream past them, each batch replacing neighbours that are further away. Of equally near
-    training images the earlier ones count, and of classes with equal votes the lower ones.
+    of pooled features (Caron et al. 2021, appendix E; Walmer et al. 2023, section 6.1). The search
+    is exact, in float64: the test features are stored, of shape (layer, test image, channel), and
+    each batch of training images replaces neighbours that are further away. Ties between training
+    images go to the earlier ones, and ties between classes to the lower label.
 
     Args:
         features, train, test, num_classes, tokens: as in `vit_tf.analysis`.
         k: numbers of neighbours, or one.
-        temperature: of the votes, above 0.
-        without_votes: whether classes without votes fill up the 5 (below), in their order, where
-            fewer have votes. In the code of DINO and behind the numbers of Walmer et al. 2023
-            (figure 28) they do, in no defined order. Of either kind at most `k` classes count.
+        temperature: temperature of the votes, above 0.
+        without_votes: whether classes without votes, in the order of their labels, fill up the top
+            5 where fewer than 5 classes have votes. They do, in no defined order, in DINO's code
+            and in the numbers of Walmer et al. 2023 (figure 28). At most `k` classes count in
+            either case.
 
     Returns:
         DataArray accuracy of shape (layer, k, top): `top` is 1, or 5 for the class among the 5 with
         most votes; by default a class without votes is never among them. The coordinate `tied` of
-        shape (layer, k) counts test images whose k-th neighbour is no nearer than one left out.
+        shape (layer, k) counts test images whose k-th and next neighbour are equally near.
 
     Raises:
         ValueError: for unknown `tokens`, a `k` below 1 or above the number of training images, a
@@ -87,7 +88,7 @@ def knn_accuracy(
 
 @statistic_of(knn_accuracy)
 def knn_statistic(features, tested, num_classes, k=(20,), temperature=0.07, without_votes=False):
-    """The `Statistic` of training images and labels that finishes as `knn_accuracy`.
+    """`Statistic` over training images and labels with the result of `knn_accuracy`.
 
     Larger batches of training images are faster.
 

@@ -196,27 +196,28 @@ def linear_probe(
         logits = W x / r + b,    r^2 = mean of |x|^2 over the training images,
 
     of pooled features x of the frozen model, or of these after batch normalisation without scale
-    and shift (He et al. 2021, MAE, appendix A.1; Walmer et al. 2023, section E.4 and table 6).
-    SGD with momentum 0.9, no weight decay and a cosine decay to 0, as in the linear evaluation of
-    Caron et al. 2021 (DINO, `eval_linear.py`); W and b start at 0. To divide the features of a
-    layer by one number r is to divide the learning rate of W by r^2: the curvature of the loss is
-    then at most 1, and one learning rate, not chosen for each probe, serves layers of any size.
+    and shift (He et al. 2021, MAE, appendix A.1; Walmer et al. 2023, section E.4 and table 6). SGD
+    with momentum 0.9, no weight decay and a cosine decay to 0, as in the linear evaluation of Caron
+    et al. 2021 (DINO, `eval_linear.py`); W and b start at 0. Dividing the features of a layer by r
+    is equivalent to dividing the learning rate of W by r^2: the curvature of the loss is then at
+    most 1, and one learning rate suits the features of all layers.
 
-    All probes are one Keras model. Its loss is the sum of theirs, and no step of a weight depends
-    on another probe's, so that each ends as if it were trained alone. The pooled features of all
-    images are kept, of shape (example, channel) for each layer and choice of tokens.
+    All probes are trained as one Keras model, whose loss is the sum of their losses; the update of
+    a probe does not depend on the others, so each ends as if it were trained alone. The pooled
+    features of all images are stored, of shape (example, channel) for each layer and choice of
+    tokens.
 
     Args:
         features, train, test, num_classes: as in `vit_tf.analysis`.
         tokens: what is classified: the `"cls"` token, or the mean of the `"spatial"` tokens or of
-            `"all"`; one word or several. None is `("cls", "spatial")` for a model with a CLS token
-            and `"all"` for others. The `token_grid` of the features separates these.
-        batch_norm: False, True or both. It takes the statistics of the batch while training, and
-            those of all training images afterwards.
+            `"all"`; one of these or several. None is `("cls", "spatial")` for a model with a CLS
+            token and `"all"` for others. The `token_grid` of the features separates these.
+        batch_norm: False, True or both. It uses the statistics of the batch in training, and those
+            of all training images afterwards.
         epochs: passes over the training images.
-        batch_size: examples of a step; the remainder of each epoch is left out.
-        learning_rate: the first one of a batch of 256; it is proportional to the batch.
-        seed: of the order of the examples.
+        batch_size: examples per step; the remainder of each epoch is left out.
+        learning_rate: initial learning rate for a batch of 256; it is scaled with the batch size.
+        seed: seed of the order of the examples.
 
     Returns:
         DataArray accuracy of shape (layer, tokens, batch_norm). The coordinate `training_loss` of

@@ -35,12 +35,12 @@ def positive_ranks(ranking, positive, junk):
 
 
 def average_precision(ranks: np.ndarray, count: int) -> float:
-    """Area under the curve of precision against recall, by trapezoids.
+    """Average precision: area under the precision-recall curve, by the trapezoidal rule.
 
         AP = sum_j (j / r_j + (j + 1) / (r_j + 1)) / (2 count),    j = 0, 1, ...
 
-    for the j-th positive image at rank r_j, where the first term is 1 for r_j = 0 (Radenovic et al.
-    2018, as their evaluation code takes it).
+    for the j-th positive image at rank r_j, where the first term is 1 for r_j = 0 (as in the
+    evaluation code of Radenovic et al. 2018).
 
     Args:
         ranks: int array of shape (positive,), from 0, ascending, as from `positive_ranks`.
@@ -85,30 +85,31 @@ def retrieval(
 
     Mean average precision, and mean precision at k, of pooled features and cosine similarity, for
     the three difficulties of revisited Oxford and Paris (Radenovic et al. 2018; Walmer et al. 2023,
-    section 6.1, figures 9 and 29). One pass over the queries and one over the database, exact, in
-    float64: kept are the features of the queries, and of each image its similarity to each of them,
-    of shape (layer, image, query), 2.8 MB a layer for 5,000 images and 70 queries. Of images as
-    similar, the earlier one comes first. The numbers of Walmer et al. 2023 are of queries that are
-    not cropped, `vit_tf.data.load_revisited(..., crop_queries=False)`, and of the `"cls"` token.
+    section 6.1, figures 9 and 29). It is exact, in float64, with one pass over the queries and one
+    over the database; it stores the features of the queries and the similarity of each image to
+    each query, of shape (layer, image, query), 2.8 MB per layer for 5,000 images and 70 queries.
+    Ties go to the earlier image. Walmer et al. 2023 use queries that are not cropped,
+    `vit_tf.data.load_revisited(..., crop_queries=False)`, and the `"cls"` token.
 
     Args:
         features, tokens: as in `vit_tf.analysis`.
         queries: batched `tf.data.Dataset` of (images, numbers), or a pair of arrays.
-        database: that, or of images alone.
+        database: as `queries`, or images alone.
         truth: list of a dict for each query, in their order, of `easy`, `hard` and `junk`, int
-            arrays of positions in the database, as `vit_tf.data.load_revisited` gives them.
-        k: numbers of images at which precision is taken.
+            arrays of positions in the database, as from `vit_tf.data.load_revisited`.
+        k: numbers of top-ranked images at which the precision is computed.
 
     Returns:
         Dataset of `score`, the mean average precision, of shape (layer, difficulty); `precision`,
         the mean at k, of shape (layer, difficulty, k); and `average_precision` of each query, of
         shape (layer, difficulty, query). A query without a positive image of a difficulty is NaN
-        there and left out of means; these are NaN where no query has one. The coordinate `asked`
-        of shape (difficulty,) counts the queries that have.
+        there and left out of means, which are NaN if no query has one. The coordinate `asked` of
+        shape (difficulty,) counts the queries that have one.
 
     Raises:
         ValueError: for unknown `tokens`, a `k` below 1, a `truth` that does not fit, features that
-            are zero or not finite, or a layer in which every image is as similar to every query.
+            are zero or not finite, or a layer in which all images are equally similar to all
+            queries.
 
     Examples:
         >>> truth = [{"easy": np.arange(4), "hard": np.arange(4, 6), "junk": np.arange(0)}] * 2
@@ -131,7 +132,7 @@ def retrieval(
 
 @statistic_of(retrieval)
 def retrieval_statistic(features, asked, truth, k=TOPS):
-    """The `Statistic` of images of a database that finishes as `retrieval`.
+    """`Statistic` over the images of a database with the result of `retrieval`.
 
     Args:
         asked: the `Pooled` features of the queries, from a pass with `pooled_statistic`.

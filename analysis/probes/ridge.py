@@ -176,12 +176,12 @@ def fit_ridge_probe(
     l2: Sequence[float] = L2,
     tokens: str = ALL,
 ) -> Callable[[LabelledImages], xr.DataArray]:
-    """The probes of `ridge_probe`, fitted once to be scored on several data sets.
+    """Fits the probes of `ridge_probe` once, to score them on several data sets.
 
     Arguments and errors are those of `ridge_probe`.
 
     Returns:
-        Function of a data set of (images, labels) that returns the accuracy on it.
+        Function from a data set of (images, labels) to the accuracy on it.
 
     Examples:
         >>> probe = analysis.fit_ridge_probe(vit, (images[:16], labels[:16]))
@@ -204,12 +204,12 @@ def fit_ridge_probe(
 def probe_statistic(features, train, num_classes, l2=L2, tokens=ALL):
     """The `Statistic` that fits the probes of `ridge_probe`.
 
-    A layer with more channels than there are examples keeps its rows, the others only sums. Of
-    `train` no more than its first batch is read here, to learn how many examples it can hold.
+    A layer with more channels than there are examples stores all of its features, others only sums.
+    Only the first batch of `train` is read here, to infer the largest possible number of examples.
 
     Returns:
-        `Statistic` of images and labels that finishes with a `Probe`. Other arguments and errors
-        are those of `ridge_probe`.
+        `Statistic` over images and labels whose result is a `Probe`. Other arguments and errors are
+        those of `ridge_probe`.
     """
     require_word(tokens, PROBED)
     l2 = np.atleast_1d(np.asarray(l2, np.float64))
@@ -248,7 +248,7 @@ def probe_statistic(features, train, num_classes, l2=L2, tokens=ALL):
 
 
 def score_statistic(features, probe):
-    """The `Statistic` of images and labels that finishes with the accuracy of a fitted `Probe`."""
+    """`Statistic` over images and labels whose result is the accuracy of a fitted `Probe`."""
     num_l2, num_classes = len(probe.l2), probe.num_classes
     grid = grid_of(features, None)
     flat = {layer: _flattened(*weights) for layer, weights in probe.weights.items()}
@@ -282,9 +282,9 @@ def select_l2(validation: xr.DataArray, test: xr.DataArray) -> xr.DataArray:
         test: accuracy on the test set, with the same coordinates.
 
     Returns:
-        DataArray of dims (layer,) or (layer, token), with the chosen `l2` as a coordinate of the
-        same dims; of equally good ones the strongest; and the accuracy on the held-out images at it
-        as another, `validation_accuracy`. Tokens that a layer does not have are NaN.
+        DataArray of dims (layer,) or (layer, token), with the coordinates `l2`, the selected value
+        (the largest of equally good ones), and `validation_accuracy`, the accuracy on the held-out
+        images at it, of the same dims. Tokens that a layer does not have are NaN.
 
     Examples:
         >>> probe = analysis.fit_ridge_probe(vit, (images[:12], labels[:12]))

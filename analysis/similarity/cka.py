@@ -143,23 +143,23 @@ def cka(
 
     over the minibatches b, with the linear kernel and the unbiased HSIC (Kornblith et al. 2019,
     equation 4; Nguyen et al. 2020, equation 3; Song et al. 2012, equation 5). The unbiased
-    estimator may be negative, or above 1 between different layers; it is not clamped. Batches
-    count equally whatever their size: drop a remainder that is much smaller than the rest. One of
-    fewer than 4 examples, for which there is no HSIC, is left out, and so are layers in which at
-    most one example of each batch differs from the others, with a warning that names them.
+    estimator may be negative, or above 1 between different layers; it is not clamped. Batches count
+    equally whatever their size: drop a last batch that is much smaller than the rest. A last batch
+    of fewer than 4 examples, for which HSIC is undefined, is left out. Layers in which at most one
+    example of each batch differs from the others are left out with a warning that names them.
 
     Args:
         features_x: a model, or a callable from images to `{layer: tensor of shape (example, ...)}`;
-            or, without images, activations at hand: `{layer: array of shape (example, ...)}`.
+            or, without images, precomputed activations: `{layer: array of shape (example, ...)}`.
         images: as in `vit_tf.analysis`.
         features_y: the second model, or its activations; by default the layers of the first are
             compared.
 
     Returns:
-        Dataset with `cka` and `stderr`, both of shape (layer_x, layer_y). The standard error is
-        the jackknife over batches; of a single batch it is NaN, with a warning. `leave_one_out`
-        of shape (batch, layer_x, layer_y) is the CKA without each batch, or without each of at
-        most 32 groups of them, from which models are compared batch by batch. In the attributes
+        Dataset with `cka` and `stderr`, both of shape (layer_x, layer_y). The standard error is the
+        jackknife over batches; of a single batch it is NaN, with a warning. `leave_one_out` of
+        shape (batch, layer_x, layer_y) is the CKA without each batch, or without each of at most 32
+        groups of them, from which models are compared by paired differences. In the attributes
         `remainder` counts the examples of a last batch too small, and `constant_layers` names the
         layers that were left out.
 
@@ -316,8 +316,8 @@ def _require_variation(squares, layers):
 def best_matching_layer(similarity: xr.Dataset) -> xr.Dataset:
     """CKA of every layer with the layer of the same name in the other model.
 
-    As between models trained on more or less data (Raghu et al. 2021, section 8, figure 12) or
-    before and after fine-tuning (appendix G, figures G.1 and G.2).
+    It compares models trained on different amounts of data (Raghu et al. 2021, section 8, figure
+    12) or before and after fine-tuning (appendix G, figures G.1 and G.2).
 
     Args:
         similarity: Dataset from `cka` of two models: cka(layer_x, layer_y) and its stderr.
@@ -400,10 +400,10 @@ def depth_cka(features: Model, images: Images) -> xr.Dataset:
         images: as in `vit_tf.analysis`.
 
     Returns:
-        Dataset as that of `cka`, layers named by tap.
+        Dataset as from `cka`, with layers named by tap.
 
     Raises:
-        ValueError: without such taps, and as `cka`.
+        ValueError: without such taps, and as for `cka`.
 
     Examples:
         >>> similarity = analysis.depth_cka(vit, images)
@@ -441,10 +441,10 @@ def residual_cka(features: Model, images: Images, site: str = "attention") -> xr
         site: `"attention"`, `"mlp"` or another site that has them.
 
     Returns:
-        Dataset as that of `cka`: `layer_x` are the branches, `layer_y` the skips.
+        Dataset as from `cka`: `layer_x` are the branches, `layer_y` the skips.
 
     Raises:
-        ValueError: without such taps, and as `cka`.
+        ValueError: without such taps, and as for `cka`.
 
     Examples:
         >>> similarity = analysis.residual_cka(vit, images, site="mlp")
@@ -484,8 +484,8 @@ def last_layer_cka(
 ) -> xr.Dataset:
     """Minibatch CKA between the last layers of any number of models, by part of the sequence.
 
-    The estimator is that of `cka`, over all channels of the first token, or of all tokens with a
-    position (Walmer et al. 2023, section 5.1, figures 6 and 19).
+    The estimator is that of `cka`, over all channels of the first token, or of all spatial tokens
+    (Walmer et al. 2023, section 5.1, figures 6 and 19).
 
     Args:
         models: dict from a model's name to its features, a callable from images to taps with a
@@ -498,7 +498,8 @@ def last_layer_cka(
         tokens has no part `"cls"`: NaN. The attribute `layers` names the tap of each model.
 
     Raises:
-        ValueError: without models or grids, for a last tap that is not on its grid, and as `cka`.
+        ValueError: without models or grids, for a last tap that is not on its grid, and as for
+            `cka`.
 
     Examples:
         >>> similarity = analysis.last_layer_cka({"ViT": vit, "BiT": bit}, images)

@@ -128,32 +128,33 @@ EXPECTED = (
 class FormationRecorder(keras.callbacks.Callback):
     """Records, while a model is trained, how its layers change and how well they classify.
 
-    At the start and after every `every` epochs: CKA of each layer to itself at the start and at the
-    record before, on the same images (as `cka` of two models), and the accuracy of a ridge
-    classifier on the features of a few images (as `few_shot` of one `l2`). What is kept is the
-    kernels of the images, not weights: a record costs one forward pass, which is compiled once for
-    each `fit`. Where an optimizer averages the weights, the weights themselves are measured.
+    At the start and after every `every` epochs, it records the CKA of each layer with itself at the
+    start and at the previous record, on the same images (as `cka` of two models), and the accuracy
+    of a ridge classifier on the features of a few images (as `few_shot` at one `l2`). It stores
+    kernels of the images, not weights: a record costs one forward pass, which is compiled once per
+    `fit`. If an optimizer averages the weights, the weights before averaging are measured.
 
-    With a folder, a run that was killed resumes. The records of the last two epochs
-    lie in `formation-state/`: put the callback before the one that saves the weights, and the
-    weights may be those of an epoch before the last record. Of several workers the first writes.
+    With a folder, a killed run can resume: `formation-state/` holds the records of the last two
+    epochs. Put the callback before the one that saves the weights, which may then be one epoch
+    older than the last record. Only the first of several workers writes.
 
     Args:
         features: callable from images to `{layer: tensor}` that shares the weights of the model
-            being trained, such as `vit_tf.submodel(model, "block*/mlp/sum")`; or a function of
-            the model to one, such as `lambda model: vit_tf.submodel(model, "block*/mlp/sum")`.
+            being trained, such as `vit_tf.submodel(model, "block*/mlp/sum")`; or a function from
+            the model to such a callable, such as `lambda model: vit_tf.submodel(model,
+            "block*/mlp/sum")`.
         images: array of shape (example, height, width, channel), or batched `tf.data.Dataset`, for
-            CKA. Read once; a layer keeps the square of its number of examples for each batch.
+            CKA. Read once; for each layer and batch, a kernel of example x example is stored.
         every: number of epochs between records.
-        probes: `(train, test, num_classes)`, data sets of (images, labels), of few images to fit
+        probes: `(train, test, num_classes)`, data sets of (images, labels), of a few images to fit
             and of others to score, or None. Read once.
         l2: strength of the penalty of the ridge classifiers.
-        folder: where to write `formation.nc` and `formation-state/`, or None.
+        folder: folder of `formation.nc` and `formation-state/`, or None.
 
     Raises:
         ValueError: for an `every` or `l2` out of range, batches of less than 4 images or labels
-            outside the classes; in training, for `features` that are neither or of another model,
-            a layer that is constant or not finite, and records of other images or of a later
+            outside the classes; in training, for `features` that are of neither form or of another
+            model, a layer that is constant or not finite, and records of other images or of a later
             epoch.
     """
 

@@ -65,8 +65,8 @@ def head_similarity(
         end with all heads.
 
     Raises:
-        ValueError: without a grid, for taps that are not there or not of these shapes, a head
-            that attends to prefix tokens only, and as `attention_distance` and `cka`.
+        ValueError: without a grid, for taps that do not exist or do not have these shapes, a head
+            that attends to prefix tokens only, and as for `attention_distance` and `cka`.
 
     Examples:
         >>> similarity = analysis.head_similarity(vit, bit, images, block="block01")

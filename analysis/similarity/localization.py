@@ -34,9 +34,9 @@ def localization(
     compared on one grid: measure the stages of a ResNet one by one.
 
     A patch in which at most one image of any batch differs, such as a blank corner, has no CKA: its
-    cells are NaN, and `constant_patches` in the attributes counts such patches. At most
-    layers x tokens + patches kernels of example x example float32 values are held at once: for
-    12 x 197 + 196 in batches of 128 that is 168 MB; choose fewer `tokens` for larger batches.
+    cells are NaN, and `constant_patches` in the attributes counts such patches. At most layers x
+    tokens + patches kernels of example x example float32 values are held at once: for 12 x 197 +
+    196 in batches of 128 that is 168 MB; select fewer `tokens` for larger batches.
 
     Args:
         features: a model, or a callable from images to `{layer: tensor}` of shape (example, token,
@@ -69,7 +69,7 @@ def localization(
 
 @statistic_of(localization)
 def localization_statistic(features, grid=None, tokens=None):
-    """The `Statistic` of `localization`, which finishes after a pass that it was in."""
+    """The `Statistic` of `localization`; `finish` needs a pass in the same process."""
     given_grid = grid_of(features, grid)
     shown = {}  # the grid and the tokens on it show in the shapes of the taps
 

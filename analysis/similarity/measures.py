@@ -230,7 +230,7 @@ def linear_cka():
 
 
 def rbf_cka(bandwidth: float = 0.5) -> Measure:
-    """CKA of Gaussian kernels, to which near neighbours matter more than far ones.
+    """CKA of Gaussian kernels, which weight near neighbours more than distant ones.
 
         k(a, b) = exp(-|a - b|^2 / (2 sigma^2)),    sigma = bandwidth * median |a - b|
 
@@ -238,18 +238,18 @@ def rbf_cka(bandwidth: float = 0.5) -> Measure:
     "kernel selection"); HSIC is unbiased and summed over batches as in `cka`, and not clamped. As
     the bandwidth grows it approaches the CKA of linear kernels.
 
-    Scale: 0 for independent representations to 1; the estimator may leave it. Invariant to
-    orthogonal maps, isotropic scaling and translation, not to other invertible linear maps. Memory:
-    images x images for each layer.
+    Scale: 0 (independent) to 1; estimates may lie outside. Invariant to orthogonal maps, isotropic
+    scaling and translation, not to other invertible linear maps. Memory: images x images for each
+    layer.
 
     Args:
-        bandwidth: as a share of the median distance, above 0.
+        bandwidth: standard deviation of the kernel as a fraction of the median distance, above 0.
 
     Returns:
         A `Measure` for `similarities(..., measures=[...])`.
 
     Raises:
-        ValueError: for another bandwidth.
+        ValueError: for a bandwidth that is not above 0.
 
     Examples:
         >>> measure = analysis.rbf_cka(0.2)
@@ -282,14 +282,14 @@ def token_cka() -> Measure:
         CKA(X, Y) = sum_t HSIC(X_t, Y_t) / sqrt(sum_t HSIC(X_t, X_t) sum_t HSIC(Y_t, Y_t))
 
     summed over tokens t and minibatches, with linear kernels and the unbiased HSIC of `cka`, whose
-    kernel is the sum of those of the tokens: CKA compares what whole images hold, this what each
-    position holds. A map's positions are its tokens, a vector is one token.
+    kernel is the sum of the kernels of the tokens: `cka` compares whole images, `token_cka` each
+    position. Positions of a map are tokens, and a vector is one token.
 
-    Scale: 0 for tokens that are independent to 1; the estimator may leave it. Invariant to an
-    orthogonal map and a translation of each token by itself and to isotropic scaling of all; not to
-    a permutation of the tokens, to which CKA is. NaN between layers of different numbers of tokens.
-    Memory: tokens x images x images for each layer, the largest of the measures: of 84 layers of
-    197 tokens 1.1 GB for batches of 128 images. Choose fewer layers for larger batches.
+    Scale: 0 (independent) to 1; estimates may lie outside. Invariant to an orthogonal map and a
+    translation of each token separately and to isotropic scaling of all; unlike CKA, not to a
+    permutation of the tokens. NaN between layers of different numbers of tokens. Memory: tokens x
+    images x images for each layer, the most of all measures: 1.1 GB for 84 layers of 197 tokens in
+    batches of 128 images. Select fewer layers for larger batches.
 
     Returns:
         A `Measure` for `similarities(..., measures=[...])`.
@@ -345,16 +345,16 @@ UNKNOWN = "layers with too many directions together for so few images"
 def svcca(variance: float = 0.99) -> Measure:
     """Mean canonical correlation of the directions of largest variance.
 
-    Of each layer, features centred over the batch, the fewest principal directions are kept that
-    hold a share of its variance; then as `cca` (Raghu et al. 2017, section 2.1). The mean over
-    batches.
+    For each layer, with features centred over the batch, the fewest principal directions that
+    explain the share `variance` of the variance are kept, followed by `cca` (Raghu et al. 2017,
+    section 2.1). Values are averaged over batches.
 
-    Scale: 0 to 1. Independent layers of as many directions as there are images to distinguish
-    are far above 0: of d directions each and n images about sqrt(d / n). Where the directions of
-    two layers are more than n - 1 together they meet whatever the features, and the value is NaN:
-    take larger batches or less of the variance. Invariant to orthogonal maps, isotropic scaling and
-    translation; not to other invertible linear maps, which change the directions that are kept.
-    Memory: images x images for each layer, whatever the width; time: images cubed for each pair.
+    Scale: 0 to 1. Independent layers of d directions each score about sqrt(d / n) for n images,
+    which is far above 0 for large d. If two layers have more than n - 1 directions together, their
+    subspaces always intersect, and the value is NaN: use larger batches or a smaller `variance`.
+    Invariant to orthogonal maps, isotropic scaling and translation; not to other invertible linear
+    maps, which change the directions that are kept. Memory: images x images for each layer,
+    whatever the width; time: images cubed for each pair.
 
     Args:
         variance: share of the variance that is kept, above 0 and at most 1.
@@ -363,7 +363,7 @@ def svcca(variance: float = 0.99) -> Measure:
         A `Measure` for `similarities(..., measures=[...])`.
 
     Raises:
-        ValueError: for another share.
+        ValueError: for a share out of range.
 
     Examples:
         >>> measure = analysis.svcca(variance=0.9)
@@ -388,12 +388,12 @@ def cca() -> Measure:
 
     with Q an orthonormal basis of the space that the columns of the centred features span, of d
     directions, those of more than 1e-10 of the largest variance (Hotelling 1936; Kornblith et al.
-    2019, section 3.2). The mean over batches.
+    2019, section 3.2). Values are averaged over batches.
 
-    Scale, and NaN where d_X + d_Y is more than n - 1 for batches of n images: as `svcca`. It takes
-    more images in a batch than the channels of two layers together: pool the tokens, and choose
-    large batches. Invariant to every invertible linear map and translation of either layer. Memory
-    and time: as `svcca`.
+    The scale is that of `svcca`; the value is NaN if d_X + d_Y exceeds n - 1 for batches of n
+    images. A batch must have more images than the two layers have channels together: pool the
+    tokens, and use large batches. Invariant to every invertible linear map and translation of
+    either layer. Memory and time are those of `svcca`.
 
     Returns:
         A `Measure` for `similarities(..., measures=[...])`.
@@ -411,19 +411,19 @@ def cca() -> Measure:
 
 
 def pwcca() -> Measure:
-    """Mean canonical correlation, weighted by how much of the first layer each direction holds.
+    """Mean canonical correlation, weighted by how much of the first layer each direction explains.
 
         value = sum_i a_i rho_i / sum_i a_i,    a_i = sum_j |<h_i, x_j>|
 
     with h_i the canonical directions of the first layer (`layer_x`), unit vectors over the images,
     and x_j its channels, centred (Morcos et al. 2018, section 2.2, equation 2). Not symmetric: the
-    weights are those of `layer_x`. The mean over batches.
+    weights are those of `layer_x`. Values are averaged over batches.
 
-    Scale, and NaN, as `cca`, with layers of more than 4096 channels besides, which would need as
-    many images. Invariant to every invertible linear map of `layer_y`, to isotropic scaling and to
-    translation of both; not to orthogonal maps of `layer_x`, whose channels the weights are of.
-    Memory: images x images, and images x channels, for each layer; time: images cubed, and images x
-    images x channels, for each pair.
+    Scale and NaN are those of `cca`; the value is also NaN for layers of more than 4096 channels,
+    which would need as many images. Invariant to every invertible linear map of `layer_y`, to
+    isotropic scaling and to translation of both; not to orthogonal maps of `layer_x`, since the
+    weights depend on its channels. Memory: images x images, and images x channels, for each layer;
+    time: images cubed, and images x images x channels, for each pair.
 
     Returns:
         A `Measure` for `similarities(..., measures=[...])`.
@@ -528,10 +528,10 @@ def procrustes() -> Measure:
 
     of features centred over the batch, with the nuclear norm, the sum of singular values (Williams
     et al. 2021, equation 5, of the group of orthogonal maps). The angle is a metric: it obeys the
-    triangle inequality, which CKA does not. The mean over batches.
+    triangle inequality, which CKA does not. Values are averaged over batches.
 
-    Scale: 0, unrelated, to 1. Of few images two independent layers of many channels are
-    above 0: compare values of one batch size. Invariant to orthogonal maps, isotropic scaling and
+    Scale: 0 (unrelated) to 1. With few images, independent layers of many channels score above 0:
+    compare only values of the same batch size. Invariant to orthogonal maps, isotropic scaling and
     translation, not to other invertible linear maps. Memory: images x images for each layer,
     whatever the width; time: images cubed for each pair.
 
@@ -570,8 +570,8 @@ def rsa(correlation: str = "pearson") -> Measure:
 
         value = corr(d_X, d_Y),    d_X = (|x_i - x_j| for the pairs i < j of images of the batch)
 
-    of Euclidean distances (Kriegeskorte et al. 2008, "representational similarity analysis"), as
-    they are or by their ranks, equal ones sharing the mean of theirs. The mean over batches.
+    of Euclidean distances (Kriegeskorte et al. 2008, "representational similarity analysis"), or of
+    their ranks, where ties get their mean rank. Values are averaged over batches.
 
     Scale: -1 to 1, 0 for unrelated distances. Invariant to orthogonal maps, isotropic scaling and
     translation, that of ranks also to any increasing function of the distances; not to other
@@ -584,7 +584,7 @@ def rsa(correlation: str = "pearson") -> Measure:
         A `Measure` for `similarities(..., measures=[...])`.
 
     Raises:
-        ValueError: for another correlation.
+        ValueError: for an unknown correlation.
 
     Examples:
         >>> measure = analysis.rsa("spearman")
@@ -615,17 +615,17 @@ def _ranks(layers: Layers):
 
 
 def mutual_knn(k: int = 10) -> Measure:
-    """Share of the nearest images of each image that are so in both representations.
+    """Mean share of the k nearest neighbours of an image that two representations have in common.
 
         value = mean over images i of |N_X(i) and N_Y(i)| / k
 
     with N(i) the k other images of the batch of the largest cosine similarity to image i, of
-    features as they are, not centred (Huh et al. 2024, "The Platonic Representation Hypothesis",
-    appendix A and its code). Of equally near images the earlier ones count. The mean over batches.
+    features that are not centred (Huh et al. 2024, "The Platonic Representation Hypothesis",
+    appendix A and its code). Ties go to the earlier images. Values are averaged over batches.
 
-    Scale: 0 to 1; independent representations share k / (n - 1) for batches of n images, so that
-    only values of one k and one batch size compare. Invariant to orthogonal maps and to scaling,
-    also of single images; not to translation, nor to other invertible linear maps. Memory: images x
+    Scale: 0 to 1; independent representations share k / (n - 1) for batches of n images, so compare
+    only values of the same k and batch size. Invariant to orthogonal maps and to scaling, even of
+    each image separately; not to translation, nor to other invertible linear maps. Memory: images x
     images for each layer.
 
     Args:
@@ -662,7 +662,7 @@ def mutual_knn(k: int = 10) -> Measure:
 
 
 def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
-    """Share of the variance of `layer_y` that ridge regression on `layer_x` predicts, held out.
+    """Fraction of the held-out variance of `layer_y` explained by ridge regression on `layer_x`.
 
         R^2 = 1 - sum_f |Y_f - mean - (X_f - mean) W_f|^2 / sum_f |Y_f - mean|^2
 
@@ -672,8 +672,8 @@ def linear_predictivity(l2: float = 0.1, folds: int = 5) -> Measure:
     is in fold i modulo `folds`. Sums of squares are added over folds, channels and batches before
     the ratio. Not symmetric: x predicts y.
 
-    Scale: at most 1; 0 for a prediction no better than the mean of the other images, and below it
-    for worse ones; not clamped. Invariant to orthogonal maps, isotropic scaling and translation of
+    Scale: at most 1; 0 for a prediction no better than the mean of the other images, negative for a
+    worse one; not clamped. Invariant to orthogonal maps, isotropic scaling and translation of
     either layer; not to other invertible linear maps. Memory: images x images for each layer,
     whatever the width; time: images cubed for each layer, images squared for each pair.
 

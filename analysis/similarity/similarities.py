@@ -61,37 +61,37 @@ def similarities(
     """Several measures of the similarity of layers, of one or two models, in one pass over images.
 
     The measures are those of `cka`, `rbf_cka`, `token_cka`, `procrustes`, `svcca`, `cca`, `pwcca`,
-    `rsa`, `mutual_knn` and `linear_predictivity`, which describe their invariances and scales.
-    All but `token_cka` and `pwcca` follow from the images x images kernels of a batch, which are
-    made once for all of them: memory does not grow with the width of a layer nor with the number of
-    batches, but with layers x n x n for batches of n images, of which about eight float64 matrices
-    are held for each layer. The batch is the sample that a measure is of: its size is part of the
-    definition, no image is left out, and the values of batches are averaged (of CKA and of
-    `linear_predictivity`, summed before the ratio). Drop a remainder that is much smaller.
+    `rsa`, `mutual_knn` and `linear_predictivity`, which describe their invariances and scales. All
+    but `token_cka` and `pwcca` follow from the images x images kernels of a batch, which are
+    computed once for all measures: memory does not grow with the width of a layer nor with the
+    number of batches, but with layers x n x n for batches of n images, of which about eight float64
+    matrices are held for each layer. A measure is defined on a batch and depends on the batch size.
+    Values are averaged over batches (for CKA and `linear_predictivity`, sums are taken over batches
+    before the ratio). Drop a last batch that is much smaller.
 
     Args:
         features_x: a model, or a callable from images to `{layer: tensor of shape (example, ...)}`;
-            or, without images, activations at hand: `{layer: array of shape (example, ...)}`.
+            or, without images, precomputed activations: `{layer: array of shape (example, ...)}`.
         images: as in `vit_tf.analysis`.
         features_y: the second model, or its activations; by default the layers of the first are
             compared.
         measures: list of names or of measures with settings of their own, `["cka", rbf_cka(0.2)]`;
-            by default all, of pooled tokens all but `"token_cka"`.
-        tokens: what stands for an image: by default all activations of a layer, flattened, as in
+            by default all, or all except `"token_cka"` if `tokens` are pooled.
+        tokens: representation of an image: by default all activations of a layer, flattened, as in
             `cka`; or `"cls"`, the mean of the `"spatial"` tokens, or of `"all"`.
 
     Returns:
         Dataset with `similarity` and `stderr`, both of shape (measure, layer_x, layer_y),
-        `disagreement` of shape (layer_x, layer_y), as `disagreement` makes it, and
-        `invariant(measure)`, in words. The standard error is the jackknife over batches; of a
-        single batch it is NaN, with a warning. A pair of layers without a value is NaN, with a
-        warning that names the reason. In the attributes `settings` are those of the measures,
-        `remainder` counts the examples of a last batch too small, and `constant_layers` names the
-        layers that were left out.
+        `disagreement` of shape (layer_x, layer_y), as computed by `disagreement`, and
+        `invariant(measure)`, the invariances in words. The standard error is the jackknife over
+        batches; of a single batch it is NaN, with a warning. A pair of layers without a value is
+        NaN, with a warning that names the reason. In the attributes `settings` are those of the
+        measures, `remainder` counts the examples of a last batch too small, and `constant_layers`
+        names the layers that were left out.
 
     Raises:
         ValueError: for unknown or repeated measures or `tokens`, a batch, not the last of several,
-            that is smaller than a measure asks for, a model of constant layers only, or activations
+            that is smaller than a measure requires, a model of constant layers only, or activations
             that are not finite; the layer is named.
 
     Examples:
