@@ -244,7 +244,7 @@ def skip_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
 
 
 def full_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """A data set without a last batch that is smaller, of static shapes, as a TPU needs them.
+    """Drops a smaller last batch, so that all shapes are static, as a TPU requires.
 
     Raises:
         ValueError: if no batch is full, or if the data are not from `vit_tf.data` and their batches

@@ -134,7 +134,7 @@ def aligned_attention(mean: xr.Dataset, normalize: str = "queries") -> xr.DataAr
         query) pairs left out; where N(d) is 0, the map is NaN.
 
     Raises:
-        ValueError: for another `normalize`, or a `mean` that is not from `mean_attention`.
+        ValueError: for an unknown `normalize`, or a `mean` that is not from `mean_attention`.
 
     Examples:
         >>> mean = analysis.mean_attention(vit, images)
@@ -245,7 +245,7 @@ def mean_distance(mean: xr.Dataset, units: str = "pixels") -> xr.DataArray:
         `attention_distance`.
 
     Raises:
-        ValueError: for other `units`, or a `mean` that is not from `mean_attention`.
+        ValueError: for unknown `units`, or a `mean` that is not from `mean_attention`.
 
     Examples:
         >>> mean = analysis.mean_attention(vit, images)

@@ -199,7 +199,7 @@ def propagate(
         float32 array of shape (frame, row, column, label), that begins with `first`.
 
     Raises:
-        ValueError: for arrays that do not fit each other, and numbers out of range.
+        ValueError: for arrays whose shapes do not match, and numbers out of range.
 
     Examples:
         >>> tokens = np.random.default_rng(0).normal(size=(3, 4, 4, 8))

@@ -678,7 +678,7 @@ def plot_overlay(
         ax: Matplotlib axes; those of a new figure, with a colour bar, if None.
         opacity: opacity of the colours, from 0 to 1.
         low, high: limits of the colour scale; by default those of the map.
-        label: of the colour bar.
+        label: label of the colour bar.
 
     Returns:
         The axes.

@@ -141,9 +141,9 @@ def write_report(
     Args:
         path: where to write the HTML.
         title: heading of the page.
-        introduction: text under the heading; paragraphs after the first stand at the end, folded.
+        introduction: text under the heading; paragraphs after the first are at the end, folded.
         differences: list of `differences.Comparison`, a table.
-        scorecard: list of `Claim`: marks on the first screen, each with a link to its claim. A
+        scorecard: list of `Claim`, shown as marks on the first screen that link to the claims. A
             claim links to `results/NAME.nc` for the results that it names.
         trainings: number of runs that the scorecard is over.
         models: list of dicts, the rows of a table at the end, from column name to text or number.

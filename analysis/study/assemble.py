@@ -37,13 +37,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Report:
-    """A report that was written; a notebook shows it in a frame.
+    """A written report; a notebook displays it in a frame.
 
     Attributes:
-        path: of the page.
+        path: path of the page.
         results: dict from result name to labelled result.
         claims: list of `Claim`, the scorecard.
-        left_out: list of (what a figure shows, list of sentences on why it is not there).
+        left_out: list of (what a figure shows, list of sentences on why it is missing).
     """
 
     path: Path
@@ -183,43 +183,43 @@ def make_report(
     introduction="",
     seed=0,
 ):
-    """The report of anyone's models: every figure that applies, with the scorecard.
+    """Writes a report on models: every figure that applies to them, and the scorecard.
 
     Examples:
         make_report({"ViT": vit, "ResNet": resnet}, test, train=train, folder="report")
 
     Args:
         models: a built Keras model, the path of one or the name of a pretrained one, or a callable
-            from images to `{tap: tensor}`; a list of these, or a dict from name to each. Models
-            that expect other values than [-1, 1] have them made from these.
-        images: what everything is measured on: floats in [-1, 1], 8-bit values or files, as in
+            from images to `{tap: tensor}`; a list of these, or a dict from name to each. Images are
+            converted to the range that each model expects.
+        images: images for all measurements: floats in [-1, 1], 8-bit values or files, as in
             `vit_tf.analysis`, with labels or without.
-        folder: where the report, its figures and its results are kept. Arrays and Keras models that
-            were measured there before are not measured again.
-        figures: numbers of figures, such as `"1"` and `"W.3"`, or one of them; all for none.
+        folder: folder of the report, its figures and its results. Results of the same arrays and
+            Keras models are reused.
+        figures: number of a figure, such as `"W.3"`, or a list of these; all figures if empty.
         train: labelled images for probes and neighbours, as `images`; without them these figures
             are left out.
         num_classes: number of classes, of labels from 0 on; by default those of `train`.
         class_names: names of the classes of the labels of `images`, in their order; by default
-            those of the data set or folder, otherwise those on which the models agree. Models
-            with a score for each class have their test accuracy reported, and what depends on it
-            measured, such as the effect of each head.
-        parts: dict from name to the part that a model plays in the scorecard, `"vit"`, `"gap"`,
-            `"resnet"` or `"mixer"`, where its layers do not determine it.
+            those of the data set or folder, otherwise those on which the models agree. For models
+            with a score for each class, the report includes the test accuracy and measurements that
+            need it, such as the effect of each head.
+        parts: dict from name to the role of a model in the scorecard, `"vit"`, `"gap"`, `"resnet"`
+            or `"mixer"`, where its layers do not determine it.
         taps, patch_size, prefix: for models whose layers or tokens are not known: patterns of the
             layers to measure, pixels of a patch, number of prefix tokens.
-        optional: dict from a key of `study.data.OPTIONAL` to annotated images or a function that
-            makes them, as the fields of `Data`.
-        title, introduction: of the page.
-        seed: of the random baselines.
+        optional: dict from a key of `study.data.OPTIONAL` to annotated images, or to a function
+            that loads them, as for the fields of `Data`.
+        title, introduction: title and introduction of the page.
+        seed: seed of the random baselines.
 
     Returns:
         The `Report`, which a notebook shows.
 
     Raises:
-        ValueError: if no figure applies, for names of models that give files of the same name, for
-            names of classes of images without labels, and for a folder with a report.html that is
-            none of this package's.
+        ValueError: if no figure applies, for model names that give the same file name, for class
+            names without labels, and for a folder whose report.html was not written by this
+            package.
     """
     require_own(Path(folder, "report.html"))
     figures = choose_figures([figures] if isinstance(figures, str | int) else figures)

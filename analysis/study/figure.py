@@ -74,31 +74,31 @@ class Figure:
 
     Attributes:
         paper: the `Paper`.
-        numbers: the figures of the paper that it answers to, separated by spaces, without the
-            paper's prefix: `"9 10 D.1"`, a table as `"T6"`. Each chooses it.
-        chapter: the `papers.chapters.Chapter` that it stands in.
-        shows: what it shows, as a list of figures says it.
+        numbers: the figures of the paper that it reproduces, separated by spaces, without the
+            paper's prefix: `"9 10 D.1"`, a table as `"T6"`. Each of them selects it.
+        chapter: its `papers.chapters.Chapter`.
+        shows: what it shows, for lists of figures.
         models: which models, by a selector: `each`, `split`, `together`, `pairs` or `group`.
         measure: function of the models to what is measured: of one for `each`, `split` and
             `together`, of two for `pairs`, of a list for `group`. It returns a measurement, a dict
-            from a label to several, or None for models that it has nothing to show of; what a model
-            lacks, `model.lacks` raises.
+            from a label to several, or None for models that it does not apply to; `model.lacks`
+            raises for a missing requirement.
         draw: function of the result, or of a dict from label to result for `together`, `group` and
             wherever several are measured, to Matplotlib axes.
-        name: of the picture and its file, with the models in braces: `"cka-{model}"`.
+        name: name of the picture and its file, with the models in braces: `"cka-{model}"`.
         title: what a picture shows; the names of the models may stand in it in braces: `"{model}"`,
             `"{other}"`, `"{of}"` for the model that it is a variant of, or itself, `"{models}"` for
             all but further seeds, and `"{label}"`. Pictures of several models with one title
             are the panels of one figure.
-        caption: how to read it, as `title`; or a function of the models and of a dict from label to
-            result.
+        caption: how to read it, with names as in `title`; or a function of the models and of a dict
+            from label to result.
         instead: function of such a dict to the sentence that replaces the picture, or to None
             where the picture is shown.
         findings: the list of `judge.Finding`.
         quantities: the list of `Quantity` by which models are compared.
-        also: numbers of other papers that choose it too, with their prefix.
+        also: numbers in other papers that select it too, with their prefix.
         interactive: function of a result that returns its interactive plot, or None.
-        overview: what the first screen shows of it, an `Overview` or None.
+        overview: its summary on the first screen, an `Overview` or None.
         scale: name of the colour scale that it shares with other figures; its own if empty.
         call: Python expression that measures it, with the models in braces: `"{model}"`, for pairs
             `"{other}"` too, for groups `"{models}"`, as `"analysis.cka({model}, images)"`.
@@ -127,7 +127,7 @@ class Figure:
 
     @property
     def choices(self):
-        """The numbers that choose it, `("W.3", "W.14")`."""
+        """The numbers that select it, such as `("W.3", "W.14")`."""
         prefix = self.paper.prefix
         own = [n if n.islower() else f"{prefix}{n}" for n in self.numbers.split()]
         return (*own, *self.also.split())
@@ -141,7 +141,7 @@ class Figure:
         return " and ".join(filter(None, [_listed("Figure", figures), _listed("Table", tables)]))
 
     def select(self, models):
-        """The pictures of these models: pair of a list of `Selection`, and of sentences why not."""
+        """The pictures for these models: list of `Selection`, and reasons for missing ones."""
         return self.models.select(models, self.measure)
 
 

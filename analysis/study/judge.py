@@ -25,7 +25,8 @@ VERDICTS = ("replicates", "does not replicate", "inconclusive", "descriptive", "
 class Finding:
     """A claim of a paper, as a statistic and its threshold.
 
-    Made of the function of the statistic by `finding`. Called, it is that function.
+    Created by the decorator `finding` from the function that computes the statistic; calling it
+    calls that function.
 
     Attributes:
         name: short and unique.
@@ -34,7 +35,7 @@ class Finding:
         statistic: function of the results to an `Estimate`.
         inputs: names of the results, with the parts of the models in braces: `"cka.{vit}"`;
             `"accuracy.{vit}"` is the test accuracy of a model, and `"block"` the block without
-            skips of the model that plays "without".
+            skips of the model in the role "without".
         section, figure: where the paper reports it; both empty for its abstract.
         unit: name of the value.
         line: its threshold.
@@ -141,17 +142,17 @@ def scorecard(
     """All claims of all papers, tested on these models, paper by paper.
 
     Args:
-        results: dict from result name to labelled result, as a study keeps them: "cka.VIT",
-            "cka.VIT.RESNET", "attention_distance.VIT" and those that each `Finding` of
-            `papers/` names in its `inputs`.
+        results: dict from result name to labelled result, as a study names them: "cka.VIT",
+            "cka.VIT.RESNET", "attention_distance.VIT" and those that each `Finding` of `papers/`
+            names in its `inputs`.
         vit, resnet, gap, without: the names of the ViT with a CLS token, of the ResNet, of the ViT
             with average pooling and of the ViT without the skips of `block`, as in the results'
             names; None where there is no such model.
-        fresh, noise: the names of the ViT before any training, and of noise in its place.
+        fresh, noise: the names of the randomly initialized ViT, and of the noise that replaces it.
         block: name of the block without skips, "block03".
-        accuracy: dict from such a name to test accuracy in [0, 1], number of test examples and,
-            where known, which of them are classified correctly, of shape (example,), and the number
-            of classes.
+        accuracy: dict from the name of a model to test accuracy in [0, 1], number of test examples
+            and, where known, which of them are classified correctly, of shape (example,), and the
+            number of classes.
 
     Returns:
         List of `Claim`. Those that lack a model or a result have the verdict "not tested" and

@@ -27,30 +27,31 @@ def augment(
     """Augments batches of images in [-1, 1], and turns their labels into probabilities.
 
     In this order: shift, crop, flip, RandAugment (Cubuk et al. 2019), random erasing (Zhong et al.
-    2017), MixUp (Zhang et al. 2017) or CutMix (Yun et al. 2019); if both of the last are on, a coin
-    is tossed for each batch. All but shift and RandAugment suit images of any other normalisation
-    too. Random resized crops are made where images are decoded, by `load`; so are flips and
-    RandAugment of images that `load` decodes anew in each epoch, if they are not shifted or cropped
-    before.
+    2017), MixUp (Zhang et al. 2017) or CutMix (Yun et al. 2019); if both MixUp and CutMix are on,
+    one of them is drawn for each batch with equal probability. All except shift and RandAugment
+    also work for images with another normalisation. Random resized crops are made where images are
+    decoded, by `load`; so are flips and RandAugment of images that `load` decodes anew in each
+    epoch, if they are not shifted or cropped before.
 
     Every random number is a function of the seed, the epoch (the number of the iterator) and the
-    index of the batch and of the image in it, so that equal seeds give equal results and each epoch
-    its own. TensorFlow's global seed counts too, as for `tf.data.Dataset.shuffle`, and of several
-    workers, which each augment their own part of a batch, the number of the worker.
+    index of the batch and of the image in it, so that equal seeds give equal results, and every
+    epoch differs. TensorFlow's global seed counts too, as for `tf.data.Dataset.shuffle`, and of
+    several workers, which each augment their own part of a batch, the number of the worker.
 
     Args:
         dataset: batched `tf.data.Dataset` of (images, labels), as `load` returns it, or of (images,
-            labels, weights), whose weights are kept; with them neither `mixup` nor `cutmix`.
+            labels, weights), whose weights are passed through; `mixup` and `cutmix` are then not
+            possible.
         num_classes: number of classes.
         rand_augment: True, a magnitude in [0, 1], or a dict of `magnitude`, `magnitude_stddev`,
-            `augmentations_per_image`, `rate` and `operations`: `"torchvision"`, its 14, or
-            `"tpu"`, the 16 with which Google's ViTs were trained.
+            `augmentations_per_image`, `rate` and `operations`: `"torchvision"`, the 14 of
+            torchvision, or `"tpu"`, the 16 with which Google's ViTs were trained.
         mixup: alpha of the Beta(alpha, alpha) that MixUp draws its weights from; 0 turns it off.
         cutmix: alpha of the Beta(alpha, alpha) that CutMix draws its areas from; 0 turns it off.
         flip: whether to mirror half of the images left to right.
-        shift: largest shift in either direction, in pixels; what moves in is black.
-        crop: (height, width) to crop randomly from each image, in pixels; None for all.
-        erase: share of the images of which a rectangle becomes 0, grey in [-1, 1].
+        shift: largest shift in either direction, in pixels; uncovered pixels are black.
+        crop: (height, width) to crop randomly from each image, in pixels; None for no cropping.
+        erase: share of the images in which a rectangle is set to 0, which is grey in [-1, 1].
         seed: seed of the random numbers.
 
     Returns:
@@ -128,7 +129,7 @@ def _one_by_one(images, labels, seed, shift, crop, flip):
 
 
 def random_shift(images, pixels, seed):
-    """Moves each image by up to `pixels` up or down and left or right; what moves in is black.
+    """Moves each image by up to `pixels` up or down and left or right; uncovered pixels are black.
 
     Args:
         images: float tensor of shape (example, height, width, channel) in [-1, 1].

@@ -25,22 +25,23 @@ def few_shot(
     preprocessing=None,
     classes=None,
 ):
-    """Loads `shots` images of every class, and others to choose settings such as `l2` on.
+    """Loads `shots` images of every class, and held-out images to select settings such as `l2`.
 
     Both come from the train split, so the test split that `load` returns remains unseen; the
-    validation split that `load` may cut from the train split overlaps with them. With the same
-    `seed` and `held_out` fewer shots are among more shots, and the held-out images stay the same.
+    validation split that `load` may cut from the train split overlaps with them. For the same
+    `seed` and `held_out`, a smaller set is part of a larger one, and the held-out images are the
+    same.
 
     Args:
         name: data set, as for `load`.
         shots: number of images of each class.
-        seed: seed of the choice and of the shuffling.
+        seed: seed of the selection and of the shuffling.
         image_size: height and width to resize to, in pixels; a number, a pair or None, as for
             `load`.
         batch_size: examples per batch; the last one may have fewer.
         held_out: number of further images of each class; 0 makes the second data set empty.
-        data_dir: where TFDS keeps its data; its default if None.
-        preprocessing: what a model expects of its images, as for `load`.
+        data_dir: folder of the TFDS data; the default of TFDS if None.
+        preprocessing: preprocessing of the model, as for `load`.
         classes: names of the classes to keep, as for `load`.
 
     Returns:
@@ -49,7 +50,7 @@ def few_shot(
 
     Raises:
         ValueError: for images without labels, a class with fewer than `shots + held_out` images,
-            arguments out of range, and as `load` does.
+            arguments out of range, and as for `load`.
     """
     check_number("shots", shots, 1)
     check_number("held_out", held_out, 0)

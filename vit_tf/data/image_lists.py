@@ -13,12 +13,12 @@ from vit_tf.remote import as_path
 
 
 def read_class_list(path):
-    """Names of the classes that a text file lists, such as `imagenet_50.txt`: a tuple.
+    """Class names in a text file, such as `imagenet_50.txt`: a tuple.
 
-    One to a line, of which the first word is read, as in `n01601694 Dipper`.
+    There is one class per line, of which only the first word is used, as in `n01601694 Dipper`.
 
     Raises:
-        ValueError: for a file that cannot be read, or names no class.
+        ValueError: for a file that cannot be read, or that lists no class.
     """
     try:
         lines = as_path(os.path.expanduser(path)).read_bytes().decode().splitlines()

@@ -11,23 +11,23 @@ MASKED, REPLACED = 0.8, 0.1
 
 
 def mask_patches(dataset, grid, *, preprocessing=None, seed=0, fixed=False):
-    """Batches for `vit_tf.MaskedPatchPrediction`: images, a corruption of each, hidden colours.
+    """Batches for `vit_tf.MaskedPatchPrediction`: images, corrupted patches and their colours.
 
-    Of each image half of the patches are drawn, `num_spatial // 2`. Of these, 80 % give way to the
-    mask embedding, 10 % to another patch of the image and 10 % stay as they are (Dosovitskiy et
+    In each image half of the patches are drawn, `num_spatial // 2`. Of these, 80 % are replaced by
+    the mask embedding, 10 % by another patch of the image, and 10 % are unchanged (Dosovitskiy et
     al. 2020, appendix B.1.2, after BERT). The label of each drawn patch is its mean colour in 3
     bits per channel, `colours`.
 
-    Every draw is a function of the seed, of the epoch (the number of the iterator) and of the
-    index of the batch and of the image in it; TensorFlow's global seed counts too, and the number
-    of the worker where there are several. Augment before.
+    Every draw is a function of the seed, of the epoch (the number of the iterator) and of the index
+    of the batch and of the image in it; TensorFlow's global seed counts too, and the number of the
+    worker where there are several. Apply augmentations before.
 
     Args:
         dataset: batched `tf.data.Dataset` of (images, labels); the labels are left out.
         grid: `TokenGrid` of the model, or a pair (rows, columns).
         preprocessing: the `Preprocessing` of the images; None means values in [-1, 1].
         seed: seed of the draws.
-        fixed: whether every epoch draws the same, as a validation should.
+        fixed: whether every epoch draws the same patches, as is needed for validation.
 
     Returns:
         `tf.data.Dataset` of ((images, sources, places), colours): `sources`, int32 of shape

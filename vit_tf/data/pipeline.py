@@ -47,53 +47,54 @@ def load(
 ):
     """Loads an image classification data set as batches of images in [-1, 1] and labels.
 
-    The train split is shuffled anew in each epoch, in an order that depends on the seed alone, and
-    so that equal seeds give equal epochs; the others keep their order. (Splits too large to cache
-    are shuffled within 10,000 examples if they come from TFDS.) Splits of up to 1 GiB are decoded
-    once and kept in memory, as bytes where their images share a size; larger ones are streamed.
-    Nothing is decoded before the first batch is asked for.
+    The train split is shuffled anew in each epoch, in an order that depends on the seed alone; the
+    other splits keep their order. (Splits too large to cache are shuffled within 10,000 examples if
+    they come from TFDS.) Splits of up to 1 GiB are decoded once and kept in memory, as bytes where
+    their images share a size; larger ones are streamed. Nothing is decoded before the first batch
+    is asked for.
 
     A folder holds `class/*.jpg` or `{train,validation,test}/class/*.jpg`, where `training`, `val`,
-    `valid` and `testing` will do, in any case. **Without folders of splits one fifth of each class,
-    always the same, is the test split**; `splits=("all",)` reads every image. Images may also lie
-    side by side, with a text file of their classes, in the folder or with its name next to
-    it: Tiny ImageNet and ImageNet open as released. Without such a file the labels
-    are -1, for what needs none.
+    `valid` and `testing` are accepted too, in upper or lower case. **Without folders of splits one
+    fifth of each class, always the same, is the test split**; `splits=("all",)` reads every image.
+    Images may also lie side by side, with a text file of their classes, in the folder or with its
+    name next to it: Tiny ImageNet and ImageNet open as released. Without such a file the labels are
+    -1, for uses without labels.
 
     Args:
-        name: `"digits"` (scikit-learn's, no download), `"shapes"` (made on the spot), a TFDS name
-            such as `"fashion_mnist"`, or the path of a folder, as below, which may be an address
-            that TensorFlow can open, such as `"gs://bucket/photos"`. Should a TFDS name also be a
-            folder, `"./name"` means the folder.
+        name: `"digits"` (scikit-learn's, no download), `"shapes"` (generated), a TFDS name such as
+            `"fashion_mnist"`, or the path of a folder, as below, which may be an address that
+            TensorFlow can open, such as `"gs://bucket/photos"`. If a TFDS name is also a folder,
+            `"./name"` selects the folder.
         image_size: height and width to resize to (bilinear, antialiased), in pixels; a number or a
             pair. None keeps the images' own size.
         batch_size: examples per batch; the last one may have fewer.
         splits: which of "train", "validation", "test" and "all", every example of all splits, to
-            return. Only these are read. Of a data set of training and validation examples alone,
-            the latter are "test" where it is wanted, and "validation" is cut from the former.
+            return. Only these are read. If a data set has only training and validation examples,
+            the latter are used as "test" if it is requested, and "validation" is split from the
+            former.
         take: number of examples to keep of each split, or a dict from split to number; seeded and
             class-balanced where the labels are known without reading the images.
-        validation: fraction of the train split that is held out, if "validation" is wanted and the
-            data set has none of its own; stratified where the labels are known, otherwise the last
-            examples, so that what is left is shuffled over its files.
+        validation: fraction of the train split that is held out, if "validation" is requested and
+            the data set has none; stratified where the labels are known, otherwise the last
+            examples, so that the rest is shuffled across files.
         seed: seed of the shuffling, of `take` and of `validation`; the test split never depends on
             it.
-        data_dir: where TFDS keeps its data; its default if None.
+        data_dir: folder of the TFDS data; the default of TFDS if None.
         drop_remainder: whether every split leaves out a last batch that is not full.
-        preprocessing: what a model expects, its `model.preprocessing`: size, interpolation, crop,
-            mean and std replace `image_size` and [-1, 1].
+        preprocessing: preprocessing of the model, `model.preprocessing`: its size, interpolation,
+            crop, mean and std replace `image_size` and [-1, 1].
         classes: names of the classes to keep, whose order gives their labels, such as those that
             `read_class_list` finds in a file; all if None.
-        random_resized_crop: of the train split, another part of every image in each epoch, resized
-            (Szegedy et al. 2014, as torchvision's RandomResizedCrop): the range of the share of its
-            area that is shown, such as (0.05, 1.0), or True for (0.08, 1.0), at aspect ratios
-            from 3/4 to 4/3. JPEG is decoded no further than it is shown.
+        random_resized_crop: range of the area fraction of a random crop of every training image,
+            drawn anew in each epoch and resized (Szegedy et al. 2014, as torchvision's
+            RandomResizedCrop), such as (0.05, 1.0), or True for (0.08, 1.0); aspect ratios are from
+            3/4 to 4/3. Only the cropped part of a JPEG is decoded.
         shard: (index, num_shards), for one of several processes that read one data set: the part of
             every split that this process alone reads and decodes. Sizes differ by at most one
             example; batches are of this part.
-        repeats: how often each image of the train split follows itself in an epoch, with a crop and
-            augmentations of its own each time, among as many images as without: the repeated
-            augmentation of Hoffer et al. 2020 (https://arxiv.org/abs/1901.09335), 3 in DeiT.
+        repeats: how often each training image is repeated in succession, with different crops and
+            augmentations, in an epoch of the same number of images: the repeated augmentation of
+            Hoffer et al. 2020 (https://arxiv.org/abs/1901.09335), 3 in DeiT.
 
     Returns:
         Tuple of `tf.data.Dataset`, one per split, of (images, labels): float32 of shape (example,
@@ -145,13 +146,13 @@ def load(
 
 
 def describe(name, data_dir=None, classes=None):
-    """The classes and the splits of a data set, as `load` would find them, or of some `classes`.
+    """The classes and splits of a data set as `load` finds them, optionally for some `classes`.
 
     Counts files and reads metadata, but no images; a TFDS data set that is not on disk is
-    downloaded first. A validation split is listed if the data set has one of its own.
+    downloaded first. A validation split is listed only if the data set has one.
 
     Raises:
-        ValueError: as `load` does.
+        ValueError: as for `load`.
     """
     source = select_classes(open_source(name, data_dir), classes)
     return Description(

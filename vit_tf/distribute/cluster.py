@@ -101,7 +101,7 @@ def shard_of_worker(dataset):
 
 
 def is_chief():
-    """Whether this process writes the files: true of the first worker, and of one by itself."""
+    """Whether this process writes files: true for the first worker and for a single process."""
     return worker_index() == 0
 
 
@@ -124,7 +124,7 @@ def of_every_worker(number):
 
 
 def wait_for_workers():
-    """Returns when every worker has come here; each must."""
+    """Blocks until every worker has called this function."""
     of_every_worker(0)
 
 

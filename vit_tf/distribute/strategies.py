@@ -14,23 +14,23 @@ TPU_STEPS = 50
 
 
 def strategy(name="auto", workers=None, worker=None):
-    """The `tf.distribute.Strategy` of a name; make and train the model in its `scope()`.
+    """Returns a `tf.distribute.Strategy` by name; create and train the model in its `scope()`.
 
     Args:
         name: `"none"`, one device; `"mirrored"`, a copy of the model on each GPU, or on each
             logical CPU where there is no GPU; `"multiworker"`, on each GPU of several processes,
-            which each run the same program and make the strategy before anything else of
+            which each run the same program and create the strategy before any other use of
             TensorFlow; `"tpu"`, on each core of the TPU of the environment variable TPU_NAME, by
             default a local one; `"auto"`, `"multiworker"` if VIT_TF_WORKERS or TF_CONFIG names
             several workers, else `"mirrored"` if there are several GPUs. Where Keras runs on JAX,
             the strategy is a `DataParallelStrategy`: `"mirrored"`, and by default `"auto"`, of all
             devices of this process, `"tpu"` of its TPU's, `"multiworker"` of those of all
-            processes, made before anything else of JAX.
-        workers, worker: of `"multiworker"`, the addresses `"host:port"` of all processes and the
+            processes, created before any other use of JAX.
+        workers, worker: for `"multiworker"`, the addresses `"host:port"` of all processes and the
             index of this one among them; by default those that `cluster.find_cluster` finds.
 
     Raises:
-        ValueError: for another name, a cluster that is not configured, or a TPU that is not there.
+        ValueError: for an unknown name, a cluster that is not configured, or a missing TPU.
     """
     if workers is not None or worker is not None:
         if name != "multiworker":
@@ -53,8 +53,8 @@ def strategy_of(model):
     """The strategy that a model was made under: of TensorFlow, or a `DataParallelStrategy`.
 
     Raises:
-        ValueError: where Keras runs on JAX, for a model that was made in another scope than the
-            one that this is called in.
+        ValueError: where Keras runs on JAX, for a model created in another scope than the current
+            one.
     """
     if not on_jax():
         return model.distribute_strategy
@@ -66,7 +66,8 @@ def strategy_of(model):
 def steps_per_execution(strategy, steps, asked=None):
     """The largest divisor of `steps` up to `asked`, by default up to 50 on a TPU and 1 elsewhere.
 
-    Keras runs as many steps in one call; data that repeat would be read too far by a last call.
+    Keras runs this many steps per call; otherwise the last call would read past the end of repeated
+    data.
     """
     asked = asked or (TPU_STEPS if is_tpu(strategy) else 1)
     return max(count for count in range(1, min(asked, steps) + 1) if steps % count == 0)

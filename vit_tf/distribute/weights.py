@@ -9,13 +9,13 @@ from vit_tf.distribute.strategies import is_tpu
 
 
 def divide_batches(batches, strategy):
-    """Batches that `fit` and `evaluate` of a model made under a strategy take as one device does.
+    """Pads and weights batches so that several replicas compute the results of one device.
 
-    On several replicas, examples get three weights each: in the loss of a step, in means over
-    examples, and whether the example is real. Batches are padded to a multiple of the number of
-    replicas with examples that are not, on a TPU and in JAX all to one size. Workers of TensorFlow
-    take shards of different sizes instead; workers of JAX get their own shard. The losses and
-    metrics of `Recipe.compile` read these weights.
+    On several replicas, each example gets three weights: in the loss of a step, in means over
+    examples, and 1 for an example of the data or 0 for padding. Batches are padded to a multiple of
+    the number of replicas, on a TPU and in JAX all to one size. Workers of TensorFlow take shards
+    of different sizes instead; workers of JAX get their own shard. The losses and metrics of
+    `Recipe.compile` read these weights.
 
     Args:
         batches: `tf.data.Dataset` of (images, labels), or of (images, labels, weights).

@@ -35,11 +35,11 @@ MOST_PHOTO = 448  # pixels of a side of a photograph on the page
 
 @dataclass(frozen=True)
 class Exploration:
-    """A page that was written; a notebook shows it in a frame.
+    """A written page; a notebook displays it in a frame.
 
     Attributes:
-        path: of the page.
-        results: dict from result name to labelled result, or to a dict from layer to its own where
+        path: path of the page.
+        results: dict from result name to labelled result, or to a dict from layer to result where
             layers differ in their grid.
         left_out: list of (what is not shown, list of sentences on why).
     """
@@ -49,7 +49,7 @@ class Exploration:
     left_out: list = field(repr=False)
 
     def save_results(self, folder: str | os.PathLike) -> None:
-        """Write `NAME.nc` for each result; a dict of layers as a group of netCDF for each layer."""
+        """Write `NAME.nc` for each result; a dict of layers becomes one netCDF group per layer."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for name, result in self.results.items():
@@ -86,8 +86,8 @@ def explore(
 
     Attention of each query, rollout, gradient-weighted attention, input gradients, Grad-CAM,
     similarity and correspondence of patches, features as colours, classes by layer and by patch,
-    the effect of removing heads and blocks, norms, receptive fields: whatever the model has the
-    layers for. The rest is listed with the reason.
+    the effect of removing heads and blocks, norms, receptive fields. What does not apply to the
+    layers of the model is listed with the reason.
 
     Examples:
         analysis.explore(vit, ["cat.jpg", "dog.jpg"], "cat.html")
@@ -99,23 +99,23 @@ def explore(
         images: path of an image file; list of paths and of arrays of shape (height, width,
             channel) with values in [0, 255]; or a `tf.data.Dataset` of such arrays, with labels
             or without, batched or not. They are resized to what the model takes.
-        path: of the page, an HTML file; of several models, whose names are added to it.
-        name: of the model; by default its own.
+        path: path of the HTML file; for several models, their names are added to it.
+        name: name of the model; by default its own.
         preprocessing: the `vit_tf.Preprocessing` that the model expects, where it does not
             specify it.
         image_size: pixels, for a model that takes images of any size.
-        taps, patch_size, prefix: of models whose layers or tokens are not known, as for
+        taps, patch_size, prefix: for models whose layers or tokens are not known, as for
             `make_report`.
         classes: positions of the classes to explain; by default those of the five highest scores.
-        samples, noise, seed: of `input_gradients`.
+        samples, noise, seed: as for `input_gradients`.
 
     Returns:
-        The `Exploration`: the page's path and the results as xarray objects; of several models the
-        list of these.
+        The `Exploration`: path of the page, and results as xarray objects; a list of these for
+        several models.
 
     Raises:
-        ValueError: for images that cannot be read, no size, classes that the model does not have,
-            a model of which nothing can be shown, or a file at `path` that vit_tf did not write.
+        ValueError: for images that cannot be read, no size, classes that the model does not have, a
+            model without any applicable result, or a file at `path` that vit_tf did not write.
     """
     if isinstance(model, list | tuple | Mapping):
         settings = {"preprocessing": preprocessing, "image_size": image_size, "taps": taps}

@@ -38,23 +38,23 @@ BOUNDS = {
 
 
 def scorecard_of_trainings(scorecards):
-    """Every claim over several runs of the same models, from the scorecard of each.
+    """Combines the scorecards of several runs of the same models.
 
     The value is the mean over the runs in which the claim was tested; the interval is that of
     `engine.estimates.over_trainings`, which covers seed variance and the
     uncertainty within each run, which all runs share.
 
     Args:
-        scorecards: dict from the name of a training to the Dataset of its scorecard, which reports
-            keep as `results/scorecard.nc`; at least two.
+        scorecards: dict from the name of a run to the Dataset of its scorecard, which reports store
+            as `results/scorecard.nc`; at least two.
 
     Returns:
         Dataset along `claim` with what a scorecard has, and with `values`, `lows`, `highs` and
         `verdicts` of shape (claim, training), NaN and `"not tested"` where a training has none.
 
     Raises:
-        ValueError: for fewer scorecards, what is none, lines that differ between them, and other
-            models or data than those of the first.
+        ValueError: for fewer than two scorecards, invalid ones, thresholds that differ between
+            them, or models or data that differ from those of the first.
     """
     if len(scorecards) < 2:
         raise ValueError(f"Expected at least two scorecards. Received: {len(scorecards)}")
@@ -162,15 +162,15 @@ def _over(claim, scorecards):
 
 
 def report_trainings(reports, folder):
-    """The report of several runs, from the report of each: the scorecard over all of them.
+    """Writes a report over several runs, with the scorecard that combines their reports.
 
     Examples:
         report_trainings({"seed 0": "report-0", "seed 1": "report-1"}, "report-over-seeds")
 
     Args:
-        reports: dict from the name of a training to the folder of its report, as `make_report`,
-            `vit-tf analyze` and `vit-tf study` write it, of models that differ in their seed alone;
-            each has one model for each part of the scorecard.
+        reports: dict from the name of a run to the folder of its report, as `make_report`, `vit-tf
+            analyze` and `vit-tf study` write it, of models that differ in their seed alone; each
+            has one model for each role of the scorecard.
         folder: where the report, its figure and `results/scorecard.nc` are written.
 
     Returns:

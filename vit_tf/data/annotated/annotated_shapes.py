@@ -18,7 +18,7 @@ PAIR_SEED = 2
 def load_shapes(split="test", *, image_size=None, take=None, seed=0, preprocessing=None):
     """The images of `load("shapes")` with their masks, parts and keypoints.
 
-    Masks and parts are exact at the centre of each pixel of the size that is asked for.
+    Masks and parts are exact at the centre of each pixel of the requested size.
 
     Args:
         split: "train" or "test".
@@ -95,17 +95,17 @@ def _seen(places):
 
 
 def load_shape_pairs(count=64, *, image_size=None, seed=0, preprocessing=None):
-    """Pairs of test images of one kind of shape, with the keypoints that are seen in both.
+    """Pairs of test images of the same kind of shape, with the keypoints visible in both.
 
     Args:
-        count: number of pairs; the kinds take turns.
+        count: number of pairs; the kinds of shape alternate.
         image_size, preprocessing: as for `load`.
-        seed: seed of the choice; the first pairs of a longer list are the same.
+        seed: seed of the selection; the first pairs of a longer list are the same.
 
     Returns:
         List of dicts, as `vit_tf.analysis.keypoint_correspondence` takes them, of `category`,
         `source`, `target`, `source_points`, `target_points`, and `source_box` and `target_box`,
-        (top, left, bottom, right) of what is seen of the shape, to a pixel of 64.
+        (top, left, bottom, right) of the visible part of the shape, accurate to a pixel at 64 x 64.
 
     Raises:
         ValueError: for arguments out of range.
@@ -158,7 +158,7 @@ def _box(scene):
 def load_shape_videos(count=8, *, num_frames=12, image_size=SIDE, seed=0):
     """Videos of two or three shapes of one colour that drift and turn, with the exact mask of each.
 
-    The light and the noise change from frame to frame; the ground does not move.
+    Light and noise change from frame to frame; the background does not move.
 
     Args:
         count: number of videos.
@@ -168,8 +168,8 @@ def load_shape_videos(count=8, *, num_frames=12, image_size=SIDE, seed=0):
 
     Returns:
         Dict of arrays: `image`, float32 of shape (video, frame, height, width, 3) in [-1, 1], and
-        `index`, uint8 of shape (video, frame, height, width), 0 for the ground and 1, 2, ... for
-        the shapes, as far as they are seen.
+        `index`, uint8 of shape (video, frame, height, width), 0 for the background and 1, 2, ...
+        for the visible parts of the shapes.
 
     Raises:
         ValueError: for arguments out of range.

@@ -33,21 +33,21 @@ def load_coco(
 ):
     """Images with the mask and the category of every object or part that COCO JSON annotates.
 
-    Polygons and run lengths are read through pycocotools. Crowds and objects without area (such as
+    Polygons and run lengths are decoded by pycocotools. Crowds and objects without area (such as
     polygons of fewer than three points) are left out, and so are images without any object.
-    Annotations are of images as they are stored, so an EXIF orientation is ignored. Batches are
-    decoded as they are asked for, and padded to the most objects of an image among them.
+    Annotations refer to images as stored, so the EXIF orientation is ignored. Batches are decoded
+    lazily, and padded to the largest number of objects per image.
 
-    `vit_tf.analysis.object_clustering` takes the result as it is, and `attention_saliency` takes
-    `union_masks` of it. Splits of the same categories, such as those of PartImageNet, can be
-    joined: `first.concatenate(second)`.
+    `vit_tf.analysis.object_clustering` takes the result directly, and `attention_saliency` takes
+    its `union_masks`. Splits of the same categories, such as those of PartImageNet, can be joined:
+    `first.concatenate(second)`.
 
     Args:
         annotations: path of the JSON file.
-        images: path of the folder of its images; an image that is not there itself is looked for
-            in the folder of its class, as in `n01440764/n01440764_10.JPEG`.
-        image_size, preprocessing: as for `load`. A pixel of the size that is asked for belongs to
-            an object if its centre does.
+        images: path of the folder of its images; a missing image is searched for in the folder of
+            its class, as in `n01440764/n01440764_10.JPEG`.
+        image_size, preprocessing: as for `load`. A pixel of the requested size belongs to an object
+            if its centre does.
         batch_size: examples per batch; the last one may have fewer.
         categories: names of the categories, or of the supercategories, whose objects are kept; all
             of them if None.

@@ -15,16 +15,18 @@ from vit_tf.preprocessing import Preprocessing
 
 @dataclass(frozen=True)
 class DavisVideos(Sequence):
-    """Videos as `vit_tf.analysis.label_propagation` takes them, each read when it is asked for.
+    """Videos for `vit_tf.analysis.label_propagation`, each read when it is accessed.
 
     `videos[i]` is the pair (frames, masks) of a video: float32 of shape (frame, height, width, 3)
-    and uint8 of shape (frame, height, width), 0 for the ground, 1, 2, ... for objects and 255 for
-    void. `videos[:3]` are the first three, not yet read. A video of 480p takes about 5 MB a frame.
+    and uint8 of shape (frame, height, width), 0 for the background, 1, 2, ... for objects and 255
+    for void. `videos[:3]` are the first three, not yet read. A video of 480p takes about 5 MB a
+    frame.
 
     Attributes:
         names: names of the videos.
         frames, masks: for each video, the paths of its frames and of their masks.
-        preprocessing: the `Preprocessing` that names mean and std, or None for values in [-1, 1].
+        preprocessing: the `Preprocessing` whose mean and std are used, or None for values in [-1,
+            1].
     """
 
     names: tuple
@@ -58,7 +60,7 @@ class DavisVideos(Sequence):
 
 
 def load_davis(root, split="val", *, year="2017", resolution="480p", preprocessing=None):
-    """The videos of a split of DAVIS, as it is released.
+    """The videos of a split of DAVIS, in its released layout.
 
         root/ImageSets/2017/val.txt
         root/JPEGImages/480p/bike-packing/00000.jpg
@@ -69,15 +71,15 @@ def load_davis(root, split="val", *, year="2017", resolution="480p", preprocessi
         split: name of the list of videos: "train", "val", ...
         year: name of the folder of that list. Masks are those of the objects of 2017 in either.
         resolution: name of the folders of frames and masks: "480p", "Full-Resolution", ...
-        preprocessing: what a model expects, its `model.preprocessing`, of which only mean and std
-            count: frames keep their size.
+        preprocessing: preprocessing of the model, `model.preprocessing`, of which only mean and std
+            are used: frames keep their size.
 
     Returns:
         `DavisVideos`, in the order of the list.
 
     Raises:
-        ValueError: for a list or a folder that is not there, and videos in which a frame or a mask
-            is missing, as the masks of "test-dev" are.
+        ValueError: for a missing list or folder, and videos in which a frame or a mask is missing,
+            as the masks of "test-dev" are.
     """
     checked_size(None, preprocessing)
     root = Path(root).expanduser()

@@ -26,11 +26,11 @@ def load_revisited(
         root/roxford5k/gnd_roxford5k.pkl
         root/roxford5k/jpg/all_souls_000013.jpg
 
-    Queries are cropped to the landmark that they ask for (Radenovic et al. 2018, section 3), but
-    not by the code behind Walmer et al. 2023: for numbers comparable to theirs take
-    `crop_queries=False`. What remains: they shrink each image to fit the model's size, enlarge its
-    shorter side to it and cut out the middle; here the whole image is resized to the size. The
-    pickle is read without running anything that it holds. Images are decoded batch by batch.
+    Queries are cropped to the landmark (Radenovic et al. 2018, section 3), but not in the code of
+    Walmer et al. 2023: for numbers comparable to theirs use `crop_queries=False`. The remaining
+    difference: they shrink each image to fit the model's size, enlarge its shorter side to it and
+    cut out the middle; here the whole image is resized to the size. The pickle is read without
+    executing any code in it. Images are decoded batch by batch.
 
     Args:
         root: the folder that holds these.
@@ -38,18 +38,18 @@ def load_revisited(
         image_size: height and width to resize to (bilinear, antialiased), in pixels; a number or a
             pair. Needed, since the images differ in size.
         batch_size: examples per batch; the last one may have fewer.
-        preprocessing: what a model expects, its `model.preprocessing`: size, interpolation, mean
-            and std replace `image_size` and [-1, 1].
+        preprocessing: preprocessing of the model, `model.preprocessing`: its size, interpolation,
+            mean and std replace `image_size` and [-1, 1].
         crop_queries: whether queries are cropped to their boxes, or whole images.
 
     Returns:
         Tuple (queries, database, truth), as `vit_tf.analysis.retrieval` takes them: two batched
         `tf.data.Dataset` of (images, numbers), float32 of shape (example, height, width, 3) and
-        int32 of shape (example,), positions in their lists; and for each query a dict of its
-        `name` and of `easy`, `hard` and `junk`, int arrays of positions in the data base.
+        int32 of shape (example,), positions in their lists; and for each query a dict of its `name`
+        and of `easy`, `hard` and `junk`, int arrays of positions in the database.
 
     Raises:
-        ValueError: for files that are missing or corrupt, a pickle of anything else, no size, and
+        ValueError: for files that are missing or corrupt, a pickle with other content, no size, and
             arguments out of range. An image that cannot be decoded stops the iteration.
     """
     lookup("name", name, dict.fromkeys(NAMES))

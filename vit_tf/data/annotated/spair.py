@@ -28,37 +28,37 @@ def load_spair(
     image_size=None,
     preprocessing=None,
 ):
-    """Pairs of images of SPair-71k, as it is released, with their keypoints.
+    """Pairs of images of SPair-71k with their keypoints, from its released layout.
 
         root/Layout/large/test.txt
         root/PairAnnotation/test/000001-2008_000585-2008_001221:aeroplane.json
         root/JPEGImages/aeroplane/2008_000585.jpg
 
     The files give keypoints as the (x, y) of a pixel, counted from 0; here they are the (row,
-    column) of its centre, and the object's bounding box too, which moves along with the image's
-    size. A keypoint beyond either image is left out of its pair, and counted.
-    Each image is read once, and pairs of the same image share it: all 1,800 take about 0.8 GB in
-    float32 with a longer side of 224 pixels, 4 GB in their own size.
+    column) of its centre. Keypoints and bounding boxes are scaled with the image. A keypoint
+    outside either image is left out of its pair, and counted. Each image is read once, and pairs of
+    the same image share it: all 1,800 take about 0.8 GB in float32 with a longer side of 224
+    pixels, 4 GB in their own size.
 
     Args:
         root: the folder that holds these three.
         split: "trn", "val" or "test".
-        size: "large" or "small", which list of pairs.
+        size: "large" or "small", the list of pairs.
         pairs_per_category: how many pairs of each category are drawn; all if None. Walmer et al.
-            2023 draw 20 (appendix E.1), in their code with repetition, here without. A category
-            that has fewer gives all of them; a `UserWarning` names it.
-        seed: seed of the choice; the pairs of a smaller number are among those of a larger one.
-        image_size: longer side that images are resized to, in pixels, that of the model's input:
-            they will be no larger there. None keeps their own size.
-        preprocessing: what a model expects, its `model.preprocessing`: size, interpolation, mean
-            and std replace `image_size` and [-1, 1].
+            2023 draw 20 (appendix E.1), in their code with replacement, here without. A category
+            with fewer pairs returns all of them; a `UserWarning` names it.
+        seed: seed of the selection; the pairs of a smaller number are among those of a larger one.
+        image_size: longer side to which images are resized, in pixels; use that of the model's
+            input. None keeps their own size.
+        preprocessing: preprocessing of the model, `model.preprocessing`: its size, interpolation,
+            mean and std replace `image_size` and [-1, 1].
 
     Returns:
         List of dicts, as `vit_tf.analysis.keypoint_correspondence` takes them, of `category`,
         `source`, `target`, `source_points` and `target_points`, where the files have them
         `source_box` and `target_box`, float arrays (top, left, bottom, right) in pixels, and of
-        `name`, the pair's line in the list, and `left_out`, the number of its keypoints that were,
-        in the list's order.
+        `name`, the pair's line in the list, and `left_out`, the number of its keypoints that were
+        left out; in the order of the list.
 
     Raises:
         ValueError: for files that are missing or corrupt, images of another size than annotated, a
