@@ -19,7 +19,7 @@ GROUPS = {  # other groups follow
     "objects": "Are objects found, and found again?",
 }
 ENTRIES = re.compile(r"(?:^::: \S+\n+)+", re.MULTILINE)
-CODE_LINK = re.compile(r"^    (.+) \(\[code\]\((\S+\.md)#code\)\)$", re.MULTILINE)
+CODE_LINK = re.compile(r"^    \[(.+)\]\((\S+\.md)#code\)$", re.MULTILINE)
 LISTED = re.compile(r"(<!-- list: (\w+)(.*?) -->\n).*?(<!-- end of list -->)", re.DOTALL)
 PAGE = re.compile(
     r"---\ncalls: (?P<call>\S+).*?\n(?:order: (?P<order>\d+)\n)?---\n"
@@ -84,8 +84,8 @@ def pictures():
         cards = ""
         for page in pages:
             for caption, picture in page.pictures:
-                code = f" ([code]({page.path}#code))" if page.code else ""
-                cards += f"- [![{caption}]({picture})]({page.path})\n\n    {caption}{code}\n\n"
+                text = f"[{caption}]({page.path}#code)" if page.code else caption
+                cards += f"- [![{caption}]({picture})]({page.path})\n\n    {text}\n\n"
         heading = f"## {GROUPS.get(group, group.title())}"
         yield f'{heading}\n\n<div class="grid cards" markdown>\n\n{cards}</div>\n'
 
