@@ -106,7 +106,7 @@ def run(options):
 def analyze(figures, options):
     """Measure what these figures show, draw them and write the report."""
     from vit_tf.analysis.study.assemble import write_figures
-    from vit_tf.analysis.study.opening.under_study import under_study
+    from vit_tf.analysis.study.loaded_models import prepare_models
     from vit_tf.names import join_words
 
     description = common.describe_data(options)
@@ -116,7 +116,7 @@ def analyze(figures, options):
         options.sizes = report_commands.measured_sizes(options, description, split)
         data = report_commands.read_data(options, description, split, preprocessing=images)
         data.facts["images"] = images.to_config()
-        models, rows, notes = under_study(
+        models, rows, notes = prepare_models(
             opened, data, options.out, description.class_names, options.seed, REMEDY
         )
         for row, model, origin in zip(rows, opened, origins, strict=True):
@@ -154,14 +154,14 @@ def open_models(options):
     Of several models, the options for pixel values apply to those that do not specify them.
 
     Returns:
-        List of `Opened`, list of texts where the pixel values of each come from, `Preprocessing`.
+        List of `LoadedModel`, list of the sources of their pixel values, and `Preprocessing`.
 
     Raises:
         ValueError: for what cannot be opened, is no model of RGB images, or options that do not fit
             the models.
     """
+    from vit_tf.analysis.study.loaded_models import LoadedModel
     from vit_tf.analysis.study.models import distinct, slug
-    from vit_tf.analysis.study.opening.opened import Opened
 
     sources = options.models
     for flag, values in (("--names", options.names), ("--roles", options.roles)):
@@ -180,7 +180,7 @@ def open_models(options):
         expects, origin = common.expected_images(options, model, override=len(sources) == 1)
         role = options.roles[index] if options.roles else None
         opened.append(
-            Opened(
+            LoadedModel(
                 name,
                 model,
                 expects,

@@ -176,7 +176,7 @@ def run(options):
 
 def evaluate(options):
     """The numbers that the options ask for, as a dict."""
-    from vit_tf.analysis.study.opening.layers import STILL, variation
+    from vit_tf.analysis.study.loaded_models import MIN_VARIATION, variation
     from vit_tf.training.evaluation import require_scores, top_k_accuracy
     from vit_tf.training.labels import explained_labels
 
@@ -199,7 +199,7 @@ def evaluate(options):
         own_labels = relabelled(options, model, scores.shape[-1], known, test)
         with explained_labels():
             top = top_k_accuracy(model, own_labels)
-        if len(scores) > 1 and 0 < variation(scores) < STILL:
+        if len(scores) > 1 and 0 < variation(scores) < MIN_VARIATION:
             warnings = [LOW_VARIATION]
     result = {
         "model": options.model,

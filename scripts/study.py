@@ -283,7 +283,7 @@ def outline(plans, options, seconds):
 
 def train_all(plans, options, progress):
     """The models of these plans, trained: list of `StudyModel`, and rows about them."""
-    from vit_tf.analysis.study.opening.study_model import baselines_of
+    from vit_tf.analysis.study.loaded_models import baselines_of
 
     models, rows = {}, []
     for number, plan in enumerate(plans, start=1):

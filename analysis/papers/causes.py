@@ -1,11 +1,15 @@
 """Interventions: which heads, blocks and tokens does the output depend on?"""
 
+import math
+
 import numpy as np
+import xarray as xr
 
 from ..engine.estimates import (
     correlation,
     estimate,
     lower,
+    mean_error,
     minus,
     require_above_chance,
     t_interval,
@@ -15,25 +19,152 @@ from ..engine.estimates import (
     with_error,
 )
 from ..engine.results import expect_variable
-from ..flow.ablation import LARGEST, RANDOM
+from ..flow.ablation import LARGEST, RANDOM, head_ablation, skip_ablation, token_ablation
+from ..flow.logit_lens import lens_accuracy, logit_lens
 from ..plots.flow_plots import (
     plot_head_effects,
     plot_lens_accuracy,
     plot_skip_ablation,
     plot_token_ablation,
 )
-from ..study.figure import Figure, Paper, group
+from ..study.figure import Figure, Paper, group, playing, variants
 from ..study.judge import finding
-from ..study.measurement import quantity
+from ..study.measurement import DATA, quantity, task
 from .chapters import CAUSES
-from .interventions import (
-    head_effects_of,
-    lens_of,
-    of_trainings,
-    removal_of_blocks,
-    skip_ablation_of,
-    token_ablation_of,
-)
+from .walmer.section4_attention import unit_distance_of
+
+SCORES = "logits"
+MOST_IMAGES = 512  # of anyone's models, whose sizes are not known beforehand
+
+
+def _intervention(analysis, model, taps, measure):
+    """A measurement of many forward passes over the labelled test images, with interventions."""
+    anyones = model.role == "model"
+    if SCORES not in model.taps or (anyones and model.accuracy is None):
+        model.lacks("class scores for these images")
+
+    def make(data):
+        test = _first(data.test, MOST_IMAGES) if anyones else data.test
+        return measure(model.features(*taps, SCORES), test)
+
+    return task(analysis, model, make, reads="test", inputs=(DATA,))
+
+
+def _first(batches, count):
+    """The first batches, with at least `count` images."""
+    images, _ = next(iter(batches))
+    return batches.take(math.ceil(count / len(images)))
+
+
+def head_ablation_of(model):
+    """Effect of ablating each head."""
+    heads = [tap for tap in model.taps if tap.endswith("/heads")]
+    heads = heads or model.lacks("outputs of heads")
+    return _intervention("head_ablation", model, heads, head_ablation)
+
+
+def head_effects_of(model):
+    """The same, with the attention distance of each head."""
+
+    def by_site(result):
+        return result.assign_coords(
+            layer=[tap.rpartition("/")[0] for tap in result["layer"].values]
+        )
+
+    def make(effects, distance):
+        return by_site(effects).assign(distance=by_site(distance))
+
+    inputs = (head_ablation_of(model), unit_distance_of(model))
+    return task("head_effects", model, make, inputs=inputs)
+
+
+def skip_ablation_of(model):
+    """Effect of removing the skips, and the branches, of each block."""
+    taps = [tap for tap in model.taps if tap.endswith(("/skip", "/branch"))]
+    taps = taps or model.lacks("separate skips and branches")
+    return _intervention("skip_ablation", model, taps, skip_ablation)
+
+
+def token_ablation_of(model):
+    """Effect of ablating tokens at half depth."""
+    model.require_grid()
+    sums = [tap for tap in model.on_grid(model.blocks) if tap.endswith("/sum")]
+    if not sums or model.has_maps:
+        model.lacks("blocks of tokens")
+    middle = sums[len(sums) // 2 - 1]
+    weights = f"{middle.split('/')[0]}/attention/weights"
+    taps = [middle, *([weights] if weights in model.taps else [])]
+    return _intervention("token_ablation", model, taps, token_ablation)
+
+
+def lens_of(model):
+    """Logit-lens accuracy of each block."""
+
+    def measure(features, test):
+        labels = np.concatenate([labels for _, labels in test.as_numpy_iterator()])
+        return lens_accuracy(logit_lens(features, test, SCORES), labels)
+
+    blocks = [tap for tap in model.blocks if tap.startswith("block") and tap.endswith("/sum")]
+    return _intervention(
+        "lens_accuracy", model, blocks or model.lacks("blocks of one width"), measure
+    )
+
+
+def over_seeds(measure):
+    """A function of models that measures a ViT and its other seeds, or any models."""
+
+    def measure_models(models):
+        if anyones := playing(models, "model"):
+            return {model.name: measure(model) for model in anyones}
+        for intact in playing(models, "vit"):
+            if others := variants(models, intact, "seed"):
+                return {model.name: measure(model) for model in (intact, *others)}
+        return None
+
+    return measure_models
+
+
+def removal_of_blocks(models):
+    """Skips and branches removed at test time, and ViTs that were trained without skips."""
+    if anyones := playing(models, "model"):
+        return {model.name: skip_ablation_of(model) for model in anyones}
+    for intact in playing(models, "vit"):
+        if without := variants(models, intact, "without"):
+            others = playing(models, "gap", "resnet", "mixer")
+            return {intact.name: _beside_trained(intact, without)} | {
+                model.name: skip_ablation_of(model) for model in others
+            }
+    return None
+
+
+def _gain_of(model, intact):
+    """Difference in accuracy and its standard error, paired where each image's answer is known."""
+    if model.correct is not None and intact.correct is not None:
+        gains = np.subtract(model.correct, intact.correct, dtype=float)
+        return gains.mean(), mean_error(gains)[0]
+    (without, count), (before, _) = model.accuracy, intact.accuracy
+    return without - before, np.sqrt((without * (1 - without) + before * (1 - before)) / count)
+
+
+def _beside_trained(intact, without):
+    """Skip ablation with another path, the difference in accuracy of models trained without."""
+
+    def make(effects):
+        change = xr.full_like(effects["accuracy_change"].isel(path=[0]), np.nan)
+        change = change.assign_coords(path=["skip, in training too"])
+        error = change.copy(deep=True)
+        for model in without:
+            sites = [layer for layer in change["layer"].values if layer == model.detail]
+            gain, gain_error = _gain_of(model, intact)
+            change.loc[{"layer": sites}] = gain
+            error.loc[{"layer": sites}] = gain_error
+        trained = xr.Dataset({"accuracy_change": change, "accuracy_change_stderr": error})
+        return xr.concat(
+            [effects, trained], "path", data_vars="minimal", join="outer"
+        ).assign_attrs(effects.attrs)
+
+    return task("removal", (intact, *without), make, inputs=(skip_ablation_of(intact),))
+
 
 MICHEL = Paper("Michel et al. (2019)", "https://arxiv.org/abs/1905.10650", prefix="Mi.", rank=5)
 BHOJANAPALLI = Paper(
@@ -42,10 +173,10 @@ BHOJANAPALLI = Paper(
 DARCET = Paper("Darcet et al. (2023)", "https://arxiv.org/abs/2309.16588", prefix="Da.", rank=7)
 VILAS = Paper("Vilas et al. (2023)", "https://arxiv.org/abs/2310.18969", prefix="Vi.", rank=8)
 FEW = 0.1  # of the tokens, those of the largest norm
-HARDLY = -np.log(0.99)  # nat: the probability of the right class falls by 1 %
+SMALL_LOSS = -np.log(0.99)  # nat: the probability of the right class falls by 1 %
 
 
-@finding("head_ablation.{vit}", section="", figure="", unit="share of heads", above=0.5)
+@finding("head_ablation.{vit}", "", "", "share of heads", above=0.5)
 def heads_are_dispensable(effects):
     """Most attention heads can be removed individually without a significant loss.
 
@@ -55,9 +186,6 @@ def heads_are_dispensable(effects):
     depend on the number of images. Threshold 1/2, most (Michel et al. 2019, on language models).
     The interval is Wilson's over heads, its lower end of those that are below the margin with their
     own interval, its upper end of those that are not above it.
-
-    Args:
-        effects: Dataset of `head_ablation`.
     """
     require_above_chance(effects["accuracy"], effects.attrs, "the ViT")
     dims = ("layer", "head")
@@ -68,11 +196,11 @@ def heads_are_dispensable(effects):
 
     def limits(alpha):
         low, high = t_interval(grows, error, df, alpha)
-        fewest, most = np.sum(high < HARDLY), np.sum(low < HARDLY)
+        fewest, most = np.sum(high < SMALL_LOSS), np.sum(low < SMALL_LOSS)
         return wilson(fewest, len(grows), alpha)[0], wilson(most, len(grows), alpha)[1]
 
     how = f"Wilson's interval over {len(grows)} heads, and Student's of each head's loss"
-    return estimate(np.mean(grows < HARDLY), limits, how)
+    return estimate(np.mean(grows < SMALL_LOSS), limits, how)
 
 
 @quantity("head_effects.{model}", unit="rank correlation", more="depends more on its global heads")
@@ -90,22 +218,13 @@ def global_heads_matter(effects):
     return correlation(pairs[np.isfinite(pairs).all(axis=1)], "heads")
 
 
-@finding(
-    "skip_ablation.{vit} skip_ablation.{resnet}",
-    section="",
-    figure="",
-    unit="difference in accuracy",
-    above=0.0,
-)
+@finding("skip_ablation.{vit} skip_ablation.{resnet}", "", "", "difference in accuracy", above=0)
 def vits_survive_layers(vit, resnet):
     """ViTs are more robust to the removal of a single layer than ResNets.
 
     Mean change in accuracy without the branches of a block, ViT minus ResNet.
 
-    Threshold 0 (Bhojanapalli et al. 2021: a layer is a block of a ViT and a unit of a ResNet).
-
-    Args:
-        vit, resnet: Dataset of `skip_ablation`.
+    A layer is a block of a ViT and a unit of a ResNet.
     """
     samples = []
     for what, result in (("the ViT", vit), ("the ResNet", resnet)):
@@ -115,37 +234,30 @@ def vits_survive_layers(vit, resnet):
     return welch(*samples, "layers")
 
 
-@finding("token_ablation.{vit}", section="", figure="", unit="nat", above=0.0)
+@finding("token_ablation.{vit}", "", "", "nat", above=0)
 def large_tokens_hold_more(effects):
     """High-norm tokens contain more global information than other tokens.
 
-    Divergence of the output without the 10 % of tokens with the largest norm at half depth, minus
-    that without as many random tokens.
+    Divergence of the output without the 10 % of tokens with the largest norm at half depth,
+    minus that without as many random tokens.
 
-    Threshold 0. Darcet et al. 2023 find high-norm tokens in the background of images, which ViTs
-    use for internal computations, in large models that were trained for long.
-
-    Args:
-        effects: Dataset of `token_ablation`.
+    Darcet et al. 2023 find high-norm tokens in the background of images, which ViTs use for
+    internal computations, in large models that were trained for long.
     """
-    found = []
+    df, estimates = effects.attrs.get("examples", np.inf) - 1, []
     for tokens in (LARGEST, RANDOM):
         cell = effects.sel(tokens=[tokens], share=FEW)
         numbers = (cell[f"output_change{end}"].item() for end in ("", "_stderr"))
-        found.append(with_error(*numbers, effects.attrs.get("examples", np.inf) - 1, "Student's t"))
-    return minus(*found)
+        estimates.append(with_error(*numbers, df, "Student's t"))
+    return minus(*estimates)
 
 
-@finding("lens_accuracy.{vit}", section="", figure="", unit="difference in accuracy", above=0.0)
+@finding("lens_accuracy.{vit}", "", "", "difference in accuracy", above=0)
 def classes_emerge(lens):
     """Class representations emerge over the layers in the space of the class embedding.
 
-    Accuracy of the logit lens, mean over the upper half of the blocks minus mean over the lower.
-
-    Threshold 0 (Vilas et al. 2023).
-
-    Args:
-        lens: Dataset of `lens_accuracy`.
+    Accuracy of the logit lens, mean over the upper half of the blocks minus mean over the
+    lower.
     """
     accuracy = expect_variable(lens, "accuracy", ("layer",)).values
     require_above_chance(accuracy[-1], lens.attrs, "the ViT")
@@ -158,7 +270,7 @@ HEADS = Figure(
     chapter=CAUSES,
     shows="effect of removing each head, by attention distance",
     models=group("vit", "seed", needing=head_effects_of),
-    measure=of_trainings(head_effects_of),
+    measure=over_seeds(head_effects_of),
     draw=plot_head_effects,
     name="head-effects-{model}",
     call="analysis.head_ablation({model}, images)",
@@ -193,7 +305,7 @@ TOKENS = Figure(
     chapter=CAUSES,
     shows="accuracy without growing shares of the tokens",
     models=group("vit", "seed", needing=token_ablation_of),
-    measure=of_trainings(token_ablation_of),
+    measure=over_seeds(token_ablation_of),
     draw=plot_token_ablation,
     name="without-tokens-{model}",
     call="analysis.token_ablation({model}, images)",
@@ -209,7 +321,7 @@ LENS = Figure(
     chapter=CAUSES,
     shows="logit lens: accuracy of the head on earlier blocks",
     models=group("vit", "seed", needing=lens_of),
-    measure=of_trainings(lens_of),
+    measure=over_seeds(lens_of),
     draw=plot_lens_accuracy,
     name="logit-lens-{model}",
     call="analysis.lens_accuracy(analysis.logit_lens({model}, images), labels)",

@@ -5,17 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Chapter:
-    """A chapter of the report.
-
-    Attributes:
-        heading: its heading.
-        text: the question that its figures answer, and what a paper reports.
-        rank: chapters of a lower rank come first.
-    """
+    """A chapter of the report: the question that its figures answer, and what a paper reports."""
 
     heading: str
     text: str
-    rank: int = 100
+    rank: int = 100  # chapters of a lower rank come first
 
 
 STRUCTURE = Chapter(

@@ -1,7 +1,5 @@
 """Dosovitskiy et al. 2020: "An Image is Worth 16x16 Words", the first layer of the ViT."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from ..flow.embeddings import patch_filters, position_similarity
@@ -56,8 +54,7 @@ FIGURE_7_LEFT = Figure(
     "the initialization.",
 )
 
-FIGURE_7_MIDDLE = replace(
-    FIGURE_7_LEFT,
+FIGURE_7_MIDDLE = FIGURE_7_LEFT.variant(
     shows="similarity of position embeddings",
     models=each("vit", "gap"),
     measure=positions_of,

@@ -26,10 +26,9 @@ from ..report.rendering import Processes
 from .data import make_data
 from .example_code import example_code
 from .judge import as_dataset, judge
+from .loaded_models import LoadedModel, expected, prepare_models
 from .measure import attempt, measure
 from .models import require_distinct
-from .opening.opened import Opened, expected
-from .opening.under_study import under_study
 from .plan import by_figure, choose_figures, describe, plan, without_failures
 
 log = logging.getLogger(__name__)
@@ -238,10 +237,10 @@ def make_report(
     class_names = class_names or _class_names(images, data, models)
     told = {"taps": tuple(taps), "patch_size": patch_size, "prefix": prefix}
     opened = [
-        Opened(name, model, expected(model), part=(parts or {}).get(name), **told)
+        LoadedModel(name, model, expected(model), part=(parts or {}).get(name), **told)
         for name, model in models.items()
     ]
-    found, rows, notes = under_study(opened, data, folder, class_names, seed)
+    found, rows, notes = prepare_models(opened, data, folder, class_names, seed)
     return write_figures(
         figures,
         found,

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from secrets import token_hex
@@ -31,39 +31,30 @@ OPTIONAL = {
 class Data:
     """What the measurements read: batched `tf.data.Dataset`s of (images, labels), and others.
 
-    Attributes:
-        test: images that everything is measured on.
-        few: some of the test images, for what costs a gradient each.
-        train: images that probes are fitted on; None for images without labels, as the next.
-        validation: images that choose the strength of their penalty.
-        num_classes: number of classes; None where there are no labels.
-        facts: JSON facts that identify these images, in addition to those in the models' keys.
-        optional: dict from a key of `OPTIONAL` to a function that makes it when it is first read:
-            `gallery`, training images, more than `train`, that neighbours are looked for among;
-            `objects` and `parts`, batches of (images, masks, labels), as for `object_clustering`;
-            `videos`, a list of (frames, masks), as for `label_propagation`; `pairs`, as for
-            `keypoint_correspondence`; `landmarks`, (queries, database, truth), as for `retrieval`.
-        optional_facts: dict from the name of each of these to JSON facts that identify it.
+    `optional` has functions that make what `OPTIONAL` names when it is first read: `gallery`,
+    training images, more than `train`, that neighbours are looked for among; `objects` and `parts`,
+    as for `object_clustering`; `videos`, as for `label_propagation`; `pairs`, as for
+    `keypoint_correspondence`; `landmarks`, (queries, database, truth), as for `retrieval`.
     """
 
-    test: Any
-    few: Any
-    train: Any = None
-    validation: Any = None
-    num_classes: int | None = None
-    facts: dict = field(default_factory=dict)
+    test: Any  # images that everything is measured on
+    few: Any  # some of the test images, for what costs a gradient each
+    train: Any = None  # images that probes are fitted on; None without labels, as the next
+    validation: Any = None  # images that choose the strength of their penalty
+    num_classes: int | None = None  # None where there are no labels
+    facts: dict = field(default_factory=dict)  # JSON that identifies these images
     optional: dict[str, Callable] = field(default_factory=dict)
-    optional_facts: dict = field(default_factory=dict)
+    optional_facts: dict = field(default_factory=dict)  # JSON that identifies each of these
 
     @cached_property
-    def _made(self):
+    def _made(self) -> dict[str, Any]:
         return {}
 
-    def has(self, name):
+    def has(self, name: str) -> bool:
         """Whether there is what a measurement reads."""
         return name in self.optional or getattr(self, name, None) is not None
 
-    def read(self, name):
+    def read(self, name: str) -> Any:
         """What a measurement reads, made when it is first asked for."""
         if name not in self.optional:
             return getattr(self, name)
@@ -71,11 +62,11 @@ class Data:
             self._made[name] = self.optional[name]()
         return self._made[name]
 
-    def facts_of(self, name):
+    def facts_of(self, name: str) -> dict:
         """JSON facts that identify the images of a field."""
         return self.facts | self.optional_facts.get(name, {})
 
-    def lacks(self, names):
+    def lacks(self, names: Iterable[str]) -> str:
         """A sentence on what of `names` there is not; empty if all is there."""
         missing = [
             OPTIONAL.get(name, "labelled training images") for name in names if not self.has(name)
@@ -89,14 +80,10 @@ FEWEST_BATCHES = 8  # for standard errors, which are taken over batches
 SMALLEST_BATCH = 8  # where there would be fewer otherwise: similarities of small ones are noisy
 
 
-def batch_size_of(examples, fewest=FEWEST_BATCHES, smallest=SMALLEST_BATCH):
-    """The batch size for a number of examples: at most 120, with batches of nearly equal size.
-
-    Args:
-        examples: how many there are.
-        fewest: number of batches at least, where they have `smallest` examples each.
-        smallest: examples of a batch that is small enough.
-    """
+def batch_size_of(
+    examples: int, fewest: int = FEWEST_BATCHES, smallest: int = SMALLEST_BATCH
+) -> int:
+    """The size of nearly equal batches, at most 120; `fewest` where they have `smallest` each."""
     asked = min(fewest, max(1, examples // smallest))
     batches = max(asked, math.ceil(examples / MOST_IN_BATCH))
     size = math.ceil(examples / batches)
@@ -104,7 +91,7 @@ def batch_size_of(examples, fewest=FEWEST_BATCHES, smallest=SMALLEST_BATCH):
     return size if large >= batches else examples // batches
 
 
-def make_data(images, train, num_classes, optional):
+def make_data(images: Any, train: Any, num_classes: int | None, optional: dict) -> Data:
     """The `Data` of images, and of labelled ones to train on, as `make_report` takes them.
 
     Probes are fitted on every other batch of the labelled images, and their penalty is chosen on
@@ -142,7 +129,7 @@ def make_data(images, train, num_classes, optional):
     )
 
 
-def _batched(images, **sizes):
+def _batched(images: Any, **sizes: int) -> tf.data.Dataset:
     """Batches of a data set as they are, of arrays as `batch_size_of` has them."""
     leaves = images if isinstance(images, tuple) else (images,)
     if not all(isinstance(leaf, np.ndarray) for leaf in leaves):
@@ -153,11 +140,11 @@ def _batched(images, **sizes):
 UNKNOWN = "unknown"
 
 
-def _digest(images):
+def _digest(images: Any) -> str:
     """A digest of arrays, as text; of anything else one that begins with `UNKNOWN`, always new."""
     leaves = tf.nest.flatten(images)
     if not all(isinstance(leaf, np.ndarray | np.generic | str | int | float) for leaf in leaves):
         return f"{UNKNOWN} {token_hex(8)}"
     arrays = [np.asarray(leaf) for leaf in leaves]
-    parts = [(f"{one.dtype} {one.shape}", np.ascontiguousarray(one).data) for one in arrays]
+    parts = [(f"{x.dtype} {x.shape}", np.ascontiguousarray(x).data) for x in arrays]
     return digest_files([], *itertools.chain(*parts))

@@ -2,17 +2,15 @@
 
 import re
 
-ANALYSIS = "from vit_tf import analysis"
+from .figure import Figure
+from .plan import Picture
 
 
-def example_code(pictures, sources, setup=""):
-    """The code of one figure, or no text where its definition has none.
+def example_code(pictures: list[Picture], sources: dict[str, str], setup: str = "") -> str:
+    """The code of one figure from its panels, or no text where its definition has none.
 
-    Args:
-        pictures: list of `Picture`, the panels of the figure.
-        sources: dict from the name of a model to what `vit_tf.load` opens; other models are taken
-            from a dict `models`, as it was passed to `make_report`.
-        setup: Python code that makes `images` and `train`.
+    `sources` is what `vit_tf.load` opens by model name; other models are taken from a dict
+    `models`, as it was passed to `make_report`. `setup` makes `images` and `train`.
     """
     figure = pictures[0].figure
     if not figure.call:
@@ -28,7 +26,7 @@ def example_code(pictures, sources, setup=""):
     return "\n".join([*head, *lines])
 
 
-def _setup(call, setup):
+def _setup(call: str, setup: str) -> list[str]:
     """The lines of the setup that the call needs, and the labels where it takes them."""
     lines = [line for line in setup.splitlines() if "train" in call or not line.startswith("train")]
     if "labels" in call:
@@ -36,7 +34,7 @@ def _setup(call, setup):
     return lines
 
 
-def _calls(pictures, figure, sources, show):
+def _calls(pictures: list[Picture], figure: Figure, sources: dict, show: str) -> list[str]:
     """The lines that measure and plot."""
     kind, call = figure.models.panel, figure.call
     names = [model.name for picture in pictures for model in picture.of.models]
@@ -52,8 +50,8 @@ def _calls(pictures, figure, sources, show):
             for one, other in dict.fromkeys(pairs)
         ]
     if "{models}" in call:
-        listed = ", ".join(f"{name!r}: {expression(name)}" for name in names)
-        return [_plotted(show, call.format(models=f"{{{listed}}}"))]
+        items = ", ".join(f"{name!r}: {expression(name)}" for name in names)
+        return [_plotted(show, call.format(models=f"{{{items}}}"))]
     if kind and len(names) == 1:
         model, loaded = expression(names[0]), _loaded(expression(names[0]), names[0] in sources)
         labels = dict.fromkeys(picture.of.label for picture in pictures)
@@ -65,29 +63,24 @@ def _calls(pictures, figure, sources, show):
         models, key = f"model in ({', '.join(map(repr, names))},)", "model"
         models = models if len(names) == 1 else models.replace(",)", ")")
     elif all(name in sources for name in names):
-        listed = ", ".join(f"{name!r}: {sources[name]!r}" for name in names)
-        head = [f"models = {{{listed}}}"]
+        items = ", ".join(f"{name!r}: {sources[name]!r}" for name in names)
+        head = [f"models = {{{items}}}"]
     loaded = _loaded("model", bool(head) or key == "model")
     call, _, loop = call.partition(" for ")
     if loop:
         key, loop = f'f"{{{key}}}: {{{loop.split()[0]}}}"', f" for {loop}"
     call = call.format(model="model", loaded=loaded, label=pictures[0].of.label)
-    results = f"{{{key}: {call} for {models}{loop}}}"
+    head.append(f"results = {{{key}: {call} for {models}{loop}}}")
     if not kind:
-        return [*head, f"results = {results}", _plotted(show, "results")]
-    return [
-        *head,
-        f"results = {results}",
-        "for result in results.values():",
-        f"    {_plotted(show, 'result')}",
-    ]
+        return [*head, _plotted(show, "results")]
+    return [*head, "for result in results.values():", f"    {_plotted(show, 'result')}"]
 
 
-def _loaded(model, by_name):
+def _loaded(model: str, by_name: bool) -> str:
     return f"vit_tf.load({model})" if by_name else model
 
 
-def _plotted(show, result):
+def _plotted(show: str, result: str) -> str:
     """The plot of a result; `show` is its function, or the whole call of `results`."""
     if "(" not in show:
         return f"{show}({result})"

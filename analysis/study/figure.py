@@ -1,7 +1,7 @@
 """The words that a figure of a paper is written in: `Paper`, `Figure` and the selectors."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, permutations, product
 from typing import Any
@@ -14,53 +14,36 @@ from .models import ROLES, Lacking, StudyModel
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper whose figures are reproduced and whose claims are tested.
+    """A paper whose figures are reproduced and whose claims are tested."""
 
-    Attributes:
-        name, address: authors and year, "Raghu et al. (2021)"; where it is to be read.
-        prefix: what the numbers of its figures begin with for `--figures`: "W." of "W.3".
-        rank: papers of a lower rank come first in lists and chapters.
-    """
-
-    name: str
+    name: str  # authors and year, "Raghu et al. (2021)"
     address: str
-    prefix: str
-    rank: int = 100
+    prefix: str  # of the numbers of its figures for `--figures`: "W." of "W.3"
+    rank: int = 100  # papers of a lower rank come first in lists and chapters
 
     @property
-    def source(self):
+    def source(self) -> tuple[str, str]:
         """Name and address."""
         return self.name, self.address
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The models of one picture, and what is measured of them.
+    """The models of one picture, and what is measured of them."""
 
-    Attributes:
-        models: the models, in the order of the fields of a title.
-        measurements: dict from a label to the measurement drawn under it.
-        alone: whether the drawing takes the only result itself, and no dict.
-        baselines: those of the labels that are only there to compare the others with.
-        label: of the part that it shows, for `split`.
-    """
-
-    models: tuple[StudyModel, ...]
-    measurements: dict[str, Measurement]
-    alone: bool = False
-    baselines: tuple[str, ...] = ()
-    label: str = ""
+    models: tuple[StudyModel, ...]  # in the order of the fields of a title
+    measurements: dict[str, Measurement]  # by the label that it is drawn under
+    alone: bool = False  # whether the drawing takes the only result itself, and no dict
+    baselines: tuple[str, ...] = ()  # labels that are only there to compare the others with
+    label: str = ""  # of the part that it shows, for `split`
 
 
 @dataclass(frozen=True)
 class Overview:
-    """What the first screen of a report shows of a figure.
+    """What the first screen of a report shows of a figure: a panel titled `label`.
 
-    Attributes:
-        label: title of the panel.
-        values: function of a result to its values over depth, of shape (layer,), which one panel
-            shows for all models, or of shape (layer, layer), with a panel for each model.
-        unit: name of the values.
+    `values` takes a result to its values over depth, of shape (layer,), which one panel shows for
+    all models, or of shape (layer, layer), with a panel for each model.
     """
 
     label: str
@@ -125,119 +108,118 @@ class Figure:
     call: str = ""
     show: str = ""
 
+    def variant(self, **changes: Any) -> "Figure":
+        """Another picture like this one, without its claims, quantities and `show`."""
+        return replace(self, **{"findings": (), "quantities": (), "show": ""} | changes)
+
     @property
-    def choices(self):
+    def choices(self) -> tuple[str, ...]:
         """The numbers that select it, such as `("W.3", "W.14")`."""
         prefix = self.paper.prefix
         own = [n if n.islower() else f"{prefix}{n}" for n in self.numbers.split()]
         return (*own, *self.also.split())
 
     @property
-    def reference(self):
+    def reference(self) -> str:
         """The figures and tables of the paper, in words; empty for what is not in it."""
         own = [number for number in self.numbers.split() if not number.islower()]
         tables = [number[1:] for number in own if number.startswith("T")]
         figures = [number for number in own if not number.startswith("T")]
-        return " and ".join(filter(None, [_listed("Figure", figures), _listed("Table", tables)]))
+        return " and ".join(
+            filter(None, [_numbered("Figure", figures), _numbered("Table", tables)])
+        )
 
-    def select(self, models):
+    def select(self, models: list[StudyModel]) -> tuple[list[Selection], list[str]]:
         """The pictures for these models: list of `Selection`, and reasons for missing ones."""
         return self.models.select(models, self.measure)
 
 
-def _listed(word, numbers):
+def _numbered(word: str, numbers: list[str]) -> str:
     return f"{word}{'s' if len(numbers) > 1 else ''} {join_words(numbers)}" if numbers else ""
 
 
 @dataclass(frozen=True)
 class Selector:
-    """Which models a figure compares; made by `each`, `split`, `together`, `pairs` and `group`.
-
-    Attributes:
-        roles: parts of the models that it shows.
-        choose: function of the selector, the models and the function that measures them to a list
-            of `Selection` and a list of sentences on why there are no others.
-        anyone: whether it shows models without a part in a study too; or a sentence on why not,
-            which is empty where another figure shows them.
-        others: for `pairs`, the parts of the second model.
-        baselines: for `together`, the random baselines that are drawn next to the models.
-        needing: for `group`, function of a model that raises a `Lacking` for one to be left out.
-        panel: title of a picture among those of other models, as `Figure.title`; empty where one
-            picture shows all models.
-    """
+    """Which models a figure compares; made by `each`, `split`, `together`, `pairs` and `group`."""
 
     roles: tuple[str, ...]
+    # From the selector, the models and the function that measures them, as `select` returns it.
     choose: Callable
+    # Whether it shows models without a part in a study too; or a sentence on why not, which is
+    # empty where another figure shows them.
     anyone: bool | str = True
-    others: tuple[str, ...] = ()
-    baselines: tuple[str, ...] = ()
-    needing: Callable | None = None
-    panel: str = ""
+    others: tuple[str, ...] = ()  # for `pairs`, the parts of the second model
+    baselines: tuple[str, ...] = ()  # for `together`, drawn next to the models
+    needing: Callable | None = None  # for `group`, raises a `Lacking` for a model to be left out
+    panel: str = ""  # title of a picture among those of other models, as `Figure.title`
 
     @property
-    def all_roles(self):
+    def all_roles(self) -> tuple[str, ...]:
         """Every part that it takes a trained model for."""
         return (*self.roles, *self.others)
 
-    def select(self, models, measure):
+    def select(
+        self, models: list[StudyModel], measure: Callable
+    ) -> tuple[list[Selection], list[str]]:
         """What `choose` returns, and the reason where a figure is not of anyone's models."""
-        found, reasons = self.choose(self, models, measure)
-        if found or self.anyone is True or not playing(models, "model"):
-            return found, reasons
+        selections, reasons = self.choose(self, models, measure)
+        if selections or self.anyone is True or not playing(models, "model"):
+            return selections, reasons
         if self.anyone is False:
-            return found, [f"It needs {self._words()}, as the study trains them."]
-        return found, [self.anyone] if self.anyone else []
+            trained = [role for role in self.all_roles if role not in ("vit", "gap", "resnet")]
+            words = " and ".join(ROLES[role] for role in trained)
+            return selections, [f"It needs {words}, as the study trains them."]
+        return selections, [self.anyone] if self.anyone else []
 
-    def _words(self):
-        trained = [role for role in self.all_roles if role not in ("vit", "gap", "resnet")]
-        return " and ".join(ROLES[role] for role in trained)
-
-    def lacking(self, models):
+    def lacking(self, models: list[StudyModel]) -> str:
         """Models of the parts that none of these plays, in words: "a ViT and a ResNet"."""
         roles = [role for role in self.all_roles if not playing(models, role)]
         return join_words(dict.fromkeys(ROLES[role] for role in roles) or ["other models"])
 
-    def of(self, models):
+    def of(self, models: list[StudyModel]) -> list[StudyModel]:
         """The models that play one of the roles, and those without a part."""
         return playing(models, *self.roles, *(["model"] if self.anyone is True else []))
 
 
-def each(*roles, anyone=True, panel="{model}"):
+def each(*roles: str, anyone: bool | str = True, panel: str = "{model}") -> Selector:
     """One picture of every model that plays one of these roles, with this title."""
     return Selector(roles, _each, anyone, panel=panel)
 
 
-def split(*roles):
+def split(*roles: str) -> Selector:
     """One picture of each part of every model; `measure` returns a dict from their labels."""
     return Selector(roles, _split, panel="{model}, {label}")
 
 
-def together(*roles, baselines=()):
+def together(*roles: str, baselines: tuple[str, ...] = ()) -> Selector:
     """One picture of all models that play one of these roles, each measured by itself."""
     return Selector(roles, _together, baselines=baselines)
 
 
-def pairs(roles, others, *, ordered=False, anyone=True):
-    """One picture of every pair of models, the first of these roles and the second of others.
-
-    Of models without a part all pairs; both ways round where `ordered`.
-    """
+def pairs(
+    roles: tuple[str, ...],
+    others: tuple[str, ...],
+    *,
+    ordered: bool = False,
+    anyone: bool | str = True,
+) -> Selector:
+    """One picture of every pair of models of these roles; of models without a part, all pairs."""
     arranged = permutations if ordered else combinations
     choose = partial(_pairs, arranged=arranged)
     return Selector(roles, choose, anyone, others=others, panel="{model} and {other}")
 
 
-def group(*roles, anyone=True, needing=None):
+def group(*roles: str, anyone: bool | str = True, needing: Callable | None = None) -> Selector:
     """One picture of what is measured of all these models at once, of those with what is needed."""
     return Selector(roles, _group, anyone, needing=needing)
 
 
-def playing(models, *roles):
+def playing(models: list[StudyModel], *roles: str) -> list[StudyModel]:
     """The models that play one of these roles."""
     return [model for model in models if model.role in roles]
 
 
-def variants(models, model, role):
+def variants(models: list[StudyModel], model: StudyModel, role: str) -> list[StudyModel]:
     """The models of a role that are variants of this one."""
     return [other for other in models if other.role == role and other.of == model]
 
@@ -251,67 +233,67 @@ def _measured(measure, *models):
 
 
 def _each(selector, models, measure):
-    found, reasons = [], []
+    selections, reasons = [], []
     for model in selector.of(models):
         measured, lacking = _measured(measure, model)
         if measured is not None:
-            found.append(_selection((model,), measured, model.name))
+            selections.append(_selection((model,), measured, model.name))
         if lacking and model.role == "model":
             reasons.append(lacking)
-    return found, reasons
+    return selections, reasons
 
 
 def _split(selector, models, measure):
-    found, reasons = _each(selector, models, measure)
+    selections, reasons = _each(selector, models, measure)
     return [
-        Selection(selection.models, {label: one}, alone=True, label=label)
-        for selection in found
-        for label, one in selection.measurements.items()
+        Selection(selection.models, {label: measurement}, alone=True, label=label)
+        for selection in selections
+        for label, measurement in selection.measurements.items()
     ], reasons
 
 
 def _together(selector, models, measure):
-    found, reasons = _each(selector, models, measure)
-    if not found:
+    selections, reasons = _each(selector, models, measure)
+    if not selections:
         return [], reasons
-    chosen = tuple(selection.models[0] for selection in found)
-    measurements, beside = {}, {}
-    for model, selection in zip(chosen, found, strict=True):
+    shown = tuple(selection.models[0] for selection in selections)
+    measurements, baselines = {}, {}
+    for model, selection in zip(shown, selections, strict=True):
         trained = model.of if model.role == "seed" else model
         measurements |= _labelled(selection, trained.name)
     for model in playing(models, *selector.baselines):
-        measured = _measured(measure, model)[0] if model.of in chosen else None
+        measured = _measured(measure, model)[0] if model.of in shown else None
         if measured is not None:
-            beside |= _labelled(_selection((model,), measured, ""), model.name)
-    return [Selection(chosen, measurements | beside, baselines=tuple(beside))], reasons
+            baselines |= _labelled(_selection((model,), measured, ""), model.name)
+    return [Selection(shown, measurements | baselines, baselines=tuple(baselines))], reasons
 
 
 def _pairs(selector, models, measure, arranged):
-    found, reasons = [], []
+    selections, reasons = [], []
     anyones = playing(models, "model") if selector.anyone is True else []
     first, second = playing(models, *selector.roles), playing(models, *selector.others)
-    for one, other in [*product(first, second), *arranged(anyones, 2)]:
-        measured, lacking = _measured(measure, one, other)
+    for pair in [*product(first, second), *arranged(anyones, 2)]:
+        measured, lacking = _measured(measure, *pair)
         if measured is not None:
-            found.append(_selection((one, other), measured, one.name))
+            selections.append(_selection(pair, measured, pair[0].name))
         elif lacking:
             reasons.append(lacking)
     if len(anyones) == 1:
-        return found, ["It compares two models; one is given."]
-    return found, [] if found else list(dict.fromkeys(reasons))
+        return selections, ["It compares two models; one is given."]
+    return selections, [] if selections else list(dict.fromkeys(reasons))
 
 
 def _group(selector, models, measure):
-    chosen, reasons = [], []
+    shown, reasons = [], []
     for model in selector.of(models):
         _, lacking = _measured(selector.needing, model) if selector.needing else (None, None)
-        chosen += [] if lacking else [model]
+        shown += [] if lacking else [model]
         reasons += [lacking] if lacking and model.role == "model" else []
-    measured, lacking = _measured(measure, chosen) if chosen else (None, None)
+    measured, lacking = _measured(measure, shown) if shown else (None, None)
     if not measured:
         return [], reasons + ([lacking] if lacking and playing(models, "model") else [])
     leading = selector.roles[:1] or ("model",)
-    first = sorted(chosen, key=lambda model: model.role not in leading)
+    first = sorted(shown, key=lambda model: model.role not in leading)
     return [_selection(tuple(first), measured, "all")], reasons
 
 

@@ -3,19 +3,22 @@
 import inspect
 import json
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from vit_tf.training.checkpointing import flatten
 
-from ..engine.estimates import corrected, require_estimate, verdict
+from ..engine.estimates import Estimate, corrected, require_estimate, verdict
 from ..engine.store import fingerprint
-from .models import ROLES
+from .data import Data
+from .figure import Figure
+from .models import ROLES, StudyModel
 from .plan import all_figures, lacking
 
 VERDICTS = ("replicates", "does not replicate", "inconclusive", "descriptive", "not tested")
@@ -57,7 +60,17 @@ class Finding:
         return self.statistic(*results)
 
 
-def finding(inputs, *, section, figure, unit, above=None, below=None):
+def finding(
+    inputs: str,
+    section: str,
+    figure: str,
+    unit: str,
+    *,
+    above: float | None = None,
+    below: float | None = None,
+    name: str = "",
+    text: tuple[str, str] | None = None,
+) -> Callable[[Callable], Finding]:
     """Makes a `Finding` of the function of its statistic.
 
     The name is that of the function. The first paragraph of the docstring is the claim, the second
@@ -68,6 +81,7 @@ def finding(inputs, *, section, figure, unit, above=None, below=None):
         inputs: names of the results, separated by spaces, as those of a `Finding`.
         section, figure, unit: as those of a `Finding`.
         above, below: the threshold, and the side that the paper reports; one of them.
+        name, text: other than those of the function, for one that serves several claims.
     """
 
     def make(statistic):
@@ -76,16 +90,17 @@ def finding(inputs, *, section, figure, unit, above=None, below=None):
                 f"Expected the claim {statistic.__name__!r} to be above or below a threshold. "
                 f"Received: above={above}, below={below}"
             )
-        text = [" ".join(part.split()) for part in inspect.getdoc(statistic).split("\n\n")]
-        if len(text) < 2 or text[1].startswith("Args:"):
+        docstring = inspect.getdoc(statistic) or ""
+        paragraphs = text or [" ".join(part.split()) for part in docstring.split("\n\n")]
+        if len(paragraphs) < 2 or paragraphs[1].startswith("Args:"):
             raise ValueError(
                 "Expected a docstring with two paragraphs, the claim and the definition of its "
-                f"value. Received: {text} of {statistic.__name__}"
+                f"value. Received: {paragraphs} of {statistic.__name__}"
             )
         line, direction = (below, "below") if above is None else (above, "above")
-        name = statistic.__name__.replace("_", "-")
         where = section, figure, unit, line, direction
-        return Finding(name, *text[:2], statistic, tuple(inputs.split()), *where)
+        own_name = name or statistic.__name__.replace("_", "-")
+        return Finding(own_name, *paragraphs[:2], statistic, tuple(inputs.split()), *where)
 
     return make
 
@@ -158,31 +173,28 @@ def scorecard(
         List of `Claim`. Those that lack a model or a result have the verdict "not tested" and
         the reason as their explanation.
     """
-    cast = {"vit": vit, "resnet": resnet, "gap": gap, "without": without}
-    cast |= {"fresh": fresh, "noise": noise, "block": block}
-    found = _findable(results, accuracy or {}, block)
+    assignment = {"vit": vit, "resnet": resnet, "gap": gap, "without": without}
+    assignment |= {"fresh": fresh, "noise": noise, "block": block}
+    values = _values_by_name(results, accuracy or {}, block)
     return [
-        _claim(figure, finding, cast, _measured(finding, cast, found))
+        _claim(figure, finding, assignment, _measured(finding, assignment, values))
         for figure in all_figures()
         for finding in figure.findings
     ]
 
 
-def judge(figures, models, results, elsewhere="", data=None):
+def judge(
+    figures: list[Figure],
+    models: list[StudyModel],
+    results: dict[str, Any],
+    elsewhere: str = "",
+    data: Data | None = None,
+) -> list[Claim]:
     """The claims that these figures test, with their outcomes for these models and results.
 
     A claim is tested on every set of models that can play its parts (`StudyModel.part`). Where
-    there are several, the intervals are corrected for their number (Holm).
-
-    Args:
-        figures: list of `Figure`.
-        models: list of `StudyModel`.
-        results: dict from result name to labelled result.
-        elsewhere: sentence on how to test claims about models that are missing here.
-        data: the `Data` that was measured, for what it lacks.
-
-    Returns:
-        List of `Claim`, as `scorecard` returns it.
+    there are several, the intervals are corrected for their number (Holm). `elsewhere` is a
+    sentence on how to test claims about models that are missing here.
     """
     classes = data.num_classes if data else None
     accuracy = {m.slug: (*m.accuracy, m.correct, classes) for m in models if m.accuracy}
@@ -191,20 +203,26 @@ def judge(figures, models, results, elsewhere="", data=None):
         absent = lacking(figure.select(models)[0], data) if data and figure.findings else []
         lacks = " ".join(dict.fromkeys(filter(None, absent)))
         for finding in figure.findings:
-            casts = [(players, _slugs(players)) for players in _casts(finding, models)]
-            measured = [
-                _measured(
-                    finding, cast, _findable(results, accuracy, cast["block"]), elsewhere, lacks
-                )
-                for _, cast in casts
-            ]
-            for (players, cast), one in zip(casts, _corrected(measured, finding.line), strict=True):
-                names = tuple(model.name for model in players.values())
-                claims.append(_claim(figure, finding, cast, one, names, len(casts) > 1))
+            sets_of_models = _models_by_role(finding, models)
+            assignments, measured = [], []
+            for models_by_role in sets_of_models:
+                block = models_by_role["without"].detail if "without" in models_by_role else None
+                slugs = {role: model.slug for role, model in models_by_role.items()}
+                assignments.append(slugs | {"block": block})
+                values = _values_by_name(results, accuracy, block)
+                measured.append(_measured(finding, assignments[-1], values, elsewhere, lacks))
+            measured = _corrected(measured, finding.line)
+            for by_role, assignment, each in zip(
+                sets_of_models, assignments, measured, strict=True
+            ):
+                names = tuple(model.name for model in by_role.values())
+                claims.append(_claim(figure, finding, assignment, each, names, len(measured) > 1))
     return claims
 
 
-def as_dataset(claims, models=(), images=None):
+def as_dataset(
+    claims: list[Claim], models: Iterable[StudyModel] = (), images: Data | None = None
+) -> xr.Dataset:
     """The claims as a Dataset along `claim`, to save with the results.
 
     Its attributes `models` and `data` are JSON of what reports of other seeds have in common: for
@@ -232,7 +250,7 @@ def as_dataset(claims, models=(), images=None):
 MOST_LETTERS = 100  # of a value that is kept as it is, as attributes of a file are not long
 
 
-def _brief(facts):
+def _brief(facts: dict) -> dict[str, Any]:
     """Nested facts by field, long ones as their `fingerprint`."""
     texts = {name: json.dumps(value, default=str) for name, value in flatten(facts).items()}
     return {
@@ -241,50 +259,41 @@ def _brief(facts):
     }
 
 
-def _findable(results, accuracy, block):
+def _values_by_name(results: dict, accuracy: dict, block: str | None) -> dict[str, Any]:
     """What the inputs of a `Finding` name: results, accuracies and the block without skips."""
-    return {**results, **{f"accuracy.{name}": pair for name, pair in accuracy.items()}} | (
-        {"block": block} if block else {}
-    )
+    accuracies = {f"accuracy.{name}": values for name, values in accuracy.items()}
+    return {**results, **accuracies} | ({"block": block} if block else {})
 
 
-def _slugs(players):
-    """What the roles stand for in names of results, and the block without skips."""
-    block = players["without"].detail if "without" in players else None
-    return {role: model.slug for role, model in players.items()} | {"block": block}
-
-
-def _roles(finding):
+def _roles(finding: Finding) -> list[str]:
     """The parts of models that a claim is about."""
     parsed = (string.Formatter().parse(template) for template in finding.inputs)
-    roles = [role for template in parsed for _, role, _, _ in template if role]
-    return list(dict.fromkeys(roles))
+    return list(dict.fromkeys(role for template in parsed for _, role, _, _ in template if role))
 
 
-def _casts(finding, models):
-    """Every set of models that can play the parts of a claim: list of dicts by role.
+def _models_by_role(finding: Finding, models: list[StudyModel]) -> list[dict[str, StudyModel]]:
+    """Every set of models that can play the parts of a claim, without parts that none can play.
 
-    Variants and baselines are those of the ViT in the same set. Parts that no model can play are
-    missing.
+    Variants and baselines are those of the ViT in the same set.
     """
     roles = _roles(finding)
     own = [role for role in roles if role in ("vit", "gap", "resnet", "mixer")]
-    players = {role: [model for model in models if model.part == role] for role in own}
-    there = [role for role in own if players[role]]
-    casts = []
+    candidates = {role: [model for model in models if model.part == role] for role in own}
+    there = [role for role in own if candidates[role]]
+    sets_of_models = []
     # Where a part cannot be played it is not measured, whichever models play the others.
-    chosen_models = product(*(players[role] for role in there))
-    for chosen in chosen_models if there == own else [next(chosen_models)]:
-        cast = dict(zip(there, chosen, strict=True))
+    combinations = product(*(candidates[role] for role in there))
+    for combination in combinations if there == own else [next(combinations)]:
+        by_role = dict(zip(there, combination, strict=True))
         for role in set(roles) - set(own):
-            beside = [m for m in models if m.role == role and m.of == cast.get("vit")]
-            if beside:
-                cast[role] = min(beside, key=partial(_from_the_middle, cast["vit"]))
-        casts.append(cast)
-    return casts
+            variants = [m for m in models if m.role == role and m.of == by_role.get("vit")]
+            if variants:
+                by_role[role] = min(variants, key=partial(_from_the_middle, by_role["vit"]))
+        sets_of_models.append(by_role)
+    return sets_of_models
 
 
-def _from_the_middle(model, variant):
+def _from_the_middle(model: StudyModel, variant: StudyModel) -> int:
     """How far the block that a variant has no skips in is from the middle of the model."""
     blocks = [tap.split("/")[0] for tap in model.blocks if "/" in tap]
     if variant.detail not in blocks:
@@ -292,68 +301,76 @@ def _from_the_middle(model, variant):
     return abs(blocks.index(variant.detail) - len(blocks) // 2)
 
 
-def _measured(finding, cast, found, elsewhere="", lacks=""):
+def _measured(
+    finding: Finding, assignment: dict, values: dict, elsewhere: str = "", lacks: str = ""
+) -> tuple[Estimate | str, tuple[str, ...]]:
     """The estimate for a claim, or the reason why there is none; and names of its results."""
     try:
-        names = tuple(_named(template, cast) for template in finding.inputs)
-        absent = [name for name in names if found.get(name) is None]
+        names = tuple(_named(template, assignment) for template in finding.inputs)
+        absent = [name for name in names if values.get(name) is None]
         if absent:
             raise ValueError(lacks or f"Missing result: {' and '.join(absent)}.")
-        estimate = finding.statistic(*(found[name] for name in names))
+        estimate = finding.statistic(*(values[name] for name in names))
     except ValueError as error:
-        missing = elsewhere and not all(cast.get(role) for role in _roles(finding))
+        missing = elsewhere and not all(assignment.get(role) for role in _roles(finding))
         return f"{error} {elsewhere}" if missing else str(error), ()
     require_estimate(estimate, f"the claim {finding.name!r}")
     if np.isnan(estimate.value):
         return f"The value is not defined here: {estimate.how}.", ()
-    return estimate, tuple(n for n in names if isinstance(found[n], xr.DataArray | xr.Dataset))
+    return estimate, tuple(n for n in names if isinstance(values[n], xr.DataArray | xr.Dataset))
 
 
-def _claim(figure, finding, cast, measured, models=(), several=False):
+def _claim(
+    figure: Figure,
+    finding: Finding,
+    assignment: dict,
+    measured: tuple[Estimate | str, tuple[str, ...]],
+    models: tuple[str, ...] = (),
+    several: bool = False,
+) -> Claim:
     """A claim with its outcome, from what `_measured` returns."""
     estimate, used = measured
     value = low = high = np.nan
     if isinstance(estimate, str):
-        result, text = "not tested", estimate
+        outcome, text = "not tested", estimate
     else:
         value, low, high = estimate.value, estimate.low, estimate.high
-        result = verdict(low, high, finding.line, finding.direction)
+        outcome = verdict(low, high, finding.line, finding.direction)
         text = f"{finding.explanation} Interval: {estimate.how.removeprefix('no interval: ')}."
-        if result == "descriptive":
+        if outcome == "descriptive":
             text = text.replace(" Interval: ", " No interval: ")
+    of_models = filter(None, map(assignment.get, _roles(finding) if several else ()))
     return Claim(
-        name=".".join(
-            [finding.name, *filter(None, map(cast.get, _roles(finding) if several else ()))]
-        ),
-        statement=finding.statement,
-        section=finding.section,
-        figure=finding.figure,
-        quantity=finding.unit,
-        value=value,
-        low=low,
-        high=high,
-        threshold=finding.line,
-        direction=finding.direction,
-        verdict=result,
-        explanation=text,
-        results=used,
-        source=figure.paper.source,
-        models=models,
+        ".".join([finding.name, *of_models]),
+        finding.statement,
+        finding.section,
+        finding.figure,
+        finding.unit,
+        value,
+        low,
+        high,
+        finding.line,
+        finding.direction,
+        outcome,
+        text,
+        used,
+        figure.paper.source,
+        models,
     )
 
 
-def _corrected(measured, line):
+def _corrected(measured: list[tuple], line: float) -> list[tuple]:
     """The same estimates with intervals that allow for how many sets of models there are."""
-    known = [at for at, (estimate, _) in enumerate(measured) if not isinstance(estimate, str)]
-    estimates = corrected([measured[at][0] for at in known], line)
-    for at, estimate in zip(known, estimates, strict=True):
+    estimated = [at for at, (estimate, _) in enumerate(measured) if not isinstance(estimate, str)]
+    estimates = corrected([measured[at][0] for at in estimated], line)
+    for at, estimate in zip(estimated, estimates, strict=True):
         measured[at] = estimate, measured[at][1]
     return measured
 
 
-def _named(template, cast):
+def _named(template: str, assignment: dict) -> str:
     """A result's name with the models' names in it."""
     for _, role, _, _ in string.Formatter().parse(template):
-        if role and not cast.get(role):
+        if role and not assignment.get(role):
             raise ValueError(f"No model to test it on: it needs {ROLES[role]}.")
-    return template.format(**cast)
+    return template.format(**assignment)

@@ -13,11 +13,10 @@ from image_folders import write
 import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine import features as derived, stream
-from vit_tf.analysis.study import assemble
+from vit_tf.analysis.study import assemble, loaded_models
 from vit_tf.analysis.study.data import batch_size_of
+from vit_tf.analysis.study.loaded_models import LoadedModel
 from vit_tf.analysis.study.models import distinct, slug
-from vit_tf.analysis.study.opening import layers
-from vit_tf.analysis.study.opening.opened import Opened
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.scripts import analyze
 from vit_tf.taps.submodels import FACTS
@@ -209,11 +208,11 @@ def test_the_grid_of_tokens_is_found_before_what_pools_them():
         "head/attention": (1, 8),
         "probes": (3, 8),
     }
-    opened = Opened("m", object(), Preprocessing((32, 32)), patch_size=8)
-    assert layers.grid_of(opened, shapes, (32, 32)) == TokenGrid(4, 4, 0, 8)
+    opened = LoadedModel("m", object(), Preprocessing((32, 32)), patch_size=8)
+    assert loaded_models.grid_of(opened, shapes, (32, 32)) == TokenGrid(4, 4, 0, 8)
     opened = dataclasses.replace(opened, patch_size=16)
     with_prefix = {"block_0": (5, 8), "head/value": (5, 2, 4), "head": (1, 8)}
-    assert layers.grid_of(opened, with_prefix, (32, 32)) == TokenGrid(2, 2, 1, 16)
+    assert loaded_models.grid_of(opened, with_prefix, (32, 32)) == TokenGrid(2, 2, 1, 16)
 
 
 def test_there_are_at_least_eight_batches_where_the_images_allow():
@@ -272,14 +271,14 @@ def test_models_of_one_name_are_told_apart():
 def test_layers_that_repeat_the_one_before_are_left_out():
     one, other = np.ones((3, 2)), np.zeros((3, 2))
     values = {"a/dense": one, "a/dropout": one, "a": one, "b": other, "c/d": one, "e/f": one}
-    assert layers.without_repeats(values) == ["a", "b", "c/d"]
+    assert loaded_models.without_repeats(values) == ["a", "b", "c/d"]
 
 
 def test_constant_layers_are_those_with_nothing_but_rounding(rng):
     noise = rng.normal(size=(3, 20)).astype("float32")
-    assert layers.variation(np.zeros((3, 5), np.float32)) == 0
-    assert layers.variation(1 + 1e-5 * noise) <= layers.CONSTANT
-    assert layers.variation(1 + 1e-2 * noise) > layers.CONSTANT
+    assert loaded_models.variation(np.zeros((3, 5), np.float32)) == 0
+    assert loaded_models.variation(1 + 1e-5 * noise) <= loaded_models.CONSTANT
+    assert loaded_models.variation(1 + 1e-2 * noise) > loaded_models.CONSTANT
 
 
 def test_layers_without_a_similarity_are_named():

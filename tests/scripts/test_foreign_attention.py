@@ -9,9 +9,8 @@ import xarray as xr
 
 import vit_tf
 from vit_tf import analysis
+from vit_tf.analysis.study.loaded_models import LoadedModel, study_model
 from vit_tf.analysis.study.models import Lacking
-from vit_tf.analysis.study.opening.opened import Opened
-from vit_tf.analysis.study.opening.study_model import study_model
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.scripts import analyze
 
@@ -38,7 +37,7 @@ def own_model(causal=False, queries=None, heads=(2, 2)):
 
 def under_study(model, patch_size=PATCH, low=-1):
     expects = Preprocessing.from_range((SIDE, SIDE), low, 1)
-    return study_model(Opened("own", model, expects, patch_size=patch_size), pictures(3))[0]
+    return study_model(LoadedModel("own", model, expects, patch_size=patch_size), pictures(3))[0]
 
 
 def pictures(count):

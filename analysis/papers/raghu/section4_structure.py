@@ -1,7 +1,5 @@
 """Raghu et al. 2021, section 4: how similar are the representations of layers?"""
 
-from dataclasses import replace
-
 import numpy as np
 
 from ...engine.estimates import lower, minus, of_cka, student, upper
@@ -38,21 +36,16 @@ def cka_of_trainings(seed):
     return cka_of_two(seed.of, seed)
 
 
-@finding("cka.{vit} cka.{resnet}", section="4", figure="1", unit="difference in CKA", above=0)
+@finding("cka.{vit} cka.{resnet}", "4", "1", "difference in CKA", above=0)
 def uniform_structure(vit, resnet):
     """Lower and upper layers are more similar in the ViT than in the ResNet.
 
     Mean CKA between lower and upper half, ViT minus ResNet.
-
-    Threshold 0 (section 4, figure 1).
-
-    Args:
-        vit, resnet: Dataset cka(layer_x, layer_y) of each model's layers among themselves.
     """
     return minus(*(of_cka(between_halves, expect_cka(result)) for result in (vit, resnet)))
 
 
-@finding("cka.{vit}.{resnet}", section="4", figure="2", unit="share of depth", below=0.5)
+@finding("cka.{vit}.{resnet}", "4", "2", "share of depth", below=0.5)
 def early_correspondence(cross):
     """The lower half of the ResNet is similar to a smaller share of the lower ViT layers.
 
@@ -60,15 +53,11 @@ def early_correspondence(cross):
 
         share = 2 mean over the lower ResNet layers of (best ViT layer + 1/2) / ViT layers
 
-    which is s for layers that map evenly to the first s of the ViT. Threshold 1/2,
-    the ResNet's own share: similar representations at similar depth (section 4, figure 2). A best
-    match with a CKA below 1/2 does not count, and layers that all match the same one do not
-    correspond: unless most lower ResNet layers have a match, and most matches differ, the claim is
-    not tested. The interval leaves out the noise of CKA itself, which can move a best match
-    between nearly equal layers.
-
-    Args:
-        cross: Dataset cka(layer_x, layer_y), the ViT's layers along x, the ResNet's along y.
+    which is s for layers that map evenly to the first s of the ViT. Threshold 1/2, the ResNet's own
+    share: similar representations at similar depth. A best match with a CKA below 1/2 does not
+    count, and layers that all match the same one do not correspond: unless most lower ResNet layers
+    have a match, and most matches differ, the claim is not tested. The interval leaves out the
+    noise of CKA itself, which can move a best match between nearly equal layers.
     """
     cka = expect_variable(cross, "cka", ("layer_x", "layer_y")).values
     best = lower(cka.argmax(axis=0))
@@ -193,22 +182,16 @@ FIGURE_2 = Figure(
     quantities=[last_layers_alike, best_matches],
 )
 
-FIGURE_H1 = replace(
-    FIGURE_1,
+FIGURE_H1 = FIGURE_1.variant(
     numbers="H.1",
     shows="CKA between the layers of an MLP-Mixer",
     models=each("mixer", anyone="Figure 1 shows it for every model."),
-    findings=(),
-    quantities=(),
 )
 
-FIGURE_H2 = replace(
-    FIGURE_2,
+FIGURE_H2 = FIGURE_2.variant(
     numbers="H.2",
     shows="CKA between the layers of an MLP-Mixer and other models",
     models=pairs(("mixer",), ("vit", "resnet"), anyone="Figure 2 shows it for every model."),
-    findings=(),
-    quantities=(),
 )
 
 SANITY = Figure(

@@ -1,17 +1,28 @@
-"""Raghu et al. 2021, section 5 and appendix C: attention distance and local heads."""
+"""Raghu et al. 2021, section 5 and appendix C: attention distance and receptive fields."""
 
 import numpy as np
 
 from ...attention.attention_distance import attention_statistic
-from ...engine.estimates import descriptive, rank_correlation, ratio_of_spreads, share, student
-from ...engine.results import expect_array, expect_variable
+from ...engine.estimates import (
+    descriptive,
+    lower,
+    rank_correlation,
+    ratio_of_spreads,
+    share,
+    student,
+    welch,
+)
+from ...engine.results import expect_array, expect_variable, layer_names
+from ...flow.receptive_field import receptive_field
 from ...plots.attention_plots import plot_attention_distance
+from ...plots.flow_plots import plot_receptive_field
 from ...plots.interactive import distance_lines
 from ...plots.similarity_plots import plot_head_similarity
 from ...similarity.heads import head_statistic
-from ...study.figure import Figure, Overview, pairs, together
+from ...study.figure import Figure, Overview, each, pairs, together
 from ...study.judge import finding
-from ...study.measurement import quantity, statistic
+from ...study.measurement import DATA, quantity, statistic, task
+from ...study.models import MOST_PANELS, spread
 from ..chapters import LOCALITY
 from . import RAGHU
 
@@ -36,34 +47,27 @@ def head_similarity_of(one, other):
     )
 
 
-@finding("attention_distance.{vit}", section="5", figure="3", unit="ratio of spreads", above=1.0)
+@finding("attention_distance.{vit}", "5", "3", "ratio of spreads", above=1)
 def first_block_mixes(distance):
     """The first block has both local and global heads, the last block global ones only.
 
     Standard deviation of attention distance over heads, first block divided by last.
 
-    Threshold 1: the first block is as mixed as the last (section 5, figure 3).
-
-    Args:
-        distance: attention distance of dims (layer, head), with its grid in the attributes.
+    Threshold 1: the first block is as mixed as the last.
     """
     heads = relative_distance(distance)
     return ratio_of_spreads(heads[0], heads[-1], "heads")
 
 
-@finding("attention_distance.{vit}", section="5", figure="3", unit="share of heads", above=0.5)
+@finding("attention_distance.{vit}", "5", "3", "share of heads", above=0.5)
 def last_block_global(distance):
     """Most heads of the last block are global.
 
     Share of the last block's heads with an attention distance of at least half that of uniform
     attention.
 
-    Threshold 1/2, most. Half of uniform attention is midway between a head that attends to its own
-    position only and one that attends uniformly (section 5, figure 3). The paper finds all heads
-    global, which a sample of heads cannot show.
-
-    Args:
-        distance: as in `first_block_mixes`.
+    Half of uniform attention is midway between a head that attends to its own position only and one
+    that attends uniformly. The paper finds all heads global, which a sample of heads cannot show.
     """
     heads = relative_distance(distance)[-1]
     return share(np.sum(heads >= 0.5), len(heads), "heads")
@@ -95,22 +99,15 @@ def last_reach(distance):
     return student(relative_distance(distance)[-1], "heads")
 
 
-@finding(
-    "head_similarity.{vit}.{resnet}", section="5", figure="5", unit="rank correlation", below=0.0
-)
+@finding("head_similarity.{vit}.{resnet}", "5", "5", "rank correlation", below=0)
 def local_heads_resemble(subsets):
     """More global subsets of first-block heads are less similar to lower ResNet layers.
 
     Rank correlation of a head subset's mean attention distance and its CKA with lower ResNet
     layers.
 
-    Spearman's, over all subsets of all orders, with CKA averaged over the layers; threshold 0, no
-    relation (section 5, figure 5). Descriptive: the subsets share heads and are not independent,
-    and one model has one such set of subsets.
-
-    Args:
-        subsets: Dataset cka(order, subset, layer), of layers in the ResNet's lower half, and
-            distance(order, subset).
+    Spearman's, over all subsets of all orders, with CKA averaged over the layers. Descriptive: the
+    subsets share heads and are not independent, and one model has one such set of subsets.
     """
     cka = expect_variable(subsets, "cka", ("layer", "order", "subset")).values
     distance = expect_variable(subsets, "distance", ("order", "subset")).values
@@ -128,9 +125,9 @@ def relative_distance(distance):
             f"Expected the grid in the attributes. Received: none of {sorted(missing)}"
         )
     shape = distance.attrs["rows"], distance.attrs["columns"]
-    places = np.indices(shape).reshape(2, -1)
-    even = np.hypot(*(places[:, :, None] - places[:, None, :])).mean() * distance.attrs["stride"]
-    return heads.values / even
+    cells = np.indices(shape).reshape(2, -1)
+    uniform = np.hypot(*(cells[:, :, None] - cells[:, None, :])).mean() * distance.attrs["stride"]
+    return heads.values / uniform
 
 
 def distance_by_layer(distance):
@@ -172,4 +169,166 @@ FIGURE_5 = Figure(
     "most global on: its mean attention distance and its CKA. Where a line falls to the right, "
     "global heads compute features that the convolutions lack.",
     findings=[local_heads_resemble],
+)
+
+
+# Sampled for each receptive field: all of a wide layer's channels cost a gradient each.
+CHANNELS = 16
+
+
+def field_taps(model, path):
+    """The taps with positions after each sum, or before it, of each `"branch"`."""
+    if path == "sum" and not model.has_sums:  # some layers through its depth
+        return spread(model.with_places(model.blocks), MOST_PANELS)
+    return model.with_places([tap for tap in model.taps if tap.endswith(f"/{path}")])
+
+
+def fields_of(model):
+    """Effective receptive fields of all of these taps, which others are parts of."""
+    taps = dict.fromkeys([*field_taps(model, "sum"), *field_taps(model, "branch")])
+
+    def make(data):
+        features = model.features(*taps)
+        return receptive_field(features, data.few, channels=CHANNELS, grid=model.grid)
+
+    return task("receptive_fields", model, make, reads="few", inputs=(DATA,), kept=False)
+
+
+def receptive_field_of(model):
+    """Effective receptive fields after each sum."""
+    taps = field_taps(model, "sum") or model.lacks("maps, and no tokens on a known grid")
+    return _part(model, "receptive_field", taps)
+
+
+def branch_field_of(model):
+    """Effective receptive fields before each sum."""
+    taps = field_taps(model, "branch") or model.lacks("branches on the grid, separate from skips")
+    return _part(model, "receptive_field_branch", taps)
+
+
+def _part(model, analysis, taps):
+    return task(
+        analysis, model, lambda fields: fields.sel(layer=list(taps)), inputs=(fields_of(model),)
+    )
+
+
+@finding(
+    "receptive_field.{vit} receptive_field.{resnet}",
+    "5",
+    "6",
+    "difference in receptive-field size",
+    above=0,
+)
+def early_fields(vit, resnet):
+    """Effective receptive fields of lower layers are larger in the ViT than in the ResNet.
+
+    Mean receptive-field size in the lower half, relative to a uniform field, ViT minus ResNet.
+    """
+    fields = [lower(extent(field)) for field in (vit, resnet)]
+    return welch(*fields, "layers")
+
+
+@finding(
+    "receptive_field_branch.{vit} receptive_field.{vit} attention_distance.{vit}",
+    "5 and C",
+    "C.4",
+    "difference in share",
+    below=0,
+)
+def branch_fields(branch, total, distance):
+    """Before the residual connection, receptive fields depend less on their own patch than after.
+
+    Share of the centre patch in its receptive field, attention branch minus sum with the skip.
+    """
+    patch = int(distance.attrs["stride"])
+    shares = [_centre_shares(field, patch) for field in (branch, total)]
+    sites = [site for site in shares[0] if site in shares[1]]
+    if not sites:
+        raise ValueError(
+            "Expected fields of attention branches and of their sums. "
+            f"Received: {layer_names(branch)[:3]} and {layer_names(total)[:3]}"
+        )
+    gaps = np.array([shares[0][site] - shares[1][site] for site in sites])
+    return student(gaps, "attention sublayers")
+
+
+@quantity(
+    "receptive_field.{model}",
+    unit="relative to a uniform field",
+    more="has larger receptive fields in its lower half",
+)
+def early_extent(field):
+    """Receptive-field size in the lower half.
+
+    Standard deviation of pixel position, weighted by the effective receptive field of the centre
+    and divided by that of a uniform field; mean over the lower layers.
+    """
+    return student(lower(extent(field)), "layers")
+
+
+def extent(field):
+    """Standard deviation of position in each field, divided by that of a uniform field."""
+    fields = expect_array(field, ("layer", "row", "column")).values
+    weights = fields / fields.sum(axis=(1, 2), keepdims=True)
+    variance, uniform = 0.0, 0.0
+    for axis in (1, 2):
+        pixels = np.arange(fields.shape[axis])
+        margin = weights.sum(axis=3 - axis)
+        offset = pixels - (margin @ pixels)[:, None]
+        variance = variance + (margin * offset**2).sum(axis=1)
+        uniform += pixels.var()
+    return np.sqrt(variance / uniform)
+
+
+def _centre_shares(field, patch):
+    """Share of the centre patch in each field of an attention sublayer: dict from site to it."""
+    fields = expect_array(field, ("layer", "row", "column"))
+    row, column = (size // patch // 2 * patch for size in fields.shape[1:])
+    centre = fields.values[:, row : row + patch, column : column + patch].sum(axis=(1, 2))
+    shares = centre / fields.values.sum(axis=(1, 2))
+    sites = [name.rpartition("/")[0] for name in layer_names(fields)]
+    named = zip(sites, shares, strict=True)
+    return {site: share for site, share in named if site.endswith("attention")}
+
+
+def fields_caption(models, results):
+    """The caption of `FIGURE_6`."""
+    sums = all(layer.endswith("/sum") for r in results.values() for layer in layer_names(r))
+    known = ", after the sum of skip and branch" if sums else ""
+    return (
+        f"Each panel is the gradient of the layer's centre position{known}, by pixel. Fields that "
+        "fill the panel are global."
+    )
+
+
+FIGURE_6 = Figure(
+    paper=RAGHU,
+    numbers="6 C.1 C.2 C.3",
+    chapter=LOCALITY,
+    shows="effective receptive fields after the residual connection",
+    models=each("vit", "gap", "resnet"),
+    measure=receptive_field_of,
+    draw=plot_receptive_field,
+    name="receptive-field-{model}",
+    call="analysis.receptive_field({model}, images, channels=16)",
+    title="Effective receptive fields",
+    caption=fields_caption,
+    findings=[early_fields],
+    quantities=[early_extent],
+    overview=Overview("Receptive-field size", extent, "relative to uniform"),
+)
+
+
+FIGURE_C4 = FIGURE_6.variant(
+    numbers="C.4",
+    shows="effective receptive fields before the residual connection",
+    measure=branch_field_of,
+    name="receptive-field-branch-{model}",
+    call='analysis.receptive_field(vit_tf.submodel({loaded}, "*/branch"), images, channels=16)',
+    title="Effective receptive fields before the residual connection",
+    caption="Each panel is the gradient of the layer's centre position, by pixel, before its "
+    "branch is added to its skip. Where the centre patch is not the brightest, its dominance "
+    "after the sum comes from the skip.",
+    findings=[branch_fields],
+    overview=None,
 )

@@ -1,7 +1,5 @@
 """Raghu et al. 2021, section 6 and appendix E: skip connections."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from ...engine.estimates import (
@@ -57,30 +55,24 @@ def _with_accuracy(model):
     return f"{what}\n{100 * model.accuracy[0]:.1f} % accuracy" if model.accuracy else what
 
 
-@finding("skip_ratio.{vit}", section="6", figure="7 left", unit="ratio CLS / spatial", above=1)
+@finding("skip_ratio.{vit}", "6", "7 left", "ratio CLS / spatial", above=1)
 def cls_skips_first(ratios):
     """In the first half, skip connections propagate the CLS token more than spatial tokens.
 
     Skip-to-branch norm ratio in the lower half, CLS token divided by spatial tokens.
 
-    The geometric mean over the layers; threshold 1, equal ratios (section 6, figure 7 left).
-
-    Args:
-        ratios: Dataset norm_ratio(layer, token) of a ViT with a CLS token.
+    The geometric mean over the layers; threshold 1, equal ratios.
     """
     return transformed(student(lower(_cls_over_spatial(ratios)), "layers"), np.exp)
 
 
-@finding("skip_ratio.{vit}", section="6", figure="7 left", unit="ratio CLS / spatial", below=1)
+@finding("skip_ratio.{vit}", "6", "7 left", "ratio CLS / spatial", below=1)
 def spatial_skips_second(ratios):
     """In the second half, skip connections propagate spatial tokens more than the CLS token.
 
     Skip-to-branch norm ratio in the upper half, CLS token divided by spatial tokens.
 
     As `cls_skips_first`.
-
-    Args:
-        ratios: Dataset norm_ratio(layer, token) of a ViT with a CLS token.
     """
     return transformed(student(upper(_cls_over_spatial(ratios)), "layers"), np.exp)
 
@@ -95,25 +87,16 @@ def _cls_over_spatial(ratios):
     return np.log(ratio.values[:, 0]) - np.log(spatial)
 
 
-@finding(
-    "skip_ratio.{vit} skip_ratio.{resnet}",
-    section="6",
-    figure="7 right",
-    unit="ratio ViT / ResNet",
-    above=1.0,
-)
+@finding("skip_ratio.{vit} skip_ratio.{resnet}", "6", "7 right", "ratio ViT / ResNet", above=1)
 def skip_influence(vit, resnet):
     """Skip connections are more influential in the ViT than in a pre-activation ResNet.
 
     Skip-to-branch norm ratio of identity skips, ViT divided by ResNet. The paper's ResNet (v1)
-    applies an activation after the sum, BiT (v2) before the branch: its ratios are not comparable
-    with these.
+    applies an activation after the sum, BiT (v2) before the branch: its ratios are not
+    comparable with these.
 
     For each model, the geometric mean over layers of the mean over tokens. The first unit of each
-    ResNet stage is left out: its skip is a projection. Threshold 1 (section 6, figure 7 right).
-
-    Args:
-        vit, resnet: Dataset norm_ratio(layer, token).
+    ResNet stage is left out: its skip is a projection.
     """
     logs = []
     for ratios in (vit, resnet):
@@ -125,54 +108,33 @@ def skip_influence(vit, resnet):
     return transformed(welch(*logs, "layers"), np.exp)
 
 
-@finding(
-    "cka.{vit} cka.{without} block", section="6", figure="8", unit="difference in CKA", below=0.0
-)
+@finding("cka.{vit} cka.{without} block", "6", "8", "difference in CKA", below=0)
 def skips_partition(intact, without, block):
     """Without the skips of a block, layers before it and after it are less similar.
 
     Mean CKA between the layers before and after the block, without its skips minus with.
-
-    Threshold 0: the skips do not affect the similarity (section 6, figure 8).
-
-    Args:
-        intact, without: Dataset cka(layer_x, layer_y) of each model among itself.
-        block: name of the block whose skips were removed, "block03".
     """
     names = layer_names(intact["cka"], "layer_x")
     inside = [i for i, name in enumerate(names) if name.split("/")[0] == block] or [0]
-    kept = [set(layer_names(without["cka"], dim)) for dim in ("layer_x", "layer_y")]
-    before = [name for name in names[: inside[0]] if name in kept[0]]
-    after = [name for name in names[inside[-1] + 1 :] if name in kept[1]]
+    measured = [set(layer_names(without["cka"], dim)) for dim in ("layer_x", "layer_y")]
+    before = [name for name in names[: inside[0]] if name in measured[0]]
+    after = [name for name in names[inside[-1] + 1 :] if name in measured[1]]
     if not before or not after:
         raise ValueError(f"Expected layers before and after the block. Received: block={block!r}")
-    return minus(
-        *(
-            of_cka(np.mean, expect_cka(result.sel(layer_x=before, layer_y=after)))
-            for result in (without, intact)
-        )
-    )
+    parts = (result.sel(layer_x=before, layer_y=after) for result in (without, intact))
+    return minus(*(of_cka(np.mean, expect_cka(part)) for part in parts))
 
 
-@finding(
-    "accuracy.{vit} accuracy.{without}",
-    section="6",
-    figure="8",
-    unit="difference in accuracy",
-    above=0.0,
-)
+@finding("accuracy.{vit} accuracy.{without}", "6", "8", "difference in accuracy", above=0)
 def skips_cost_accuracy(intact, without):
     """Removing the skips of a middle block reduces accuracy.
 
     Test accuracy with all skips minus without those of the block.
 
-    Threshold 0 (section 6, figure 8).
-
-    Args:
-        intact, without: accuracy in [0, 1], number of test examples and, where known, which of
-            them are classified correctly, and the number of classes.
+    From accuracy in [0, 1], number of test examples and, where known, which of them are classified
+    correctly, and the number of classes.
     """
-    (*intact, num_classes), (*without, _) = ((*one, None, None)[:4] for one in (intact, without))
+    (*intact, num_classes), (*without, _) = ((*pair, None, None)[:4] for pair in (intact, without))
     if num_classes:
         facts = {"examples": intact[1], "num_classes": num_classes}
         require_above_chance(intact[0], facts, "the model with all skips")
@@ -215,13 +177,11 @@ FIGURE_7_LEFT = Figure(
     findings=[cls_skips_first, spatial_skips_second],
 )
 
-FIGURE_7_RIGHT = replace(
-    FIGURE_7_LEFT,
+FIGURE_7_RIGHT = FIGURE_7_LEFT.variant(
     models=together("vit", "gap", "resnet", "mixer"),
     measure=skip_ratio_of,
     draw=plot_skip_ratio_lines,
     name="skip-ratio",
-    call="analysis.skip_ratio({model}, images)",
     title="Skip-to-branch norm ratio by layer",
     caption="Norm ratio at each sum: the higher a line, the more the skip dominates. At the grey "
     "line skip and branch have equal norms.",
@@ -229,19 +189,15 @@ FIGURE_7_RIGHT = replace(
     quantities=[skips_over_branches],
 )
 
-FIGURE_E2 = replace(
-    FIGURE_7_RIGHT,
+FIGURE_E2 = FIGURE_7_RIGHT.variant(
     numbers="E.2",
     shows="cosine of skip and branch",
     draw=plot_cosines,
     name="skip-cosine",
-    call="analysis.skip_ratio({model}, images)",
     show='analysis.plot_skip_ratio_lines(results, variable="cosine")',
     title="Cosine of skip and branch by layer",
     caption="Cosine similarity of skip and branch at each sum: at 1 the branch amplifies the skip, "
     "at 0 it is orthogonal to it, below 0 it cancels part of it.",
-    findings=(),
-    quantities=(),
 )
 
 FIGURE_8 = Figure(

@@ -1,6 +1,5 @@
 """Raghu et al. 2021, section 8 and appendix G: what do more data and fine-tuning change?"""
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -30,22 +29,22 @@ def counterparts_of(one, other, analysis="counterparts"):
 
 def data_scale_of(models):
     """Similarity of each block to that of models trained on a fraction of the data, or on all."""
-    found = {}
+    measurements = {}
     for model in playing(models, "vit"):
-        shares = {other.detail: other for other in variants(models, model, "fraction")}
-        if shares:
-            again = variants(models, model, "seed")
-            shares |= {1.0: again[0]} if again else {}
-            inputs = tuple(block_cka_of(other, model) for other in shares.values())
-            make = partial(_by_fraction, shares=list(shares))
-            found[model.name] = task("data_scale", model, make, inputs=inputs)
-    return found
+        fractions = {other.detail: other for other in variants(models, model, "fraction")}
+        if fractions:
+            seeds = variants(models, model, "seed")
+            fractions |= {1.0: seeds[0]} if seeds else {}
+            inputs = tuple(block_cka_of(other, model) for other in fractions.values())
+            make = partial(_by_fraction, fractions=list(fractions))
+            measurements[model.name] = task("data_scale", model, make, inputs=inputs)
+    return measurements
 
 
-def _by_fraction(*results, shares):
+def _by_fraction(*results, fractions):
     parts = [best_matching_layer(result) for result in results]
     joined = xr.concat(parts, dim="fraction", combine_attrs="drop_conflicts")
-    return joined.assign_coords(fraction=shares).sortby("fraction")
+    return joined.assign_coords(fraction=fractions).sortby("fraction")
 
 
 def fine_tuning_of(models):
@@ -72,20 +71,14 @@ def same_blocks_of(models):
     return alike
 
 
-@finding("data_scale.{vit}", section="8", figure="12", unit="difference in CKA", above=0)
+@finding("data_scale.{vit}", "8", "12", "difference in CKA", above=0)
 def data_hunger(similarity):
     """Higher layers need more training data than lower layers.
 
     CKA with the model trained on all data, lower blocks minus upper, at the smallest fraction;
     minus the same for a second seed trained on all data.
 
-    Threshold 0: higher layers need no more data than lower (section 8, figure 12). The second seed
-    is the control: differences between two runs on all data are not due to data.
-
-    Args:
-        similarity: Dataset cka(fraction, layer), and its stderr where known: each block of a
-            model trained on a fraction of the data, or again on all, fraction 1, and the same
-            block of one trained on all.
+    The second seed is the control: differences between two runs on all data are not due to data.
     """
     cka = expect_variable(similarity, "cka", ("fraction", "layer"))
     fractions = cka["fraction"].values
@@ -122,13 +115,11 @@ FIGURE_12 = Figure(
     findings=[data_hunger],
 )
 
-SHOWS = "CKA between blocks before and after fine-tuning"
-
 FIGURE_G = Figure(
     paper=RAGHU,
     numbers="G.1 G.2",
     chapter=SCALE,
-    shows=SHOWS,
+    shows="CKA between blocks before and after fine-tuning",
     models=group("before", "after", anyone=""),
     measure=fine_tuning_of,
     draw=plot_best_matching_layer,
@@ -139,8 +130,7 @@ FIGURE_G = Figure(
     "Blocks with high values changed little.",
 )
 
-FIGURE_G_OF_OTHERS = replace(
-    FIGURE_G,
+FIGURE_G_OF_OTHERS = FIGURE_G.variant(
     models=group(),
     measure=same_blocks_of,
     name="counterparts",

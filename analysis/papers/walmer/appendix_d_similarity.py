@@ -34,8 +34,8 @@ def last_tokens(model):
     """The last tap of tokens or positions."""
     model.require_grid()
     norm = [tap for tap in model.taps if tap == "norm"]
-    found = model.on_grid(norm or model.blocks)
-    return (found or model.lacks("layers on the grid of its spatial tokens or positions"))[-1]
+    on_grid = model.on_grid(norm or model.blocks)
+    return (on_grid or model.lacks("layers on the grid of its spatial tokens or positions"))[-1]
 
 
 def norm_cka_of(model):
@@ -46,8 +46,8 @@ def norm_cka_of(model):
 
     def make(result):
         """Of the layers that vary, those after a norm."""
-        chosen = [tap for tap in norms if tap in result["layer_x"].values]
-        return result.sel(layer_x=chosen, layer_y=chosen)
+        varying = [tap for tap in norms if tap in result["layer_x"].values]
+        return result.sel(layer_x=varying, layer_y=varying)
 
     return task("norm_cka", model, make, inputs=(cka_of(model),))
 
@@ -59,17 +59,11 @@ def residual_cka_of(model):
     return statistic("residual_cka", model, taps, residual_statistic)
 
 
-@finding("residual_cka.{vit}", section="D.4", figure="23", unit="difference in CKA", below=0)
+@finding("residual_cka.{vit}", "D.4", "23", "difference in CKA", below=0)
 def skips_diverge(similarity):
     """In mid-to-late layers of supervised ViTs, attention adds information that its skip lacks.
 
     CKA between each attention branch and its skip, upper half minus lower.
-
-    Threshold 0 (appendix D.4, figure 23).
-
-    Args:
-        similarity: Dataset cka(layer_x, layer_y), of "site/branch" along x and "site/skip" along
-            y, and its stderr where known.
     """
     cka = expect_variable(similarity, "cka", ("layer_x", "layer_y"))
     skips = {name.rpartition("/")[0]: i for i, name in enumerate(layer_names(cka, "layer_y"))}

@@ -1,6 +1,6 @@
 """Walmer et al. 2023, section 5: do features of a class, an object or a part cluster?"""
 
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import xarray as xr
@@ -69,18 +69,11 @@ def parts_of(model):
     return statistic("parts", model, model.require_placed(), object_statistic, reads="parts")
 
 
-@finding(
-    "clustering_first.{vit}", section="5.2", figure="7 left", unit="rank correlation", above=0.0
-)
+@finding("clustering_first.{vit}", "5.2", "7 left", "rank correlation", above=0)
 def clusters_deepen(clusters):
     """Cluster purity of CLS features increases with depth.
 
     Rank correlation of depth and cluster purity.
-
-    Threshold 0 (section 5.2, figure 7 left).
-
-    Args:
-        clusters: Dataset purity(layer).
     """
     purity = blocks_of(expect_variable(clusters, "purity", ("layer",))).values
     pairs = np.stack([np.arange(len(purity)), purity], axis=1)
@@ -88,106 +81,58 @@ def clusters_deepen(clusters):
 
 
 @finding(
-    "clustering_rest.{vit} clustering_first.{vit}",
-    section="5.2",
-    figure="7",
-    unit="difference in purity",
-    above=0.0,
+    "clustering_rest.{vit} clustering_first.{vit}", "5.2", "7", "difference in purity", above=0
 )
 def spatial_first(spatial, cls):
     """In early layers of supervised ViTs, spatial tokens carry more class information than CLS.
 
     Cluster purity of the mean spatial token minus that of CLS, lower half.
-
-    Threshold 0 (section 5.2, figure 7).
-
-    Args:
-        spatial, cls: Dataset purity(layer) of the same images.
     """
     pair = (expect_variable(result, "purity", ("layer",)) for result in (spatial, cls))
     spatial, cls = xr.align(*pair, join="inner")  # CLS is the same for all images before block 0
     return student(lower((spatial - cls).values), "layers")
 
 
-@finding(
-    "objects.{vit} objects.{noise}",
-    section="5.3",
-    figure="8 left",
-    unit="difference in purity",
-    above=0.0,
-)
-def objects_above_chance(clusters, noise):
-    """Tokens within an object mask cluster by object class.
-
-    Cluster purity of objects, mean over layers, minus that of noise.
-
-    Threshold 0 (section 5.3, figure 8). The error is binomial; it leaves out the variance of the
-    k-means initialization.
-
-    Args:
-        clusters, noise: Dataset purity(layer), with the number of `objects` in the attributes.
-    """
+def _over_noise(clusters, noise):
     return minus(*(_purity(result) for result in (clusters, noise)))
-
-
-@finding(
-    "parts.{vit} parts.{noise}",
-    section="5.3",
-    figure="8 right",
-    unit="difference in purity",
-    above=0.0,
-)
-def parts_above_chance(clusters, noise):
-    """Tokens within a part mask cluster by part.
-
-    Cluster purity of parts, mean over layers, minus that of noise.
-
-    Threshold 0 (section 5.3, figure 8). The error is binomial; it leaves out the variance of the
-    k-means initialization.
-
-    Args:
-        clusters, noise: Dataset purity(layer), with the number of `objects` in the attributes.
-    """
-    return minus(*(_purity(result) for result in (clusters, noise)))
-
-
-@finding("objects.{vit}", section="5.3", figure="8 left", unit="difference in purity", above=0)
-def objects_peak_early(clusters):
-    """Object-level cluster purity peaks around layers 9 to 11 of 12, before the last.
-
-    Cluster purity of objects, last quarter without the last layer, minus the last layer.
-
-    Layers 9 to 11 of 12; threshold 0 (section 5.3, figure 8). No layer is chosen by its purity. The
-    error is that of `objects_above_chance`.
-
-    Args:
-        clusters: as there.
-    """
-    return _last_quarter_over_last(clusters)
-
-
-@finding("parts.{vit}", section="5.3", figure="8 right", unit="difference in purity", above=0)
-def parts_peak_early(clusters):
-    """Part-level cluster purity peaks around layers 9 to 11 of 12, before the last.
-
-    Cluster purity of parts, last quarter without the last layer, minus the last layer.
-
-    Layers 9 to 11 of 12; threshold 0 (section 5.3, figure 8). No layer is chosen by its purity. The
-    error is that of `parts_above_chance`.
-
-    Args:
-        clusters: as there.
-    """
-    return _last_quarter_over_last(clusters)
 
 
 def _last_quarter_over_last(clusters):
-    """Purity of the last quarter of the layers without the last, minus that of the last."""
+    """Purity of layers 9 to 11 of 12, the last quarter without the last, minus that of the last."""
     count = len(blocks_of(clusters["layer"]))
     first = -(-3 * count // 4) - 1
     if first >= count - 1:
         raise ValueError(f"Expected at least 4 layers. Received: {count}")
     return minus(*(_purity(clusters, part) for part in (slice(first, -1), slice(-1, None))))
+
+
+def _cluster_claims(kind, plural, figure):
+    """The claims of section 5.3 about objects or parts of them, which have a mask each.
+
+    The error is binomial; it leaves out the variance of the k-means initialization. No layer is
+    chosen by its purity.
+    """
+    of_kind = "object class" if kind == "object" else kind
+    claim = partial(finding, section="5.3", figure=figure, unit="difference in purity", above=0)
+    above_chance = claim(
+        f"{plural}.{{vit}} {plural}.{{noise}}",
+        name=f"{plural}-above-chance",
+        text=(
+            f"Tokens within {'an' if kind == 'object' else 'a'} {kind} mask cluster by {of_kind}.",
+            f"Cluster purity of {plural}, mean over layers, minus that of noise.",
+        ),
+    )(_over_noise)
+    peak_early = claim(
+        f"{plural}.{{vit}}",
+        name=f"{plural}-peak-early",
+        text=(
+            f"{kind.capitalize()}-level cluster purity peaks around layers 9 to 11 of 12, before "
+            "the last.",
+            f"Cluster purity of {plural}, last quarter without the last layer, minus the last "
+            "layer.",
+        ),
+    )(_last_quarter_over_last)
+    return [above_chance, peak_early]
 
 
 def blocks_of(result):
@@ -235,8 +180,7 @@ FIGURE_7 = Figure(
     findings=[clusters_deepen],
 )
 
-FIGURE_7_SPATIAL = replace(
-    FIGURE_7,
+FIGURE_7_SPATIAL = FIGURE_7.variant(
     measure=spatial_clustering_of,
     name="clusters-spatial",
     call='analysis.clustering({model}, images, tokens="spatial")',
@@ -259,11 +203,10 @@ FIGURE_8_OBJECTS = Figure(
     title="Cluster purity of objects by layer",
     caption="Cluster purity: the share of objects in the majority class of their cluster, for "
     "k-means with as many clusters as classes on the mean of the tokens within each mask.",
-    findings=[objects_above_chance, objects_peak_early],
+    findings=_cluster_claims("object", "objects", "8 left"),
 )
 
-FIGURE_8_PARTS = replace(
-    FIGURE_8_OBJECTS,
+FIGURE_8_PARTS = FIGURE_8_OBJECTS.variant(
     numbers="8 27",
     shows="cluster purity of parts of objects",
     measure=parts_of,
@@ -272,5 +215,5 @@ FIGURE_8_PARTS = replace(
     title="Cluster purity of parts by layer",
     caption="Cluster purity: the share of parts in the majority class of their cluster, for "
     "k-means with as many clusters as classes on the mean of the tokens within each mask.",
-    findings=[parts_above_chance, parts_peak_early],
+    findings=_cluster_claims("part", "parts", "8 right"),
 )

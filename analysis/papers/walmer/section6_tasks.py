@@ -1,22 +1,208 @@
-"""Walmer et al. 2023, section 6.2: video object segmentation and keypoint correspondence."""
+"""Walmer et al. 2023, section 6 and table 6: neighbours, probes, retrieval, videos, keypoints."""
 
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from ...engine.estimates import student
-from ...engine.results import expect_variable, layer_names
+from ...engine.estimates import accuracy_of, descriptive, minus, require_above_chance, student
+from ...engine.results import expect_array, expect_variable, layer_names, unpack_correct
 from ...objects.keypoints import keypoint_correspondence
 from ...objects.propagation import label_propagation
-from ...plots.probe_plots import plot_keypoint_correspondence, plot_label_propagation
+from ...plots.probe_plots import (
+    plot_keypoint_correspondence,
+    plot_knn_accuracy,
+    plot_label_propagation,
+    plot_linear_probe,
+    plot_retrieval,
+)
+from ...probes.knn import knn_statistic
+from ...probes.linear_probe import fit_linear_probe
+from ...probes.retrieval import retrieval
 from ...study.figure import Figure, together
 from ...study.judge import finding
-from ...study.measurement import DATA, task
+from ...study.measurement import DATA, quantity, statistic, task
 from ...study.models import BASELINES
-from ..chapters import TASKS
+from ..chapters import CLASSES, PROBES, TASKS
 from . import WALMER
-from .section5_clusters import ALL, blocks_of
-from .section6_classes import top_one_above_chance
+from .section5_clusters import ALL, blocks_of, pooled_of, read_of, summarised, summary
+
+
+def knn_accuracy_of(model):
+    """Accuracy of k-NN classification."""
+    pooled = pooled_of(model, summary(model))
+    return statistic(
+        "knn_accuracy",
+        model,
+        pooled.taps[0],
+        lambda features, tested, data: knn_statistic(features, tested, data.num_classes),
+        reads="gallery",
+        inputs=(pooled, DATA),
+    )
+
+
+def linear_probe_of(model):
+    """Accuracy of softmax classifiers trained by gradient descent on every layer."""
+    words = ("cls", "spatial") if model.has_cls else ("all",)
+    inputs = [pooled_of(model, tokens, reads) for reads in ("gallery", "test") for tokens in words]
+    layers = summarised(model, words[0])
+
+    def make(data, *pooled):
+        fitted, tested = pooled[: len(words)], pooled[len(words) :]
+        return fit_linear_probe(model, fitted, tested, data.num_classes, layers=layers)
+
+    return task("linear_probe", model, make, reads="gallery", inputs=(DATA, *inputs))
+
+
+def retrieval_of(model):
+    """Mean average precision of image retrieval."""
+    tokens = summary(model)
+
+    def make(data):
+        features = model.features(*summarised(model, tokens))
+        return retrieval(features, *data.read("landmarks"), tokens=tokens)
+
+    return task("retrieval", model, make, reads="landmarks", inputs=(DATA,))
+
+
+@finding("knn_accuracy.{vit}", "6.3", "9 left", "difference in accuracy", above=0)
+def knn_last_best(neighbours):
+    """The last layer is the best for k-NN classification.
+
+    Top-1 accuracy of the last layer minus that of the best other layer, chosen on other images.
+
+    To avoid selection bias, the best layer is chosen on every other image and scored on the rest,
+    and vice versa.
+    """
+    accuracy = top_one_above_chance(neighbours)
+    if len(accuracy) < 2:
+        raise ValueError(f"Expected at least two layers. Received: {len(accuracy)}")
+    if "correct" not in accuracy.coords:
+        gap = accuracy.values[-1] - accuracy.values[:-1].max()
+        return descriptive(gap, "an older file, without what each image is classified as")
+    *others, last = unpack_correct(accuracy["correct"], int(neighbours.attrs["examples"]))
+    return minus(*(accuracy_of(0, 0, correct) for correct in (last, best_of_layers(others))))
+
+
+def best_of_layers(correct):
+    """Whether the best layer of (layer, example) is right, chosen on the other half of examples."""
+    correct = np.asarray(correct)
+    is_right = np.empty(correct.shape[1], bool)
+    for start in (0, 1):
+        best = correct[:, start::2].mean(axis=1).argmax()
+        is_right[1 - start :: 2] = correct[best, 1 - start :: 2]
+    return is_right
+
+
+def top_one_above_chance(neighbours):
+    """`top_one`; a `ValueError` where no layer is above chance: none is then the best."""
+    accuracy = top_one(neighbours)
+    require_above_chance(accuracy.max(), neighbours.attrs, "the best layer")
+    return accuracy
+
+
+def top_one(neighbours):
+    """Top-1 accuracy of each block, of the first number of neighbours."""
+    accuracy = expect_array(neighbours, ("layer", "k", "top")).sel(top=1).isel(k=0)
+    return blocks_of(accuracy)
+
+
+@quantity(
+    "knn_accuracy.{model}", unit="accuracy", more="has a last layer with a higher k-NN accuracy"
+)
+def last_knn(neighbours):
+    """k-NN accuracy of the last layer.
+
+    Top-1 test accuracy of k-NN classification on the features of the last layer.
+    """
+    accuracy, examples = top_one(neighbours), int(neighbours.attrs["examples"])
+    correct = None
+    if "correct" in accuracy.coords:
+        correct = unpack_correct(accuracy["correct"][-1], examples)
+    return accuracy_of(accuracy.values[-1], examples, correct)
+
+
+def plot_knn_top_5(results, baselines=()):
+    """`plot_knn_accuracy` of the top-5 accuracy."""
+    return plot_knn_accuracy(results, top=5, baselines=baselines)
+
+
+def knn_caption(models, results):
+    """The caption of `FIGURE_9`."""
+    return (
+        "Each point is the test accuracy of k-NN classification with k = 20 and cosine similarity "
+        f"on features {read_of(models)}."
+    )
+
+
+def probe_caption(models, results):
+    """The caption of `TABLE_6`."""
+    read = "the mean over all tokens or positions"
+    if any(model.has_cls for model in models):
+        read = "the CLS token or the mean over other tokens"
+    return (
+        "Each point is the test accuracy of a softmax classifier trained for 20 epochs on frozen "
+        f"features: {read}, with or without batch normalization."
+    )
+
+
+def retrieval_caption(models, results):
+    """The caption of `FIGURE_29`."""
+    return (
+        "Each point is the mean average precision of retrieval by the similarity of features "
+        f"{read_of(models)}: 1 if all images of the queried instance rank first."
+    )
+
+
+FIGURE_9 = Figure(
+    paper=WALMER,
+    numbers="9 28",
+    chapter=CLASSES,
+    shows="k-NN classification",
+    models=together(*ALL, baselines=BASELINES),
+    measure=knn_accuracy_of,
+    draw=plot_knn_accuracy,
+    name="knn-top-1",
+    call="analysis.knn_accuracy({model}, train, images)",
+    title="Top-1 k-NN accuracy by layer",
+    caption=knn_caption,
+    findings=[knn_last_best],
+    quantities=[last_knn],
+)
+
+FIGURE_28 = FIGURE_9.variant(
+    draw=plot_knn_top_5,
+    name="knn-top-5",
+    show="analysis.plot_knn_accuracy",
+    title="Top-5 k-NN accuracy by layer",
+)
+
+TABLE_6 = Figure(
+    paper=WALMER,
+    numbers="T6",
+    chapter=PROBES,
+    shows="linear probes trained by gradient descent",
+    models=together(*ALL),
+    measure=linear_probe_of,
+    draw=plot_linear_probe,
+    name="linear-probe",
+    call="analysis.linear_probe({model}, train, images)",
+    title="Accuracy by layer of linear probes trained by gradient descent",
+    caption=probe_caption,
+)
+
+FIGURE_29 = Figure(
+    paper=WALMER,
+    numbers="9 29",
+    chapter=TASKS,
+    shows="image retrieval",
+    models=together(*ALL, baselines=BASELINES),
+    measure=retrieval_of,
+    draw=plot_retrieval,
+    name="retrieval",
+    call="analysis.retrieval({model}, queries, database, truth)",
+    title="Image retrieval by layer",
+    caption=retrieval_caption,
+)
 
 
 def _on_square_grid(model):
@@ -46,109 +232,6 @@ def keypoints_of(model):
     return task("keypoints", model, make, reads="pairs", inputs=(DATA,))
 
 
-@finding(
-    "propagation.{vit} propagation.{noise}",
-    section="6.2",
-    figure="10 left",
-    unit="difference in J&F",
-    above=0.0,
-)
-def videos_above_chance(task, noise):
-    """Spatial tokens score above chance in video object segmentation.
-
-    J&F score, mean over layers, minus that of noise.
-
-    Threshold 0 (section 6.2, table 1).
-
-    Args:
-        task, noise: of the same `label_propagation`.
-    """
-    return _above_chance(task, noise)
-
-
-@finding("propagation.{vit}", section="6.2", figure="10 left", unit="difference in J&F", above=0.0)
-def videos_before_last(task):
-    """A layer before the last is best for video object segmentation.
-
-    J&F score of the best layer before the last, chosen on other videos, minus that of the last.
-
-    Threshold 0 (section 6.2, figure 10). To avoid selection bias, the best layer is chosen on every
-    other video and scored on the rest, and vice versa.
-
-    Args:
-        task: as in `videos_above_chance`.
-    """
-    return _before_last(task)
-
-
-@finding("propagation.{vit}", section="6.2", figure="10 left", unit="difference in J&F", above=0.0)
-def videos_mid_to_late(task):
-    """A mid-to-late layer is best for video object segmentation.
-
-    J&F score of the best layer of the upper half minus that of the lower half, each chosen on
-    other videos.
-
-    Threshold 0 (section 6.2, figure 10); chosen and scored as in `videos_before_last`. The middle
-    of an odd number of layers is in neither half.
-
-    Args:
-        task: as in `videos_above_chance`.
-    """
-    return _mid_to_late(task)
-
-
-@finding(
-    "keypoints.{vit} keypoints.{noise}",
-    section="6.2",
-    figure="10 right",
-    unit="difference in PCK",
-    above=0.0,
-)
-def keypoints_above_chance(task, noise):
-    """Spatial tokens score above chance in keypoint correspondence.
-
-    PCK at 0.1, mean over layers, minus that of noise.
-
-    Threshold 0 (section 6.2, table 1).
-
-    Args:
-        task, noise: of the same `keypoint_correspondence`.
-    """
-    return _above_chance(task, noise)
-
-
-@finding("keypoints.{vit}", section="6.2", figure="10 right", unit="difference in PCK", above=0)
-def keypoints_before_last(task):
-    """A layer before the last is best for keypoint correspondence.
-
-    PCK at 0.1 of the best layer before the last, chosen on other categories, minus that of the
-    last.
-
-    Threshold 0 (section 6.2, figure 10). To avoid selection bias, the best layer is chosen on every
-    other category and scored on the rest, and vice versa.
-
-    Args:
-        task: as in `keypoints_above_chance`.
-    """
-    return _before_last(task)
-
-
-@finding("keypoints.{vit}", section="6.2", figure="10 right", unit="difference in PCK", above=0)
-def keypoints_mid_to_late(task):
-    """A mid-to-late layer is best for keypoint correspondence.
-
-    PCK at 0.1 of the best layer of the upper half minus that of the lower half, each chosen on
-    other categories.
-
-    Threshold 0 (section 6.2, figure 10); chosen and scored as in `keypoints_before_last`. The
-    middle of an odd number of layers is in neither half.
-
-    Args:
-        task: as in `keypoints_above_chance`.
-    """
-    return _mid_to_late(task)
-
-
 def _above_chance(task, noise):
     (scores, over), (chance, _) = task_scores(task), task_scores(noise)
     if scores.shape != chance.shape:
@@ -172,25 +255,52 @@ def _mid_to_late(task):
     return _better_group(scores.values, places[(count + 1) // 2 :], places[: count // 2], over)
 
 
-@finding(
-    "keypoints.{vit} knn_accuracy.{vit}",
-    section="6.3",
-    figure="10 right",
-    unit="difference in PCK",
-    above=0.0,
-)
+def _task_claims(result, figure, score, task, units, measure):
+    """The claims of section 6.2 about a task, with the words for its score and what it is over.
+
+    To avoid selection bias, a best layer is chosen on every other unit and scored on the rest, and
+    vice versa. The middle of an odd number of layers is in neither half.
+    """
+    claim = partial(finding, section="6.2", figure=figure, unit=f"difference in {score}", above=0)
+    name, inputs = {"propagation": "videos"}.get(result, result), f"{result}.{{vit}}"
+    above_chance = claim(
+        f"{inputs} {result}.{{noise}}",
+        name=f"{name}-above-chance",
+        text=(
+            f"Spatial tokens score above chance in {task}.",
+            f"{measure}, mean over layers, minus that of noise.",
+        ),
+    )(_above_chance)
+    before_last = claim(
+        inputs,
+        name=f"{name}-before-last",
+        text=(
+            f"A layer before the last is best for {task}.",
+            f"{measure} of the best layer before the last, chosen on other {units}, minus that of "
+            "the last.",
+        ),
+    )(_before_last)
+    mid_to_late = claim(
+        inputs,
+        name=f"{name}-mid-to-late",
+        text=(
+            f"A mid-to-late layer is best for {task}.",
+            f"{measure} of the best layer of the upper half minus that of the lower half, each "
+            f"chosen on other {units}.",
+        ),
+    )(_mid_to_late)
+    return [above_chance, before_last, mid_to_late]
+
+
+@finding("keypoints.{vit} knn_accuracy.{vit}", "6.3", "10 right", "difference in PCK", above=0)
 def no_single_layer(task, neighbours):
     """No single layer is best for all tasks: the best differs for k-NN and keypoints.
 
     PCK at 0.1 of the best other layer, chosen on other categories, minus that of the layer best
     for k-NN.
 
-    Threshold 0 (section 6.3, figures 9 and 10); the other layer is chosen and scored as in
-    `keypoints_before_last`. The sampling error of the layer best for k-NN is left out.
-
-    Args:
-        task: as in `keypoints_before_last`.
-        neighbours: as in `last_best`.
+    The other layer is chosen and scored as in `_better_group`. The sampling error of the layer best
+    for k-NN is left out.
     """
     accuracy = top_one_above_chance(neighbours)
     best = str(accuracy["layer"].values[accuracy.values.argmax()])
@@ -213,13 +323,7 @@ def task_scores(task):
 
 
 def _better_group(scores, one, other, over):
-    """Score of the best layer of one group minus that of another's, chosen on other units.
-
-    Args:
-        scores: array of shape (unit, layer).
-        one, other: indices of layers.
-        over: what the units are, in words.
-    """
+    """Score (unit, layer) of the best of some layers minus of others, chosen on other units."""
     if len(scores) < 2 or not len(one) or not len(other):
         raise ValueError(f"Expected two {over} and two layers. Received: shape {scores.shape}")
     gains = np.empty(len(scores))
@@ -244,11 +348,17 @@ FIGURE_10_VIDEOS = Figure(
     title="Video object segmentation by layer",
     caption="Each point is the J&F score (mean of region overlap J and contour accuracy F) of "
     "masks propagated from the first frame to all others by token similarity alone.",
-    findings=[videos_above_chance, videos_before_last, videos_mid_to_late],
+    findings=_task_claims(
+        "propagation",
+        "10 left",
+        "J&F",
+        "video object segmentation",
+        "videos",
+        "J&F score",
+    ),
 )
 
-FIGURE_10_KEYPOINTS = replace(
-    FIGURE_10_VIDEOS,
+FIGURE_10_KEYPOINTS = FIGURE_10_VIDEOS.variant(
     numbers="10 31",
     shows="keypoint correspondence",
     measure=keypoints_of,
@@ -259,9 +369,14 @@ FIGURE_10_KEYPOINTS = replace(
     caption="Each point is PCK at 0.1: the share of keypoints whose most similar position in "
     "another image lies within a tenth of its side from the same keypoint.",
     findings=[
-        keypoints_above_chance,
-        keypoints_before_last,
-        keypoints_mid_to_late,
+        *_task_claims(
+            "keypoints",
+            "10 right",
+            "PCK",
+            "keypoint correspondence",
+            "categories",
+            "PCK at 0.1",
+        ),
         no_single_layer,
     ],
 )

@@ -24,9 +24,8 @@ from ...engine.stream import eager_steps
 from ...flow.attribution import require_samples
 from ...report.explore_page import write_explore_page
 from ...report.page import in_frame, require_own
+from ..loaded_models import PROBES, LoadedModel, expected, study_model
 from ..models import describe_model, slug
-from ..opening.opened import Opened, expected, features_of
-from ..opening.study_model import PROBES, study_model
 from .collect import FLAT, Subject, collect_results, is_flat
 from .payload import ROUNDING, make_payload
 
@@ -147,11 +146,11 @@ def explore(
 
 
 def open_subject(model, images, *, name, preprocessing, image_size, told, options):
-    """The `Opened` model, it and its images as a `Subject`, and names and photographs."""
+    """The `LoadedModel` model, it and its images as a `Subject`, and names and photographs."""
     require_samples(options["samples"], options["noise"])
     expects = preprocessing or expected(model)
     own = name or getattr(model, "name", None) or getattr(model, "__name__", "model")
-    opened = Opened(own, model, expects, **told)
+    opened = LoadedModel(own, model, expects, **told)
     size = expects.size or (image_size and (image_size, image_size))
     if size is None:
         raise ValueError("Expected image_size, as the model takes images of any. Received: None")
@@ -177,8 +176,8 @@ def _shared(opened, model):
     """The model under study with features that are parts of one submodel, traced once."""
     if not opened.is_keras:
         return model
-    base = replace(opened, model=opened.features(*model.taps, *model.computed))
-    return replace(model, features=cache(partial(features_of, base, model.grid)))
+    base = replace(opened, model=opened.submodel(*model.taps, *model.computed))
+    return replace(model, features=cache(partial(base.features, model.grid)))
 
 
 def _photo(picture, expects, size):

@@ -29,11 +29,11 @@ from vit_tf.analysis.engine.estimates import (
     welch,
 )
 from vit_tf.analysis.engine.results import pack_correct
+from vit_tf.analysis.papers.ding import measures_agree
 from vit_tf.analysis.papers.raghu.section4_structure import FIGURE_1, between_halves
-from vit_tf.analysis.papers.raghu.section7_probes import best_probe, readable_from
-from vit_tf.analysis.papers.similarity_measures import measures_agree
-from vit_tf.analysis.papers.walmer.section4_patterns import _mean_repetition
-from vit_tf.analysis.papers.walmer.section6_classes import best_of_layers
+from vit_tf.analysis.papers.raghu.section7_tokens import best_probe, readable_from
+from vit_tf.analysis.papers.walmer.section4_attention import _mean_repetition
+from vit_tf.analysis.papers.walmer.section6_tasks import best_of_layers
 from vit_tf.analysis.study.judge import judge
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ import xarray as xr
 
 import vit_tf
 from vit_tf.analysis.engine.stream import as_dataset, evaluate
-from vit_tf.analysis.papers import causes, interventions
-from vit_tf.analysis.papers.similarity_measures import AGREEMENT
+from vit_tf.analysis.papers import causes
+from vit_tf.analysis.papers.ding import AGREEMENT
 from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.judge import verdict
 from vit_tf.analysis.study.measurement import DATA, with_inputs
@@ -244,12 +244,12 @@ def test_models_of_other_classes_are_left_out_with_the_reason(anyones):
 
 
 def test_of_anyones_models_the_first_images_are_read(anyones, data, monkeypatch):
-    monkeypatch.setattr(interventions, "MOST_IMAGES", 3)
-    measurement = interventions.skip_ablation_of(anyones[1])
+    monkeypatch.setattr(causes, "MOST_IMAGES", 3)
+    measurement = causes.skip_ablation_of(anyones[1])
     batches = Data(as_dataset(data.test.unbatch().batch(2)), None, num_classes=3)
     first = made(measurement, batches, {})
     (images, labels) = next(iter(data.test))
     four = as_dataset((images[:4].numpy(), labels[:4].numpy()))
     whole = dataclasses.replace(anyones[1], role="resnet")
-    expected = made(interventions.skip_ablation_of(whole), Data(four, None, num_classes=3), {})
+    expected = made(causes.skip_ablation_of(whole), Data(four, None, num_classes=3), {})
     np.testing.assert_allclose(first.loss_change, expected.loss_change, rtol=1e-4, atol=1e-6)

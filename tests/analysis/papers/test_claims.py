@@ -13,7 +13,7 @@ from vit_tf.analysis.engine import estimates
 from vit_tf.analysis.engine.estimates import verdict
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.raghu.section4_structure import FIGURE_1
-from vit_tf.analysis.papers.raghu.section5_receptive_fields import extent
+from vit_tf.analysis.papers.raghu.section5_locality import extent
 from vit_tf.analysis.papers.raghu.section6_skips import skips_partition as without_skips
 from vit_tf.analysis.similarity.localization import input_patches
 from vit_tf.analysis.study.judge import VERDICTS, as_dataset, judge as judge_models, scorecard

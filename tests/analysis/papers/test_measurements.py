@@ -7,16 +7,16 @@ import pytest
 import vit_tf
 from vit_tf.analysis.engine.stream import evaluate
 from vit_tf.analysis.papers.raghu.section4_structure import cka_of, cka_of_two
-from vit_tf.analysis.papers.raghu.section5_locality import head_similarity_of
-from vit_tf.analysis.papers.raghu.section5_receptive_fields import (
+from vit_tf.analysis.papers.raghu.section5_locality import (
     branch_field_of,
+    head_similarity_of,
     receptive_field_of,
 )
-from vit_tf.analysis.papers.raghu.section7_localization import (
+from vit_tf.analysis.papers.raghu.section7_tokens import (
     localization_of,
     localization_of_stages,
+    ridge_probe_of,
 )
-from vit_tf.analysis.papers.raghu.section7_probes import ridge_probe_of
 from vit_tf.analysis.papers.raghu.section8_scale import data_scale_of
 from vit_tf.analysis.study.models import StudyModel, block_outputs, representations, slug
 

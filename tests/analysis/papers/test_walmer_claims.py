@@ -13,10 +13,10 @@ from vit_tf.analysis.attention.mean_attention import aligned_attention, head_cla
 from vit_tf.analysis.engine.results import pack_correct
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.walmer import WALMER
-from vit_tf.analysis.papers.walmer.section4_heads import offset_heads as one_sided, phases
-from vit_tf.analysis.papers.walmer.section5_clusters import objects_peak_early as peak
+from vit_tf.analysis.papers.walmer.section4_attention import offset_heads as one_sided, phases
+from vit_tf.analysis.papers.walmer.section5_clusters import _last_quarter_over_last as peak
 from vit_tf.analysis.papers.walmer.section6_tasks import (
-    keypoints_before_last as best_before_last,
+    _before_last as best_before_last,
     task_scores,
 )
 from vit_tf.analysis.study.judge import as_dataset, scorecard

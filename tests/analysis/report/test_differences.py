@@ -11,10 +11,9 @@ from scipy import stats
 from vit_tf.analysis.engine.estimates import Estimate, minus, with_error
 from vit_tf.analysis.engine.results import pack_correct
 from vit_tf.analysis.papers.raghu.section4_structure import best_matches, halves_alike
-from vit_tf.analysis.papers.raghu.section5_locality import early_reach
-from vit_tf.analysis.papers.raghu.section5_receptive_fields import early_extent
+from vit_tf.analysis.papers.raghu.section5_locality import early_extent, early_reach
 from vit_tf.analysis.papers.raghu.section6_skips import skips_over_branches
-from vit_tf.analysis.papers.raghu.section7_probes import best_probe, readable_from
+from vit_tf.analysis.papers.raghu.section7_tokens import best_probe, readable_from
 from vit_tf.analysis.report.differences import compare, main_results
 from vit_tf.analysis.report.page import write_report
 from vit_tf.analysis.study.measurement import quantity

@@ -12,7 +12,7 @@ from module_files import forget, replace_modules
 from vit_tf import TokenGrid
 from vit_tf.analysis.papers.chapters import STRUCTURE
 from vit_tf.analysis.papers.raghu import RAGHU
-from vit_tf.analysis.papers.walmer.section4_heads import FIGURE_18
+from vit_tf.analysis.papers.walmer.section4_attention import FIGURE_18
 from vit_tf.analysis.plots.attention_plots import KIND_COLOURS, KINDS, one_kind
 from vit_tf.analysis.report import drawing
 from vit_tf.analysis.study.data import OPTIONAL, Data

@@ -12,7 +12,7 @@ import xarray as xr
 
 import vit_tf
 from vit_tf import analysis
-from vit_tf.analysis.papers.raghu import section5_receptive_fields
+from vit_tf.analysis.papers.raghu import section5_locality
 from vit_tf.analysis.papers.raghu.section6_skips import skip_ratio_of
 from vit_tf.analysis.similarity.cka import best_matching_layer
 from vit_tf.analysis.study import measure as measuring
@@ -243,7 +243,7 @@ def test_measurements_are_those_of_the_analyses(measured, subjects, data):
     branch = analysis.receptive_field(
         vit.features("*/branch"),
         data.few,
-        channels=section5_receptive_fields.CHANNELS,
+        channels=section5_locality.CHANNELS,
         grid=vit.grid,
     )
     np.testing.assert_allclose(results["receptive_field_branch.vit-cls"], branch, rtol=1e-4)
@@ -277,7 +277,7 @@ def test_probes_choose_their_penalty_on_held_out_images(measured, subjects, data
 def test_nothing_is_measured_twice(measured, data, monkeypatch):
     _, wanted, results, _, folder = measured
     monkeypatch.setattr(measuring, "one_pass", None)
-    monkeypatch.setattr(section5_receptive_fields, "receptive_field", None)
+    monkeypatch.setattr(section5_locality, "receptive_field", None)
     again = measure(wanted, data, folder)
     assert again.keys() == results.keys()
     for name, result in results.items():

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from vit_tf import TokenGrid
-from vit_tf.analysis.papers.raghu.section7_localization import localization_of
-from vit_tf.analysis.papers.raghu.section7_probes import ridge_probe_of
+from vit_tf.analysis.papers.raghu.section7_tokens import localization_of, ridge_probe_of
 from vit_tf.analysis.study.data import OPTIONAL, Data
 from vit_tf.analysis.study.models import StudyModel, spread
 from vit_tf.analysis.study.plan import all_figures, choose_figures, plan, without_failures
@@ -219,5 +218,5 @@ def test_figures_are_chosen_by_number():
 )
 def test_the_part_of_a_model_is_what_it_is(model, part):
     assert model.part == part
-    assert dataclasses.replace(model, told="mixer").part == "mixer"
+    assert dataclasses.replace(model, given_part="mixer").part == "mixer"
     assert dataclasses.replace(model, role="seed").part == "seed"

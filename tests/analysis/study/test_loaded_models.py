@@ -9,8 +9,7 @@ import tensorflow as tf
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.study.data import make_data
-from vit_tf.analysis.study.opening.opened import Opened, expected
-from vit_tf.analysis.study.opening.under_study import under_study
+from vit_tf.analysis.study.loaded_models import LoadedModel, expected, prepare_models
 
 NAMES = ("cat", "dog", "owl")
 
@@ -30,12 +29,12 @@ def small_vit(seed, **options):
 
 
 def opened(name, model):
-    return Opened(name, model, expected(model))
+    return LoadedModel(name, model, expected(model))
 
 
 def test_the_accuracy_is_how_often_the_largest_score_is_right(images, tmp_path):
     vit, other = small_vit(0), small_vit(1, class_names=["ant", "bee", "fly"])
-    models, rows, notes = under_study(
+    models, rows, notes = prepare_models(
         [opened("ViT", vit), opened("other", other)],
         make_data(images, None, None, {}),
         tmp_path,
@@ -55,7 +54,7 @@ def test_the_accuracy_is_how_often_the_largest_score_is_right(images, tmp_path):
 
 def test_without_names_of_classes_nothing_is_said_of_accuracy(images, tmp_path):
     data = make_data(images[0], None, None, {})
-    models, rows, notes = under_study([opened("ViT", small_vit(0))], data, tmp_path)
+    models, rows, notes = prepare_models([opened("ViT", small_vit(0))], data, tmp_path)
     assert models[0].accuracy is None and not notes and "test accuracy (%)" not in rows[0]
     assert not list(tmp_path.iterdir())
 
@@ -65,7 +64,7 @@ def test_models_that_hardly_move_are_told_with_the_values_that_they_got(images, 
     kernel, _ = still.get_layer("head").get_weights()
     still.get_layer("head").set_weights([1e-3 * kernel, np.ones(3)])
     data = make_data(images, None, None, {})
-    _, _, notes = under_study([opened("ViT", still)], data, tmp_path, remedy=" Tell others.")
+    _, _, notes = prepare_models([opened("ViT", still)], data, tmp_path, remedy=" Tell others.")
     told = dict(notes)["Models that hardly move"]
     assert told == [
         "The last layers of ViT hardly differ between images, which it got with values in [-1, 1]. "

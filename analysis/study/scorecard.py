@@ -4,8 +4,10 @@ import json
 import logging
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -13,14 +15,14 @@ import xarray as xr
 from vit_tf.files import write_whole
 from vit_tf.names import format_list, join_words
 
-from ...engine.estimates import UNBOUNDED, Estimate, current_outcome, over_trainings, verdict
-from ...plots.similarity_plots import plot_trainings
-from ...report.page import ReportFigure, require_own, write_report
-from ...report.rendering import save_figure
-from ..assemble import Report
-from ..data import UNKNOWN
-from ..judge import VERDICTS, Claim
-from ..plan import all_figures
+from ..engine.estimates import UNBOUNDED, Estimate, current_outcome, over_trainings, verdict
+from ..plots.similarity_plots import plot_trainings
+from ..report.page import ReportFigure, require_own, write_report
+from ..report.rendering import save_figure
+from .assemble import Report
+from .data import UNKNOWN
+from .judge import VERDICTS, Claim
+from .plan import all_figures
 
 log = logging.getLogger(__name__)
 
@@ -78,27 +80,23 @@ def scorecard_of_trainings(scorecards):
     return xr.Dataset(data, coords, {"interval": "95 %, over seeds"})
 
 
-def _with_current_outcomes(card):
+def _with_current_outcomes(card: xr.Dataset) -> xr.Dataset:
     """A scorecard whose outcomes have their present names."""
     outcomes = [current_outcome(outcome) for outcome in card["verdict"].values]
     return card.assign(verdict=("claim", outcomes))
 
 
-def _require_alike(scorecards):
-    """Raises a `ValueError` that lists what differs between the models or the data of reports.
-
-    Reports of earlier versions do not say what they are of, and are not compared, which is logged.
-    """
-    known = {name: _facts_of(card) for name, card in scorecards.items() if "models" in card.attrs}
-    if unknown := [name for name in scorecards if name not in known]:
-        log.warning(
-            "%s: an earlier version; its models and data are not compared", format_list(unknown)
-        )
-    first, *others = known or [None]
+def _require_alike(scorecards: dict[str, xr.Dataset]) -> None:
+    """A `ValueError` for other models or data; reports of earlier versions are not compared."""
+    facts = {name: _facts_of(card) for name, card in scorecards.items() if "models" in card.attrs}
+    if without := [name for name in scorecards if name not in facts]:
+        words = "%s: an earlier version; its models and data are not compared"
+        log.warning(words, format_list(without))
+    first, *others = facts or [None]
     differences = [
         f"{field} is {there} in {first} and {here} in {name}"
         for name in others
-        for field, there, here in _differences(known[first], known[name])
+        for field, there, here in _differences(facts[first], facts[name])
     ]
     if differences:
         raise ValueError(
@@ -107,7 +105,7 @@ def _require_alike(scorecards):
         )
 
 
-def _facts_of(card):
+def _facts_of(card: xr.Dataset) -> dict[str, Any]:
     """Facts of a report's models, which are called by their parts, and of its data: a dict."""
     facts, counts = {}, Counter()
     for model in json.loads(card.attrs["models"]):
@@ -118,7 +116,7 @@ def _facts_of(card):
     return facts | json.loads(card.attrs["data"])
 
 
-def _differences(there, here):
+def _differences(there: dict, here: dict) -> Iterator[tuple[str, str, str]]:
     """Fields of facts and their two values, as words, where reports of other seeds would agree."""
     seeds_differ = there.get("seed") != here.get("seed")
     # Another seed chooses other images of the same data; the same images may lie elsewhere.
@@ -130,7 +128,7 @@ def _differences(there, here):
             yield field, *values
 
 
-def _over(claim, scorecards):
+def _over(claim: str, scorecards: dict[str, xr.Dataset]) -> dict[str, Any]:
     """A row of `scorecard_of_trainings`: dict from name to value, or to one for each run."""
     cards = {n: card.sel(claim=claim) for n, card in scorecards.items() if claim in card["claim"]}
     first = {name: [card[name].item() for card in cards.values()] for name in FIXED}
@@ -139,26 +137,23 @@ def _over(claim, scorecards):
             raise ValueError(
                 f"Expected one {name} of {claim!r} in all scorecards. Received: {first[name]}"
             )
-    of = {
+    by_run = {
         name: [cards[n][name].item() if n in cards else np.nan for n in scorecards]
         for name in NUMBERS
     }
-    measured = [
-        Estimate(*numbers, "")
-        for numbers in zip(*of.values(), strict=True)
-        if numbers[0] == numbers[0]
-    ]
+    numbers_of_runs = zip(*by_run.values(), strict=True)
+    measured = [Estimate(*numbers, "") for numbers in numbers_of_runs if not np.isnan(numbers[0])]
     row = {name: values[0] for name, values in first.items()}
     words = re.split(" (?:No i|I)nterval: ", next(iter(cards.values()))["explanation"].item())[0]
     if measured:
-        whole = over_trainings(measured, BOUNDS.get(row["quantity"], UNBOUNDED))
-        row |= {name: getattr(whole, name) for name in NUMBERS}
-        row["verdict"] = verdict(whole.low, whole.high, row["threshold"], row["direction"])
-        row["explanation"] = f"{words} Interval: {whole.how}."
+        mean = over_trainings(measured, BOUNDS.get(row["quantity"], UNBOUNDED))
+        row |= {name: getattr(mean, name) for name in NUMBERS}
+        row["verdict"] = verdict(mean.low, mean.high, row["threshold"], row["direction"])
+        row["explanation"] = f"{words} Interval: {mean.how}."
     else:
         row |= dict.fromkeys(NUMBERS, np.nan) | {"verdict": "not tested", "explanation": words}
     verdicts = [cards[n]["verdict"].item() if n in cards else "not tested" for n in scorecards]
-    return row | {f"{name}s": values for name, values in of.items()} | {"verdicts": verdicts}
+    return row | {f"{name}s": values for name, values in by_run.items()} | {"verdicts": verdicts}
 
 
 def report_trainings(reports, folder):
@@ -192,6 +187,7 @@ def report_trainings(reports, folder):
     for path in (folder / PLACE.parent, folder / "figures"):
         path.mkdir(parents=True, exist_ok=True)
     write_whole(folder / PLACE, result.to_netcdf)
+    statements = zip(result["statement"].values, result["verdict"].values, strict=True)
     figure = ReportFigure(
         name="trainings",
         title="Claims by run",
@@ -199,7 +195,7 @@ def report_trainings(reports, folder):
         "side that the paper reports on the right. Points are runs, diamonds their mean with its "
         "95 % CI.",
         paper="",
-        alt=_told(result),
+        alt=" ".join(f"{statement} {outcome}." for statement, outcome in statements),
         png=folder / "figures" / "trainings.png",
         results=(str(PLACE),),
     )
@@ -220,17 +216,11 @@ def report_trainings(reports, folder):
     return Report(path, {"scorecard": result}, claims, [])
 
 
-def _counts(verdicts):
-    return {one: int(np.sum(np.asarray(verdicts) == one)) for one in VERDICTS}
+def _counts(outcomes: np.ndarray) -> dict[str, int]:
+    return {outcome: int(np.sum(outcomes == outcome)) for outcome in VERDICTS}
 
 
-def _told(result):
-    """Alternative text of the figure."""
-    rows = zip(result["statement"].values, result["verdict"].values, strict=True)
-    return " ".join(f"{statement} {verdict}." for statement, verdict in rows)
-
-
-def _claims(result):
+def _claims(result: xr.Dataset) -> list[Claim]:
     """The rows of a scorecard as `Claim`s, whose explanations list the values of all runs."""
     sources = dict(figure.paper.source for figure in all_figures())
     plain = {field.name for field in fields(Claim)} & set(result)
@@ -239,7 +229,7 @@ def _claims(result):
         row = result.sel(claim=name)
         values = {field: row[field].item() for field in plain}
         each = [
-            f"{training}: {value:.3g}" if value == value else f"{training}: not measured"
+            f"{training}: " + ("not measured" if np.isnan(value) else f"{value:.3g}")
             for training, value in zip(result["training"].values, row["values"].values, strict=True)
         ]
         if values["verdict"] != "not tested":

@@ -40,17 +40,14 @@ def measures_of(model):
     return statistic("similarities", model, taps, make)
 
 
-@finding("similarities.{vit}", section="1", figure="1", unit="rank correlation", above=0)
+@finding("similarities.{vit}", "1", "1", "rank correlation", above=0)
 def measures_agree(result):
     """Similarity measures rank pairs of layers in a similar order.
 
     Rank correlation of the similarities of all pairs of layers, mean over pairs of measures.
 
-    Threshold 0: unrelated orders. Ding et al. ask which measure to trust where they differ. Pairs
-    of layers share layers: the jackknife, of Fisher's z, leaves out one layer at a time.
-
-    Args:
-        result: Dataset similarity(measure, layer_x, layer_y) of a model's layers among themselves.
+    Threshold 0: unrelated orders. Pairs of layers share layers: the jackknife, of Fisher's z,
+    leaves out one layer at a time.
     """
     values = expect_variable(result, "similarity", ("measure", "layer_x", "layer_y")).values
     both = (values + values.swapaxes(1, 2)) / 2  # where x predicts y, and y predicts x
@@ -60,21 +57,17 @@ def measures_agree(result):
         return mean_rank_correlation(both[:, first, second])
 
     layers = np.arange(both.shape[1])
-    whole = agreement(layers)
+    overall = agreement(layers)
     rest = np.array([agreement(np.delete(layers, at)) for at in layers])
-    if np.abs([whole, *rest]).max() > 1 - 1e-12:  # perfect agreement, of which there is no z
-        return jackknifed(whole, rest, "layers")
-    return transformed(jackknifed(np.arctanh(whole), np.arctanh(rest), "layers"), np.tanh)
+    if np.abs([overall, *rest]).max() > 1 - 1e-12:  # perfect agreement, of which there is no z
+        return jackknifed(overall, rest, "layers")
+    return transformed(jackknifed(np.arctanh(overall), np.arctanh(rest), "layers"), np.tanh)
 
 
 def mean_rank_correlation(values):
-    """Mean of Spearman's rank correlation of all pairs of rows; NaN if one is constant.
-
-    Args:
-        values: array of shape (measure, pair).
-    """
-    placed = np.array([ranks(row) for row in values])
-    deviations = placed - placed.mean(axis=1, keepdims=True)
+    """Mean of Spearman's rank correlation of all pairs of rows (measure, pair); NaN if constant."""
+    ranked = np.array([ranks(row) for row in values])
+    deviations = ranked - ranked.mean(axis=1, keepdims=True)
     lengths = np.linalg.norm(deviations, axis=1)
     if not values.shape[1] or not lengths.all():
         return np.nan

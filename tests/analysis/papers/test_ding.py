@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 from scipy.stats import spearmanr
 
-from vit_tf.analysis.papers.similarity_measures import (
+from vit_tf.analysis.papers.ding import (
     AGREEMENT,
     mean_rank_correlation,
     measures_agree,

@@ -1,0 +1,524 @@
+"""Raghu et al. 2021, section 7, appendices D and F: localization and linear probes of tokens."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import tensorflow as tf
+
+from ...engine.estimates import (
+    accuracy_of,
+    descriptive,
+    estimate,
+    minus,
+    require_above_chance,
+    share,
+    student,
+)
+from ...engine.pooling import match_maps
+from ...engine.results import expect_array, layer_names, unpack_correct
+from ...engine.stream import first_batch
+from ...plots.probe_plots import plot_probe_map, plot_probes, plot_summary_probes, plot_token_probes
+from ...plots.similarity_plots import plot_localization, plot_localization_by_layer
+from ...probes.ridge import L2, probe_statistic, score_statistic, select_l2
+from ...similarity.localization import localization_statistic
+from ...study.figure import Figure, Overview, each, split, together
+from ...study.judge import finding
+from ...study.measurement import DATA, quantity, statistic, task
+from ...study.models import MOST_PANELS, spread
+from ..chapters import LOCALIZATION, PROBES
+from . import RAGHU
+
+
+def localization_of(model):
+    """Similarity of single tokens, of all blocks or of a ResNet's last stage, and image patches."""
+    model.require_grid()
+    make = localization_statistic
+    if model.stages:
+        taps = model.placed[-1:]
+    elif model.has_sums:
+        taps = [tap for tap in model.on_grid(model.blocks) if "/" in tap]
+    else:  # early tokens may encode only their position, or a patch that is blank in all images
+        taps = model.on_grid(model.blocks)
+        taps = spread(taps[len(taps) // 2 :], MOST_PANELS)
+        tokens = range(model.grid.prefix, model.grid.num_tokens)
+        make = partial(localization_statistic, tokens=tokens)
+    taps = taps or model.lacks("layers on the grid of its spatial tokens or positions")
+    return statistic("localization", model, taps, make)
+
+
+def localization_by_depth(model):
+    """The same where there are several layers of it."""
+    measurement = localization_of(model)
+    return measurement if len(measurement.taps[0]) > 1 else None
+
+
+def localization_of_stages(model):
+    """Similarity of some positions of a ResNet's earlier stages, not all, and image patches."""
+    if not model.stages:
+        return None
+    model.require_grid()
+    size = tuple(side * model.grid.stride for side in (model.grid.rows, model.grid.columns))
+    make = partial(_localization_of_some, size=size)
+    return {
+        stage: statistic(
+            f"localization_{stage}",
+            model,
+            [tap for tap in model.blocks if tap.startswith(f"{stage}/")][-1:],
+            make,
+        )
+        for stage in model.stages[:-1]
+    }
+
+
+def _localization_of_some(features, size):
+    """The statistic for positions at the quarters of a map's height and width; images of `size`."""
+    (values,) = features(tf.zeros((1, *size, 3))).values()
+    rows, columns = ([side * n // 4 for n in (1, 2, 3)] for side in values.shape[1:3])
+    tokens = sorted({row * values.shape[2] + column for row in rows for column in columns})
+    return localization_statistic(features, tokens=tokens)
+
+
+@finding("localization.{vit}", "7", "9", "share of tokens", above=0.5)
+def own_patch(similarity):
+    """Most tokens of the last layer are most similar to their own patch.
+
+    Share of last-layer tokens whose most similar patch, by CKA, is their own.
+    """
+    maps, own = last_maps(similarity)
+    return share(np.sum(maps.argmax(axis=1) == own), len(own), "tokens")
+
+
+@finding("localization.{vit} localization.{gap}", "7", "10", "difference in CKA", above=0)
+def cls_localizes_more(vit, gap):
+    """A ViT trained with a CLS token localizes better than one with global average pooling.
+
+    CKA of last-layer tokens with their own patch minus the mean with other patches; CLS minus
+    average pooling.
+
+    For models of one grid: on a finer grid the mean with other patches is smaller.
+    """
+    margins = []
+    for similarity in (vit, gap):
+        maps, own = last_maps(similarity)
+        mine = maps[np.arange(len(maps)), own]
+        margins.append(mine - (maps.sum(axis=1) - mine) / (maps.shape[1] - 1))
+    if len({similarity.shape[-2:] for similarity in (vit, gap)}) > 1:
+        raise ValueError(f"Not tested: {_grids(vit, gap)} have margins that are not comparable.")
+    return student(margins[0] - margins[1], "tokens")
+
+
+@finding(
+    "localization.{vit} localization.{resnet}", "7", "9", "difference in share of patches", above=0
+)
+def vit_localizes_more(vit, resnet):
+    """The ViT localizes better than the ResNet.
+
+    Share of other patches with a lower CKA to a last-layer token than its own patch, ViT minus
+    ResNet, on the coarser grid.
+
+    1 if all tokens are most similar to their own patch, 1/2 by chance, on any grid. Patches and
+    tokens of the finer grid are averaged within those of the coarser, whose size has to be a
+    multiple of theirs.
+    """
+    rows, columns = (
+        min(similarity.sizes[dim] for similarity in (vit, resnet)) for dim in ("row", "column")
+    )
+    shares = []
+    for similarity in (vit, resnet):
+        factors = similarity.sizes["row"] / rows, similarity.sizes["column"] / columns
+        if factors[0] != factors[1] or factors[0] % 1:
+            raise ValueError(f"Not tested: {_grids(vit, resnet)}; neither divides the other.")
+        shares.append(_share_below_own(similarity, int(factors[0])))
+    difference = shares[0] - shares[1]
+    return student(difference[np.isfinite(difference)], "positions")
+
+
+def _share_below_own(similarity, factor):
+    """Share of other patches less similar than the own one: (position,) of a coarser grid.
+
+    Ties count half; NaN where no token or patch of a position is known.
+    """
+    last = expect_array(similarity, ("layer", "token", "row", "column")).isel(layer=-1)
+    last = last.isel(token=np.isfinite(last["token_row"].values))
+    coarse = last.coarsen(row=factor, column=factor).mean()
+    rows, columns = coarse.shape[1:]
+    maps = coarse.values.reshape(len(coarse), -1)
+    row, column = (
+        (last[f"token_{axis}"].values // factor).astype(int) for axis in ("row", "column")
+    )
+    own = row * columns + column
+    mine = maps[np.arange(len(maps)), own][:, None]
+    better = np.where(np.isfinite(maps - mine), (maps < mine) + 0.5 * (maps == mine), np.nan)
+    better[np.arange(len(maps)), own] = np.nan
+    known = np.isfinite(better).any(axis=1)
+    counts = np.bincount(own[known], minlength=rows * columns)
+    sums = np.bincount(own[known], np.nanmean(better[known], axis=1), rows * columns)
+    return sums / np.where(counts, counts, np.nan)
+
+
+def _grids(one, other):
+    """The grids of two results, in words."""
+    return "grids of {} x {} and of {} x {} patches".format(*one.shape[-2:], *other.shape[-2:])
+
+
+def last_maps(similarity):
+    """CKA of last-layer tokens, without the prefix, of shape (token, patch); their own patches."""
+    last = expect_array(similarity, ("layer", "token", "row", "column")).isel(layer=-1)
+    maps = last.values.reshape(last.sizes["token"], -1)
+    own = (last["token_row"] * last.sizes["column"] + last["token_column"]).values
+    known = np.flatnonzero(np.isfinite(maps).all(axis=0))
+    kept = np.isin(own, known)
+    if not kept.any() or len(known) < 2:
+        raise ValueError(
+            "Expected spatial tokens and at least two patches. "
+            f"Received: {len(own)} tokens and {len(known)} patches with a CKA"
+        )
+    return maps[np.ix_(kept, known)], np.searchsorted(known, own[kept])
+
+
+@quantity(
+    "localization.{model}",
+    unit="share of tokens",
+    more="keeps more tokens of its last layer localized",
+)
+def localized_tokens(similarity):
+    """Last-layer tokens that are most similar to their own patch.
+
+    Share of last-layer tokens whose most similar patch, by CKA, is their own.
+    """
+    return own_patch(similarity)
+
+
+def localization_caption(models, results):
+    """How to read the maps, and their grey patches where there are any."""
+    gaps = any(bool(result.isnull().any()) for result in results.values())
+    return (
+        "Each panel is the CKA of one token or position with every image patch; the frame marks "
+        "its own patch. Colours span the values of all panels."
+        + (" Grey patches are identical in all images." if gaps else "")
+    )
+
+
+FIGURE_9 = Figure(
+    paper=RAGHU,
+    numbers="9 10 D.1 D.2 D.3",
+    chapter=LOCALIZATION,
+    shows="CKA between single tokens and image patches",
+    models=each("vit", "gap", "resnet"),
+    measure=localization_of,
+    draw=plot_localization,
+    scale="CKA of tokens and patches",
+    name="localization-{model}",
+    call="analysis.localization({model}, images)",
+    title="Localization of last-layer tokens",
+    caption=localization_caption,
+    findings=[own_patch, cls_localizes_more, vit_localizes_more],
+    quantities=[localized_tokens],
+)
+
+FIGURE_9_BY_LAYER = FIGURE_9.variant(
+    measure=localization_by_depth,
+    draw=plot_localization_by_layer,
+    name="localization-depth-{model}",
+    show="analysis.plots.plot_localization_by_layer",
+    title="Localization of tokens by layer",
+)
+
+FIGURE_9_STAGES = FIGURE_9.variant(
+    models=split("resnet"),
+    measure=localization_of_stages,
+    name="localization-{label}-{model}",
+    call='analysis.localization(vit_tf.submodel({loaded}, "{label}/*"), images)',
+    title="Localization of positions in earlier stages",
+)
+
+
+DRAWS = 1000  # of the bootstrap over images
+# What a probe is shown, and the name of the result.
+RESULTS = {
+    "all": "ridge_probe",
+    "cls": "ridge_probe_first",
+    "spatial": "ridge_probe_rest",
+    "each": "ridge_probe_tokens",
+}
+SUMMARIES = {"cls": "first token", "all": "mean of all", "spatial": "mean without the first"}
+
+
+def ridge_probe_of(model, tokens="all"):
+    """Accuracy of ridge probes on each block's output, shown `tokens` as for `ridge_probe`.
+
+    They are fitted on some images; the strength of their penalty is chosen on others.
+    """
+    taps = model.blocks
+    if tokens != "all":
+        model.require_grid()
+        taps = model.on_grid(taps)
+        taps = taps if model.has_sums else spread(taps, MOST_PANELS)
+        taps = taps or model.lacks("layers on the grid of its spatial tokens or positions")
+    analysis, view = RESULTS[tokens], at_last_stage if model.stages else None
+    probe = partial(statistic, view=view)
+    fitted = probe(
+        f"{analysis}_fitted",
+        model,
+        taps,
+        lambda features, data: probe_statistic(features, data.train, data.num_classes, L2, tokens),
+        reads="train",
+        inputs=(DATA,),
+        kept=False,
+    )
+    selected = probe(
+        f"{analysis}_chosen",
+        model,
+        taps,
+        score_statistic,
+        reads="validation",
+        inputs=(fitted,),
+        kept=False,
+    )
+    return probe(analysis, model, taps, _tested, inputs=(fitted, selected))
+
+
+def _tested(features, fitted, selected):
+    """The statistic of the test images, which finishes with the accuracy at the chosen penalty."""
+    scores = score_statistic(features, fitted)
+    return replace(scores, finish=lambda totals: select_l2(selected, scores.finish(totals)))
+
+
+def at_last_stage(model, features, data):
+    """The maps of a ResNet at the size of its last stage, as a view of its features."""
+    *_, last = features(first_batch(data.train)[:1]).values()
+    return match_maps(features, last.shape[-1], model.grid)
+
+
+def token_probe_of(model):
+    """Accuracy of probes that are each shown one token."""
+    return ridge_probe_of(model, "each")
+
+
+def first_token_probe_of(model):
+    """The probe on the first spatial token of a model without CLS (figure F.3)."""
+    inputs = (ridge_probe_of(model, "each"),)
+    return task(
+        RESULTS["cls"], model, lambda probes: probes.isel(token=0, drop=True), inputs=inputs
+    )
+
+
+def summary_probes_of(model):
+    """Accuracy of probes on each summary of the tokens of a model."""
+    if model.role == "model" and not model.has_tokens:
+        return None
+    model.require_grid()
+    if not model.grid.prefix:
+        return {
+            SUMMARIES["cls"]: first_token_probe_of(model),
+            SUMMARIES["all"]: ridge_probe_of(model),
+        }
+    return {words: ridge_probe_of(model, tokens) for tokens, words in SUMMARIES.items()}
+
+
+def mean_probe_of(model):
+    """Accuracy of probes on the mean over all tokens or positions, labelled by seed."""
+    measurement = ridge_probe_of(model)
+    return {f"seed {model.detail}": measurement} if model.role == "seed" else measurement
+
+
+@finding(
+    "ridge_probe_tokens.{gap} ridge_probe_tokens.{vit}",
+    "7",
+    "11 left",
+    "difference in accuracy",
+    above=0,
+)
+def gap_tokens_classify(gap, vit):
+    """Single-token probes are more accurate with average pooling than with a CLS token.
+
+    Mean accuracy of probes on single last-layer tokens, average pooling minus CLS.
+
+    The error is binomial, as if all tokens failed on the same images.
+    """
+    return _better_tokens(gap, vit)
+
+
+@finding(
+    "ridge_probe_tokens.{resnet} ridge_probe_tokens.{vit}",
+    "7",
+    "11 left",
+    "difference in accuracy",
+    above=0,
+)
+def resnet_tokens_classify(resnet, vit):
+    """Single-token probes are more accurate for the ResNet than for a ViT with a CLS token.
+
+    Mean accuracy of probes on single last-layer positions or tokens, ResNet minus CLS.
+
+    As `gap_tokens_classify`.
+    """
+    return _better_tokens(resnet, vit)
+
+
+def _better_tokens(*results):
+    """Difference in mean accuracy of (layer, token) over last-layer tokens without the prefix."""
+    accuracies = []
+    for result in results:
+        if "prefix" not in result.attrs:
+            raise ValueError("Expected accuracies with the attribute prefix. Received: none")
+        accuracy = expect_array(result, ("layer", "token")).values[-1]
+        accuracy = accuracy[int(result.attrs["prefix"]) :]
+        accuracy = accuracy[np.isfinite(accuracy)]
+        accuracies.append(accuracy_of(accuracy.mean(), result.attrs.get("examples", np.nan)))
+    best = max(accuracy.value for accuracy in accuracies)
+    require_above_chance(best, results[0].attrs, "the better model's tokens")
+    return minus(*accuracies)
+
+
+@quantity(
+    "ridge_probe.{model}",
+    unit="share of depth",
+    more="reaches most of its linear-probe accuracy deeper",
+)
+def readable_from(accuracy):
+    """Depth at which linear-probe accuracy reaches 90 % of its maximum.
+
+    The first such layer, as a share of depth: 0 the first layer, 1 the last.
+    """
+    values, examples = expect_array(accuracy, ("layer",)).values, int(accuracy.attrs["examples"])
+
+    def depth(accuracies):
+        return np.argmax(accuracies >= 0.9 * accuracies.max(-1, keepdims=True), -1) / last
+
+    last = max(len(values) - 1, 1)
+    if "correct" not in accuracy.coords:
+        return descriptive(depth(values), "an older file, without what each image is classified as")
+    correct = unpack_correct(accuracy["correct"], examples)
+    # Images on which the same layers are right count together.
+    bits = np.packbits(correct, axis=0).T.copy()
+    _, first, counts = np.unique(
+        bits.view(f"V{bits.shape[1]}"), return_index=True, return_counts=True
+    )
+    draws = np.random.default_rng(0).multinomial(examples, counts / examples, DRAWS)
+    depths = depth(draws @ correct[:, first].T.astype(float))
+
+    def limits(alpha):
+        return np.quantile(depths, [alpha / 2, 1 - alpha / 2])
+
+    return estimate(depth(values), limits, "percentile bootstrap over images")
+
+
+@quantity(
+    "ridge_probe.{model}", unit="accuracy", more="has a layer with a higher linear-probe accuracy"
+)
+def best_probe(accuracy):
+    """Linear-probe accuracy of the best layer.
+
+    Test accuracy of a probe on the mean over all tokens or positions; the layer is chosen on
+    held-out images.
+    """
+    values, examples = expect_array(accuracy, ("layer",)).values, int(accuracy.attrs["examples"])
+    if "validation_accuracy" not in accuracy.coords:
+        why = "an older file, whose best layer is known from the test images only"
+        return descriptive(values.max(), why)
+    best = int(accuracy["validation_accuracy"].values.argmax())
+    return accuracy_of(values[best], examples, unpack_correct(accuracy["correct"][best], examples))
+
+
+def tokens_caption(models, results):
+    """The caption of `FIGURE_11_LEFT`."""
+    cls = ", without CLS" if _any_prefix(models) else ""
+    return (
+        "Each point is the mean test accuracy of linear probes on single tokens of a layer, one "
+        f"for each position{cls}; the band is their range."
+    )
+
+
+def summaries_caption(models, results):
+    """The caption of `FIGURE_11_RIGHT`."""
+    shown = "Test accuracy of linear probes; line styles are the token or mean they are fitted on"
+    if not _any_prefix(models):
+        return f"{shown}."
+    return (
+        f"{shown}. Where the first token of a model with CLS rises above the mean, the class token "
+        "has aggregated information of the others."
+    )
+
+
+def _any_prefix(models):
+    return any(model.grid and model.grid.prefix for model in models)
+
+
+FIGURE_11_LEFT = Figure(
+    paper=RAGHU,
+    numbers="11 D.4 F.3",
+    chapter=PROBES,
+    shows="linear probes on single tokens and on their summaries",
+    models=together("vit", "gap", "resnet"),
+    measure=token_probe_of,
+    draw=plot_token_probes,
+    name="ridge-probe-tokens",
+    call='analysis.ridge_probe({model}, train, images, tokens="each").max("l2")',
+    show="analysis.plots.plot_token_probes",
+    title="Linear-probe accuracy on single tokens",
+    caption=tokens_caption,
+    findings=[gap_tokens_classify, resnet_tokens_classify],
+)
+
+FIGURE_D4 = FIGURE_11_LEFT.variant(
+    models=each("vit", "gap", "resnet"),
+    draw=plot_probe_map,
+    name="ridge-probe-map-{model}",
+    title="Linear-probe accuracy on single tokens by position",
+    caption="Each cell is the test accuracy of a linear probe on the token at that position. "
+    "Uniform panels are layers that spread class information over all tokens.",
+)
+
+FIGURE_11_RIGHT = FIGURE_11_LEFT.variant(
+    models=together("vit", "gap"),
+    measure=summary_probes_of,
+    draw=plot_summary_probes,
+    name="ridge-probe-variants",
+    call='analysis.ridge_probe({model}, train, images, tokens=tokens).max("l2") '
+    'for tokens in ("cls", "all", "spatial")',
+    show="analysis.plots.plot_summary_probes",
+    title="Linear-probe accuracy by token pooling",
+    caption=summaries_caption,
+)
+
+
+def depth_caption(models, results):
+    """The caption of `FIGURE_13`."""
+    names = [name for result in results.values() for name in layer_names(result)]
+    blocks = all(name.endswith("/sum") or name in ("embedding", "root") for name in names)
+    where = "block" if blocks else "layer"
+    bars = (
+        " Bars are standard deviations over seeds."
+        if any(": seed " in label for label in results)
+        else ""
+    )
+    return (
+        "Each point is the test accuracy of a linear probe on the mean over all tokens or "
+        f"positions of one {where}'s output. Where a line rises, the {where} makes the classes "
+        f"more linearly separable.{bars}"
+    )
+
+
+def accuracy_by_layer(accuracy):
+    """Probe accuracy of each layer, of shape (layer,)."""
+    return expect_array(accuracy, ("layer",)).values
+
+
+FIGURE_13 = Figure(
+    paper=RAGHU,
+    numbers="13 F.1 F.2",
+    chapter=PROBES,
+    shows="linear-probe accuracy by layer and seed",
+    models=together("vit", "gap", "resnet", "mixer", "seed"),
+    measure=mean_probe_of,
+    draw=plot_probes,
+    name="ridge-probe",
+    call="analysis.ridge_probe({model}, train, images)",
+    show="analysis.plot_ridge_probe",
+    title="Linear-probe accuracy by layer",
+    caption=depth_caption,
+    quantities=[readable_from, best_probe],
+    overview=Overview("Linear-probe accuracy", accuracy_by_layer, "accuracy"),
+)

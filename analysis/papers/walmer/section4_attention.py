@@ -1,0 +1,438 @@
+"""Walmer et al. 2023, section 4: types of heads, repeating patterns, alignment with objects."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import tensorflow as tf
+
+from ...attention.attention_patterns import pattern_statistic
+from ...attention.mean_attention import (
+    aligned_attention,
+    attention_maps,
+    attention_offset,
+    head_classes,
+    mean_attention_statistic,
+    mean_distance,
+)
+from ...attention.saliency import saliency_statistic
+from ...engine.estimates import (
+    descriptive,
+    jackknifed,
+    lower,
+    minus,
+    ratio_of_means,
+    share,
+    student,
+    upper,
+    welch,
+)
+from ...engine.results import expect_array, expect_variable
+from ...plots.attention_plots import (
+    one_kind,
+    plot_aligned_attention,
+    plot_attention_maps,
+    plot_attention_offset,
+    plot_attention_patterns,
+    plot_attention_saliency,
+    plot_head_classes,
+    plot_mean_distance,
+)
+from ...study.figure import Figure, each, together
+from ...study.judge import finding
+from ...study.measurement import statistic, task
+from ..chapters import LOCALITY, OBJECTS
+from . import WALMER
+
+LOCAL = ("strict", "soft", "axial", "offset")
+
+
+def mean_attention_of(model):
+    """Attention maps averaged over images, which others follow from."""
+    return statistic("mean_attention", model, model.require_attention(), mean_attention_statistic)
+
+
+def aligned_attention_of(model):
+    """Attention of every head by the offset of key from query."""
+    return task("aligned_attention", model, aligned_attention, inputs=(mean_attention_of(model),))
+
+
+def attention_offset_of(model):
+    """Mean attention offset of every head."""
+    return task("attention_offset", model, attention_offset, inputs=(aligned_attention_of(model),))
+
+
+def head_classes_of(model):
+    """The type of every attention head."""
+    return task("head_classes", model, head_classes, inputs=(mean_attention_of(model),))
+
+
+def unit_distance_of(model):
+    """Attention distance of every head on a unit square, which compares grids."""
+    make = partial(mean_distance, units="unit")
+    return task("unit_distance", model, make, inputs=(mean_attention_of(model),))
+
+
+@finding("aligned_attention.{vit} head_classes.{vit}", "4.2", "3", "asymmetry", above=0.5)
+def offset_heads(aligned, kinds):
+    """There are offset local attention heads, which attend to one side of the query.
+
+    Asymmetry of the most asymmetric local head: 0 is symmetric around the query, 1 one-sided.
+
+        1/2 sum over offsets d of |share(d) - share(-d)|
+
+    of attention shares by offset; threshold 1/2, midway. Attention that does not depend on position
+    has 0, however sharp. A head is local if its spread is at most half that of uniform attention;
+    others count as 0, as one that attends to a fixed corner of the image is one-sided as well.
+    Descriptive: the heads of one model do not show the uncertainty of their maximum.
+    """
+    dims = ("layer", "head", "row_offset", "column_offset")
+    share = expect_array(aligned, dims).values
+    share = share / share.sum(axis=(2, 3), keepdims=True)
+    sided = abs(share - share[:, :, ::-1, ::-1]).sum(axis=(2, 3)) / 2
+    spread = expect_variable(kinds, "relative_spread", ("layer", "head")).values
+    return descriptive(np.where(spread <= 0.5, sided, 0).max(), "a maximum over heads")
+
+
+@finding("head_classes.{vit}", "C.1", "18", "difference in share", above=0)
+def offset_heads_early(kinds):
+    """In supervised ViTs, offset heads are in the early layers.
+
+    Share of offset heads, lower half minus upper.
+    """
+    offset = expect_variable(kinds, "kind", ("layer", "head")).values == "offset"
+    halves = (half(offset) for half in (lower, upper))
+    return minus(*(share(half.sum(), half.size, "heads") for half in halves))
+
+
+@finding("head_classes.{vit}", "4.2", "3", "number of types", above=1.5)
+def local_kinds(kinds):
+    """There are several types of local heads: strict, soft, axial and offset.
+
+    Number of these types among the heads; the threshold is midway between one and two.
+
+    Descriptive: heads that were not sampled may be of further types.
+    """
+    found = expect_variable(kinds, "kind", ("layer", "head")).values
+    return descriptive(np.isin(LOCAL, found).sum(), "a number of types among the heads")
+
+
+@finding("head_classes.{vit}", "4.3", "4", "share of layers", above=0.5)
+def layers_mix(kinds):
+    """Most layers have both local and global heads.
+
+    Share of layers with heads of both types.
+    """
+    found = expect_variable(kinds, "kind", ("layer", "head")).values
+    mixed = np.isin(found, LOCAL).any(axis=1) & (found == "global").any(axis=1)
+    return share(mixed.sum(), len(mixed), "layers")
+
+
+@finding("unit_distance.{vit}", "4.3", "4", "difference in distance", below=0)
+def distance_dips(distance):
+    """Attention distance dips around layers 3 to 6 of 12, compared with the first two.
+
+    Attention distance on a unit square, layers 3 to 6 of 12 minus the first two.
+
+    For other depths, layers at the same relative depth.
+    """
+    first, third, _ = phases(expect_array(distance, ("layer", "head")).values)
+    return welch(third.ravel(), first.ravel(), "heads")
+
+
+@finding("unit_distance.{vit}", "4.3", "4", "difference in distance", above=0)
+def distance_rises(distance):
+    """In the later layers of supervised ViTs, attention distance increases again.
+
+    Attention distance on a unit square, upper half minus layers 3 to 6 of 12.
+
+    Layers as in `distance_dips`.
+    """
+    _, third, late = phases(expect_array(distance, ("layer", "head")).values)
+    return welch(late.ravel(), third.ravel(), "heads")
+
+
+def phases(values):
+    """Layers along the first axis: the first two of 12, the next four, and the upper half."""
+    middles, count = 2 * np.arange(len(values)) + 1, len(values)  # in half layers
+    first, early = 3 * middles < count, middles < count
+    if count < 4:
+        raise ValueError(f"Expected at least 4 layers. Received: {count}")
+    return values[first], values[early & ~first], values[~early]
+
+
+FIGURE_3 = Figure(
+    paper=WALMER,
+    numbers="3 14 18",
+    chapter=LOCALITY,
+    shows="attention by offset from the query, and types of heads",
+    models=each("vit", "gap"),
+    measure=aligned_attention_of,
+    draw=plot_aligned_attention,
+    name="aligned-attention-{model}",
+    call="analysis.aligned_attention(analysis.mean_attention({model}, images))",
+    title="Attention by offset from the query",
+    caption="Each panel is a head: attention by the offset of the key from the query, which is at "
+    "the centre. A bright point next to the centre is an offset head, a bright line an axial "
+    "head.",
+    findings=[offset_heads],
+)
+
+FIGURE_14 = FIGURE_3.variant(
+    measure=attention_offset_of,
+    draw=plot_attention_offset,
+    name="attention-offset-{model}",
+    call="analysis.attention_offset(analysis.aligned_attention("
+    "analysis.mean_attention({model}, images)))",
+    title="Mean attention offset of heads",
+    caption="Each point is the mean offset of a head's attention from the query. Heads at the "
+    "centre attend symmetrically around it.",
+)
+
+FIGURE_18 = FIGURE_3.variant(
+    measure=head_classes_of,
+    draw=plot_head_classes,
+    instead=one_kind,
+    name="head-kinds-{model}",
+    call="analysis.head_classes(analysis.mean_attention({model}, images))",
+    title="Attention head types",
+    caption="Each cell is a head, classified by its attention: to its own token (strict), around "
+    "it (soft), along a row or column (axial), to a neighbour in one direction (offset) or to "
+    "the whole image (global).",
+    findings=[local_kinds, layers_mix, offset_heads_early],
+)
+
+FIGURE_4 = Figure(
+    paper=WALMER,
+    numbers="4 15",
+    also="V.7",
+    chapter=LOCALITY,
+    shows="attention distance by layer",
+    models=together("vit", "gap"),
+    measure=unit_distance_of,
+    draw=plot_mean_distance,
+    name="attention-distance-depth",
+    call='analysis.mean_distance(analysis.mean_attention({model}, images), units="unit")',
+    title="Attention distance by layer",
+    caption="Mean attention distance in sides of the token grid: points are heads, lines are means "
+    "over the heads of a layer. Widely spread points are a layer with local and global heads.",
+    findings=[distance_dips, distance_rises],
+)
+
+
+MAPS = ("query", "layer", "layer_other")
+
+
+def attention_patterns_of(model):
+    """Repetition of sparse attention patterns over heads and layers."""
+    return statistic("attention_patterns", model, model.require_attention(), pattern_statistic)
+
+
+def cls_attention_of(model):
+    """Mean attention of the CLS token, for a model that has one."""
+    weights = mean_attention_of(model)
+    return (
+        task("cls_attention", model, attention_maps, inputs=(weights,))
+        if model.grid.prefix
+        else None
+    )
+
+
+def _patterns_repeat(patterns, query):
+    """The value of a layer is its mean over the layers of its half, itself included."""
+    repetition = of_query(expect_variable(patterns, "repetition", MAPS), query)
+    places = np.arange(len(repetition))
+    halves = [repetition[np.ix_(half, half)] for half in (upper(places), lower(places))]
+    if any(np.isnan(half).all(axis=1).any() for half in halves):
+        raise ValueError(
+            "Expected two heads, or two layers in each half, to compare. "
+            f"Received: {len(places)} layers of one head"
+        )
+    return minus(*map(_mean_repetition, halves))
+
+
+def _pattern_claim(query, words, statement):
+    """The claim of section 4.1 about a query: different heads attend to the same few tokens."""
+    return finding(
+        "attention_patterns.{vit}",
+        "4.1",
+        "2",
+        "difference in repetition",
+        above=0,
+        name=f"patterns-repeat-{query}",
+        text=(
+            statement,
+            "Similarity of the heads' attention maps of an image, weighted by their peaks, upper "
+            f"half minus lower{words}.",
+        ),
+    )(partial(_patterns_repeat, query=query))
+
+
+def _mean_repetition(repetition):
+    """Mean over pairs of layers that share layers: the jackknife leaves out one layer at a time."""
+
+    def mean_of(values):
+        return np.nanmean(np.nanmean(values, axis=1)) if np.isfinite(values).any() else np.nan
+
+    layers = range(len(repetition))
+    rest = [mean_of(np.delete(np.delete(repetition, at, 0), at, 1)) for at in layers]
+    return jackknifed(mean_of(repetition), np.array(rest), "layers")
+
+
+@finding("attention_patterns.{vit} cls_attention.{vit}", "C.1", "11", "ratio of peaks", below=0.5)
+def patterns_vary(patterns, average):
+    """The tokens that receive most attention in late layers vary with the image.
+
+    Peak of the mean CLS attention divided by its mean peak per image, upper half: 1 if CLS
+    attends to the same tokens in every image.
+
+        mean over heads of peak(mean map) / mean over heads of mean(peak of an image's map)
+
+    where peak = 1 - entropy / log(tokens). Threshold 1/2, midway between attention to the same
+    tokens in every image (1) and to others in each (0; figures 11 to 13).
+    """
+    peaks = of_query(expect_variable(patterns, "peak", ("query", "layer", "head")), "cls")
+    maps = expect_array(average, ("layer", "head", "row", "column")).values
+    flat = maps.reshape(*maps.shape[:2], -1)
+    logs = np.log(np.where(flat > 0, flat, 1))
+    mean_peaks = 1 + (flat * logs).sum(axis=-1) / np.log(flat.shape[-1])
+    pairs = np.stack([upper(mean_peaks).ravel(), upper(peaks).ravel()], axis=1)
+    return ratio_of_means(pairs, "heads")
+
+
+def of_query(result, query):
+    """Values of one query."""
+    names = [str(name) for name in result["query"].values]
+    if query not in names:
+        raise ValueError(f"Expected attention of query {query!r}. Received: {', '.join(names)}")
+    return result.values[names.index(query)]
+
+
+FIGURE_2 = Figure(
+    paper=WALMER,
+    numbers="2 11 12 13 17",
+    chapter=LOCALITY,
+    shows="sparse repeating attention patterns",
+    models=each("vit", "gap"),
+    measure=attention_patterns_of,
+    draw=plot_attention_patterns,
+    name="attention-patterns-{model}",
+    call="analysis.attention_patterns({model}, images)",
+    title="Sparse repeating attention patterns",
+    caption="Each cell compares the heads of two layers on the same image: high where both "
+    "attend to the same few tokens, for any query, low where attention is diffuse or differs. A "
+    "bright block is a pattern that repeats over those layers; colours span the values.",
+    findings=[
+        _pattern_claim(
+            "cls",
+            "",
+            "In mid-to-late layers, CLS attention shows sparse patterns repeated over heads and "
+            "layers.",
+        ),
+        _pattern_claim(
+            "spatial",
+            "; mean over spatial queries",
+            "In mid-to-late layers, attention of spatial tokens shows sparse repeating patterns "
+            "too.",
+        ),
+    ],
+)
+
+FIGURE_11 = FIGURE_2.variant(
+    measure=cls_attention_of,
+    draw=plot_attention_maps,
+    name="cls-attention-{model}",
+    call="analysis.attention_maps(analysis.mean_attention({model}, images))",
+    title="Mean CLS attention",
+    caption="Each panel is a head: its attention to each position, averaged over images. A single "
+    "bright spot is a position that it attends to in every image.",
+    findings=[patterns_vary],
+)
+
+
+def saliency_of(model):
+    """Overlap of attention with the object in the image."""
+    return statistic("saliency", model, model.require_attention(), _of_union, reads="objects")
+
+
+def _of_union(features):
+    """The statistic of saliency, of the union of all masks of an image."""
+    inner = saliency_statistic(features)
+
+    def step(images, masks, labels, taps):
+        return inner.step(images, tf.reduce_any(tf.cast(masks, tf.bool), axis=1), taps)
+
+    return replace(inner, step=step)
+
+
+@finding("saliency.{vit} saliency.{fresh}", "4.4", "5", "difference in IoU", above=0)
+def saliency_early(saliency, untrained):
+    """CLS attention aligns with salient objects by the early-to-mid layers.
+
+    IoU of CLS attention with the object, best head of each layer, mean over the lower half,
+    minus that of the untrained model.
+
+    The best head of each untrained layer corrects for the choice of the best.
+    """
+    best, chance = (lower(_best_iou(result)) for result in (saliency, untrained))
+    return student(best - chance, "layers")
+
+
+@finding("saliency.{vit} saliency.{fresh}", "4.4", "5", "difference in rise", above=0)
+def saliency_plateaus(saliency, untrained):
+    """The alignment of CLS attention with objects plateaus early.
+
+    Increase of the largest IoU in the lower half over that of the untrained model, minus its
+    further increase in the upper half.
+
+    Threshold 0, a steady increase. The second increase is 0 where no later head is better.
+    Descriptive: maxima over layers have no interval.
+    """
+
+    best = _best_iou(saliency)
+    early, late, chance = (x.max() for x in (lower(best), upper(best), _best_iou(untrained)))
+    return descriptive(early - chance - max(late - early, 0), "maxima over layers")
+
+
+@finding("saliency.{vit}", "4.4", "5", "difference in IoU", below=0)
+def saliency_drops(saliency):
+    """In supervised ViTs, the alignment of attention with objects drops in later layers.
+
+    IoU of CLS attention with the object, best head of each layer, mean over the upper half
+    minus mean over layers 3 to 6 of 12.
+
+    Layers as in `distance_dips`.
+    """
+    _, plateau, late = phases(_best_iou(saliency))
+    return welch(late, plateau, "layers")
+
+
+def _best_iou(saliency):
+    return of_query(expect_variable(saliency, "best_iou", ("query", "layer")), "cls")
+
+
+def saliency_caption(models, results):
+    """The caption of `FIGURE_5`."""
+    queries = "for the mean over all queries"
+    if any(model.grid.prefix for model in models):
+        queries = "for the attention of CLS and for the mean over the other queries"
+    return (
+        "Each point is a head: IoU of the object with the tokens that receive 60 % of its "
+        f"attention. Lines follow the best head of each layer, {queries}."
+    )
+
+
+FIGURE_5 = Figure(
+    paper=WALMER,
+    numbers="5 16",
+    chapter=OBJECTS,
+    shows="alignment of attention with the object",
+    models=together("vit", "gap", baselines=("fresh",)),
+    measure=saliency_of,
+    draw=plot_attention_saliency,
+    name="saliency",
+    call="analysis.attention_saliency({model}, images_and_masks)",
+    title="IoU of attention and object by layer",
+    caption=saliency_caption,
+    findings=[saliency_early, saliency_plateaus, saliency_drops],
+)

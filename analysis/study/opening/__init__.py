@@ -1,1 +1,0 @@
-"""Models of any origin as models under study."""

@@ -1,1 +1,0 @@
-"""Several seeds of the same models: which claims replicate in each run?"""
