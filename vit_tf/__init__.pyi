@@ -13,8 +13,8 @@ from .models.resolution import at_resolution as at_resolution
 from .models.siglip import SigLIPViT as SigLIPViT
 from .models.vit import ViT as ViT
 from .preprocessing import Preprocessing as Preprocessing
+from .taps.editing import intervene as intervene
 from .taps.flops import count_flops as count_flops
-from .taps.interventions import intervene as intervene
 from .taps.saving import load_features as load_features, load_model as load_model
 from .taps.submodels import submodel as submodel
 from .taps.torch_features import torch_features as torch_features

@@ -11,7 +11,7 @@ import xarray as xr
 
 from vit_tf import edits
 from vit_tf.names import format_list
-from vit_tf.taps.interventions import each_alone
+from vit_tf.taps.editing import each_alone
 from vit_tf.tokens import as_grid
 
 from ..engine.features import Grid, LabelledImages, Model, measurement, require_scores

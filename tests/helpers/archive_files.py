@@ -5,6 +5,7 @@ import re
 import struct
 import zipfile
 from contextlib import contextmanager
+from importlib import import_module
 
 import pytest
 
@@ -62,3 +63,10 @@ def write_zip(path, members, compression=zipfile.ZIP_STORED):
 
 def torch_or_skip():
     return pytest.importorskip("torch", reason="torch is not installed")
+
+
+def helper_or_skip(name, *packages):
+    """The module of tests/helpers of a name, which needs torch and other packages."""
+    for package in ("torch", *packages):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    return import_module(name)

@@ -48,6 +48,13 @@ def errors_of(model, expected, images):
     return {t: float(np.abs(found[t] - x).max() / np.abs(x).max()) for t, x in expected.items()}
 
 
+def assert_matches(model, expected, images, count=None, most=1e-5):
+    """Asserts that so many taps are those expected, up to a share of their largest number."""
+    errors = errors_of(model, expected, images)
+    assert count is None or len(errors) == count
+    assert max(errors.values()) < most, errors
+
+
 def write(tensors, folder):
     """A file of tensors, in the format that their names belong to."""
     if any("/" in name for name in tensors):

@@ -7,6 +7,7 @@ GELUS = {
     "gelu": lambda x: x * (1 + erf(x / np.sqrt(2))) / 2,
     "gelu_tanh": lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     "quick_gelu": lambda x: x * expit(1.702 * x),
+    "swiglu": lambda x: np.prod(np.split(x, 2, axis=-1), axis=0) * expit(np.split(x, 2, -1)[0]),
 }
 
 
@@ -21,6 +22,15 @@ def randomize(model, seed=0):
 def weights_of(model):
     """The weights as float64, by path without the model's name."""
     return {w.path.split("/", 1)[1]: w.numpy().astype(float) for w in model.weights}
+
+
+def check_taps(model, images, expected, rtol=2e-4, atol=2e-5):
+    """Asserts that the taps of a model are those expected, in order, and the last is its output."""
+    actual = model.intermediates(images)
+    assert tuple(actual) == model.taps == tuple(expected)
+    for tap, value in expected.items():
+        np.testing.assert_allclose(actual[tap], value, rtol=rtol, atol=atol, err_msg=tap)
+    np.testing.assert_array_equal(model(images), actual[model.taps[-1]])
 
 
 def norm(x, weights, layer, epsilon):

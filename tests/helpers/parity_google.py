@@ -2,8 +2,7 @@
 
 Each function takes tensors in a public layout and images of shape (example, height, width,
 channel), and returns dict from tap to array. It maps names straight from the layout to the
-reference's own, strictly: a parameter without a tensor is an error. Torch and KerasHub are
-imported here alone.
+reference's own, strictly: a parameter without a tensor is an error.
 """
 
 import numpy as np

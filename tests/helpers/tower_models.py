@@ -3,7 +3,11 @@
 import numpy as np
 import torch
 import transformers
-from checkpoint_families import errors_of, pictures  # noqa: F401, of the same module for tests
+from checkpoint_families import (  # noqa: F401, of the same module for tests
+    assert_matches,
+    errors_of,
+    pictures,
+)
 
 SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
 SIZES |= {"intermediate_size": 40, "layer_norm_eps": 1e-3}

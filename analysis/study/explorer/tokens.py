@@ -7,7 +7,7 @@ import tensorflow as tf
 import xarray as xr
 
 from vit_tf import edits
-from vit_tf.taps.interventions import each_alone
+from vit_tf.taps.editing import each_alone
 
 from ...engine.stream import collect
 

@@ -1,5 +1,6 @@
 import checkpoint_layouts as layouts
 import numpy as np
+import oracles
 import pytest
 from archive_files import raises
 from checkpoint_families import FILES, HEADLESS, IN_TORCH, SHAPE, arrays, write, write_torch
@@ -61,6 +62,20 @@ def test_formats_of_one_layout_agree(images, tmp_path):
     np.testing.assert_array_equal(
         vit_tf.load_pretrained(path, num_heads=HEADS)(images), one(images)
     )
+
+
+@pytest.mark.parametrize("around", ["dino", "mae", "moco"])
+def test_what_lies_around_an_encoder_changes_nothing(around, load):
+    """DINO's and MoCo-v3's prefixes, projections and second encoders, and MAE's decoder."""
+    tensors = layouts.timm_vit(None)
+    expected = arrays(load(tensors, num_heads=HEADS))
+    if around == "dino":
+        stored = {f"backbone.{name}": array for name, array in tensors.items()}
+        stored["head.last_layer.weight_g"] = np.ones((9, 1), np.float32)
+    else:
+        stored = getattr(layouts, around)()
+    for name, weight in arrays(load(stored, num_heads=HEADS)).items():
+        np.testing.assert_array_equal(weight, expected[name], err_msg=name)
 
 
 @pytest.mark.parametrize("family", FILES)
@@ -163,6 +178,17 @@ def test_pooling_in_place_of_the_file(load):
     np.testing.assert_array_equal(cls.embedding.positions.numpy()[:, 0], np.zeros((1, WIDTH)))
     np.testing.assert_array_equal(cls.embedding.positions.numpy()[:, 1:], tensors["pos_embedding"])
     assert load(layouts.beit("gap"), pooling="cls").pooling == "cls"
+
+
+def test_the_mean_of_the_patches_of_big_vision(images, load):
+    """The embedding from the file's tensors, and the head on the mean, in float64."""
+    t = {n: x.astype(float) for n, x in layouts.google_vit("big_vision", cls=False).items()}
+    taps = load(layouts.google_vit("big_vision", cls=False)).intermediates(images)
+    patches = {f"embedding/patches/{end}": t[f"embedding/{end}"] for end in ("kernel", "bias")}
+    embedding = oracles.patches(images, patches, layouts.PATCH) + t["pos_embedding"]
+    np.testing.assert_allclose(taps["embedding"], embedding, rtol=1e-5, atol=1e-5)
+    logits = np.asarray(taps["norm"], float).mean(1) @ t["head/kernel"] + t["head/bias"]
+    np.testing.assert_allclose(taps["logits"], logits, rtol=1e-4, atol=1e-5)
 
 
 def timm_heads(width, layers, prefix="", labelled=True, **wishes):

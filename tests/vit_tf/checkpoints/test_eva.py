@@ -1,11 +1,9 @@
 """DINOv3 and EVA-02 as timm writes them, and DINOv3 in its authors' names, against timm."""
 
-from importlib.util import find_spec
-
 import numpy as np
 import pytest
-from archive_files import refuses, write_safetensors
-from checkpoint_families import errors_of, pictures
+from archive_files import helper_or_skip, refuses, write_safetensors
+from checkpoint_families import assert_matches, errors_of, pictures
 
 import vit_tf
 from vit_tf.checkpoints.weight_maps import CLIP, IMAGENET
@@ -15,45 +13,33 @@ MOST = 1e-5
 
 @pytest.fixture
 def models():
-    """The helper of tiny models, which needs torch and timm."""
-    pytest.importorskip("torch", reason="torch is not installed")
-    pytest.importorskip("safetensors", reason="safetensors is not installed")
-    if find_spec("timm") is None:
-        pytest.skip("timm is not installed")
-    import timm_models
-
-    return timm_models
+    """The helper of tiny models."""
+    return helper_or_skip("timm_models", "timm", "safetensors")
 
 
 @pytest.mark.parametrize("size", [(20, 20), (12, 28)])
 @pytest.mark.parametrize("name", ["dinov3", "dinov3-qkvb", "dinov3-plus"])
-def test_every_block_of_dinov3_is_that_of_timm(name, size, models, record_property, tmp_path):
+def test_every_block_of_dinov3_is_that_of_timm(name, size, models, tmp_path):
     images, options = pictures((*size, 3)), {"num_heads": 3, "image_shape": size}
     # timm's own pooling is the mean of the patches.
     for pool, wish in (("token", {"pooling": "cls"}), ("avg", {"pooling": "gap"}), ("avg", {})):
         reference = models.make(name, global_pool=pool)
         path = models.write(reference, tmp_path / "model.safetensors")
         model = vit_tf.load_pretrained(path, **options, **wish)
-        errors = errors_of(model, models.taps(reference, images), images)
-        assert len(errors) == 4
-        record_property("max relative error", max(errors.values()))
-        assert max(errors.values()) < MOST, errors
+        assert_matches(model, models.taps(reference, images), images, 4)
     assert model.prefix_names == ("CLS", *(f"register {i}" for i in (1, 2, 3, 4)))
     assert model.preprocessing.mean == IMAGENET["mean"] and model.preprocessing.crop == 1.0
 
 
 @pytest.mark.parametrize("size", [(20, 20), (28, 16)])
 @pytest.mark.parametrize("name", ["eva02-small", "eva02-base", "eva02-clip"])
-def test_every_block_of_eva02_is_that_of_timm(name, size, models, record_property, tmp_path):
+def test_every_block_of_eva02_is_that_of_timm(name, size, models, tmp_path):
     reference = models.make(name)
     path = models.write(reference, tmp_path / "model.safetensors")
     model = vit_tf.load_pretrained(path, num_heads=3, image_shape=size)
     images = pictures((*size, 3))
     reference.set_input_size(size)
-    errors = errors_of(model, models.taps(reference, images), images)
-    assert len(errors) == 4
-    record_property("max relative error", max(errors.values()))
-    assert max(errors.values()) < MOST, errors
+    assert_matches(model, models.taps(reference, images), images, 4)
     assert model.preprocessing.mean == CLIP["mean"] and model.num_classes == 5
     config = model.get_config()
     assert (
@@ -103,8 +89,7 @@ def test_dinov3_in_the_names_of_its_authors(name, models, tmp_path):
     write_safetensors(path, found)
     model = vit_tf.load_pretrained(path, image_shape=(20, 20))
     images = pictures((20, 20, 3))
-    errors = errors_of(model, models.taps(reference, images), images)
-    assert max(errors.values()) < MOST, errors
+    assert_matches(model, models.taps(reference, images), images)
     with refuses("num_heads.*3.*num_heads=2"):
         vit_tf.load_pretrained(path, num_heads=2)
     write_safetensors(path, found | {"rope_embed.periods": np.ones(5, "float32")})

@@ -4,34 +4,25 @@ import json
 
 import numpy as np
 import pytest
-from archive_files import refuses
+from archive_files import helper_or_skip, refuses
 from checkpoint_families import arrays
 
 import vit_tf
 
-MOST = 1e-5
-
 
 @pytest.fixture
 def models():
-    """The helper of tiny towers, which needs torch and transformers."""
-    pytest.importorskip("torch", reason="torch is not installed")
-    pytest.importorskip("transformers", reason="transformers is not installed")
-    import tower_models
-
-    return tower_models
+    """The helper of tiny models."""
+    return helper_or_skip("tower_models", "transformers")
 
 
 @pytest.mark.parametrize("kind", ["vision", "whole"])
-def test_every_block_is_that_of_transformers(kind, models, tmp_path, record_property):
+def test_every_block_is_that_of_transformers(kind, models, tmp_path):
     """Also of 20 pixels, of which patches of 6 leave 2: they are not seen."""
     reference = models.siglip(kind)
     model = vit_tf.load_pretrained(models.write(reference, tmp_path / "folder"))
     images = models.pictures((20, 20, 3))
-    errors = models.errors_of(model, models.siglip_taps(reference, images), images)
-    assert len(errors) == 6
-    record_property("max relative error", max(errors.values()))
-    assert max(errors.values()) < MOST, errors
+    models.assert_matches(model, models.siglip_taps(reference, images), images, 6)
     assert model.image_shape == (20, 20, 3) and model.token_grid == vit_tf.TokenGrid(3, 3, 0, 6)
     assert model.preprocessing == vit_tf.Preprocessing((20, 20), interpolation="bicubic")
     images[:, 18:] = images[:, :, 18:] = 9
@@ -50,8 +41,7 @@ def test_positions_at_another_size_are_those_of_transformers(models, tmp_path):
     model = vit_tf.load_pretrained(folder, image_shape=(12, 28))
     images = models.pictures((12, 28, 3))
     expected = models.siglip_taps(reference, images, resampled=True)
-    errors = models.errors_of(model, expected, images)
-    assert max(errors.values()) < MOST, errors
+    models.assert_matches(model, expected, images)
     other = vit_tf.load_pretrained(folder, image_shape=(12, 28), positions="bilinear")
     assert models.errors_of(other, expected, images)["embedding"] > 1e-3
 
@@ -120,7 +110,7 @@ def test_what_no_model_here_has_is_refused(models, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_real_size(models, tmp_path, record_property):
+def test_a_real_size(models, tmp_path):
     """So400m/14 of 384 pixels, of which 6 are not seen, cut to 2 of its 27 blocks."""
     sizes = {"hidden_size": 1152, "intermediate_size": 4304, "num_attention_heads": 16}
     sizes |= {"image_size": 384, "patch_size": 14, "layer_norm_eps": 1e-6}
@@ -131,7 +121,5 @@ def test_a_real_size(models, tmp_path, record_property):
                 parameter.mul_(0.1)
     model = vit_tf.load_pretrained(models.write(reference, tmp_path / "folder"))
     images = models.pictures((384, 384, 3))[:1]
-    errors = models.errors_of(model, models.siglip_taps(reference, images), images)
-    record_property("max relative error", max(errors.values()))
-    assert max(errors.values()) < MOST, errors
+    models.assert_matches(model, models.siglip_taps(reference, images), images)
     assert model.token_grid.num_tokens == 729

@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from archive_files import refuses, write_safetensors
-from checkpoint_families import write_torch
+from archive_files import helper_or_skip, refuses, write_safetensors
+from checkpoint_families import errors_of, pictures, write_torch
 
 import vit_tf
 from vit_tf.checkpoints.weight_maps import IMAGENET
@@ -30,12 +30,8 @@ GATED = {
 
 @pytest.fixture
 def models():
-    """The helper of tiny models, which needs torch and transformers."""
-    pytest.importorskip("torch", reason="torch is not installed")
-    pytest.importorskip("transformers", reason="transformers is not installed")
-    import hugging_face_models
-
-    return hugging_face_models
+    """The helper of tiny models."""
+    return helper_or_skip("hugging_face_models", "transformers")
 
 
 def renamed(reference, names="timm"):
@@ -66,18 +62,8 @@ def renamed(reference, names="timm"):
 QKV = ("query", "key", "value")
 
 
-def errors_of(model, reference, models, images):
-    """The largest difference of each tap, relative to its largest number."""
-    expected = models.taps(reference, images)
-    found = model.intermediates(images)
-    return {
-        tap: float(np.abs(np.asarray(found[tap]) - x).max() / np.abs(x).max())
-        for tap, x in expected.items()
-    }
-
-
-def pictures(shape):
-    return np.random.default_rng(1).normal(size=(2, *shape)).astype(np.float32)
+def errors_like(model, reference, models, images):
+    return errors_of(model, models.taps(reference, images), images)
 
 
 @pytest.fixture
@@ -103,7 +89,7 @@ def test_deit_with_distillation(models, made, tmp_path):
     path = tmp_path / "model.safetensors"
     write_safetensors(path, tensors)
     model = vit_tf.load_pretrained(path, num_heads=3)
-    errors = errors_of(model, reference, models, pictures((20, 20, 3)))
+    errors = errors_like(model, reference, models, pictures((20, 20, 3)))
     assert max(errors.values()) < MOST, errors
     assert model.prefix_names == ("CLS", "distillation")
     assert model.preprocessing.mean == IMAGENET["mean"]
@@ -142,7 +128,7 @@ def test_dinov2(name, names, models, made, tmp_path):
         path = tmp_path / "model.safetensors"
         write_safetensors(path, tensors)
     model = vit_tf.load_pretrained(path, num_heads=3)
-    errors = errors_of(model, reference, models, pictures((20, 20, 3)))
+    errors = errors_like(model, reference, models, pictures((20, 20, 3)))
     assert max(errors.values()) < MOST, errors
     assert model.preprocessing.mean == IMAGENET["mean"]
     assert ("activation" in model.get_config()) == ("swiglu" in name)
@@ -153,7 +139,7 @@ def test_dinov2(name, names, models, made, tmp_path):
     expected = vit_tf.at_resolution(model, (28, 16), method=method)
     np.testing.assert_array_equal(other.embedding.positions, expected.embedding.positions)
     if registers is not None:
-        errors = errors_of(other, reference, models, pictures((28, 16, 3)))
+        errors = errors_like(other, reference, models, pictures((28, 16, 3)))
         assert max(errors.values()) < MOST, errors
 
 

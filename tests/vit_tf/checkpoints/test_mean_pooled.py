@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 from archive_files import refuses
-from checkpoint_families import errors_of, pictures
+from checkpoint_families import assert_matches, pictures
 
 import vit_tf
 from vit_tf.checkpoints.weight_maps import IMAGENET
-
-MOST = 1e-5
 
 
 @pytest.fixture
@@ -34,16 +32,13 @@ def written(tmp_path):
         ("mae", (12, 28), {}),
     ],
 )
-def test_every_block_is_timms(name, size, fields, written, record_property, tmp_path):
+def test_every_block_is_timms(name, size, fields, written, tmp_path):
     _, taps, path = written(name, img_size=size, **fields)
     shape = {} if size == 20 else {"image_shape": size}
     model = vit_tf.load_pretrained(path, num_heads=3, **shape)
     assert model.preprocessing.mean == IMAGENET["mean"]
     images = pictures(model.image_shape)
-    errors = errors_of(model, taps(images), images)
-    assert len(errors) == 4
-    record_property("max relative error", max(errors.values()))
-    assert max(errors.values()) < MOST, errors
+    assert_matches(model, taps(images), images, 4)
     if name == "mae-tuned" and not fields:
         model.save(tmp_path / "model.keras")
         again = vit_tf.load_model(tmp_path / "model.keras")
@@ -56,8 +51,7 @@ def test_resampled_positions_and_a_new_head(written):
     model = vit_tf.load_pretrained(path, num_heads=3, image_shape=(16, 28))
     reference.set_input_size((16, 28))
     images = pictures((16, 28, 3))
-    errors = errors_of(model, taps(images), images)
-    assert max(errors.values()) < MOST, errors
+    assert_matches(model, taps(images), images)
     fresh = vit_tf.load_pretrained(path, num_heads=3, num_classes=7)
     assert fresh.num_classes == 7 and not np.any(fresh.head.kernel)
 
@@ -77,9 +71,7 @@ def test_other_tokens_are_those_of_timm(fields, written):
     _, taps, path = written(**fields)
     model = vit_tf.load_pretrained(path, num_heads=3)
     images = pictures(model.image_shape)
-    errors = errors_of(model, taps(images), images)
-    assert len(errors) == 4
-    assert max(errors.values()) < MOST, errors
+    assert_matches(model, taps(images), images, 4)
 
 
 @pytest.mark.parametrize(

@@ -46,12 +46,10 @@ def written(name, folder, **options):
 
         model = tower_models.siglip("whole")
         return tower_models.write(model, folder, **options), model, tower_models.siglip_taps
-    import hugging_face_towers as towers
+    import hugging_face_models as models
 
-    own = towers if name in towers.TOWERS else towers.models
-    model = towers.models.make(name)
-    towers.models.write(model, folder, own.processor(name), **options)
-    return folder, model, own.taps
+    model = models.make(name)
+    return models.write(model, folder, models.processor(name), **options), model, models.taps
 
 
 def read_by_transformers(folder, kind):

@@ -52,14 +52,11 @@ def made(name):
 
 def taps_of(name, model, images):
     """dict from tap to what transformers makes of images."""
-    import hugging_face_towers as towers
+    import hugging_face_models
     import tower_models
 
-    if name.startswith("SigLIP"):
-        return tower_models.siglip_taps(model, images)
-    if name.startswith(("CLIP", "BEiT", "MAE")):
-        return towers.taps(model, images)
-    return towers.models.taps(model, images)
+    helper = tower_models.siglip_taps if name.startswith("SigLIP") else hugging_face_models.taps
+    return helper(model, images)
 
 
 @pytest.mark.slow

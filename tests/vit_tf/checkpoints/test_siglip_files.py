@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from archive_files import refuses, write_safetensors
+from archive_files import helper_or_skip, refuses, write_safetensors
 from checkpoint_families import arrays
 
 import vit_tf
@@ -13,16 +13,12 @@ MOST = 1e-5
 
 @pytest.fixture
 def models():
-    """The helper of tiny towers, which needs torch and transformers."""
-    pytest.importorskip("torch", reason="torch is not installed")
-    pytest.importorskip("transformers", reason="transformers is not installed")
-    import tower_models
-
-    return tower_models
+    """The helper of tiny models."""
+    return helper_or_skip("tower_models", "transformers")
 
 
 @pytest.mark.parametrize("names", ["timm", "open_clip", "big_vision", "big_vision-stacked"])
-def test_every_block_is_that_of_timm(names, models, tmp_path, record_property):
+def test_every_block_is_that_of_timm(names, models, tmp_path):
     reference = models.timm_siglip()
     state = models.state_of(reference)
     path, options = tmp_path / "model.safetensors", {"num_heads": 3}
@@ -38,10 +34,7 @@ def test_every_block_is_that_of_timm(names, models, tmp_path, record_property):
     images = models.pictures((20, 20, 3))
     expected = models.timm_taps(reference, images)
     expected["pooled"] = expected.pop("output")
-    errors = models.errors_of(model, expected, images)
-    assert len(errors) == 5
-    record_property("max relative error", max(errors.values()))
-    assert max(errors.values()) < MOST, errors
+    models.assert_matches(model, expected, images, 5)
     google = names.startswith("big_vision")
     assert model.preprocessing.interpolation == ("bilinear" if google else "bicubic")
     assert model.preprocessing.mean == HALF["mean"] and model.preprocessing.crop is None
@@ -65,8 +58,7 @@ def test_oblong_images_and_resampled_positions(models, tmp_path):
     images = models.pictures((24, 30, 3))
     expected = models.timm_taps(reference, images)
     expected["pooled"] = expected.pop("output")
-    errors = models.errors_of(model, expected, images)
-    assert max(errors.values()) < MOST, errors
+    models.assert_matches(model, expected, images)
     square = models.timm_siglip(img_size=24)
     write_safetensors(tmp_path / "model.safetensors", models.state_of(square))
     larger = vit_tf.load_pretrained(tmp_path / "model.safetensors", image_shape=(18, 42), **options)
@@ -75,8 +67,7 @@ def test_oblong_images_and_resampled_positions(models, tmp_path):
     images = models.pictures((18, 42, 3))
     expected = models.timm_taps(square, images)
     expected["pooled"] = expected.pop("output")
-    errors = models.errors_of(larger, expected, images)
-    assert max(errors.values()) < MOST, errors
+    models.assert_matches(larger, expected, images)
 
 
 def test_heads(models, tmp_path):

@@ -5,8 +5,8 @@ import re
 
 import numpy as np
 import pytest
-from archive_files import refuses
-from checkpoint_families import errors_of, pictures
+from archive_files import helper_or_skip, refuses
+from checkpoint_families import assert_matches, errors_of, pictures
 
 import vit_tf
 from vit_tf.checkpoints import timm
@@ -19,11 +19,8 @@ ACTIVATIONS = {"clip": "gelu", "clip-quick": "quick_gelu"}
 
 @pytest.fixture
 def models():
-    """The helper of tiny models, which needs torch and timm."""
-    pytest.importorskip("torch", reason="torch is not installed")
-    import timm_models
-
-    return timm_models
+    """The helper of tiny models."""
+    return helper_or_skip("timm_models")
 
 
 @pytest.fixture
@@ -39,7 +36,7 @@ def written(models, tmp_path):
 
 @pytest.mark.parametrize("size", [20, (12, 28)])
 @pytest.mark.parametrize("name", ["clip", "clip-quick"])
-def test_every_block_is_timms(name, size, models, written, record_property):
+def test_every_block_is_timms(name, size, models, written):
     reference, path = written(name, img_size=size)
     options = {"num_heads": 3, "activation": ACTIVATIONS[name]}
     if size != 20:
@@ -47,10 +44,7 @@ def test_every_block_is_timms(name, size, models, written, record_property):
     model = vit_tf.load_pretrained(path, **options)
     images = pictures(model.image_shape)
     expected = models.taps(reference, images)
-    errors = errors_of(model, expected, images)
-    assert len(errors) == 5
-    record_property("max relative error", max(errors.values()))
-    assert max(errors.values()) < MOST, errors
+    assert_matches(model, expected, images, 5)
     assert model.preprocessing.mean == CLIP["mean"]
     # The other form is another model.
     other = {"gelu": "quick_gelu", "quick_gelu": "gelu"}[options["activation"]]
@@ -91,8 +85,7 @@ def test_resampled_positions_are_timms(models, written):
     model = vit_tf.load_pretrained(path, num_heads=3, activation="gelu", image_shape=(16, 28))
     reference.set_input_size((16, 28))
     images = pictures((16, 28, 3))
-    errors = errors_of(model, models.taps(reference, images), images)
-    assert max(errors.values()) < MOST, errors
+    assert_matches(model, models.taps(reference, images), images)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from archive_files import refuses
+from archive_files import helper_or_skip, refuses
 
 import vit_tf
 from vit_tf.checkpoints import timm_configs
@@ -44,6 +44,7 @@ FOLDERS = {
     "BEiT": (BEIT, {}),
     "BEiT, oblong": (BEIT, {"img_size": (12, 28)}),
     "BEiT, class token": (BEIT, {"global_pool": "token"}),
+    "BEiT, one table": (BEIT, {"use_rel_pos_bias": False, "use_shared_rel_pos_bias": True}),
     "EVA-02": ("eva02_base_patch14_224", EVA | {"img_size": (12, 28)}),
     "RoPE-ViT": ("vit_small_patch16_rope_224", {}),
     "RoPE-ViT, oblong": ("vit_small_patch16_rope_224", {"img_size": (12, 28)}),
@@ -63,12 +64,8 @@ FOLDERS = {
 
 @pytest.fixture
 def models():
-    """The helper of tiny models, which needs torch and timm."""
-    pytest.importorskip("torch", reason="torch is not installed")
-    pytest.importorskip("safetensors", reason="safetensors is not installed")
-    import timm_models
-
-    return timm_models
+    """The helper of tiny models."""
+    return helper_or_skip("timm_models", "safetensors")
 
 
 @pytest.fixture

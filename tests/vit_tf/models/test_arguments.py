@@ -86,3 +86,59 @@ def test_what_cannot_be_opened_is_one_line(tmp_path):
     assert vit_tf.load_pretrained(path).output_shape == (None, 2)
     with pytest.raises(ValueError, match=r"num_classes to be None.*not a model of this package"):
         vit_tf.load_pretrained(path, num_classes=3)
+
+
+ENCODER = {"image_shape": (32, 32, 3), "patch_size": 16, "hidden_dim": 12, "num_heads": 2}
+PLAIN = {
+    "ViT": ENCODER | {"num_layers": 2},
+    "BEiT": ENCODER,
+    "CLIPViT": ENCODER,
+    "SigLIPViT": ENCODER,
+    "Mixer": {"image_shape": (32, 32, 3), "num_layers": 1, "hidden_dim": 8, "channels_mlp_dim": 8},
+    "BiT": {"image_shape": (32, 32, 3), "units": (1, 1)},
+}
+SKIPS = {"without_skips": ["block99"]}
+STEM = {"patch_size": 1, "stem_units": (1, 1, 1)}
+WRONG = [
+    *(
+        (name, {"image_shape": (30, 32, 3)}, r"multiples of patch_size.*\(30, 32, 3\)")
+        for name in ("ViT", "BEiT", "CLIPViT", "Mixer")
+    ),
+    *(
+        (name, {"num_heads": 5}, "multiple of num_heads.*num_heads=5")
+        for name in ("ViT", "BEiT", "CLIPViT", "SigLIPViT")
+    ),
+    *((name, SKIPS, "without_skips.*'block99'") for name in PLAIN if name != "BiT"),
+    *((name, {"pooling": "max"}, "pooling.*'max'") for name in ("ViT", "BEiT")),
+    *(
+        (name, {"activation": "none"}, "activation.*gelu_tanh.*'none'")
+        for name in ("ViT", "CLIPViT", "SigLIPViT", "Mixer")
+    ),
+    ("SigLIPViT", {"image_shape": (15, 32, 3)}, r"at least one patch.*\(15, 32, 3\)"),
+    ("SigLIPViT", {"activation": "swiglu"}, "activation.*'swiglu'"),
+    ("Mixer", {"without_skips": ["block00/mlp"]}, "without_skips.*block00.*'block00/mlp'"),
+    ("BiT", {"width_factor": 0.3}, r"multiple of the 32 groups.*width_factor=0\.3"),
+    ("BiT", {"stem": "tiny"}, "stem.*imagenet, small.*'tiny'"),
+    ("BiT", {"without_skips": ["stage9"]}, "without_skips.*stage1.*'stage9'"),
+    ("ViT", STEM | {"image_shape": (24, 40, 3)}, "stem's stride.*a stem of stride 16"),
+    ("ViT", STEM | {"without_skips": ["stage4"]}, "without_skips.*stage3.*'stage4'"),
+    ("ViT", {"class_token": False}, "class token.*class_token=False"),
+    ("ViT", {"fc_norm": True}, "no fc_norm.*fc_norm=True"),
+    ("ViT", {"distillation": "heads", "pooling": "gap"}, "Received: .*'heads'.*'gap'"),
+    ("ViT", {"registers": -1}, "registers.*-1"),
+    ("ViT", {"distillation": "both"}, "distillation.*heads.*'both'"),
+    ("ViT", {"distillation": "heads", "representation_dim": 3}, "representation_dim=3"),
+]
+
+
+@pytest.mark.parametrize(("model", "arguments", "message"), WRONG, ids=str)
+def test_wrong_arguments_are_named(model, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        getattr(vit_tf, model)(**PLAIN[model] | arguments)
+
+
+@pytest.mark.parametrize("model", PLAIN)
+def test_a_variant_that_is_not_known_is_named_with_near_ones(model):
+    near, wrong = ("R50x1", "R50x2") if model == "BiT" else ("B/16", "B/15")
+    with pytest.raises(ValueError, match=f"Expected variant.*{near}.*Received: '{wrong}'"):
+        getattr(vit_tf, model).from_variant(wrong)

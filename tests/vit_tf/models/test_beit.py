@@ -41,11 +41,6 @@ def beit(request):
     return model
 
 
-@pytest.fixture
-def images(rng):
-    return rng.normal(size=(2, 16, 24, 3)).astype("float32")
-
-
 def relative_bias(table, rows, columns):
     """Bao et al. 2021's biases by pair of tokens, one at a time: (head, query, key)."""
     places = [None, *((r, c) for r in range(rows) for c in range(columns))]
@@ -88,11 +83,7 @@ def oracle(model, images):
 
 
 def test_every_tap_equals_the_paper_in_float64(beit, images):
-    expected, actual = oracle(beit, images), beit.intermediates(images)
-    assert tuple(actual) == beit.taps == tuple(expected)
-    for tap, value in expected.items():
-        np.testing.assert_allclose(actual[tap], value, rtol=2e-4, atol=2e-5, err_msg=tap)
-    np.testing.assert_array_equal(beit(images), actual["logits"])
+    oracles.check_taps(beit, images, oracle(beit, images))
     assert beit.token_grid == TokenGrid(2, 3, 1, 8)
     assert not any(w.path.endswith(("key/bias", "positions")) for w in beit.weights)
 
@@ -147,19 +138,3 @@ def test_biases_and_scales_learn(images):
 
 def test_scales_start_at_layer_scale():
     np.testing.assert_array_equal(make().blocks[0].mlp_scale, np.full(8, 0.1, "float32"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"pooling": "max"}, r"Expected pooling to be 'cls' or 'gap'\. Received: pooling='max'"),
-        ({"image_shape": (30, 32, 3)}, r"multiples of patch_size.*\(30, 32, 3\), patch_size=16"),
-        ({"num_heads": 5}, r"multiple of num_heads.*num_heads=5"),
-        ({"without_skips": ["block99"]}, r"Expected without_skips.*'block99'"),
-    ],
-)
-def test_errors(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        BEiT(**{"image_shape": (32, 32, 3), "hidden_dim": 12} | arguments)
-    with pytest.raises(ValueError, match=r"Expected variant.*B/16.*Received: 'B/15'"):
-        BEiT.from_variant("B/15")

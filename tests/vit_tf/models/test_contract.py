@@ -65,11 +65,6 @@ LEARNERS = {
 }
 
 
-@pytest.fixture
-def images(rng):
-    return rng.normal(size=(2, *SHAPE)).astype("float32")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_saves_exports_compiles_and_gives_submodels(name, images, tmp_path):

@@ -57,11 +57,6 @@ def hybrid(request):
     return model
 
 
-@pytest.fixture
-def images(rng):
-    return rng.normal(size=(2, 16, 24, 3)).astype("float32")
-
-
 def windows(x, size, stride, fill):
     """Windows of a map padded so that it rounds up, by the smaller half in front (XLA's SAME)."""
     padding = [(0, 0)]
@@ -127,11 +122,7 @@ def oracle(model, images):
 
 
 def test_every_tap_equals_the_reference_in_float64(hybrid, images):
-    expected, actual = oracle(hybrid, images), hybrid.intermediates(images)
-    assert tuple(actual) == hybrid.taps == tuple(expected)
-    for tap, value in expected.items():
-        np.testing.assert_allclose(actual[tap], value, rtol=1e-3, atol=1e-3, err_msg=tap)
-    np.testing.assert_array_equal(hybrid(images), actual["logits"])
+    oracles.check_taps(hybrid, images, oracle(hybrid, images), 1e-3, 1e-3)
     assert hybrid.token_grid == TokenGrid(2, 3, 1, 8)
 
 
@@ -162,19 +153,3 @@ def test_epsilon_of_the_group_normalisation(images):
 def test_a_submodel_of_the_stem_runs_no_block(hybrid):
     features = vit_tf.submodel(hybrid, "root")
     assert [layer.name for layer in features.layers] == ["images", "stem"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"stem_units": (2, 0)}, r"stem_units.*\(2, 0\)"),
-        ({"image_shape": (24, 40, 3)}, r"patch_size times the stem's stride.*a stem of stride 16"),
-        ({"without_skips": ["stage4"]}, r"Expected without_skips.*stage3.*'stage4'"),
-    ],
-)
-def test_errors(arguments, message):
-    small = {"patch_size": 1, "stem_units": (1, 1, 1), "hidden_dim": 12, "num_layers": 1}
-    with pytest.raises(ValueError, match=message):
-        vit_tf.ViT(**{"image_shape": (32, 32, 3)} | small | arguments)
-    with pytest.raises(ValueError, match=r"Expected variant.*R26\+S/32.*Received: 'R26\+S/16'"):
-        vit_tf.ViT.from_variant("R26+S/16")

@@ -1,11 +1,16 @@
+"""`ViT`, and the options that later papers added to it."""
+
 import keras
 import numpy as np
 import oracles
 import pytest
-from scipy.special import erf, softmax
 
 import vit_tf
 from vit_tf import TokenGrid
+from vit_tf.models.resolution import resample_positions
+from vit_tf.models.transformer import Embedding
+from vit_tf.models.vit import RELEASED, VARIANTS
+from vit_tf.taps.flops import count_flops, formula
 
 # Published parameter counts with a CLS token and 1000 classes at 224 pixels.
 COUNTS = {
@@ -38,8 +43,6 @@ def test_parameter_counts_of_models(size):
 
 
 def test_parameter_counts_of_every_variant():
-    from vit_tf.models.vit import VARIANTS
-
     assert len(VARIANTS) == 20
     for size, counts in COUNTS.items():
         for patch, count in zip((8, 14, 16, 32), counts, strict=True):
@@ -51,88 +54,59 @@ def test_parameter_counts_of_every_variant():
             )
 
 
+SIZES = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 12, "num_classes": 5}
 GOOGLE = {"activation": "gelu_tanh", "representation_dim": 7}
+REMOVED = {"num_layers": 3, "without_skips": ("block01/attention", "block02")}
+OPTIONS = {
+    "cls": REMOVED,
+    "gap": REMOVED | {"pooling": "gap"},
+    "google": REMOVED | GOOGLE,
+    "dinov2": {"registers": 4, "layer_scale": 0.1, "activation": "swiglu"},
+    "deit": {"distillation": "heads", "epsilon": 1e-3},
+    "deit-token": {"distillation": "token", "registers": 1, "representation_dim": 3},
+    "deit3": {"class_position": False, "layer_scale": 0.1},
+}
+# Read off timm 1.0.31: those of images of 518 pixels without a head, and of 224 with 1000 classes.
+DINOV2 = {"S": 22_056_192, "B": 86_579_712, "L": 304_367_616, "g": 1_136_479_232}
+REGISTERS = {"S": 22_057_344, "B": 86_582_016, "L": 304_370_688, "g": 1_136_483_840}
+DISTILLED = {"Ti": 5_910_800, "S": 22_436_432, "B": 87_338_192}
+DEIT3 = {"S": 22_059_496, "M": 38_849_512, "B": 86_585_320, "L": 304_374_760, "H": 632_126_440}
 
 
-@pytest.fixture(params=[("cls", {}), ("gap", {}), ("cls", GOOGLE)], ids=["cls", "gap", "google"])
+@pytest.fixture(params=OPTIONS)
 def vit(request):
-    pooling, options = request.param
-    removed = ["block01/attention", "block02"]
-    model = vit_tf.ViT((16, 24, 3), 8, 3, 2, 8, 12, 5, pooling, removed, **options)
+    model = vit_tf.ViT((16, 24, 3), 8, **SIZES | OPTIONS[request.param])
     oracles.randomize(model)
     return model
 
 
-@pytest.fixture
-def images(rng):
-    return rng.normal(size=(2, 16, 24, 3)).astype("float32")
-
-
 def oracle(model, images):
-    """The forward pass of Dosovitskiy et al. 2020, equations 1 to 4, in NumPy float64."""
-    weights = {w.path.split("/", 1)[1]: w.numpy().astype(float) for w in model.weights}
-
-    def get(layer, *names):
-        return [weights[f"{layer}/{name}"] for name in names]
-
-    def norm(x, layer):
-        gamma, beta = get(layer, "gamma", "beta")
-        centred = x - x.mean(-1, keepdims=True)
-        return centred / np.sqrt(x.var(-1, keepdims=True) + 1e-6) * gamma + beta
-
-    def dense(x, layer):
-        kernel, bias = get(layer, "kernel", "bias")
-        return x @ kernel + bias
-
-    def gelu(x):
-        if model.get_config().get("activation") == "gelu_tanh":
-            return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-        return x * (1 + erf(x / np.sqrt(2))) / 2
-
-    taps = {}
-    cls = model.pooling == "cls"
-    kernel, bias = get("embedding/patches", "kernel", "bias")
-    x = images.astype(float).reshape(2, 2, 8, 3, 8, 3).transpose(0, 1, 3, 2, 4, 5)
-    x = x.reshape(2, 6, -1) @ kernel.reshape(-1, 8) + bias
-    if cls:
-        prefix = np.broadcast_to(weights["embedding/prefix"], (2, 1, 8))
-        x = np.concatenate([prefix, x], 1)
-    taps["embedding"] = x = x + weights["embedding/positions"]
-    for i in range(3):
-        b = f"block{i:02d}"
-        taps[f"{b}/attention/norm"] = y = norm(x, f"{b}/attention_norm")
-        q, k, v = (dense(y, f"{b}/{n}").reshape(2, -1, 2, 4) for n in ("query", "key", "value"))
-        a = softmax(np.einsum("nqhd,nkhd->nhqk", q, k) / np.sqrt(4), axis=-1)
-        taps[f"{b}/attention/weights"] = a
-        taps[f"{b}/attention/heads"] = heads = np.einsum("nhqk,nkhd->nqhd", a, v)
-        branch = dense(heads.reshape(*x.shape), f"{b}/out")
-        if i == 0:
-            taps[f"{b}/attention/skip"] = x
-        x = x + branch if i == 0 else branch
-        taps |= {f"{b}/attention/branch": branch, f"{b}/attention/sum": x}
-        taps[f"{b}/mlp/norm"] = y = norm(x, f"{b}/mlp_norm")
-        y = dense(y, f"{b}/expand")
-        taps[f"{b}/mlp/hidden"] = y = gelu(y)
-        branch = dense(y, f"{b}/contract")
-        if i < 2:
-            taps[f"{b}/mlp/skip"] = x
-        x = x + branch if i < 2 else branch
-        taps |= {f"{b}/mlp/branch": branch, f"{b}/mlp/sum": x}
-    taps["norm"] = x = norm(x, "norm")
-    taps["pooled"] = x = x[:, 0] if cls else x.mean(1)
+    """Dosovitskiy et al. 2020, equations 1 to 4, with later options, in NumPy float64."""
+    weights, config = oracles.weights_of(model), model.get_config()
+    x, positions = oracles.patches(images, weights, 8), weights["embedding/positions"]
+    placed = positions.shape[1] - 6
+    x[:, :placed] += positions[:, :placed]
+    x[:, -6:] += positions[:, -6:]
+    taps, epsilon = {"embedding": x}, config.get("epsilon", 1e-6)
+    removed = ["block01/attention", "block02/attention", "block02/mlp"]
+    removed = removed if config["without_skips"] else []
+    sizes = (config["num_layers"], 2, config.get("activation", "gelu"), epsilon)
+    inside, x = oracles.blocks(x, weights, *sizes, removed)
+    taps |= inside
+    taps["norm"] = x = oracles.norm(x, weights, "norm", epsilon)
+    taps["pooled"] = y = x[:, 0] if model.pooling == "cls" else x.mean(1)
     if "pre_logits/kernel" in weights:
-        taps["pre_logits"] = x = np.tanh(dense(x, "pre_logits"))
-    taps["logits"] = dense(x, "head")
-    return taps
+        taps["pre_logits"] = y = np.tanh(oracles.dense(y, weights, "pre_logits"))
+    logits = oracles.dense(y, weights, "head")
+    if "distillation_head/kernel" in weights:
+        taps["distilled"] = x[:, 1]
+        logits = (logits + oracles.dense(x[:, 1], weights, "distillation_head")) / 2
+    return taps | {"logits": logits}
 
 
 def test_every_tap_equals_the_paper_in_float64(vit, images):
-    expected, actual = oracle(vit, images), vit.intermediates(images)
-    assert tuple(actual) == vit.taps == tuple(expected)
-    for tap, value in expected.items():
-        np.testing.assert_allclose(actual[tap], value, rtol=2e-4, atol=2e-5, err_msg=tap)
-    np.testing.assert_array_equal(vit(images), actual["logits"])
-    assert vit.token_grid == TokenGrid(2, 3, int(vit.pooling == "cls"), 8)
+    oracles.check_taps(vit, images, oracle(vit, images))
+    assert count_flops(vit) == formula(vit)
 
 
 def test_later_options_change_neither_older_configurations_nor_older_weights():
@@ -152,21 +126,97 @@ def test_later_options_change_neither_older_configurations_nor_older_weights():
     assert google.count_params() == model.count_params() + 9 * 7 - 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"pooling": "max"}, r"Expected pooling to be 'cls' or 'gap'\. Received: pooling='max'"),
-        ({"image_shape": (30, 32, 3)}, r"multiples of patch_size.*\(30, 32, 3\), patch_size=16"),
-        ({"num_heads": 5}, r"multiple of num_heads.*num_heads=5"),
-        ({"without_skips": ["block99"]}, r"Expected without_skips.*'block99'"),
-        ({"activation": "none"}, r"Expected activation.*gelu, gelu_tanh, quick_gelu.*'none'"),
-    ],
-)
-def test_errors(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        vit_tf.ViT(**{"image_shape": (32, 32, 3), "hidden_dim": 12} | arguments)
-    with pytest.raises(ValueError, match=r"Expected variant.*B/16.*Received: 'B/15'"):
-        vit_tf.ViT.from_variant("B/15")
+def test_saved_and_opened_it_is_the_same_model(vit, images, tmp_path):
+    vit.save(tmp_path / "vit.keras")
+    again = vit_tf.load_model(tmp_path / "vit.keras")
+    assert again.get_config() == vit.get_config() and again.prefix_names == vit.prefix_names
+    np.testing.assert_array_equal(again(images), vit(images))
+
+
+def test_tokens_without_a_place_are_named_in_order(vit):
+    registers = {0: [], 1: ["register 1"], 4: [f"register {i}" for i in (1, 2, 3, 4)]}
+    config = vit.get_config()
+    names = ["CLS"] * (vit.pooling == "cls") + ["distillation"] * ("distillation" in config)
+    assert vit.prefix_names == (*names, *registers[config.get("registers", 0)])
+    assert vit.token_grid.prefix == len(vit.prefix_names)
+    # Registers have no position, nor has any token of DeiT-3 but those with a place.
+    positions = vit.position_embedding
+    placed = len(names) if config.get("class_position", True) else 0
+    assert positions.shape == (vit.token_grid.num_tokens, 8)
+    assert positions[:placed].all() and not positions[placed : len(vit.prefix_names)].any()
+    assert positions[len(vit.prefix_names) :].all()
+
+
+def test_another_size_keeps_all_but_the_positions_and_a_new_head_is_zero(vit, images):
+    larger = vit_tf.at_resolution(vit, (24, 24), num_classes=3, method="bicubic")
+    old, new = oracles.weights_of(vit), oracles.weights_of(larger)
+    grids = vit.embedding.position_grid, larger.embedding.position_grid
+    for name in new:
+        if "head/" in name:
+            assert new[name].shape[-1] == 3 and not new[name].any()
+        elif name == "embedding/positions":
+            expected = resample_positions(old[name], *grids, "bicubic")
+            np.testing.assert_allclose(new[name], expected, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(new[name], old[name])
+
+
+# Of timm 1.0.31, at 224 pixels and without a head.
+AIMV2 = {"L": 309_197_824, "H": 680_851_968, "1B": 1_234_958_336, "3B": 2_720_658_432}
+
+
+def count(fields, size, classes=1000, registers=0, distilled=False, head=True):
+    """Number of parameters of a ViT of images of a square size, counted by hand."""
+    width, hidden, patch = fields["hidden_dim"], fields["mlp_dim"], fields["patch_size"]
+    block = oracles.block_count(width, hidden) + 2 * width * ("layer_scale" in fields)
+    if fields.get("activation") == "swiglu":
+        block += width * hidden + hidden
+    places = (size // patch) ** 2 + (1 + distilled) * fields.get("class_position", True)
+    tokens = 1 + distilled + registers + places
+    heads = (1 + distilled) * (width + 1) * classes if head else 0
+    patches = (3 * patch**2 + 1) * width
+    return patches + tokens * width + fields["num_layers"] * block + 2 * width + heads
+
+
+def test_the_count_by_hand_is_that_of_the_models():
+    for options in (OPTIONS["dinov2"], OPTIONS["deit"], OPTIONS["deit3"]):
+        fields = SIZES | {"patch_size": 8, "class_position": options.get("class_position", True)}
+        fields |= {k: v for k, v in options.items() if k in ("layer_scale", "activation")}
+        extra = {"registers": options.get("registers", 0), "distilled": "distillation" in options}
+        model = vit_tf.ViT((16, 16, 3), 8, **SIZES, **options)
+        assert model.count_params() == count(fields, 16, classes=5, **extra)
+
+
+def test_published_parameter_counts():
+    """Of the names that are released; timm's registers have no position, nor has their CLS."""
+    for size, number in DINOV2.items():
+        fields = RELEASED[f"DINOv2-{size}/14"]
+        assert count(fields, 518, head=False) == number
+        assert count(fields, 518, head=False, registers=4) == (
+            REGISTERS[size] + fields["hidden_dim"]
+        )
+    for size, number in DEIT3.items():
+        patch = 14 if size == "H" else 16
+        assert count(RELEASED[f"DeiT3-{size}/{patch}"], 224) == number
+    for size, number in DISTILLED.items():
+        assert count(VARIANTS[f"{size}/16"], 224, distilled=True) == number
+    rotary = [name for name in RELEASED if name.startswith("DINOv3")]
+    for size, number in AIMV2.items():
+        width, hidden = (RELEASED[f"AIMv2-{size}/14"][name] for name in ("hidden_dim", "mlp_dim"))
+        # Weights without biases, but for that of the patches, of which there are 16 a side.
+        blocks = 24 * (4 * width**2 + 3 * width * hidden + 2 * width)
+        assert blocks + (3 * 14**2 + 1 + 16**2 + 2) * width == number
+    assert len(RELEASED) == len(DINOV2) + len(DEIT3) + len(rotary) + len(AIMV2)
+    small = vit_tf.ViT.from_variant("DINOv2-S/14", image_shape=(28, 28, 3), num_classes=1)
+    assert small.count_params() == count(RELEASED["DINOv2-S/14"], 28, classes=1)
+
+
+def test_an_embedding_of_an_older_file_opens():
+    """Its configuration has the old name of `num_prefix_positions`."""
+    layer = Embedding(TokenGrid(2, 3, 2, 8), 8, num_prefix_positions=1)
+    older = layer.get_config()
+    older["placed"] = older.pop("num_prefix_positions")
+    assert Embedding.from_config(older).get_config() == layer.get_config()
 
 
 def shown_shapes(model):

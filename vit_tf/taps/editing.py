@@ -1,4 +1,4 @@
-"""Interventions: running a model with other values at its taps, one run or many at once."""
+"""Running a model with edits at its taps, one run or many at once (interventions)."""
 
 import itertools
 from collections.abc import Mapping

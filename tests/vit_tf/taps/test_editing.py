@@ -8,7 +8,7 @@ import tensorflow as tf
 import vit_tf
 from vit_tf import edits, intervene, submodel
 from vit_tf.taps.attention_weights import attention_layers
-from vit_tf.taps.interventions import each_alone
+from vit_tf.taps.editing import each_alone
 
 HEADS = 2
 SHALLOW = {"num_layers": 1, "num_heads": HEADS, "hidden_dim": 8, "mlp_dim": 16, "num_classes": 3}

@@ -4,36 +4,35 @@ import json
 
 import numpy as np
 import pytest
-from archive_files import refuses
-from checkpoint_families import arrays, errors_of, pictures
+from archive_files import helper_or_skip, refuses
+from checkpoint_families import arrays, assert_matches, errors_of, pictures
 
 import vit_tf
+from vit_tf.checkpoints.weight_maps import CLIP, IMAGENET
 
 NAMES = ["vit", "vit-pooler", "vit-bare", "deit", "deit-teacher", "deit-pooler"]
 NAMES += ["dinov2", "dinov2-swiglu", "registers", "registers-swiglu"]
 NAMES += ["dinov2-linear", "registers-linear"]
 NAMES += ["aimv2", "ijepa", "ijepa-bare", "dinov3", "dinov3-gated", "dinov3-biased"]
+ENCODERS = ("clip", "clip-vision", "clip-projected", "beit", "beit-plain", "beit-shared")
+ENCODERS += ("bit", "bit-bare", "mae", "metaclip2", "metaclip2-vision", "metaclip2-projected")
 SIZED = [name for name in NAMES if name.startswith(("dino", "registers"))]
 MOST = 1e-5
 
 
 @pytest.fixture
 def models():
-    """The helper of tiny models, which needs torch and transformers."""
-    pytest.importorskip("torch", reason="torch is not installed")
-    pytest.importorskip("transformers", reason="transformers is not installed")
-    import hugging_face_models
-
-    return hugging_face_models
+    """The helper of tiny models."""
+    return helper_or_skip("hugging_face_models", "transformers")
 
 
 @pytest.fixture
 def written(models, tmp_path):
     """Function of a name in the table to a model of transformers' and its folder."""
 
-    def written(name, **options):
-        model = models.make(name)
-        return model, models.write(model, tmp_path / name, models.processor(name), **options)
+    def written(name, size=20, **options):
+        model, processor = models.make(name), models.processor(name, size)
+        return model, models.write(model, tmp_path / name, processor, **options)
 
     return written
 
@@ -70,8 +69,7 @@ def test_positions_at_another_size_are_those_of_transformers(name, models, writt
     reference, folder = written(name)
     model = vit_tf.load_pretrained(folder, image_shape=(12, 28))
     images = pictures((12, 28, 3))
-    errors = errors_of(model, models.taps(reference, images), images)
-    assert max(errors.values()) < MOST, errors
+    assert_matches(model, models.taps(reference, images), images)
     other = vit_tf.load_pretrained(folder, image_shape=(12, 28), positions="bilinear")
     embedded = errors_of(other, models.taps(reference, images), images)["embedding"]
     assert embedded < MOST if name.startswith("dinov3") else embedded > 1e-3
@@ -104,8 +102,7 @@ def test_a_dinov2_opens_at_the_size_of_its_processor(name, models, written):
         model = vit_tf.load_pretrained(folder)
     assert model.image_shape == (12, 12, 3) and model.preprocessing.size == (12, 12)
     images = pictures(model.image_shape)
-    errors = errors_of(model, models.taps(reference, images), images)
-    assert max(errors.values()) < MOST, errors
+    assert_matches(model, models.taps(reference, images), images)
     assert vit_tf.load_pretrained(folder, image_shape=(20, 20)).image_shape == (20, 20, 3)
 
 
@@ -173,8 +170,7 @@ def test_the_image_encoder_of_a_whole_aimv2(models, tmp_path):
     folder = models.write(whole, tmp_path / "whole", models.processor("aimv2"))
     model = vit_tf.load_pretrained(folder)
     images = pictures(model.image_shape)
-    errors = errors_of(model, models.taps(whole.vision_model, images), images)
-    assert len(errors) == 5 and max(errors.values()) < MOST, errors
+    assert_matches(model, models.taps(whole.vision_model, images), images, 5)
 
 
 def test_a_new_head_starts_at_zero(written):
@@ -211,26 +207,46 @@ def change(folder, file="config.json", **fields):
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("name", "fields", "message"),
     [
-        ({"model_type": "swin"}, "model_type.*vit.*'swin'"),
-        ({"model_type": None}, "model_type"),
-        ({"hidden_act": "relu"}, "hidden_act.*'relu'"),
-        ({"qkv_bias": False}, "qkv_bias.*False"),
-        ({"num_attention_heads": 5}, "num_heads"),
-        ({"num_attention_heads": "3"}, "num_attention_heads.*'3'"),
-        ({"layer_norm_eps": -1}, "layer_norm_eps.*-1"),
-        ({"num_hidden_layers": 3}, "missing tensors"),
-        ({"num_hidden_layers": 1}, "unexpected tensors"),
-        ({"num_hidden_layers": 10**7}, "num_hidden_layers"),
-        ({"hidden_size": 32}, "misshapen|num_heads"),
-        ({"image_size": [16, 26]}, "image_shape"),
-        ({"image_size": 16}, "positions"),
-        ({"image_size": [16, 24, 3]}, "image_size"),
+        ("vit", {"model_type": "swin"}, "model_type.*vit.*'swin'"),
+        ("vit", {"model_type": None}, "model_type"),
+        ("vit", {"hidden_act": "relu"}, "hidden_act.*'relu'"),
+        ("vit", {"qkv_bias": False}, "qkv_bias.*False"),
+        ("vit", {"num_attention_heads": 5}, "num_heads"),
+        ("vit", {"num_attention_heads": "3"}, "num_attention_heads.*'3'"),
+        ("vit", {"layer_norm_eps": -1}, "layer_norm_eps.*-1"),
+        ("vit", {"num_hidden_layers": 3}, "missing tensors"),
+        ("vit", {"num_hidden_layers": 1}, "unexpected tensors"),
+        ("vit", {"num_hidden_layers": 10**7}, "num_hidden_layers"),
+        ("vit", {"hidden_size": 32}, "misshapen|num_heads"),
+        ("vit", {"image_size": [16, 26]}, "image_shape"),
+        ("vit", {"image_size": 16}, "positions"),
+        ("vit", {"image_size": [16, 24, 3]}, "image_size"),
+        ("dinov3", {"rope_theta": 10000.0}, "rope_theta.*100.0.*10000"),
+        ("dinov3", {"key_bias": 1}, "key_bias.*1"),
+        ("dinov3", {"key_bias": True}, "missing tensors.*k_proj.bias"),
+        ("dinov3", {"value_bias": False}, "unexpected tensors.*v_proj.bias"),
+        ("dinov3", {"use_gated_mlp": True, "hidden_act": "silu"}, "missing.*gate_proj"),
+        ("dinov3-gated", {"hidden_act": "gelu"}, "hidden_act.*'silu'.*'gelu'"),
+        ("dinov3", {"image_size": 21}, "image_shape"),
+        ("dinov3", {"num_attention_heads": 4}, "6 channels of a head"),
+        ("beit", {"use_absolute_position_embeddings": True}, "use_absolute.*False.*True"),
+        ("beit", {"use_relative_position_bias": False}, "use_relative_position_bias.*False"),
+        ("beit", {"id2label": {"0": "a", "1": "b"}}, "id2label.*0 to 2"),
+        ("beit", {"id2label": {"0": "a", "1": "b", "2": 3}}, "id2label.*0 to 2"),
+        ("beit", {"id2label": ["a", "b", "c"]}, "id2label.*0 to 2"),
+        ("beit", {"image_size": 24}, r"\(24, 24\) pixels.*\(20, 20\)"),
+        ("bit", {"layer_type": "bottleneck"}, "layer_type.*'preactivation'.*'bottleneck'"),
+        ("bit", {"global_padding": "SAME"}, "global_padding.*None.*'SAME'"),
+        ("bit", {"num_groups": 16}, "num_groups.*32.*16"),
+        ("clip-vision", {"layer_norm_eps": 1e-6}, "layer_norm_eps"),
+        ("clip-vision", {"hidden_act": "relu"}, "hidden_act.*'relu'"),
+        ("mae", {"qkv_bias": False}, "qkv_bias.*False"),
     ],
 )
-def test_a_config_that_does_not_fit_is_refused(fields, message, written):
-    _, folder = written("vit")
+def test_a_config_that_does_not_fit_is_refused(name, fields, message, written):
+    _, folder = written(name, size=64 if name == "bit" else 20)
     change(folder, **fields)
     with refuses(message):
         vit_tf.load_pretrained(folder)
@@ -286,3 +302,104 @@ def test_a_name_on_the_hub_is_a_folder(written, monkeypatch):
         vit_tf.load_pretrained("hf://google/vit-base-patch16-224")
     with refuses("'hf://google'"):
         vit_tf.load_pretrained("hf://google")
+
+
+def test_tokens_and_images_of_dinov3(written):
+    _, folder = written("dinov3")
+    model = vit_tf.load_pretrained(folder)
+    assert model.prefix_names[-1] == "register 4" and model.position_embedding is None
+    assert model.get_config()["key_bias"] is False
+    assert model.preprocessing.interpolation == "bilinear" and model.preprocessing.crop is None
+    mean = vit_tf.load_pretrained(folder, pooling="gap")
+    assert mean.prefix_names == model.prefix_names and mean.pooling == "gap"
+    assert vit_tf.load_pretrained(written("dinov3-gated")[1]).prefix_names == ("CLS",)
+    fields = json.loads((folder / "preprocessor_config.json").read_text())
+    fields |= {"image_processor_type": "DINOv3ViTImageProcessorFast", "do_center_crop": None}
+    fields |= {"image_mean": IMAGENET["mean"], "size": {"height": 32, "width": 32}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(fields))
+    with pytest.warns(UserWarning, match="32 x 32 pixels of its image processor.*20 x 20"):
+        model = vit_tf.load_pretrained(folder)
+    assert model.preprocessing.size == (32, 32) and model.preprocessing.crop is None
+    assert model.preprocessing.mean == IMAGENET["mean"]
+    (folder / "preprocessor_config.json").unlink()
+    # Those of web images and of satellites' differ.
+    with refuses("differ in mean and deviation.*'dinov3_vit'"):
+        vit_tf.load_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_every_block_of_an_encoder_is_that_of_transformers(name, models, written, record_property):
+    size = 64 if name.startswith("bit") else 20
+    reference, folder = written(name, size)
+    model = vit_tf.load_pretrained(folder)
+    assert model.image_shape == (size, size, 3) and model.preprocessing.mean == (0.4,) * 3
+    images = pictures(model.image_shape)
+    errors = errors_of(model, models.taps(reference, images), images)
+    assert sum(tap.endswith("/sum") for tap in errors) == (3 if name.startswith("bit") else 2)
+    record_property("max relative error", max(errors.values()))
+    assert max(errors.values()) < MOST, errors
+    named = name in ("beit", "bit")
+    # Two classes of one name are told apart.
+    names = ("crane (0)", "tabby, tabby cat", "crane (2)")
+    assert model.class_names == (names if named else None)
+    again = vit_tf.load_pretrained(folder, num_classes=4)
+    assert again.class_names is None and not np.any(again.head.kernel)
+
+
+@pytest.mark.parametrize("name", ["beit", "beit-plain", "beit-shared"])
+@pytest.mark.parametrize("size", [(28, 28), (12, 12), (12, 28)])
+def test_beit_at_another_size(name, size, models, written):
+    reference, folder = written(name)
+    model = vit_tf.load_pretrained(folder, image_shape=size)
+    images = pictures(model.image_shape)
+    assert_matches(model, models.taps(reference, images), images)
+
+
+def test_bit_at_an_odd_size(models, written):
+    reference, folder = written("bit", 64)
+    model = vit_tf.load_pretrained(folder, image_shape=(45, 67))
+    images = pictures((45, 67, 3))
+    assert_matches(model, models.taps(reference, images), images)
+
+
+@pytest.mark.parametrize("name", ["clip", "metaclip2", "mae"])
+def test_resampled_positions_are_those_of_transformers(name, models, written):
+    import torch
+
+    reference, folder = written(name)
+    model = vit_tf.load_pretrained(folder, image_shape=(12, 28))
+    inner = reference.vision_model if "clip" in name else reference.vit
+    images = pictures((12, 28, 3))
+    pixels = torch.tensor(images.transpose(0, 3, 1, 2).copy())
+    options = {} if "clip" in name else {"noise": torch.arange(21).repeat(2, 1) / 21}
+    with torch.no_grad():
+        expected = inner.embeddings(pixels, **options, interpolate_pos_encoding=True)
+    expected = (expected if "clip" in name else expected[0]).numpy()
+    found = np.asarray(model.intermediates(images)["embedding"])
+    assert np.abs(found - expected).max() < MOST * np.abs(expected).max()
+
+
+def test_parts_and_silent_configs(models, written):
+    reference, folder = written("clip", max_shard_size="20KB")
+    assert len(list(folder.glob("model-*.safetensors"))) > 1
+    images = pictures((20, 20, 3))
+    expected = models.taps(reference, images)
+    assert max(errors_of(vit_tf.load_pretrained(folder), expected, images).values()) < MOST
+    (folder / "preprocessor_config.json").unlink()
+    assert vit_tf.load_pretrained(folder).preprocessing.mean == CLIP["mean"]
+    change(folder, vision_config=None)
+    with refuses("vision_config.*None"):
+        vit_tf.load_pretrained(folder)
+    change(folder, vision_config={})
+    with refuses("positions|misshapen"):
+        vit_tf.load_pretrained(folder)
+
+
+def test_labels_that_are_made_up_are_no_names(written):
+    _, folder = written("beit")
+    change(folder, id2label={str(i): f"LABEL_{i}" for i in range(3)})
+    assert vit_tf.load_pretrained(folder).class_names is None
+    change(folder, id2label={str(i): name for i, name in enumerate("abc")})
+    model = vit_tf.load_pretrained(folder)
+    assert model.class_names == ("a", "b", "c")
+    assert vit_tf.at_resolution(model, (24, 24)).class_names == ("a", "b", "c")
