@@ -250,18 +250,13 @@ DETECTION = 60  # seconds within which a worker must detect that another died
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is run: a script, its arguments without `--out`, and in how many workers.
-
-    Attributes:
-        tolerance: largest difference of a number from that of an uninterrupted run.
-        signals: with which it is stopped, in turn.
-    """
+    """What is run: a script, its arguments without `--out`, and in how many workers."""
 
     script: str
     arguments: str
     workers: int = 1
-    tolerance: float = 0.0
-    signals: tuple = (signal.SIGKILL,)
+    tolerance: float = 0.0  # of a number, compared with that of an uninterrupted run
+    signals: tuple = (signal.SIGKILL,)  # with which it is stopped, in turn
 
 
 def log_of(out, place):
@@ -305,22 +300,14 @@ def kill(*processes, number=signal.SIGKILL):
         process.wait(GRACE_PERIOD)
 
 
-def run_job(job, out, moment=None, victim=0, number=signal.SIGKILL):
-    """Start a run and, unless it ends before, stop one of its workers at a moment.
+def run_job(
+    job: Job, out: Path, moment: tuple | None = None, victim: int = 0, number: int = signal.SIGKILL
+) -> tuple:
+    """(Whether it was stopped, seconds to each temporary file and the end, lines on other workers).
 
-    Args:
-        job: the `Job`.
-        out: the run's folder, which is there.
-        moment: (files, seconds): killed so long after so many temporary files have appeared.
-        victim: the place of the worker that is stopped.
-        number: the signal that stops it.
-
-    Returns:
-        Whether it was stopped, seconds from the start to each temporary file and to the end, and a
-        line for each other worker that did not end as it should.
-
-    Raises:
-        RuntimeError: if it fails, or does not end.
+    At a `moment`, (files, seconds), the run in the folder `out` is killed so long after so many
+    temporary files have appeared: the worker `victim` by the signal `number`. A RuntimeError if it
+    fails, or does not end.
     """
     start, seen, deadline, problems = time.monotonic(), [], None, []
     with Watch(out) as watch:

@@ -97,18 +97,11 @@ def prefix_names(prefix):
     return tuple("CLS" if not i else f"register {i}" for i in range(prefix))
 
 
-def as_grid(grid, num_tokens=None, image_shape=None):
-    """`grid` as a `TokenGrid`: every call that takes a grid takes a pair (rows, columns) as well.
+def as_grid(grid, num_tokens: int | None = None, image_shape: tuple | None = None) -> TokenGrid:
+    """`grid`, a `TokenGrid` or a pair (rows, columns), as a `TokenGrid`.
 
-    Args:
-        grid: `TokenGrid`, which is returned as it is, or a pair (rows, columns).
-        num_tokens: length of the sequences, of which those beyond the pair's are the prefix; None
-            for no prefix.
-        image_shape: (height, width, ...) of the images that square patches of the pair tile; None
-            where no pixels are counted: the stride is then 1.
-
-    Raises:
-        ValueError: for what is neither, or a pair that fits neither the tokens nor the images.
+    A pair's tokens beyond `num_tokens` are the prefix; its stride is that of the square patches
+    that tile the images, or 1 without an `image_shape`. A ValueError for what fits neither.
     """
     if isinstance(grid, TokenGrid):
         return grid
@@ -130,12 +123,8 @@ def as_grid(grid, num_tokens=None, image_shape=None):
     return TokenGrid(rows, columns, prefix, height // rows)
 
 
-def as_pair(grid):
-    """A pair (rows, columns) as a tuple of two integers.
-
-    Raises:
-        ValueError: for anything else.
-    """
+def as_pair(grid) -> tuple[int, int]:
+    """A pair (rows, columns) as a tuple of two integers; a ValueError for anything else."""
     pair = tuple(grid) if isinstance(grid, tuple | list) else ()
     if len(pair) != 2 or not all(isinstance(n, int | np.integer) and n > 0 for n in pair):
         raise ValueError(

@@ -3,6 +3,7 @@
 import json
 import re
 import struct
+import tracemalloc
 import zipfile
 from contextlib import contextmanager
 from importlib import import_module
@@ -15,6 +16,18 @@ def raises(what=""):
     """One ValueError in the words of the project."""
     with pytest.raises(ValueError, match=f"(?s)Expected .*Received: .*{what}"):
         yield
+
+
+@contextmanager
+def memory_below(most):
+    """Asserts that Python allocates fewer bytes at a time."""
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < most
 
 
 @contextmanager

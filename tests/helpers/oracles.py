@@ -1,5 +1,7 @@
 """The parts of a pre-norm Transformer in NumPy float64, written apart from the models."""
 
+import math
+
 import numpy as np
 from scipy.special import erf, expit, softmax
 
@@ -89,3 +91,21 @@ def blocks(x, weights, num_layers, num_heads, gelu, epsilon, removed=(), bias=No
 def block_count(hidden, mlp):
     """Number of parameters of a block with all biases."""
     return 4 * hidden * (hidden + 1) + 2 * hidden * mlp + hidden + mlp + 4 * hidden
+
+
+def count_flops(model):
+    """Twice the multiply-adds of every kernel, and of attention from the shape of its weights."""
+    from vit_tf.taps import recorder
+
+    layers = [layer for _, layer in recorder.named_layers(model)]
+    images = np.zeros((1, *model.image_shape), "float32")
+    total = 0
+    for (position, _, _), output in recorder.record(model, images).items():
+        if hasattr(layers[position], "kernel"):
+            # Each output is a sum over all axes of the kernel but the last.
+            total += 2 * math.prod(layers[position].kernel.shape[:-1]) * math.prod(output.shape)
+    taps = model.intermediates(images).items()
+    weights = [x.shape for tap, x in taps if tap.endswith(("/weights", "pooling/attention"))]
+    config = model.get_config()
+    size = config["hidden_dim"] // config["num_heads"] if weights else 0
+    return total + 2 * 2 * size * sum(map(math.prod, weights))

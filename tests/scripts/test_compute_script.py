@@ -8,13 +8,13 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+import oracles
 import pytest
 import xarray as xr
 
 import vit_tf
 from vit_tf.analysis import plot_compute
 from vit_tf.scripts import compute, finetune, train as train_script
-from vit_tf.taps.flops import formula
 
 TINY = "--num-layers 1 --num-heads 1 --hidden-dim 8 --mlp-dim 8 --image-size 16 --patch-size 8"
 DATA = "--take 150 --batch-size 64 --strategy none"
@@ -58,7 +58,7 @@ def test_every_image_counts_three_times(runs, tmp_path, capsys):
     assert [row["run"] for row in rows] == ["vit", "stopped", "tuned", "ViT-CLS"]
     images = [2 * 150, 150, 6 * 64 + 2 * 22, 2 * 3 * 64]
     assert [int(row["images"]) for row in rows] == images
-    forward = formula(vit_tf.load_model(runs / "vit/model.keras"))
+    forward = oracles.count_flops(vit_tf.load_model(runs / "vit/model.keras"))
     assert {int(row["forward_flops"]) for row in rows} == {forward}
     assert [int(row["training_flops"]) for row in rows] == [3 * forward * n for n in images]
 

@@ -23,21 +23,11 @@ class VisionModel(keras.Model):
 
     A subclass builds its layers and has `taps`, the names of its intermediates in depth order,
     and `intermediates(images, training=None)`, the dict of all of them; the last is its output. The
-    images that it computes them of are those that `check_images` returns.
-
-    Args:
-        config: dict of the subclass' own arguments, as `signature_config` returns it.
-        preprocessing: the `Preprocessing` of its images, or a dict of its fields; None means
-            values in [-1, 1]. It can be set later too.
-        omitted: defaults of arguments that came later. A configuration names only what differs
-            from them, so that it equals that of a run begun before, which can then be resumed.
-        class_names: names of the classes, in the order of the logits, or None. They are saved with
-            the model and can be set later too.
-        **kwargs: those of `keras.Model`.
-
-    Raises:
-        ValueError: for `num_classes` below 1, a preprocessing that does not fit `image_shape`, or
-            class names that are not `num_classes` different ones.
+    images that it computes them of are those that `check_images` returns. `config` and `omitted`
+    are what `signature_config` returns: a configuration names only what differs from the defaults
+    of arguments that came later, so that it equals that of a run begun before, which can then be
+    resumed. The `preprocessing` (a `Preprocessing`, its fields or None for values in [-1, 1]) and
+    `class_names`, in the order of the logits, can be set later and are saved with the model.
     """
 
     variants: ClassVar[dict] = {}  # arguments by the name of a published size

@@ -1,4 +1,4 @@
-"""Floating-point operations of a forward pass: counted in its graph, and by formula.
+"""Floating-point operations of a forward pass, counted in its graph.
 
 What counts are matrix products and convolutions, with two operations for each multiply-add, those
 on padding included. Published counts are of the same products but are often in multiply-adds,
@@ -11,10 +11,6 @@ import math
 import tensorflow as tf
 
 from vit_tf.backend import require_tensorflow
-from vit_tf.models.transformer import GATES
-from vit_tf.models.vit import prefix_names
-from vit_tf.names import lookup
-from vit_tf.tokens import TokenGrid
 
 
 def count_flops(model, image_shape=None):
@@ -42,15 +38,6 @@ def count_flops(model, image_shape=None):
     forward = tf.function(lambda images: model(images, training=False), autograph=False)
     graph = forward.get_concrete_function(tf.TensorSpec((1, *shape), tf.float32)).graph
     return sum(_cost(op) for op in _needed(graph.outputs))
-
-
-def formula(model) -> int:
-    """Floating-point operations of one of our own models on one image, from its configuration.
-
-    With T tokens, D channels and M hidden units, a block of a Vision Transformer takes
-    `8 T D^2 + 4 T^2 D + 4 T D M`: four projections, scores and weighted values, and the MLP.
-    """
-    return lookup("model", type(model).__name__, _FORMULAS)(model.get_config())
 
 
 def training_flops(forward, images):
@@ -156,117 +143,3 @@ _NAMES = """
     ResizeBicubic ResizeNearestNeighbor
 """
 _FREE = frozenset(_NAMES.split())
-
-
-def _vit(config):
-    height, width, channels = config["image_shape"]
-    units, stride, total = config.get("stem_units"), 1, 0
-    if units is not None:
-        size = _halved((height, width))
-        total = _convolution(size, 7, channels, 64)
-        more, channels = _stages(units, 64, _halved(size), config["without_skips"])
-        total, stride = total + more, 4 * 2 ** max(len(units) - 1, 0)
-    total += _encoder(config, channels, len(prefix_names(config)), stride)
-    inputs = config["hidden_dim"]
-    if config.get("representation_dim") is not None:
-        total += _dense(1, inputs, config["representation_dim"])
-        inputs = config["representation_dim"]
-    heads = 2 if config.get("distillation") == "heads" else 1
-    return total + heads * _dense(1, inputs, config["num_classes"])
-
-
-def _clip(config):
-    total = _encoder(config, config["image_shape"][2], prefix=1)
-    total += _dense(1, config["hidden_dim"], config["projection_dim"])
-    return total + _dense(1, config["projection_dim"], config["num_classes"] or 0)
-
-
-def _siglip(config):
-    size, width, hidden = (config[name] for name in ("patch_size", "hidden_dim", "mlp_dim"))
-    *pixels, channels = config["image_shape"]
-    # What lies beyond the last whole patch is not seen.
-    seen = tuple(n // size * size for n in pixels)
-    tokens = math.prod(n // size for n in seen)
-    total = _encoder(config | {"image_shape": seen}, channels, prefix=0)
-    total += 2 * _dense(tokens, width, width) + 2 * _dense(1, tokens, width)
-    total += 2 * _dense(1, width, width) + 2 * _dense(1, width, hidden)
-    return total + _dense(1, width, config["num_classes"] or 0)
-
-
-def _beit(config):
-    total = _encoder(config, config["image_shape"][2], prefix=1)
-    return total + _dense(1, config["hidden_dim"], config["num_classes"])
-
-
-def _encoder(config, channels, prefix, stride=1):
-    """The embedding of patches of a map of so many channels, and all blocks."""
-    size, width = config["patch_size"], config["hidden_dim"]
-    grid = TokenGrid.of_patches(config["image_shape"], size, prefix, stride)
-    tokens = grid.num_tokens
-    products = 3 if config.get("activation") in GATES else 2
-    block = 4 * _dense(tokens, width, width)
-    block += products * _dense(tokens, width, config["mlp_dim"])
-    block += 2 * _dense(tokens, tokens, width)
-    patches = _dense(grid.num_spatial, size * size * channels, width)
-    return patches + config["num_layers"] * block
-
-
-def _mixer(config):
-    size, width = config["patch_size"], config["hidden_dim"]
-    tokens = TokenGrid.of_patches(config["image_shape"], size).num_tokens
-    patches = _dense(tokens, size * size * config["image_shape"][2], width)
-    block = 2 * _dense(width, tokens, config["tokens_mlp_dim"])
-    block += 2 * _dense(tokens, width, config["channels_mlp_dim"])
-    return patches + config["num_layers"] * block + _dense(1, width, config["num_classes"])
-
-
-def _bit(config):
-    height, width, channels = config["image_shape"]
-    filters, size, root = round(64 * config["width_factor"]), (height, width), 3
-    if config["stem"] == "imagenet":
-        size, root = _halved(size), 7
-    total = _convolution(size, root, channels, filters)
-    if config["stem"] == "imagenet":
-        size = _halved(size)
-    more, last = _stages(config["units"], filters, size, config["without_skips"])
-    return total + more + _dense(1, last, config["num_classes"])
-
-
-def _stages(units, filters, size, without_skips):
-    """Bottleneck units from a map of `filters` channels on: operations, and channels at the end."""
-    total, channels = 0, filters
-    for stage, depth in enumerate(units):
-        inside, name = filters * 2**stage, f"stage{stage + 1}"
-        projected = not {name, f"{name}/unit01"} & set(without_skips)
-        for unit in range(depth):
-            total += _convolution(size, 1, channels, inside)
-            size = _halved(size) if stage and not unit else size
-            total += _convolution(size, 3, inside, inside)
-            total += _convolution(size, 1, inside, 4 * inside)
-            if not unit and projected:
-                total += _convolution(size, 1, channels, 4 * inside)
-            channels = 4 * inside
-    return total, channels
-
-
-def _halved(size):
-    return tuple(-(-side // 2) for side in size)
-
-
-def _dense(rows, inputs, units):
-    return 2 * rows * inputs * units
-
-
-def _convolution(size, kernel, channels, filters):
-    """Operations of a convolution whose result has this (height, width)."""
-    return _dense(math.prod(size), kernel * kernel * channels, filters)
-
-
-_FORMULAS = {
-    "ViT": _vit,
-    "CLIPViT": _clip,
-    "SigLIPViT": _siglip,
-    "BEiT": _beit,
-    "BiT": _bit,
-    "Mixer": _mixer,
-}

@@ -1,11 +1,10 @@
 """Hostile pickles, written opcode by opcode, in files of PyTorch."""
 
 import struct
-import tracemalloc
 
 import numpy as np
 import pytest
-from archive_files import raises, torch_or_skip, write_zip
+from archive_files import memory_below, raises, torch_or_skip, write_zip
 
 from vit_tf.checkpoints import torch_pickles
 from vit_tf.checkpoints.archives import open_archive
@@ -130,14 +129,8 @@ NESTED_TUPLES = {
 
 
 def assert_refused_in_little_memory(path, word):
-    tracemalloc.start()
-    try:
-        with raises(word):
-            open_archive(path)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 2**20
+    with memory_below(2**20), raises(word):
+        open_archive(path)
 
 
 @pytest.mark.parametrize("what", NESTED_TUPLES)

@@ -6,7 +6,6 @@ from scipy.special import softmax
 import vit_tf
 from vit_tf import TokenGrid
 from vit_tf.models.siglip import SigLIPViT
-from vit_tf.taps.flops import count_flops, formula
 
 # Read off timm 1.0.31, of images of 224 or, with patches of 16 or 32 but for B/16, 256 pixels.
 COUNTS = {"B/32": 94_552_320, "B/16": 92_884_224, "L/16": 315_956_224}
@@ -60,7 +59,7 @@ def test_every_tap_equals_the_formulas_in_float64(siglip, images):
     assert siglip.position_embedding.shape == (6, 8) and siglip.patch_kernel.shape == (8, 8, 3, 8)
 
 
-def test_parameters_and_operations():
+def test_parameter_counts():
     assert set(SigLIPViT.variants) == set(COUNTS)
     for name, fields in SigLIPViT.variants.items():
         hidden, mlp, patch = (fields[n] for n in ("hidden_dim", "mlp_dim", "patch_size"))
@@ -72,8 +71,6 @@ def test_parameters_and_operations():
     small = make()
     expected = 3 * 64 * 8 + 8 + 6 * 8 + 16 + 3 * oracles.block_count(8, 12) - 8
     assert small.count_params() == expected
-    for model in (small, make(5)):
-        assert formula(model) == count_flops(model)
 
 
 def test_another_resolution_keeps_all_but_positions(siglip):

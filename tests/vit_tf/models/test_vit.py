@@ -10,7 +10,6 @@ from vit_tf import TokenGrid
 from vit_tf.models.resolution import resample_positions
 from vit_tf.models.transformer import Embedding
 from vit_tf.models.vit import RELEASED, VARIANTS
-from vit_tf.taps.flops import count_flops, formula
 
 # Published parameter counts with a CLS token and 1000 classes at 224 pixels.
 COUNTS = {
@@ -106,7 +105,6 @@ def oracle(model, images):
 
 def test_every_tap_equals_the_paper_in_float64(vit, images):
     oracles.check_taps(vit, images, oracle(vit, images))
-    assert count_flops(vit) == formula(vit)
 
 
 def test_later_options_change_neither_older_configurations_nor_older_weights():
