@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
+from .. import renamed_arguments
 from ..engine.results import (
     CLS,
     PARTS,
@@ -29,7 +30,6 @@ from .primitives import (
     elide,
     layer_label,
     panels,
-    renamed_arguments,
     shorten,
 )
 

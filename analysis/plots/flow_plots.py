@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
+from .. import renamed_arguments
 from ..engine.results import (
     expect_array,
     expect_variable,
@@ -23,7 +24,6 @@ from .primitives import (
     draw_matrix,
     overlay,
     panels,
-    renamed_arguments,
     shorten,
 )
 

@@ -376,24 +376,3 @@ def label_layers(ax, which, names, model="", inches=None):
     short, cut = shorten(names)
     name_layers(ax, which, short, np.arange(len(names)), inches)
     ax.set(**{f"{which}label": layer_label(cut, model)})
-
-
-def renamed_arguments(**new_names):
-    """Decorator: former names of arguments are accepted with a `DeprecationWarning`."""
-
-    def decorate(function):
-        @functools.wraps(function)
-        def accept(*args, **options):
-            for old in new_names.keys() & options.keys():
-                new = new_names[old]
-                warnings.warn(
-                    f"{function.__name__}({old}=...) is deprecated: use {new}=",
-                    DeprecationWarning,
-                    stacklevel=2,
-                )
-                options[new] = options.pop(old)
-            return function(*args, **options)
-
-        return accept
-
-    return decorate

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
+from .. import renamed_arguments
 from ..engine.results import (
     ALL,
     CLS,
@@ -26,7 +27,6 @@ from .primitives import (
     name_layers,
     name_positions,
     panels,
-    renamed_arguments,
     shorten,
     wrap,
 )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
+from .. import renamed_arguments
 from ..engine.estimates import current_outcome, num_batches, t_interval
 from ..engine.results import (
     expect_array,
@@ -24,7 +25,6 @@ from .primitives import (
     layer_label,
     name_layers,
     panels,
-    renamed_arguments,
     shorten,
     wrap,
 )

@@ -9,7 +9,7 @@ from typing import Any
 from vit_tf.names import join_words
 
 from .measurement import Measurement
-from .models import ROLES, Lacking, StudyModel
+from .models import ROLES, NotApplicable, StudyModel
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Selector:
     anyone: bool | str = True
     others: tuple[str, ...] = ()  # for `pairs`, the parts of the second model
     baselines: tuple[str, ...] = ()  # for `together`, drawn next to the models
-    needing: Callable | None = None  # for `group`, raises a `Lacking` for a model to be left out
+    needing: Callable | None = None  # for `group`, raises `NotApplicable` for some models
     panel: str = ""  # title of a picture among those of other models, as `Figure.title`
 
     @property
@@ -228,7 +228,7 @@ def _measured(measure, *models):
     """What is measured, or None, and the sentence on what a model lacks, or None."""
     try:
         return measure(*models), None
-    except Lacking as error:
+    except NotApplicable as error:
         return None, str(error)
 
 

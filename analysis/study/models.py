@@ -29,7 +29,7 @@ ROLES = {
 BASELINES = ("fresh", "noise")
 
 
-class Lacking(ValueError):
+class NotApplicable(ValueError):
     """Why a figure does not show a model, as a sentence."""
 
 
@@ -62,22 +62,22 @@ class StudyModel:
     unattended: str = field(default="", compare=False)
 
     def lacks(self, what: str) -> NoReturn:
-        """Raises a `Lacking`: a figure does not show this model, as it has no `what`."""
-        raise Lacking(f"{self.name} has no {what}.")
+        """Raises a `NotApplicable`: a figure does not show this model, as it has no `what`."""
+        raise NotApplicable(f"{self.name} has no {what}.")
 
     def require_grid(self) -> TokenGrid:
-        """The grid of its spatial tokens or positions; a `Lacking` where it is not known."""
+        """The grid of its spatial tokens or positions; a `NotApplicable` where it is not known."""
         return self.grid or self.lacks(
             "grid of spatial tokens or positions that is known and tiles the images"
         )
 
     def require_placed(self) -> list[str]:
-        """The `placed` taps; a `Lacking` where there are none."""
+        """The `placed` taps; a `NotApplicable` where there are none."""
         self.require_grid()
         return self.placed or self.lacks("layers on the grid of its spatial tokens or positions")
 
     def require_attention(self) -> list[str]:
-        """Its attention weights over a known grid, taps or computed; a `Lacking` for none."""
+        """Its attention weights over a known grid, taps or computed; a `NotApplicable` for none."""
         hidden = self.has_tokens and not self.has_sums
         within = " among its layers: a layer that has any keeps them to itself" if hidden else ""
         weights = self.weights or list(self.computed)

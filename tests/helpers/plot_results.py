@@ -4,277 +4,171 @@ import numpy as np
 import xarray as xr
 
 GRID = {"rows": 3, "columns": 4, "prefix": 1, "stride": 8}
+NAMES = {"model": "ViT-Ti/16", "model_x": "ViT-Ti/16", "model_y": "ViT-Ti/16"}
 BLOCKS = [f"block{block:02}" for block in range(4)]
 SUMS = [f"{block}/{site}/sum" for block in BLOCKS for site in ("attention", "mlp")]
 WEIGHTS = [f"{block}/attention/weights" for block in BLOCKS]
+PIXELS = {"row": range(24), "column": range(32)}
+# The coordinates of each dim, unless a result has others.
+COORDS = {
+    **dict.fromkeys(("layer", "layer_x", "layer_y"), SUMS),
+    "layer_other": WEIGHTS,
+    **{"row": range(3), "column": range(4), "channel": range(3), "component": range(8)},
+    **{
+        "other_row": range(3),
+        "other_column": range(4),
+        "place": range(12),
+        "spatial_key": range(12),
+    },
+    **dict.fromkeys(("token", "query", "key"), range(13)),
+    **{"example": range(2), "head": range(3), "class": [3, 7], "epoch": range(5)},
+    **{"row_offset": 8 * np.arange(-2, 3), "column_offset": 8 * np.arange(-3, 4)},
+    **{"model_x": ["ViT", "BiT", "DINO"], "model_y": ["ViT", "BiT", "DINO"]},
+    **{"part": ["cls", "spatial"], "path": ["skip", "branch"]},
+    **{"order": ["local", "global"], "subset": range(1, 4), "share": [0.25, 0.5, 0.75, 1.0]},
+    **{"tokens": ["cls", "random", "attended"], "measure": ["CKA", "RSA", "Procrustes"]},
+    **{"l2": [0.1, 10.0, 1000.0], "batch_norm": [False, True], "k": [5, 20], "top": [1, 5]},
+    **{"difficulty": ["easy", "hard"], "average": ["image", "point"], "threshold": [0.1, 0.05]},
+    **{"object": range(3)},
+}
 
 
-def array(values, dims, units="1", **coords):
-    """A DataArray with the attributes that every measurement gives."""
-    attrs = {"model": "ViT-Ti/16", "units": units, **GRID}
-    return xr.DataArray(values, coords, dims, attrs=attrs)
+class Samples:
+    """Results of uniform random values, whose dims are words of a text, as in "layer head"."""
 
+    def __init__(self, seed):
+        self.rng = np.random.default_rng(seed)
 
-def dataset(coords, **variables):
-    """A Dataset of (dims, values) with the same attributes."""
-    names = {"model": "ViT-Ti/16", "model_x": "ViT-Ti/16", "model_y": "ViT-Ti/16"}
-    return xr.Dataset(variables, coords, attrs=names | GRID)
+    def array(self, dims, low=0.0, high=1.0, units="1", **coords):
+        """A DataArray with the attributes that every measurement gives."""
+        coords = {dim: (COORDS | coords)[dim] for dim in dims.split()}
+        values = self.rng.uniform(low, high, [len(names) for names in coords.values()])
+        attrs = {"model": "ViT-Ti/16", "units": units, **GRID}
+        return xr.DataArray(values, coords, tuple(coords), attrs=attrs)
 
+    def dataset(self, dims, coords=None, **ranges):
+        """A Dataset of variables of these dims, each from its lowest to its highest value."""
+        arrays = {name: self.array(dims, *ends, **coords or {}) for name, ends in ranges.items()}
+        return xr.Dataset({n: a.drop_attrs() for n, a in arrays.items()}, attrs=NAMES | GRID)
 
-def effects(rng, dims, shape, **coords):
-    """The three changes of an intervention, and their standard errors."""
-    variables = {}
-    for name in ("accuracy_change", "loss_change", "output_change"):
-        variables[name] = dims, rng.normal(0, 0.1, shape)
-        variables[f"{name}_stderr"] = dims, rng.uniform(0.01, 0.03, shape)
-    return dataset(coords, **variables)
+    def effects(self, dims, **coords):
+        """The three changes of an intervention, and their standard errors."""
+        changes = [f"{what}_change" for what in ("accuracy", "loss", "output")]
+        errors = {f"{name}_stderr": (0.01, 0.03) for name in changes}
+        return self.dataset(dims, coords, **dict.fromkeys(changes, (-0.2, 0.2)), **errors)
 
 
 def cka_dataset(rng, x=SUMS, y=SUMS):
     depth = np.abs(np.linspace(0, 1, len(x))[:, None] - np.linspace(0, 1, len(y)))
     values = np.exp(-2 * depth) * rng.uniform(0.9, 1, depth.shape)
     dims = ("layer_x", "layer_y")
-    return dataset({"layer_x": x, "layer_y": y}, cka=(dims, values), stderr=(dims, 0.02 * values))
+    variables = {"cka": (dims, values), "stderr": (dims, 0.02 * values)}
+    return xr.Dataset(variables, {"layer_x": x, "layer_y": y}, NAMES | GRID)
 
 
 def results(seed=0):
     """Dict from measurement to result: every kind of result that the package returns."""
-    rng = np.random.default_rng(seed)
-    u = rng.uniform
-    heads, rows, columns, tokens = range(3), GRID["rows"], GRID["columns"], 13
-    grid = {"row": range(rows), "column": range(columns)}
-    pixels = {"row": range(24), "column": range(32)}
+    samples = Samples(seed)
+    array, dataset = samples.array, samples.dataset
+    weights = {"layer": WEIGHTS}
+    distance = array("layer head", 4, 16, "pixels", **weights)
+    spot = -(np.hypot(*np.mgrid[-12:12, -16:16]) ** 2)
+    field = array("layer row column", **PIXELS)
+    field = field.copy(data=np.exp(spot / (40 + 60 * np.arange(8)[:, None, None])))
     kinds = np.array(["strict", "soft", "axial", "offset", "global", "none"])
     kind = kinds[np.arange(12).reshape(4, 3) % 6]
-    signs = {"axial": "row", "offset": "up-left"}
-    place = np.r_[np.nan, np.arange(12)]
-    change = effects(rng, ("layer", "head"), (4, 3), layer=WEIGHTS, head=heads)
-    distance = array(u(4, 16, (4, 3)), ("layer", "head"), "pixels", layer=WEIGHTS, head=heads)
-    centred = np.exp(
-        -(np.hypot(*np.mgrid[-12:12, -16:16]) ** 2) / (40 + 60 * np.arange(8)[:, None, None])
-    )
-    maps = {"layer": WEIGHTS, "head": heads}
-    score = dataset({"layer": SUMS}, score=("layer", u(0.2, 0.7, 8)))
-    clusters = dataset(
-        {"layer": SUMS}, **{name: ("layer", u(0.1, 0.9, 8)) for name in ("purity", "nmi", "ari")}
-    )
+    direction = np.select([kind == "axial", kind == "offset"], ["row", "up-left"], "")
+    heads = dataset("layer head", weights, kind=(0, 1), direction=(0, 1))
+    position = np.r_[np.nan, np.arange(12)]
+    places = {"token_row": ("token", position // 4), "token_column": ("token", position % 4)}
+    head_similarity = {"layer": ["root", "stage1/unit01/sum"]}
+    subsets = array("order subset", 4, 16).drop_attrs()
+    clusters = dataset("layer", purity=(0.1, 0.9), nmi=(0.1, 0.9), ari=(0.1, 0.9))
     clusters = clusters.assign_attrs(clusters=10)
-    steps = {"epoch": range(5), "layer": SUMS}
-    measures = {"measure": ["CKA", "RSA", "Procrustes"], "layer_x": SUMS, "layer_y": SUMS}
+    explained = np.sort(samples.rng.uniform(0, 0.2, 8))[::-1]
+    tokens = {"token": range(12), "other_example": range(2), "other_token": range(12)}
+    rising, errors = np.linspace(0.1, 0.8, 8), (0.01, 0.03)
+    lens = dataset("layer", accuracy_stderr=errors, agreement_stderr=errors)
     return {
-        "cka": cka_dataset(rng),
-        "best_matching_layer": dataset(
-            {"layer": SUMS}, cka=("layer", u(0.5, 1, 8)), stderr=("layer", u(0.01, 0.03, 8))
-        ),
+        "cka": cka_dataset(samples.rng),
+        "best_matching_layer": dataset("layer", cka=(0.5, 1), stderr=errors),
         "similarities": dataset(
-            measures,
-            similarity=(tuple(measures), u(0, 1, (3, 8, 8))),
-            stderr=(tuple(measures), u(0, 0.02, (3, 8, 8))),
-            disagreement=(("layer_x", "layer_y"), u(0, 1, (8, 8))),
-        ),
-        "last_layer_cka": dataset(
-            {
-                "model_x": ["ViT", "BiT", "DINO"],
-                "model_y": ["ViT", "BiT", "DINO"],
-                "part": ["cls", "spatial"],
-            },
-            cka=(("model_x", "model_y", "part"), u(0.1, 1, (3, 3, 2))),
-        ),
+            "measure layer_x layer_y", similarity=(0, 1), stderr=(0, 0.02)
+        ).assign(dataset("layer_x layer_y", disagreement=(0, 1))),
+        "last_layer_cka": dataset("model_x model_y part", cka=(0.1, 1)),
         "head_similarity": dataset(
-            {
-                "order": ["local", "global"],
-                "subset": range(1, 4),
-                "layer": ["root", "stage1/unit01/sum"],
-            },
-            cka=(("order", "subset", "layer"), u(0.2, 0.8, (2, 3, 2))),
-            stderr=(("order", "subset", "layer"), u(0.01, 0.03, (2, 3, 2))),
-            distance=(("order", "subset"), np.sort(u(4, 16, (2, 3)))),
-        ),
-        "localization": array(
-            u(0, 0.3, (2, 13, rows, columns)),
-            ("layer", "token", "row", "column"),
-            layer=SUMS[:2],
-            token=range(13),
-            token_row=("token", place // columns),
-            token_column=("token", place % columns),
-            **grid,
+            "order subset layer", head_similarity, cka=(0.2, 0.8), stderr=errors
+        ).assign(distance=subsets.copy(data=np.sort(subsets.values))),
+        "localization": array("layer token row column", 0, 0.3, layer=SUMS[:2]).assign_coords(
+            places
         ),
         "formation": dataset(
-            steps,
-            **{
-                name: (tuple(steps), u(0.1, 1, (5, 8)))
-                for name in ("cka_to_start", "cka_to_previous", "accuracy")
-            },
+            "epoch layer",
+            **dict.fromkeys(("cka_to_start", "cka_to_previous", "accuracy"), (0.1, 1)),
         ),
         "attention_distance": distance,
         "mean_distance": distance.assign_attrs(
             units="sides of the grid", long_name="mean attention distance"
         )
         / 16,
-        "mean_attention": dataset(
-            {"layer": WEIGHTS, "head": heads},
-            raw=(("layer", "head", "query", "key"), u(0, 0.2, (4, 3, tokens, tokens))),
-            spatial=(("layer", "head", "query", "spatial_key"), u(0, 0.2, (4, 3, tokens, 12))),
+        "mean_attention": dataset("layer head query key", weights, raw=(0, 0.2)).assign(
+            dataset("layer head query spatial_key", weights, spatial=(0, 0.2))
         ),
-        "attention_maps": array(
-            u(0, 1, (4, 3, rows, columns)), ("layer", "head", "row", "column"), **maps, **grid
-        ).assign_attrs(query="cls"),
-        "aligned_attention": array(
-            u(0, 1, (4, 3, 5, 7)),
-            ("layer", "head", "row_offset", "column_offset"),
-            **maps,
-            row_offset=8 * np.arange(-2, 3),
-            column_offset=8 * np.arange(-3, 4),
-        ),
+        "attention_maps": array("layer head row column", **weights).assign_attrs(query="cls"),
+        "aligned_attention": array("layer head row_offset column_offset", **weights),
         "attention_offset": dataset(
-            maps,
-            row_offset=(("layer", "head"), rng.normal(0, 6, (4, 3))),
-            column_offset=(("layer", "head"), rng.normal(0, 6, (4, 3))),
+            "layer head", weights, row_offset=(-12, 12), column_offset=(-12, 12)
         ),
-        "head_classes": dataset(
-            maps,
-            kind=(("layer", "head"), kind),
-            direction=(("layer", "head"), np.vectorize(lambda k: signs.get(k, ""))(kind)),
+        "head_classes": heads.assign(
+            kind=heads.kind.copy(data=kind), direction=heads.direction.copy(data=direction)
         ),
         "attention_patterns": dataset(
-            {"query": ["cls", "spatial"], "layer": WEIGHTS, "layer_other": WEIGHTS},
-            repetition=(("query", "layer", "layer_other"), u(0.1, 0.5, (2, 4, 4))),
+            "query layer layer_other",
+            weights | {"query": ["cls", "spatial"]},
+            repetition=(0.1, 0.5),
         ),
         "attention_saliency": dataset(
-            {"query": ["cls", "spatial"], **maps},
-            iou=(("query", "layer", "head"), u(0.1, 0.5, (2, 4, 3))),
+            "query layer head", weights | {"query": ["cls", "spatial"]}, iou=(0.1, 0.5)
         ),
-        "attention_rollout": array(
-            u(0, 1, (4, tokens, tokens)), ("layer", "query", "key"), layer=BLOCKS
-        ),
-        "rollout_of_images": array(
-            u(0, 1, (2, tokens, tokens)), ("example", "query", "key"), example=range(2)
-        ),
-        "attention_rows": dataset(
-            {"example": range(2), **maps, "query": range(tokens), "key": range(tokens)},
-            attention=(
-                ("example", "layer", "head", "query", "key"),
-                u(0, 0.2, (2, 4, 3, tokens, tokens)),
-            ),
-        ),
-        "gradient_attention": array(
-            u(0, 1, (2, 2, tokens, tokens)),
-            ("example", "class", "query", "key"),
-            example=range(2),
-            **{"class": [3, 7]},
-        ),
-        "receptive_field": array(centred, ("layer", "row", "column"), layer=SUMS, **pixels),
-        "skip_ratio": dataset(
-            {"layer": SUMS},
-            norm_ratio=(("layer", "token"), np.exp(rng.normal(0, 1, (8, tokens)))),
-            cosine=(("layer", "token"), u(-1, 1, (8, tokens))),
-        ),
-        "branch_norms": dataset(
-            {"example": range(2), "layer": SUMS},
-            **{
-                name: (("example", "layer", "token"), u(2, 9, (2, 8, tokens)))
-                for name in ("skip", "branch")
-            },
-        ),
+        "attention_rollout": array("layer query key", layer=BLOCKS),
+        "rollout_of_images": array("example query key"),
+        "attention_rows": dataset("example layer head query key", weights, attention=(0, 0.2)),
+        "gradient_attention": array("example class query key"),
+        "receptive_field": field,
+        "skip_ratio": dataset("layer token", norm_ratio=(0.2, 5), cosine=(-1, 1)),
+        "branch_norms": dataset("example layer token", skip=(2, 9), branch=(2, 9)),
         "patch_filters": array(
-            u(-1, 1, (8, 8, 8, 3)),
-            ("component", "row", "column", "channel"),
-            explained_variance=("component", np.sort(u(0, 0.2, 8))[::-1]),
-        ),
-        "position_similarity": array(
-            u(-1, 1, (rows, columns, rows, columns)),
-            ("row", "column", "other_row", "other_column"),
-            **grid,
-        ),
-        "position_attribution": array(
-            u(0, 1, (2, 8, 12, 24, 32)),
-            ("example", "layer", "place", "row", "column"),
-            example=range(2),
-            layer=SUMS,
-            place=range(12),
-        ),
-        "input_gradients": array(
-            rng.normal(size=(2, 2, 24, 32, 3)),
-            ("example", "class", "row", "column", "channel"),
-            example=range(2),
-            **{"class": [3, 7]},
-        ),
-        "grad_cam": array(
-            u(0, 1, (2, 2, 4, 24, 32)),
-            ("example", "class", "layer", "row", "column"),
-            example=range(2),
-            **{"class": [3, 7]},
-            layer=SUMS[1::2],
-        ),
-        "logit_lens": array(
-            rng.normal(size=(2, 8, 10)),
-            ("example", "layer", "class"),
-            example=range(2),
-            layer=SUMS,
-            **{"class": range(10)},
-        ),
-        "lens_accuracy": dataset(
-            {"layer": SUMS},
-            accuracy=("layer", np.linspace(0.1, 0.8, 8)),
-            agreement=("layer", np.linspace(0.1, 1, 8)),
-            accuracy_stderr=("layer", u(0.01, 0.03, 8)),
-            agreement_stderr=("layer", u(0.01, 0.03, 8)),
-        ),
-        "head_ablation": change,
-        "skip_ablation": effects(
-            rng, ("layer", "path"), (4, 2), layer=BLOCKS, path=["skip", "branch"]
-        ),
-        "token_ablation": effects(
-            rng,
-            ("tokens", "share"),
-            (3, 4),
-            tokens=["cls", "random", "attended"],
-            share=[0.25, 0.5, 0.75, 1.0],
-        ),
-        "activation_patching": dataset(
-            {"layer": SUMS, "token": range(tokens)},
-            transfer=(("layer", "token"), rng.normal(0.3, 0.3, (8, tokens))),
-            stderr=(("layer", "token"), u(0, 0.1, (8, tokens))),
-        ),
+            "component row column channel", -1, 1, row=range(8), column=range(8)
+        ).assign_coords(explained_variance=("component", explained)),
+        "position_similarity": array("row column other_row other_column", -1, 1),
+        "position_attribution": array("example layer place row column", **PIXELS),
+        "input_gradients": array("example class row column channel", -1, 1, **PIXELS),
+        "grad_cam": array("example class layer row column", layer=SUMS[1::2], **PIXELS),
+        "logit_lens": array("example layer class", -2, 2, **{"class": range(10)}),
+        "lens_accuracy": lens.assign(accuracy=("layer", rising), agreement=("layer", rising + 0.2)),
+        "head_ablation": samples.effects("layer head", **weights),
+        "skip_ablation": samples.effects("layer path", layer=BLOCKS),
+        "token_ablation": samples.effects("tokens share"),
+        "activation_patching": dataset("layer token", transfer=(-0.3, 0.9), stderr=(0, 0.1)),
         "token_similarity": array(
-            u(0, 1, (2, 2, 12, 2, 12)),
-            ("layer", "example", "token", "other_example", "other_token"),
-            layer=SUMS[:2],
-            example=range(2),
-            token=range(12),
-            other_example=range(2),
-            other_token=range(12),
+            "layer example token other_example other_token", layer=SUMS[:2], **tokens
         ),
-        "ridge_probe": array(
-            u(0.2, 0.9, (8, 3)), ("layer", "l2"), layer=SUMS, l2=[0.1, 10.0, 1000.0]
-        ),
-        "linear_probe": array(
-            u(0.2, 0.9, (8, 2, 2)),
-            ("layer", "tokens", "batch_norm"),
-            layer=SUMS,
-            tokens=["cls", "spatial"],
-            batch_norm=[False, True],
-        ),
-        "knn_accuracy": array(
-            u(0.2, 0.9, (8, 2, 2)), ("layer", "k", "top"), layer=SUMS, k=[5, 20], top=[1, 5]
-        ),
-        "retrieval": dataset(
-            {"layer": SUMS, "difficulty": ["easy", "hard"]},
-            score=(("layer", "difficulty"), u(0.2, 0.9, (8, 2))),
-        ),
+        "ridge_probe": array("layer l2", 0.2, 0.9),
+        "linear_probe": array("layer tokens batch_norm", 0.2, 0.9, tokens=["cls", "spatial"]),
+        "knn_accuracy": array("layer k top", 0.2, 0.9),
+        "retrieval": dataset("layer difficulty", score=(0.2, 0.9)),
         "clustering": clusters,
         "object_clustering": clusters.assign_attrs(objects=40),
-        "label_propagation": score.assign(region=(("layer", "object"), u(0.2, 0.7, (8, 3)))),
-        "keypoint_correspondence": dataset(
-            {"average": ["image", "point"], "layer": SUMS, "threshold": [0.1, 0.05]},
-            score=(("average", "layer", "threshold"), u(0.2, 0.7, (2, 8, 2))),
+        "label_propagation": dataset("layer", score=(0.2, 0.7)).assign(
+            dataset("layer object", region=(0.2, 0.7))
         ),
+        "keypoint_correspondence": dataset("average layer threshold", score=(0.2, 0.7)),
         "compute": xr.Dataset(
             {
                 "training_flops": ("run", [2e15, 5e15, 9e15]),
                 "test_accuracy": ("run", [0.4, 0.55, 0.6]),
             },
-            coords={"run": ["ViT-CLS", "ViT-GAP", "BiT"], "family": ("run", ["ViT", "ViT", "BiT"])},
+            {"run": ["ViT-CLS", "ViT-GAP", "BiT"], "family": ("run", ["ViT", "ViT", "BiT"])},
         ),
         "trainings": xr.Dataset(
             {

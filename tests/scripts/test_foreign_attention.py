@@ -10,7 +10,7 @@ import xarray as xr
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.study.loaded_models import LoadedModel, study_model
-from vit_tf.analysis.study.models import Lacking
+from vit_tf.analysis.study.models import NotApplicable
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.scripts import analyze
 
@@ -86,7 +86,7 @@ def test_distances_are_those_of_the_scores_of_each_layer(low):
     ],
 )
 def test_a_reason_is_stated_where_there_is_none(options, patch_size, reason):
-    with pytest.raises(Lacking, match=f"own has no {reason}"):
+    with pytest.raises(NotApplicable, match=f"own has no {reason}"):
         under_study(own_model(**options), patch_size).require_attention()
 
 

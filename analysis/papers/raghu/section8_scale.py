@@ -1,6 +1,7 @@
 """Raghu et al. 2021, section 8 and appendix G: what do more data and fine-tuning change?"""
 
 from functools import partial
+from itertools import combinations
 
 import numpy as np
 import xarray as xr
@@ -12,7 +13,7 @@ from ...similarity.cka import best_matching_layer, cka_statistic
 from ...study.figure import Figure, group, playing, variants
 from ...study.judge import finding
 from ...study.measurement import statistic, task
-from ...study.models import Lacking
+from ...study.models import NotApplicable
 from ..chapters import SCALE
 from . import RAGHU
 
@@ -59,16 +60,16 @@ def fine_tuning_of(models):
 def same_blocks_of(models):
     """Similarity of blocks of the same name, of every two models that have them."""
     if len(models) < 2:
-        raise Lacking("It compares two models; one is given.")
-    alike = {
+        raise NotApplicable("It compares two models; one is given.")
+    same_layers = {
         f"{one.name} and {other.name}": counterparts_of(one, other)
-        for number, one in enumerate(models)
-        for other in models[number + 1 :]
+        for one, other in combinations(models, 2)
         if one.blocks == other.blocks
     }
-    if not alike:
-        raise Lacking("It compares two models whose layers have the same names; there are none.")
-    return alike
+    if not same_layers:
+        why = "It compares two models whose layers have the same names; there are none."
+        raise NotApplicable(why)
+    return same_layers
 
 
 @finding("data_scale.{vit}", "8", "12", "difference in CKA", above=0)

@@ -10,7 +10,7 @@ from ...similarity.cka import last_layer_statistic, residual_statistic
 from ...study.figure import Figure, each, group
 from ...study.judge import finding
 from ...study.measurement import statistic, task
-from ...study.models import Lacking
+from ...study.models import NotApplicable
 from ..chapters import SKIPS, STRUCTURE
 from ..raghu.section4_structure import cka_of
 from . import WALMER
@@ -20,7 +20,7 @@ from .section5_clusters import ALL
 def last_layers_of(models):
     """Similarity of the last tokens of several models."""
     if len(models) < 2:
-        raise Lacking("It compares two models; one is given.")
+        raise NotApplicable("It compares two models; one is given.")
     names = [model.name for model in models]
     taps = [(last_tokens(model),) for model in models]
 

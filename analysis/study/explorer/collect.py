@@ -77,7 +77,7 @@ class Subject:
 
     @property
     def scores_tap(self):
-        """The tap that holds the scores of classes; a `Lacking` where there is none."""
+        """The tap that holds the scores of classes; a `NotApplicable` where there is none."""
         tap = self.model.taps[-1]
         known = len(self.model.shapes[tap]) == 1 and self.model.shapes[tap][0] > 1
         if not known or not (self.foreign or tap == "logits"):
@@ -143,7 +143,7 @@ class Subject:
 
     @property
     def maps(self):
-        """The last map of each size, in depth order: taps; a `Lacking` where there are none."""
+        """The last map of each size, in depth order: taps; `NotApplicable` where there are none."""
         model = self.model
         if not model.has_maps:
             model.lacks("maps through its depth, as convolutions make them")

@@ -1,6 +1,5 @@
 """Lines through the depth draw the numbers they are given, and baselines in grey."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
@@ -9,12 +8,6 @@ from matplotlib.colors import to_rgb
 from vit_tf import analysis
 
 LAYERS = ["embedding", "block00/mlp/sum", "block01/mlp/sum"]
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 def followed(*scores):
@@ -110,18 +103,3 @@ def test_attention_maps_are_scaled_to_their_own_maximum():
     assert axes[0, 0].figure.axes[0].get_title().startswith("Mean attention of CLS: ViT")
     chosen = analysis.plot_attention_maps(result, layers=LAYERS[1:2]).panels
     np.testing.assert_allclose(chosen[0, 0].images[0].get_array(), values[1, 0] / 18)
-
-
-@pytest.mark.parametrize(
-    "plot",
-    [
-        analysis.plot_label_propagation,
-        analysis.plot_keypoint_correspondence,
-        analysis.plot_mean_distance,
-    ],
-)
-def test_what_is_no_such_result_is_refused(plot):
-    with pytest.raises(ValueError, match="at least one result"):
-        plot({})
-    with pytest.raises(ValueError, match="Expected a Data"):
-        plot(xr.Dataset({"purity": ("layer", [0.5])}))

@@ -1,19 +1,11 @@
 """Plots of single images show the numbers of the results, where they lie in the image."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
 
 from vit_tf import analysis
 from vit_tf.analysis import plots
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
-
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (16, 24, 3)).astype("uint8")
 GRID = {"rows": 2, "columns": 3, "prefix": 1, "stride": 8}

@@ -1,18 +1,11 @@
 """Plots of interventions show the numbers of their results."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
 
 from vit_tf.analysis import plots
 from vit_tf.analysis.plots.flow_plots import plot_head_effects, plot_token_ablation
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
 
 
 def effects(dims, values, coords):

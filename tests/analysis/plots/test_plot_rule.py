@@ -31,12 +31,6 @@ NO_RESULT = {
 }
 
 
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
-
-
 def drawn_values(axes):
     """All numbers that the artists of some axes show: images, meshes, lines and points."""
     values = []
@@ -69,6 +63,21 @@ def test_plot_draws_what_the_plot_of_that_name_draws_in_the_axes_given(name):
     boxes = [panel.get_window_extent() for panel in np.ravel(getattr(ax, "panels", ax))]
     assert min(box.x0 for box in boxes) > left.get_window_extent().x1
     assert min(box.width for box in boxes) > 10
+    assert figure.get_size_inches().tolist() == [10, 4]
+    panels = np.ravel(getattr(own, "panels", own))
+    assert own.get_title() and all(panel.get_title() for panel in panels[:1])
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_what_is_no_such_result_is_refused(name):
+    draw = getattr(analysis, f"plot_{name}")
+    with pytest.raises(ValueError, match=r"^Expected a Data.*\. Received: list$"):
+        draw([1, 2])
+    with pytest.raises(ValueError, match=r"^Expected a Data"):
+        draw(xr.Dataset({"other": ("layer", [0.5])}))
+    if next(iter(inspect.signature(draw).parameters)) == "results":
+        with pytest.raises(ValueError, match="at least one result"):
+            draw({})
 
 
 def test_every_measurement_has_the_plot_of_its_name():

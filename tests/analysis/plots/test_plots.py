@@ -1,7 +1,6 @@
 """What is drawn is the result: values, orientation, scales and names, as the artists have them."""
 
 import ast
-import warnings
 from pathlib import Path
 
 import matplotlib
@@ -9,7 +8,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
@@ -19,15 +17,6 @@ from vit_tf.analysis import plots
 from vit_tf.analysis.plots import primitives as naming
 
 SITES = [f"block{block:02}/{site}" for block in range(3) for site in ("attention", "mlp")]
-
-
-@pytest.fixture(autouse=True)
-def _strict_and_clean():
-    """No plot may warn, and every figure is closed."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)
-        yield
-    plt.close("all")
 
 
 def _vit_taps(blocks):
@@ -126,50 +115,6 @@ def test_plots_import_neither_tensorflow_nor_matplotlib_eagerly():
         assert not roots & {"tensorflow", "keras", "vit_tf"}
         top = [node for node in imports if node in tree.body]
         assert not any("matplotlib" in ast.unparse(node) for node in top)
-
-
-@pytest.mark.parametrize(
-    ("plot", "make"),
-    [
-        (plots.plot_cka, lambda rng: _cka(rng, SITES, SITES)),
-        (plots.plot_attention_distance, _distances),
-        (plots.plot_receptive_field, _fields),
-        (plots.plot_skip_ratio, _skips),
-        (plots.plot_skip_ratio_lines, _skips),
-        (plots.plot_ridge_probe, _probe),
-    ],
-)
-def test_every_plot_draws_one_figure_and_leaves_the_result_alone(plot, make, rng):
-    result = make(rng)
-    before = result.copy(deep=True)
-    ax = plot(result)
-    assert isinstance(ax, Axes)
-    axes = getattr(ax, "panels", np.array([ax]))
-    assert len(plt.get_fignums()) == 1
-    assert axes[0].get_xlabel()
-    assert axes[0].get_ylabel()
-    assert all(ax.get_title() for ax in axes)
-    xr.testing.assert_identical(result, before)
-    with pytest.raises(ValueError, match=r"^Expected a Data.*\. Received: list$"):
-        plot([1, 2])
-
-
-@pytest.mark.parametrize(
-    ("plot", "make"),
-    [
-        (plots.plot_cka, lambda rng: _cka(rng, SITES, SITES)),
-        (plots.plot_attention_distance, _distances),
-        (plots.plot_skip_ratio, _skips),
-        (plots.plot_skip_ratio_lines, _skips),
-        (plots.plot_ridge_probe, _probe),
-    ],
-)
-def test_plots_draw_on_the_axes_they_are_given(plot, make, rng):
-    figure, (left, right) = plt.subplots(1, 2, layout="constrained")
-    assert plot(make(rng), ax=right) is right
-    assert plt.get_fignums() == [figure.number]
-    assert not left.has_data()
-    assert tuple(figure.get_size_inches()) == tuple(plt.rcParams["figure.figsize"])
 
 
 def test_cka_has_layer_x_rightwards_and_layer_y_upwards(rng):
