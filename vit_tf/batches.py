@@ -253,8 +253,8 @@ def full_batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
     full = select(dataset, Selection(full=True))
     if full.cardinality() == 0:
         raise ValueError(
-            "Expected at least one full batch, since a TPU leaves out smaller ones. Received: "
-            f"{int(dataset.cardinality())} smaller ones; try a smaller batch_size"
+            "Expected at least one full batch, since smaller ones are left out on a TPU. Received: "
+            f"{int(dataset.cardinality())} smaller batches; try a smaller batch_size"
         )
     return full
 
@@ -322,8 +322,8 @@ def require_finite_length(dataset):
     """Raises a `ValueError` for a data set that never ends."""
     if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise ValueError(
-            "Expected a data set that ends. Received: one of infinite length, such as repeat() "
-            "makes; limit it: dataset.take(number_of_batches)"
+            "Expected a data set of finite length. Received: one of infinite length, such as "
+            "from repeat(); limit it: dataset.take(number_of_batches)"
         )
 
 

@@ -48,7 +48,7 @@ def resampled(shift=1):
     def edit(value):
         if value.shape[0] is not None and shift % value.shape[0] == 0:
             raise ValueError(
-                "Expected batches in which another image stands `shift` positions before. "
+                "Expected a `shift` to another image of the batch. "
                 f"Received: shift={shift} in a batch of {value.shape[0]}"
             )
         return ops.roll(value, shift, axis=0)
@@ -138,5 +138,7 @@ def token_set(of, which):
         "all": list(range(grid.num_tokens)),
     }
     if not (found := lookup("which", which, sets)):
-        raise ValueError(f"Expected a set of tokens that there is. Received: {which!r} of {grid}")
+        raise ValueError(
+            f"Expected a set of tokens that the model has. Received: {which!r} of {grid}"
+        )
     return found

@@ -121,7 +121,8 @@ def require_finite(images, first: int = 0):
         place = int(np.argmin(finite))
         values = "NaN" if np.isnan(images[place]).any() else "infinite values"
         raise ValueError(
-            f"Expected images of finite values. Received: {values} in image {first + place} of the "
+            f"Expected images with finite values. Received: {values} in image {first + place} "
+            f"of the "
             f"data (from 0), {int((~finite).sum())} of {len(images)} images of its batch"
         )
 
@@ -168,7 +169,7 @@ def require_images(received: Iterable, expected: Iterable):
         hint = "; grey images become colour images by numpy.repeat(images, 3, axis=-1)"
     elif len(received) == len(expected) == 4 and received[3] == expected[3]:
         hint = (
-            "; resize the images, or make the model for their size: "
+            "; resize the images, or create the model for their size: "
             f"image_shape={received[1:]}, or vit_tf.at_resolution for trained weights"
         )
     raise ValueError(f"Expected images of shape {expected}. Received: shape {received}{hint}")

@@ -62,7 +62,7 @@ class Preprocessing:
             )
         if self.crop is not None and (self.size is None or not 0 < self.crop <= 1):
             raise ValueError(
-                "Expected crop to be None or, with a size, a share in (0, 1]. "
+                "Expected crop to be None or, with a size, a fraction in (0, 1]. "
                 f"Received: crop={self.crop!r}, size={self.size}"
             )
         lookup("interpolation", self.interpolation, dict.fromkeys(INTERPOLATIONS))

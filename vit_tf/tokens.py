@@ -111,8 +111,8 @@ def as_grid(grid, num_tokens: int | None = None, image_shape: tuple | None = Non
     # A sequence with more prefix tokens than spatial ones has another grid.
     if not 0 <= prefix < places:
         raise ValueError(
-            f"Expected a grid (rows, columns) of the {num_tokens} tokens but a few of a prefix, or "
-            f"a TokenGrid. Received: grid={grid}"
+            f"Expected a grid (rows, columns) of the {num_tokens} tokens except for a few "
+            f"prefix tokens, or a TokenGrid. Received: grid={grid}"
         )
     height, width = (rows, columns) if image_shape is None else image_shape[:2]
     if height is None or (height // rows * rows, height // rows * columns) != (height, width):

@@ -162,8 +162,8 @@ def _changes(taps):
     missing = [tap for tap in wanted or ["block*/attention/weights"] if tap not in taps]
     if missing:
         raise ValueError(
-            "Expected 'skip' and 'sum' of every site with attention 'weights': rollout takes "
-            "half of each token from a skip, and says nothing of a model without skips. Received "
+            "Expected 'skip' and 'sum' of every site with attention 'weights': rollout "
+            "assumes skips, and does not apply to a model without them. Received "
             f"no {format_list(missing)}"
         )
     changes = {}
@@ -199,8 +199,9 @@ def _require_unchanged(changes, examples):
     changed = [pair for pair, total in changes.items() if total / examples > UNCHANGED]
     if changed:
         raise ValueError(
-            "Expected the sum of each site to be the skip of the next: rollout says nothing where "
-            "sums are normalised (post-norm), or a site in between is not among the taps. Received "
+            "Expected the sum of each site to be the skip of the next: rollout does not apply "
+            "if sums are normalised (post-norm) or a site in between is not among the taps. "
+            "Received "
             f"a difference between {format_list(changed, '; ')}"
         )
 

@@ -219,7 +219,7 @@ def require_estimate(value, source):
     """Raises a `ValueError` that names what was to return an `Estimate`, for anything else."""
     if not isinstance(value, Estimate):
         raise ValueError(
-            f"Expected {source} to return an Estimate, as `student` makes. Received: {value!r}"
+            f"Expected {source} to return an Estimate, such as from `student`. Received: {value!r}"
         )
 
 

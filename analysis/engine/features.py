@@ -146,8 +146,8 @@ def require_model(model):
     if any(kind.__module__.split(".")[0] == "torch" for kind in type(model).__mro__):
         raise ValueError(
             "Expected a Keras model or a function of images. Received: a PyTorch module, "
-            f"{type(model).__name__}; open its checkpoint with vit_tf.load_pretrained, or measure "
-            "the module itself by vit_tf.torch_features(module, 'blocks.*')"
+            f"{type(model).__name__}; open its checkpoint with vit_tf.load_pretrained, or "
+            f"measure the module itself with vit_tf.torch_features(module, 'blocks.*')"
         )
     if not callable(model):
         raise ValueError(f"{EXPECTED}{HOW}. Received: {_described(model)}")
@@ -191,7 +191,8 @@ def class_gradients(features, images, classes, scores, sources):
     if missing := [name for name, gradient in gradients.items() if gradient is None]:
         raise ValueError(
             f"Expected features that compute {scores!r} from the taps whose gradients are taken, "
-            f"such as a submodel; a SavedModel hides how. Received: {format_list(missing)}"
+            f"such as a submodel; a SavedModel does not provide these gradients. Received: "
+            f"{format_list(missing)}"
         )
 
     def apart(x):
@@ -528,7 +529,7 @@ def _of_kind(model, kind, block):
     if not taps:
         raise ValueError(
             f"Expected a model with {words}. Received: {model.name!r}, a {type(model).__name__} "
-            "without any that are known; layers= chooses others"
+            "without any that are known; select layers with layers="
         )
     return taps
 
@@ -549,7 +550,7 @@ def _on_grid(features, kind, scores):
     if not names:
         raise ValueError(
             f"Expected a model with {KINDS[kind][0]}. Received: {features.name!r} with none among "
-            f"{format_list(shapes)}; layers= chooses others"
+            f"{format_list(shapes)}; select layers with layers="
         )
     if [*names, *scores] == list(features.output):
         return features

@@ -48,7 +48,7 @@ def tokens_of(tap, values, which, grid):
     if values.shape.rank != 3:
         choices = "'all'" if values.shape.rank == 2 else "'spatial' or 'all'"
         raise ValueError(
-            f"Expected tokens={choices} for a layer of no sequence. Received: {received}"
+            f"Expected tokens={choices} for a layer without a token sequence. Received: {received}"
         )
     if grid is None:
         raise ValueError(
@@ -61,7 +61,7 @@ def tokens_of(tap, values, which, grid):
         return grid.spatial(tokens)
     if not grid.prefix:
         raise ValueError(
-            f"Expected tokens='spatial' or 'all' of a model without a CLS token. Received: "
+            f"Expected tokens='spatial' or 'all' for a model without a CLS token. Received: "
             f"tokens={CLS!r}, {grid}"
         )
     return grid.first(tokens)[:, None]
@@ -90,7 +90,7 @@ def grid_of(features, grid):
 def raise_contradiction(own, grid):
     """Raises a `ValueError` for a grid that is not the features' own."""
     raise ValueError(
-        f"Expected the grid that the features know, {own}, or none given. Received: grid={grid}"
+        f"Expected grid to be None or that of the features, {own}. Received: grid={grid}"
     )
 
 
@@ -99,8 +99,8 @@ def require_grid(features, grid):
     token_grid = grid_of(features, grid)
     if not isinstance(token_grid, TokenGrid):
         raise ValueError(
-            "Expected a grid, or features with a token_grid; a pair (rows, columns) does not give "
-            f"the size of the images that the model takes. Received: grid={token_grid}"
+            f"Expected a grid, or features with a token_grid; a pair (rows, columns) does not "
+            f"determine the image size of the model. Received: grid={token_grid}"
         )
     return token_grid
 

@@ -98,7 +98,7 @@ def raise_without_directions(layers):
     if layers:
         raise ValueError(
             "Expected features that are finite and not zero, to compare their directions. "
-            f"Received others at {format_list(layers)}"
+            f"Received zero or non-finite features at {format_list(layers)}"
         )
 
 

@@ -64,7 +64,7 @@ def _as_json(value):
         return list(value)
     if value is Ellipsis or isinstance(value, complex | slice | inspect.Signature):
         return repr(value)
-    raise TypeError(f"Expected facts that a key can be made of. Received: {value!r}")
+    raise TypeError(f"Expected facts of a type that a key supports. Received: {value!r}")
 
 
 def code_of(functions, without=()):

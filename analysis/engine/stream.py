@@ -399,6 +399,6 @@ def _check_size(before, size, min_batch):
     small = size if before is None else before
     if small < min_batch:
         raise ValueError(
-            f"Expected batches of at least {min_batch} examples, save for the last. "
+            f"Expected batches of at least {min_batch} examples, except for the last. "
             f"Received one of {small}"
         )

@@ -182,7 +182,7 @@ def _split(features, images, scores):
     ends = [tap for tap, value in segment_taps.items() if value is x] if before else []
     if not ends:
         raise ValueError(
-            "Expected a submodel whose scores are made of its last layer alone. Received: "
+            "Expected a submodel whose scores depend on its last layer only. Received: "
             f"{getattr(features, 'name', 'features')!r}, which cannot be cut there"
         )
     segment_taps, _ = last(x)

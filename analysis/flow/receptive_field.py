@@ -303,7 +303,7 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
         `plots.plot_position_attribution`, `receptive_field`; page guides/one-image.md.
     """
     if not (rows >= 1 and columns >= 1):
-        raise ValueError(f"Expected a grid of cells. Received: {rows} x {columns}")
+        raise ValueError(f"Expected a grid with at least one cell. Received: {rows} x {columns}")
     layers, count = [], rows * columns
 
     def step(batch):

@@ -164,7 +164,7 @@ def correct_keypoints(
     if (threshold == "box") != (boxes is not None):
         given = "none" if boxes is None else "boxes"
         raise ValueError(
-            "Expected boxes for threshold='box', and for no other. "
+            "Expected boxes with threshold='box', and only then. "
             f"Received: threshold={threshold!r} with {given}"
         )
     if threshold == "box":
@@ -189,7 +189,7 @@ def _longer_sides(boxes, count):
     empty = ~(np.isfinite(sides) & (sides > 0)).all(axis=1)
     if empty.any():
         raise ValueError(
-            f"Expected {count} boxes (top, left, bottom, right) that hold something, one for each "
+            f"Expected {count} boxes (top, left, bottom, right) that are not empty, one for each "
             f"pair. Received: {boxes[empty][0].tolist() if fit else f'shape {boxes.shape}'}"
         )
     return sides.max(axis=1)

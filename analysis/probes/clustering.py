@@ -280,6 +280,6 @@ def _require_different(layer, x, num_clusters):
     different = len(np.unique(x, axis=0))
     if different < num_clusters:
         raise ValueError(
-            f"Expected at least {num_clusters} different examples for as many clusters. "
+            f"Expected at least {num_clusters} distinct examples for as many clusters. "
             f"Received: {different} at {layer}"
         )

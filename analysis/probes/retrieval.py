@@ -229,6 +229,6 @@ def _require_ranking(similarity):
     tied = [layer for layer, x in similarity.items() if (np.ptp(x, axis=0) <= ROUNDING).all()]
     if tied:
         raise ValueError(
-            "Expected images that are not all as similar to a query. "
-            f"Received ties of all at {format_list(tied)}"
+            f"Expected images that differ in their similarity to a query. Received equal "
+            f"similarities at {format_list(tied)}"
         )

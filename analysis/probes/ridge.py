@@ -505,7 +505,7 @@ def _first_of_each(labels, count, num_classes):
     scarce = min(len(rows) for rows in members)
     if scarce < count:
         raise ValueError(
-            f"Expected at least {count} images of each class, for as many shots. "
+            f"Expected at least {count} images of each class, the number of shots. "
             f"Received: {scarce} of one class"
         )
     return np.concatenate(members)

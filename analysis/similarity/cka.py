@@ -102,7 +102,8 @@ def jackknife(value, rows):
     total = value(tf.nest.map_structure(lambda x: x.sum(axis=0), rows))
     if batches == 1:
         warnings.warn(
-            "Standard errors of a single batch are NaN: cut the images into several, at least 8",
+            "The standard error needs at least two batches (eight or more are recommended): "
+            "use a smaller batch size",
             stacklevel=2,
         )
         return total, np.full(total.shape, np.nan)

@@ -227,7 +227,7 @@ class FormationRecorder(keras.callbacks.Callback):
         }
         if self._records and not earlier:
             raise ValueError(
-                f"Expected to go on after epoch {min(self._records)} or later, where the records "
+                f"Expected to resume after epoch {min(self._records)} or later, where the records "
                 f"are. Received: a run from epoch {epoch}; use a new recorder and folder"
             )
         self._records = earlier
@@ -324,7 +324,7 @@ def _features_of(features, model, images):
         own = {id(variable) for variable in model.variables}
         if not own.issuperset(map(id, features.variables)):
             raise ValueError(
-                f"{EXPECTED}. Received: {features.name!r}, of weights that are not its"
+                f"{EXPECTED}. Received: {features.name!r}, whose weights are not those of the model"
             )
         return features
     attempts = []

@@ -119,7 +119,7 @@ def write_figures(
         left_out = [*left_out, *failed, *notes, *undefined(results)]
         if left_out:
             count = len(left_out)
-            log.info("%d figures are not shown, or not of every model: see the report", count)
+            log.info("%d figures are not shown, or not for every model: see the report", count)
         if not pictures and not strict:
             reasons = " ".join(reason for _, reasons in left_out for reason in reasons)
             raise ValueError(f"Expected a figure that applies to these models. Received: {reasons}")

@@ -179,7 +179,7 @@ def prepare_models(
     models, rows, notes = [], [], {LOW_VARIATION: [], CONSTANT_LAYERS: [], OTHER_CLASSES: []}
     for source in loaded:
         model, constant, variation_of_last = study_model(source, few)
-        log.info("%s: %d layers are read", source.name, len(model.taps))
+        log.info("%s: %d layers are measured", source.name, len(model.taps))
         correct, why_not = correct_of(source, model, data, class_names, Path(folder, "results"))
         accuracy = None if correct is None else (float(correct.mean()), len(correct))
         model = replace(model, accuracy=accuracy, correct=correct)
@@ -189,7 +189,7 @@ def prepare_models(
             rows[-1][ACCURACY] = round(100 * accuracy[0], 2)
         if why_not:
             notes[OTHER_CLASSES].append(f"{source.name}: {why_not}.")
-            log.info("No accuracy of %s: %s", source.name, why_not)
+            log.info("The accuracy of %s is not reported: %s", source.name, why_not)
         if constant:
             notes[CONSTANT_LAYERS].append(f"{source.name}: {', '.join(constant)}.")
         if variation_of_last < MIN_VARIATION:
@@ -284,7 +284,7 @@ def values_of_taps(
     taps = [tap for tap in values if tap not in constant]
     if not taps:
         raise ValueError(
-            "Expected layers with floating values that vary between images. "
+            "Expected layers with floating-point values that vary between images. "
             f"Received: {loaded.source or loaded.name} with none"
         )
     if loaded.is_foreign and not loaded.taps:

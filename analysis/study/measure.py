@@ -77,7 +77,7 @@ def attempt(wanted, data, folder, progress=None, meanwhile=None):
         for name, one in table.items()
     }
     missing = _missing(table, results)
-    log.info("%d of %d results are there already", len(table) - len(missing), len(table))
+    log.info("%d of %d results are reused", len(table) - len(missing), len(table))
     problems = {}
     schedule = _schedule(missing)
     for number, together in enumerate(schedule, start=1):

@@ -213,8 +213,8 @@ def require_distinct(names: Iterable[str]) -> None:
         require_slug(name)
         if slug(name) in first:
             raise ValueError(
-                "Expected names of models that differ in more than case and punctuation, as files "
-                f"are called after them. Received: {first[slug(name)]!r} and {name!r}"
+                f"Expected names of models that differ in more than case and punctuation, as "
+                f"they are used in file names. Received: {first[slug(name)]!r} and {name!r}"
             )
         first[slug(name)] = name
 

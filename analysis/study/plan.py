@@ -289,7 +289,7 @@ def _anyones_models():
 
 def _nominal(name, role, taps, grid=None):
     def of_layer():
-        raise NotImplementedError(f"{name} stands for models that are not there.")
+        raise NotImplementedError(f"{name} is a placeholder without weights.")
 
     taps = taps if role == "resnet" else ("embedding", *taps, "norm", "pooled", "logits")
     grid = grid or TokenGrid(2, 2, 0, 8)
@@ -345,7 +345,7 @@ def plan(figures, models, data, elsewhere=""):
     for figure in figures:
         selections, reasons = figure.select(models)
         if elsewhere and not selections and not reasons:
-            reasons = [f"It takes {figure.models.lacking(models)}. {elsewhere}"]
+            reasons = [f"It needs {figure.models.lacking(models)}. {elsewhere}"]
         absent = lacking(selections, data)
         pictures += [
             Picture(figure, selection)

@@ -209,7 +209,7 @@ def test_what_takes_other_models_says_how_it_is_measured():
     figures = choose_figures(["8"])
     (entry,) = plan_pictures(figures, [], Data(None, None), "Run that.")[1]
     lacking = "a ViT with a CLS token and models trained without the skips of a block"
-    assert entry[1] == [f"It takes {lacking}. Run that."]
+    assert entry[1] == [f"It needs {lacking}. Run that."]
     for claim in judge(figures, [], {}, "Run that."):
         assert claim.verdict == "not tested" and claim.explanation.endswith("Run that.")
     assert plan_pictures(figures, [], Data(None, None))[1] == []

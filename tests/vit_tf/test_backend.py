@@ -78,7 +78,7 @@ def test_models_work_and_the_rest_names_the_backend(tmp_path, rng):
         np.testing.assert_allclose(taps[tap], expected[tap], atol=2e-5, err_msg=tap)
     assert found["inside"] == 2
     line = found["lines"].pop("scope")
-    assert line.startswith("ValueError: Expected 'vit' to be made and trained in the same scope")
+    assert line.startswith("ValueError: Expected 'vit' to be created and trained in the same scope")
     assert line.endswith("a model on 2 devices in a scope of 1")
     for name, line in found["lines"].items():
         assert line.startswith("ValueError: Expected the TensorFlow backend of Keras for"), name

@@ -97,20 +97,22 @@ def test_measurements_that_cut_windows_take_a_pair_of_features_that_know_the_res
     images = rng.normal(size=(2, 20, 30, 3)).astype("float32")
     whole = TokenGrid(3, 3, 0, 4)
     expected = analysis.dense_features(features, images, whole)["means"]
-    with pytest.raises(ValueError, match=r"does not give the size.*Received: grid=\(3, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"does not determine the image size.*Received: grid=\(3, 3\)"
+    ):
         analysis.dense_features(features, images, (3, 3))
     features.token_grid = whole
     for grid in (None, (3, 3), np.array([3, 3]).tolist()):
         found = analysis.dense_features(features, images, grid)["means"]
         np.testing.assert_array_equal(found, expected)
-    with pytest.raises(ValueError, match=r"the features know.*Received: grid=\(4, 4\)"):
+    with pytest.raises(ValueError, match=r"that of the features.*Received: grid=\(4, 4\)"):
         analysis.dense_features(features, images, (4, 4))
-    with pytest.raises(ValueError, match=r"the features know.*Received: grid=\(4, 4\)"):
+    with pytest.raises(ValueError, match=r"that of the features.*Received: grid=\(4, 4\)"):
         analysis.keypoint_correspondence(features, [], (4, 4))
-    with pytest.raises(ValueError, match=r"the features know.*Received: grid=\(4, 4\)"):
+    with pytest.raises(ValueError, match=r"that of the features.*Received: grid=\(4, 4\)"):
         analysis.match_maps(features, 8, (4, 4))
     video = np.zeros((3, 12, 12, 3), "float32"), np.ones((3, 12, 12), int)
-    with pytest.raises(ValueError, match=r"the features know.*Received: grid=\(4, 4\)"):
+    with pytest.raises(ValueError, match=r"that of the features.*Received: grid=\(4, 4\)"):
         analysis.label_propagation(features, [video], (4, 4))
     # The grid of maps at another depth is theirs, and maps that are not on it are told.
     with pytest.raises(ValueError, match=r"maps of 2 rows and 4 columns. .*'map' of 4 and 2"):
@@ -156,7 +158,9 @@ def test_what_is_no_grid_is_refused(grid):
 
 @pytest.mark.parametrize("grid", [(2, 4), (1, 3)])
 def test_pairs_that_do_not_fit_the_tokens_are_refused(grid):
-    with pytest.raises(ValueError, match=r"of the 7 tokens but a few of a prefix.*Received: grid="):
+    with pytest.raises(
+        ValueError, match=r"of the 7 tokens except for a few prefix tokens.*Received: grid="
+    ):
         as_grid(grid, 7, (16, 24))
 
 

@@ -78,9 +78,9 @@ def test_the_last_process_takes_a_folder_over(place, caplog):
     with only_process(place) as first:
         first()
         with caplog.at_level(logging.WARNING), only_process(place) as second:
-            assert f"'{place}' is taken over from process" in caplog.text
+            assert f"Taking over '{place}' from process" in caplog.text
             second()
-            with pytest.raises(ValueError, match=r"no other process.*has taken over; this one"):
+            with pytest.raises(ValueError, match=r"no other process.*has taken over; this process"):
                 first()
     assert not (as_path(place) / ".lock").exists()
     with caplog.at_level(logging.WARNING), only_process(place):

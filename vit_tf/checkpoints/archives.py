@@ -147,7 +147,7 @@ def clear_errors(path, part=""):
         reason = " ".join(str(error).split())[:300] or "corrupt data"
         kind = "" if type(error) is ValueError else f" ({type(error).__name__})"
         raise ValueError(
-            f"Expected {path!r} to be a whole checkpoint{part}. Received: {reason}{kind}"
+            f"Expected {path!r} to be an intact checkpoint{part}. Received: {reason}{kind}"
         ) from error
 
 
@@ -159,7 +159,7 @@ def _unwrapped(entries):
         for pattern, replacement in WRAPPED:
             plain = re.sub(pattern, replacement, plain)
         if plain in names:
-            raise ValueError(f"two tensors that are both {ascii(plain)[:100]} of the model")
+            raise ValueError(f"two tensors for {ascii(plain)[:100]} of the model")
         names[plain] = entries[name]
     return names
 

@@ -121,7 +121,8 @@ def _parts(path):
     index = next((os.path.join(path, n) for n in names if has_weights(path, (n,))), None)
     if index is None:
         raise ValueError(
-            f"Expected {path!r} to hold {WEIGHTS} or {BIN}, or an index of either and its parts. "
+            f"Expected {path!r} to hold {WEIGHTS} or {BIN}, or the index of a sharded one and "
+            f"its shards. "
             f"Received: {', '.join(sorted(os.listdir(path))[:8]) or 'an empty folder'}"
         )
     if not index.endswith(".json"):
@@ -146,7 +147,7 @@ def _check_parts(index, archives):
     if wrong or len(stored) != len(listed):
         shown = ", ".join(f"{name!r} of {part}" for name, part in wrong[:8])
         raise ValueError(
-            f"Expected the parts of {index!r} to hold the tensors that it lists. "
+            f"Expected the shards of {index!r} to hold the tensors that it lists. "
             f"Received: {shown or 'a tensor twice'}"
         )
 
@@ -201,7 +202,7 @@ class Config:
         received = self.fields.get(name, value)
         if received != value:
             raise ValueError(
-                f"Expected {name} of {self.file} to be {value!r}, which is all that is supported. "
+                f"Expected {name} of {self.file} to be {value!r}, the only supported value. "
                 f"Received: {received!r}"
             )
 
@@ -270,6 +271,6 @@ def not_fetched(url, place, error):
     if isinstance(error, ImportError):
         reason += "; `pip install huggingface_hub`"
     return ValueError(
-        f"Expected {url} to be fetched; it can also be fetched by other means and {place}. "
+        f"Expected {url} to be downloadable; it can also be downloaded by other means and {place}. "
         f"Received: {type(error).__name__}: {reason}"
     )

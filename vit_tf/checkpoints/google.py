@@ -137,8 +137,8 @@ def _sincos_map(tensors, channels, options):
     size = options.image_shape or (options.resolution and (options.resolution,) * 2)
     if size is None or "cls" in tensors or options.pooling == "cls":
         raise ValueError(
-            "Expected image_shape, and no class token, for a file without positions, which are of "
-            f"sines and cosines. Received: image_shape={options.image_shape}, "
+            f"Expected image_shape and no class token for a file with sine-cosine positions, "
+            f"which it does not store. Received: image_shape={options.image_shape}, "
             f"{'cls' if 'cls' in tensors else 'no cls'}, pooling={options.pooling!r}"
         )
     arguments = {"image_shape": (*size[:2], channels), "pooling": "gap", "position_type": "sincos"}
@@ -247,8 +247,9 @@ def convert_bit(tensors, options):
     inner = tensors[first].shape[-1:] if first in tensors else (width,)
     if inner != (width,):
         raise ValueError(
-            f"Expected the units of the first stage to be as wide as the root, {width} channels, "
-            f"as one width factor makes them. Received: {first!r} of {tensors[first].shape}"
+            f"Expected the units of the first stage to be as wide as the root, {width} "
+            f"channels, since one width factor applies to both. Received: {first!r} of "
+            f"{tensors[first].shape}"
         )
     side = square(tensors, BIT_ROOT, *size)
     mapping, last = units_map(

@@ -40,10 +40,7 @@ def convert_folder(folder, options):
     """The `Conversion` of an open folder."""
     kind = str(folder.config.get("model_type"))
     if kind in DIFFERENT:
-        raise ValueError(
-            f"Expected a model_type that a model here computes. Received: {kind!r}: "
-            f"{DIFFERENT[kind]}"
-        )
+        raise ValueError(f"Expected a supported model_type. Received: {kind!r}: {DIFFERENT[kind]}")
     conversion = lookup("model_type of config.json", kind, TYPES)(folder, options)
     if "head/kernel" not in conversion.mapping.weights:
         return conversion
@@ -313,7 +310,8 @@ def convert_siglip(folder, options):
     kind = folder.config["model_type"]
     if kind.startswith("siglip2"):
         raise ValueError(
-            "Expected a SigLIP of images of one size, as fixed-resolution SigLIP 2 is (model_type "
+            "Expected a SigLIP with a fixed image size, such as fixed-resolution SigLIP 2 "
+            "(model_type "
             f"'siglip'). Received: NaFlex, whose number of patches varies, model_type={kind!r}"
         )
     config = Config(SIGLIP_DEFAULTS | image_fields(folder, SIGLIP_TYPES))
@@ -330,8 +328,8 @@ def convert_siglip(folder, options):
     if "classifier.bias" in folder.tensors:
         if options.num_classes is None:
             raise ValueError(
-                "Expected num_classes, for a new head: the file's reads the mean of the tokens, "
-                "which no model here does. Received: num_classes=None"
+                "Expected num_classes for a new head: the head of the file takes the mean of "
+                "the tokens, which is not supported. Received: num_classes=None"
             )
         mapping |= WeightMap(unused=("classifier.*",))
     images = preprocessing_from_config(folder, image_shape, False, options)

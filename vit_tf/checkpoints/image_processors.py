@@ -55,7 +55,7 @@ def preprocessing_from_config(folder, image_shape: tuple, any_size: bool, option
         if kind not in FAMILIES:
             raise ValueError(
                 "Expected a preprocessor_config.json, or preprocessing=vit_tf.Preprocessing(...): "
-                "releases of its type differ in mean and deviation. "
+                "checkpoints of its type differ in mean and standard deviation. "
                 f"Received: neither, model_type={kind!r}"
             )
         return FAMILIES[kind]
@@ -105,8 +105,8 @@ def _size(fields):
                 return target, _share(side, edge)
     received = {k: fields.get(k) for k in ("do_resize", "size", "do_center_crop", "crop_size")}
     raise ValueError(
-        "Expected a preprocessor_config.json that resizes images to a height and width, or their "
-        f"shorter side to what a centre is cropped from. Received: {received}"
+        f"Expected a preprocessor_config.json that resizes images to a height and width, or "
+        f"their shorter side before a centre crop. Received: {received}"
     )
 
 

@@ -231,7 +231,7 @@ def _add_head(archive, path):
     """Adds the tensors of a file of a linear classifier to those of an encoder."""
     if isinstance(archive, Folder) or timm.vit_prefix(archive.tensors) is None:
         raise ValueError(
-            "Expected head to go with a file of a DINOv2 in its authors' or timm's names. "
+            "Expected head only for a DINOv2 file with its authors' or timm's tensor names. "
             f"Received: {archive.path!r}"
         )
     other = open_archive(path)
@@ -283,7 +283,7 @@ def _convert(archive, options):
     for model, (what, pattern) in OTHERS.items():
         if re.search(pattern, names, re.MULTILINE):
             raise ValueError(
-                f"Expected a checkpoint of a model that is known here. Received: {archive.path!r} "
+                f"Expected a checkpoint of a supported model. Received: {archive.path!r} "
                 f"of {model}, which {what}"
             )
     options = dataclasses.replace(options, container=getattr(archive, "container", None))

@@ -107,7 +107,9 @@ def fetch(path_or_name: str) -> tuple:
             error = unknown_name("path_or_name", path_or_name, [*bundled_models(), *CHECKPOINTS])
             if not re.fullmatch(r"[\w.-]+/[\w.-]+", path_or_name):
                 raise error
-            raise ValueError(f"{error}; of the Hugging Face hub it is '{HUB}{path_or_name}'")
+            raise ValueError(
+                f"{error}; for a folder on the Hugging Face hub, use '{HUB}{path_or_name}'"
+            )
         return path_or_name, None
     checkpoint = CHECKPOINTS[path_or_name]
     if os.path.isfile(checkpoint.path):

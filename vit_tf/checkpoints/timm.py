@@ -98,7 +98,8 @@ def convert_vit(tensors, options):
     averaged = "fc_norm.weight" in inside
     if config.get("fc_norm", averaged) != averaged or (averaged and options.pooling == "cls"):
         raise ValueError(
-            "Expected the mean of the patches, and tensors 'fc_norm.*' where it is normalized. "
+            "Expected pooling by the mean of the patches, with tensors 'fc_norm.*' if it is "
+            "normalized. "
             f"Received: pooling={options.pooling!r}, {'' if averaged else 'no '}tensors "
             f"'fc_norm.*', fc_norm={config.get('fc_norm')} of config.json"
         )
@@ -187,9 +188,11 @@ def _refuse_rotary(tensors, options):
     scaled = "blocks.0.gamma_1" in tensors and not options.config and options.container != "model"
     if "rope.freqs" in tensors or "pos_embed" not in tensors or scaled:
         raise ValueError(
-            "Expected a ViT with positions that are added to its tokens. Received: tensors of a "
+            "Expected a ViT with position embeddings that are added to its tokens. Received: "
+            "tensors of a "
             "ViT with rotary positions (timm's vit_*_rope_*), or those of DeiT-3 in a file other "
-            "than its authors' .pth: open a folder of timm's, with config.json, which states it"
+            "than its authors' .pth: open a folder of timm with config.json, which specifies "
+            "the positions"
         )
 
 
@@ -283,8 +286,8 @@ def _convert_dinov3(tensors, options):
     config, averaged = options.config, "fc_norm.weight" in tensors
     if averaged != (config.get("rotation") == "eva"):
         raise ValueError(
-            "Expected a DINOv3, whose last normalisation comes before pooling, or a folder of "
-            "timm's, with config.json, of its ViTs with rotary positions and the mean of patches. "
+            "Expected a DINOv3, whose last normalisation precedes pooling, or a folder of "
+            "timm with config.json, of a ViT with rotary positions and mean pooling. "
             f"Received: {'' if averaged else 'no '}tensors 'fc_norm.*', "
             f"rotation={config.get('rotation')}"
         )
@@ -320,8 +323,8 @@ def _heads_of_periods(periods, width, options):
     """The number of heads, of whose channels each quarter has a period."""
     if width % (4 * periods):
         raise ValueError(
-            f"Expected the tensor {PERIODS!r} to have a period for each quarter of the channels of "
-            f"a head. Received: {periods} of {width} channels"
+            f"Expected the tensor {PERIODS!r} to have one period for every 4 channels of a "
+            f"head. Received: {periods} of {width} channels"
         )
     options.check_heads(width // (4 * periods), width)
     return width // (4 * periods)
@@ -424,10 +427,7 @@ def convert_beit(tensors, options):
     arguments = {"image_shape": pixels(grid, channels), "num_heads": heads, "shared_bias": shared}
     blocks = blocks_map(tensors, width, BEIT_BLOCK)
     if "activation" in blocks.arguments:
-        raise ValueError(
-            "Expected a BEiT whose MLP has a GELU. Received: one that expands to twice as many "
-            "channels as it contracts, for a gate"
-        )
+        raise ValueError("Expected a BEiT whose MLP has a GELU. Received: one with a gated MLP")
     mapping |= blocks | WeightMap(arguments, unused=BEIT_UNUSED)
     if shared:
         mapping |= read_table(f"{SHARED_TABLE} bias/table same R H", TORCH, sizes)
@@ -590,9 +590,9 @@ def require_activation(options, own: str | None = None) -> str:
     activation = options.activation or own
     if activation is None:
         raise ValueError(
-            "Expected activation='quick_gelu', as of OpenAI's and some later weights, or 'gelu', "
-            "as of most of open_clip's, which a file of CLIP without open_clip_config.json does "
-            "not state. Received: activation=None"
+            "Expected activation='quick_gelu' (OpenAI's and some later weights) or 'gelu' "
+            "(most weights of open_clip), since a CLIP file without open_clip_config.json "
+            "does not specify it. Received: activation=None"
         )
     return activation
 
@@ -644,8 +644,8 @@ def _projection(kernel, bias):
     """A kernel of a projection that is written as a head, whose bias has to be zero."""
     if np.any(bias):
         raise ValueError(
-            "Expected a head of as many units as CLIP's projection to have a bias of zero, as timm "
-            f"writes it. Received: {HEAD[1]!r} up to {np.abs(bias).max():.3g}"
+            f"Expected a zero bias, as timm writes it, in a head with as many units as CLIP's "
+            f"projection. Received: {HEAD[1]!r} up to {np.abs(bias).max():.3g}"
         )
     return kernel.T
 
@@ -719,7 +719,7 @@ def convert_siglip(tensors, options):
     mapping |= patch_positions_map(inside, "pos_embed", patch, channels, options)
     mapping |= blocks_map(inside, width)
     if "activation" in mapping.arguments:
-        raise ValueError("Expected a SigLIP whose MLP has a GELU. Received: one with a gate")
+        raise ValueError("Expected a SigLIP whose MLP has a GELU. Received: one with a gated MLP")
     sizes = {"D": width, "M": mapping.arguments["mlp_dim"]}
     mapping |= read_table(POOLING, TORCH, sizes, "attn_pool.{}", "pooling/{}")
     mapping |= WeightMap({"num_heads": heads})

@@ -85,7 +85,7 @@ def read_timm_config(config: dict) -> dict:
     unknown = sorted(set(more) - {*SHOWN.split(), *USED, *ONLY})
     if unknown:
         raise ValueError(
-            "Expected model_args of config.json that a model here computes. "
+            "Expected supported model_args in config.json. "
             f"Received: {', '.join(map(repr, unknown[:8]))}"
         )
     fields = Config(more)
@@ -136,7 +136,6 @@ def _arguments(architecture):
             known = {"num_heads": SIZES.get(size)} | arguments
     if known is None:
         raise ValueError(
-            "Expected an architecture of timm that a model here computes. "
-            f"Received: architecture={architecture!r}"
+            f"Expected a supported architecture of timm. Received: architecture={architecture!r}"
         )
     return known

@@ -36,8 +36,8 @@ def infer_num_heads(
     if heads is None or other is not None:
         either = f" ({heads} or {other})" if heads else ""
         raise ValueError(
-            f"Expected num_heads{either}, which neither the tensors' shapes nor {layers} layers "
-            f"of {width} channels determine. Received: num_heads=None"
+            f"Expected num_heads{either}, which cannot be inferred from the tensors or from "
+            f"{layers} layers of {width} channels. Received: num_heads=None"
         )
     return heads
 
@@ -99,7 +99,7 @@ def prefix_map(
     pooling = options.pooling or own
     if pooling == "map" or (pooling == "gap" and names.distillation in tensors):
         raise ValueError(
-            "Expected pooling to be 'cls', or 'gap' for a file without a token of distillation. "
+            "Expected pooling to be 'cls', or 'gap' for a file without a distillation token. "
             f"Received: pooling={pooling!r}, {', '.join(sizes)}"
         )
     # transformers writes an empty tensor where there are no registers.
@@ -142,7 +142,7 @@ def file_grid(
         if side and side**2 == num_positions - prefix:
             return TokenGrid(side, side, prefix, stride)
     raise ValueError(
-        "Expected as many positions as a square grid of tokens has, or that of image_shape. "
+        "Expected the number of positions of a square token grid, or of the grid of image_shape. "
         f"Received: {num_positions} positions, image_shape={own or asked}"
     )
 
@@ -195,7 +195,8 @@ def patch_positions_map(tensors: dict, name: str, patch: int, channels: int, opt
             break
     if size is None:
         raise ValueError(
-            "Expected as many positions as a square grid of tokens has, or that of image_shape. "
+            "Expected the number of positions of a square token grid, or of the grid of "
+            "image_shape. "
             f"Received: {shape[1]} positions, image_shape={options.image_shape}"
         )
     weights = {"embedding/positions": Transform({name: shape})}
@@ -216,8 +217,8 @@ def relative_grid(
         rows = columns = (math.isqrt(max(entries - 3, 0)) + 1) // 2
     if count(rows, columns) != entries or not 1 <= max(rows, columns) <= largest:
         raise ValueError(
-            "Expected a table of relative positions of a square grid of at most "
-            f"{largest} tokens a side, or that of image_shape. "
+            f"Expected a table of relative positions for a square grid of at most {largest} "
+            f"tokens per side, or for the grid of image_shape. "
             f"Received: {entries} entries, image_shape={image_shape}"
         )
     return TokenGrid(rows, columns, 1, patch)

@@ -51,7 +51,7 @@ MOST_AXES = 64
 
 def _refuse_state(*_):
     """In place of `__setstate__`, without which a pickle sets any attribute of an object."""
-    raise ValueError("a pickle that sets attributes of what it holds; only tensors are read")
+    raise ValueError("a pickle that sets attributes of objects; only tensors are read")
 
 
 class Constructor:
@@ -125,7 +125,7 @@ class Tensor:
         numbers = np.prod([int(n) for n in self.shape], dtype=object)
         # With strides of zero a few bytes on disk would stand for any number in memory.
         if numbers and (last >= self.storage.count or numbers > self.storage.count):
-            raise ValueError(f"the tensor {ascii(name)[:100]}, larger than the data it is made of")
+            raise ValueError(f"the tensor {ascii(name)[:100]}, larger than its storage")
 
     def read(self):
         """The array, a copy."""
@@ -232,7 +232,7 @@ def _read_zip(zipped):
         raise ValueError("tensors of another byte order than little-endian")
     corrupt = zipped.testzip()
     if corrupt is not None:
-        raise ValueError(f"a record {ascii(corrupt)[:100]} that does not fit its checksum")
+        raise ValueError(f"a record {ascii(corrupt)[:100]} that does not match its checksum")
     with zipped.open(pickled) as stream:
         container, tensors = _state_dict(_load(stream)[0])
     for name, tensor in tensors.items():

@@ -59,8 +59,8 @@ class LoadOptions:
         for name in names:
             if getattr(self, name) is not None:
                 raise ValueError(
-                    f"Expected {name} to be None for a checkpoint of {family}, which leaves no "
-                    f"choice. Received: {name}={getattr(self, name)!r}"
+                    f"Expected {name} to be None for a checkpoint of {family}, where it is "
+                    f"fixed. Received: {name}={getattr(self, name)!r}"
                 )
 
     def require_pooling(self, pooling: str, fc_norm: bool = False) -> None:
@@ -69,8 +69,8 @@ class LoadOptions:
         expected = {"pooling": pooling, "fc_norm": fc_norm}
         if self.config and configured != expected:
             raise ValueError(
-                f"Expected config.json to pool as its tensors do, {expected}, which is all that is "
-                f"supported. Received: {configured}"
+                f"Expected the pooling of config.json to match the tensors, {expected}, the "
+                f"only supported pooling. Received: {configured}"
             )
 
     def check_heads(self, num_heads: int, width: int) -> None:
@@ -418,7 +418,8 @@ def halves_apart(mapping: WeightMap, width: int, heads: int) -> WeightMap:
     size = width // heads
     if size % 4 or width % heads:
         raise ValueError(
-            "Expected num_heads to give heads of a multiple of 4 channels, for rotary positions. "
+            "Expected num_heads for which the channels of a head are a multiple of 4, as "
+            "rotary positions require. "
             f"Received: num_heads={heads} of {width} channels"
         )
     inside = np.arange(size).reshape(-1, 2).T.reshape(-1)
@@ -470,7 +471,7 @@ def linear_head(tensors, width, options, name) -> WeightMap:
         return head_map(tensors, width, options, name)
     if read % width or read < 2 * width:
         raise ValueError(
-            f"Expected {kernel!r} to read class tokens of {width} channels and the mean of the "
+            f"Expected {kernel!r} to take class tokens of {width} channels and the mean of the "
             f"patches. Received: {read} channels"
         )
     return part | WeightMap({"head_blocks": read // width - 1})
@@ -491,7 +492,8 @@ def dims(tensors: dict, name: str, axes: int) -> tuple:
     shape = tensors[name].shape
     if len(shape) != axes or min(shape, default=1) < 1:
         raise ValueError(
-            f"Expected the tensor {name!r} to have {axes} axes, all above 0. Received: {shape}"
+            f"Expected the tensor {name!r} to have {axes} axes of length 1 or more. "
+            f"Received: {shape}"
         )
     return shape
 
@@ -537,7 +539,7 @@ def square(tensors: dict, kernel: str, rows: int, columns: int) -> int:
     """The side of a patch, from the two sizes of its kernel."""
     if rows != columns:
         raise ValueError(
-            f"Expected the tensor {kernel!r} to be of square patches. "
+            f"Expected the tensor {kernel!r} to have square patches. "
             f"Received: {tensors[kernel].shape}"
         )
     return rows
@@ -595,7 +597,8 @@ def check(archive, mapping: WeightMap, variables=None) -> None:
     if any(problems.values()):
         received = "; ".join(_counted(kind, names) for kind, names in problems.items() if names)
         raise ValueError(
-            f"Expected the tensors of {archive.path!r} to fit the model one by one. "
+            f"Expected the tensors of {archive.path!r} to match the weights of the model one "
+            f"to one. "
             f"Received: {received}"
         )
 

@@ -198,9 +198,9 @@ def _prepared(image, preprocessing):
 def _require_preprocessing(preprocessing):
     if preprocessing is None:
         raise ValueError(
-            "Expected float arrays, as the model does not declare what it expects of images: set "
+            "Expected float arrays, as the model does not declare its preprocessing: set "
             "model.preprocessing = vit_tf.Preprocessing(...), or prepare the images. Received: "
-            "files or images of 8 bits"
+            "files or 8-bit images"
         )
 
 

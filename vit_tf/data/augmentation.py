@@ -249,7 +249,7 @@ def _check(dataset, mixup, cutmix, shift, crop):
         )
     if None in shapes[0][1:]:
         raise ValueError(
-            "Expected images of a size that the data set specifies, to augment them: map them by "
+            "Expected images of a static size, to augment them: map "
             f"tf.ensure_shape(images, (None, height, width, channels)). Received: {shapes[0]}"
         )
     if len(shapes) == 3 and (mixup or cutmix):

@@ -81,7 +81,7 @@ def select_classes(source, classes):
 def _check_names(classes, known):
     if isinstance(classes, str) or not classes or len(set(classes)) < len(tuple(classes)):
         raise ValueError(
-            "Expected classes to be a list of different names of classes; read_class_list reads "
+            "Expected classes to be a list of distinct class names; read_class_list reads "
             f"one from a file. Received: classes={classes!r}"
         )
     for name in classes:

@@ -197,7 +197,7 @@ def _checked_area(area):
     least, most = AREA if area is True else area
     if not 0 < least <= most <= 1:
         raise ValueError(
-            "Expected random_resized_crop to be None, True or a range of shares of the area within "
+            "Expected random_resized_crop to be None, True or a range of area fractions within "
             f"(0, 1]. Received: random_resized_crop={area!r}"
         )
     return float(least), float(most)

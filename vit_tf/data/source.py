@@ -269,7 +269,7 @@ def check_splits(splits):
     """Raises a `ValueError` for anything but a tuple of different names of splits."""
     if isinstance(splits, str) or not splits or len(set(splits)) < len(tuple(splits)):
         raise ValueError(
-            f"Expected splits to be a tuple of different names among {', '.join(NAMES)}. "
+            f"Expected splits to be a tuple of distinct names among {', '.join(NAMES)}. "
             f"Received: splits={splits!r}"
         )
     for split in splits:
@@ -285,8 +285,8 @@ def lacks_test(splits):
 @cache
 def _tell_test():
     log.warning(
-        "There is no test split with labels: the validation split serves as one, and a validation "
-        "split is cut from the train split where both are wanted."
+        "There is no test split with labels: the validation split is used as one, and a "
+        "validation split is taken from the train split if both are requested."
     )
 
 
@@ -300,8 +300,8 @@ def _carve(source, fraction, seed):
     size = round(fraction * count)
     if not 0 < size < count:
         raise ValueError(
-            "Expected validation to be a fraction of the train split that leaves examples on both "
-            f"sides. Received: validation={fraction} of {count} examples"
+            f"Expected validation to be a fraction of the train split that leaves examples in "
+            f"both splits. Received: validation={fraction} of {count} examples"
         )
     labels = source.labels("train")
     if labels is None:

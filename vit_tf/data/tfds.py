@@ -202,7 +202,7 @@ def _check_data_dir(root, name):
     found = prepared_in(root) if root.is_dir() else None
     if found and os.path.normpath(root).startswith(os.path.join(found[1], "")):
         raise ValueError(
-            "Expected data_dir (--data-dir) to be the folder that holds those of the data sets. "
+            "Expected data_dir (--data-dir) to be the parent folder of the data sets. "
             f"Received: {name!r} with a folder of {found[0]!r}; try {found[1]!r}"
         )
 

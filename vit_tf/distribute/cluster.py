@@ -52,8 +52,9 @@ def make_strategy(workers=None, worker=None):
         return strategy
     if context.context()._context_handle is not None:
         raise ValueError(
-            "Expected the multi-worker strategy to be made before anything else of TensorFlow. "
-            "Received: a program that has already used it; make the strategy in its first lines"
+            "Expected the multi-worker strategy to be created before any other use of "
+            "TensorFlow. Received: a program that has already used it; create the strategy in "
+            "its first lines"
         )
     _watch_workers(len(addresses))
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
@@ -141,8 +142,8 @@ def explained_failures():
         words = getattr(error, "message", str(error)).strip()[:200]
         library = "JAX" if on_jax() else "TensorFlow"
         raise ConnectionError(
-            "Another worker stopped or cannot be reached. Start all workers again: a run goes on "
-            f"from its last saved state. {library} says: {words}"
+            f"Another worker stopped or cannot be reached. Start all workers again: a run "
+            f"resumes from its last saved state. {library} reports: {words}"
         ) from error
 
 
@@ -212,7 +213,8 @@ def _from_tf_config(text):
         )
     if not 0 <= index < len(cluster[kind]):
         raise ValueError(
-            f"Expected TF_CONFIG to say which of {len(cluster[kind])} tasks of type {kind!r} this "
+            f"Expected TF_CONFIG to specify which of {len(cluster[kind])} tasks of type "
+            f"{kind!r} this "
             f"is, from 0. Received: {index}"
         )
     chiefs = list(cluster.get("chief", ()))

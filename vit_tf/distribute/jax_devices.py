@@ -40,7 +40,8 @@ def strategy_of(model):
     devices = {len(variable.value.sharding.device_set) for variable in model.variables}
     if devices and devices != {strategy.num_replicas_in_sync}:
         raise ValueError(
-            f"Expected {model.name!r} to be made and trained in the same scope of a strategy: call "
+            f"Expected {model.name!r} to be created and trained in the same scope of a "
+            f"strategy: call "
             "`vit_tf.train` too within `with strategy.scope():`. Received: a model on "
             f"{max(devices)} devices in a scope of {strategy.num_replicas_in_sync}"
         )
@@ -91,8 +92,8 @@ def connect(addresses, index):
         if "before any JAX" not in str(error):
             raise
         raise ValueError(
-            "Expected the multi-worker strategy to be made before anything else of JAX. Received: "
-            "a program that has already used it; make the strategy in its first lines"
+            "Expected the multi-worker strategy to be created before any other use of JAX. "
+            "Received: a program that has already used it; create the strategy in its first lines"
         ) from error
     if keras.src.utils.rng_utils.get_random_seed() is None:
         seed = gather(np.array(np.random.SeedSequence().entropy % 2**31))[0]

@@ -81,7 +81,7 @@ class VisionModel(keras.Model):
     @without_skips.setter
     def without_skips(self, names):
         raise AttributeError(
-            "Expected without_skips to be given when a model is made, as in "
+            "Expected without_skips to be given when a model is created, as in "
             f"{type(self).__name__}.from_config(model.get_config() | {{'without_skips': ...}}). "
             f"Received: without_skips={names!r} for the model {self.name!r}"
         )

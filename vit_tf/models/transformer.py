@@ -593,8 +593,8 @@ def sine_cosine_positions(grid: TokenGrid, hidden_dim: int) -> np.ndarray:
     """
     if hidden_dim % 4 or hidden_dim < 8:
         raise ValueError(
-            "Expected hidden_dim to be a multiple of 4 from 8 on, for positions of sine and "
-            f"cosine. Received: hidden_dim={hidden_dim}"
+            f"Expected hidden_dim to be a multiple of 4 and at least 8, for sine-cosine "
+            f"positions. Received: hidden_dim={hidden_dim}"
         )
     waves = TEMPERATURE ** -np.linspace(0, 1, hidden_dim // 4)
     rows, columns = np.mgrid[: grid.rows, : grid.columns].reshape(2, -1, 1) * waves

@@ -289,7 +289,7 @@ def _check_tokens(config):
         )
     if config["distillation"] == "heads" and config["representation_dim"] is not None:
         raise ValueError(
-            "Expected distillation='heads' without a layer of tanh before the head. "
+            "Expected distillation='heads' without a tanh layer before the head. "
             f"Received: representation_dim={config['representation_dim']}"
         )
 

@@ -32,7 +32,8 @@ def count_flops(model, image_shape=None):
     shape = image_shape or getattr(model, "image_shape", None) or model.input_shape[1:]
     if None in tuple(shape):
         raise ValueError(
-            f"Expected image_shape for a model of images of any size. Received: {image_shape}, "
+            f"Expected image_shape for a model that takes images of any size. Received: "
+            f"{image_shape}, "
             f"with {model.name!r} made for {tuple(shape)}"
         )
     forward = tf.function(lambda images: model(images, training=False), autograph=False)
@@ -65,8 +66,8 @@ def _cost(op):
         return 0
     if op.type not in _COSTS:
         raise ValueError(
-            f"Expected operations whose cost is known: {', '.join(_COSTS)}, and those without. "
-            f"Received: {op.type} at {op.name!r}"
+            f"Expected operations whose cost is known: {', '.join(_COSTS)}, and those without "
+            f"cost. Received: {op.type} at {op.name!r}"
         )
     if not all(tensor.shape.is_fully_defined() for tensor in (*op.inputs, *op.outputs)):
         raise ValueError(f"Expected static shapes. Received: {op.type} at {op.name!r}")

@@ -73,7 +73,7 @@ def load_model(path):
             ) from error
         reason = textwrap.shorten(str(error).strip().split("\n")[0], 200, placeholder=" ...")
         raise ValueError(
-            f"Expected {path!r} to be a whole .keras file of a known model. "
+            f"Expected {path!r} to be an intact .keras file of a known model. "
             f"Received a file that does not load: {type(error).__name__}: {reason}"
         ) from error
 
@@ -111,7 +111,7 @@ def export_whole(features, folder):
     """
     folder = Path(folder)
     if folder.exists():
-        raise ValueError(f"Expected folder to be one that is not there yet. Received: {folder}")
+        raise ValueError(f"Expected folder to be one that does not exist yet. Received: {folder}")
     partial = folder.with_name(f"{PARTIAL}{folder.name}")
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -153,7 +153,7 @@ class SavedFeatures:
             self._model = tf.saved_model.load(path)
         except Exception as error:
             raise ValueError(
-                f"Expected {without_password(path)!r} to be a whole SavedModel. "
+                f"Expected {without_password(path)!r} to be an intact SavedModel. "
                 f"Received one that does not load: {type(error).__name__}"
             ) from error
         if "serving_default" not in self._model.signatures:

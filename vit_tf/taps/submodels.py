@@ -170,8 +170,8 @@ def _foreign_taps(model, patterns):
     ignored = [tap for tap in weights if tap in computed and _layer_of(tap) in masked.paths]
     if ignored:
         warnings.warn(
-            f"The taps {format_list(ignored)} are computed of queries and keys without the mask "
-            f"that {model.name!r} calls these layers with: they are not the weights that it uses",
+            f"The taps {format_list(ignored)} are computed from queries and keys without the "
+            f"mask that {model.name!r} passes to these layers: they differ from its weights",
             stacklevel=3,
         )
     sources = [source for tap in weights for source in computed.get(tap, (tap,))]

@@ -160,7 +160,7 @@ def check_shared(directory):
         places = [divmod(place, _STEPS) if place >= 0 else "no configuration" for place in seen]
         raise ValueError(
             f"Expected {without_password(directory)!r} to be a folder that all workers share. "
-            f"Received: workers that see these epochs and steps in it: {places}"
+            f"Received: workers that find these epochs and steps in it: {places}"
         )
 
 
@@ -294,7 +294,7 @@ def _read_state(path):
         return {name: meta[name] for name in ("history", "names")}, arrays, metrics
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(
-            f"Expected {str(path)!r} to be a whole training state. Received a corrupt file "
+            f"Expected {str(path)!r} to be an intact training state. Received a corrupt file "
             f"({type(error).__name__}: {error})"
         ) from error
 

@@ -141,8 +141,8 @@ def match_classes(own, num_classes, names, allow_others=False):
         return np.arange(len(names), dtype=np.int32)
     if own is None:
         raise ValueError(
-            f"Expected labels to be in [0, {num_classes}), the classes of the model, which names "
-            f"none. Received: data of {len(names)} classes, {_some(names)}"
+            f"Expected labels to be in [0, {num_classes}), the classes of the model, which "
+            f"has no class names. Received: data of {len(names)} classes, {_some(names)}"
         )
     others = [name for name in names if name not in own]
     what = f"with others, {_some(others)}" if others else "without others, but not all in order"

@@ -58,7 +58,8 @@ def _claimed(folder):
     path, mine = folder / _LOCK, f"{os.getpid()} on {socket.gethostname()}, {time.time():.6f}"
     if path.exists():
         log.warning(
-            "%r is taken over from process %s, which has ended without a word or is still at work",
+            "Taking over %r from process %s, which has ended without releasing it or is still "
+            "running",
             str(folder),
             path.read_text(),
         )
@@ -70,8 +71,8 @@ def _claimed(folder):
     def check():
         if (other := holder()) != mine:
             raise ValueError(
-                f"Expected no other process to work in {str(folder)!r}. Received: process {other}, "
-                "which has taken over; this one has ended"
+                f"Expected no other process to use {str(folder)!r}. Received: process {other}, "
+                "which has taken over; this process stops"
             )
 
     try:
@@ -101,7 +102,7 @@ def _lock(descriptor, path, folder):
     except (BlockingIOError, PermissionError) as error:
         holder = os.read(descriptor, 20).decode() or "unknown"
         raise ValueError(
-            f"Expected no other process to work in {folder!r}. Received: process {holder}, "
-            "which is at work there; wait for it or choose another folder"
+            f"Expected no other process to use {folder!r}. Received: process {holder}, "
+            "which is using it; wait until it ends, or choose another folder"
         ) from error
     return os.path.exists(path) and os.path.samestat(os.fstat(descriptor), os.stat(path))

@@ -110,7 +110,7 @@ def train(
     strategy = distribute.strategy_of(model)
     directory = os.fspath(directory)
     if not model.built:
-        raise ValueError(f"Expected a built model. Received: {model.name!r}, which is not")
+        raise ValueError(f"Expected a built model. Received: {model.name!r}, not built")
     if save_every is not None and save_every < 1:
         raise ValueError(f"Expected save_every to be at least 1. Received: {save_every=}")
     if keep_states < 1:
@@ -210,7 +210,7 @@ def _take_class_names(model, dataset):
     if not names or not isinstance(model, VisionModel) or len(names) != model.num_classes:
         return
     if model.class_names not in (None, tuple(names)):
-        log.warning("%s takes the class names of the training data for its own", model.name)
+        log.warning("%s adopts the class names of the training data", model.name)
     model.class_names = names
 
 
@@ -221,7 +221,7 @@ def _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, ve
     if done >= rounds and is_chief():
         # The callbacks still see a training begin and end, and may write what a kill cost them.
         folder = without_password(os.fspath(checkpoint.directory))
-        log.warning("The run in %r is finished; it is loaded, and nothing is trained", folder)
+        log.warning("The run in %r is finished; it is loaded without further training", folder)
     if is_chief():
         # First: what is logged is on the disk at once, and not logged again after the state is.
         callbacks = [*tensorboard(os.path.join(checkpoint.directory, "tensorboard")), *callbacks]

@@ -141,7 +141,9 @@ def explore(
         results, left_out = collect_results(subject)
     if not results:
         reasons = " ".join(reason for _, reasons in left_out for reason in reasons)
-        raise ValueError(f"Expected a model of which something can be shown. Received: {reasons}")
+        raise ValueError(
+            f"Expected a model for which at least one result can be shown. Received: {reasons}"
+        )
     return write_exploration(path, opened, subject, names, photos, results, left_out)
 
 
@@ -153,7 +155,9 @@ def open_subject(model, images, *, name, preprocessing, image_size, told, option
     opened = LoadedModel(own, model, expects, **told)
     size = expects.size or (image_size and (image_size, image_size))
     if size is None:
-        raise ValueError("Expected image_size, as the model takes images of any. Received: None")
+        raise ValueError(
+            "Expected image_size, as the model takes images of any size. Received: None"
+        )
     if image_size and tuple(size) != (image_size, image_size):
         raise ValueError(
             f"Expected images of {size[0]} x {size[1]} pixels, as {own} takes. "

@@ -104,7 +104,7 @@ def test_a_vit_is_followed(images, pooling):
 def test_a_model_without_a_skip_is_refused(images, removed):
     features = vit_tf.submodel(small_vit(without_skips=(removed,)), *PATTERNS)
     site = removed if "/" in removed else f"{removed}/attention"
-    with pytest.raises(ValueError, match=f"model without skips. Received no {site}/skip"):
+    with pytest.raises(ValueError, match=f"model without them. Received no {site}/skip"):
         analysis.attention_rollout(features, images)
 
 

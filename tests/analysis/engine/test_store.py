@@ -62,7 +62,7 @@ def test_functions_count_with_the_values_that_they_are_bound_to(rng):
     assert len(set(keys)) == len(keys)
     assert fingerprint(partial(max, key=bound(1))) != fingerprint(partial(max, key=bound(2)))
     assert fingerprint(lambda x: x + 1) != fingerprint(lambda x: x + 2)
-    with pytest.raises(TypeError, match="Expected facts that a key can be made of"):
+    with pytest.raises(TypeError, match="Expected facts of a type that a key supports"):
         fingerprint(object())
 
 

@@ -75,7 +75,9 @@ def test_a_model_without_cls_has_no_cls_and_all_its_tokens_are_spatial(measure):
         _values(measure(gap, "spatial")), _values(measure(gap, "all")), strict=True
     ):
         np.testing.assert_array_equal(spatial, every)
-    with pytest.raises(ValueError, match=r"of a model without a CLS token. Received: tokens='cls'"):
+    with pytest.raises(
+        ValueError, match=r"for a model without a CLS token. Received: tokens='cls'"
+    ):
         measure(gap, "cls")
 
 

@@ -97,10 +97,10 @@ def test_the_reach_is_a_share_of_the_longer_side_of_each_pairs_box():
     with pytest.raises(ValueError, match=r"threshold to be a known name .*'object'"):
         analysis.correct_keypoints(distances, names, 0.1, "object", boxes)
     for wrong in (("box", None), ("image", boxes)):
-        with pytest.raises(ValueError, match=r"boxes for threshold='box', and for no other"):
+        with pytest.raises(ValueError, match=r"boxes with threshold='box', and only then"):
             analysis.correct_keypoints(distances, names, 0.1, *wrong)
     for wrong in (boxes[:2], [*boxes[:2], [5, 5, 9, 5]], [*boxes[:2], [5, 5, nan, 9]]):
-        with pytest.raises(ValueError, match=r"Expected 3 boxes .* that hold something"):
+        with pytest.raises(ValueError, match=r"Expected 3 boxes .* that are not empty"):
             analysis.correct_keypoints(distances, names, 0.1, "box", wrong)
 
 
@@ -236,7 +236,7 @@ def test_errors(rng):
     with pytest.raises(ValueError, match="at least one, each within its image"):
         measure(unit_colours, [none], PIXELS)
     boxes = [good | {"target_box": box} for box in ([0, 0, 12, 12], [0, 12, 12, 12], [0, 0, 12])]
-    with pytest.raises(ValueError, match=r"that hold something.*Received: \[0.0, 12.0, 12.0"):
+    with pytest.raises(ValueError, match=r"that are not empty.*Received: \[0.0, 12.0, 12.0"):
         measure(unit_colours, boxes[:2], PIXELS, threshold="box")
     for pairs in ([boxes[0], good], [boxes[0], boxes[2]]):
         with pytest.raises(ValueError, match=r"a target_box .*Received: pair 1 without"):

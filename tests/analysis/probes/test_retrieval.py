@@ -190,7 +190,7 @@ def test_errors(rng):
     with pytest.raises(ValueError, match=r"finite and not zero.*tokens"):
         measure(features, (0 * asked, np.arange(7)), database, truth)
     same = np.ones_like(database)
-    with pytest.raises(ValueError, match=r"not all as similar to a query.*tokens, cubes"):
+    with pytest.raises(ValueError, match=r"differ in their similarity to a query.*tokens, cubes"):
         measure(features, queries, same, truth)
 
 

@@ -131,7 +131,10 @@ def test_features_that_are_neither_are_refused_and_named():
     for features, message in [
         (wrong_pattern, r"\{layer: tensor\}.*or a function of the model.*wrong_pattern.*lately"),
         (lambda images: images[:, 0], r"or a function of the model.*of images gives a \w*Tensor"),
-        (small_taps_of(make_small()), r"of the model being trained.*weights that are not its"),
+        (
+            small_taps_of(make_small()),
+            r"of the model being trained.*weights are not those of the model",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             fit(make_small(), [analysis.FormationRecorder(features, IMAGES)])
@@ -287,7 +290,7 @@ def test_errors(undisturbed, tmp_path):
     with pytest.raises(ValueError, match="passed to `fit`"):
         _ = recorder().result
     shutil.copytree(undisturbed[0], tmp_path / "copy")
-    with pytest.raises(ValueError, match=r"go on after epoch 3 or later.*from epoch 0"):
+    with pytest.raises(ValueError, match=r"resume after epoch 3 or later.*from epoch 0"):
         fit(make_model(), [recorder(tmp_path / "copy")])
     with pytest.raises(ValueError, match="Expected the images, in the same order"):
         fit(make_model(), [recorder(tmp_path / "copy", probes=None)])

@@ -191,9 +191,9 @@ def test_errors(rng):
     ]:
         with pytest.raises(ValueError, match=message):
             localization(features, images, **({"grid": GRID} | arguments))
-    with pytest.raises(ValueError, match=r"at least 4 examples, save for .*\. Received one of 3"):
+    with pytest.raises(ValueError, match=r"at least 4 examples, except for .*\. Received one of 3"):
         localization(mixed, tf.data.Dataset.from_tensor_slices(images).batch(3), GRID)
-    with pytest.raises(ValueError, match=r"images of finite values.*NaN in image 0"):
+    with pytest.raises(ValueError, match=r"images with finite values.*NaN in image 0"):
         localization(mixed, np.full_like(images, np.nan), GRID)
 
 

@@ -79,7 +79,7 @@ def test_images_of_a_dataset_are_those_of_its_arrays():
         found = read_images(dataset)
         np.testing.assert_array_equal(found[0], expected)
         assert found[1] == names
-    with pytest.raises(ValueError, match=r"Expected a data set that ends.*take\("):
+    with pytest.raises(ValueError, match=r"Expected a data set of finite length.*take\("):
         read_images(labelled.repeat())
 
 

@@ -228,7 +228,7 @@ def test_pytorch_contents_that_are_refused(tmp_path):
         "a list named": {"model": {"x": x, "y": [x]}},
         "a Tensor named 3": {3: x},
         "without tensors": {"epoch": 3},
-        "larger than the data": {"x": x[:1, :1].expand(1000, 1000)},
+        "larger than its storage": {"x": x[:1, :1].expand(1000, 1000)},
         "Complex": {"x": x.to(torch.complex64)},
         "calls for 'torch._utils._rebuild_sparse": {"x": x.to_sparse()},
         "calls for '.*bytearray'": {"x": x, "y": bytearray(3)},

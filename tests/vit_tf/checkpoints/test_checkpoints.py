@@ -210,7 +210,9 @@ def test_heads_follow_from_published_sizes():
     for size, heads in sizes.items():
         assert timm_heads(*size) == heads
     # The small ViT of early timm has 8 heads in 8 layers of as many channels as a base one.
-    with pytest.raises(ValueError, match=r"8 layers of 768 channels determine.*num_heads=None"):
+    with pytest.raises(
+        ValueError, match=r"inferred from .* 8 layers of 768 channels.*num_heads=None"
+    ):
         timm_heads(768, 8)
     assert timm_heads(768, 8, num_heads=8) == 8
 

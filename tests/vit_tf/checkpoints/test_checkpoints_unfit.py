@@ -70,7 +70,7 @@ def test_what_the_models_cannot_express_is_named(load):
     tensors = layouts.beit()
     for i in range(layouts.LAYERS):
         tensors.linear(f"blocks.{i}.mlp.fc1", WIDTH, 2 * layouts.HIDDEN)
-    with raises("for a gate"):
+    with raises("with a gated MLP"):
         load(tensors)
 
 

@@ -323,7 +323,7 @@ def test_tokens_and_images_of_dinov3(written):
     assert model.preprocessing.mean == IMAGENET["mean"]
     (folder / "preprocessor_config.json").unlink()
     # Those of web images and of satellites' differ.
-    with refuses("differ in mean and deviation.*'dinov3_vit'"):
+    with refuses("differ in mean and standard deviation.*'dinov3_vit'"):
         vit_tf.load_pretrained(folder)
 
 

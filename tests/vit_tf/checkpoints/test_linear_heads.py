@@ -124,7 +124,7 @@ def test_other_heads_are_refused(torch, tmp_path):
         torch.save(tensors, head)
         with refuses(message):
             vit_tf.load_pretrained(path, num_heads=HEADS, head=head)
-    with refuses("head to go with a file of a DINOv2"):
+    with refuses("head only for a DINOv2 file"):
         vit_tf.load_pretrained(head, head=head)
     with refuses("head.*None"):
         vit_tf.load_pretrained("vit-cls-cifar10", head=head)

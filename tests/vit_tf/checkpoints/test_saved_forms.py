@@ -56,7 +56,7 @@ def test_wrapped_names(form, tensors, logits, tmp_path):
 def test_two_names_of_one_tensor_are_refused(tensors, tmp_path):
     state, path = in_torch(tensors), tmp_path / "model.pth"
     torch_or_skip().save(state | renamed(state, "_orig_mod."), path)
-    with refuses("two tensors that are both"):
+    with refuses("two tensors for"):
         vit_tf.load_pretrained(path)
 
 

@@ -450,9 +450,9 @@ def test_folders_that_hold_no_data_set(tmp_path, rng, monkeypatch):
     ("settings", "message"),
     [
         ({"splits": ("train", "tset")}, "split to be a known name .near matches: test.*'tset'"),
-        ({"splits": "train"}, "splits to be a tuple of different names among train, validation"),
+        ({"splits": "train"}, "splits to be a tuple of distinct names among train, validation"),
         ({"splits": ()}, "splits to be a tuple"),
-        ({"splits": ("test", "test")}, "splits to be a tuple of different names"),
+        ({"splits": ("test", "test")}, "splits to be a tuple of distinct names"),
         ({"image_size": 0}, "image_size to be an integer >= 1. Received: image_size=0"),
         ({"image_size": 3.5}, "image_size to be an integer"),
         ({"image_size": (1, 2, 3)}, "image_size to be a number of pixels or a pair"),

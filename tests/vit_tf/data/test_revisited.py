@@ -139,7 +139,9 @@ def test_stand_ins_cannot_be_turned_against_their_reader(tmp_path):
     refused(
         path, b"\x80\x02c_codecs\nencode\nU\x03abcU\x03hex\x86R.", "asks for the encoding 'hex'"
     )
-    refused(path, b"\x80\x02c_codecs\nencode\n}U\x08functionK\x01sb.", "changes what it names")
+    refused(
+        path, b"\x80\x02c_codecs\nencode\n}U\x08functionK\x01sb.", "sets the state of a function"
+    )
     refused(path, b"\x80\x02c__builtin__\nbytes\nK\x09\x85R.", "it calls bytes")
     refused(path, b"\x80\x02cnumpy\nndarray\n.", "it holds a _Name")
     refused(path, GLOBALS["reconstruct"] + b"(tR.", "it holds a _Array")
@@ -281,14 +283,14 @@ def test_errors(oxford):
     with pytest.raises(ValueError, match=r"Expected a pickle.*gnd_rparis6k\.pkl.*FileNotFound"):
         load_revisited(root, "rparis6k", image_size=6)
     first, second = gnd["gnd"]
-    expect(r"2 that are not there, such as .*a_9\.jpg, .*a_8\.jpg", imlist=[*SHAPES, "a_9", "a_8"])
+    expect(r"2 missing, such as .*a_9\.jpg, .*a_8\.jpg", imlist=[*SHAPES, "a_9", "a_8"])
     expect(r"easy of q_1 beyond the 5 images", gnd=[first | {"easy": [5]}, second])
     expect(r"junk of q_2 beyond the 5 images", gnd=[first, second | {"junk": [-1]}])
     expect(r"hard of q_1 beyond the 5 images", gnd=[first | {"hard": [0.5]}, second])
     expect(r"bbx \[1, 2, 3\] of q_1", gnd=[first | {"bbx": [1, 2, 3]}, second])
     expect(r"gnd_roxford5k\.pkl' \(ValueError", gnd=[first])
     expect(r"KeyError: 'junk'", gnd=[first, {"bbx": [0, 0, 1, 1], "easy": [], "hard": []}])
-    expect(r"Expected queries and a data base", qimlist=[], gnd=[])
+    expect(r"Expected queries and a database", qimlist=[], gnd=[])
     path.write_bytes(pickle.dumps(Calls(os.system, "true")))
     with pytest.raises(ValueError, match=rf"it names {os.system.__module__}\.system"):
         load_revisited(root, "roxford5k", image_size=6)
@@ -299,7 +301,7 @@ def test_images_that_cannot_be_used_stop_the_iteration_by_name(oxford):
     far = gnd["gnd"][0] | {"bbx": [20, 0, 30, 5]}
     save_python2(root / "roxford5k/gnd_roxford5k.pkl", gnd | {"gnd": [far, gnd["gnd"][1]]})
     queries, database, _ = load_revisited(root, "roxford5k", image_size=6)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"pixels of the image, 14 wide.*q_1"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"overlaps the image, 14 wide.*q_1"):
         list(queries)
     (root / "roxford5k/jpg/b_1.jpg").write_bytes(b"cut off")
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"can be decoded.*b_1\.jpg"):

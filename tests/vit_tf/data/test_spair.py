@@ -217,14 +217,14 @@ def test_errors(mirrored):
 
     expect(r"Expected split to be a known name.*'train'", split="train")
     expect(r"Expected size to be a known name.*'huge'", size="huge")
-    expect(r"Layout/small/test\.txt', which is not there", size="small")
+    expect(r"Layout/small/test\.txt', no such file", size="small")
     expect(r"pairs_per_category to be an integer >= 1", pairs_per_category=0)
     expect(r"seed to be an integer >= 0", seed=-1)
     expect(r"that of a square.*\(8, 16\)", image_size=(8, 16))
     points = [[1, 1]]
     cat = ("cat", "left", "right", points, points)
     write_pairs(root, [cat], src_imsize=[10, 16, 3])
-    expect(r"annotated, \(16, 10\). Received: .*left\.jpg' of \(10, 16\)")
+    expect(r"annotated size, \(16, 10\). Received: .*left\.jpg' of \(10, 16\)")
     write_pairs(root, [cat], trg_kps=[[1, 1], [2, 2]])
     expect(r"JSON file of a pair.*another number of source than of target")
     write_pairs(root, [cat], trg_kps=[[1, 1], [2]])

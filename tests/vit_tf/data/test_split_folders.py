@@ -53,7 +53,7 @@ def test_validation_images_are_tested_on_where_there_are_no_test_images(tmp_path
     released = arrays(data.load(tmp_path, splits=("validation",))[0])[0]
     assert not caplog.records
     (alone,) = data.load(tmp_path, splits=("test",))
-    assert "the validation split serves as one" in caplog.text
+    assert "the validation split is used as one" in caplog.text
     train, validation, test = data.load(tmp_path, splits=("train", "validation", "test"))
     for one in (alone, test):
         np.testing.assert_array_equal(arrays(one)[0], released)
@@ -85,7 +85,7 @@ def test_other_folders_stand_beside_splits_but_classes_do_not(tmp_path, rng):
     flat_folder(tmp_path / "labels", rng, (1, 1))
     assert data.describe(tmp_path).num_examples == {"train": 3}
     (tmp_path / "train").rename(tmp_path / "test")
-    message = r"folders of splits or of classes, not of both. Received: 'test' next to 'labels' in"
+    message = r"folders of splits or of classes, not both. Received: 'test' next to 'labels' in"
     with pytest.raises(ValueError, match=message):
         data.describe(tmp_path)
 

@@ -165,7 +165,7 @@ def test_a_worker_that_dies_ends_the_other(pair, found):
     os.kill(workers[1].pid, signal.SIGKILL)
     assert workers[0].wait(timeout=120) == 1
     log = (folder / "0.log").read_text()
-    assert "lost: Another worker stopped" in log and "goes on from its last saved state" in log
+    assert "lost: Another worker stopped" in log and "resumes from its last saved state" in log
 
 
 @pytest.fixture
@@ -235,13 +235,13 @@ def test_refuses_where_nothing_tells_the_cluster(environment):
 
 def test_refuses_after_tensorflow_has_run(environment):
     tf.constant(1)
-    with pytest.raises(ValueError, match="before anything else of TensorFlow"):
+    with pytest.raises(ValueError, match="before any other use of TensorFlow"):
         distribute.strategy("multiworker", ["localhost:1", "localhost:2"], 0)
 
 
 def test_auto_means_several_workers_where_they_are_told(environment):
     environment.setenv("TF_CONFIG", tf_config())
-    with pytest.raises(ValueError, match="before anything else of TensorFlow"):
+    with pytest.raises(ValueError, match="before any other use of TensorFlow"):
         distribute.strategy("auto")
     environment.setenv("TF_CONFIG", tf_config(index=0, worker=["a:1"]))
     assert distribute.strategy("auto").num_replicas_in_sync == 1

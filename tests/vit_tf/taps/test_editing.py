@@ -238,7 +238,7 @@ def test_sets_of_tokens():
     assert edits.token_set(vit_tf.TokenGrid(1, 2, 3, 8), "registers") == [1, 2]
     with pytest.raises(ValueError, match=r"Expected which to be a known name.*Received: 'patches'"):
         edits.token_set(model, "patches")
-    with pytest.raises(ValueError, match="Expected a set of tokens that there is"):
+    with pytest.raises(ValueError, match="Expected a set of tokens that the model has"):
         edits.token_set(vit_tf.TokenGrid(1, 2, 0, 8), "cls")
 
 

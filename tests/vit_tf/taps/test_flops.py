@@ -145,7 +145,7 @@ def test_only_what_the_outputs_need_counts():
 def test_size_of_images():
     model = keras.Sequential([keras.Input((None, None, 3)), layers.Conv2D(4, 1)])
     assert count_flops(model, (6, 4, 3)) == 2 * 6 * 4 * 3 * 4
-    with pytest.raises(ValueError, match=r"image_shape for a model of images of any size"):
+    with pytest.raises(ValueError, match=r"image_shape for a model that takes images of any size"):
         count_flops(model)
 
 

@@ -350,7 +350,7 @@ def test_truncated_and_foreign_files(vit, tmp_path):
     whole = (tmp_path / "vit.keras").read_bytes()
     for content in (whole[: len(whole) // 2], b"", b"PNG not a model"):
         (tmp_path / "bad.keras").write_bytes(content)
-        with pytest.raises(ValueError, match=r"Expected '.*bad\.keras' to be a whole"):
+        with pytest.raises(ValueError, match=r"Expected '.*bad\.keras' to be an intact"):
             vit_tf.load_model(tmp_path / "bad.keras")
 
 

@@ -24,7 +24,7 @@ def test_training_names_the_classes_and_they_are_saved(splits, tmp_path, caplog)
     model = tiny(class_names=[f"kind {number}" for number in range(10)])
     vit_tf.train(model, vit_tf.Recipe(epochs=1), *splits, tmp_path, verbose=0)
     assert model.class_names == splits[0].class_names == NAMES
-    assert "takes the class names of the training data" in caplog.text
+    assert "adopts the class names of the training data" in caplog.text
     for name in ("best.keras", "model.keras"):
         model.save(tmp_path / "model.keras")
         assert vit_tf.load_model(tmp_path / name).class_names == NAMES

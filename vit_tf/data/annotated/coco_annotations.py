@@ -94,7 +94,7 @@ def annotated_images(content, root, wanted):
                 found.setdefault(image, []).append((mask, label_of[category], area))
     if not found:
         raise ValueError(
-            "Expected annotations of objects that have an area and are no crowds. "
+            "Expected annotations of objects with an area that are not crowds. "
             f"Received: none, for categories={wanted!r}"
         )
     images = [image for image in content["images"] if image["id"] in found]

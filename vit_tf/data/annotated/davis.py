@@ -109,8 +109,8 @@ def read_mask(path):
         ) from error
     if mode != "P":
         raise ValueError(
-            "Expected a mask with a palette (mode P), whose indices number the objects; values of "
-            f"grey or colour do not say which. Received: {path} of mode {mode}"
+            f"Expected a mask with a palette (mode P), whose indices number the objects; grey "
+            f"values and colours do not identify them. Received: {path} of mode {mode}"
         )
     return indices
 

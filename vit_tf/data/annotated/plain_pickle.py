@@ -62,7 +62,7 @@ class _Name:
         return self.function(*arguments)
 
     def __setstate__(self, state):
-        raise pickle.UnpicklingError("it changes what it names")
+        raise pickle.UnpicklingError("it sets the state of a function")
 
 
 class _Dtype:

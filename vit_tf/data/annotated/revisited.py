@@ -95,7 +95,7 @@ def read_truth(path):
             f"query. Received: {str(path)!r} ({type(error).__name__}: {error})"
         ) from error
     if not asked or not known:
-        raise ValueError(f"Expected queries and a data base. Received: {str(path)!r} without")
+        raise ValueError(f"Expected queries and a database. Received: {str(path)!r} without")
     return asked, known, truth
 
 
@@ -119,7 +119,7 @@ def _paths(folder, names):
     missing = [path for path in paths if not os.path.isfile(path)]
     if missing:
         raise ValueError(
-            f"Expected {len(paths)} images. Received: {len(missing)} that are not there, such as "
+            f"Expected {len(paths)} images. Received: {len(missing)} missing, such as "
             f"{', '.join(missing[:5])}"
         )
     return paths
@@ -171,7 +171,7 @@ def crop(image, box, path):
     left, top, right, bottom = limits.astype(int)
     if left >= right or top >= bottom:
         raise ValueError(
-            f"Expected a box that holds pixels of the image, {width} wide and {height} high. "
+            f"Expected a box that overlaps the image, {width} wide and {height} high. "
             f"Received: {path} with {np.asarray(box).tolist()}"
         )
     return image[top:bottom, left:right]

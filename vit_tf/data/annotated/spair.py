@@ -97,7 +97,7 @@ def _longer_side(size):
 def _lines(path):
     """The pairs that a text file lists, `number-source-target:category`, one to a line."""
     if not path.is_file():
-        raise ValueError(f"Expected a list of pairs. Received: {str(path)!r}, which is not there")
+        raise ValueError(f"Expected a list of pairs. Received: {str(path)!r}, no such file")
     lines = path.read_text(encoding="utf-8").split()
     if not lines or not all(":" in line for line in lines):
         bad = next((line for line in lines if ":" not in line), "nothing")
@@ -121,7 +121,9 @@ def _draw(lines, count, seed):
         chosen.extend(np.random.default_rng([seed, number]).permutation(places)[:count])
     if scarce:
         wanted = f"Expected {count} pairs of each category"
-        warnings.warn(f"{wanted}. Received fewer, all taken: {format_list(scarce)}", stacklevel=3)
+        warnings.warn(
+            f"{wanted}. Received fewer, all of which are used: {format_list(scarce)}", stacklevel=3
+        )
     return [lines[place] for place in sorted(chosen)]
 
 
@@ -150,7 +152,7 @@ def _box(key, given):
     """The centres of the corners that (left, top, right, bottom) number, as an array (2, 2)."""
     box = np.array(given, float)
     if box.shape != (4,) or not (box[2:] > box[:2]).all():
-        raise ValueError(f"with {key} {given}, which is no (left, top, right, bottom)")
+        raise ValueError(f"with {key} {given}, which is not (left, top, right, bottom)")
     return box.reshape(2, 2)[:, ::-1] + CENTRE
 
 
@@ -169,7 +171,7 @@ def _check_size(path, size, annotated):
     """Raises a `ValueError` unless (height, width) is the annotated (width, height, channels)."""
     if annotated is not None and tuple(annotated[1::-1]) != size:
         raise ValueError(
-            f"Expected an image of the size that is annotated, {tuple(annotated[1::-1])}. "
+            f"Expected an image of the annotated size, {tuple(annotated[1::-1])}. "
             f"Received: {str(path)!r} of {size}"
         )
 

@@ -120,8 +120,8 @@ def named_classes(path, classes):
         return [names[int(text)] for text in classes]
     if _counts_from_one(classes):
         raise ValueError(
-            "Expected numbers of classes that count from 0, or those of ImageNet's development "
-            f"kit with its meta.mat next to them. Received: {path!r}, which counts from 1"
+            "Expected class numbers that start at 0, or those of ImageNet's development "
+            f"kit with its meta.mat next to them. Received: {path!r}, which starts at 1"
         )
     return classes
 

@@ -65,7 +65,7 @@ def files_below(folder, above=()):
     place = folder if is_remote(folder) else os.path.realpath(folder)
     if place in above:
         raise ValueError(
-            "Expected no symbolic link to a folder that it lies in. "
+            "Expected no symbolic link to a folder that contains it. "
             f"Received: {folder!r}, which leads to {place!r}"
         )
     folders, files = entries(folder)
@@ -91,5 +91,5 @@ def _warn(folder, count, names):
     formats = ", ".join(SUFFIXES)
     folder = without_password(folder)
     log.warning(
-        "%s: %d images are left out, as only %s are read: %s", folder, count, formats, names
+        "%s: %d images are left out, since only %s are supported: %s", folder, count, formats, names
     )

@@ -111,8 +111,8 @@ def _without_splits(root):
 def _tell_fifth(root, size, count):
     """Logs once that some images of a folder are kept for testing."""
     log.warning(
-        "%s has no folders of splits: %d of its %d images, always the same fifth of each class, "
-        "are the test split. The split called all is every image.",
+        "%s has no split folders: %d of its %d images, a fixed fifth of each class, form the "
+        "test split. The split 'all' contains every image.",
         without_password(root),
         size,
         count,
@@ -143,7 +143,7 @@ def _split_folders(root):
             )
     if others and parts and not released and "train" not in parts:
         raise ValueError(
-            "Expected folders of splits or of classes, not of both. "
+            "Expected folders of splits or of classes, not both. "
             f"Received: {_quoted(named)} next to {_quoted(others)} in {root!r}"
         )
     return {split: os.path.join(root, parts[split][0]) for split in SPLITS if split in parts}

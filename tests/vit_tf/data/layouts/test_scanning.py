@@ -119,7 +119,7 @@ def test_labels_lie_beside_a_folder_by_its_name_and_follow_the_train_split(tmp_p
         ({"a.txt": "0.png x\n1.png y", "b.txt": "0.png x"}, r"without 1\.png"),
         ({"a.txt": "0.png x\n1.png y", "b.csv": "0,x\n1,x"}, r"one text file.*'a.txt', 'b.csv'"),
         ({"a.txt": "0.png x\n1.png"}, r"class of each of 2 images.*a\.txt', without 1\.png"),
-        ({"a.txt": "1\n2\n"}, r"count from 0, or those.*meta\.mat.*a\.txt', which counts from 1"),
+        ({"a.txt": "1\n2\n"}, r"start at 0, or those.*meta\.mat.*a\.txt', which starts at 1"),
     ],
 )
 def test_files_of_labels_that_cannot_be_used(tmp_path, files, message):
@@ -212,8 +212,8 @@ def test_the_fifth_that_becomes_the_test_split_is_told_once(tmp_path, rng, caplo
         data.load(tmp_path)
         data.load(tmp_path)
     (record,) = caplog.records
-    assert "6 of its 30 images, always the same fifth of each class" in record.getMessage()
-    assert "The split called all is every image." in record.getMessage()
+    assert "6 of its 30 images, a fixed fifth of each class" in record.getMessage()
+    assert "The split 'all' contains every image." in record.getMessage()
 
 
 def test_a_missing_size_is_noticed_before_any_image_is_decoded(tmp_path, rng):
