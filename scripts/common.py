@@ -317,7 +317,7 @@ def _require_backend(backends):
     if backend not in backends:
         settings = " or ".join(f"KERAS_BACKEND={name}" for name in backends)
         raise ValueError(
-            f"Expected {settings} for this command; unset, it is tensorflow. "
+            f"Expected {settings} for this command, or KERAS_BACKEND unset (tensorflow). "
             f"Received: KERAS_BACKEND={backend}"
         )
 

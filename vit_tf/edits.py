@@ -125,7 +125,7 @@ def token_set(of, which):
         which: `"cls"`, `"registers"`, `"spatial"` for those with a position, or `"all"`.
 
     Raises:
-        ValueError: for another set, or one that the model does not have.
+        ValueError: for an unknown set, or one that the model does not have.
     """
     grid = of if isinstance(of, TokenGrid) else getattr(of, "token_grid", None)
     if grid is None:

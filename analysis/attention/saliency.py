@@ -42,8 +42,8 @@ def attention_saliency(
     Returns:
         Dataset of `iou` of shape (query, layer, head), `best_iou` and `best_head` of shape (query,
         layer), the head of the largest mean IoU in each layer. `query` is `"cls"`, where there is a
-        prefix, and `"spatial"`. `left_out` in the attributes counts images with an empty mask, and
-        the variable `left_out` of shape (query, layer, head) those of the others whose query
+        prefix, and `"spatial"`. The attribute `left_out` counts images with an empty mask. The
+        variable `left_out`, of shape (query, layer, head), counts images with a mask whose query
         attends to prefix tokens only. `iou` is NaN where all images are left out; `best_iou` is NaN
         and `best_head` -1 where no head of a layer has an IoU.
 

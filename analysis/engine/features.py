@@ -529,7 +529,7 @@ def _of_kind(model, kind, block):
     if not taps:
         raise ValueError(
             f"Expected a model with {words}. Received: {model.name!r}, a {type(model).__name__} "
-            "without any that are known; select layers with layers="
+            "in which they are not found; specify them with layers="
         )
     return taps
 

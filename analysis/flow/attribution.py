@@ -44,7 +44,8 @@ def input_gradients(
         scores: name of the tap with the scores, of shape (example, class).
 
     Returns:
-        DataArray of shape (example, class, row, column, channel), score per unit of the image.
+        DataArray of shape (example, class, row, column, channel), change of the score per unit of
+        pixel value.
 
     Raises:
         ValueError: for classes or scores that do not exist, no samples, negative noise, or

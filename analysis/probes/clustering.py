@@ -113,8 +113,8 @@ def object_clustering(
         grid: `TokenGrid` of the tokens, or a pair (rows, columns); by default the features' own.
 
     Returns:
-        Dataset as `clustering` returns it. `objects` in the attributes counts them, and `left_out`
-        those with a label whose mask is empty.
+        Dataset as from `clustering`. `objects` in the attributes counts them, and `left_out` those
+        with a label whose mask is empty.
 
     Raises:
         ValueError: for tokens or masks that do not lie on the grid, masks with values beyond [0,
@@ -230,7 +230,7 @@ def cluster_scores(
         num_clusters, seed, starts: as for `clustering`.
 
     Returns:
-        Dataset as `clustering` returns it.
+        Dataset as from `clustering`.
 
     Raises:
         ValueError: for a layer with fewer distinct examples than clusters.

@@ -51,8 +51,9 @@ def scorecard_of_trainings(scorecards):
             as `results/scorecard.nc`; at least two.
 
     Returns:
-        Dataset along `claim` with what a scorecard has, and with `values`, `lows`, `highs` and
-        `verdicts` of shape (claim, training), NaN and `"not tested"` where a training has none.
+        Dataset along `claim` with the variables of a scorecard, and with `values`, `lows`, `highs`
+        and `verdicts` of shape (claim, training), NaN and `"not tested"` for runs without the
+        claim.
 
     Raises:
         ValueError: for fewer than two scorecards, invalid ones, thresholds that differ between

@@ -67,9 +67,9 @@ def load_davis(root, split="val", *, year="2017", resolution="480p", preprocessi
         root/Annotations/480p/bike-packing/00000.png
 
     Args:
-        root: the folder that holds these three.
+        root: the folder that holds the above.
         split: name of the list of videos: "train", "val", ...
-        year: name of the folder of that list. Masks are those of the objects of 2017 in either.
+        year: folder of the list, such as "2017". Masks are always those of DAVIS 2017.
         resolution: name of the folders of frames and masks: "480p", "Full-Resolution", ...
         preprocessing: preprocessing of the model, `model.preprocessing`, of which only mean and std
             are used: frames keep their size.

@@ -33,7 +33,7 @@ def load_revisited(
     executing any code in it. Images are decoded batch by batch.
 
     Args:
-        root: the folder that holds these.
+        root: the folder that holds the above.
         name: "roxford5k" or "rparis6k".
         image_size: height and width to resize to (bilinear, antialiased), in pixels; a number or a
             pair. Needed, since the images differ in size.

@@ -41,7 +41,7 @@ def load_spair(
     pixels, 4 GB in their own size.
 
     Args:
-        root: the folder that holds these three.
+        root: the folder that holds the above.
         split: "trn", "val" or "test".
         size: "large" or "small", the list of pairs.
         pairs_per_category: how many pairs of each category are drawn; all if None. Walmer et al.
