@@ -13,6 +13,8 @@ from pathlib import Path, PurePosixPath
 # What the name of a file begins with while it is written.
 PARTIAL = ".partial-"
 CHUNK = 2**24  # bytes that are copied at a time
+# A password in an address, as a pattern of `re` and of TensorFlow, and what stands in its place.
+PASSWORD = r"([a-zA-Z][\w+.-]*://[^\s/:@]*):[^\s/]*@", r"\1:***@"
 
 
 def is_remote(path):
@@ -22,7 +24,7 @@ def is_remote(path):
 
 def without_password(text: str | os.PathLike) -> str:
     """A text with `***` for passwords in addresses: `"ftp://user:***@host/a"`."""
-    return re.sub(r"([a-zA-Z][\w+.-]*://[^\s/:@]*):[^\s/]*@", r"\1:***@", os.fspath(text))
+    return re.sub(*PASSWORD, os.fspath(text))
 
 
 def as_path(path):

@@ -11,7 +11,7 @@ from vit_tf.data.images import decoding
 from vit_tf.data.layouts.scanning import scan
 from vit_tf.data.source import LazyDict, Source
 from vit_tf.names import format_list
-from vit_tf.remote import is_remote, without_password
+from vit_tf.remote import PASSWORD, is_remote, without_password
 
 # Of images that are to share a size so many are measured ahead, and all others when they are met.
 MEASURED = 100
@@ -37,12 +37,15 @@ def open_files(class_names, members):
         paths, labels = (column[indices] for column in members[split])
         return tf.data.Dataset.from_tensor_slices((paths, labels))
 
+    def attempt(path, window=None):
+        return decoding.decode(tf.io.read_file(path), window)
+
     def decode(path):
+        return decoding.decode_or_name(attempt, path, tf.strings.regex_replace(path, *PASSWORD))
+
+    def decode_by_pillow(path):
         image, problem = tf.numpy_function(_decode_or_tell, [path], (tf.uint8, tf.string))
         return tf.ensure_shape(image, (None, None, 3)), tf.ensure_shape(problem, ())
-
-    def attempt(path, window):
-        return decoding.decode(tf.io.read_file(path), window)
 
     return Source(
         class_names=class_names,
@@ -53,6 +56,7 @@ def open_files(class_names, members):
         decode=decode,
         shuffle_buffer=SHUFFLE_BUFFER,
         attempt=attempt,
+        decode_by_pillow=decode_by_pillow,
         in_files=True,
     )
 

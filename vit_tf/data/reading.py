@@ -1,9 +1,11 @@
 """From the items of a `Source` to batches of normalised images: decoded, framed, cached, shuffled.
 
 The order is decided on items, before any of them is decoded, and whole batches are decoded in one
-call of the graph, image by image on all cores.
+call of the graph, image by image on all cores. The graph of JPEG and PNG files and of TFDS' images
+holds no Python function, so that TensorFlow can copy it to other hosts, as those of a TPU pod.
 """
 
+import dataclasses
 import os
 from functools import partial
 
@@ -26,6 +28,8 @@ CACHE_BYTES = 2**30
 # Of shuffled ones, all of which are decoded before the first batch.
 CACHE_EXAMPLES = 100_000
 CPUS = os.cpu_count()
+# Of files whose images TensorFlow may not decode: animated, transparent or of rare kinds.
+PILLOW_SUFFIXES = (b".gif", b".bmp", b".webp", b".tif", b".tiff")
 BLOCK = 64  # examples that are decoded together on their way into the cache
 
 
@@ -67,6 +71,8 @@ def read_batches(
     """
     own = source.image_size(split, indices) if size is None else None
     framing = Framing(tuple(size or own), preprocessing or Preprocessing(None), area)
+    if _needs_pillow(source, split, indices):
+        source = dataclasses.replace(source, decode=source.decode_by_pillow)
     items = _items(source, split, indices, seed)
     most = CACHE_BYTES if keep and (seed is None or len(indices) <= CACHE_EXAMPLES) else -1
     plan = _plan(source, items, len(indices), own, framing, seed, most, repeats)
@@ -172,6 +178,15 @@ def _one_of_neighbours(items, size, seed):
     return tf.data.Dataset.zip(items.batch(size), numbers).map(choose)
 
 
+def _needs_pillow(source, split, indices):
+    """Whether some of the files are, by their names, of formats that Pillow reads in Python."""
+    if source.decode_by_pillow is None:
+        return False
+    paths = source.read(split, indices).map(lambda path, _: path).batch(2**16)
+    columns = (column.tolist() for column in paths.as_numpy_iterator())
+    return any(path.lower().endswith(PILLOW_SUFFIXES) for column in columns for path in column)
+
+
 def _items(source, split, indices, seed):
     """The items of a split, from several files at once where they are to be shuffled anyhow."""
     whole = len(indices) == indices[-1] + 1 - indices[0]
@@ -221,7 +236,8 @@ def _take_as_is(images, labels, problems, drawn, image_map):
 
 def _own_spec(source, items, own):
     """The `tf.TensorSpec` that the decoded images share, or None if they share no shape."""
-    image = items.map(lambda item, label: source.decode(item)[0]).element_spec
+    way = partial(source.attempt, window=None) if source.attempt else lambda x: source.decode(x)[0]
+    image = items.map(lambda item, label: way(item)).element_spec
     shape = tuple(image.shape)
     shape = (*own, shape[2]) if own and None not in (*own, shape[2]) else shape
     return None if None in shape else tf.TensorSpec(shape, image.dtype)

@@ -74,6 +74,7 @@ class Source:
         shuffle_buffer: number of items that may wait in memory to be shuffled.
         attempt: function of (item, window) like `decode`, but faster, or None: it returns a part of
             the image, as `decoding.decode` does, or raises the graph's error for a corrupt item.
+        decode_by_pillow: like `decode`, for files that the graph may not decode, or None.
         read_shuffled: like `read`, of neighbours and a seed, in another order each time, or None.
         in_files: whether an item is the path of a file.
         version: function of nothing to a text that changes with what is stored, or None where
@@ -88,6 +89,7 @@ class Source:
     decode: Callable
     shuffle_buffer: int
     attempt: Callable | None = None
+    decode_by_pillow: Callable | None = None
     read_shuffled: Callable | None = None
     in_files: bool = False
     version: Callable | None = None

@@ -131,13 +131,11 @@ def _decoders(feature, name):
     if not _is_rgb(feature):
         return {"decode": lambda encoded: (_rgb_or_grey(decode_image(feature, encoded)), "")}
 
-    def read(contents):
-        return decoding.pixels(contents, f"image of {name}", upright=False)
+    def read(encoded):
+        return decoding.decode(encoded, upright=False)
 
     def decode(encoded):
-        told = functools.partial(decoding.decode_or_tell, read)
-        image, problem = tf.numpy_function(told, [encoded], (tf.uint8, tf.string))
-        problem = tf.ensure_shape(problem, ())
+        image, problem = decoding.decode_or_name(read, encoded, f"image of {name}")
         if None in feature.shape:
             return tf.ensure_shape(image, (None, None, 3)), problem
         black = tf.zeros(feature.shape, tf.uint8)

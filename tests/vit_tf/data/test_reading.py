@@ -7,16 +7,21 @@ import io
 import numpy as np
 import pytest
 import tensorflow as tf
+import tiny_records
 from counted_digits import count_decoding
 from image_folders import arrays, flat_folder, photo, write
 from paths import SHARED
 from PIL import Image
 
+import vit_tf
 from vit_tf import Preprocessing, data
 from vit_tf.batches import seeds_of_batches, skip_batches
 from vit_tf.data import pipeline, reading
+from vit_tf.data.folder import decode_file
 from vit_tf.data.images import decoding, framing
 from vit_tf.data.rand_augment import OPERATIONS, make_rand_augment
+from vit_tf.distribute import divide_batches, strategy
+from vit_tf.training.labels import checked_images, checked_labels
 
 
 @pytest.fixture
@@ -170,7 +175,7 @@ def test_one_damaged_image_does_not_change_the_others(photos, cache):
     content = victim.read_bytes()
     victim.write_bytes(content[: len(content) // 2])
     found = []
-    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"undecodable {victim} \(OSError"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"undecodable {victim} \(corrupt"):
         for images, _ in train(photos, image_size=16).as_numpy_iterator():
             found += [image.tobytes() for image in images]
     assert found == whole[: len(found)]
@@ -311,3 +316,50 @@ def test_repeated_images_are_other_ones_in_each_epoch_of_a_long_stream(monkeypat
         assert len(epoch) == 92 and len(set(epoch)) == 31
         assert epoch[:90] == [image for image in epoch[:90:3] for _ in range(3)]
     assert epochs[0] != epochs[1]
+
+
+def operations(dataset):
+    """The names of all operations in the graph of a data set, those of its functions included."""
+    graph = tf.compat.v1.GraphDef()
+    graph.ParseFromString(dataset._as_serialized_graph().numpy())
+    nodes = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]
+    return {node.op for node in nodes}
+
+
+PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
+
+
+@pytest.mark.parametrize("settings", [{}, {"random_resized_crop": True, "repeats": 2}])
+def test_the_graph_of_photographs_holds_no_python_function(photos, cache, settings):
+    """So that it can be copied to other hosts, with everything that `train` adds to it."""
+    model = vit_tf.ViT((16, 16, 3), 8, 1, 2, 8, 16, 2)
+    dataset = data.augment(train(photos, image_size=16, **settings), 2, flip=True, mixup=0.2)
+    dataset = checked_labels(checked_images(dataset, model, "training"), 2, "training")
+    found = operations(divide_batches(dataset, strategy("mirrored")).repeat())
+    assert "DecodeJpeg" in found or "DecodeAndCropJpeg" in found
+    assert not found & PYTHON
+
+
+def test_files_that_tensorflow_may_not_read_are_left_to_pillow(tmp_path, rng, cache):
+    """By their names, and then in Python."""
+    pictures = {"a.png": photo(rng, (9, 9)), "b.TIFF": photo(rng, (9, 9))}
+    clear = photo(rng, (9, 9)).quantize(16)
+    for name, picture in pictures.items():
+        picture.save(tmp_path / name)
+    clear.save(tmp_path / "c.gif", transparency=3)
+    (dataset,) = data.load(tmp_path, splits=("all",), image_size=9)
+    images, _ = arrays(dataset)
+    expected = [decode_file(tmp_path / name) for name in (*pictures, "c.gif")]
+    np.testing.assert_allclose(images, np.stack(expected) / np.float32(127.5) - 1, atol=1e-6)
+    assert operations(dataset) & PYTHON
+    (tmp_path / "b.TIFF").rename(tmp_path / "b.jpg")
+    (tmp_path / "c.gif").unlink()
+    (dataset,) = data.load(tmp_path, splits=("all",), image_size=9)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"undecodable {tmp_path}/b.jpg "):
+        arrays(dataset)
+
+
+def test_the_graph_of_tfds_images_holds_no_python_function(tmp_path):
+    tiny_records.write(tmp_path, 1000)
+    (dataset,) = data.load("tiny_records", splits=("train",), data_dir=tmp_path)
+    assert not operations(dataset) & PYTHON
