@@ -30,7 +30,7 @@ from vit_tf.scripts.training_commands import SMALL_VIT
 
 MODEL = (*SMALL_VIT, *training_commands.VIT)
 RECIPE = ("epochs", "learning_rate", "warmup_epochs", "schedule", "weight_decay", "clip_norm")
-RECIPE += ("ema",)
+RECIPE += ("ema", "gradient_accumulation_steps")
 COUNTED = 100  # training batches that determine the most common colour
 AUGMENTATIONS = ("rand_augment", "flip", "shift")
 MAIN = ("--variant", "--data", "--data-dir", "--image-size", "--batch-size", "--epochs")

@@ -63,7 +63,8 @@ def parse(arguments=None):
     _add_model(parser.group("model"))
     training_commands.add_training(parser, {"default": 32, "help": "side of the images, in pixels"})
     text = "recipe of a paper, such as vit-b16, augreg-s16, plain-vit-s16 or bit-r50x1, with the "
-    text += "learning rate in proportion to --batch-size; other options override it (default: none)"
+    text += "learning rate in proportion to the examples of an update; other options override it "
+    text += "(default: none)"
     parser.group("recipe")("--recipe", metavar="NAME", help=text)
     training_commands.add_recipe(parser.group("recipe"), vit_tf.Recipe)
     text = "record how representations form, every N epochs"
@@ -131,7 +132,8 @@ def make_recipe(options):
         changes = {"warmup_steps": None} | changes
     if "momentum" in changes:  # SGD, which has no epsilon
         changes = {"epsilon": None} | changes
-    published = vit_tf.recipe(options.recipe).with_batches_of(options.batch_size)
+    batches = options.gradient_accumulation_steps or 1
+    published = vit_tf.recipe(options.recipe).with_batches_of(options.batch_size * batches)
     return dataclasses.replace(published.recipe, **changes)
 
 

@@ -1,6 +1,7 @@
 """The front door: killed, run again, and given mistakes."""
 
 import csv
+import dataclasses
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from paths import SCRIPTS
 
+import vit_tf
 from vit_tf import data, load_model
 from vit_tf.scripts import train as script
 
@@ -120,3 +122,11 @@ def test_formation_is_probed_on_ten_images_of_each_class_once(tmp_path, monkeypa
     script.make_recorder(options, validation, arguments)
     images = np.concatenate([batch for batch, _ in probes[0]["probes"][0]])
     assert len(np.unique(images, axis=0)) == len(images) == 100
+
+
+def test_the_rate_of_a_recipe_is_that_of_the_examples_of_an_update():
+    line = "--recipe vit-b16 --batch-size 512 --gradient-accumulation-steps 8 --data digits --out x"
+    recipe = script.make_recipe(script.parse(line.split()))
+    assert recipe == dataclasses.replace(
+        vit_tf.recipe("vit-b16").recipe, gradient_accumulation_steps=8
+    )

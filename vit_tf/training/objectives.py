@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from vit_tf.backend import require_tensorflow_or_jax
+from vit_tf.backend import on_jax, require_tensorflow_or_jax
 from vit_tf.distribute import is_tpu, strategy_of
 
 register = keras.saving.register_keras_serializable("vit_tf")
@@ -111,9 +111,20 @@ def step_weights(sample_weight):
 
 
 def compile_model(model, optimizer, loss, accuracy):
-    """Compile a model for a loss and an accuracy, an `ExampleMean`, under its own strategy."""
+    """Compile a model for a loss and an accuracy, an `ExampleMean`, under its own strategy.
+
+    Raises:
+        ValueError: for gradients that are to be accumulated on several replicas of TensorFlow.
+    """
     require_tensorflow_or_jax("training")
     strategy = strategy_of(model)
+    steps, replicas = optimizer.gradient_accumulation_steps, strategy.num_replicas_in_sync
+    if steps and replicas > 1 and not on_jax():
+        raise ValueError(
+            "Expected gradient_accumulation_steps to be 1 on several replicas of TensorFlow: use "
+            "one device, a larger batch, or Keras on JAX. Received: "
+            f"gradient_accumulation_steps={steps} on {replicas} replicas"
+        )
     with strategy.scope():
         if strategy.num_replicas_in_sync == 1 and not is_tpu(strategy):
             model.compile(optimizer=optimizer, loss=loss, metrics=[accuracy])

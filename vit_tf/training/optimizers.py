@@ -70,8 +70,23 @@ class _OnSums:
     Keras' own optimizers decay whatever is not excluded, and forget exclusions on a reload.
     They clip the gradients of each replica before they sum them, so that several replicas train
     differently from one. They form an update of ten operations for each variable, and its learning
-    rate anew; here it is one operation, which passes over the variable and its moments once.
+    rate anew; here it is one operation, which passes over the variable and its moments once. Where
+    gradients are accumulated, their schedules and moving averages count batches; here, updates.
     """
+
+    def _get_current_learning_rate(self):
+        schedule = isinstance(self._learning_rate, keras.optimizers.schedules.LearningRateSchedule)
+        return self._learning_rate(self.iterations) if schedule else self._learning_rate
+
+    def _update_model_variables_moving_average(self, trainable_variables):
+        momentum, steps = self.ema_momentum, self.gradient_accumulation_steps
+        if steps:
+            updates = ops.equal((self._iterations + 1) % steps, 0)
+            self.ema_momentum = ops.where(updates, momentum, 1.0)
+        try:
+            super()._update_model_variables_moving_average(trainable_variables)
+        finally:
+            self.ema_momentum = momentum
 
     def build(self, variables):
         if not self.built and self.weight_decay:

@@ -41,6 +41,8 @@ class Recipe:
             PyTorch; None for that of Keras, 1e-7 before the correction.
         layer_decay: factor of the learning rate from each block of a ViT to the one below; None for
             one learning rate.
+        gradient_accumulation_steps: number of batches whose gradients are averaged for an update;
+            updates count as the steps of the warm-up, the schedule and the average of weights.
 
     Raises:
         ValueError: for a value out of its range.
@@ -65,6 +67,7 @@ class Recipe:
     erase: float = 0.0
     epsilon: float | None = None
     layer_decay: float | None = None
+    gradient_accumulation_steps: int = 1
 
     def __post_init__(self):
         from vit_tf.training.optimizers import DECAYS
@@ -92,6 +95,9 @@ class Recipe:
         expect(right, "epsilon", "None or > 0, of AdamW (momentum=None)", self)
         right = layer_decay is None or (0 < layer_decay <= 1 and adam)
         expect(right, "layer_decay", "None or in (0, 1], of AdamW (momentum=None)", self)
+        steps = self.gradient_accumulation_steps
+        right = isinstance(steps, int) and steps > 0
+        expect(right, "gradient_accumulation_steps", "an int > 0", self)
 
     def learning_rates(self, steps_per_epoch):
         """The `WarmupDecay` of a run with `steps_per_epoch` steps per epoch.
@@ -102,8 +108,9 @@ class Recipe:
         from vit_tf.training.optimizers import WarmupDecay
 
         warmup = self.epochs / 10 if self.warmup_epochs is None else self.warmup_epochs
-        total = self.epochs * steps_per_epoch
-        steps = round(warmup * steps_per_epoch) if self.warmup_steps is None else self.warmup_steps
+        total = self.epochs * steps_per_epoch // self.gradient_accumulation_steps
+        steps = round(warmup * steps_per_epoch / self.gradient_accumulation_steps)
+        steps = steps if self.warmup_steps is None else self.warmup_steps
         expect(steps < total, "warmup_steps", f"below the {total} steps of the run", self)
         return WarmupDecay(self.learning_rate, steps, total, self.schedule)
 
@@ -118,6 +125,8 @@ class Recipe:
             "use_ema": self.ema is not None,
             "ema_momentum": self.ema or 0.0,
         }
+        if self.gradient_accumulation_steps > 1:
+            settings |= {"gradient_accumulation_steps": self.gradient_accumulation_steps}
         if self.momentum is None:
             if self.epsilon is not None:
                 settings |= {"epsilon": self.epsilon, "corrected_epsilon": True}
@@ -128,7 +137,7 @@ class Recipe:
         """The fields as a dict; newer fields only if they are not off."""
         fields = dataclasses.asdict(self)
         later = ("warmup_steps", "momentum", "epsilon", "layer_decay")
-        off = {"erase": 0.0} | dict.fromkeys(later)
+        off = {"erase": 0.0, "gradient_accumulation_steps": 1} | dict.fromkeys(later)
         return {k: v for k, v in fields.items() if k not in off or v != off[k]}
 
     def augment(self, dataset, num_classes):

@@ -273,17 +273,27 @@ def _built(model, spec):
 def _between(batches, step, last, num_batches):
     """Passes over batches from a step on to the last, as a run that was never stopped sees them."""
     passes_done, batches_done = divmod(step, num_batches)
-    # A seeded shuffle takes its order from how many iterators there were; making one reads nothing.
-    # `fit` makes more than one per epoch, unless the data repeat and the steps are counted.
-    for _ in range(passes_done):
-        iter(batches)
+    # `fit` makes more than one iterator per epoch, unless the data repeat and steps are counted.
     passes = batches.repeat()
     if batches_done:
         passes = skip_batches(batches, batches_done).concatenate(passes)
+    if passes_done:
+        passes = _begun(batches, passes_done).concatenate(passes)
     # TensorFlow would read on into a pass that nobody wants. The filter hides the length from
     # Keras, which would count an epoch without steps as a step.
     left = passes.take(last - step).filter(lambda *batch: True)
     return as_shard(left) if is_shard(batches) else left
+
+
+def _begun(batches, count):
+    """No batches, after `count` passes over them were begun: they count in the orders of shuffles.
+
+    The empty part of the pair ends each pass before anything is read, within one iterator of
+    Python, which takes a hundredth of the time of as many.
+    """
+    begun = tf.data.Dataset.zip(tf.data.Dataset.range(0), batches)
+    passes = tf.data.Dataset.range(count).flat_map(lambda number: begun)
+    return passes.map(lambda number, batch: batch)
 
 
 def _shown(verbose):

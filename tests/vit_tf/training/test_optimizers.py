@@ -6,7 +6,9 @@ import pytest
 import tensorflow as tf
 
 import vit_tf
+from vit_tf.distribute import strategy
 from vit_tf.training.optimizers import SGD, AdamW, WarmupDecay, layer_factors
+from vit_tf.training.recipes import Recipe
 
 STEPS, RATE, DECAY = 12, 0.05, 0.3
 SHAPES = {"kernel": (4, 3), "bias": (3,)}
@@ -105,3 +107,43 @@ def test_layer_decay_lowers_the_rate_from_block_to_block():
 def test_what_comes_before_the_blocks_has_the_lowest_rate(part):
     paths = [f"m/{part}", "m/block00/mlp_norm/gamma", "m/block01/query/kernel", "m/norm/gamma"]
     assert list(layer_factors(paths, 0.5).values()) == [0.125, 0.25, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("momentum", [None, 0.9], ids=["adamw", "sgd"])
+def test_gradients_of_several_batches_are_those_of_a_larger_one(momentum):
+    """Weights and their average, with warm-up, schedule, decay and clipping in updates."""
+    rng = np.random.default_rng(0)
+    # Its epsilon keeps AdamW from making whole steps of rounding errors.
+    settings = {"momentum": momentum, "epsilon": 0.1 if momentum is None else None}
+    settings |= {"epochs": 6, "warmup_epochs": 2, "learning_rate": 0.2, "ema": 0.6}
+    images = rng.normal(size=(24, 4, 4, 1)).astype("float32")
+    labels = rng.integers(3, size=24)
+    trained = []
+    for batch_size, steps in ((12, 1), (4, 3)):
+        keras.utils.set_random_seed(1)
+        layers = [keras.layers.Flatten(), keras.layers.Dense(5, "gelu"), keras.layers.Dense(3)]
+        model = keras.Sequential([keras.Input((4, 4, 1)), *layers])
+        recipe = Recipe(gradient_accumulation_steps=steps, clip_norm=0.3, **settings)
+        recipe.compile(model, 24 // batch_size)
+        first = model.get_weights()
+        options = {"batch_size": batch_size, "epochs": 6, "shuffle": False, "verbose": 0}
+        keras.Model.fit(model, images, labels, **options)
+        assert int(model.optimizer.iterations) == 12
+        averages = model.optimizer._model_variables_moving_average
+        trained.append([*map(np.asarray, [*model.trainable_variables, *averages])])
+        # `fit` ends with the averages in place of the weights.
+        trained[-1] += [np.asarray(v) for v in model.optimizer.variables if "momentum" in v.path]
+        assert max(np.abs(a - b).max() for a, b in zip(first, trained[-1], strict=False)) > 0.05
+    for one, other in zip(*trained, strict=True):
+        np.testing.assert_allclose(other, one, rtol=0, atol=1e-6)
+
+
+def test_accumulation_is_one_of_the_fields_that_are_checked():
+    with pytest.raises(ValueError, match="gradient_accumulation_steps to be an int > 0"):
+        Recipe(gradient_accumulation_steps=0)
+    with strategy("mirrored").scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
+        with pytest.raises(ValueError, match="gradient_accumulation_steps=4 on 2 replicas"):
+            Recipe(gradient_accumulation_steps=4).compile(model, 9)
+    assert "gradient_accumulation_steps" not in Recipe().to_config()
+    assert Recipe(gradient_accumulation_steps=2).to_config()["gradient_accumulation_steps"] == 2

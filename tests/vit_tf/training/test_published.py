@@ -121,6 +121,7 @@ def test_warmup_in_steps():
     with pytest.raises(ValueError, match="without warmup_epochs"):
         Recipe(warmup_epochs=1, warmup_steps=3)
     later = {"warmup_steps", "momentum", "erase", "epsilon", "layer_decay"}
+    later |= {"gradient_accumulation_steps"}
     assert dataclasses.asdict(Recipe()).keys() - Recipe().to_config().keys() == later
 
 

@@ -253,6 +253,22 @@ def test_two_replicas_that_share_a_batch_unevenly_train_as_one_device(tmp_path):
         np.testing.assert_allclose(w, v, atol=1e-5)
 
 
+def test_a_run_resumes_within_an_accumulation_of_gradients(tmp_path, monkeypatch):
+    """After 7 of 10 batches, where each 3 are one update."""
+    recipe = dataclasses.replace(RECIPE, epochs=2, warmup_epochs=0, shift=0)
+    recipe = dataclasses.replace(recipe, gradient_accumulation_steps=3)
+    model, history = run(tmp_path / "whole", recipe)
+    assert int(model.optimizer.iterations) == 3
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+        kill_at(context, "on_train_batch_end", 8)
+        run(tmp_path / "killed", recipe, save_every=1)
+    assert newest_state(tmp_path / "killed") == "epoch-0001-step-000002.npz"
+    resumed, again = run(tmp_path / "killed", recipe, save_every=1)
+    assert again == history
+    for w, v in zip(resumed.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(w, v)
+
+
 def test_another_configuration_is_refused(undisturbed):
     directory, *_ = undisturbed
     recipe = dataclasses.replace(RECIPE, learning_rate=0.02)

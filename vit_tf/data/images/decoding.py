@@ -228,7 +228,7 @@ def _orientation(exif, text):
     last = tf.size(exif, tf.int64) - 1
 
     def number(places, count):
-        """Whole numbers of `count` bytes each, at some places."""
+        """Whole numbers of `count` bytes each, at some positions."""
         places = tf.cast(places, tf.int64)[..., None] + tf.range(count, dtype=tf.int64)
         powers = tf.constant([256**place for place in range(count)], tf.int64)
         powers = tf.where(exif[0] == ord("I"), powers, powers[::-1])
