@@ -288,12 +288,11 @@ def _between(batches, step, last, num_batches):
 def _begun(batches, count):
     """No batches, after `count` passes over them were begun: they count in the orders of shuffles.
 
-    The empty part of the pair ends each pass before anything is read, within one iterator of
-    Python, which takes a hundredth of the time of as many.
+    Nothing chooses from what is begun, so that nothing is read. It takes one iterator of Python, and
+    a hundredth of the time of as many.
     """
-    begun = tf.data.Dataset.zip(tf.data.Dataset.range(0), batches)
-    passes = tf.data.Dataset.range(count).flat_map(lambda number: begun)
-    return passes.map(lambda number, batch: batch)
+    begun = tf.data.Dataset.choose_from_datasets([batches], tf.data.Dataset.range(0))
+    return tf.data.Dataset.range(count).flat_map(lambda number: begun)
 
 
 def _shown(verbose):

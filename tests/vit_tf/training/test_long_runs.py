@@ -11,7 +11,7 @@ from resume_worker import Kill, make_run, run
 from training_runs import kill_at, make_data, make_model, newest_state
 
 from vit_tf.training.recipes import Recipe
-from vit_tf.training.runs import train
+from vit_tf.training.runs import _between, train
 
 STEPS = 4  # in each of 3 epochs of 60 images in batches of 16, validated on 20
 
@@ -182,3 +182,31 @@ def test_save_every_is_checked(tmp_path):
     model, recipe, *data = make_run("none")
     with pytest.raises(ValueError, match=r"save_every to be at least 1. Received: save_every=0"):
         train(model, recipe, *data, tmp_path, save_every=0)
+
+
+@pytest.mark.parametrize("name", ["none", "fast", "masks"])
+def test_a_run_resumes_in_the_order_of_its_epoch_without_reading_earlier_ones(name, monkeypatch):
+    """Of 3 epochs and 2 steps; no iterator of Python is made for them, and nothing is decoded."""
+
+    def load():
+        _, recipe, training, _ = make_run(name)
+        return recipe.augment(training, 10)
+
+    def arrays(dataset):
+        batches = [tf.nest.flatten(batch) for batch in dataset]
+        return [[part.numpy() for part in batch] for batch in batches]
+
+    decoded = count_decoding(monkeypatch)
+    whole = load()
+    expected = [batch for _ in range(5) for batch in arrays(whole)][3 * STEPS + 2 :]
+    resumed = load()
+    decoded.clear()
+    made = []
+    begin = tf.data.Dataset.__iter__
+    monkeypatch.setattr(tf.data.Dataset, "__iter__", lambda self: made.append(0) or begin(self))
+    found = arrays(_between(resumed, 3 * STEPS + 2, 5 * STEPS, STEPS))
+    assert len(made) == 1 and len(decoded) == 60 - 2 * 16 + 60
+    assert len(found) == len(expected) == 6
+    for one, other in zip(found, expected, strict=True):
+        for part, expected_part in zip(one, other, strict=True):
+            np.testing.assert_array_equal(part, expected_part)
