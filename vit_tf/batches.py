@@ -119,6 +119,7 @@ class ResumableDataset(tf.data.Dataset):
         batch_size: examples of a full batch.
         shardable: whether a worker can make its shard of each batch alone.
         is_shard: whether these are the shard of one worker already.
+        identify_names: function of nothing to a digest of the examples' names, or None.
     """
 
     def __init__(
@@ -130,11 +131,13 @@ class ResumableDataset(tf.data.Dataset):
         batch_size: int | None = None,
         shardable: bool = False,
         is_shard: bool = False,
+        identify_names: Callable | None = None,
     ):
         self._build, self._map_images = build, map_images
         self._input_dataset = build(Selection())
         self.num_examples, self.batch_size = num_examples, batch_size
         self.shardable, self.is_shard = shardable, is_shard
+        self.identify_names = identify_names
         super().__init__(self._input_dataset._variant_tensor)
 
     def _inputs(self):
@@ -147,7 +150,7 @@ class ResumableDataset(tf.data.Dataset):
     @property
     def facts(self) -> dict:
         """What is inherited by a data set that is made of this one."""
-        names = ("num_examples", "batch_size", "shardable", "is_shard")
+        names = ("num_examples", "batch_size", "shardable", "is_shard", "identify_names")
         return {name: getattr(self, name) for name in names}
 
     @classmethod

@@ -17,6 +17,7 @@ from vit_tf.data.source import (
     Description,
     check_splits,
     identify,
+    identify_names,
     partition,
     shard_indices,
     with_all,
@@ -141,6 +142,7 @@ def load(
         dataset = dataset if shard is None else as_shard(dataset)
         dataset.class_names = source.class_names
         dataset.identify = partial(identify, source, name, indices)
+        dataset.identify_names = partial(identify_names, source, name, indices)
         loaded.append(dataset)
     return tuple(loaded)
 

@@ -103,10 +103,26 @@ def identify(source, split, indices):
     if not source.in_files:
         version = source.version() if source.version else ""
         return digest_files([], version, split, np.asarray(indices, "int64").tobytes())
-    items = source.read(split, indices).batch(4096).as_numpy_iterator()
-    columns = [np.concatenate(column) for column in zip(*items, strict=True)]
-    paths, labels = columns
+    paths, labels = _paths_and_labels(source, split, indices)
     return digest_files(map(os.fsdecode, paths), labels.astype("int64").tobytes())
+
+
+def identify_names(source, split, indices):
+    """A digest, as text, of these examples: the names of their files and folders, and labels.
+
+    No file is read, and the folder may have moved. Of what is not in files, the indices count.
+    """
+    if not source.in_files:
+        return digest_files([], split, np.asarray(indices, "int64").tobytes())
+    paths, labels = _paths_and_labels(source, split, indices)
+    names = (b"/".join(path.split(b"/")[-2:]) for path in paths)
+    return digest_files([], b"\n".join(names), labels.astype("int64").tobytes())
+
+
+def _paths_and_labels(source, split, indices):
+    """The paths, as bytes, and the labels of some files: two arrays."""
+    items = source.read(split, indices).batch(4096).as_numpy_iterator()
+    return [np.concatenate(column) for column in zip(*items, strict=True)]
 
 
 def with_all(source):

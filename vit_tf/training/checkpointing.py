@@ -186,8 +186,9 @@ def check_configuration(configuration, directory):
         raise ValueError(
             f"Expected {str(path)!r} next to the saved state. Received: {file_error(error, path)}"
         ) from error
-    # Runs of earlier versions have no number of replicas; theirs is not known.
-    saved.setdefault("replicas", configuration.get("replicas"))
+    # Of runs of earlier versions the number of replicas and the images are not known.
+    for field in {"replicas", "images"} & configuration.keys():
+        saved.setdefault(field, configuration[field])
     differing = _differences(saved, json.loads(text))
     if differing:
         more = f" and {len(differing) - 8} more" if len(differing) > 8 else ""

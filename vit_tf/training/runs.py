@@ -138,6 +138,7 @@ def train(
     num_batches = _num_batches(splits["training"])
     recipe.compile(model, num_batches)
     configuration = {
+        "images": {split: _identity(dataset) for split, dataset in splits.items()},
         "recipe": recipe.to_config(),
         "model": checkpointing.describe_model(model),
         "data": description,
@@ -190,6 +191,13 @@ def _as_batches(data, split, seed=None):
             f"weights). Received elements: {spec}"
         )
     return data
+
+
+def _identity(dataset):
+    """What identifies the images of `vit_tf.data`, as a dict; empty for others."""
+    if getattr(dataset, "identify_names", None) is None:
+        return {}
+    return {"number": dataset.num_examples, "names": dataset.identify_names()}
 
 
 def _of_known_size(dataset, shape):
@@ -288,8 +296,8 @@ def _between(batches, step, last, num_batches):
 def _begun(batches, count):
     """No batches, after `count` passes over them were begun: they count in the orders of shuffles.
 
-    Nothing chooses from what is begun, so that nothing is read. It takes one iterator of Python, and
-    a hundredth of the time of as many.
+    Nothing is chosen from what is begun, so that nothing is read. It takes one iterator of Python,
+    and a fortieth of the time of as many.
     """
     begun = tf.data.Dataset.choose_from_datasets([batches], tf.data.Dataset.range(0))
     return tf.data.Dataset.range(count).flat_map(lambda number: begun)

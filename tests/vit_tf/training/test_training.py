@@ -14,8 +14,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from image_folders import flat_folder
 from training_runs import kill_at, make_data, make_model, newest_state, read_log
 
+import vit_tf
 from vit_tf import BiT, ViT, load_model
 from vit_tf.distribute.strategies import strategy
 from vit_tf.remote import PARTIAL
@@ -282,6 +284,35 @@ def test_another_configuration_is_refused(undisturbed):
         run(directory)
     with pytest.raises(ValueError, match=r"steps_per_epoch: 5 there, 3 now"):
         run(directory, data=make_data(batch_size=16))
+
+
+def test_images_that_are_removed_between_two_starts_are_noticed(tmp_path, rng):
+    root = flat_folder(tmp_path / "photos", rng, (10, 10))
+    recipe = Recipe(epochs=1, flip=True)
+
+    def train_on(folder):
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten()])
+        model.add(keras.layers.Dense(2))
+        splits = vit_tf.data.load(folder, image_size=8, batch_size=4)
+        return train(model, recipe, *splits, tmp_path / "run", verbose=0)
+
+    history = train_on(root)
+    root = root.rename(tmp_path / "moved")
+    assert train_on(root) == history
+    victim = sorted((root / "bee").iterdir())[0]
+    content = victim.read_bytes()
+    victim.unlink()
+    with pytest.raises(ValueError, match=r"images\.training\.number: 16 there, 15 now"):
+        train_on(root)
+    victim.with_name("other.png").write_bytes(content)
+    with pytest.raises(ValueError, match=r"images\.training\.names"):
+        train_on(root)
+    configuration = tmp_path / "run" / "configuration.json"
+    older = json.loads(configuration.read_text())
+    del older["images"]
+    configuration.write_text(json.dumps(older))
+    assert train_on(root) == history
 
 
 @pytest.fixture
