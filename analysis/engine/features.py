@@ -386,6 +386,11 @@ def content_key(image, factors):
 
 def _shapes(features, images):
     """Shapes of the taps without their example axis: dict from tap to tuple."""
+    symbolic = getattr(features, "output", None)
+    if isinstance(symbolic, Mapping) and all(len(x.shape) > 1 for x in symbolic.values()):
+        shapes = {tap: tuple(x.shape) for tap, x in symbolic.items()}
+        if all(shape[0] is None and None not in shape[1:] for shape in shapes.values()):
+            return {tap: shape[1:] for tap, shape in shapes.items()}  # without tracing anything
     spec = tf.TensorSpec([None, *images.shape[1:]], images.dtype)
     traced = tf.function(
         lambda images: taps_of(features, images), input_signature=[spec], autograph=False

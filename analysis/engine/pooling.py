@@ -206,10 +206,9 @@ def _match_map(values, rows, columns, channels):
     sides = [side for side in range(1, common + 1) if common % side == 0]
     side = min(sides, key=lambda side: abs(side * side * depth - channels))  # the smaller of two
     pooled = (height // rows // side, width // columns // side)
-    shape = (-1, rows, pooled[0], side, columns, pooled[1], side, depth)
-    mean = tf.reduce_mean(tf.reshape(values, shape), axis=(2, 5))
-    patches = tf.transpose(mean, (0, 1, 3, 2, 4, 5))
-    return tf.reshape(patches, (-1, rows, columns, side * side * depth))
+    patches = tf.nn.space_to_depth(values, side) if side > 1 else values
+    # Several times faster than a mean over two axes of patches that are split.
+    return tf.nn.avg_pool2d(patches, pooled, pooled, "VALID")
 
 
 def _require_divisible(tap, shape, grid):
