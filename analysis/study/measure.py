@@ -5,10 +5,18 @@ A statistic that is fed by another waits for its pass; a pass over images waits 
 that goes through them is ready, so that each is gone through once.
 """
 
+import contextvars
 import logging
+import os
+import threading
 import time
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
+
+import keras
+import tensorflow as tf
 
 from vit_tf.names import join_words
 
@@ -16,12 +24,14 @@ from ..engine.features import choose
 from ..engine.results import name_models
 from ..engine.store import base_code, code_of, fingerprint, keep, load
 from ..engine.stream import one_pass
-from .measurement import DATA, Measurement, SharedPass, with_inputs
+from .measurement import DATA, Measurement, OwnPasses, SharedPass, with_inputs
 
 log = logging.getLogger(__name__)
 
 # That share a pass without being compared with each other.
 MOST_MODELS = 4
+# Measurements with passes of their own that are made at a time: tracing takes a single core.
+MOST_AT_ONCE = 2
 # What a shared pass goes through, in words.
 WORDS = {
     "train": "images that probes are fitted on",
@@ -80,7 +90,9 @@ def attempt(wanted, data, folder, progress=None, meanwhile=None):
     log.info("%d of %d results are reused", len(table) - len(missing), len(table))
     problems = {}
     schedule = _schedule(missing)
-    for number, together in enumerate(schedule, start=1):
+
+    def make(numbered):
+        number, together = numbered
         place = f"[{number}/{len(schedule)}]"
         if progress:
             progress(number - 1, len(schedule), together.title)
@@ -89,6 +101,10 @@ def attempt(wanted, data, folder, progress=None, meanwhile=None):
         finishes = _make(together.measurements, data, results, problems)
         seconds = round(time.perf_counter() - start, 2)
         log.info("%s took %.1f s", place, seconds)
+        return together, finishes, seconds
+
+    at_once = [_in_threads(make, passes, _num_at_once()) for passes in _independent(schedule)]
+    for together, finishes, seconds in chain.from_iterable(at_once):
         notes = {"pass": together.title, "seconds": seconds}
         for one in together.measurements:
             if one.name not in finishes:
@@ -106,6 +122,65 @@ def attempt(wanted, data, folder, progress=None, meanwhile=None):
         if meanwhile:
             meanwhile(results)
     return {name: result for name, result in results.items() if table[name].kept}, problems
+
+
+def _independent(schedule):
+    """Lists of (number, `Together`), in order: one, or several with passes of their own that do not
+    feed each other.
+    """
+    lists, names = [], set()
+    for numbered in enumerate(schedule, start=1):
+        measurements = numbered[1].measurements
+        is_own = all(isinstance(one, OwnPasses) for one in measurements)
+        is_fed = any(before.name in names for one in measurements for before in one.before)
+        if is_own and names and not is_fed:
+            lists[-1].append(numbered)
+        else:
+            lists.append([numbered])
+            names = set()
+        names |= {one.name for one in measurements} if is_own else set()
+    return lists
+
+
+def _num_at_once():
+    """The number of passes at a time: one where devices are shared or waited for in an order."""
+    if tf.distribute.has_strategy() or tf.config.list_logical_devices("GPU"):
+        return 1
+    return min(MOST_AT_ONCE, os.cpu_count() or 1)
+
+
+def _in_threads(function, items, count):
+    """Yields what a function returns for each item, in their order; `count` are called at a time.
+
+    The threads end with the program: one that is stopped does not wait for them.
+    """
+    if min(count, len(items)) < 2:
+        yield from map(function, items)
+        return
+    futures = [Future() for _ in items]
+    calls = zip(futures, items, [contextvars.copy_context() for _ in items], strict=True)
+    policy, lock, stopped = keras.config.dtype_policy(), threading.Lock(), threading.Event()
+
+    def work():
+        keras.config.set_dtype_policy(policy)  # Keras has one for each thread
+        while not stopped.is_set():
+            with lock:
+                call = next(calls, None)
+            if call is None:
+                return
+            future, item, context = call
+            try:
+                future.set_result(context.run(function, item))
+            except BaseException as error:
+                future.set_exception(error)
+
+    for _ in range(count):
+        threading.Thread(target=work, daemon=True).start()
+    try:
+        for future in futures:
+            yield future.result()
+    finally:
+        stopped.set()
 
 
 def in_own_passes(measurements):

@@ -1,6 +1,7 @@
 """Every figure of the table, measured on tiny models of every role."""
 
 import dataclasses
+import threading
 from functools import partial
 
 import keras
@@ -18,7 +19,7 @@ from vit_tf.analysis.similarity.cka import best_matching_layer
 from vit_tf.analysis.study import measure as measuring
 from vit_tf.analysis.study.data import Data
 from vit_tf.analysis.study.measure import measure
-from vit_tf.analysis.study.measurement import SharedPass, with_inputs
+from vit_tf.analysis.study.measurement import OwnPasses, SharedPass, with_inputs
 from vit_tf.analysis.study.models import StudyModel, block_outputs
 from vit_tf.analysis.study.plan import all_figures, plan
 
@@ -282,6 +283,44 @@ def test_nothing_is_measured_twice(measured, data, monkeypatch):
     assert again.keys() == results.keys()
     for name, result in results.items():
         xr.testing.assert_identical(again[name], result)
+
+
+def own_passes(name, inputs=()):
+    """A measurement with passes of its own."""
+    return OwnPasses(name, (), tuple(inputs), None, True, lambda *results: None)
+
+
+def test_passes_that_do_not_feed_each_other_are_made_at_once():
+    first, second, alone = own_passes("first"), own_passes("second"), own_passes("alone")
+    shared = SharedPass("shared", (), (), "test", True, (), lambda: None)
+    schedule = [
+        measuring.Together(one.name, [one])
+        for one in (first, second, own_passes("fed", [first]), shared, alone)
+    ]
+    lists = measuring._independent(schedule)
+    assert [[number for number, _ in numbered] for numbered in lists] == [[1, 2], [3], [4], [5]]
+
+
+def test_calls_in_threads_are_in_order_and_two_at_a_time():
+    both = threading.Barrier(2, timeout=20)
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    policy = keras.config.dtype_policy()
+
+    def call(item):
+        both.wait()  # passes only when another thread is here
+        assert keras.config.dtype_policy() == policy
+        if item == 3:
+            raise ValueError("third")
+        return item
+
+    try:
+        calls = measuring._in_threads(call, [0, 1, 2, 3], 2)
+        assert [next(calls) for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(ValueError, match="third"):
+            next(calls)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert list(measuring._in_threads(str, [1, 2], 1)) == ["1", "2"]
 
 
 def test_one_failure_does_not_lose_the_others(subjects, data, tmp_path):
