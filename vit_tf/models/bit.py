@@ -61,7 +61,8 @@ def _group_norm(groups, epsilon):
         channels = sums.shape[-1]
         size = channels // groups
         means = ops.mean(ops.reshape(sums, (-1, groups, size)), axis=2, keepdims=True)
-        return ops.reshape(ops.repeat(means, size, axis=2), (-1, 1, 1, channels))
+        repeated = means * ops.ones((1, 1, size), means.dtype)  # one operation of a graph, not 20
+        return ops.reshape(repeated, (-1, 1, 1, channels))
 
     @ops.custom_gradient
     def normalize(x, gamma, beta):
