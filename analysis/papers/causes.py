@@ -191,8 +191,8 @@ def heads_are_dispensable(effects):
     dims = ("layer", "head")
     grows = expect_variable(effects, "loss_change", dims).values.ravel()
     error = expect_variable(effects, "loss_change_stderr", dims).values.ravel()
-    known, df = np.isfinite(grows), effects.attrs["examples"] - 1
-    grows, error = grows[known], error[known]
+    is_known, df = np.isfinite(grows), effects.attrs["examples"] - 1
+    grows, error = grows[is_known], error[is_known]
 
     def limits(alpha):
         low, high = t_interval(grows, error, df, alpha)
@@ -227,8 +227,8 @@ def vits_survive_layers(vit, resnet):
     A layer is a block of a ViT and a unit of a ResNet.
     """
     samples = []
-    for what, result in (("the ViT", vit), ("the ResNet", resnet)):
-        require_above_chance(result["accuracy"], result.attrs, what)
+    for words, result in (("the ViT", vit), ("the ResNet", resnet)):
+        require_above_chance(result["accuracy"], result.attrs, words)
         change = expect_variable(result, "accuracy_change", ("layer", "path"))
         samples.append(change.sel(path="branch").dropna("layer").values)
     return welch(*samples, "layers")

@@ -46,8 +46,8 @@ def _calls(pictures: list[Picture], figure: Figure, sources: dict, show: str) ->
     if "{other}" in call:
         pairs = [(picture.of.models[0], picture.of.models[-1]) for picture in pictures]
         return [
-            _plotted(show, call.format(model=expression(one.name), other=expression(other.name)))
-            for one, other in dict.fromkeys(pairs)
+            _plotted(show, call.format(model=expression(first.name), other=expression(other.name)))
+            for first, other in dict.fromkeys(pairs)
         ]
     if "{models}" in call:
         items = ", ".join(f"{name!r}: {expression(name)}" for name in names)

@@ -247,13 +247,13 @@ def without_repeats(values: dict[str, np.ndarray]) -> list[str]:
 
     Of equal layers the outermost is kept, such as `"block_1/mlp"` of `"block_1/mlp/dense_2"`.
     """
-    kept = []
+    names = []
     for tap, value in values.items():
-        if kept and np.array_equal(values[kept[-1]], value):
-            kept[-1] = min(kept[-1], tap, key=lambda name: name.count("/"))
+        if names and np.array_equal(values[names[-1]], value):
+            names[-1] = min(names[-1], tap, key=lambda name: name.count("/"))
         else:
-            kept.append(tap)
-    return kept
+            names.append(tap)
+    return names
 
 
 def representations(taps: Iterable[str]) -> list[str]:

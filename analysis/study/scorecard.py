@@ -124,8 +124,8 @@ def _differences(there: dict, here: dict) -> Iterator[tuple[str, str, str]]:
     free = {"seed", "train", "validation", "test" if seeds_differ else "data"}
     for field in dict.fromkeys((*there, *here)):
         values = [str(facts.get(field, "absent")) for facts in (there, here)]
-        known = not any(value.startswith(UNKNOWN) for value in values)
-        if known and values[0] != values[1] and field not in free:
+        are_known = not any(value.startswith(UNKNOWN) for value in values)
+        if are_known and values[0] != values[1] and field not in free:
             yield field, *values
 
 

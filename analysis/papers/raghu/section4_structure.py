@@ -25,10 +25,10 @@ def cka_of(model):
     return statistic("cka", model, taps, cka_statistic)
 
 
-def cka_of_two(one, other):
+def cka_of_two(first, second):
     """Similarity of all representations of two models."""
-    taps = [representations(model.taps) for model in (one, other)]
-    return statistic("cka", (one, other), taps, cka_statistic)
+    taps = [representations(model.taps) for model in (first, second)]
+    return statistic("cka", (first, second), taps, cka_statistic)
 
 
 def cka_of_trainings(seed):

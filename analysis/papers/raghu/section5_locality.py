@@ -34,16 +34,16 @@ def attention_distance_of(model):
     return statistic("attention_distance", model, model.require_attention(), attention_statistic)
 
 
-def head_similarity_of(one, other):
+def head_similarity_of(vit, other):
     """Similarity of subsets of first-block heads and the lower half of another model."""
-    if not set(FIRST_HEADS) <= set(one.taps):
-        one.lacks(" and no ".join(FIRST_HEADS))
-    one.require_grid()
+    if not set(FIRST_HEADS) <= set(vit.taps):
+        vit.lacks(" and no ".join(FIRST_HEADS))
+    vit.require_grid()
     if not other.has_maps:
         other.lacks("maps of convolutions")
     taps = (FIRST_HEADS, other.blocks[: (len(other.blocks) + 1) // 2])
     return statistic(
-        "head_similarity", (one, other), taps, lambda *both: head_statistic(*both, block="block00")
+        "head_similarity", (vit, other), taps, lambda *both: head_statistic(*both, block="block00")
     )
 
 
@@ -294,9 +294,9 @@ def _centre_shares(field, patch):
 def fields_caption(models, results):
     """The caption of `FIGURE_6`."""
     sums = all(layer.endswith("/sum") for r in results.values() for layer in layer_names(r))
-    known = ", after the sum of skip and branch" if sums else ""
+    after = ", after the sum of skip and branch" if sums else ""
     return (
-        f"Each panel is the gradient of the layer's centre position{known}, by pixel. Fields that "
+        f"Each panel is the gradient of the layer's centre position{after}, by pixel. Fields that "
         "fill the panel are global."
     )
 

@@ -51,8 +51,8 @@ def cka_without_skips(models):
 
 
 def _with_accuracy(model):
-    what = f"without skips in {model.detail}" if model.detail else f"{model.name}, intact"
-    return f"{what}\n{100 * model.accuracy[0]:.1f} % accuracy" if model.accuracy else what
+    words = f"without skips in {model.detail}" if model.detail else f"{model.name}, intact"
+    return f"{words}\n{100 * model.accuracy[0]:.1f} % accuracy" if model.accuracy else words
 
 
 @finding("skip_ratio.{vit}", "6", "7 left", "ratio CLS / spatial", above=1)

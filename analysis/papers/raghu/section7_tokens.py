@@ -151,15 +151,15 @@ def _share_below_own(similarity, factor):
     mine = maps[np.arange(len(maps)), own][:, None]
     better = np.where(np.isfinite(maps - mine), (maps < mine) + 0.5 * (maps == mine), np.nan)
     better[np.arange(len(maps)), own] = np.nan
-    known = np.isfinite(better).any(axis=1)
-    counts = np.bincount(own[known], minlength=rows * columns)
-    sums = np.bincount(own[known], np.nanmean(better[known], axis=1), rows * columns)
+    is_known = np.isfinite(better).any(axis=1)
+    counts = np.bincount(own[is_known], minlength=rows * columns)
+    sums = np.bincount(own[is_known], np.nanmean(better[is_known], axis=1), rows * columns)
     return sums / np.where(counts, counts, np.nan)
 
 
-def _grids(one, other):
+def _grids(first, second):
     """The grids of two results, in words."""
-    return "grids of {} x {} and of {} x {} patches".format(*one.shape[-2:], *other.shape[-2:])
+    return "grids of {} x {} and of {} x {} patches".format(*first.shape[-2:], *second.shape[-2:])
 
 
 def last_maps(similarity):
@@ -167,14 +167,14 @@ def last_maps(similarity):
     last = expect_array(similarity, ("layer", "token", "row", "column")).isel(layer=-1)
     maps = last.values.reshape(last.sizes["token"], -1)
     own = (last["token_row"] * last.sizes["column"] + last["token_column"]).values
-    known = np.flatnonzero(np.isfinite(maps).all(axis=0))
-    kept = np.isin(own, known)
-    if not kept.any() or len(known) < 2:
+    with_cka = np.flatnonzero(np.isfinite(maps).all(axis=0))
+    has_own = np.isin(own, with_cka)
+    if not has_own.any() or len(with_cka) < 2:
         raise ValueError(
             "Expected spatial tokens and at least two patches. "
-            f"Received: {len(own)} tokens and {len(known)} patches with a CKA"
+            f"Received: {len(own)} tokens and {len(with_cka)} patches with a CKA"
         )
-    return maps[np.ix_(kept, known)], np.searchsorted(known, own[kept])
+    return maps[np.ix_(has_own, with_cka)], np.searchsorted(with_cka, own[has_own])
 
 
 @quantity(

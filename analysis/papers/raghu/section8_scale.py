@@ -18,14 +18,14 @@ from ..chapters import SCALE
 from . import RAGHU
 
 
-def block_cka_of(one, other):
+def block_cka_of(model, other):
     """Similarity of the block outputs of two models."""
-    return statistic("block_cka", (one, other), (one.blocks, other.blocks), cka_statistic)
+    return statistic("block_cka", (model, other), (model.blocks, other.blocks), cka_statistic)
 
 
-def counterparts_of(one, other, analysis="counterparts"):
+def counterparts_of(model, other, analysis="counterparts"):
     """Similarity of each block to the block of the same name in another model."""
-    return task(analysis, (one, other), best_matching_layer, inputs=(block_cka_of(one, other),))
+    return task(analysis, (model, other), best_matching_layer, inputs=(block_cka_of(model, other),))
 
 
 def data_scale_of(models):

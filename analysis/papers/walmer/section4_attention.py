@@ -113,8 +113,8 @@ def local_kinds(kinds):
 
     Descriptive: heads that were not sampled may be of further types.
     """
-    found = expect_variable(kinds, "kind", ("layer", "head")).values
-    return descriptive(np.isin(LOCAL, found).sum(), "a number of types among the heads")
+    kinds_of_heads = expect_variable(kinds, "kind", ("layer", "head")).values
+    return descriptive(np.isin(LOCAL, kinds_of_heads).sum(), "a number of types among the heads")
 
 
 @finding("head_classes.{vit}", "4.3", "4", "share of layers", above=0.5)
@@ -123,8 +123,8 @@ def layers_mix(kinds):
 
     Share of layers with heads of both types.
     """
-    found = expect_variable(kinds, "kind", ("layer", "head")).values
-    mixed = np.isin(found, LOCAL).any(axis=1) & (found == "global").any(axis=1)
+    kinds_of_heads = expect_variable(kinds, "kind", ("layer", "head")).values
+    mixed = np.isin(kinds_of_heads, LOCAL).any(axis=1) & (kinds_of_heads == "global").any(axis=1)
     return share(mixed.sum(), len(mixed), "layers")
 
 

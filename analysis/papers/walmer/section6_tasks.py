@@ -322,14 +322,14 @@ def task_scores(task):
     return blocks_of(scores.transpose("unit", "layer")), "videos"
 
 
-def _better_group(scores, one, other, over):
+def _better_group(scores, first_layers, other_layers, over):
     """Score (unit, layer) of the best of some layers minus of others, chosen on other units."""
-    if len(scores) < 2 or not len(one) or not len(other):
+    if len(scores) < 2 or not len(first_layers) or not len(other_layers):
         raise ValueError(f"Expected two {over} and two layers. Received: shape {scores.shape}")
     gains = np.empty(len(scores))
     for start in (0, 1):
         means = scores[start::2].mean(axis=0)
-        first, second = (group[means[group].argmax()] for group in (one, other))
+        first, second = (group[means[group].argmax()] for group in (first_layers, other_layers))
         rest = scores[1 - start :: 2]
         gains[1 - start :: 2] = rest[:, first] - rest[:, second]
     return student(gains, over)
