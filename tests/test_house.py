@@ -37,48 +37,37 @@ def imports_of(path):
 
 
 @pytest.fixture(scope="module")
-def rooms():
-    """dict from a room of `analysis/` to the set of rooms that it imports from."""
+def packages():
+    """dict from a package of `analysis/` to the set of packages that it imports from."""
     names = {path.name for path in ANALYSIS.iterdir() if (path / "__init__.py").exists()}
     arrows = {name: set() for name in names}
     for path in ANALYSIS.glob("*/**/*.py"):
-        room = path.relative_to(ANALYSIS).parts[0]
+        package = path.relative_to(ANALYSIS).parts[0]
         for parts in imports_of(path):
-            if parts[:1] == ("analysis",) and len(parts) > 1 and parts[1] in names - {room}:
-                arrows[room].add(parts[1])
+            if parts[:1] == ("analysis",) and len(parts) > 1 and parts[1] in names - {package}:
+                arrows[package].add(parts[1])
     return arrows
 
 
-def test_analysis_is_made_of_rooms(rooms):
+def test_packages_of_analysis_have_no_cycle_and_few_arrows(packages):
     assert [path.name for path in ANALYSIS.glob("*.py")] == ["__init__.py"]
-    assert len(rooms) <= 10
+    TopologicalSorter(packages).prepare()  # a CycleError for a circle
+    assert sum(map(len, packages.values())) <= 30
 
 
-def test_rooms_stand_on_few_floors_and_arrows_run_down(rooms):
-    sorter = TopologicalSorter(rooms)
-    floors = 0
-    sorter.prepare()  # a CycleError for a circle
-    while sorter.is_active():
-        ready = sorter.get_ready()
-        floors += 1
-        sorter.done(*ready)
-    assert floors <= 5
-    assert sum(map(len, rooms.values())) <= 30
-
-
-def test_models_and_training_know_nothing_of_analysis():
+def test_models_and_training_do_not_import_analysis():
     for path in (ROOT / "vit_tf").rglob("*.py"):
         if path != ROOT / "vit_tf" / "__init__.py":
             assert not any(parts[:1] == ("analysis",) for parts in imports_of(path)), path
 
 
-def test_nothing_knows_the_scripts_but_the_way_in():
+def test_only_main_imports_the_scripts():
     for path in SOURCES:
         if path != ROOT / "vit_tf" / "__main__.py":
             assert not any(parts[:1] == ("scripts",) for parts in imports_of(path)), path
 
 
-def test_doors_compute_nothing():
+def test_scripts_compute_nothing():
     for path in (ROOT / "scripts").glob("*.py"):
         assert not re.search(r"^ *(import|from) numpy", path.read_text("utf-8"), re.M), path
 

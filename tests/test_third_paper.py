@@ -47,8 +47,6 @@ def checkout(tmp_path):
 
 @pytest.mark.slow
 def test_one_file_adds_a_measurement_a_figure_and_a_finding(checkout, tmp_path):
-    assert len(example().splitlines()) <= 60
-
     def run(*command):
         environment = os.environ | {"PYTHONPATH": str(checkout), "TF_CPP_MIN_LOG_LEVEL": "3"}
         done = subprocess.run(

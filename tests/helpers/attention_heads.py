@@ -43,29 +43,6 @@ def mean_of(heads, grid, prefix_rows=None):
     )
 
 
-def features_of(weights, grid=None):
-    """Features that look up the attention of the example whose number is its only pixel.
-
-    Args:
-        weights: dict from tap to array of shape (example, ...).
-    """
-    import tensorflow as tf
-
-    tables = {tap: tf.constant(np.asarray(values, "float32")) for tap, values in weights.items()}
-
-    def features(images):
-        numbers = tf.cast(images[:, 0, 0, 0], tf.int32)
-        return {tap: tf.gather(table, numbers) for tap, table in tables.items()}
-
-    features.token_grid = grid
-    return features
-
-
-def numbers(count):
-    """Images whose only pixel is their number."""
-    return np.arange(count, dtype="float32").reshape(-1, 1, 1, 1)
-
-
 def random_attention(rng, grid, examples=5, layers=2, heads=3):
     """Random attention weights: dict from tap to (example, head, query, key)."""
     shape = (examples, heads, grid.num_tokens)
@@ -73,6 +50,23 @@ def random_attention(rng, grid, examples=5, layers=2, heads=3):
         f"block{layer:02}/attention/weights": rng.dirichlet(np.ones(grid.num_tokens), size=shape)
         for layer in range(layers)
     }
+
+
+def iou_by_loop(share, mask, mass=0.6):
+    """IoU of the pixels of a mask and of the fewest tokens that hold a share of the attention.
+
+    Args:
+        share: of shape (token,), in the order of the tokens.
+        mask: booleans (row, column), of tokens or of the pixels of their square patches.
+    """
+    kept, held = np.zeros(len(share), bool), 0.0
+    for token in sorted(range(len(share)), key=lambda token: -share[token]):
+        if held >= mass - 1e-6:
+            break
+        kept[token], held = True, held + share[token]
+    stride = round(np.sqrt(mask.size / len(share)))
+    pixels = np.kron(kept.reshape(mask.shape[0] // stride, -1), np.ones((stride, stride))) > 0
+    return (pixels & mask).sum() / (pixels | mask).sum()
 
 
 OBLONG = TokenGrid(3, 4, 1, 8)

@@ -38,6 +38,21 @@ def cka(batches):
     return ratio((linear(x), linear(y)) for x, y in batches)
 
 
+def minibatch_cka(x, y, size):
+    """Nguyen et al. 2020, equation 3, of arrays (example, ...) in batches of a size."""
+    x, y = (np.reshape(a, (len(a), -1)).astype(np.float64) for a in (x, y))
+    return cka([(x[at : at + size], y[at : at + size]) for at in range(0, len(x), size)])
+
+
+def without_each_batch(x, y, size):
+    """The CKA of all batches but one, for each, and the jackknife's standard error from them."""
+    rest = [
+        minibatch_cka(*(np.delete(a, np.s_[at : at + size], axis=0) for a in (x, y)), size)
+        for at in range(0, len(x), size)
+    ]
+    return rest, np.sqrt((len(rest) - 1) * np.var(rest))
+
+
 def rbf_cka(batches, bandwidth):
     return ratio((gaussian(x, bandwidth), gaussian(y, bandwidth)) for x, y in batches)
 

@@ -41,15 +41,21 @@ def newest_state(directory):
     return max(names, key=lambda name: [*map(int, re.findall(r"\d+", name)), 0][:2])
 
 
+def count_calls(monkeypatch, owner, name, fail_at=None):
+    """The list of calls of a function, of which the n-th may fail as a kill would."""
+    calls, original = [], getattr(owner, name)
+
+    def counted(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == fail_at:
+            raise KeyboardInterrupt
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, counted)
+    return calls
+
+
 def kill_at(monkeypatch, method, call):
     """Let a method of `Checkpoint` or a function of its module raise at its n-th call."""
     owner = callbacks.Checkpoint if hasattr(callbacks.Checkpoint, method) else checkpointing
-    real, calls = getattr(owner, method), []
-
-    def dies(*args, **kwargs):
-        calls.append(args)
-        if len(calls) == call:
-            raise KeyboardInterrupt
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(owner, method, dies)
+    count_calls(monkeypatch, owner, method, call)

@@ -12,7 +12,7 @@ import pytest
 from paths import ROOT
 
 import vit_tf
-from vit_tf.scripts import cli, common, compute as chosen_command, evaluate, explore
+from vit_tf.scripts import cli, common, compute as chosen_command, evaluate
 
 # Options that mean another thing in one script than in another, or come in other numbers.
 DIFFERENT = {
@@ -66,12 +66,6 @@ def test_without_a_command_all_are_listed(capsys):
     assert cli.main(["--help"]) == 0 and capsys.readouterr().out == listed
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"vit-tf {vit_tf.__version__}\n"
-
-
-def test_an_unknown_command_is_one_line_with_near_matches(capsys):
-    assert cli.main(["trian", "--out", "run"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ") and "near matches: train" in line and "'trian'" in line
 
 
 def test_the_rest_of_the_line_and_the_status_are_those_of_the_door(monkeypatch):
@@ -189,16 +183,6 @@ def test_what_is_trained_on_and_what_is_measured_have_one_name_each(parsers):
     assert takes["study"] == trained | measured
     valid = {flag for found in flags.values() for flag in found if "--valid" in flag}
     assert valid == {"--validation"}
-
-
-def test_a_prefix_needs_a_patch_size(tmp_path):
-    (tmp_path / "a.png").touch()
-    analyze = import_module("vit_tf.scripts.analyze")
-    for parse, images in ((analyze.parse, []), (explore.parse, [str(tmp_path / "a.png")])):
-        with pytest.raises(ValueError, match=r"--prefix needs --patch-size\. Received: --prefix 1"):
-            parse(["m.keras", *images, "--prefix", "1"])
-        with pytest.raises(ValueError, match=r"--prefix to be at least 0\. Received: -1"):
-            parse(["m.keras", *images, "--prefix", "-1", "--patch-size", "8"])
 
 
 @pytest.mark.parametrize("line", ["--help", "analyze --help"])

@@ -41,32 +41,6 @@ def test_a_page_and_its_numbers_are_written(files, tmp_path, capsys):
     assert components["embedding"]["components"].sizes["component"] == 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["vit.keras", "none.jpg"], "Image file not found: 'none.jpg'"),
-        (["none.keras", "photo.png"], "no such file"),
-        (
-            ["vit.keras", "photo.png", "--explain", "dog"],
-            "a number or a name: ant, bee, cat. Rec",
-        ),
-        (["vit.keras", "photo.png", "--explain", "7"], "Expected classes to be integers from 0 to"),
-        (["vit.keras", "photo.png", "--prefix", "1"], "--prefix needs --patch-size"),
-        (["vit.keras", "photo.png", "--samples", "0"], "Expected --samples to be at least 1"),
-        (["vit.keras", "photo.png", "--noise", "-1"], "Expected --noise to be at least 0"),
-        (["vit.keras", "photo.png", "--out", "no/where.html"], "existing folder"),
-        (["vit.keras", "vit.keras"], "No image file"),
-    ],
-)
-def test_a_mistake_is_one_line(files, tmp_path, monkeypatch, capsys, arguments, words):
-    monkeypatch.chdir(files)
-    out = [] if "--out" in arguments else ["--out", str(tmp_path / "page.html")]
-    assert explore.main([*arguments, *out]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert line.startswith("error: ") and words in line
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.slow
 def test_several_models_have_a_page_each(files, tmp_path):
     photo, page = str(files / "photo.png"), tmp_path / "page.html"

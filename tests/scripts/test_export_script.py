@@ -64,18 +64,3 @@ def test_the_folder_keeps_the_values_that_are_told(model, tmp_path, capsys):
 def test_taps_are_listed(model, capsys):
     assert export.main([model[1], "--list"]) == 0
     assert capsys.readouterr().out.split() == list(model[0].taps)
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (["--taps", "block00/mpl/sum"], "block00/mlp/sum"),
-        (["--taps", "pooled", "nothing*"], "nothing*"),
-        ([], "--taps"),
-    ],
-)
-def test_mistakes_are_one_line(model, tmp_path, capsys, options, message):
-    assert export.main([model[1], *options, "--out", str(tmp_path / "out")]) == 2
-    output = capsys.readouterr()
-    assert output.err.startswith("error: ") and message in output.err
-    assert output.err.count("\n") == 1 and not list(tmp_path.iterdir())

@@ -105,34 +105,6 @@ def test_crops_are_cut_from_larger_training_images(tmp_path):
         )
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ("--steps 33", "multiple of validations=10"),
-        ("--image-size 10", "multiples of patch_size"),
-        ("--data ./nowhere", "nowhere"),
-        ("--positions cubic", "bicubic"),
-        ("--schedule cosin", "cosine"),
-        ("--strategy many", "mirrored"),
-    ],
-)
-def test_mistakes_are_one_line(start, tmp_path, capsys, options, message):
-    line = [str(start), "--image-size", "12", *options.split(), "--out", str(tmp_path / "out")]
-    assert finetune.main(line) == 2
-    output = capsys.readouterr()
-    assert output.err.startswith("error: ") and message in output.err
-    assert output.err.count("\n") == 1 and not (tmp_path / "out").exists()
-
-
-def test_models_of_others_are_refused(tmp_path, capsys):
-    model = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten()])
-    model.save(tmp_path / "other.keras")
-    assert finetune.main([str(tmp_path / "other.keras"), "--out", str(tmp_path / "out")]) == 2
-    assert "Expected the model to be a ViT" in capsys.readouterr().err
-    assert finetune.main([str(tmp_path / "none.keras"), "--out", str(tmp_path / "out")]) == 2
-    assert "no such file" in capsys.readouterr().err
-
-
 def test_checkpoints_are_opened_where_they_can_be(start, monkeypatch):
     monkeypatch.setattr(vit_tf, "load_pretrained", lambda name: f"model of {name}", raising=False)
     assert common.open_model("timm/vit") == "model of timm/vit"

@@ -70,22 +70,3 @@ def test_fine_tuning_starts_from_it(whole, tmp_path):
     found, expected = (weights_of(load_model(out / "model.keras")) for out in (tmp_path, whole))
     for path, value in expected.items():
         np.testing.assert_allclose(found[path], value, atol=1e-12, err_msg=path)
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ("--epochs 0", "epochs"),
-        ("--variant B/17", "B/16"),
-        ("--patch-size 5", "multiples of patch_size"),
-        ("--patch-size 8 --image-size 8", "at least two patches"),
-        ("--data ./nowhere", "nowhere"),
-        ("--strategy many", "mirrored"),
-    ],
-)
-def test_mistakes_are_one_line(tmp_path, capsys, options, message):
-    assert pretrain.main([*TINY.split(), *options.split(), "--out", str(tmp_path / "out")]) == 2
-    output = capsys.readouterr()
-    assert output.err.startswith("error: ") and message in output.err
-    assert output.err.count("\n") == 1 and output.out == ""
-    assert not (tmp_path / "out").exists()

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from training_runs import count_calls
 
 import vit_tf
 from vit_tf.analysis.engine import stream
@@ -41,20 +42,6 @@ def study(monkeypatch):
 def arguments(out, epochs="1"):
     flags = "--image-size 16 --take 120 --take-test 60 --shots 4 --strategy none --jobs 1"
     return [*flags.split(), "--epochs", epochs, "--out", str(out)]
-
-
-def count_calls(monkeypatch, owner, name, fail_at=None):
-    """Counts the calls of a function, one of which may fail as a kill would."""
-    calls, original = [], getattr(owner, name)
-
-    def counted(*args, **kwargs):
-        calls.append(args)
-        if len(calls) == fail_at:
-            raise KeyboardInterrupt
-        return original(*args, **kwargs)
-
-    monkeypatch.setattr(owner, name, counted)
-    return calls
 
 
 @pytest.mark.slow
@@ -155,21 +142,6 @@ def _is_alive(process):
         return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
     except OSError:
         return False
-
-
-def test_mistakes_are_one_line(study, tmp_path, capsys):
-    for flags, message in [
-        (["--image-size", "20"], "multiple of 8 from 16 on. Received: 20"),
-        (["--data", "digit"], "digits"),
-        (["--data", str(tmp_path / "none")], "Expected a folder that exists"),
-        (["--strategy", "gpu"], "Expected strategy"),
-        (["--figures", "1,99"], "Expected figures among 1, B.1, "),
-        (["--seeds", "0"], "Expected --seeds to be at least 1. Received: 0"),
-        (["--shots", "400"], "at least 800 images in the train split"),
-    ]:
-        assert study.main([*arguments(tmp_path), *flags]) == 2
-        error = capsys.readouterr().err.strip().splitlines()[-1]
-        assert error.startswith("error: ") and message in error
 
 
 @pytest.mark.slow

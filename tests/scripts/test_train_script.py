@@ -62,27 +62,6 @@ def test_killed_run_goes_on_where_it_was(tmp_path):
     assert model.class_names == tuple("0123456789")
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ("--epochs 0", "epochs"),
-        ("--variant B/17", "B/16"),
-        ("--patch-size 5", "multiples of patch_size"),
-        ("--units 1 1", "--model vit"),
-        ("--model bit --hidden-dim 8", "--model bit"),
-        ("--data ./nowhere", "nowhere"),
-        ("--strategy many", "mirrored"),
-        ("--take 99999", "take"),
-    ],
-)
-def test_mistakes_are_one_line(tmp_path, capsys, options, message):
-    assert script.main([*options.split(), "--out", str(tmp_path / "out")]) == 2
-    output = capsys.readouterr()
-    assert output.err.startswith("error: ") and message in output.err
-    assert output.err.count("\n") == 1 and output.out == ""
-    assert not (tmp_path / "out").exists()
-
-
 def test_options_reach_the_model(tmp_path):
     line = f"{TINY} --pooling gap --without-skips block00/mlp --out {tmp_path}"
     vit = script.make_model(script.parse(line.split()), (16, 16, 3), 10)

@@ -1,19 +1,16 @@
 import numpy as np
 import pytest
-import tensorflow as tf
+from tables import features_of, numbers
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
 
-OBLONG = TokenGrid(2, 3, 0, 8)
-IMAGES = np.zeros((6, 1, 1, 1), "float32")
 
-
-def constant(weights):
-    """Features with the same attention (query, key) or (head, query, key) for every example."""
-    weights = np.asarray(weights, "float32")
-    weights = weights.reshape(1, -1, *weights.shape[-2:])
-    return lambda images: {"block00/attention/weights": tf.repeat(weights, tf.shape(images)[0], 0)}
+def distance_of(weights, grid):
+    """Attention distances of heads (head, query, key) that are the same for every example."""
+    weights = np.reshape(weights, (1, -1, grid.num_tokens, grid.num_tokens))
+    features = features_of({"block00/attention/weights": np.repeat(weights, 6, axis=0)}, grid)
+    return analysis.attention_distance(features, numbers(6))
 
 
 def pixel_distance(grid):
@@ -22,20 +19,12 @@ def pixel_distance(grid):
 
 
 @pytest.mark.parametrize("prefix", [0, 1, 2])
-def test_uniform_attention_gives_the_mean_pairwise_distance(prefix):
+def test_uniform_attention_gives_the_mean_pairwise_distance_and_identity_zero(prefix):
     grid = TokenGrid(2, 3, prefix, 8)
     tokens = grid.num_tokens
-    result = analysis.attention_distance(
-        constant(np.full((tokens, tokens), 1 / tokens)), IMAGES, grid
-    )
-    assert result.item() == pytest.approx(pixel_distance(grid).mean(), rel=1e-6)
+    result = distance_of([np.full((tokens, tokens), 1 / tokens), np.eye(tokens)], grid)
+    np.testing.assert_allclose(result[0], [pixel_distance(grid).mean(), 0], rtol=1e-6)
     assert result.dims == ("layer", "head") and result.attrs["units"] == "pixels"
-
-
-@pytest.mark.parametrize("prefix", [0, 1])
-def test_identity_attention_gives_zero(prefix):
-    grid = TokenGrid(2, 3, prefix, 8)
-    assert analysis.attention_distance(constant(np.eye(6 + prefix)), IMAGES, grid).item() == 0
 
 
 def test_attention_to_the_prefix_does_not_count():
@@ -44,22 +33,8 @@ def test_attention_to_the_prefix_does_not_count():
     local[:, 0] += 0.9
     far = np.full((7, 7), 0.01)
     far[:, 0] = 0.94
-    result = analysis.attention_distance(constant([local, far]), IMAGES, grid)
-    np.testing.assert_allclose(result[0], [0, pixel_distance(grid).mean()], atol=1e-6)
-
-
-def test_random_attention_equals_the_definition(rng):
-    weights = rng.dirichlet(np.ones(6), size=(5, 2, 6)).astype("float32")
-    table = tf.constant(weights)
-
-    def features(images):
-        return {"weights": tf.gather(table, tf.cast(images[:, 0, 0, 0], tf.int32))}
-
-    images = np.arange(5, dtype="float32").reshape(-1, 1, 1, 1)
-    data = tf.data.Dataset.from_tensor_slices(images).batch(2)
-    result = analysis.attention_distance(features, data, OBLONG)
-    expected = (weights * pixel_distance(OBLONG)).sum(-1).mean((0, 2))
-    np.testing.assert_allclose(result[0], expected, rtol=1e-5)
+    expected = [0, pixel_distance(grid).mean()]
+    np.testing.assert_allclose(distance_of([local, far], grid)[0], expected, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -74,8 +49,16 @@ def test_a_whole_model_may_be_given(rng):
     np.testing.assert_allclose(every[1], expected, rtol=1e-5)
 
 
-def test_errors():
-    with pytest.raises(ValueError, match=r"over 7 tokens .*'block00/attention/weights'"):
-        analysis.attention_distance(constant(np.eye(6)), IMAGES, TokenGrid(2, 3, 1, 8))
-    with pytest.raises(ValueError, match=r"Expected finite activations.*block00"):
-        analysis.attention_distance(constant(np.full((6, 6), np.nan)), IMAGES, OBLONG)
+@pytest.mark.parametrize(
+    "measure", [analysis.attention_distance, analysis.mean_attention, analysis.attention_rows]
+)
+def test_what_is_no_attention_of_the_grid_or_not_finite_is_named(measure):
+    grid, images = TokenGrid(2, 3, 1, 8), np.zeros((4, 8, 12, 3), "float32")
+    for size, value, grids, word in (
+        (6, 0.1, (grid,), "7 tokens"),
+        (7, 0.1, (), "grid"),
+        (7, np.nan, (grid,), r"finite.*block00"),
+    ):
+        weights = {"block00/weights": np.full((4, 2, size, size), value, "float32")}
+        with pytest.raises(ValueError, match=word):
+            measure(lambda images, weights=weights: weights, images, *grids)

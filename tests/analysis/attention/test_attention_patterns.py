@@ -1,9 +1,9 @@
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
-from attention_heads import OBLONG, features_of, mean_of, numbers, random_attention
+from attention_heads import OBLONG, mean_of, random_attention
 from scipy.stats import entropy
+from tables import features_of, numbers
 
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis import plots
@@ -81,25 +81,6 @@ def test_diffuse_heads_do_not_repeat(rng):
     assert alike.repetition.max() < 0.05 and alike.similarity.min() > 0.99
 
 
-def test_different_spikes_do_not_repeat():
-    maps = [
-        [
-            [spikes([12 * layer + 3 * h, 12 * layer + 3 * h + 1]) for h in range(4)]
-            for layer in range(3)
-        ]
-    ]
-    result = patterns(maps)
-    assert result.repetition.max() < 0 and result.peak.min() > 0.6
-
-
-def test_only_the_layers_that_repeat_show(rng):
-    own = [[spikes([9 * h]) for h in range(4)], *np.tile(spikes([5, 28]), (2, 4, 1))]
-    repetition = patterns([own]).repetition[1].values
-    assert repetition[1:, 1:].min() > 0.6
-    assert max(repetition[0].max(), repetition[:, 0].max()) < 0.05
-    np.testing.assert_allclose(repetition, repetition.T, atol=1e-7)
-
-
 def test_the_order_of_heads_and_keys_does_not_matter(rng):
     maps = rng.dirichlet(np.full(36, 0.1), size=(2, 3, 4))
     plain = patterns(maps)
@@ -122,11 +103,11 @@ def test_a_single_head_has_no_pair_in_its_layer(rng):
 
 
 def test_errors(rng):
-    with pytest.raises(ValueError, match=r"more than one token. Received: TokenGrid\(rows=1"):
+    with pytest.raises(ValueError, match="more than one token"):
         analysis.mean_patterns(mean_of(np.ones((1, 1)), TokenGrid(1, 1, 0, 8)))
     weights = random_attention(rng, OBLONG)
     weights["block01/attention/weights"][3] = np.nan
-    with pytest.raises(ValueError, match=r"Expected finite activations.*at block01/att"):
+    with pytest.raises(ValueError, match=r"finite.*block01"):
         analysis.attention_patterns(features_of(weights, OBLONG), numbers(5))
 
 
@@ -140,4 +121,3 @@ def test_the_plot_is_a_map_of_pairs_of_layers(rng):
     assert image.colorbar.ax.get_ylabel() == f"repetition, CLS\n{plots.style.SPANNED}"
     with pytest.raises(ValueError, match=r"Expected query among .*'spatial'.*query='gap'"):
         plots.plot_attention_patterns(result, query="gap")
-    plt.close("all")

@@ -1,6 +1,6 @@
 import numpy as np
-import pytest
-from attention_heads import OBLONG, features_of, head, numbers, random_attention
+from attention_heads import OBLONG, head, random_attention
+from tables import features_of, numbers
 
 from vit_tf import TokenGrid, analysis
 
@@ -27,13 +27,6 @@ def test_rows_distances_and_masses_by_loops(rng):
             np.testing.assert_allclose(found.distance, expected, rtol=1e-5)
 
 
-def test_mean_of_the_distances_is_the_attention_distance(rng):
-    features = features_of(random_attention(rng, OBLONG), OBLONG)
-    rows = analysis.attention_rows(features, numbers(5))
-    whole = analysis.attention_distance(features, numbers(5))
-    np.testing.assert_allclose(rows.distance.mean(("example", "query")), whole, rtol=1e-5)
-
-
 def test_a_head_that_looks_one_to_the_right():
     grid = TokenGrid(3, 4, 0, 8)
     right = head(grid, lambda rows, columns: (rows, columns) == (0, 1))
@@ -54,9 +47,3 @@ def test_queries_that_look_at_cls_only_have_no_distance():
     assert np.isnan(result.distance).all()
     np.testing.assert_array_equal(result.mass[0, 0, 0, 1:], [[1, 0, 0]] * 12)
     np.testing.assert_array_equal(result.mass[0, 0, 0, 0], [0, 1, 0])
-
-
-def test_attention_that_is_not_finite_is_named():
-    weights = np.full((1, 1, 13, 13), np.nan)
-    with pytest.raises(ValueError, match="NaN or infinity at a/weights"):
-        analysis.attention_rows(features_of({"a/weights": weights}, OBLONG), numbers(1))

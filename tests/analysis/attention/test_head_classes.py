@@ -1,7 +1,5 @@
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-import xarray as xr
 from attention_heads import head, mean_of
 
 from vit_tf import TokenGrid, analysis
@@ -121,25 +119,21 @@ def test_borderline_heads(scores, expected):
     assert named(classified(scores, TokenGrid(12, 12, 0, 4))) == expected
 
 
-def test_bounds_part_the_kinds_where_they_say(rng):
+@pytest.mark.parametrize(
+    ("score", "bound", "measured", "above", "below"),
+    [
+        (lambda r, c: np.exp(-(r**2 + c**2) / 4), "local", "relative_spread", "soft", "global"),
+        (lambda r, c: np.exp(-(r**2 + c**2) / 4), "strict", "own", "soft", "strict"),
+        (lambda r, c: np.exp(-((r + 1.5) ** 2 + c**2) / 4), "offset", "nearer", "offset", "soft"),
+        (lambda r, c: np.exp(-(r**2 / 0.6 + c**2 / 4)), "elongation", None, "soft", "axial"),
+    ],
+)
+def test_bounds_part_the_kinds_where_they_say(score, bound, measured, above, below):
     grid = TokenGrid(6, 9, 0, 8)
-    numbers = classified([lambda r, c: np.exp(-(r**2 + c**2) / 4)], grid)
-    local = numbers.relative_spread.item()
-    for bound, kind in ((local * 1.001, "soft"), (local * 0.999, "global")):
-        assert classified([lambda r, c: np.exp(-(r**2 + c**2) / 4)], grid, local=bound).kind == kind
-    own = numbers.own.item()
-    for bound, kind in ((own * 0.999, "strict"), (own * 1.001, "soft")):
-        result = classified([lambda r, c: np.exp(-(r**2 + c**2) / 4)], grid, strict=bound)
-        assert result.kind == kind
-    blob = [lambda r, c: np.exp(-((r + 1.5) ** 2 + c**2) / 4)]
-    nearer = classified(blob, grid).nearer.item()
-    for bound, kind in ((nearer * 1.001, "offset"), (nearer * 0.999, "soft")):
-        assert classified(blob, grid, offset=bound).kind == kind
-    oval = [lambda r, c: np.exp(-(r**2 / 0.6 + c**2 / 4))]
-    numbers = classified(oval, grid)
-    ratio = (numbers.column_reach / numbers.row_reach).item()
-    for bound, kind in ((ratio * 0.999, "axial"), (ratio * 1.001, "soft")):
-        assert classified(oval, grid, elongation=bound).kind == kind
+    numbers = classified([score], grid)
+    value = (numbers[measured] if measured else numbers.column_reach / numbers.row_reach).item()
+    for factor, kind in ((1.001, above), (0.999, below)):
+        assert classified([score], grid, **{bound: value * factor}).kind == kind
 
 
 def test_statistics_are_those_of_a_loop_over_queries_and_keys(rng):
@@ -190,16 +184,11 @@ def test_a_grid_of_one_row_has_no_axial_heads():
     assert named(result) == ["global", "soft", "offset right"]
 
 
-def test_errors_and_netcdf(tmp_path):
-    grid = TokenGrid(3, 4, 1, 8)
-    result = classified([mixed((1, (0, -1)))], grid)
-    result.to_netcdf(tmp_path / "kinds.nc")
-    again = xr.load_dataset(tmp_path / "kinds.nc")
-    assert again.kind.values.tolist() == [["offset"]] and again.attrs == result.attrs
-    with pytest.raises(ValueError, match=r"more than one token. Received: TokenGrid\(rows=1"):
+def test_errors():
+    with pytest.raises(ValueError, match="more than one token"):
         classified([lambda r, c: 1], TokenGrid(1, 1, 1, 8))
-    with pytest.raises(ValueError, match=r"positive bounds. Received: .*'local': 0"):
-        classified([lambda r, c: 1], grid, local=0)
+    with pytest.raises(ValueError, match=r"positive.*'local': 0"):
+        classified([lambda r, c: 1], TokenGrid(3, 4, 1, 8), local=0)
 
 
 def test_the_plot_shows_kinds_by_colour_and_directions_by_signs():
@@ -218,4 +207,3 @@ def test_the_plot_shows_kinds_by_colour_and_directions_by_signs():
     assert [text.get_text() for text in ax.get_legend().get_texts()][3] == "offset (arrow): 3"
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("layer (…/attention/weights)", "head")
     assert ax.get_title() == "Attention head types: by hand"
-    plt.close("all")

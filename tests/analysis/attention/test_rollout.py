@@ -1,8 +1,7 @@
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-import tensorflow as tf
-from attention_heads import OBLONG, features_of, numbers, random_attention
+from attention_heads import OBLONG, random_attention
+from tables import features_of, numbers
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
@@ -12,9 +11,9 @@ PATTERNS = ("block*/attention/weights", "block*/*/skip", "block*/*/sum")
 
 
 def with_skips(weights, rng):
-    """The taps of random attention, and skips and sums of a pre-norm model around them."""
-    examples = len(next(iter(weights.values())))
-    taps, x = {}, rng.normal(size=(examples, OBLONG.num_tokens, 2))
+    """The taps of attention, and skips and sums of a pre-norm model around them."""
+    examples, _, tokens, _ = next(iter(weights.values())).shape
+    taps, x = {}, rng.normal(size=(examples, tokens, 2))
     for tap, values in weights.items():
         block = tap.split("/")[0]
         taps[tap] = values
@@ -47,7 +46,7 @@ def images(rng):
 def test_rollout_is_the_product_of_each_image_averaged(rng):
     weights = random_attention(rng, OBLONG, layers=3)
     features = features_of(with_skips(weights, rng), OBLONG)
-    data = tf.data.Dataset.from_tensor_slices(numbers(5)).batch(2)
+    data = numbers(5, batch=2)
     expected = np.array([rollout_by_loop(one) for one in zip(*weights.values(), strict=True)])
     result = analysis.attention_rollout(features, data)
     np.testing.assert_allclose(result, expected.mean(0), rtol=1e-5)
@@ -58,27 +57,12 @@ def test_rollout_is_the_product_of_each_image_averaged(rng):
     np.testing.assert_allclose(result.sum("key"), 1, rtol=1e-6)
 
 
-def test_attention_to_the_own_token_rolls_out_to_the_identity(rng):
-    weights = {
-        f"block{layer:02}/attention/weights": np.tile(np.eye(13), (2, 3, 1, 1))
-        for layer in range(3)
-    }
-    result = analysis.attention_rollout(features_of(with_skips(weights, rng), OBLONG), numbers(2))
-    np.testing.assert_array_equal(result, np.tile(np.eye(13), (3, 1, 1)))
-
-
 def test_attention_to_the_left_neighbour_rolls_out_to_a_binomial(rng):
-    grid = TokenGrid(1, 6, 0, 8)
     left = np.eye(6, k=-1)
     left[0, 0] = 1
-    taps = {}
-    for layer in range(3):
-        taps[f"block{layer:02}/attention/weights"] = left[None, None]
-        for site in ("attention", "mlp"):
-            taps |= {
-                f"block{layer:02}/{site}/{what}": np.ones((1, 6, 1)) for what in ("skip", "sum")
-            }
-    result = analysis.attention_rollout(features_of(taps, grid), numbers(1))
+    weights = {f"block{n:02}/attention/weights": left[None, None] for n in range(3)}
+    features = features_of(with_skips(weights, rng), TokenGrid(1, 6, 0, 8))
+    result = analysis.attention_rollout(features, numbers(1))
     np.testing.assert_array_equal(result[-1, 5], np.array([0, 0, 1, 3, 3, 1]) / 8)
 
 
@@ -100,44 +84,43 @@ def test_a_vit_is_followed(images, pooling):
     np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("removed", ["block01", "block01/mlp", "block00/attention"])
-def test_a_model_without_a_skip_is_refused(images, removed):
-    features = vit_tf.submodel(small_vit(without_skips=(removed,)), *PATTERNS)
-    site = removed if "/" in removed else f"{removed}/attention"
-    with pytest.raises(ValueError, match=f"model without them. Received no {site}/skip"):
-        analysis.attention_rollout(features, images)
+@pytest.mark.parametrize(
+    ("removed", "patterns", "words"),
+    [
+        ("block01", PATTERNS, "Received no block01/attention/skip"),
+        ("block01/mlp", PATTERNS, "Received no block01/mlp/skip"),
+        ("block00/attention", PATTERNS, "Received no block00/attention/skip"),
+        (None, PATTERNS[:1], "no block00/attention/skip, block00/attention/sum"),
+        (None, ["block*/attention/*"], "between block00/attention/sum and block01/attention/sk"),
+    ],
+)
+def test_a_model_without_skips_or_taps_that_do_not_show_them_are_refused(
+    images, removed, patterns, words
+):
+    vit = small_vit(without_skips=(removed,) if removed else ())
+    with pytest.raises(ValueError, match=words):
+        analysis.attention_rollout(vit_tf.submodel(vit, *patterns), images)
 
 
-def test_taps_that_do_not_show_the_skips_are_refused(images):
-    vit = small_vit()
-    with pytest.raises(ValueError, match=r"no block00/attention/skip, block00/attention/sum"):
-        analysis.attention_rollout(vit_tf.submodel(vit, "block*/attention/weights"), images)
-    with pytest.raises(ValueError, match=r"between block00/attention/sum and block01/attention/sk"):
-        features = vit_tf.submodel(vit, "block*/attention/*")
-        analysis.attention_rollout(features, images)
-    foreign = features_of({"softmax": np.full((2, 1, 13, 13), 1 / 13)}, OBLONG)
-    with pytest.raises(ValueError, match=r"Received no block\*/attention/weights"):
-        analysis.attention_rollout(foreign, numbers(2))
-
-
-def test_a_post_norm_model_is_refused(rng):
+def test_post_norm_and_foreign_models_and_attention_that_is_not_finite_are_refused(rng):
     taps = with_skips(random_attention(rng, OBLONG), rng)
     total = taps["block00/mlp/sum"]
     normalised = (total - total.mean(-1, keepdims=True)) / total.std(-1, keepdims=True)
-    taps["block01/attention/skip"] = normalised
-    words = r"post-norm.*between block00/mlp/sum and block01/attention/skip$"
-    for function in (analysis.attention_rollout, analysis.rollout_of_images):
+    post_norm = taps | {"block01/attention/skip": normalised}
+    nan = taps["block01/attention/weights"].copy()
+    nan[2] = np.nan
+    not_finite = taps | {"block01/attention/weights": nan}
+    foreign = {"softmax": np.full((5, 1, 13, 13), 1 / 13)}
+    mean, single = analysis.attention_rollout, analysis.rollout_of_images
+    for function, tables, words in (
+        (mean, post_norm, "post-norm.*block00/mlp/sum and block01/attention/skip"),
+        (single, post_norm, "post-norm"),
+        (mean, not_finite, "finite.*block01/attention/weights"),
+        (single, not_finite, "finite.*example 2"),
+        (mean, foreign, r"no block\*/attention/weights"),
+    ):
         with pytest.raises(ValueError, match=words):
-            function(features_of(taps, OBLONG), numbers(5))
-
-
-def test_attention_that_is_not_finite_is_refused(rng):
-    taps = with_skips(random_attention(rng, OBLONG), rng)
-    taps["block01/attention/weights"][2] = np.nan
-    with pytest.raises(ValueError, match=r"finite activations.*at block01/attention/weights$"):
-        analysis.attention_rollout(features_of(taps, OBLONG), numbers(5))
-    with pytest.raises(ValueError, match=r"finite activations.*at example 2$"):
-        analysis.rollout_of_images(features_of(taps, OBLONG), numbers(5))
+            function(features_of(tables, OBLONG), numbers(5))
 
 
 def test_the_plot_shows_the_query_on_the_grid_of_keys(rng):
@@ -159,4 +142,3 @@ def test_the_plot_shows_the_query_on_the_grid_of_keys(rng):
         plots.plot_attention_rollout(result, query=13)
     with pytest.raises(ValueError, match="Expected the attributes"):
         plots.plot_attention_rollout(result.drop_attrs())
-    plt.close("all")

@@ -1,9 +1,9 @@
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import tensorflow as tf
 import xarray as xr
-from attention_heads import OBLONG, features_of, numbers, random_attention
+from attention_heads import OBLONG, iou_by_loop, random_attention
+from tables import features_of, numbers
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
@@ -13,24 +13,10 @@ from vit_tf.analysis.attention.saliency import most_attended
 SQUARE = TokenGrid(2, 2, 1, 4)
 
 
-def kept_by_loop(share, mass):
-    """The largest shares, one after another, until they hold the mass."""
-    kept, held = np.zeros(len(share), bool), 0.0
-    for token in sorted(range(len(share)), key=lambda token: -share[token]):
-        if held >= mass - 1e-9:
-            break
-        kept[token], held = True, held + share[token]
-    return kept
-
-
-def iou_by_loop(kept, mask, stride):
-    """IoU of pixels, with the kept tokens drawn as patches: (row, column) arrays of booleans."""
-    pixels = np.kron(kept, np.ones((stride, stride))) > 0
-    return (pixels & mask).sum() / (pixels | mask).sum()
-
-
 def saliency(weights, masks, grid=OBLONG, **options):
-    data = tf.data.Dataset.from_tensor_slices((numbers(len(masks)), masks)).batch(2)
+    data = tf.data.Dataset.zip(
+        numbers(len(masks), batch=2), tf.data.Dataset.from_tensor_slices(masks).batch(2)
+    )
     return analysis.attention_saliency(features_of(weights, grid), data, **options)
 
 
@@ -47,14 +33,9 @@ def test_iou_is_that_of_loops_over_images_heads_and_pixels(rng, prefix, mass):
             rows = attention[:, :, :1] if query == "cls" else attention[:, :, prefix:]
             maps = rows.mean(2)[..., prefix:]
             maps = maps / maps.sum(-1, keepdims=True)
+            pairs = list(zip(maps, masks, strict=True))
             expected = [
-                np.mean(
-                    [
-                        iou_by_loop(kept_by_loop(m[h], mass).reshape(3, 4), mask, 8)
-                        for m, mask in zip(maps, masks, strict=True)
-                    ]
-                )
-                for h in range(3)
+                np.mean([iou_by_loop(m[h], mask, mass) for m, mask in pairs]) for h in range(3)
             ]
             here = result.sel(query=query).isel(layer=layer)
             np.testing.assert_allclose(here.iou, expected, rtol=1e-5)
@@ -116,24 +97,32 @@ def test_a_vit_streams_as_it_computes(rng):
     assert result.attrs["model"] == vit.name
 
 
+def one_pixel(value):
+    masks = np.zeros((2, 24, 32), "float32")
+    masks[0, 0, 0] = value
+    return masks
+
+
 @pytest.mark.slow
-def test_errors(rng):
-    weights = random_attention(rng, OBLONG, examples=2)
-    with pytest.raises(ValueError, match=r"mass in \(0, 1\]. Received: mass=0"):
-        saliency(weights, np.ones((2, 3, 4)), mass=0)
-    with pytest.raises(
-        ValueError, match=r"3 x 4 tokens or 24 x 32 pixels. Received: shape .*, 4, 3"
-    ):
-        saliency(weights, np.ones((2, 4, 3)))
-    for value in (255, -1, np.nan):
-        masks = np.zeros((2, 24, 32), "float32")
-        masks[0, 0, 0] = value
-        with pytest.raises(ValueError, match=r"values in \[0, 1\]"):
-            saliency(weights, masks)
-    with pytest.raises(ValueError, match="Received: empty masks only"):
-        saliency(weights, np.zeros((2, 3, 4)))
-    with pytest.raises(ValueError, match=r"Expected finite activations.*block01"):
-        weights["block01/attention/weights"][0] = np.nan
+@pytest.mark.parametrize(
+    ("masks", "options", "word"),
+    [
+        (np.ones((2, 3, 4)), {"mass": 0}, "mass=0"),
+        (np.ones((2, 4, 3)), {}, "3 x 4 tokens or 24 x 32 pixels"),
+        (one_pixel(255), {}, r"\[0, 1\]"),
+        (one_pixel(-1), {}, r"\[0, 1\]"),
+        (one_pixel(np.nan), {}, r"\[0, 1\]"),
+        (np.zeros((2, 3, 4)), {}, "empty masks"),
+    ],
+)
+def test_errors(rng, masks, options, word):
+    with pytest.raises(ValueError, match=word):
+        saliency(random_attention(rng, OBLONG, examples=2), masks, **options)
+
+
+def test_attention_that_is_not_finite_is_named():
+    weights = {"block01/attention/weights": np.full((2, 1, 13, 13), np.nan)}
+    with pytest.raises(ValueError, match=r"finite.*block01"):
         saliency(weights, np.ones((2, 3, 4)))
 
 
@@ -149,4 +138,3 @@ def test_the_plot_draws_the_best_heads_over_all(rng):
     assert legend == ["CLS", "mean of the spatial tokens"]
     assert ax.get_ylabel() == "IoU of attention and mask"
     assert len(plots.plot_attention_saliency({"a": result, "b": result}).get_lines()) == 4
-    plt.close("all")

@@ -14,19 +14,21 @@ from scipy import stats
 from sklearn.datasets import load_digits
 
 import vit_tf
-from vit_tf.analysis.engine import estimates as intervals
 from vit_tf.analysis.engine.estimates import (
     accuracy_of,
     corrected,
     correlation,
     jackknifed,
     minus,
+    newcombe_paired,
     of_cka,
+    pair_counts,
     ratio_of_means,
     ratio_of_spreads,
     share,
     student,
     welch,
+    wilson,
 )
 from vit_tf.analysis.engine.results import pack_correct
 from vit_tf.analysis.papers.ding import measures_agree
@@ -39,7 +41,6 @@ from vit_tf.analysis.study.judge import judge
 pytestmark = pytest.mark.slow
 # CIFAR-10's 10,000 test images: both right, only vit-cls-cifar10, only vit-gap-cifar10, neither.
 CLS_AND_GAP = np.array([4808, 1044, 873, 3275])
-Z = 1.96
 
 
 class Coverage:
@@ -54,6 +55,12 @@ class Coverage:
             return
         self.covered.append(low <= truth <= high)
         self.widths.append(high - low)
+
+    def add_estimate(self, estimate, truth):
+        self.add_estimate(estimate, truth)
+
+    def add_normal(self, value, error, truth):
+        self.add(value - 1.96 * error, value + 1.96 * error, truth)
 
     @property
     def percent(self):
@@ -151,14 +158,13 @@ def test_coverage_of_cka_and_of_its_paired_difference(pool_of_hsic, batches):
         result = cka_result(pool[rng.integers(len(pool), size=batches)], 50)
         found = {name: of_cka(statistic, result) for name, statistic in OF_CKA.items()}
         for name in ("one", "best matches"):
-            rows[name][0].add(found[name].low, found[name].high, truths[name])
-            reach = Z * found[name].error[0]
-            middle = found[name].value
-            rows[name][1].add(middle - reach, middle + reach, truths[name])
+            rows[name][0].add_estimate(found[name], truths[name])
+            rows[name][1].add_normal(found[name].value, found[name].error[0], truths[name])
         gap = minus(found["one"], found["other"])
-        rows["gap"][0].add(gap.low, gap.high, truths["one"] - truths["other"])
-        reach = Z * np.hypot(found["one"].error[0], found["other"].error[0])
-        rows["gap"][1].add(gap.value - reach, gap.value + reach, truths["one"] - truths["other"])
+        difference = truths["one"] - truths["other"]
+        rows["gap"][0].add_estimate(gap, difference)
+        error = np.hypot(found["one"].error[0], found["other"].error[0])
+        rows["gap"][1].add_normal(gap.value, error, difference)
     reported(f"CKA, {batches} batches", *rows["one"])
     reported(f"difference of CKA, {batches} batches", *rows["gap"])
     reported(f"mean CKA of best matches, {batches} batches", *rows["best matches"])
@@ -177,10 +183,9 @@ def test_coverage_of_a_paired_difference_of_accuracy(images):
     truth = (CLS_AND_GAP[1] - CLS_AND_GAP[2]) / CLS_AND_GAP.sum()
     for _ in range(4000):
         one, other = draw_correct(rng, CLS_AND_GAP, images)
-        after.add(*intervals.newcombe_paired(*intervals.pair_counts(one, other)), truth)
+        after.add(*newcombe_paired(*pair_counts(one, other)), truth)
         p, q = one.mean(), other.mean()
-        reach = Z * np.sqrt((p * (1 - p) + q * (1 - q)) / images)
-        before.add(p - q - reach, p - q + reach, truth)
+        before.add_normal(p - q, np.sqrt((p * (1 - p) + q * (1 - q)) / images), truth)
     reported(f"difference of accuracy on the same {images} images", after, before)
 
 
@@ -204,9 +209,9 @@ def test_coverage_of_the_difference_of_cls_and_gap():
 def test_coverage_of_accuracy(images, accuracy):
     """Exact, and averaged over accuracies within one image or a tenth of the distance to 1."""
     counts = np.arange(images + 1)
-    ends = np.array([intervals.wilson(count, images) for count in counts])
+    ends = np.array([wilson(count, images) for count in counts])
     shares = counts / images
-    reach = Z * np.sqrt(shares * (1 - shares) / images)
+    reach = 1.96 * np.sqrt(shares * (1 - shares) / images)
     near = accuracy + np.linspace(-1, 1, 101) * max(0.1 * (1 - accuracy), 0.5 / images)
     rows = Coverage(), Coverage()
     for truth in near:
@@ -225,7 +230,7 @@ def test_coverage_of_a_share_of_heads(units):
     for truth in rng.uniform(0.02, 0.98, 2000):
         hits = rng.random(units) < truth
         found = share(hits.sum(), units, "heads")
-        after.add(found.low, found.high, truth)
+        after.add_estimate(found, truth)
         low, high = stats.binom.ppf([0.025, 0.975], units, hits.mean()) / units
         before.add(low, high, truth)
     reported(f"share of {units} heads", after, before)
@@ -247,9 +252,9 @@ def test_coverage_of_means_over_layers_or_heads(units, shape):
         one = SHAPES[shape](rng, units)
         other = SHAPES[shape](rng, units) * (1 if trial % 2 else 2)
         found, gap = student(one, "heads"), welch(one, other, "heads")
-        rows[0].add(found.low, found.high, 0)
+        rows[0].add_estimate(found, 0)
         rows[1].add(*percentile(lambda x: x.mean(axis=1), one, rng=rng), 0)
-        rows[2].add(gap.low, gap.high, 0)
+        rows[2].add_estimate(gap, 0)
         rows[3].add(*percentile(mean_gap, one, other, rng=rng), 0)
     reported(f"mean of {units} {shape} heads", *rows[:2], low=93 if shape == "normal" else 92)
     reported(f"difference of means of {units} and {units} {shape} layers", *rows[2:])
@@ -264,7 +269,7 @@ def test_coverage_of_a_ratio_of_spreads(units, shape):
         ratio = 3 if trial % 2 else 1
         one, other = ratio * SHAPES[shape](rng, units), SHAPES[shape](rng, units)
         found = ratio_of_spreads(one, other, "heads")
-        after.add(found.low, found.high, ratio)
+        after.add_estimate(found, ratio)
         ends = percentile(lambda x, y: x.std(axis=1) - y.std(axis=1), one, other, rng=rng)
         before.add(*ends, ratio - 1)
     low = 91 if shape == "skewed" else 93
@@ -282,7 +287,7 @@ def test_coverage_of_the_repetition_of_patterns(layers):
             noise = rng.normal(0, 0.2, (layers, layers))
             halves.append(np.outer(own, own) + (noise + noise.T) / 2)
         gap = minus(*map(_mean_repetition, halves))
-        after.add(gap.low, gap.high, 0)
+        after.add_estimate(gap, 0)
         before.add(*percentile(mean_gap, *(half.mean(axis=1) for half in halves), rng=rng), 0)
     reported(f"repetition in {layers} and {layers} layers", after, before)
 
@@ -312,16 +317,15 @@ def test_coverage_of_the_best_layer(spread):
         test, held_out = (draw_layers(rng, accuracies, 500) for _ in range(2))
         found = best_probe.statistic(probe_result(test, held_out))
         chosen = held_out.mean(axis=1).argmax()
-        rows[0].add(found.low, found.high, accuracies[chosen])
+        rows[0].add_estimate(found, accuracies[chosen])
         best = test.mean(axis=1).max()
-        reach = Z * np.sqrt(best * (1 - best) / 500)
-        rows[1].add(best - reach, best + reach, accuracies.max())
+        rows[1].add_normal(best, np.sqrt(best * (1 - best) / 500), accuracies.max())
         gap = minus(*(accuracy_of(0, 0, c) for c in (test[-1], best_of_layers(test[:-1]))))
         picked = [accuracies[test[:-1, start::2].mean(axis=1).argmax()] for start in (0, 1)]
-        rows[2].add(gap.low, gap.high, accuracies[-1] - np.mean(picked))
+        rows[2].add_estimate(gap, accuracies[-1] - np.mean(picked))
         last, other = test[-1].mean(), test[:-1].mean(axis=1).max()
-        reach = Z * np.sqrt((last * (1 - last) + other * (1 - other)) / 500)
-        rows[3].add(last - other - reach, last - other + reach, accuracies[-1] - accuracies[-2])
+        error = np.sqrt((last * (1 - last) + other * (1 - other)) / 500)
+        rows[3].add_normal(last - other, error, accuracies[-1] - accuracies[-2])
     reported(f"best of 14 layers that differ by {spread}", *rows[:2])
     reported(f"last minus best of 13 layers that differ by {spread}", *rows[2:])
 
@@ -334,7 +338,7 @@ def test_coverage_of_the_depth_at_which_the_class_is_decodable(images):
     for _ in range(150):
         correct = draw_layers(rng, accuracies, images)
         found = readable_from.statistic(probe_result(correct, correct))
-        after.add(found.low, found.high, truth)
+        after.add_estimate(found, truth)
         draws = rng.binomial(images, correct.mean(axis=1), (400, 14))
         depths = np.argmax(draws >= 0.9 * draws.max(axis=1, keepdims=True), axis=1) / 13
         before.add(*np.percentile(depths, [2.5, 97.5]), truth)
@@ -349,7 +353,7 @@ def test_coverage_of_a_rank_correlation(units):
         pairs[:, 1] = rho * pairs[:, 0] + np.sqrt(1 - rho**2) * pairs[:, 1]
         truth = 6 / np.pi * np.arcsin(rho / 2)
         found = correlation(pairs, "heads")
-        after.add(found.low, found.high, truth)
+        after.add_estimate(found, truth)
         drawn = pairs[rng.integers(units, size=(200, units))]
         placed = stats.rankdata(drawn, axis=1)
         placed -= placed.mean(axis=1, keepdims=True)
@@ -366,7 +370,7 @@ def test_coverage_of_a_ratio_of_means(units):
         below, own = rng.gamma(4, 0.25, (2, units))
         pairs = np.stack([truth * (0.7 * below + 0.3 * own), below], axis=1)
         found = ratio_of_means(pairs, "heads")
-        after.add(found.low, found.high, truth)
+        after.add_estimate(found, truth)
         ends = percentile(lambda x: x[..., 0].mean(1) / x[..., 1].mean(1), pairs, rng=rng)
         before.add(*ends, truth)
     reported(f"ratio of means of {units} heads", after, before)
@@ -386,7 +390,7 @@ def test_coverage_of_the_agreement_of_measures(layers):
         found.append(measures_agree(result))
     truth = np.mean([estimate.value for estimate in found])
     for estimate in found:
-        after.add(estimate.low, estimate.high, truth)
+        after.add_estimate(estimate, truth)
     reported(f"agreement of measures on {layers} layers", after, "not simulated", high=98.5)
 
 
@@ -398,9 +402,8 @@ def test_coverage_of_a_jackknife_of_a_ratio():
         above, below = terms.sum(axis=0)
         rest = (above - terms[:, 0]) / (below - terms[:, 1])
         found = jackknifed(above / below, rest, "batches")
-        after.add(found.low, found.high, 8 / 12)
-        reach = Z * found.error[0]
-        before.add(found.value - reach, found.value + reach, 8 / 12)
+        after.add_estimate(found, 8 / 12)
+        before.add_normal(found.value, found.error[0], 8 / 12)
     reported("ratio of sums over 6 batches", after, before)
 
 

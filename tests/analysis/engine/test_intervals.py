@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 from scipy import stats
 
-from vit_tf.analysis.engine import estimates, estimates as intervals
+from vit_tf.analysis.engine import estimates
 from vit_tf.analysis.engine.results import pack_correct, unpack_correct
 
 
@@ -15,7 +15,7 @@ from vit_tf.analysis.engine.results import pack_correct, unpack_correct
 @pytest.mark.parametrize("alpha", [0.05, 0.001])
 def test_wilson_is_that_of_scipy(successes, trials, alpha):
     wanted = stats.binomtest(successes, trials).proportion_ci(1 - alpha, method="wilson")
-    found = intervals.wilson(successes, trials, alpha)
+    found = estimates.wilson(successes, trials, alpha)
     np.testing.assert_allclose(found, (wanted.low, wanted.high), atol=1e-12)
 
 
@@ -28,10 +28,10 @@ def test_wilson_is_that_of_scipy(successes, trials, alpha):
     ],
 )
 def test_paired_difference_is_the_published_one(counts, low, high):
-    found = intervals.newcombe_paired(*counts)
+    found = estimates.newcombe_paired(*counts)
     np.testing.assert_allclose(found, (low, high), atol=6e-5)
     one, other = (np.repeat(values, counts) == 1 for values in ([1, 1, 0, 0], [1, 0, 1, 0]))
-    assert intervals.pair_counts(one, other) == counts
+    assert estimates.pair_counts(one, other) == counts
     pair = [estimates.accuracy_of(0, 0, sample) for sample in (one, other)]
     gap = estimates.minus(*pair)
     assert (gap.low, gap.high) == found and "paired" in gap.how
@@ -44,22 +44,22 @@ def test_unpaired_difference_is_the_published_one():
 
 
 def test_equal_answers_differ_by_nothing_but_the_width_of_agreement():
-    low, high = intervals.newcombe_paired(60, 0, 0, 40)
+    low, high = estimates.newcombe_paired(60, 0, 0, 40)
     assert low == pytest.approx(-high) and 0 <= high < 0.04
-    low, high = intervals.newcombe_paired(30, 20, 10, 40)
-    np.testing.assert_allclose(intervals.newcombe_paired(30, 10, 20, 40), (-high, -low))
+    low, high = estimates.newcombe_paired(30, 20, 10, 40)
+    np.testing.assert_allclose(estimates.newcombe_paired(30, 10, 20, 40), (-high, -low))
 
 
 @pytest.mark.parametrize("alpha", [0.05, 1e-4])
 def test_welch_and_student_are_those_of_scipy(rng, alpha):
     one, other = rng.normal(size=5), rng.normal(1, 3, size=8)
-    wanted = stats.ttest_ind(one, other, equal_var=False).confidence_interval(1 - alpha)
-    np.testing.assert_allclose(estimates.welch(one, other, "heads").at(alpha), wanted)
-    wanted = stats.ttest_1samp(one, 0).confidence_interval(1 - alpha)
-    np.testing.assert_allclose(estimates.student(one, "heads").at(alpha), wanted)
-    wanted = stats.ttest_rel(one, other[:5]).confidence_interval(1 - alpha)
     paired = [estimates.student(values, "videos", "5 videos") for values in (one, other[:5])]
-    np.testing.assert_allclose(estimates.minus(*paired).at(alpha), wanted)
+    for found, theirs in (
+        (estimates.welch(one, other, "heads"), stats.ttest_ind(one, other, equal_var=False)),
+        (estimates.student(one, "heads"), stats.ttest_1samp(one, 0)),
+        (estimates.minus(*paired), stats.ttest_rel(one, other[:5])),
+    ):
+        np.testing.assert_allclose(found.at(alpha), theirs.confidence_interval(1 - alpha))
 
 
 def test_estimates_are_paired_only_over_the_same_units(rng):
@@ -76,10 +76,10 @@ def test_estimates_are_paired_only_over_the_same_units(rng):
 def test_p_value_is_that_of_the_test_whose_interval_it_is(rng):
     for shift in (0.0, 1.0, 4.0):
         one, other = rng.normal(size=6), rng.normal(shift, 1, size=7)
-        found = intervals.p_value(estimates.welch(one, other, "heads").at)
+        found = estimates.p_value(estimates.welch(one, other, "heads").at)
         wanted = stats.ttest_ind(one, other, equal_var=False).pvalue
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
-    assert np.isnan(intervals.p_value(lambda alpha: (np.nan, np.nan)))
+    assert np.isnan(estimates.p_value(lambda alpha: (np.nan, np.nan)))
 
 
 @pytest.mark.parametrize("function", [np.mean, lambda x: x.mean() ** 3, lambda x: x[:, 0].mean()])
@@ -95,10 +95,10 @@ def test_jackknife_is_that_of_its_definition(rng, function):
 
 def test_fieller_holds_the_ratios_that_student_does_not_reject(rng):
     pairs = rng.normal([0.6, 2.0], [0.3, 0.4], size=(6, 2))
-    for end in intervals.fieller(pairs):
+    for end in estimates.fieller(pairs):
         p = stats.ttest_1samp(pairs[:, 0] - end * pairs[:, 1], 0).pvalue
         assert p == pytest.approx(0.05)
-    assert np.isnan(intervals.fieller(pairs * [1, 0.01] - [0, 0.02])).all()
+    assert np.isnan(estimates.fieller(pairs * [1, 0.01] - [0, 0.02])).all()
 
 
 def test_rank_correlation_is_that_of_scipy_and_its_interval_holds_it(rng):
@@ -107,7 +107,7 @@ def test_rank_correlation_is_that_of_scipy_and_its_interval_holds_it(rng):
         assert found.value == pytest.approx(stats.spearmanr(*pairs.T).statistic)
         assert -1 <= found.low < found.value <= found.high <= 1
     # Bonett and Wright 2000: tanh(atanh(r) +- z sqrt((1 + r^2 / 2) / (n - 3))).
-    low, high = intervals.spearman_interval(0.5, 28)
+    low, high = estimates.spearman_interval(0.5, 28)
     reach = stats.norm.ppf(0.975) * np.sqrt((1 + 0.125) / 25)
     np.testing.assert_allclose((low, high), np.tanh(np.arctanh(0.5) + np.array([-reach, reach])))
     perfect = estimates.correlation(np.repeat(np.arange(6.0)[:, None], 2, 1), "layers")
@@ -131,9 +131,9 @@ def test_holm_rejects_what_its_adjusted_p_values_do(rng):
         adjusted = np.maximum.accumulate(p_values[order] * np.arange(6, 0, -1))
         rejected = np.zeros(6, bool)
         rejected[order] = adjusted <= 0.05
-        np.testing.assert_array_equal(p_values <= intervals.holm_levels(p_values), rejected)
+        np.testing.assert_array_equal(p_values <= estimates.holm_levels(p_values), rejected)
     # A classic: .01 .04 .03 .005 of four; at .0125, .05 / 3 the first two, at .025 no more.
-    levels = intervals.holm_levels([0.01, 0.04, 0.03, 0.005, np.nan])
+    levels = estimates.holm_levels([0.01, 0.04, 0.03, 0.005, np.nan])
     np.testing.assert_allclose(levels, [0.05 / 3, 0.025, 0.025, 0.0125, 0.05])
 
 
@@ -141,7 +141,7 @@ def test_corrected_intervals_leave_out_the_line_where_holm_does(rng):
     samples = [rng.normal(shift, 1, size=8) for shift in (0, 0.8, 1.2, 2)]
     found = [estimates.student(sample, "heads") for sample in samples]
     p_values = [stats.ttest_1samp(sample, 0.2).pvalue for sample in samples]
-    rejected = p_values <= intervals.holm_levels(p_values)
+    rejected = p_values <= estimates.holm_levels(p_values)
     after = estimates.corrected(found, 0.2)
     np.testing.assert_array_equal([e.low > 0.2 or e.high < 0.2 for e in after], rejected)
     assert all(b.low <= a.low and a.high <= b.high for a, b in zip(found, after, strict=True))
@@ -169,20 +169,16 @@ def test_transformed_and_descriptive_estimates():
 
 
 def cka_of(rng, layers=4, batches=7):
-    """A result of `cka` from random HSIC, and the HSIC."""
+    """A result of `cka` from random HSIC."""
     roots = rng.normal(size=(batches, layers, 30))
     hsic = roots @ roots.swapaxes(1, 2)
-
-    def cka(sums):
-        norm = np.sqrt(np.diagonal(sums))
-        return sums / norm[:, None] / norm
-
-    rest = np.stack([cka(np.delete(hsic, at, 0).sum(0)) for at in range(batches)])
-    value = cka(hsic.sum(0))
-    stderr = np.sqrt((batches - 1) / batches * ((rest - rest.mean(0)) ** 2).sum(0))
+    sums = np.stack([hsic.sum(0), *(hsic.sum(0) - hsic)])  # of all batches, and of all but one
+    norm = np.sqrt(np.diagonal(sums, axis1=1, axis2=2))
+    value, *rest = sums / norm[:, :, None] / norm[:, None]
+    stderr = np.sqrt((batches - 1) * np.var(rest, axis=0))
     dims = ("layer_x", "layer_y")
     data = {"cka": (dims, value), "stderr": (dims, stderr)}
-    data["leave_one_out"] = (("batch", *dims), rest)
+    data["leave_one_out"] = (("batch", *dims), np.array(rest))
     return xr.Dataset(data, attrs={"examples": 10 * batches, "batch_size": 10})
 
 
@@ -223,10 +219,10 @@ def test_saved_answers_come_back_equal(rng, tmp_path):
 @pytest.mark.parametrize(
     "limits",
     [
-        partial(intervals.wilson, 9, 10),
-        partial(intervals.spearman_interval, 0.7, 12),
-        partial(intervals.newcombe_paired, 20, 12, 2, 16),
-        partial(intervals.fieller, np.array([[1.0, 2], [1.5, 2.4], [0.7, 1.9], [1.1, 2.2]])),
+        partial(estimates.wilson, 9, 10),
+        partial(estimates.spearman_interval, 0.7, 12),
+        partial(estimates.newcombe_paired, 20, 12, 2, 16),
+        partial(estimates.fieller, np.array([[1.0, 2], [1.5, 2.4], [0.7, 1.9], [1.1, 2.2]])),
     ],
 )
 def test_intervals_of_smaller_alpha_hold_those_of_larger(limits):

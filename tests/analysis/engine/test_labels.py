@@ -19,7 +19,7 @@ def features(images):
 
 def shots(train, test):
     batched = [tf.data.Dataset.from_tensor_slices(data).batch(24) for data in (train, test)]
-    return few_shot(features, [(batched[0], None)], batched[1], 3, (1,), (1.0,))
+    return few_shot(features, [(batched[0], None)], batched[1], 3, (1,), (1.0,))["accuracy"]
 
 
 MEASURES = {
@@ -31,19 +31,19 @@ MEASURES = {
     "few-shot": shots,
 }
 SHAPES = {
-    "one-hot": (np.eye(3, dtype="float32")[LABELS], r"of shape \((24|None), 3\)"),
-    "integers, one-hot": (np.eye(3, dtype="int64")[LABELS], r"of shape \((24|None), 3\)"),
-    "column": (LABELS[:, None], r"of shape \((24|None), 1\)"),
-    "real": (LABELS.astype("float32"), r"of shape \((24|None),\) and type float32"),
+    "one-hot": (np.eye(3, dtype="float32")[LABELS], ", 3"),
+    "integers, one-hot": (np.eye(3, dtype="int64")[LABELS], ", 3"),
+    "column": (LABELS[:, None], ", 1"),
+    "real": (LABELS.astype("float32"), "float32"),
 }
 
 
 @pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
-@pytest.mark.parametrize(("labels", "words"), SHAPES.values(), ids=SHAPES)
-def test_other_shapes_and_types_are_refused(measure, labels, words):
+@pytest.mark.parametrize(("labels", "word"), SHAPES.values(), ids=SHAPES)
+def test_other_shapes_and_types_are_refused(measure, labels, word):
     good, bad = (IMAGES, LABELS), (IMAGES, labels)
     for pair in ((bad, good), (good, bad)):
-        with pytest.raises(ValueError, match=rf"integer labels of shape \(example,\).*{words}"):
+        with pytest.raises(ValueError, match=f"integer labels.*{word}"):
             measure(*pair)
 
 
@@ -51,19 +51,17 @@ def test_other_shapes_and_types_are_refused(measure, labels, words):
 @pytest.mark.parametrize("change", [1, -1])
 def test_too_many_classes_are_refused(measure, change):
     good, bad = (IMAGES, LABELS), (IMAGES, LABELS + change)
-    expected = r"shape \(example,\) from 0 to num_classes - 1 = 2\. Received: .* labels "
     for pair in ((bad, good), (good, bad)):
-        with pytest.raises(ValueError, match=expected):
+        with pytest.raises(ValueError, match=r"num_classes - 1 = 2\. Received: .* labels"):
             measure(*pair)
 
 
-@pytest.mark.parametrize(("labels", "words"), SHAPES.values(), ids=SHAPES)
-def test_so_they_are_for_clusters_and_queries(labels, words):
-    expected = rf"integer labels of shape \(example,\)\..*{words}"
-    with pytest.raises(ValueError, match=expected):
+@pytest.mark.parametrize(("labels", "word"), SHAPES.values(), ids=SHAPES)
+def test_so_they_are_for_clusters_and_queries(labels, word):
+    with pytest.raises(ValueError, match=f"integer labels.*{word}"):
         analysis.clustering(features, (IMAGES, labels), 3, "all")
     truth = [{"easy": [0], "hard": [1], "junk": []}] * 24
-    with pytest.raises(ValueError, match=expected):
+    with pytest.raises(ValueError, match=f"integer labels.*{word}"):
         analysis.retrieval(features, (IMAGES, labels), IMAGES, truth, "all")
 
 
@@ -72,9 +70,5 @@ def test_so_they_are_for_clusters_and_queries(labels, words):
 @pytest.mark.parametrize("kind", ["uint8", "int32"])
 def test_integers_of_any_type_are_labels(measure, kind):
     train = IMAGES, LABELS.astype(kind)
-    found, expected = measure(train, train), measure((IMAGES, LABELS), (IMAGES, LABELS))
-    np.testing.assert_allclose(_values(found), _values(expected))
-
-
-def _values(result):
-    return result["accuracy"].values if hasattr(result, "data_vars") else result.values
+    expected = measure((IMAGES, LABELS), (IMAGES, LABELS))
+    np.testing.assert_allclose(measure(train, train), expected)

@@ -47,11 +47,6 @@ def test_equals_the_definition(rng, shape, grid, channels, side):
     np.testing.assert_allclose(result, match_oracle(values, *grid, side), atol=1e-6)
 
 
-def test_a_map_of_the_right_size_is_left_alone(rng):
-    values = rng.normal(size=(2, 3, 2, 7)).astype("float32")
-    np.testing.assert_array_equal(matched(values, TokenGrid(3, 2, 0, 8), 7), values)
-
-
 def test_the_nearest_number_of_channels_wins_and_of_equals_the_smaller(rng):
     grid = TokenGrid(2, 2, 0, 8)
     for channels, expected in [(9, 4), (10, 4), (11, 16), (39, 16), (40, 16), (41, 64)]:

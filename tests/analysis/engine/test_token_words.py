@@ -1,6 +1,5 @@
 """One vocabulary for tokens: what the words mean on grids, and what was said before."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -44,28 +43,26 @@ MEASURES = {
         (TokenGrid(2, 3, 1, 8), range(1, 7)),
         (TokenGrid(1, 2, 5, 8), range(5, 7)),  # CLS and 4 registers
         (TokenGrid(1, 7, 0, 8), range(7)),
+        (None, None),
     ],
 )
 def test_words_are_taken_from_the_grid(grid, places):
     x = IMAGES[..., 0].astype(float)
     taps = sequences(grid)(tf.constant(IMAGES))
-    expected = {"spatial": x[:, list(places)].mean(1), "all": x.mean(1)}
-    expected |= {"cls": x[:, 0]} if grid.prefix else {}
+    expected = {"all": x.mean(1)}
+    expected |= {"spatial": x[:, list(places)].mean(1)} if grid else {}
+    expected |= {"cls": x[:, 0]} if grid and grid.prefix else {}
     for word, rows in expected.items():
         np.testing.assert_allclose(pool(taps, word, grid)["tokens"], rows, atol=1e-6)
 
 
-def test_of_a_map_all_places_are_spatial_and_none_is_cls():
-    maps = {"map": tf.constant(IMAGES)}
-    for grid in (None, TokenGrid(2, 3, 1, 8)):
-        for word in ("spatial", "all"):
-            np.testing.assert_allclose(
-                pool(maps, word, grid)["map"], IMAGES.mean((1, 2)), atol=1e-6
-            )
-        with pytest.raises(
-            ValueError, match=r"'spatial' or 'all' for a layer .*tokens='cls' at 'map'"
-        ):
-            pool(maps, "cls", grid)
+@pytest.mark.parametrize("grid", [None, TokenGrid(2, 3, 1, 8)])
+def test_of_a_map_all_places_are_spatial_and_none_is_cls(grid):
+    maps, means = {"map": tf.constant(IMAGES)}, IMAGES.mean((1, 2))
+    for word in ("spatial", "all"):
+        np.testing.assert_allclose(pool(maps, word, grid)["map"], means, atol=1e-6)
+    with pytest.raises(ValueError, match="tokens='cls' at 'map'"):
+        pool(maps, "cls", grid)
 
 
 @pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
@@ -88,26 +85,27 @@ def _values(result):
 @pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
 def test_former_words_are_refused_with_the_new_ones_named(measure):
     features = sequences(TokenGrid(2, 3, 1, 8))
-    for former, word in (("first", "cls"), ("rest", "spatial"), ("mean", "all")):
-        message = rf"one of \('cls', 'spatial', 'all'.*='{former}'; its name is '{word}'"
-        with pytest.raises(ValueError, match=message):
-            measure(features, former)
-    with pytest.raises(ValueError, match=r"one of \('cls', 'spatial', 'all'.*tokens='last'$"):
-        measure(features, "last")
+    for wrong, words in (
+        ("first", "its name is 'cls'"),
+        ("rest", "its name is 'spatial'"),
+        ("mean", "its name is 'all'"),
+        ("last", "'last'$"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            measure(features, wrong)
 
 
 def test_words_that_need_a_grid_say_so():
-    unknown = sequences(None)
-    for word in ("cls", "spatial"):
-        with pytest.raises(ValueError, match=r"a token_grid, .*'tokens' of shape \(24, 7, 5\)"):
-            pool(unknown(tf.constant(IMAGES)), word)
-    assert pool(unknown(tf.constant(IMAGES)), "all")["tokens"].shape == (24, 5)
-    with pytest.raises(
-        ValueError, match=r"Expected 10 tokens, of TokenGrid.* at 'tokens' of shape"
+    tokens = sequences(None)(tf.constant(IMAGES))
+    vectors = {"vector": tf.constant(IMAGES[:, :, 0, 0])}
+    for taps, word, grid, message in (
+        (tokens, "cls", None, "token_grid.*'tokens'"),
+        (tokens, "spatial", None, "token_grid.*'tokens'"),
+        (tokens, "spatial", TokenGrid(3, 3, 1, 8), "10 tokens.*'tokens'"),
+        (vectors, "cls", TokenGrid(2, 3, 1, 8), "tokens='all'.*'vector'"),
     ):
-        pool(unknown(tf.constant(IMAGES)), "spatial", TokenGrid(3, 3, 1, 8))
-    with pytest.raises(ValueError, match=r"tokens='all' for a layer .*'vector' of shape \(24, 7\)"):
-        pool({"vector": tf.constant(IMAGES[:, :, 0, 0])}, "cls", TokenGrid(2, 3, 1, 8))
+        with pytest.raises(ValueError, match=message):
+            pool(taps, word, grid)
 
 
 def test_queries_have_the_same_words():
@@ -128,7 +126,6 @@ def test_queries_have_the_same_words():
         np.testing.assert_allclose(ax.images[0].get_array()[0], row / row.max())
     with pytest.raises(ValueError, match=r"query to be one of \('cls', 'spatial'\)"):
         plots.plot_attention_rollout(rollout, query="first")
-    plt.close("all")
 
 
 def test_results_kept_with_former_words_are_read_as_those_of_today():
@@ -150,39 +147,36 @@ def test_results_kept_with_former_words_are_read_as_those_of_today():
         ax = plots.plot_linear_probe(result)
         drawn.append([(line.get_label(), line.get_ydata().tolist()) for line in ax.lines])
     assert drawn[0] == drawn[1] and len(drawn[0]) == 6
-    plt.close("all")
 
 
-@pytest.mark.parametrize("measure", ["knn_accuracy", "clustering", "retrieval"])
-def test_by_default_every_kind_of_layer_is_measured(measure):
+@pytest.mark.parametrize(
+    ("call", "arguments", "options"),
+    [
+        (analysis.knn_accuracy, (DATA, DATA, 3), {"k": (5,)}),
+        (analysis.clustering, (DATA, 3), {"starts": 1}),
+        (analysis.retrieval, (DATA, IMAGES, TRUTH), {}),
+    ],
+)
+def test_by_default_every_kind_of_layer_is_measured(call, arguments, options):
     """Each layer as if it alone were measured with the word that suits it."""
-    arguments = {
-        "knn_accuracy": ((DATA, DATA, 3), {"k": (5,)}),
-        "clustering": ((DATA, 3), {"starts": 1}),
-        "retrieval": ((DATA, IMAGES, TRUTH), {}),
-    }[measure]
-    call = getattr(analysis, measure)
     kinds = {
         "sequence": (lambda images: images[..., 0], "cls", "spatial"),
         "map": (lambda images: tf.concat([images, images**2], -1), "spatial", "spatial"),
         "vector": (lambda images: images[:, 0, :, 0], "all", "all"),
     }
 
-    def features(images):
-        return {name: of(images) for name, (of, *_) in kinds.items()}
+    def features_of(names, grid):
+        def features(images):
+            return {name: kinds[name][0](images) for name in names}
 
-    for prefix, number in ((1, 1), (0, 2)):
-        features.token_grid = TokenGrid(2, 3, 1, 8) if prefix else TokenGrid(1, 7, 0, 8)
-        every = call(features, *arguments[0], **arguments[1])
+        features.token_grid = grid
+        return features
+
+    for number, grid in ((1, TokenGrid(2, 3, 1, 8)), (2, TokenGrid(1, 7, 0, 8))):
+        every = call(features_of(kinds, grid), *arguments, **options)
         for name, row in kinds.items():
-
-            def one(images, name=name):
-                return {name: features(images)[name]}
-
-            one.token_grid = features.token_grid
-            alone = call(one, *arguments[0], tokens=row[number], **arguments[1])
-            for found, expected in zip(
-                _values(every.sel(layer=[name])), _values(alone), strict=True
-            ):
+            alone = call(features_of([name], grid), *arguments, tokens=row[number], **options)
+            here = every.sel(layer=[name])
+            for found, expected in zip(_values(here), _values(alone), strict=True):
                 np.testing.assert_array_equal(found, expected)
         assert every.attrs["tokens"] == "default"

@@ -130,20 +130,24 @@ def test_patching_between_two_models_ends_at_the_other_model(vit, data):
     np.testing.assert_allclose(result.transfer, [[1, 0]], atol=1e-5)
 
 
-def test_mistakes_are_told(vit, data):
-    tokens = vit_tf.submodel(vit, "embedding", "logits")
-    with pytest.raises(ValueError, match=r"Expected shares in \(0, 1\]. Received: \(0,\)"):
-        analysis.token_ablation(tokens, data, shares=(0,))
-    with pytest.raises(ValueError, match="Expected one tap of tokens"):
-        analysis.token_ablation(vit_tf.submodel(vit, "*/sum", "logits"), data)
-    with pytest.raises(ValueError, match="Expected taps 'site/skip' or 'site/branch'"):
-        analysis.skip_ablation(tokens, data)
-    with pytest.raises(ValueError, match="Expected outputs of heads of shape"):
-        analysis.head_ablation(tokens, data)
-    with pytest.raises(ValueError, match="Expected features to be a submodel"):
+@pytest.mark.parametrize(
+    ("measure", "taps", "options", "words"),
+    [
+        (analysis.token_ablation, ("embedding",), {"shares": (0,)}, r"shares in .*\(0,\)"),
+        (analysis.token_ablation, ("*/sum",), {}, "one tap of tokens"),
+        (analysis.skip_ablation, ("embedding",), {}, "'site/skip' or 'site/branch'"),
+        (analysis.head_ablation, ("embedding",), {}, "outputs of heads"),
+        (analysis.head_ablation, ("*/heads",), {"replacement": "noise"}, "replacement"),
+    ],
+)
+def test_mistakes_are_told(vit, data, measure, taps, options, words):
+    with pytest.raises(ValueError, match=words):
+        measure(vit_tf.submodel(vit, *taps, "logits"), data, **options)
+
+
+def test_features_that_are_no_submodel_and_labels_of_other_classes_are_refused(vit, data):
+    with pytest.raises(ValueError, match="features to be a submodel"):
         analysis.head_ablation(lambda images: {"logits": images}, data)
     heads = vit_tf.submodel(vit, "block00/*/heads", "logits")
-    with pytest.raises(ValueError, match="Expected replacement to be one of"):
-        analysis.head_ablation(heads, data, replacement="noise")
-    with pytest.raises(ValueError, match="Expected labels among the classes of 'logits'"):
+    with pytest.raises(ValueError, match="labels among the classes"):
         analysis.head_ablation(heads, (data[0], data[1] + 2))

@@ -66,14 +66,15 @@ def test_vectors_and_maps_have_their_own_centre(rng):
     np.testing.assert_array_equal(result.sel(layer="vector"), np.full((4, 4), 3.0))
 
 
-def test_errors(vit):
-    images = np.zeros((2, 16, 24, 3), "float32")
-    features = vit_tf.submodel(vit, "block00/mlp/sum")
-    with pytest.raises(ValueError, match=r"Expected channels.*Received: channels='mean'"):
-        analysis.receptive_field(features, images, channels="mean")
-    with pytest.raises(ValueError, match=r"Expected a TokenGrid of the 7 tokens of 'block00"):
-        analysis.receptive_field(lambda x: features(x), images)
-    with pytest.raises(ValueError, match=r"Received: 'block00/attention/weights'"):
-        analysis.receptive_field(vit_tf.submodel(vit, "block00/attention/weights"), images)
-    with pytest.raises(ValueError, match=r"from the images.* Received: 'constant'"):
-        analysis.receptive_field(lambda x: {"constant": tf.ones((2, 3))}, images)
+@pytest.mark.parametrize(
+    ("features", "options", "words"),
+    [
+        (lambda vit: vit_tf.submodel(vit, "block00/mlp/sum"), {"channels": "mean"}, "'mean'"),
+        (lambda vit: lambda x: vit_tf.submodel(vit, "norm")(x), {}, "TokenGrid of the 7 tokens"),
+        (lambda vit: vit_tf.submodel(vit, "block00/*/weights"), {}, "block00/attention/weights"),
+        (lambda vit: lambda x: {"constant": tf.ones((2, 3))}, {}, r"from the images.*'constant'"),
+    ],
+)
+def test_errors(vit, features, options, words):
+    with pytest.raises(ValueError, match=words):
+        analysis.receptive_field(features(vit), np.zeros((2, 16, 24, 3), "float32"), **options)

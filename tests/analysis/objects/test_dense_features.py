@@ -104,19 +104,27 @@ def test_each_window_is_what_a_vit_makes_of_it(rng):
     np.testing.assert_allclose(found, np.concatenate([upper, lower], axis=1), atol=1e-5)
 
 
-def test_errors(rng):
-    images = rng.normal(size=(1, 24, 24, 3)).astype("float32")
-    with pytest.raises(ValueError, match="Expected a grid"):
-        analysis.dense_features(patch_means, images)
-    with pytest.raises(ValueError, match="as many rows as columns"):
-        analysis.dense_features(patch_means, images, TokenGrid(2, 3, 0, 4))
-    with pytest.raises(ValueError, match=r"with the 9 tokens of .*'means' with 10"):
-        analysis.dense_features(patch_means, images, TokenGrid(3, 3, 0, 4))
-    for wrong in ((8, 12, 12, 4), (24, 26, 12, 4), (24, 24, 14, 4)):
-        with pytest.raises(ValueError, match=r"multiples of the patch. Received: height="):
-            plan_windows(*wrong)
-    unknown = tf.data.Dataset.from_generator(
-        lambda: iter([images]), output_signature=tf.TensorSpec((None, None, None, 3))
-    )
+@pytest.mark.parametrize("sizes", [(8, 12, 12, 4), (24, 26, 12, 4), (24, 24, 14, 4)])
+def test_windows_that_do_not_fit(sizes):
+    with pytest.raises(ValueError, match="multiples of the patch"):
+        plan_windows(*sizes)
+
+
+@pytest.mark.parametrize(
+    ("grids", "words"),
+    [
+        ((), "Expected a grid"),
+        ((TokenGrid(2, 3, 0, 4),), "as many rows as columns"),
+        ((TokenGrid(3, 3, 0, 4),), "9 tokens.*'means' with 10"),
+    ],
+)
+def test_grids_that_do_not_fit(rng, grids, words):
+    with pytest.raises(ValueError, match=words):
+        analysis.dense_features(patch_means, np.zeros((1, 24, 24, 3), "float32"), *grids)
+
+
+def test_images_whose_size_is_not_known_are_refused():
+    spec = tf.TensorSpec((None, None, None, 3))
+    unknown = tf.data.Dataset.from_generator(lambda: iter([]), output_signature=spec)
     with pytest.raises(ValueError, match="images of one size"):
         analysis.dense_features(patch_means, unknown, GRID)

@@ -28,35 +28,31 @@ def enlarged_by_loops(tokens, size):
     return large
 
 
+def matches_by_loops(source, target, points):
+    """The pixel of the enlarged target whose inner product with that of each point is largest."""
+    found = []
+    for a, b, of_pair in zip(source, target, points, strict=True):
+        features = [a[min(int(row), 9), min(int(column), 9)] for row, column in of_pair]
+        found.append([np.unravel_index((b @ x).argmax(), b.shape[:2]) for x in features])
+    return np.array(found) + 0.5
+
+
+def units(x):
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
 def test_matches_are_those_of_loops_over_pixels(rng):
-    source, target = rng.normal(size=(2, 3, 4, 4, 5))
-    points = rng.uniform(0, 10, (3, 6, 2))
-    points[0, 0], points[0, 1] = (0, 0), (10, 10)  # the far corner is the last pixel's
-    found = match_points(source, target, points, 10).numpy()
-    for pair in range(3):
-        a, b = (enlarged_by_loops(tokens[pair], 10) for tokens in (source, target))
-        for point, place in zip(points[pair], found[pair], strict=True):
-            feature = a[min(int(point[0]), 9), min(int(point[1]), 9)]
-            cosines = b @ feature / np.linalg.norm(b, axis=-1) / np.linalg.norm(feature)
-            expected = np.unravel_index(cosines.argmax(), cosines.shape)
-            np.testing.assert_array_equal(place, np.add(expected, 0.5))
-
-
-def test_tokens_normalised_before_they_are_enlarged_are_matched_as_loops_do(rng):
+    """By cosines of enlarged tokens, or by products of tokens that were normalised before."""
     # Lengths between 0.1 and 10, so that the order of the two steps matters.
     source, target = rng.normal(size=(2, 3, 4, 4, 5)) * 10 ** rng.uniform(-1, 1, (2, 3, 4, 4, 1))
     points = rng.uniform(0, 10, (3, 6, 2))
-    found = match_points(source, target, points, 10, "inner_product").numpy()
-    for pair in range(3):
-        tokens = [maps[pair] for maps in (source, target)]
-        a, b = (
-            enlarged_by_loops(x / np.linalg.norm(x, axis=-1, keepdims=True), 10) for x in tokens
-        )
-        for point, place in zip(points[pair], found[pair], strict=True):
-            products = b @ a[int(point[0]), int(point[1])]
-            expected = np.unravel_index(products.argmax(), products.shape)
-            np.testing.assert_array_equal(place, np.add(expected, 0.5))
-    other = match_points(source, target, points, 10).numpy()
+    points[0, 0], points[0, 1] = (0, 0), (10, 10)  # the far corner is the last pixel's
+    cosines = [[units(enlarged_by_loops(x, 10)) for x in maps] for maps in (source, target)]
+    found = match_points(source, target, points, 10).numpy()
+    np.testing.assert_array_equal(found, matches_by_loops(*cosines, points))
+    products = [[enlarged_by_loops(units(x), 10) for x in maps] for maps in (source, target)]
+    other = match_points(source, target, points, 10, "inner_product").numpy()
+    np.testing.assert_array_equal(other, matches_by_loops(*products, points))
     assert (found != other).any(axis=-1).mean() > 0.2
 
 
@@ -94,14 +90,16 @@ def test_the_reach_is_a_share_of_the_longer_side_of_each_pairs_box():
     ):
         shares = analysis.correct_keypoints(distances, names, reach, "box", boxes)
         assert shares["cat"] == pytest.approx(cats) and shares["ant"] == pytest.approx(ants)
-    with pytest.raises(ValueError, match=r"threshold to be a known name .*'object'"):
-        analysis.correct_keypoints(distances, names, 0.1, "object", boxes)
-    for wrong in (("box", None), ("image", boxes)):
-        with pytest.raises(ValueError, match=r"boxes with threshold='box', and only then"):
-            analysis.correct_keypoints(distances, names, 0.1, *wrong)
-    for wrong in (boxes[:2], [*boxes[:2], [5, 5, 9, 5]], [*boxes[:2], [5, 5, nan, 9]]):
-        with pytest.raises(ValueError, match=r"Expected 3 boxes .* that are not empty"):
-            analysis.correct_keypoints(distances, names, 0.1, "box", wrong)
+    for threshold, wrong, words in (
+        ("object", boxes, "a known name .*'object'"),
+        ("box", None, "boxes .*threshold='box'"),
+        ("image", boxes, "boxes .*threshold='box'"),
+        ("box", boxes[:2], "3 boxes"),
+        ("box", [*boxes[:2], [5, 5, 9, 5]], "not empty"),
+        ("box", [*boxes[:2], [5, 5, nan, 9]], "not empty"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            analysis.correct_keypoints(distances, names, 0.1, threshold, wrong)
 
 
 def unit_colours(images):
@@ -221,36 +219,35 @@ def shifted(pair, step):
     }
 
 
-def test_errors(rng):
+def points(*places):
+    return {"target_points": np.reshape(places, (-1, 2))}
+
+
+NONE = {"source_points": np.zeros((0, 2)), "target_points": np.zeros((0, 2))}
+BOX = {"target_box": [0, 0, 12, 12]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "words"),
+    [
+        ([], {}, "at least one pair"),
+        ([{}], {"grid": TokenGrid(12, 6, 0, 1)}, "as many rows as columns"),
+        ([{}, points(3.5, 12.5)], {}, "within its image.*pair 1 with target"),
+        ([{}, points(1, 1, 2, 2)], {}, "within its image.*pair 1 with target"),
+        ([{}, points(-1, 3)], {}, "within its image.*pair 1 with target"),
+        ([{}, points(math.nan, 1)], {}, "within its image.*pair 1 with target"),
+        ([NONE], {}, "at least one, each within its image"),
+        ([BOX, {"target_box": [0, 12, 12, 12]}], {"threshold": "box"}, "not empty"),
+        ([BOX, {}], {"threshold": "box"}, "a target_box .*pair 1 without"),
+        ([BOX, {"target_box": [0, 0, 12]}], {"threshold": "box"}, "a target_box .*pair 1"),
+        ([{}], {"threshold": "boxes"}, "a known name.*'boxes'"),
+        ([{}], {"similarity": "product"}, "a known name.*'product'"),
+        ([{"target": np.full((12, 12, 8), math.nan)}], {}, "NaN in image 0"),
+        ([{}], {"features": lambda images: {"colour": images * math.nan}}, "finite.*colour"),
+    ],
+)
+def test_errors(rng, changes, options, words):
     good = moved_pair(rng, (0, 0), "a", [[3.5, 3.5]])
-    measure = analysis.keypoint_correspondence
-    with pytest.raises(ValueError, match="at least one pair"):
-        measure(unit_colours, [], PIXELS)
-    with pytest.raises(ValueError, match="as many rows as columns"):
-        measure(unit_colours, [good], TokenGrid(12, 6, 0, 1))
-    for wrong in ([[3.5, 12.5]], [[1.0, 1.0], [2.0, 2.0]], [[-1.0, 3.0]], [[math.nan, 1.0]]):
-        bad = good | {"target_points": np.array(wrong)}
-        with pytest.raises(ValueError, match=r"within its image. Received: pair 1 with target"):
-            measure(unit_colours, [good, bad], PIXELS)
-    none = good | {"source_points": np.zeros((0, 2)), "target_points": np.zeros((0, 2))}
-    with pytest.raises(ValueError, match="at least one, each within its image"):
-        measure(unit_colours, [none], PIXELS)
-    boxes = [good | {"target_box": box} for box in ([0, 0, 12, 12], [0, 12, 12, 12], [0, 0, 12])]
-    with pytest.raises(ValueError, match=r"that are not empty.*Received: \[0.0, 12.0, 12.0"):
-        measure(unit_colours, boxes[:2], PIXELS, threshold="box")
-    for pairs in ([boxes[0], good], [boxes[0], boxes[2]]):
-        with pytest.raises(ValueError, match=r"a target_box .*Received: pair 1 without"):
-            measure(unit_colours, pairs, PIXELS, threshold="box")
-    with pytest.raises(ValueError, match=r"threshold to be a known name.*'boxes'"):
-        measure(unit_colours, [good], PIXELS, threshold="boxes")
-    with pytest.raises(ValueError, match=r"similarity to be a known name.*'product'"):
-        measure(unit_colours, [good], PIXELS, similarity="product")
-    nan = good | {"target": good["target"] * math.nan}
-    with pytest.raises(ValueError, match="NaN in image 0"):
-        measure(unit_colours, [nan], PIXELS)
-
-    def broken(images):
-        return {layer: np.nan * values for layer, values in unit_colours(images).items()}
-
-    with pytest.raises(ValueError, match=r"Expected finite activations.*colour"):
-        measure(broken, [good], PIXELS)
+    settings = {"features": unit_colours, "grid": PIXELS} | options
+    with pytest.raises(ValueError, match=words):
+        analysis.keypoint_correspondence(pairs=[good | change for change in changes], **settings)

@@ -313,31 +313,29 @@ def test_masks_are_written_with_the_palette(rng, tmp_path):
         assert palette[9].tolist() == [191, 0, 0] and palette[200].tolist() == [200] * 3
 
 
-def test_errors(rng, tmp_path):
-    tokens, first = rng.normal(size=(3, 4, 4, 2)), np.ones((4, 4, 2))
-    with pytest.raises(ValueError, match=r"Expected tokens of shape .frame.*\(4, 3, 2\)"):
-        analysis.propagate(tokens, first[:, :3])
-    with pytest.raises(ValueError, match=r"top >= 1 and radius >= 0. .*top=0, radius=12"):
-        analysis.propagate(tokens, first, top=0)
-    with pytest.raises(ValueError, match=r"first mask to be integers .*float64"):
-        analysis.propagate_masks(tokens, np.ones((4, 4)))
-    with pytest.raises(ValueError, match=r"integers from 0 to 255 .*float64"):
-        analysis.write_masks(tmp_path, np.ones((1, 4, 4)))
-    with pytest.raises(ValueError, match="masks of equal shapes"):
-        analysis.region_similarity(np.ones((1, 2, 2)), np.ones((1, 2, 3)), [1])
-    frames, masks = np.zeros((3, 8, 8, 3), "float32"), np.ones((3, 8, 8), int)
-    follow = analysis.label_propagation
-    with pytest.raises(ValueError, match="at least one video"):
-        follow(colours, [], PIXELS)
-    with pytest.raises(ValueError, match="videos of three frames or more"):
-        follow(colours, [(frames[:2], masks[:2])], PIXELS)
-    with pytest.raises(ValueError, match="Expected an object in the first mask"):
-        follow(colours, [(frames, 0 * masks)], PIXELS)
+TOKENS, FIRST = np.ones((3, 4, 4, 2)), np.ones((4, 4, 2))
+FRAMES, MASKS = np.zeros((3, 8, 8, 3), "float32"), np.ones((3, 8, 8), int)
 
-    def broken(images):
-        return {layer: np.nan * values for layer, values in colours(images).items()}
 
-    with pytest.raises(ValueError, match=r"Expected finite activations.*colour"):
-        follow(broken, [(frames, masks)], PIXELS)
-    with pytest.raises(ValueError, match="NaN in image 0"):
-        follow(colours, [(frames * np.nan, masks)], PIXELS)
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: analysis.propagate(TOKENS, FIRST[:, :3]), r"tokens of shape .*\(4, 3, 2\)"),
+        (lambda: analysis.propagate(TOKENS, FIRST, top=0), "top=0"),
+        (lambda: analysis.propagate_masks(TOKENS, np.ones((4, 4))), "integers .*float64"),
+        (lambda: analysis.write_masks("masks", np.ones((1, 4, 4))), "0 to 255 .*float64"),
+        (lambda: analysis.region_similarity(MASKS, MASKS[:, :2], [1]), "equal shapes"),
+        (lambda: follow([]), "at least one video"),
+        (lambda: follow([(FRAMES[:2], MASKS[:2])]), "three frames or more"),
+        (lambda: follow([(FRAMES, 0 * MASKS)]), "an object in the first mask"),
+        (lambda: follow([(FRAMES, MASKS)], lambda x: {"colour": x * np.nan}), "finite.*colour"),
+        (lambda: follow([(FRAMES * np.nan, MASKS)]), "NaN in image 0"),
+    ],
+)
+def test_errors(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def follow(videos, features=colours):
+    return analysis.label_propagation(features, videos, PIXELS)

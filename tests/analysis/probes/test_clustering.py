@@ -1,8 +1,8 @@
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import tensorflow as tf
 import xarray as xr
+from probe_data import POOL, batches, clouds, sequences
 from scipy.special import comb
 from sklearn.cluster import KMeans
 
@@ -38,50 +38,33 @@ def adjusted_rand(counts):
     return (pairs - expected) / ((rows + columns) / 2 - expected)
 
 
-def make(rng, count, spread, classes=5, channels=6):
-    labels = rng.integers(0, classes, count)
-    centres = np.random.default_rng(3).normal(size=(classes, 3, channels))
-    images = centres[labels] + spread * rng.normal(size=(count, 3, channels))
-    return images[..., None].astype("float32"), labels
+def scores(counts):
+    """Purity, normalised mutual information and adjusted Rand index of a table."""
+    purities = counts.max(0).sum() / counts.sum()
+    return [purities, mutual_information(counts), adjusted_rand(counts)]
 
 
-def features(images):
-    return {"tokens": images[..., 0], "squares": images[..., 0] ** 2}
+def assert_scores(result, expected):
+    np.testing.assert_allclose([result[name] for name in ("purity", "nmi", "ari")], expected)
 
 
-features.token_grid = TokenGrid(1, 2, 1, 8)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "pool"),
-    [
-        ("cls", lambda x: x[:, 0]),
-        ("all", lambda x: x.mean(1)),
-        ("spatial", lambda x: x[:, 1:].mean(1)),
-    ],
-)
-def test_scores_are_those_of_the_tables_of_classes_and_clusters(rng, tokens, pool):
-    images, labels = make(rng, 120, 1.0)
-    data = tf.data.Dataset.from_tensor_slices((images, labels)).batch(50)
-    result = analysis.clustering(features, data, 4, tokens, seed=5, starts=3)
-    for layer, x in (("tokens", images[..., 0]), ("squares", images[..., 0] ** 2)):
+@pytest.mark.parametrize("tokens", POOL)
+def test_scores_are_those_of_the_tables_of_classes_and_clusters(rng, tokens):
+    images, labels = clouds(rng, 120, 5, spread=1.0)
+    result = analysis.clustering(sequences, batches((images, labels), 50), 4, tokens, 5, starts=3)
+    for layer, x in (("tokens", images), ("cubes", images**3)):
         means = KMeans(4, n_init=3, random_state=5)
-        counts = table(labels, means.fit_predict(pool(x).astype(float)))
-        here = result.sel(layer=layer)
-        assert here.purity.item() == pytest.approx(counts.max(0).sum() / 120)
-        assert here.nmi.item() == pytest.approx(mutual_information(counts))
-        assert here.ari.item() == pytest.approx(adjusted_rand(counts))
-        assert 0.2 < here.purity.item() < 0.98
+        counts = table(labels, means.fit_predict(POOL[tokens](x).astype(float)))
+        assert_scores(result.sel(layer=layer), scores(counts))
+        assert 0.2 < result.purity.sel(layer=layer).item() < 0.98
     assert result.attrs["tokens"] == tokens and result.attrs["clusters"] == 4
 
 
 def test_classes_that_lie_apart_are_found_whole_and_again(rng):
-    data = make(rng, 100, 0.01)
-    result = analysis.clustering(lambda x: {"x": x[..., 0]}, data, 5, "all")
-    np.testing.assert_allclose([result[name] for name in ("purity", "nmi", "ari")], 1)
-    data = make(rng, 100, 3.0)
-    twice = [analysis.clustering(features, data, 7, seed=2) for _ in range(2)]
-    xr.testing.assert_identical(*twice)
+    result = analysis.clustering(lambda x: {"x": x[..., 0]}, clouds(rng, 100, 5, 6, 0.01), 5, "all")
+    assert_scores(result, [[1]] * 3)
+    data = clouds(rng, 100, 5, 6, 3.0)
+    xr.testing.assert_identical(*(analysis.clustering(sequences, data, 7, seed=2) for _ in "ab"))
 
 
 @pytest.mark.parametrize(
@@ -136,9 +119,8 @@ def patch_means(images):
 
 def test_objects_are_found_under_their_masks(rng):
     images, masks, labels = objects(rng)
-    data = tf.data.Dataset.from_tensor_slices((images, masks, labels)).batch(5)
-    result = analysis.object_clustering(patch_means, data, 3, GRID)
-    np.testing.assert_allclose([result[name] for name in ("purity", "nmi", "ari")], 1)
+    result = analysis.object_clustering(patch_means, batches((images, masks, labels), 5), 3, GRID)
+    assert_scores(result, [[1]] * 3)
     facts = {name: result.attrs[name] for name in ("objects", "left_out", "examples", "classes")}
     assert facts == {"objects": 24, "left_out": 0, "examples": 12, "classes": 3}
     elsewhere = analysis.object_clustering(
@@ -161,38 +143,43 @@ def test_objects_fall_into_more_clusters_than_classes_on_demand(rng):
     ]
     wanted = np.array([labels[example, one] for example, one in np.ndindex(60, 2)])
     counts = table(wanted, KMeans(80, n_init=10, random_state=0).fit_predict(np.array(means)))
-    assert result.purity.item() == pytest.approx(counts.max(0).sum() / 120)
-    assert result.nmi.item() == pytest.approx(mutual_information(counts))
-    assert result.ari.item() == pytest.approx(adjusted_rand(counts))
+    assert_scores(result.isel(layer=0), scores(counts))
     assert result.attrs["clusters"] == 80 and result.attrs["classes"] == 3
 
 
-def test_errors(rng):
-    data = make(rng, 20, 1.0)
-    with pytest.raises(ValueError, match="Expected tokens to be one of"):
-        analysis.clustering(features, data, 3, "each")
-    with pytest.raises(ValueError, match=r"at least 3 different .*Received: 1 at flat"):
-        analysis.clustering(lambda x: {"flat": 0 * x[..., 0]}, data, 3, "all")
-    with pytest.raises(ValueError, match=r"Expected finite activations.*bad"):
-        analysis.clustering(lambda x: {"bad": x[..., 0] * np.nan}, data, 3, "all")
+@pytest.mark.parametrize(
+    ("features", "tokens", "words"),
+    [
+        (sequences, "each", "tokens to be one of"),
+        (lambda x: {"flat": 0 * x[..., 0]}, "all", "at least 3 different .*1 at flat"),
+        (lambda x: {"bad": x[..., 0] * np.nan}, "all", "finite.*bad"),
+    ],
+)
+def test_errors(rng, features, tokens, words):
+    with pytest.raises(ValueError, match=words):
+        analysis.clustering(features, clouds(rng, 20), 3, tokens)
+
+
+@pytest.mark.parametrize(
+    ("change", "grid", "words"),
+    [
+        (lambda masks: masks[:, 0], GRID, r"\(example, object, row, column\)"),
+        (lambda masks: masks[:, :, :3], GRID, "2 x 3 tokens or 8 x 12 pixels"),
+        (lambda masks: 2.0 * masks, GRID, r"\[0, 1\]"),
+        (lambda masks: masks, None, "Expected a grid"),
+    ],
+)
+def test_errors_of_masks(rng, change, grid, words):
     images, masks, labels = objects(rng)
-    for wrong, message in [
-        (masks[:, 0], r"masks of shape \(example, object, row, column\)"),
-        (masks[:, :, :3], r"2 x 3 tokens or 8 x 12 pixels"),
-        (2.0 * masks, r"values in \[0, 1\]"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            analysis.object_clustering(patch_means, (images, wrong, labels), 3, GRID)
-    with pytest.raises(ValueError, match="Expected a grid"):
-        analysis.object_clustering(patch_means, (images, masks, labels), 3)
+    with pytest.raises(ValueError, match=words):
+        analysis.object_clustering(patch_means, (images, change(masks), labels), 3, grid)
 
 
 def test_the_plot_draws_the_score(rng):
-    result = analysis.clustering(features, make(rng, 40, 1.0), 4)
+    result = analysis.clustering(sequences, clouds(rng, 40), 4)
     ax = plots.plot_clustering({"a": result, "b": result}, score="nmi")
     assert [list(line.get_ydata()) for line in ax.get_lines()] == [result.nmi.values.tolist()] * 2
     assert ax.get_ylabel() == "normalised mutual information"
     assert ax.get_title() == "Agreement of 4 clusters with labels"
     with pytest.raises(ValueError, match="Received: score='f1'"):
         plots.plot_clustering(result, score="f1")
-    plt.close("all")

@@ -95,12 +95,11 @@ def test_one_strength_is_chosen_on_the_other_images(rng):
 
 def test_mistakes_are_named(rng):
     few, test = batches(make_set(rng, 2)), batches(make_set(rng, 2))
-    with pytest.raises(ValueError, match=r"at least 3 images of each class.*Received: 2"):
-        few_shot(features, [(few, None)], test, 3, (1, 3))
-    with pytest.raises(ValueError, match=r"num_classes - 1 = 1.*to 2"):
-        few_shot(features, [(few, None)], test, 2, (1,))
-    with pytest.raises(ValueError, match="l2"):
-        few_shot(features, [(few, None)], test, 3, (1,), (0.0,))
-    with pytest.raises(ValueError, match=r"finite.*bad"):
-        few_shot(lambda images: {"bad": images / 0}, [(few, None)], test, 3, (1,))
+    for classes, shots, l2, of, words in (
+        (3, (1, 3), (1.0,), features, "at least 3 images of each class.*2"),
+        (3, (1,), (0.0,), features, "l2"),
+        (3, (1,), (1.0,), lambda images: {"bad": images / 0}, "finite.*bad"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            few_shot(of, [(few, None)], test, classes, shots, l2)
     assert "held_out" not in few_shot(features, [(few, None)], test, 3, (1,))

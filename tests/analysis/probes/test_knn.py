@@ -1,43 +1,13 @@
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-import tensorflow as tf
 import xarray as xr
+from probe_data import POOL, as_images, batches, clouds, sequences, vectors
 from sklearn.neighbors import KNeighborsClassifier
 
-from vit_tf import TokenGrid, analysis
+from vit_tf import analysis
 from vit_tf.analysis import plots
 from vit_tf.analysis.engine.results import unpack_correct
 from vit_tf.distribute.strategies import strategy
-
-GRID = TokenGrid(1, 2, 1, 8)
-POOL = {
-    "cls": lambda x: x[:, 0, :, 0],
-    "all": lambda x: x[..., 0].mean(1),
-    "spatial": lambda x: x[:, 1:, :, 0].mean(1),
-}
-
-
-def make(rng, count, classes=7, channels=6):
-    labels = rng.integers(0, classes, count)
-    centres = np.random.default_rng(7).normal(size=(classes, 3, channels))
-    images = centres[labels] + 1.5 * rng.normal(size=(count, 3, channels))
-    return images[..., None].astype("float32"), labels
-
-
-def features(images):
-    return {"tokens": images[..., 0], "cubes": images[..., 0] ** 3}
-
-
-features.token_grid = GRID
-
-
-def vectors(images):
-    return {"x": images[:, :, 0, 0]}
-
-
-def as_images(rows):
-    return np.array(rows, "float32")[:, :, None, None]
 
 
 def accuracy_by_loops(train, test, k, top, temperature, others=()):
@@ -58,15 +28,11 @@ def accuracy_by_loops(train, test, k, top, temperature, others=()):
     return np.mean(hits)
 
 
-def batches(data, size):
-    return tf.data.Dataset.from_tensor_slices(data).batch(size)
-
-
 @pytest.mark.parametrize("tokens", POOL)
 def test_accuracies_equal_loops_over_all_images(rng, tokens):
-    train, test = make(rng, 90), make(rng, 50)
+    train, test = clouds(rng, 90), clouds(rng, 50)
     result = analysis.knn_accuracy(
-        features, batches(train, 16), batches(test, 32), 7, (1, 5, 20), tokens, 0.2
+        sequences, batches(train, 16), batches(test, 32), 7, (1, 5, 20), tokens, 0.2
     )
     assert result.dims == ("layer", "k", "top") and result.shape == (2, 3, 2)
     assert result.attrs["train_examples"] == 90 and result.attrs["examples"] == 50
@@ -80,14 +46,14 @@ def test_accuracies_equal_loops_over_all_images(rng, tokens):
     correct = unpack_correct(result["correct"], 50)
     np.testing.assert_allclose(correct.mean(axis=-1), result)
     first = tuple(part[:10] for part in test)
-    few = analysis.knn_accuracy(features, train, first, 7, (1, 5, 20), tokens, 0.2)
+    few = analysis.knn_accuracy(sequences, train, first, 7, (1, 5, 20), tokens, 0.2)
     np.testing.assert_array_equal(correct[..., :10], unpack_correct(few["correct"], 10))
 
 
 @pytest.mark.parametrize("temperature", [0.07, 1.0])
 def test_accuracy_equals_scikit_learn(rng, temperature):
-    train, test = make(rng, 150), make(rng, 200)
-    result = analysis.knn_accuracy(features, train, test, 7, (15,), "all", temperature)
+    train, test = clouds(rng, 150), clouds(rng, 200)
+    result = analysis.knn_accuracy(sequences, train, test, 7, (15,), "all", temperature)
     classifier = KNeighborsClassifier(
         15,
         weights=lambda distance: np.exp((1 - distance) / temperature),
@@ -101,13 +67,13 @@ def test_accuracy_equals_scikit_learn(rng, temperature):
 
 
 def test_neither_batches_nor_replicas_leave_a_trace(rng):
-    train, test = make(rng, 100), make(rng, 40)
-    whole = analysis.knn_accuracy(features, train, test, 7, (3, 20), "all")
+    train, test = clouds(rng, 100), clouds(rng, 40)
+    whole = analysis.knn_accuracy(sequences, train, test, 7, (3, 20), "all")
     for size in (7, 64):
-        some = analysis.knn_accuracy(features, batches(train, size), test, 7, (3, 20), "all")
+        some = analysis.knn_accuracy(sequences, batches(train, size), test, 7, (3, 20), "all")
         xr.testing.assert_identical(some, whole)
     with strategy("mirrored").scope():
-        spread = analysis.knn_accuracy(features, batches(train, 8), test, 7, (3, 20), "all")
+        spread = analysis.knn_accuracy(sequences, batches(train, 8), test, 7, (3, 20), "all")
     xr.testing.assert_identical(spread, whole)
 
 
@@ -122,19 +88,12 @@ def test_the_temperature_weighs_near_against_many():
         np.testing.assert_array_equal(result.sel(k=1, layer="x"), [1, 1])
 
 
-def test_a_class_without_votes_is_no_hit():
-    train = as_images(np.eye(4) + 0.1 * np.arange(4)[:, None]), np.arange(4)
-    test = as_images(np.eye(4)), np.array([0, 1, 2, 0])
-    result = analysis.knn_accuracy(vectors, train, test, 4, (1,), "all")
-    np.testing.assert_array_equal(result[0, 0], [0.75, 0.75])
-
-
 def test_classes_without_votes_fill_the_top_on_demand(rng):
-    train, test = make(rng, 90), make(rng, 50)
+    train, test = clouds(rng, 90), clouds(rng, 50)
     rows = [(POOL["all"](x).astype(float), y) for x, y in (train, test)]
     ks = (1, 3, 5, 20)
     found, strict = (
-        analysis.knn_accuracy(features, train, test, 7, ks, "all", without_votes=flag)
+        analysis.knn_accuracy(sequences, train, test, 7, ks, "all", without_votes=flag)
         for flag in (True, False)
     )
     for k in ks:
@@ -161,12 +120,12 @@ def test_ties_go_to_the_earlier_image_and_the_lower_class_and_are_counted(size):
 
 
 def test_it_shares_a_pass_with_ridge_probes(rng):
-    train, test = make(rng, 60), make(rng, 30)
+    train, test = clouds(rng, 60), clouds(rng, 30)
     calls = []
 
     def counted(images):
         calls.append(None)
-        return features(images)
+        return sequences(images)
 
     tested = analysis.one_pass({"": (analysis.pooled_statistic("all"), counted)}, test)[""]
     tested = analysis.pooled_statistic("all").finish(tested)
@@ -181,45 +140,36 @@ def test_it_shares_a_pass_with_ridge_probes(rng):
     assert requests["ridge"][0].finish(totals["ridge"]).examples == 60
 
 
-def test_errors(rng):
-    train, test = make(rng, 20), make(rng, 10)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"k": (3, 21)}, r"at most 20 training images.*\(3, 21\)"),
+        ({"k": (0,)}, "every k"),
+        ({"k": ()}, "every k"),
+        ({"temperature": 0.0}, "temperature above 0"),
+        ({"tokens": "each"}, "tokens to be one of"),
+        ({"of": lambda x: {"zero": 0 * x[..., 0]}}, "not zero.*zero"),
+        ({"of": lambda x: {"bad": x[..., 0] * np.nan}}, "finite.*bad"),
+        ({"of": lambda x: {"flat": 0 * x[..., 0] + 1.5}}, "ties at the k-th .*flat"),
+    ],
+)
+def test_errors(rng, options, words):
+    settings = {"of": sequences, "k": (3,), "tokens": "all"} | options
+    with pytest.raises(ValueError, match=words):
+        analysis.knn_accuracy(settings.pop("of"), clouds(rng, 20), clouds(rng, 10), 7, **settings)
 
-    def knn(train=train, test=test, of=features, **options):
-        return analysis.knn_accuracy(of, train, test, **{"num_classes": 7, "k": (3,)} | options)
 
-    for wrong, message in [
-        ({"k": (3, 21)}, r"k of at most 20 training images. Received: k=\(3, 21\)"),
-        ({"k": (0,)}, r"every k to be at least 1"),
-        ({"k": ()}, r"every k to be at least 1"),
-        ({"temperature": 0.0}, r"temperature above 0"),
-        ({"tokens": "each"}, r"Expected tokens to be one of"),
-        ({"num_classes": 3}, r"0 to num_classes - 1 = 2. Received: test labels from 0 to"),
-        ({"train": (train[0], train[1] + 7)}, r"Received: 20 of 20 training labels outside"),
-        (
-            {"of": lambda x: {"zero": 0 * x[..., 0]}, "tokens": "all"},
-            r"not zero.*Received others at zero",
-        ),
-        (
-            {"of": lambda x: {"bad": x[..., 0] * np.nan}, "tokens": "all"},
-            r"Expected finite activations.*bad",
-        ),
-        (
-            {"of": lambda x: {"flat": 0 * x[..., 0] + 1.5}, "tokens": "all"},
-            r"ties at the k-th .*: flat",
-        ),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            knn(**wrong)
-    broken = train[0].copy()
-    broken[3] = 0
-    with pytest.raises(ValueError, match=r"not zero.*Received others at tokens, cubes"):
-        knn(train=(broken, train[1]))
-    assert knn(k=(20,)).sizes["k"] == 1  # all of them
+def test_one_image_of_zeros_is_refused_and_all_images_may_be_neighbours(rng):
+    (images, labels), test = clouds(rng, 20), clouds(rng, 10)
+    assert analysis.knn_accuracy(sequences, (images, labels), test, 7, (20,)).sizes["k"] == 1
+    images[3] = 0
+    with pytest.raises(ValueError, match=r"not zero.*tokens, cubes"):
+        analysis.knn_accuracy(sequences, (images, labels), test, 7, (3,))
 
 
 def test_the_plot_draws_each_k(rng):
-    train, test = make(rng, 40), make(rng, 30)
-    result = analysis.knn_accuracy(features, train, test, 7, (1, 20), "all")
+    train, test = clouds(rng, 40), clouds(rng, 30)
+    result = analysis.knn_accuracy(sequences, train, test, 7, (1, 20), "all")
     ax = plots.plot_knn_accuracy({"ViT": result}, top=5)
     for line, k in zip(ax.get_lines(), (1, 20), strict=True):
         np.testing.assert_array_equal(line.get_ydata(), result.sel(k=k, top=5))
@@ -231,4 +181,3 @@ def test_the_plot_draws_each_k(rng):
     assert plots.plot_knn_accuracy(result.sel(k=[20])).get_title().endswith(result.attrs["model"])
     with pytest.raises(ValueError, match=r"top among \[1, 5\]. Received: top=3"):
         plots.plot_knn_accuracy(result, top=3)
-    plt.close("all")

@@ -1,7 +1,6 @@
 """Linear probes by gradient descent against scikit-learn, and against each other."""
 
 import keras
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -108,18 +107,6 @@ def test_steps_are_those_of_momentum_and_cosine_decay(rng, norm):
     np.testing.assert_allclose(found, values, atol=3e-5)
 
 
-def test_batch_norm_is_a_probe_on_standardised_features(rng):
-    x, labels = rows(rng, 90, 4)
-    x = x * [1, 10, 100, 3] + [5, 0, -300, 0]
-    norm = {"epochs": 6, "batch_size": 90, "learning_rate": 4.0, "seed": 0}
-    standard = (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-6)
-    one = fit_probes({("a", "all"): x}, labels, 3, [True], **norm)
-    other = fit_probes({("a", "all"): standard}, labels, 3, [False], **norm)
-    expected = logits(other, {("a", "all"): standard})
-    assert np.abs(expected).max() > 0.3
-    np.testing.assert_allclose(logits(one, {("a", "all"): x}), expected, atol=1e-3)
-
-
 def test_batch_norm_has_the_statistics_of_all_examples_in_the_end(rng):
     x, labels = rows(rng, 90, 4)
     model = fit_probes({("a", "all"): 3 * x + 1}, labels, 3, [True], **SHORT)
@@ -149,7 +136,7 @@ def noise(rng, *counts):
 
 
 @pytest.mark.slow
-def test_accuracy_is_that_of_the_trained_probes_on_the_test_images(rng, tmp_path):
+def test_accuracy_is_that_of_the_trained_probes_on_the_test_images(rng):
     train, test = noise(rng, 80, 57)
     result = analysis.linear_probe(
         tokens, train, test, 3, tokens="spatial", epochs=3, batch_size=32, learning_rate=4.0
@@ -167,8 +154,6 @@ def test_accuracy_is_that_of_the_trained_probes_on_the_test_images(rng, tmp_path
         found = result.sel(layer=layer, tokens=of, batch_norm=norm).item()
         assert found == np.mean(guess == test[1])
     assert list(result["layer"].values) == ["tokens", "wide"]
-    result.to_netcdf(tmp_path / "probe.nc")
-    xr.testing.assert_identical(xr.load_dataarray(tmp_path / "probe.nc"), result)
 
 
 @pytest.mark.slow
@@ -204,29 +189,20 @@ def test_the_size_of_features_does_not_matter(rng):
     np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-5)
 
 
-def test_errors(rng):
-    train, test = noise(rng, 20, 10)
-
-    def probe(train=train, test=test, of=tokens, **options):
-        return analysis.linear_probe(of, train, test, **{"num_classes": 3, "epochs": 1} | options)
-
-    for wrong, message in [
-        ({"tokens": "each"}, r"Expected tokens to be one of"),
-        ({"epochs": 0}, r"Expected epochs above 0. Received: epochs=0"),
-        ({"batch_size": 0, "learning_rate": -1}, r"Expected batch_size, learning_rate above 0"),
-        ({"train": (train[0], train[1] + 1)}, r"num_classes - 1 = 2. Received: training labels"),
-        ({"test": (test[0], test[1] - 1)}, r"Received: test labels from -1 to 1"),
-        (
-            {"of": lambda x: {"bad": x[..., 0] * np.nan}, "tokens": "all"},
-            r"Expected finite activations.*bad",
-        ),
-        (
-            {"of": lambda x: {"zero": 0 * x[..., 0]}, "tokens": "all"},
-            r"zeros at zero, tokens='all'",
-        ),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            probe(**wrong)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tokens": "each"}, "tokens to be one of"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"batch_size": 0, "learning_rate": -1}, "batch_size, learning_rate above 0"),
+        ({"of": lambda x: {"bad": x[..., 0] * np.nan}, "tokens": "all"}, "finite.*bad"),
+        ({"of": lambda x: {"zero": 0 * x[..., 0]}, "tokens": "all"}, "zeros at zero"),
+    ],
+)
+def test_errors(rng, options, words):
+    settings = {"of": tokens, "epochs": 1} | options
+    with pytest.raises(ValueError, match=words):
+        analysis.linear_probe(settings.pop("of"), *noise(rng, 20, 10), 3, **settings)
 
 
 def test_the_plot_draws_each_kind_of_probe(rng):
@@ -246,4 +222,3 @@ def test_the_plot_draws_each_kind_of_probe(rng):
     assert analysis.plot_linear_probe(result).get_title().endswith(result.attrs["model"])
     with pytest.raises(ValueError, match="Expected a DataArray of dims"):
         analysis.plot_linear_probe(result.isel(tokens=0))
-    plt.close("all")

@@ -1,16 +1,14 @@
 """Retrieval against precision worked by hand and against loops over rankings."""
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-import tensorflow as tf
 import xarray as xr
+from probe_data import POOL, as_images, batches, sequences, vectors
 
-from vit_tf import TokenGrid, analysis
+from vit_tf import analysis
 from vit_tf.analysis import plots
 from vit_tf.analysis.probes.retrieval import positive_ranks, precision_at
 
-POOL = {"cls": lambda x: x[:, 0], "all": lambda x: x.mean(1), "spatial": lambda x: x[:, 1:].mean(1)}
 SETS = {"easy": ["easy"], "medium": ["easy", "hard"], "hard": ["hard"]}
 
 
@@ -47,13 +45,6 @@ def test_ranks_without_junk_by_hand():
     assert positive_ranks(ranking, [], [3]).tolist() == []
 
 
-def features(images):
-    return {"tokens": images[..., 0], "cubes": images[..., 0] ** 3}
-
-
-features.token_grid = TokenGrid(1, 2, 1, 8)
-
-
 def scores_by_loops(similarity, of, difficulty, tops):
     """AP and precision of one query, image by image down a list from which junk was struck."""
     wanted = {int(place) for what in SETS[difficulty] for place in of[what]}
@@ -87,19 +78,18 @@ def make(rng, images=40, queries=7):
 
 
 def numbered(images, size):
-    pairs = (images, np.arange(len(images)))
-    return tf.data.Dataset.from_tensor_slices(pairs).batch(size)
+    return batches((images, np.arange(len(images))), size)
 
 
 @pytest.mark.parametrize("tokens", POOL)
 def test_scores_are_those_of_loops_over_rankings(rng, tokens):
     asked, database, truth = make(rng)
     result = analysis.retrieval(
-        features, numbered(asked, 3), numbered(database, 16), truth, tokens, (1, 3, 10)
+        sequences, numbered(asked, 3), numbered(database, 16), truth, tokens, (1, 3, 10)
     )
     assert result["precision"].dims == ("layer", "difficulty", "k")
     for layer, of in (("tokens", lambda x: x), ("cubes", lambda x: x**3)):
-        a, b = (POOL[tokens](of(x[..., 0].astype(float))) for x in (asked, database))
+        a, b = (POOL[tokens](of(x.astype(float))) for x in (asked, database))
         cosines = b @ a.T / np.linalg.norm(b, axis=1)[:, None] / np.linalg.norm(a, axis=1)
         for difficulty in SETS:
             expected = np.array(
@@ -117,33 +107,23 @@ def test_scores_are_those_of_loops_over_rankings(rng, tokens):
     assert result.attrs["batch_size"] == 14  # of three batches
 
 
-def test_scores_do_not_depend_on_order_batches_or_junk(rng, tmp_path):
+def test_scores_do_not_depend_on_order_batches_or_junk(rng):
     asked, database, truth = make(rng)
-    result = analysis.retrieval(features, numbered(asked, 7), database, truth)
+    result = analysis.retrieval(sequences, numbered(asked, 7), database, truth)
     order = rng.permutation(len(database))
     place = np.argsort(order)
     moved = [{what: place[np.asarray(q[what], int)] for what in q} for q in truth]
-    again = analysis.retrieval(features, numbered(asked, 2), numbered(database[order], 9), moved)
+    again = analysis.retrieval(sequences, numbered(asked, 2), numbered(database[order], 9), moved)
     xr.testing.assert_allclose(result, again, rtol=1e-12)
     # Copies of the queries, which come first of all, are junk and change nothing.
     copies = np.concatenate([database, asked])
     new = list(range(len(database), len(copies)))
     more = [q | {"junk": [*q["junk"], *new]} for q in truth]
     xr.testing.assert_allclose(
-        result, analysis.retrieval(features, numbered(asked, 7), copies, more), rtol=1e-12
+        result, analysis.retrieval(sequences, numbered(asked, 7), copies, more), rtol=1e-12
     )
-    worse = analysis.retrieval(features, numbered(asked, 7), copies, truth)
+    worse = analysis.retrieval(sequences, numbered(asked, 7), copies, truth)
     assert (worse["score"] < result["score"]).all()
-    result.to_netcdf(tmp_path / "result.nc")
-    assert xr.load_dataset(tmp_path / "result.nc").identical(result)
-
-
-def vectors(images):
-    return {"x": images[:, 0, :, 0]}
-
-
-def as_images(rows):
-    return np.array(rows, "float32")[:, None, :, None]
 
 
 def test_each_difficulty_has_its_junk():
@@ -168,30 +148,29 @@ def test_each_difficulty_has_its_junk():
         assert result["asked"].values.tolist() == [1, 1, 0]
 
 
-def test_errors(rng):
+def last(truth, **change):
+    return [*truth[:-1], truth[-1] | change]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda a, d, t: {"k": (0, 5)}, r"every k.*\(0, 5\)"),
+        (lambda a, d, t: {"tokens": "last"}, "tokens to be one of.*'last'"),
+        (lambda a, d, t: {"truth": t[1:]}, "each of 7 queries.*6"),
+        (lambda a, d, t: {"truth": last(t, hard=[40])}, "40 images.*query 6 with hard="),
+        (lambda a, d, t: {"truth": last(t, hard=[-1])}, "40 images.*query 6 with hard="),
+        (lambda a, d, t: {"truth": [{"easy": [], "hard": []}] * 7}, "query 0 with junk"),
+        (lambda a, d, t: {"database": d * (np.arange(40) < 39)[:, None, None, None]}, "not zero"),
+        (lambda a, d, t: {"queries": (0 * a, np.arange(7))}, "finite and not zero.*tokens"),
+        (lambda a, d, t: {"database": np.ones_like(d)}, "similarity to a query.*tokens, cubes"),
+    ],
+)
+def test_errors(rng, change, words):
     asked, database, truth = make(rng)
-    queries = numbered(asked, 4)
-    measure = analysis.retrieval
-    with pytest.raises(ValueError, match=r"every k to be at least 1.*\(0, 5\)"):
-        measure(features, queries, database, truth, k=(0, 5))
-    with pytest.raises(ValueError, match=r"tokens to be one of.*'last'"):
-        measure(features, queries, database, truth, "last")
-    with pytest.raises(ValueError, match=r"a dict for each of 7 queries. Received: 6"):
-        measure(features, queries, database, truth[1:])
-    for change in ({"hard": [40]}, {"hard": [-1]}):
-        wrong = [*truth[:-1], truth[-1] | change]
-        with pytest.raises(ValueError, match=r"base of 40 images. Received: query 6 with hard="):
-            measure(features, queries, database, wrong)
-    with pytest.raises(ValueError, match=r"query 0 with junk=None"):
-        measure(features, queries, database, [{"easy": [], "hard": []}] * 7)
-    zero = np.concatenate([database[:-1], 0 * database[:1]])
-    with pytest.raises(ValueError, match=r"finite and not zero.*tokens, cubes"):
-        measure(features, queries, zero, truth)
-    with pytest.raises(ValueError, match=r"finite and not zero.*tokens"):
-        measure(features, (0 * asked, np.arange(7)), database, truth)
-    same = np.ones_like(database)
-    with pytest.raises(ValueError, match=r"differ in their similarity to a query.*tokens, cubes"):
-        measure(features, queries, same, truth)
+    arguments = {"queries": numbered(asked, 4), "database": database, "truth": truth}
+    with pytest.raises(ValueError, match=words):
+        analysis.retrieval(sequences, **arguments | change(asked, database, truth))
 
 
 def scored(values, layers, **attributes):
@@ -215,6 +194,5 @@ def test_plot_draws_the_scores_of_each_difficulty():
     drawn = {line.get_label(): line.get_xydata().tolist() for line in ax.lines}
     assert drawn == {"ViT": [[0, 0.5], [1, 0.7]], "other": [[0, 0.3], [0.5, 0.2], [1, 0.1]]}
     assert ax.get_title() == "Image retrieval, easy" and "normalised depth" in ax.get_xlabel()
-    plt.close("all")
     with pytest.raises(ValueError, match=r"Dataset with score\(layer, difficulty\)"):
         plots.plot_retrieval(result["score"])

@@ -2,8 +2,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import xarray as xr
+from probe_data import POOL, batches, clouds, sequences
 from sklearn.linear_model import Ridge
 
 from vit_tf import TokenGrid, analysis
@@ -12,22 +12,8 @@ from vit_tf.analysis.engine.results import PROBED, unpack_correct
 L2 = (0.01, 1.0, 100.0)
 
 
-def make(rng, count, classes=4, channels=12):
-    labels = rng.integers(0, classes, count)
-    centres = np.random.default_rng(7).normal(size=(classes, 3, channels))
-    images = centres[labels] + 1.5 * rng.normal(size=(count, 3, channels))
-    return images[..., None].astype("float32"), labels
-
-
-def features(images):
-    return {"tokens": images[..., 0], "map": images}
-
-
-def sequences(images):
-    return {"tokens": images[..., 0]}
-
-
-sequences.token_grid = TokenGrid(1, 2, 1, 8)
+def make(rng, count):
+    return clouds(rng, count, classes=4, channels=12)
 
 
 def expected_accuracy(train, test, l2, reduce):
@@ -59,19 +45,12 @@ def test_weights_equal_scikit_learn(rng, count):
 
 
 @pytest.mark.parametrize("count", [200, 9], ids=["primal", "dual"])
-@pytest.mark.parametrize(
-    ("tokens", "reduce"),
-    [
-        ("all", lambda x: x[..., 0].mean(1)),
-        ("cls", lambda x: x[:, 0, :, 0]),
-        ("spatial", lambda x: x[:, 1:, :, 0].mean(1)),
-    ],
-)
-def test_accuracies_equal_scikit_learn(rng, count, tokens, reduce):
+@pytest.mark.parametrize("tokens", POOL)
+def test_accuracies_equal_scikit_learn(rng, count, tokens):
     train, test = make(rng, count), make(rng, 300)
     probe = analysis.ridge_probe(sequences, train, test, 4, l2=L2, tokens=tokens)
     assert probe.dims == ("layer", "l2")
-    expected = [expected_accuracy(train, test, l2, reduce) for l2 in L2]
+    expected = [expected_accuracy(train, test, l2, POOL[tokens]) for l2 in L2]
     np.testing.assert_allclose(probe.sel(layer="tokens"), expected, atol=1 / 300 + 1e-9)
     correct = unpack_correct(probe["correct"], 300)
     np.testing.assert_allclose(correct.mean(axis=-1), probe)
@@ -81,7 +60,7 @@ def test_accuracies_equal_scikit_learn(rng, count, tokens, reduce):
 
 def test_each_token_by_itself_streamed_in_batches(rng):
     train, test = make(rng, 200), make(rng, 300)
-    stream = [tf.data.Dataset.from_tensor_slices(part).batch(64) for part in (train, test)]
+    stream = [batches(part, 64) for part in (train, test)]
     probe = analysis.ridge_probe(lambda x: {"tokens": x[..., 0]}, *stream, 4, l2=L2, tokens="each")
     assert probe.dims == ("layer", "l2", "token") and probe.shape == (1, 3, 3)
     for token in range(3):
@@ -93,7 +72,7 @@ def test_each_token_by_itself_streamed_in_batches(rng):
 
 def test_narrow_and_wide_layers_together(rng):
     train, test = make(rng, 9), make(rng, 50)
-    both = analysis.ridge_probe(features, train, test, 4, l2=L2)
+    both = analysis.ridge_probe(lambda x: {"tokens": x[..., 0], "map": x}, train, test, 4, l2=L2)
     assert list(both.layer) == ["tokens", "map"]
     alone = analysis.ridge_probe(lambda x: {"map": x}, train, test, 4, l2=L2)
     np.testing.assert_array_equal(both.sel(layer="map"), alone.sel(layer="map"))
@@ -116,7 +95,7 @@ def test_all_tokens_in_one_pass_equal_their_own(rng, count):
 
     def counted(images):
         calls.append(None)
-        return sequences(images) | {"cubes": images[..., 0] ** 3}
+        return sequences(images)
 
     counted.token_grid = sequences.token_grid
     modes = {tokens: analysis.probe_statistic(counted, train, 4, L2, tokens) for tokens in PROBED}
@@ -178,21 +157,17 @@ def test_select_l2_for_each_token_of_layers_with_different_numbers():
     np.testing.assert_array_equal(first.l2, [10.0, 0.1])
 
 
-def test_errors(rng):
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tokens": "first"}, "tokens to be one of"),
+        ({"l2": (0.0, 1.0)}, "l2"),
+        ({"features": lambda x: {"x": x[..., 0] * np.nan}}, "finite.*x"),
+    ],
+)
+def test_errors(rng, options, words):
     data = make(rng, 20)
-    for wrong, message in [
-        ({"tokens": "first"}, "Expected tokens to be one of"),
-        ({"l2": (0.0, 1.0)}, "Expected every l2 to be above 0"),
-        (
-            {"num_classes": 3},
-            r"0 to num_classes - 1 = 2\. Received: \d+ of 20 training labels outside",
-        ),
-    ]:
-        arguments = {"num_classes": 4} | wrong
-        with pytest.raises(ValueError, match=message):
-            analysis.ridge_probe(features, data, data, **arguments)
-    train = data[0], np.minimum(data[1], 2)
-    with pytest.raises(ValueError, match=r"test labels outside"):
-        analysis.ridge_probe(features, train, (data[0], data[1] + 1), 3)
-    with pytest.raises(ValueError, match=r"Expected finite activations.*tokens"):
-        analysis.ridge_probe(lambda x: {"tokens": x[..., 0] * np.nan}, data, data, 4)
+    with pytest.raises(ValueError, match=words):
+        analysis.ridge_probe(
+            **{"features": sequences, "train": data, "test": data, "num_classes": 4} | options
+        )

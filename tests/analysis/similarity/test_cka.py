@@ -5,6 +5,8 @@ import pytest
 import tensorflow as tf
 import xarray as xr
 from hypothesis import given, settings, strategies as st
+from measure_oracles import hsic, minibatch_cka, without_each_batch
+from tables import features_of, numbers
 
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.similarity.cka import ratio_and_jackknife
@@ -13,42 +15,10 @@ from vit_tf.analysis.similarity.localization import localization
 from vit_tf.distribute import strategy
 
 
-def hsic_oracle(x, y):
-    """Unbiased HSIC of Song et al. 2012, equation 5, in float64."""
-    n = len(x)
-    k, m = x @ x.T, y @ y.T
-    np.fill_diagonal(k, 0)
-    np.fill_diagonal(m, 0)
-    one = np.ones(n)
-    total = np.trace(k @ m) + (one @ k @ one) * (one @ m @ one) / ((n - 1) * (n - 2))
-    return (total - 2 / (n - 2) * (one @ k @ m @ one)) / (n * (n - 3))
-
-
-def cka_oracle(x, y, batch):
-    """Minibatch CKA of Nguyen et al. 2020, equation 3, in float64."""
-    x, y = (np.reshape(a, (len(a), -1)).astype(np.float64) for a in (x, y))
-    x, y = x - x.mean(0), y - y.mean(0)
-    sums = np.zeros(3)
-    for i in range(0, len(x), batch):
-        a, b = x[i : i + batch], y[i : i + batch]
-        sums += hsic_oracle(a, b), hsic_oracle(a, a), hsic_oracle(b, b)
-    return sums[0] / np.sqrt(sums[1] * sums[2])
-
-
-def lookup(**tables):
-    """Features that look their rows up by the index stored in the image."""
-    tables = {tap: tf.constant(table) for tap, table in tables.items()}
-
-    def features(images):
-        index = tf.cast(images[:, 0, 0, 0], tf.int32)
-        return {tap: tf.gather(table, index) for tap, table in tables.items()}
-
-    return features
-
-
-def indices(count, batch):
-    images = np.arange(count, dtype="float32").reshape(-1, 1, 1, 1)
-    return tf.data.Dataset.from_tensor_slices(images).batch(batch)
+def cka_of(size, other=None, **layers):
+    """CKA of arrays (example, ...) in batches of a size, of one model or with another's."""
+    count = len(next(iter(layers.values())))
+    return analysis.cka(features_of(layers), numbers(count, size), other and features_of(other))
 
 
 def correlated(rng, count=96):
@@ -62,18 +32,20 @@ def test_equals_the_float64_oracle(rng, offset):
     x, y = correlated(rng)
     x = (x + offset * x.std()).astype("float32")
     y = (y - offset * y.std()).astype("float32")
-    result = analysis.cka(lookup(x=x, y=y), indices(96, 32))
-    assert result.cka.sel(layer_x="x", layer_y="y") == pytest.approx(cka_oracle(x, y, 32), abs=1e-4)
+    result = cka_of(32, x=x, y=y)
+    assert result.cka.sel(layer_x="x", layer_y="y") == pytest.approx(
+        minibatch_cka(x, y, 32), abs=1e-4
+    )
     np.testing.assert_allclose(np.diag(result.cka), 1, atol=1e-5)
     np.testing.assert_allclose(result.cka, result.cka.T, atol=1e-6)
 
 
 def test_two_models_equal_the_oracle_and_one_model_of_both(rng):
     x, y = correlated(rng)
-    two = analysis.cka(lookup(a=x, b=y), indices(96, 24), lookup(c=y))
+    two = cka_of(24, {"c": y}, a=x, b=y)
     assert two.cka.dims == ("layer_x", "layer_y")
     assert list(two.layer_x) == ["a", "b"] and list(two.layer_y) == ["c"]
-    expected = [[cka_oracle(x, y, 24)], [1.0]]
+    expected = [[minibatch_cka(x, y, 24)], [1.0]]
     np.testing.assert_allclose(two.cka, expected, atol=1e-4)
 
 
@@ -86,89 +58,68 @@ def test_invariant_to_orthogonal_maps_and_isotropic_scaling(seed, scale):
     flat = x.reshape(32, -1)
     rotation = np.linalg.qr(rng.normal(size=(15, 15)))[0]
     moved = (scale * flat @ rotation).astype("float32")
-    result = analysis.cka(lookup(x=x, moved=moved, y=y), indices(32, 16)).cka
+    result = cka_of(16, x=x, moved=moved, y=y).cka
     assert result.sel(layer_x="x", layer_y="moved") == pytest.approx(1, abs=1e-4)
     assert result.sel(layer_x="moved", layer_y="y") == pytest.approx(
         float(result.sel(layer_x="x", layer_y="y")), abs=1e-4
     )
 
 
-def test_independent_features_have_no_similarity(rng):
-    x, y = (rng.normal(size=(2048, 20)).astype("float32") for _ in range(2))
-    assert abs(float(analysis.cka(lookup(x=x, y=y), indices(2048, 256)).cka[0, 1])) < 0.05
-
-
 def test_standard_error_covers_the_truth_at_the_stated_rate(rng):
     mixing = rng.normal(size=(6, 6))
     dimensions, batch = 6, 32
 
-    def sample(count):
-        x = rng.normal(size=(count, dimensions))
-        return x, x @ mixing + 2 * rng.normal(size=(count, dimensions))
-
-    def hsic(count):
-        rows = []
-        for _ in range(count):
-            x, y = sample(batch)
-            xy, xx, yy = hsic_oracle(x, y), hsic_oracle(x, x), hsic_oracle(y, y)
-            rows.append([[xx, xy], [xy, yy]])
-        return np.array(rows)
+    def hsic_of_a_batch():
+        x = rng.normal(size=(batch, dimensions))
+        y = x @ mixing + 2 * rng.normal(size=(batch, dimensions))
+        kernels = x @ x.T, y @ y.T
+        return [[hsic(k, m) for m in kernels] for k in kernels]
 
     # For linear kernels HSIC is the squared norm of the cross-covariance.
     yy = np.linalg.norm(mixing.T @ mixing + 4 * np.eye(dimensions)) ** 2
     truth = np.linalg.norm(mixing) ** 2 / np.sqrt(dimensions * yy)
     covered = []
     for _ in range(200):
-        value, stderr = ratio_and_jackknife(hsic(30))
+        value, stderr = ratio_and_jackknife(np.array([hsic_of_a_batch() for _ in range(30)]))
         covered.append(abs(value[0, 1] - truth) < 1.96 * stderr[0, 1])
     assert 0.89 < np.mean(covered) < 0.99
 
 
 def test_jackknife_is_the_leave_one_batch_out_formula(rng):
     x, y = correlated(rng)
-    result = analysis.cka(lookup(x=x, y=y), indices(96, 24))
-    left_out = []
-    for batch in range(4):
-        keep = np.delete(np.arange(96), slice(24 * batch, 24 * batch + 24))
-        left_out.append(cka_oracle(x[keep], y[keep], 24))
-    expected = np.sqrt(3 / 4 * np.sum((np.array(left_out) - np.mean(left_out)) ** 2))
+    result = cka_of(24, x=x, y=y)
+    left_out, expected = without_each_batch(x, y, 24)
     assert float(result.stderr[0, 1]) == pytest.approx(expected, rel=1e-2)
     np.testing.assert_allclose(result.leave_one_out[:, 0, 1], left_out, atol=1e-5)
-    two = analysis.cka(lookup(x=x), indices(96, 24), lookup(y=y))
+    two = cka_of(24, {"y": y}, x=x)
     np.testing.assert_allclose(two.leave_one_out[:, 0, 0], left_out, atol=1e-5)
-    single = analysis.cka(lookup(x=x, y=y), indices(96, 96))
+    single = cka_of(96, x=x, y=y)
     assert np.isnan(single.stderr).all() and "leave_one_out" not in single
 
 
 def test_of_many_batches_groups_are_left_out(rng):
     x, y = correlated(rng)
     x, y = np.concatenate([x, x[::-1]]), np.concatenate([y, y[::-1]])
-    result = analysis.cka(lookup(x=x, y=y), indices(192, 4))  # 48 batches in 32 groups
+    result = cka_of(4, x=x, y=y)  # 48 batches in 32 groups
     assert result.leave_one_out.shape == (32, 2, 2)
-    first = cka_oracle(x[8:], y[8:], 4)  # the first 16 groups are of two batches each
+    first = minibatch_cka(x[8:], y[8:], 4)  # the first 16 groups are of two batches each
     assert float(result.leave_one_out[0, 0, 1]) == pytest.approx(first, abs=1e-4)
-
-
-def test_saves_as_netcdf_and_comes_back_equal(rng, tmp_path):
-    x, y = correlated(rng, 32)
-    result = analysis.cka(lookup(**{"block00/mlp/sum": x, "y": y}), indices(32, 16))
-    result.to_netcdf(tmp_path / "cka.nc")
-    again = xr.load_dataset(tmp_path / "cka.nc")
-    xr.testing.assert_identical(result, again)
-    assert result.attrs["examples"] == 32 and result.attrs["batch_size"] == 16
 
 
 def test_errors_name_the_layer(rng):
     x, _ = correlated(rng, 32)
-    with pytest.raises(ValueError, match=r"at least 4 examples, except for .*\. Received one of 3"):
-        analysis.cka(lookup(x=x), indices(3, 16))
-    with pytest.raises(ValueError, match=r"of each model\. Received constant layers: block00$"):
-        flat = lookup(block00=np.full((32, 3), 0.1, "float32"))
-        analysis.cka(lookup(x=x), indices(32, 16), flat)
-    broken = x.copy()
-    broken[5, 0, 0] = np.nan
-    with pytest.raises(ValueError, match=r"Expected finite activations.*at broken"):
-        analysis.cka(lookup(x=x, broken=broken), indices(32, 16))
+    broken = np.where(np.arange(32)[:, None, None] == 5, np.nan, x)
+    good, data = features_of({"x": x}), numbers(32, 16)
+    small = numbers(16, 16).concatenate(numbers(3, 16)).concatenate(numbers(16, 16))
+    flat = features_of({"block00": np.full((32, 3), 0.1)})
+    for arguments, words in [
+        ((good, numbers(3, 16)), "at least 4 examples.*one of 3"),
+        ((good, small), "at least 4 examples.*one of 3"),
+        ((good, data, flat), "constant layers: block00$"),
+        ((features_of({"x": x, "broken": broken}), data), "finite.*broken"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            analysis.cka(*arguments)
 
 
 @pytest.mark.parametrize("scale", [1e-15, 1e15])
@@ -176,11 +127,11 @@ def test_scale_of_a_layer_leaves_no_trace(rng, scale):
     x, y = correlated(rng)
     # Batches of different magnitude, so that those are weighted by their own.
     x *= np.repeat([1.0, 3.0, 0.2], 32)[:, None, None].astype("float32")
-    one = analysis.cka(lookup(x=x, y=y), indices(96, 32))
-    other = analysis.cka(lookup(x=x * np.float32(scale), y=y), indices(96, 32))
+    one = cka_of(32, x=x, y=y)
+    other = cka_of(32, x=x * np.float32(scale), y=y)
     np.testing.assert_allclose(other.cka, one.cka, rtol=0, atol=1e-5)
     np.testing.assert_allclose(other.stderr, one.stderr, rtol=0, atol=1e-5)
-    assert float(one.cka[0, 1]) == pytest.approx(cka_oracle(x, y, 32), abs=1e-5)
+    assert float(one.cka[0, 1]) == pytest.approx(minibatch_cka(x, y, 32), abs=1e-5)
     np.testing.assert_allclose(np.diag(other.cka), 1, atol=1e-6)
     np.testing.assert_allclose(np.diag(other.stderr), 0, atol=1e-6)
 
@@ -226,12 +177,12 @@ def test_constant_layers_of_any_size_are_left_out_and_named(rng, value):
     lonely = np.zeros((32, 3), "float32")
     lonely[[3, 20]] = 1.0  # one example of each batch
     with pytest.warns(UserWarning, match=r"are left out: flat, lonely$"):
-        result = analysis.cka(lookup(flat=flat, x=x, lonely=lonely, y=y), indices(32, 16))
+        result = cka_of(16, flat=flat, x=x, lonely=lonely, y=y)
     assert result.layer_x.values.tolist() == result.layer_y.values.tolist() == ["x", "y"]
-    xr.testing.assert_equal(result, analysis.cka(lookup(x=x, y=y), indices(32, 16)))
+    xr.testing.assert_equal(result, cka_of(16, x=x, y=y))
     assert result.attrs["constant_layers"] == ["flat", "lonely"]
     with pytest.warns(UserWarning, match=r"are left out: flat$"):
-        two = analysis.cka(lookup(x=x, y=y), indices(32, 16), lookup(flat=flat, y=y))
+        two = cka_of(16, {"flat": flat, "y": y}, x=x, y=y)
     assert two.cka.shape == (2, 1) and two.layer_y.item() == "y"
     np.testing.assert_allclose(two.cka[:, 0], result.cka[:, 1], atol=1e-6)
     assert np.isfinite(result.cka).all() and np.isfinite(result.stderr).all()
@@ -243,16 +194,16 @@ def test_a_remainder_too_small_is_left_out_and_counted(rng, remainder, replicas)
     x, y = correlated(rng, 48 + remainder)
     left_out = remainder if remainder < 4 else 0
     with strategy(replicas).scope():
-        result = analysis.cka(lookup(x=x, y=y), indices(48 + remainder, 16))
+        result = cka_of(16, x=x, y=y)
     count = 48 + remainder - left_out
     assert result.attrs["remainder"] == left_out and result.attrs["examples"] == count
     assert result.attrs["batch_size"] == (16 if left_out else 13)
     if left_out:
-        whole = analysis.cka(lookup(x=x[:48], y=y[:48]), indices(48, 16))
+        whole = cka_of(16, x=x[:48], y=y[:48])
         np.testing.assert_allclose(result.cka, whole.cka, atol=1e-6)
         np.testing.assert_allclose(result.stderr, whole.stderr, atol=1e-6)
     else:
-        assert result.cka[0, 1].item() == pytest.approx(cka_oracle(x, y, 16), abs=1e-4)
+        assert result.cka[0, 1].item() == pytest.approx(minibatch_cka(x, y, 16), abs=1e-4)
     assert np.isfinite(result.cka).all()
 
 
@@ -274,42 +225,33 @@ def test_129_images_in_batches_of_128_work_in_a_pass_with_others(rng):
     np.testing.assert_array_equal(requests["cka"][0].finish(totals["cka"]).cka, result.cka)
 
 
-def test_a_small_batch_before_another_is_an_error(rng):
-    x, _ = correlated(rng, 32)
-    data = indices(16, 16).concatenate(indices(3, 16)).concatenate(indices(16, 16))
-    with pytest.raises(ValueError, match=r"at least 4 examples, except for .* Received one of 3"):
-        analysis.cka(lookup(x=x), data)
-
-
 def test_a_single_batch_has_no_standard_error_and_says_so(rng):
     x, y = correlated(rng, 32)
-    with pytest.warns(
-        UserWarning, match=r"standard error needs at least two batches.*smaller batch size"
-    ):
-        result = analysis.cka(lookup(x=x, y=y), indices(32, 32))
+    with pytest.warns(UserWarning, match=r"Standard errors of a single batch are NaN.* at least 8"):
+        result = cka_of(32, x=x, y=y)
     assert result.stderr.isnull().all() and result.cka.notnull().all()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        analysis.cka(lookup(x=x, y=y), indices(32, 16))
+        cka_of(16, x=x, y=y)
 
 
 def test_taps_without_an_example_axis_are_left_out_and_named(rng):
     x, y = correlated(rng, 32)
-    inner = lookup(x=x, y=y)
+    inner = features_of({"x": x, "y": y})
 
     def features(images):
         extra = {"position": tf.ones((1, 3, 5)), "table": tf.ones((7, 3)), "scale": tf.ones(())}
         return extra | inner(images)
 
-    expected = analysis.cka(inner, indices(32, 16))
-    for data in (indices(32, 16), indices(32, 16).unbatch().batch(16, drop_remainder=True)):
+    expected = analysis.cka(inner, numbers(32, 16))
+    for data in (numbers(32, 16), numbers(32, 16).unbatch().batch(16, drop_remainder=True)):
         with pytest.warns(UserWarning, match=r"example axis are left out: position, table, scale$"):
             xr.testing.assert_allclose(analysis.cka(features, data), expected, atol=1e-6)
     with (
         pytest.raises(ValueError, match=r"taps with an example axis\. Received: table$"),
         pytest.warns(UserWarning, match="left out: table$"),
     ):
-        analysis.cka(lambda images: {"table": tf.ones((7, 3))}, indices(32, 16))
+        analysis.cka(lambda images: {"table": tf.ones((7, 3))}, numbers(32, 16))
     noise = analysis.gaussian_like(features)
     with pytest.warns(UserWarning, match=r"example axis are left out: position, table, scale$"):
         assert list(noise(tf.zeros((4, 1, 1, 1)))) == ["x", "y"]
@@ -317,7 +259,7 @@ def test_taps_without_an_example_axis_are_left_out_and_named(rng):
 
 def test_activations_at_hand_are_compared_as_features_are(rng):
     x, y = correlated(rng, 256)
-    expected = cka_oracle(x, y, 128)
+    expected = minibatch_cka(x, y, 128)
     within = analysis.cka({"x": x, "y": y})
     between = analysis.cka({"x": x.astype("float64")}, features_y={"y": y, "x": x})
     np.testing.assert_allclose(within["cka"], [[1, expected], [expected, 1]], atol=1e-5)

@@ -4,11 +4,11 @@ import csv
 import shutil
 
 import keras
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import tensorflow as tf
 import xarray as xr
+from training_runs import count_calls
 
 import vit_tf
 from vit_tf import analysis
@@ -198,19 +198,6 @@ def test_a_run_is_the_same_with_and_without_a_recorder():
         np.testing.assert_array_equal(w, v)
 
 
-def killed(monkeypatch, owner, name, call):
-    """Let a function raise at its n-th call."""
-    real, calls = getattr(owner, name), []
-
-    def dies(*args, **kwargs):
-        calls.append(None)
-        if len(calls) == call:
-            raise KeyboardInterrupt
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(owner, name, dies)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "owner, name, call",
@@ -223,7 +210,7 @@ def killed(monkeypatch, owner, name, call):
 )
 def test_a_killed_run_goes_on_where_it_was(undisturbed, tmp_path, monkeypatch, owner, name, call):
     with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
-        killed(context, owner, name, call)
+        count_calls(context, owner, name, call)
         train(tmp_path)
     assert (tmp_path / "formation.nc").exists()
     resumed = train(tmp_path)
@@ -274,31 +261,34 @@ def test_the_script_records_and_trains_as_without_a_recorder(tmp_path):
     assert not (tmp_path / "without" / "formation.nc").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"every": 0}, "every=0"),
+        ({"l2": 0.0}, "l2=0.0"),
+        ({"images": IMAGES[:3]}, "at least 4 images"),
+        ({"probes": (data().batch(9), data().batch(9), 2)}, "training labels from 0 to 2"),
+    ],
+)
+def test_errors_of_arguments(options, words):
+    with pytest.raises(ValueError, match=words):
+        analysis.FormationRecorder(taps_of, **{"images": IMAGES} | options)
+
+
 @pytest.mark.slow
-def test_errors(undisturbed, tmp_path):
-    for wrong, message in [
-        ({"every": 0}, r"every of at least 1.*Received: every=0"),
-        ({"l2": 0.0}, r"l2 above 0. Received: every=1, l2=0.0"),
-        ({"images": IMAGES[:3]}, r"at least 4 images. Received: \[3\]"),
-        (
-            {"probes": (data().batch(9), data().batch(9), 2)},
-            r"Received: training labels from 0 to 2",
-        ),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            analysis.FormationRecorder(taps_of, **{"images": IMAGES} | wrong)
-    with pytest.raises(ValueError, match="passed to `fit`"):
-        _ = recorder().result
+def test_errors_of_runs(undisturbed, tmp_path):
     shutil.copytree(undisturbed[0], tmp_path / "copy")
-    with pytest.raises(ValueError, match=r"resume after epoch 3 or later.*from epoch 0"):
-        fit(make_model(), [recorder(tmp_path / "copy")])
-    with pytest.raises(ValueError, match="Expected the images, in the same order"):
-        fit(make_model(), [recorder(tmp_path / "copy", probes=None)])
-    other = analysis.FormationRecorder(lambda model: vit_tf.submodel(model, "logits"), IMAGES)
-    with pytest.raises(ValueError, match="constant layer: logits"):
-        model = make_model()
-        model.head.kernel.assign(0 * model.head.kernel)
-        fit(model, [other])
+    constant = make_model()
+    constant.head.kernel.assign(0 * constant.head.kernel)
+    logits = analysis.FormationRecorder(lambda model: vit_tf.submodel(model, "logits"), IMAGES)
+    for call, words in (
+        (lambda: recorder().result, "passed to `fit`"),
+        (lambda: fit(make_model(), [recorder(tmp_path / "copy")]), "after epoch 3.*from epoch 0"),
+        (lambda: fit(make_model(), [recorder(tmp_path / "copy", probes=None)]), "the same order"),
+        (lambda: fit(constant, [logits]), "constant layer: logits"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
 
 
 @pytest.mark.slow
@@ -316,4 +306,3 @@ def test_the_plot_shows_every_quantity(undisturbed):
     assert len(analysis.plot_formation(undisturbed[1].drop_vars("accuracy")).panels) == 2
     with pytest.raises(ValueError, match="Expected a Dataset with cka_to_start"):
         analysis.plot_formation(undisturbed[1].drop_vars("cka_to_start"))
-    plt.close("all")

@@ -1,4 +1,4 @@
-import warnings
+import itertools
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -6,24 +6,18 @@ import pytest
 import tensorflow as tf
 import xarray as xr
 from matplotlib.colors import to_hex
+from measure_oracles import minibatch_cka, without_each_batch
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis import plots
 from vit_tf.analysis.similarity.heads import head_similarity, subset_members
 
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 BLOCK = "block00/attention"
 GRID = TokenGrid(1, 2, 0, 10)
 DISTANCES = (9.0, 2.0, 5.0)
 RANKED = {"local": [1, 2, 0], "global": [0, 2, 1]}
-
-
-@pytest.fixture(autouse=True)
-def _strict_and_clean():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)
-        yield
-    plt.close("all")
 
 
 def heads(images, distances=DISTANCES):
@@ -37,31 +31,6 @@ def heads(images, distances=DISTANCES):
         f"{BLOCK}/weights": tf.repeat(weights[None], tf.shape(images)[0], axis=0),
         f"{BLOCK}/heads": images,
     }
-
-
-def hsic_oracle(x, y):
-    """Unbiased HSIC of Song et al. 2012, equation 5, in float64."""
-    n, one = len(x), np.ones(len(x))
-    k, m = x @ x.T, y @ y.T
-    np.fill_diagonal(k, 0)
-    np.fill_diagonal(m, 0)
-    total = np.trace(k @ m) + k.sum() * m.sum() / ((n - 1) * (n - 2))
-    return (total - 2 / (n - 2) * (one @ k @ m @ one)) / (n * (n - 3))
-
-
-def cka_oracle(x, y, batch):
-    """Minibatch CKA, and its jackknife error over the batches."""
-    x, y = (a.reshape(len(a), -1).astype(np.float64) for a in (x, y))
-    terms = np.array(
-        [
-            [hsic_oracle(a, b), hsic_oracle(a, a), hsic_oracle(b, b)]
-            for a, b in zip(*(np.split(v, len(v) // batch) for v in (x, y)), strict=True)
-        ]
-    )
-    cka = lambda sums: sums[..., 0] / np.sqrt(sums[..., 1] * sums[..., 2])  # noqa: E731
-    left_out = cka(terms.sum(0) - terms)
-    error = np.sqrt((len(terms) - 1) * np.var(left_out))
-    return cka(terms.sum(0)), error
 
 
 def test_subsets_grow_by_distance_in_both_orders():
@@ -93,17 +62,16 @@ def test_equals_cka_of_the_concatenated_heads(rng):
 
     result = head_similarity(lambda batch: heads(batch + 5.0), other, data, GRID)
     assert list(result.layer) == ["z", "local"]
-    for order, ranked in RANKED.items():
-        for size in (1, 2, 3):
-            for layer, values in {"z": outputs, "local": images[:, :, 1]}.items():
-                subset = images[:, :, ranked[:size]]
-                cka, stderr = cka_oracle(subset, values, 24)
-                actual = result.sel(order=order, subset=size, layer=layer)
-                assert float(actual.cka) == pytest.approx(cka, abs=1e-5)
-                assert float(actual.stderr) == pytest.approx(stderr, abs=1e-5)
+    for (order, ranked), size in itertools.product(RANKED.items(), (1, 2, 3)):
+        for layer, values in {"z": outputs, "local": images[:, :, 1]}.items():
+            pair = images[:, :, ranked[:size]], values
+            actual = result.sel(order=order, subset=size, layer=layer)
+            assert float(actual.cka) == pytest.approx(minibatch_cka(*pair, 24), abs=1e-5)
+            _, stderr = without_each_batch(*pair, 24)
+            assert float(actual.stderr) == pytest.approx(stderr, abs=1e-5)
 
 
-def test_local_heads_are_like_the_model_that_they_copy(rng):
+def test_a_model_that_copies_one_of_k_heads_has_a_similarity_of_one_over_sqrt_k(rng):
     images = rng.normal(size=(256, 2, 3, 5)).astype("float32")
 
     def other(batch):
@@ -111,48 +79,15 @@ def test_local_heads_are_like_the_model_that_they_copy(rng):
 
     result = head_similarity(heads, other, images, GRID)
     assert result.cka.dims == ("order", "subset", "layer")
-    # Of k independent heads of one variance, one is the other model: CKA = 1 / sqrt(k).
     share = 1 / np.sqrt([1, 2, 3])
     absent = np.array([0, 0, share[2]])
-    for order in ("local", "global"):
-        for layer in ("local", "global"):
-            actual = result.cka.sel(order=order, layer=layer)
-            np.testing.assert_allclose(actual, share if order == layer else absent, atol=0.05)
-
-
-def test_kernels_of_heads_add_up(rng):
-    """HSIC is bilinear, so the HSIC of heads one by one give that of every subset."""
-    images = rng.normal(size=(64, 2, 3, 5)).astype("float32")
-    images[:, :, 2] += images[:, :, 1]
-    pixels = images.astype(np.float64)
-    parts = [pixels[:, :, head].reshape(64, -1) for head in range(3)]
-    parts.append(np.tanh(pixels).reshape(64, -1)[:, :7])
-    centring = np.eye(64) - 1 / 64
-    unbiased = []
-    for part in parts:
-        kernel = centring @ part @ part.T @ centring
-        np.fill_diagonal(kernel, 0)
-        rows = kernel.sum(1) / 62
-        kernel = kernel - rows[:, None] - rows + rows.sum() / 63
-        np.fill_diagonal(kernel, 0)
-        unbiased.append(kernel)
-    hsic = np.einsum("aij,bij->ab", unbiased, unbiased)
-
-    def other(batch):
-        return {"other": tf.reshape(tf.tanh(batch), (-1, 30))[:, :7]}
-
-    result = head_similarity(heads, other, images, GRID)
-    for order, ranked in RANKED.items():
-        for size in (1, 2, 3):
-            chosen = ranked[:size]
-            own = hsic[np.ix_(chosen, chosen)].sum()
-            expected = hsic[chosen, 3].sum() / np.sqrt(own * hsic[3, 3])
-            actual = result.cka.sel(order=order, subset=size, layer="other")
-            assert float(actual) == pytest.approx(expected, abs=1e-5)
+    for order, layer in itertools.product(("local", "global"), repeat=2):
+        actual = result.cka.sel(order=order, layer=layer)
+        np.testing.assert_allclose(actual, share if order == layer else absent, atol=0.05)
 
 
 @pytest.mark.slow
-def test_of_models_and_saved(rng, tmp_path):
+def test_heads_of_a_vit_against_the_stages_of_a_resnet(rng):
     vit = vit_tf.ViT((16, 24, 3), 8, 2, 4, 8, 16, 5)
     bit = vit_tf.BiT((16, 24, 3), units=(1, 1), width_factor=0.5, num_classes=3)
     images = rng.normal(size=(32, 16, 24, 3)).astype("float32")
@@ -166,32 +101,32 @@ def test_of_models_and_saved(rng, tmp_path):
     assert result.attrs["model_x"] == vit.name and result.attrs["model_y"] == bit.name
     np.testing.assert_allclose(result.cka[0, -1], result.cka[1, -1], atol=1e-5)
     assert list(result.layer) == list(other.taps) and result.attrs["block"] == "block01"
-    result.to_netcdf(tmp_path / "heads.nc")
-    xr.testing.assert_identical(result, xr.load_dataset(tmp_path / "heads.nc"))
 
 
-def test_errors(rng):
+@pytest.mark.parametrize(
+    ("features", "arguments", "words"),
+    [
+        (heads, {"block": "block05"}, "block05"),
+        (heads, {"grid": None}, "grid"),
+        (heads, {"grid": TokenGrid(1, 3, 0, 8)}, "over 3 tokens"),
+        (lambda batch: heads(batch, (1.0, 2.0)), {}, "with 2 heads"),
+        (lambda batch: heads(batch * [[1.0], [np.nan], [1.0]]), {}, "finite.*heads/head1$"),
+        (heads, {}, "constant layer: constant$"),
+    ],
+)
+def test_errors(rng, features, arguments, words):
     images = rng.normal(size=(8, 2, 3, 5)).astype("float32")
 
-    def other(batch):
+    def constant(batch):
         return {"constant": 0 * batch + 1.0}
 
-    def two(batch):
-        return heads(batch, (1.0, 2.0))
-
-    def broken(batch):
-        return heads(batch * [[1.0], [np.nan], [1.0]])
-
-    for features, arguments, message in [
-        (heads, {"block": "block05"}, "Expected a tap 'block05/attention/weights'. Received: bl"),
-        (heads, {"grid": None}, "Expected a grid, or features with a token_grid"),
-        (heads, {"grid": TokenGrid(1, 3, 0, 8)}, "over 3 tokens"),
-        (two, {}, r"with 2 heads.*of shape \(8, 2, 3, 5\)"),
-        (broken, {}, r"Expected finite activations.*at block00/attention/heads/head1$"),
-        (heads, {}, r"Received a constant layer: constant$"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            head_similarity(features, other, images, **({"grid": GRID} | arguments))
+    with pytest.raises(ValueError, match=words):
+        head_similarity(
+            features,
+            lambda batch: {"constant": 0 * batch + 1.0},
+            images,
+            **{"grid": GRID} | arguments,
+        )
 
 
 def made(layers=("stage1/unit01/sum", "stage1/unit02/sum", "stage2/unit01/sum")):

@@ -1,27 +1,10 @@
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-import tensorflow as tf
+from tables import features_of, numbers
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis import plots
-
-
-class Lookup:
-    """Features that are rows of arrays; images hold the rows' numbers."""
-
-    def __init__(self, grid, **taps):
-        self.token_grid, self.taps = grid, taps
-
-    def __call__(self, images):
-        index = tf.cast(images[:, 0, 0, 0], tf.int32)
-        return {tap: tf.gather(values, index) for tap, values in self.taps.items()}
-
-
-def numbers(count):
-    images = np.arange(count, dtype="float32")[:, None, None, None]
-    return tf.data.Dataset.from_tensor_slices(images).batch(16)
 
 
 @pytest.fixture
@@ -31,20 +14,24 @@ def models(rng):
     x, y = (common + rng.normal(size=(48, tokens, 6)) for tokens in (5, 7))
     z = common[:, :, None] + rng.normal(size=(48, 3, 2, 6))
     return {
-        "one": Lookup(TokenGrid(2, 2, 1, 8), early=x**2, last=x),
-        "two": Lookup(TokenGrid(2, 3, 1, 8), last=y),
-        "maps": Lookup(TokenGrid(3, 2, 0, 8), last=z),
+        "one": ({"early": x**2, "last": x}, TokenGrid(2, 2, 1, 8)),
+        "two": ({"last": y}, TokenGrid(2, 3, 1, 8)),
+        "maps": ({"last": z}, TokenGrid(3, 2, 0, 8)),
     }
 
 
+def last_layer_cka(models):
+    features = {name: features_of(*tables) for name, tables in models.items()}
+    return analysis.last_layer_cka(features, numbers(48, 16))
+
+
 def test_each_cell_is_the_cka_of_the_parts(models):
-    data = numbers(48)
-    result = analysis.last_layer_cka(models, data)
-    parts = {name: model.taps["last"] for name, model in models.items()}
+    result = last_layer_cka(models)
+    parts = {name: tables["last"] for name, (tables, _) in models.items()}
     cls = {name: parts[name][:, 0] for name in ("one", "two")}
     spatial = {"one": parts["one"][:, 1:], "two": parts["two"][:, 1:], "maps": parts["maps"]}
     for part, values in (("cls", cls), ("spatial", spatial)):
-        known = analysis.cka(Lookup(None, **values), data)
+        known = analysis.cka(features_of(values), numbers(48, 16))
         names = list(values)
         here = result.sel(part=part, model_x=names, model_y=names)
         np.testing.assert_allclose(here.cka, known.cka, atol=1e-5)
@@ -71,17 +58,18 @@ def test_models_of_this_package(rng):
 
 
 def test_errors(models):
-    with pytest.raises(ValueError, match="at least one model"):
-        analysis.last_layer_cka({}, numbers(48))
-    with pytest.raises(ValueError, match="Expected a grid"):
-        analysis.last_layer_cka({"one": lambda x: {"last": x}}, numbers(48))
-    models["two"].taps["last"] = np.ones((48, 7, 6))
-    with pytest.raises(ValueError, match="constant layer: cls of two, spatial of two"):
-        analysis.last_layer_cka(models, numbers(48))
+    constant = models | {"two": ({"last": np.ones((48, 7, 6))}, models["two"][1])}
+    for wrong, words in (
+        ({}, "at least one model"),
+        ({"one": (models["one"][0], None)}, "Expected a grid"),
+        (constant, "constant layer: cls of two, spatial of two"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            last_layer_cka(wrong)
 
 
 def test_the_plot_writes_the_numbers(models):
-    result = analysis.last_layer_cka(models, numbers(48))
+    result = last_layer_cka(models)
     axes = plots.plot_last_layer_cka(result).panels
     assert [ax.get_title() for ax in axes] == ["CLS token", "spatial tokens"]
     for ax, part in zip(axes, ("cls", "spatial"), strict=True):
@@ -96,4 +84,3 @@ def test_the_plot_writes_the_numbers(models):
     assert [ax.get_title() for ax in plots.plot_last_layer_cka(one_cls).panels] == [
         "spatial tokens"
     ]
-    plt.close("all")

@@ -1,3 +1,5 @@
+from functools import partial
+
 import measure_oracles as oracles
 import numpy as np
 import pytest
@@ -115,14 +117,6 @@ def test_two_models_equal_the_oracle(of):
             assert got == pytest.approx(wanted, rel=1e-4, abs=1e-5), (measure, name)
 
 
-def test_cka_is_that_of_cka(of, found):
-    wanted = oracle("cka", of, ("x", "y"))
-    with pytest.warns(UserWarning, match="single batch"):
-        alone = analysis.cka(of)
-    assert list(alone.layer_x.values) == list(found.layer_x.values)
-    assert found.similarity.sel(measure="cka", layer_x="x", layer_y="y") == pytest.approx(wanted)
-
-
 def test_too_many_directions_and_other_numbers_of_tokens_are_nan_and_told():
     rng = np.random.default_rng(2)
     x = rng.normal(size=(24, 2, 9)).astype("float32")
@@ -195,36 +189,31 @@ def test_settings_are_used_and_noted(of):
     assert "mutual_knn: k=3" in found.attrs["settings"]
 
 
+NOT_FINITE = np.full((20, 2), np.nan)
+statistic = partial(analysis.similarities_statistic, None)
+
+
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "word"),
     [
-        (lambda: analysis.similarities_statistic(None, measures=["ckaa"]), "Expected measures am"),
-        (lambda: analysis.similarities_statistic(None, measures="cka"), "Expected measures am"),
-        (lambda: analysis.similarities_statistic(None, measures=[]), "Expected measures among"),
-        (lambda: analysis.similarities_statistic(None, measures=["cka"] * 2), "every measure once"),
-        (lambda: analysis.similarities_statistic(None, tokens="first"), "tokens to be one of"),
-        (
-            lambda: analysis.similarities_statistic(None, measures=["token_cka"], tokens="all"),
-            "measures of single vectors",
-        ),
-        (lambda: analysis.rbf_cka(0), "bandwidth to be above 0"),
-        (lambda: analysis.svcca(1.5), "variance to be above 0"),
-        (lambda: analysis.rsa("kendall"), "correlation to be one of"),
+        (lambda: statistic(measures=["ckaa"]), "ckaa"),
+        (lambda: statistic(measures="cka"), "measures"),
+        (lambda: statistic(measures=[]), "measures"),
+        (lambda: statistic(measures=["cka"] * 2), "once"),
+        (lambda: statistic(tokens="first"), "tokens"),
+        (lambda: statistic(measures=["token_cka"], tokens="all"), "single vectors"),
+        (lambda: analysis.rbf_cka(0), "bandwidth"),
+        (lambda: analysis.svcca(1.5), "variance"),
+        (lambda: analysis.rsa("kendall"), "correlation"),
         (lambda: analysis.mutual_knn(0), "k to be at least 1"),
-        (lambda: analysis.linear_predictivity(0.1, 1), "at least 2 folds"),
-        (
-            lambda: analysis.similarities({"a": np.eye(9)}, measures=["mutual_knn"]),
-            "at least 12 examples",
-        ),
-        (
-            lambda: analysis.similarities({"a": np.full((20, 2), np.nan)}, measures=["procrustes"]),
-            "NaN or infinity at a",
-        ),
-        (lambda: analysis.similarities({"a": np.eye(9)}, np.eye(9)), "no images with activations"),
+        (lambda: analysis.linear_predictivity(0.1, 1), "folds"),
+        (lambda: analysis.similarities({"a": np.eye(9)}, measures=["mutual_knn"]), "at least 12"),
+        (lambda: analysis.similarities({"a": NOT_FINITE}, measures=["procrustes"]), "NaN.*at a"),
+        (lambda: analysis.similarities({"a": np.eye(9)}, np.eye(9)), "no images"),
     ],
 )
-def test_errors(make, message):
-    with pytest.raises(ValueError, match=message):
+def test_errors(make, word):
+    with pytest.raises(ValueError, match=word):
         make()
 
 
