@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from paths import ROOT
+from paths import ROOT, copy_checkout
 
 import vit_tf
 
@@ -81,9 +81,7 @@ def folders(tmp_path_factory):
     """Two checkouts, `a` and `b`, a folder of installed packages, and one with nothing in it."""
     root = tmp_path_factory.mktemp("folders")
     for clone in ("a", "b"):
-        for part in ("vit_tf", "analysis", "scripts"):
-            unwanted = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / part, root / clone / part, ignore=unwanted)
+        copy_checkout(root / clone)
     shutil.copytree(root / "a" / "vit_tf", root / "site" / "vit_tf")
     for part in ("analysis", "scripts"):
         shutil.copytree(root / "a" / part, root / "site" / "vit_tf" / part)

@@ -1,11 +1,7 @@
 """A third paper is one file: its measurement, figure and finding are found without another edit."""
 
-import os
-import subprocess
-import sys
-
 import pytest
-from paths import ROOT
+from paths import ROOT, copy_checkout, run_python
 
 GUIDE = ROOT / "docs" / "guides" / "adding-a-paper.md"
 
@@ -31,31 +27,13 @@ def example():
     return text[start : text.index("```", start)]
 
 
-@pytest.fixture
-def checkout(tmp_path):
-    """A copy of the checkout with the example among its papers."""
-    root = tmp_path / "checkout"
-    for folder in ("vit_tf", "analysis", "scripts"):
-        for path in (ROOT / folder).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
-                copy = root / path.relative_to(ROOT)
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                copy.write_bytes(path.read_bytes())
-    (root / "analysis" / "papers" / "example.py").write_text(example(), "utf-8")
-    return root
-
-
 @pytest.mark.slow
-def test_one_file_adds_a_measurement_a_figure_and_a_finding(checkout, tmp_path):
-    def run(*command):
-        environment = os.environ | {"PYTHONPATH": str(checkout), "TF_CPP_MIN_LOG_LEVEL": "3"}
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=checkout,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
+def test_one_file_adds_a_measurement_a_figure_and_a_finding(tmp_path):
+    checkout = copy_checkout(tmp_path / "checkout")
+    (checkout / "analysis" / "papers" / "example.py").write_text(example(), "utf-8")
+
+    def run(*words):
+        done = run_python(checkout, *words)
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout
 

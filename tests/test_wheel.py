@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 from oracles import randomize
-from paths import ROOT
+from paths import ROOT, copy_checkout
 from PIL import Image
 
 import vit_tf
@@ -35,9 +35,7 @@ def wheel(tmp_path_factory):
     """The wheel, built from a copy of the files that it is made of."""
     pytest.importorskip("setuptools", reason="setuptools is not installed")
     source = tmp_path_factory.mktemp("source")
-    for folder in ("vit_tf", "analysis", "scripts"):
-        unwanted = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / folder, source / folder, ignore=unwanted)
+    copy_checkout(source)
     for file in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-deps"]

@@ -1,8 +1,27 @@
-"""Where things lie: the checkout, its scripts, the data beside it."""
+"""Where things lie: the checkout, its scripts, the data beside it; copies of the checkout."""
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts"
 HELPERS = ROOT / "tests" / "helpers"
 SHARED = ROOT.parent / "shared"
+
+
+def copy_checkout(folder):
+    """A copy of the package in a new folder, where its code may change."""
+    for part in ("vit_tf", "analysis", "scripts"):
+        unwanted = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / part, folder / part, ignore=unwanted)
+    return folder
+
+
+def run_python(checkout, *words):
+    """A program that is run in a new process on the package of a checkout, when it has ended."""
+    environment = os.environ | {"PYTHONPATH": str(checkout), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)

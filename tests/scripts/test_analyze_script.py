@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 import xarray as xr
 from image_folders import write
+from reports import analyzed
 
 import vit_tf
 from vit_tf import TokenGrid, analysis
@@ -47,11 +48,6 @@ def files(tmp_path_factory):
     return folder
 
 
-def run(out, *arguments):
-    flags = ["--take-test", "60", "--shots", "3", "--strategy", "none", "--out", str(out)]
-    return analyze.main([*map(str, arguments), *flags])
-
-
 @pytest.fixture(scope="module")
 def images():
     size = batch_size_of(60)
@@ -62,9 +58,7 @@ def images():
 @pytest.mark.slow
 def test_one_report_of_a_cnn_and_a_vit(files, images, tmp_path, monkeypatch):
     arguments = (files / "cnn.keras", files / "vit.keras", "--figures", "1,2,3,8,13")
-    assert run(tmp_path, *arguments) == 0
-    page = (tmp_path / "report.html").read_text()
-    figures = re.findall(r'id="figure-([\w-]+)"', page)
+    figures, page = analyzed(tmp_path, *arguments)
     models = ["cka", "cka-cnn", "cka-vit"]
     assert figures == [*models, "cka-cnn-vit", "attention-distance", "ridge-probe"]
     assert re.findall(r"<dt>([^<]*\.)</dt>", page)[:2] == [
@@ -91,7 +85,7 @@ def test_one_report_of_a_cnn_and_a_vit(files, images, tmp_path, monkeypatch):
     assert tmp_path / "results" / "accuracy.vit.nc" in kept
     with monkeypatch.context() as patch:
         patch.setattr(stream, "_results", None)
-        assert run(tmp_path, *arguments) == 0
+        analyzed(tmp_path, *arguments)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
@@ -106,20 +100,16 @@ def test_a_model_that_rescales_gets_the_pixels_it_expects(files, images, tmp_pat
     rescaled = keras.layers.Rescaling(1 / 255, name="rescaling")(pixels)
     keras.Model(pixels, cnn(rescaled)).save(tmp_path / "pixels.keras")
     arguments = (tmp_path / "pixels.keras", files / "vit.keras", "--figures", "1")
-    assert run(tmp_path / "found", *arguments) == 0
+    _, page = analyzed(tmp_path / "found", *arguments)
     found = xr.load_dataset(tmp_path / "found" / "results" / "cka.pixels.nc")
     model = vit_tf.submodel(vit_tf.load_model(tmp_path / "pixels.keras"), *found.layer_x.values)
     direct = analysis.cka(model, images.map(lambda x, y: (x + 1) * 127.5))
     np.testing.assert_allclose(found.cka, direct.cka, atol=1e-4)
-    page = (tmp_path / "found" / "report.html").read_text()
     assert "values in [0, 255] (found from its first layers)" in page
     assert "values in [-1, 1] (set by the model)" in page and "hardly differ" not in page
 
-    assert run(tmp_path / "told", *arguments[:1], "--figures", "1", "--range", "-1", "1") == 0
-    page = (tmp_path / "told" / "report.html").read_text()
-    assert (
-        "The last layers of pixels hardly differ between images, which it got with values" in page
-    )
+    _, page = analyzed(tmp_path / "told", *arguments[:1], "--figures", 1, "--range", -1, 1)
+    assert "The last layers of pixels hardly differ between images" in page
     told = xr.load_dataset(tmp_path / "told" / "results" / "cka.pixels.nc")
     assert told.attrs["key"] != found.attrs["key"]
 
@@ -131,7 +121,7 @@ def test_another_model_in_the_same_file_is_measured_anew(files, tmp_path):
     for seed in (0, 1):
         keras.utils.set_random_seed(seed)
         tiny_cnn().save(path)
-        assert run(tmp_path / "out", path, "--figures", "1") == 0
+        analyzed(tmp_path / "out", path, "--figures", "1")
         keys.append(xr.load_dataset(tmp_path / "out" / "results" / "cka.cnn.nc").attrs["key"])
     assert keys[0] != keys[1]
 
@@ -139,12 +129,12 @@ def test_another_model_in_the_same_file_is_measured_anew(files, tmp_path):
 @pytest.mark.slow
 def test_a_saved_model_is_read_on_the_grid_that_is_told(files, images, tmp_path):
     arguments = (files / "exported", "--figures", "3,9,C.4")
-    assert run(tmp_path, *arguments, "--patch-size", "8") == 0
+    _, page = analyzed(tmp_path, *arguments, "--patch-size", "8")
     found = xr.load_dataarray(tmp_path / "results" / "attention_distance.exported.nc")
     features = vit_tf.load_features(files / "exported", "*/weights")
     direct = analysis.attention_distance(features, images, TokenGrid(2, 2, 1, 8))
     np.testing.assert_allclose(found, direct, rtol=1e-5)
-    assert "exported has no branches" in (tmp_path / "report.html").read_text()
+    assert "exported has no branches" in page
 
 
 @pytest.mark.slow
@@ -155,7 +145,7 @@ def test_a_saved_model_tells_its_grid_and_its_images_in_its_folder(images, tmp_p
     taps.export(tmp_path / "told", verbose=False)
     again = vit_tf.load_features(tmp_path / "told")
     assert again.token_grid == vit.token_grid and again.preprocessing == wanted
-    assert run(tmp_path / "out", tmp_path / "told", "--figures", "3") == 0
+    _, page = analyzed(tmp_path / "out", tmp_path / "told", "--figures", "3")
     found = xr.load_dataarray(tmp_path / "out" / "results" / "attention_distance.told.nc")
 
     direct = analysis.attention_distance(
@@ -164,7 +154,7 @@ def test_a_saved_model_tells_its_grid_and_its_images_in_its_folder(images, tmp_p
         vit.token_grid,
     )
     np.testing.assert_allclose(found, direct, rtol=1e-4)
-    assert "(set in its folder)" in (tmp_path / "out" / "report.html").read_text()
+    assert "(set in its folder)" in page
     (tmp_path / "told" / FACTS).write_text('{"token_grid": {"rows": 2}}')
     with pytest.raises(ValueError, match="to hold a token_grid and a preprocessing"):
         vit_tf.load_features(tmp_path / "told")
@@ -175,8 +165,7 @@ def test_a_model_of_other_classes_is_told_and_gets_no_accuracy(files, tmp_path):
     """Ten classes too, so that a share could be counted, which would mean nothing."""
     vit = vit_tf.ViT((16, 16, 3), 8, 1, 1, 8, 8, 10, class_names=[f"kind {n}" for n in range(10)])
     vit.save(tmp_path / "other.keras")
-    assert run(tmp_path / "out", tmp_path / "other.keras", "--figures", "1") == 0
-    page = (tmp_path / "out" / "report.html").read_text()
+    _, page = analyzed(tmp_path / "out", tmp_path / "other.keras", "--figures", "1")
     assert "Models of other classes than those of the data" in page
     assert "other: Expected data of the 10 classes of the model, kind 0, kind 1" in page
     assert "test accuracy" not in page
@@ -189,12 +178,11 @@ def test_a_folder_of_images_without_labels_is_analysed_whole(files, tmp_path, rn
     for number in range(60):
         write(photos / f"{number}.png", rng.integers(0, 256, (16, 16, 3)))
     line = [files / "vit.keras", "--data", photos, "--figures", "1,13"]
-    assert run(tmp_path / "out", *line) == 0
+    _, page = analyzed(tmp_path / "out", *line)
     found = xr.load_dataset(tmp_path / "out" / "results" / "cka.vit.nc")
     (every,) = vit_tf.data.load(photos, splits=("all",), batch_size=batch_size_of(60))
     model = vit_tf.submodel(vit_tf.load_model(files / "vit.keras"), *found.layer_x.values)
     np.testing.assert_allclose(found.cka, analysis.cka(model, every).cka, atol=1e-5)
-    page = (tmp_path / "out" / "report.html").read_text()
     assert "It needs labelled training images." in page and "on 60 images of" in page
     assert "No probes are fitted: there are no labelled training images apart from these." in page
 
@@ -251,7 +239,7 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
         ([cnn, "--patch-size", "0"], "Expected --patch-size to be at least 1"),
         ([cnn, "--roles", "cnn"], "Expected --roles among vit, gap, resnet, mixer, -"),
     ]:
-        assert run(tmp_path / "out", *arguments) == 2, arguments
+        assert analyze.main([*map(str, arguments), "--out", str(tmp_path / "out")]) == 2, arguments
         error = capsys.readouterr().err.strip().splitlines()[-1]
         assert error.startswith("error: ") and message in error, error
     assert not (tmp_path / "out" / "report.html").exists()

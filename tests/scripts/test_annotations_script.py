@@ -1,7 +1,6 @@
 """Reports from annotated images in their released layouts: one figure for each."""
 
 import pickle
-import re
 
 import keras
 import numpy as np
@@ -10,10 +9,10 @@ import xarray as xr
 from coco_files import box, note, write
 from davis_files import write_list, write_video
 from PIL import Image
+from reports import analyzed
 from spair_files import write_image, write_pairs
 
 import vit_tf
-from vit_tf.scripts import analyze
 
 pytest.importorskip("pycocotools", reason="pycocotools is not installed")
 
@@ -28,14 +27,6 @@ def model(tmp_path):
     keras.utils.set_random_seed(0)
     vit_tf.ViT((16, 16, 3), 8, 2, 2, 8, 8, 10).save(tmp_path / "vit.keras")
     return tmp_path / "vit.keras"
-
-
-def analysed(model, out, *arguments):
-    """Names of the figures of the report, and its text."""
-    flags = ["--take-test", "60", "--shots", "3", "--strategy", "none", "--out", str(out)]
-    assert analyze.main([*map(str, (model, *arguments)), *flags]) == 0
-    page = (out / "report.html").read_text()
-    return re.findall(r'id="figure-([\w-]+)"', page), page
 
 
 def noise(rng, *shape):
@@ -60,7 +51,7 @@ def test_objects_and_parts_of_coco_files(model, tmp_path, rng):
     (tmp_path / "parts").mkdir()
     halves = write(tmp_path / "parts", images, parts, PARTS)
     flags = ("--objects", *whole, "--parts", *halves, "--figures", "W.5,W.8")
-    found, _ = analysed(model, tmp_path / "out", *flags)
+    found, _ = analyzed(tmp_path / "out", model, *flags)
     assert found == ["saliency", "clusters-objects", "clusters-parts"]
     result = xr.open_dataset(tmp_path / "out" / "results" / "parts.vit.nc")
     assert result.attrs["objects"] == 12 and result.attrs["classes"] == 2
@@ -81,7 +72,7 @@ def test_videos_of_davis_and_pairs_of_spair(model, tmp_path, rng):
     pairs = [("cat", *names, points, points) for names in (("one", "two"), ("two", "one"))]
     write_pairs(tmp_path / "spair", pairs * 10)
     flags = ("--videos", tmp_path / "davis", "--pairs", tmp_path / "spair", "--figures", "W.10")
-    found, _ = analysed(model, tmp_path / "out", *flags)
+    found, _ = analyzed(tmp_path / "out", model, *flags)
     assert found == ["propagation", "keypoints"]
     result = xr.open_dataset(tmp_path / "out" / "results" / "keypoints.vit.nc")
     assert result.attrs["examples"] == 40
@@ -98,8 +89,8 @@ def test_landmarks_of_revisited_oxford(model, tmp_path, rng):
     gnd = {"imlist": names[1:], "qimlist": names[:1], "gnd": truth}
     with open(folder.parent / "gnd_roxford5k.pkl", "wb") as file:
         pickle.dump(gnd, file, protocol=2)
-    found, page = analysed(
-        model, tmp_path / "out", "--landmarks", tmp_path, "roxford5k", "--figures", "W.29,W.30"
+    found, page = analyzed(
+        tmp_path / "out", model, "--landmarks", tmp_path, "roxford5k", "--figures", "W.29,W.30"
     )
     assert found == ["retrieval"]
     assert "It needs videos with masks of objects." in page
@@ -107,7 +98,7 @@ def test_landmarks_of_revisited_oxford(model, tmp_path, rng):
 
 @pytest.mark.slow
 def test_shapes_bring_their_annotations(model, tmp_path):
-    found, _ = analysed(model, tmp_path / "out", "--data", "shapes", "--figures", "W.5,W.27,W.31")
+    found, _ = analyzed(tmp_path / "out", model, "--data", "shapes", "--figures", "W.5,W.27,W.31")
     assert found == ["saliency", "clusters-parts", "keypoints"]
     for name in ("saliency.vit", "parts.vit-noise", "keypoints.vit-untrained"):
         assert (tmp_path / "out" / "results" / f"{name}.nc").exists()
@@ -125,7 +116,6 @@ def test_classes_of_a_list_are_those_that_are_read(model, tmp_path, rng):
     (tmp_path / "two.txt").write_text("n03 crane\nn01 finch\n")
     out = tmp_path / "out"
     flags = ["--data", tmp_path / "photos", "--classes", tmp_path / "two.txt", "--figures", "W.7"]
-    arguments = [model, *flags, "--take-test", 20, "--shots", 3, "--out", out]
-    assert analyze.main([*map(str, arguments), "--strategy", "none"]) == 0
+    analyzed(out, model, *flags, "--take-test", 20)
     result = xr.open_dataset(out / "results" / "clustering_first.vit.nc")
     assert result.attrs["classes"] == 2 and result.attrs["examples"] == 20

@@ -2,16 +2,13 @@
 
 import os
 import re
-import shutil
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 import xarray as xr
 from image_folders import write
-from paths import ROOT
+from paths import copy_checkout, run_python
 
 import vit_tf
 from vit_tf.analysis.engine import stream
@@ -91,33 +88,19 @@ def test_labels_that_are_corrected_are_measured_again(vit, photos, tmp_path, rng
     assert float(right.max()) > float(wrong.max()) + 0.2
 
 
-@pytest.fixture
-def checkout(tmp_path):
-    """A copy of the package, whose code may change."""
-    for folder in ("vit_tf", "analysis", "scripts"):
-        skip = shutil.ignore_patterns("__pycache__", "*.keras")
-        shutil.copytree(ROOT / folder, tmp_path / "checkout" / folder, ignore=skip)
-    return tmp_path / "checkout"
-
-
 def change(path, pattern, replacement):
     text, count = re.subn(pattern, replacement, path.read_text(), count=1, flags=re.MULTILINE)
     assert count == 1
     path.write_text(text)
 
 
-def test_changed_code_measures_and_draws_again(checkout, tmp_path):
-    out, vit = tmp_path / "out", tmp_path / "vit.keras"
+def test_changed_code_measures_and_draws_again(tmp_path):
+    checkout, out, vit = copy_checkout(tmp_path / "copy"), tmp_path / "out", tmp_path / "vit.keras"
     vit_tf.ViT((16, 16, 3), 8, 2, 2, 8, 8, 10).save(vit)
 
     def run():
         line = f"{vit} --data digits --take-test 40 --shots 2 --figures lens,11 --strategy none"
-        done = subprocess.run(
-            [sys.executable, checkout / "scripts" / "analyze.py", *line.split(), "--out", out],
-            env=os.environ | {"PYTHONPATH": str(checkout), "TF_CPP_MIN_LOG_LEVEL": "3"},
-            capture_output=True,
-            text=True,
-        )
+        done = run_python(checkout, "scripts/analyze.py", *line.split(), "--out", out)
         return done.returncode, done.stderr, dates(out)
 
     status, text, before = run()
