@@ -2,6 +2,7 @@
 
 import numpy as np
 import xarray as xr
+from scipy.stats import entropy
 
 from vit_tf import TokenGrid
 
@@ -67,6 +68,40 @@ def iou_by_loop(share, mask, mass=0.6):
     stride = round(np.sqrt(mask.size / len(share)))
     pixels = np.kron(kept.reshape(mask.shape[0] // stride, -1), np.ones((stride, stride))) > 0
     return (pixels & mask).sum() / (pixels | mask).sum()
+
+
+def mean_of_known(values, axis):
+    """The mean over axes of what is not NaN, NaN where nothing is."""
+    known = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        return np.where(known, values, 0).sum(axis) / known.sum(axis)
+
+
+def correlation(x, y):
+    return np.corrcoef(x, y)[0, 1]
+
+
+def patterns_by_loop(maps):
+    """Peaks (layer, head), similarity and repetition (layer, layer) of maps over pairs of heads.
+
+    Args:
+        maps: of shape (example, layer, head, key); NaN for a head without a map.
+    """
+    examples, layers, heads, keys = maps.shape
+    none = np.isnan(maps).any(-1)
+    peak = 1 - entropy(np.where(none[..., None], 1, maps), axis=-1) / np.log(keys)
+    similarity, repetition = np.full((2, layers, layers, examples), np.nan)
+    for one, other, e in np.ndindex(layers, layers, examples):
+        pairs = [
+            (correlation(maps[e, one, i], maps[e, other, j]), peak[e, one, i] * peak[e, other, j])
+            for i, j in np.ndindex(heads, heads)
+            if not ((one == other and i == j) or none[e, one, i] or none[e, other, j])
+        ]
+        if pairs:
+            similarity[one, other, e] = np.mean([c for c, _ in pairs])
+            repetition[one, other, e] = np.mean([c * np.sqrt(weight) for c, weight in pairs])
+    peak = np.where(none, np.nan, peak)
+    return mean_of_known(peak, 0), mean_of_known(similarity, 2), mean_of_known(repetition, 2)
 
 
 OBLONG = TokenGrid(3, 4, 1, 8)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import xarray as xr
-from attention_heads import OBLONG, mean_of, random_attention
+from attention_heads import OBLONG, mean_of, patterns_by_loop, random_attention
 from scipy.stats import entropy
 from tables import features_of, numbers
 
@@ -38,26 +38,13 @@ def test_terms_are_those_of_a_loop_over_pairs_of_heads(rng, prefix):
     weights = random_attention(rng, grid, layers=3)
     result = analysis.attention_patterns(features_of(weights, grid), numbers(5))
     for query in result["query"].values:
-        maps = []
-        for values in weights.values():
-            rows = values[:, :, 0] if query == "cls" else values[:, :, prefix:].mean(2)
-            rows = rows[..., prefix:]
-            maps.append(rows / rows.sum(-1, keepdims=True))
-        maps = np.stack(maps, axis=1)
-        peak = 1 - entropy(maps, axis=-1) / np.log(12)
-        np.testing.assert_allclose(result.peak.sel(query=query), peak.mean(0), rtol=1e-5)
-        for one in range(3):
-            for other in range(3):
-                pairs = [(h, k) for h in range(3) for k in range(3) if (one, h) != (other, k)]
-                similar = np.array(
-                    [[np.corrcoef(m[one, h], m[other, k])[0, 1] for h, k in pairs] for m in maps]
-                )
-                weight = np.array(
-                    [[np.sqrt(p[one, h] * p[other, k]) for h, k in pairs] for p in peak]
-                )
-                here = result.sel(query=query).isel(layer=one, layer_other=other)
-                assert here.similarity.item() == pytest.approx(similar.mean(), abs=1e-6)
-                assert here.repetition.item() == pytest.approx((similar * weight).mean(), abs=1e-6)
+        rows = slice(1) if query == "cls" else slice(prefix, None)
+        maps = np.stack([x[:, :, rows, prefix:].mean(2) for x in weights.values()], axis=1)
+        peak, *expected = patterns_by_loop(maps / maps.sum(-1, keepdims=True))
+        here = result.sel(query=query)
+        np.testing.assert_allclose(here.peak, peak, rtol=1e-5)
+        for name, values in zip(("similarity", "repetition"), expected, strict=True):
+            np.testing.assert_allclose(here[name], values, rtol=0, atol=1e-6)
 
 
 def test_the_same_few_spikes_in_all_heads_repeat_though_they_differ_between_images():

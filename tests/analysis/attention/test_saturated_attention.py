@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import xarray as xr
-from attention_heads import OBLONG, iou_by_loop, places
-from scipy.stats import entropy
+from attention_heads import OBLONG, iou_by_loop, mean_of_known, patterns_by_loop, places
 from tables import features_of, numbers
 
 from vit_tf import analysis
@@ -55,13 +54,6 @@ def renormalised(weights):
     spatial = weights[..., 1:].astype(float)
     with np.errstate(invalid="ignore"):
         return spatial / spatial.sum(-1, keepdims=True)
-
-
-def mean_of_known(values, axis):
-    """The mean over axes of what is not NaN, NaN where nothing is."""
-    known = ~np.isnan(values)
-    with np.errstate(invalid="ignore"):
-        return np.where(known, values, 0).sum(axis) / known.sum(axis)
 
 
 def test_distances_are_means_over_the_other_queries(weights, lost, features, images):
@@ -178,27 +170,12 @@ def test_patterns_are_those_of_the_pairs_that_there_are(weights, lost, features,
     result = analysis.attention_patterns(features, images)
     for query, rows in {"cls": slice(1), "spatial": slice(1, None)}.items():
         maps = renormalised(weights[..., rows, :].astype(float).mean(-2))
-        none = lost[..., rows].all(-1)
-        peak = 1 - entropy(np.where(none[..., None], 1, maps), axis=-1) / np.log(12)
-        peak = np.where(none, np.nan, peak)
+        peak, similarity, repetition = patterns_by_loop(maps.swapaxes(0, 1))
         here = result.sel(query=query)
-        np.testing.assert_allclose(here.peak, mean_of_known(peak, 1), rtol=1e-4, atol=1e-6)
-        np.testing.assert_array_equal(here.left_out, none.sum(1))
-        for one, other in np.ndindex(2, 2):
-            similar, repeated = [], []
-            for e in range(EXAMPLES):
-                pairs = [
-                    (np.corrcoef(maps[one, e, i], maps[other, e, j])[0, 1], i, j)
-                    for i, j in np.ndindex(HEADS, HEADS)
-                    if not ((one == other and i == j) or none[one, e, i] or none[other, e, j])
-                ]
-                if pairs:
-                    similar.append(np.mean([c for c, _, _ in pairs]))
-                    terms = [c * np.sqrt(peak[one, e, i] * peak[other, e, j]) for c, i, j in pairs]
-                    repeated.append(np.mean(terms))
-            expected = np.mean(similar), np.mean(repeated)
-            found = here.similarity.values[one, other], here.repetition.values[one, other]
-            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(here.peak, peak, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(here.similarity, similarity, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(here.repetition, repetition, rtol=1e-3, atol=1e-5)
+        np.testing.assert_array_equal(here.left_out, lost[..., rows].all(-1).sum(1))
     mean = analysis.mean_patterns(analysis.mean_attention(features, images))
     assert mean.left_out.sum() == 2 and mean.repetition.notnull().all()
 

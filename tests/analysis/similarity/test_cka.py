@@ -137,37 +137,30 @@ def test_scale_of_a_layer_leaves_no_trace(rng, scale):
 
 
 @pytest.mark.slow
-def test_scale_leaves_no_trace_in_heads_and_places(rng):
-    images = rng.normal(size=(32, 2, 4, 6)).astype("float32")
-    grid = TokenGrid(1, 2, 0, 2)
+def test_scale_leaves_no_trace_in_heads_and_positions(rng):
+    images, outputs = (
+        rng.normal(size=(32, 2, 4, 6)).astype("float32"),
+        rng.normal(size=(32, 2, 3, 8)),
+    )
+    sizes, grid = np.array([[1e-3], [1.0], [1e3]]), TokenGrid(1, 2, 0, 2)
+    other = features_of({"other": np.tanh(outputs[:, 0])})
+    batches = tf.data.Dataset.from_tensor_slices(images).batch(8)
 
-    def heads(batch):
-        weights = tf.fill([tf.shape(batch)[0], 3, 2, 2], 0.5)
-        values = tf.reshape(batch, (-1, 2, 3, 8)) * [[1e-3], [1.0], [1e3]]
-        return {"block00/attention/weights": weights, "block00/attention/heads": values}
+    def of_heads(scale):
+        taps = {"weights": np.full((32, 3, 2, 2), 0.5), "heads": scale * sizes * outputs}
+        heads = features_of({f"block00/attention/{name}": x for name, x in taps.items()})
+        return head_similarity(heads, other, numbers(32, 8), grid).cka
 
-    def other(batch):
-        return {"other": tf.tanh(batch[:, :, :, :3])}
+    def of_positions(scale):
+        def tokens(batch):
+            return {"tokens": scale * tf.tanh(tf.reshape(batch, (-1, 2, 24)))}
 
-    def scaled(features, scale):
-        return lambda batch: {
-            tap: value if tap.endswith("weights") else scale * value
-            for tap, value in features(batch).items()
-        }
+        return localization(tokens, batches, grid)
 
-    def tokens(batch):
-        return {"tokens": tf.tanh(tf.reshape(batch, (-1, 2, 24)))}
-
-    data = tf.data.Dataset.from_tensor_slices(images).batch(8)
-    of_heads = head_similarity(heads, other, data, grid).cka
-    of_places = localization(tokens, data, grid)
-    for scale in (1e-12, 1e12):
-        np.testing.assert_allclose(
-            head_similarity(scaled(heads, scale), other, data, grid).cka, of_heads, atol=1e-5
-        )
-        np.testing.assert_allclose(
-            localization(scaled(tokens, scale), data, grid), of_places, atol=1e-5
-        )
+    for measure in (of_heads, of_positions):
+        expected = measure(1.0)
+        for scale in (1e-12, 1e12):
+            np.testing.assert_allclose(measure(scale), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e-15, 1e15])
