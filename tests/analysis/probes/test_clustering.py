@@ -151,7 +151,7 @@ def test_objects_fall_into_more_clusters_than_classes_on_demand(rng):
     ("features", "tokens", "words"),
     [
         (sequences, "each", "tokens to be one of"),
-        (lambda x: {"flat": 0 * x[..., 0]}, "all", "at least 3 different .*1 at flat"),
+        (lambda x: {"flat": 0 * x[..., 0]}, "all", "at least 3 distinct .*1 at flat"),
         (lambda x: {"bad": x[..., 0] * np.nan}, "all", "finite.*bad"),
     ],
 )

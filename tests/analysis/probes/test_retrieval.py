@@ -194,5 +194,3 @@ def test_plot_draws_the_scores_of_each_difficulty():
     drawn = {line.get_label(): line.get_xydata().tolist() for line in ax.lines}
     assert drawn == {"ViT": [[0, 0.5], [1, 0.7]], "other": [[0, 0.3], [0.5, 0.2], [1, 0.1]]}
     assert ax.get_title() == "Image retrieval, easy" and "normalised depth" in ax.get_xlabel()
-    with pytest.raises(ValueError, match=r"Dataset with score\(layer, difficulty\)"):
-        plots.plot_retrieval(result["score"])

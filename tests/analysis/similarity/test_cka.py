@@ -220,7 +220,7 @@ def test_129_images_in_batches_of_128_work_in_a_pass_with_others(rng):
 
 def test_a_single_batch_has_no_standard_error_and_says_so(rng):
     x, y = correlated(rng, 32)
-    with pytest.warns(UserWarning, match=r"Standard errors of a single batch are NaN.* at least 8"):
+    with pytest.warns(UserWarning, match="two batches"):
         result = cka_of(32, x=x, y=y)
     assert result.stderr.isnull().all() and result.cka.notnull().all()
     with warnings.catch_warnings():

@@ -304,5 +304,3 @@ def test_the_plot_shows_every_quantity(undisturbed):
     assert axes[0].collections[0].get_clim() == axes[1].collections[0].get_clim() == (0, 1)
     assert axes[0].figure.axes[0].get_title().endswith(undisturbed[1].attrs["model"])
     assert len(analysis.plot_formation(undisturbed[1].drop_vars("accuracy")).panels) == 2
-    with pytest.raises(ValueError, match="Expected a Dataset with cka_to_start"):
-        analysis.plot_formation(undisturbed[1].drop_vars("cka_to_start"))

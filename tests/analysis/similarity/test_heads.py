@@ -172,5 +172,3 @@ def test_plot_selects_layers_and_needs_no_error():
     np.testing.assert_array_equal(lines[0].get_ydata(), result.cka[0, :, 2])
     with pytest.raises(ValueError, match="Expected layers among"):
         plots.plot_head_similarity(result, layers=["norm"])
-    with pytest.raises(ValueError, match="Expected a Dataset with distance"):
-        plots.plot_head_similarity(result.drop_vars("distance"))

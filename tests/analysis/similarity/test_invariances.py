@@ -93,7 +93,7 @@ def test_single_tokens_are_told_apart_where_whole_layers_are_not():
     turns = [np.linalg.qr(rng.normal(size=(4, 4)))[0] for _ in range(3)]
     turned = np.stack([x[:, t] @ turns[t] + t for t in range(3)], axis=1)
     layers = {"x": x, "permuted": x[:, [1, 2, 0]], "turned": turned}
-    with pytest.warns(UserWarning, match="single batch"):
+    with pytest.warns(UserWarning, match="two batches"):
         found = analysis.similarities(layers, measures=["cka", "token_cka"])
     values = found.similarity.sel(layer_x="x")
     assert values.sel(measure="cka", layer_y="permuted") == pytest.approx(1, abs=1e-5)
@@ -105,7 +105,7 @@ def test_neighbours_and_ranks_follow_a_curve_that_distances_do_not():
     """Spearman's correlation is blind to an increasing function of the distances."""
     line = np.random.default_rng(0).uniform(size=(40, 1))
     curved = np.concatenate([np.sin(line * np.pi / 2), np.cos(line * np.pi / 2)], axis=1)
-    with pytest.warns(UserWarning, match="single batch"):
+    with pytest.warns(UserWarning, match="two batches"):
         found = analysis.similarities(
             {"line": line, "arc": curved}, measures=["rsa_pearson", "rsa_spearman"]
         )

@@ -1,9 +1,7 @@
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import tensorflow as tf
 import xarray as xr
-from matplotlib.patches import Rectangle
 from measure_oracles import minibatch_cka
 
 import vit_tf
@@ -163,24 +161,6 @@ def made(rng, grid=GRID, layers=("block00", "block01"), tokens=None):
     return xr.DataArray(rng.uniform(0, 1, shape), dims=dims, coords=coords, attrs={"model": "ViT"})
 
 
-def test_plot_draws_each_map_and_frames_the_own_place(rng):
-    result = made(rng)
-    axes = plots.plot_localization(result).panels
-    assert axes.shape == (7,) and len(plt.get_fignums()) == 1
-    for token, ax in enumerate(axes):
-        (image,) = ax.get_images()
-        np.testing.assert_array_equal(image.get_array(), result.values[1, token])
-        assert image.get_clim() == (result.values[1].min(), result.values[1].max())
-        frames = [patch.get_xy() for patch in ax.patches if isinstance(patch, Rectangle)]
-        row, column = divmod(token - 1, 3)
-        assert frames == ([] if token == 0 else [(column - 0.5, row - 0.5)])
-    assert axes[6].get_title() == "token 6 (1, 2)"
-    assert (
-        "ViT" in axes[0].figure.axes[0].get_title()
-        and "block01" in axes[0].figure.axes[0].get_title()
-    )
-
-
 def test_plot_lays_panels_out_like_the_grid(rng):
     axes = plots.plot_localization(made(rng)).panels
     axes[0].figure.draw_without_rendering()
@@ -211,15 +191,5 @@ def test_plot_tells_of_missing_patches_and_shows_the_lowest_values(rng):
     assert "grey: patch is constant" in bar.get_ylabel()
     image = axes[-1].get_images()[0]
     assert image.get_clim()[0] == -0.1 and image.colorbar.extend == "neither"
-
-
-def test_plot_errors_and_given_axes(rng):
-    result = made(rng)
-    given = plt.subplots(2, 4)[1]
-    assert list(plots.plot_localization(result, axes=given)) == list(given.ravel()[:7])
-    with pytest.raises(ValueError, match="at least 7 axes"):
-        plots.plot_localization(result, axes=given[0])
-    with pytest.raises(ValueError, match="Expected layers among"):
-        plots.plot_localization(result, layer="block9")
     with pytest.raises(ValueError, match="token_row"):
         plots.plot_localization(result.drop_vars("token_row"))

@@ -92,7 +92,7 @@ def test_wide_layers_in_float32_equal_the_oracle():
     x = rng.normal(size=(40, 6)) @ rng.normal(size=(6, 5000)) + rng.normal(size=(40, 5000)) + 3
     of = {"x": x.astype("float32"), "y": (x[:, :8] + rng.normal(size=(40, 8))).astype("float32")}
     wanted = ["procrustes", "rsa_pearson", "rsa_spearman", "linear_predictivity", "rbf_cka"]
-    with pytest.warns(UserWarning, match="single batch"):
+    with pytest.warns(UserWarning, match="two batches"):
         values = analysis.similarities(of, measures=wanted).similarity
     ((wide, y),) = batched(of, ("x", "y"), 40)
     left, values_of, _ = np.linalg.svd(wide - wide.mean(0), full_matrices=False)
@@ -105,7 +105,7 @@ def test_wide_layers_in_float32_equal_the_oracle():
 
 def test_two_models_equal_the_oracle(of):
     one, other = ({name: of[name] for name in names} for names in (["x", "y"], ["z"]))
-    with pytest.warns(UserWarning, match="single batch"):
+    with pytest.warns(UserWarning, match="two batches"):
         first = {name: values[:BATCH] for name, values in one.items()}
         two = analysis.similarities(first, features_y={"z": other["z"][:BATCH]})
     assert two.similarity.dims == ("measure", "layer_x", "layer_y")
@@ -137,7 +137,7 @@ def test_too_many_directions_and_other_numbers_of_tokens_are_nan_and_told():
 def test_tokens_are_pooled_to_vectors(of):
     rng = np.random.default_rng(3)
     tokens = rng.normal(size=(24, 5, 3)).astype("float32")
-    with pytest.warns(UserWarning, match="single batch"):
+    with pytest.warns(UserWarning, match="two batches"):
         pooled = analysis.similarities({"a": tokens, "b": of["x"][:24]}, tokens="all")
         means = {"a": tokens.mean(1), "b": of["x"][:24].mean(1)}
         alone = analysis.similarities(means, measures=[str(m) for m in pooled.measure.values])
@@ -160,7 +160,7 @@ def test_a_remainder_too_small_is_left_out_of_all(of):
     def features(rows):
         return {"x": rows[:, :width], "y": rows[:, width:]}
 
-    with pytest.warns(UserWarning, match="single batch"):
+    with pytest.warns(UserWarning, match="two batches"):
         found = analysis.similarities(features, batches)
         alone = analysis.similarities(features, batches.take(1))
     assert found.attrs["remainder"] == 1
@@ -175,7 +175,7 @@ def test_settings_are_used_and_noted(of):
         analysis.mutual_knn(3),
         analysis.linear_predictivity(1.0, 3),
     ]
-    with pytest.warns(UserWarning, match="single batch"):
+    with pytest.warns(UserWarning, match="two batches"):
         found = analysis.similarities(first, measures=settings)
     ((x, y),) = batched(first, ("x", "y"))
     expected = [
@@ -223,7 +223,7 @@ def test_distances_correlate_as_rsatoolbox_says(of):
 
     first = {name: of[name][:BATCH] for name in ("x", "y")}
     measures = ["rsa_pearson", "rsa_spearman"]
-    with pytest.warns(UserWarning, match="single batch"):
+    with pytest.warns(UserWarning, match="two batches"):
         found = analysis.similarities(first, measures=measures).similarity
     ((x, y),) = batched(first, ("x", "y"))
     theirs = [rdm.sqrt_transform(rdm.calc_rdm(Dataset(a), method="euclidean")) for a in (x, y)]
