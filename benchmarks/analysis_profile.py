@@ -1,9 +1,9 @@
 """Profiles a command: where `vit-tf analyze` and `vit-tf study` spend their time.
 
-The command runs in this process with clocks around the functions that import, read, trace, compile
-and compute. Each second counts once, for the innermost of them. The first call of a function is
-repeated: the time by which it exceeds the second is compiling. Processor seconds are those of all
-threads.
+The command runs in this process, one pass after another, with clocks around the functions that
+import, read, trace, compile and compute. Each second counts once, for the innermost of them. The
+first call of a function is repeated: the time by which it exceeds the second is compiling.
+Processor seconds are those of all threads.
 
 Examples:
     python benchmarks/analysis_profile.py analyze vit-cls-cifar10 bit-cifar10 --data cifar10
@@ -128,6 +128,7 @@ def clock_passes(clock):
     """Counts wall and processor seconds of each pass: a dict from its title, filled meanwhile."""
     from vit_tf.analysis.study import measure
 
+    measure.MOST_AT_ONCE = 1  # the clocks are those of one thread
     make, passes = measure._make, {}
 
     def timed(measurements, *args, **kwargs):
