@@ -14,7 +14,7 @@ MOST = 1e-5
 @pytest.fixture
 def models():
     """The helper of tiny models."""
-    return helper_or_skip("timm_models", "timm", "safetensors")
+    return helper_or_skip("timm_models", "safetensors")
 
 
 @pytest.mark.parametrize("size", [(20, 20), (12, 28)])
