@@ -90,8 +90,8 @@ def relabelled(options, model, num_scores, known, test):
     """The test data with the labels of the model's own classes."""
     import tensorflow as tf
 
+    from vit_tf.training.data_checks import checked_labels
     from vit_tf.training.evaluation import match_classes
-    from vit_tf.training.labels import checked_labels
 
     own = getattr(model, "class_names", None)
     try:
@@ -177,8 +177,8 @@ def run(options):
 def evaluate(options):
     """The numbers that the options ask for, as a dict."""
     from vit_tf.analysis.study.loaded_models import MIN_VARIATION, variation
+    from vit_tf.training.data_checks import explain_wrong_examples
     from vit_tf.training.evaluation import require_scores, top_k_accuracy
-    from vit_tf.training.labels import explained_labels
 
     model = common.open_model(options.model)
     preprocessing, origin = common.expected_images(options, model)
@@ -197,7 +197,7 @@ def evaluate(options):
         scores = model(next(iter(test))[0])
         require_scores(scores)
         own_labels = relabelled(options, model, scores.shape[-1], known, test)
-        with explained_labels():
+        with explain_wrong_examples():
             top = top_k_accuracy(model, own_labels)
         if len(scores) > 1 and 0 < variation(scores) < MIN_VARIATION:
             warnings = [LOW_VARIATION]

@@ -414,15 +414,15 @@ def head_classes(
         elongation: smallest ratio of length to width for an axial head.
 
     Returns:
-        Dataset of strings `kind` and `direction`, and of the statistics that determine them: `own`
-        (the share of d = 0), `row_median` and `column_median` (m, down and to the right), `reach`
-        (E|d|), `row_reach`, `column_reach` and `spread` (E|d - m|) in tokens, `relative_spread`
-        (divided by uniform), `nearer` (E|d - m| / E|d|, 1 if d is always 0) and `crossing` (E|d_row
-        d_column| / (E|d_row| E|d_column|): 1 if rows and columns are independent or one does not
-        vary, 0 for a cross). All of shape (layer, head), with NaN for numbers of a `"none"` head;
-        the coordinate `left_out` is that of `aligned_attention`. `direction` is one of eight, such
-        as `"up-left"`, of an offset head, `"row"`, `"column"` or `"both"` of an axial one, else
-        empty.
+        Dataset of the strings `kind` and `direction`, and of the statistics that determine them,
+        all of shape (layer, head). In tokens: `row_median` and `column_median` (m, down and to the
+        right), `reach` (E|d|), `row_reach`, `column_reach` and `spread` (E|d - m|). Without unit:
+        `own` (the share of d = 0), `relative_spread` (spread divided by uniform), `nearer` (E|d -
+        m| / E|d|, 1 if d is always 0) and `crossing` (E|d_row d_column| / (E|d_row| E|d_column|): 1
+        if rows and columns are independent or one does not vary, 0 for a cross). They are NaN for a
+        `"none"` head. `direction` is one of eight for an offset head, such as `"up-left"`; `"row"`,
+        `"column"` or `"both"` for an axial head; otherwise empty. The coordinate `left_out` is that
+        of `aligned_attention`.
 
     Raises:
         ValueError: for a grid of a single token, bounds that are not positive, or a `mean` that is

@@ -32,8 +32,8 @@ def logit_lens(features: Model, images: Images, scores: str = "logits") -> xr.Da
         scores: name of the tap with the scores, of shape (example, class).
 
     Returns:
-        DataArray of shape (example, layer, class), in the units of the scores. That of the last
-        layer is the model's own.
+        DataArray of shape (example, layer, class), in the units of the scores. The scores of the
+        last layer are those of the model.
 
     Raises:
         ValueError: for features that are not a chain of layers, layers with more or fewer channels

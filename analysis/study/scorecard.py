@@ -42,9 +42,8 @@ BOUNDS = {
 def scorecard_of_trainings(scorecards):
     """Combines the scorecards of several runs of the same models.
 
-    The value is the mean over the runs in which the claim was tested; the interval is that of
-    `engine.estimates.over_trainings`, which covers seed variance and the
-    uncertainty within each run, which all runs share.
+    The value is the mean over the runs in which the claim was tested; its interval, from
+    `engine.estimates.over_trainings`, covers seed variance and the uncertainty within the runs.
 
     Args:
         scorecards: dict from the name of a run to the Dataset of its scorecard, which reports store

@@ -1,4 +1,4 @@
-"""Our models with the weights of KerasHub's, in memory."""
+"""Converts KerasHub models in memory to models of this package."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Images as people have them: arrays, PIL images, paths, folders and data sets."""
+"""Converts images in any form (arrays, PIL images, paths, folders) to arrays or batches."""
 
 import glob
 import os
@@ -24,10 +24,10 @@ LABEL_KEYS = ("label", "labels", "y")
 
 
 def in_known_form(images):
-    """Images of rarer forms as arrays or lists of paths, and others as they are.
+    """Converts images in less common forms to arrays or lists of paths; leaves others unchanged.
 
-    PyTorch tensors, with channels first or last; nested lists; dicts of arrays with `"image"`;
-    patterns of paths.
+    These forms are PyTorch tensors, with channels first or last, nested lists, dicts of arrays with
+    `"image"`, and patterns of paths.
     """
     if isinstance(images, tuple) and images and not isinstance(images[0], int | float):
         return (in_known_form(images[0]), *map(_from_torch, images[1:]))

@@ -83,7 +83,7 @@ def connect(addresses, index):
 
     from vit_tf.distribute.cluster import HEARTBEAT, START
 
-    # It would take SIGTERM, which `Preemption` hears.
+    # It would take SIGTERM, which `Preemption` catches.
     jax.config.update("jax_enable_preemption_service", False)
     times = {"initialization_timeout": START, "heartbeat_timeout_seconds": HEARTBEAT}
     try:

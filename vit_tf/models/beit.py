@@ -97,7 +97,7 @@ class BEiT(TransformerModel):
         key_bias: whether projections to keys have a bias.
 
     Raises:
-        ValueError: for sizes that do not fit each other or an unknown name.
+        ValueError: for inconsistent sizes or an unknown name.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class SigLIPViT(ImageEncoder):
         preprocessing: the `vit_tf.Preprocessing` of its images; None means values in [-1, 1].
 
     Raises:
-        ValueError: for sizes that do not fit each other or an unknown name.
+        ValueError: for inconsistent sizes or an unknown name.
     """
 
     def __init__(

@@ -102,7 +102,7 @@ class ViT(TransformerModel):
             follows `pooling`.
 
     Raises:
-        ValueError: for sizes that do not fit each other or an unknown name.
+        ValueError: for inconsistent sizes or an unknown name.
     """
 
     def __init__(

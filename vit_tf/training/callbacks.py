@@ -1,4 +1,4 @@
-"""What a run does between its steps: it saves its state, and validates averaged weights."""
+"""Callbacks of a run: SIGTERM, saved states, and validation of averaged weights."""
 
 import contextlib
 import math
@@ -22,43 +22,45 @@ ASK_EVERY = 10
 
 
 class Preemption:
-    """Hears SIGTERM within a `with`, so that a run can save its state before it ends.
+    """Catches SIGTERM within a `with`, so that a run can save its state before it ends.
 
-    Machines that are lent send it some seconds before they end. What it does otherwise, it does
-    when `deliver` is called, or at the end of the `with`. Only the main thread of a process can
-    hear signals; elsewhere none is heard.
+    Preemptible machines send SIGTERM some seconds before they stop. The previous handler runs when
+    `deliver` is called, or at the end of the `with`. Only the main thread of a process can catch
+    signals; in other threads this does nothing.
     """
 
     def __init__(self):
-        self._heard = False
-        self._before = None
+        self._signalled = False
+        self._previous_handler = None
 
     def __enter__(self):
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._hear) or signal.SIG_DFL
+            self._previous_handler = (
+                signal.signal(signal.SIGTERM, self._on_signal) or signal.SIG_DFL
+            )
         return self
 
     def __exit__(self, kind, *_):
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
-            if self._heard and kind is None:
+        if self._previous_handler is not None:
+            signal.signal(signal.SIGTERM, self._previous_handler)
+            if self._signalled and kind is None:
                 signal.raise_signal(signal.SIGTERM)
 
-    def asked(self):
+    def requested(self):
         """Whether this process or another worker was asked to end; all workers must call this."""
-        self._heard = bool(of_every_worker(self._heard).any())
-        return self._heard
+        self._signalled = bool(of_every_worker(self._signalled).any())
+        return self._signalled
 
     def deliver(self):
         """Let SIGTERM do what it does outside of the `with`; returns if the process goes on."""
-        self._heard = False
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
+        self._signalled = False
+        if self._previous_handler is not None:
+            signal.signal(signal.SIGTERM, self._previous_handler)
             signal.raise_signal(signal.SIGTERM)
-            signal.signal(signal.SIGTERM, self._hear)
+            signal.signal(signal.SIGTERM, self._on_signal)
 
-    def _hear(self, number, frame):
-        self._heard = True
+    def _on_signal(self, number, frame):
+        self._signalled = True
 
 
 class Checkpoint(keras.callbacks.Callback):
@@ -134,7 +136,7 @@ class Checkpoint(keras.callbacks.Callback):
                 self.model.stop_training = self._cut = True
         # Workers ask each other, which takes longer than a small step.
         asks = num_workers() == 1 or not self._done % ASK_EVERY or self._done == self._steps
-        asked = asks and self._preemption.asked()
+        asked = asks and self._preemption.requested()
         if asked or saves:
             self.save()
         if asked:
@@ -151,7 +153,7 @@ class Checkpoint(keras.callbacks.Callback):
 
     def on_test_batch_end(self, batch, logs=None):
         asks = num_workers() == 1 or not (batch + 1) % ASK_EVERY
-        if asks and self._preemption.asked():
+        if asks and self._preemption.requested():
             attach_variables(self.model)
             with self._average:
                 self.save()

@@ -1,9 +1,9 @@
-"""Files of a training run that survive being killed at any moment.
+"""Reads and writes the files of a training run, so that a kill at any moment corrupts none.
 
 A folder holds `configuration.json`, the last states, such as `state/epoch-0007.npz` (everything
 needed to resume after seven epochs) or `state/epoch-0007-step-000120.npz` (after 120 steps of the
 eighth), `best.keras` and `log.csv`. Each is written under another name, flushed to the disk and
-then renamed, so that it is there whole or not at all; for addresses see `remote.write_remote`. A
+then renamed, so that it is complete or absent; for addresses see `remote.write_remote`. A
 state is a zip archive, whose checksums are compared when it is read.
 """
 
@@ -32,9 +32,9 @@ from vit_tf.remote import PARTIAL, as_path, is_remote, without_password
 
 log = logging.getLogger("vit_tf.training")
 
-_SHARING = 30  # seconds that a file of one worker may take to appear on another
+_SHARING_TIMEOUT = 30  # seconds that a file of one worker may take to appear on another
 _STATE = re.compile(r"epoch-(\d+)(?:-step-(\d+))?\.npz")
-_STEPS = 2**40  # more than an epoch has
+_MAX_STEPS = 2**40  # more than an epoch has
 
 
 @dataclasses.dataclass
@@ -148,16 +148,16 @@ def check_shared(directory):
         ValueError: on all workers, if one sees other states than the chief, or after half a minute
             not yet the configuration that the chief has written.
     """
-    deadline = time.monotonic() + _SHARING
+    deadline = time.monotonic() + _SHARING_TIMEOUT
     path = as_path(directory) / "configuration.json"
     while not path.is_file():
         if time.monotonic() > deadline:
             break
         time.sleep(0.1)
-    newest = max((_place(state.name) for state in saved_states(directory)), default=0)
+    newest = max((_position(state.name) for state in saved_states(directory)), default=0)
     seen = of_every_worker(newest if path.is_file() else -1)
     if len(set(seen)) > 1 or seen[0] < 0:
-        places = [divmod(place, _STEPS) if place >= 0 else "no configuration" for place in seen]
+        places = [divmod(place, _MAX_STEPS) if place >= 0 else "no configuration" for place in seen]
         raise ValueError(
             f"Expected {without_password(directory)!r} to be a folder that all workers share. "
             f"Received: workers that find these epochs and steps in it: {places}"
@@ -221,8 +221,8 @@ def save_state(model, history, directory, step=0, metrics=(), keep=2, writer=Non
     def write():
         write_whole(path, lambda partial: np.savez(partial, **arrays))
         # A state of later steps is a corrupt one, instead of which an earlier one was restored.
-        place = _place(path.name)
-        before = [state for state in saved_states(directory) if _place(state.name) < place]
+        position = _position(path.name)
+        before = [state for state in saved_states(directory) if _position(state.name) < position]
         kept = [path, *before[len(before) + 1 - keep :]]
         for state in saved_states(directory):
             if state not in kept:
@@ -281,7 +281,7 @@ def restore_state(model, directory):
     for variable, array in zip(variables, arrays, strict=True):
         # NumPy reads back bfloat16 as two raw bytes.
         variable.assign(array.view(variable.dtype) if array.dtype.kind == "V" else array)
-    return Progress(history, _place(path.name) % _STEPS, metrics)
+    return Progress(history, _position(path.name) % _MAX_STEPS, metrics)
 
 
 def _read_state(path):
@@ -317,13 +317,13 @@ def saved_states(directory):
     """Paths of the states in a run's folder, oldest first."""
     folder = as_path(directory) / "state"
     states = [path for path in folder.glob("*.npz") if _STATE.fullmatch(path.name)]
-    return sorted(states, key=lambda path: _place(path.name))
+    return sorted(states, key=lambda path: _position(path.name))
 
 
-def _place(name):
+def _position(name):
     """The position in a run of a state's name: one whole number."""
     epochs, steps = _STATE.fullmatch(name).groups()
-    return int(epochs) * _STEPS + int(steps or 0)
+    return int(epochs) * _MAX_STEPS + int(steps or 0)
 
 
 def _variables(model):

@@ -1,4 +1,4 @@
-"""A folder that only one process works in at a time."""
+"""Locks a folder, so that only one process uses it at a time."""
 
 import contextlib
 import logging
@@ -10,7 +10,7 @@ from vit_tf.remote import as_path, is_remote
 
 try:
     import fcntl
-except ImportError:  # where files have no such locks, nobody is kept out
+except ImportError:  # where files have no such locks, other processes are not blocked
     fcntl = None
 
 log = logging.getLogger("vit_tf.training")
@@ -20,15 +20,15 @@ _LOCK = ".lock"
 
 @contextlib.contextmanager
 def only_process(folder):
-    """Keep other processes out of a folder, which is made.
+    """Lock a folder, which is created if missing.
 
-    The lock is the system's: it ends with the process, however that ends, so that the file which
-    a killed process leaves behind keeps nobody out. Elsewhere, such as at `gs://`, there are no
-    such locks. There the process that comes last takes over, which a line of the log says, and the
-    one before it learns that at its next check: until then both may write.
+    The operating system releases the lock when the process ends, even if it is killed, so a file
+    left by a killed process does not block others. Remote folders, such as `gs://`, have no locks:
+    there the latest process takes over, which is logged, and the earlier one stops at its next
+    check; until then both may write.
 
     Yields:
-        Function that checks that this process is still alone; a `ValueError` where it is not.
+        Function that raises a `ValueError` if another process has taken over.
 
     Raises:
         ValueError: if another process holds the folder; the message names the process.

@@ -34,7 +34,12 @@ from vit_tf.models.model import VisionModel
 from vit_tf.remote import without_password
 from vit_tf.training import checkpointing
 from vit_tf.training.callbacks import AverageValidation, Checkpoint, Preemption, tensorboard
-from vit_tf.training.labels import WrongExample, checked_images, checked_labels, explained_labels
+from vit_tf.training.data_checks import (
+    WrongExample,
+    checked_images,
+    checked_labels,
+    explain_wrong_examples,
+)
 from vit_tf.training.locks import only_process
 
 BATCH_SIZE = 32  # of arrays, as in Keras
@@ -240,7 +245,7 @@ def _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, ve
     if validation is not None:
         validation = distribute.divide_batches(validation, strategy)
     try:
-        with explained_labels(), _built(model, batches.element_spec):
+        with explain_wrong_examples(), _built(model, batches.element_spec):
             model.fit(
                 _between(batches, done * steps + progress.step, rounds * steps, num_batches),
                 steps_per_epoch=steps,

@@ -1,4 +1,4 @@
-"""The splits, classes and images of a folder."""
+"""Finds the splits, classes and images of a folder from its layout."""
 
 import functools
 import logging
@@ -84,7 +84,7 @@ def scan(root):
     parts = {split: _part(folder) for split, folder in folders.items()}
     labelled = {split: part for split, part in parts.items() if part.class_names}
     if labelled and len(labelled) < len(parts):
-        _tell_unlabelled(root, tuple(split for split in parts if split not in labelled))
+        _warn_of_unlabelled(root, tuple(split for split in parts if split not in labelled))
     parts = labelled or parts
     defining = [parts["train"]] if "train" in parts else parts.values()
     class_names = tuple(sorted({name for part in defining for name in part.class_names}))
@@ -101,14 +101,14 @@ def _without_splits(root):
     def cut():
         paths, labels = part.members(part.class_names)
         cuts = hold_out(labels, TEST_FRACTION, np.random.default_rng(0))
-        _tell_fifth(root, len(cuts[1]), len(labels))
+        _warn_of_test_split(root, len(cuts[1]), len(labels))
         return [(paths[chosen], labels[chosen]) for chosen in cuts]
 
     return Layout(part.class_names, LazyDict({"train": lambda: cut()[0], "test": lambda: cut()[1]}))
 
 
 @functools.cache
-def _tell_fifth(root, size, count):
+def _warn_of_test_split(root, size, count):
     """Logs once that some images of a folder are kept for testing."""
     log.warning(
         "%s has no split folders: %d of its %d images, a fixed fifth of each class, form the "
@@ -154,7 +154,7 @@ def _quoted(names):
 
 
 @functools.cache
-def _tell_unlabelled(root, splits):
+def _warn_of_unlabelled(root, splits):
     """Logs once which splits of a folder cannot be read with the others."""
     root = without_password(root)
     log.warning("%s: unknown classes of %s, left out.", root, join_words(splits))

@@ -17,7 +17,7 @@ from vit_tf.data.layouts.scanning import scan
 @pytest.fixture(autouse=True)
 def tell_again():
     """Each test is told what was told before."""
-    scanning._tell_fifth.cache_clear()
+    scanning._warn_of_test_split.cache_clear()
     scanning._tell_unlabelled.cache_clear()
 
 

@@ -1,4 +1,4 @@
-"""Images and labels that are checked as they come."""
+"""Checks the images and labels of a run while they are read."""
 
 import contextlib
 import re
@@ -13,19 +13,19 @@ _WRONG = re.compile(r"Expected (?:labels|images) of the .*? data .*?Received: [-
 
 
 class WrongExample(ValueError):
-    """An image or a label that a model cannot be given."""
+    """An image or a label that is not valid for the model."""
 
 
 def checked_images(dataset, model, split):
-    """A data set whose images are checked when they are read: of no NaN, and not far off.
+    """A data set that checks, when images are read, that they are finite and in the expected range.
 
-    Looked at are the values of the first image of each batch, and whether those of all are finite.
-    `explained_labels` makes a `WrongExample` of what a wrong one raises.
+    The range is checked for the first image of each batch, finiteness for all.
+    `explain_wrong_examples` converts the error to a `WrongExample`.
 
     Args:
         dataset: batched `tf.data.Dataset` of (images, labels) or (images, labels, weights).
         model: the model, whose `preprocessing`, where it has one, gives the range of the values.
-        split: which data these are, for the message, such as `"training"`.
+        split: name of the data in the message, such as `"training"`.
     """
     spec, limits = dataset.element_spec[0], far_values(model)
     if not isinstance(spec, tf.TensorSpec) or not spec.dtype.is_floating:
@@ -54,14 +54,14 @@ def checked_images(dataset, model, split):
 
 
 def checked_labels(dataset, num_classes, split):
-    """A data set whose integer labels are checked to lie in [0, num_classes) when they are read.
+    """A data set that checks, when integer labels are read, that they lie in [0, num_classes).
 
-    `explained_labels` makes a `WrongExample` of what a wrong one raises.
+    `explain_wrong_examples` converts the error to a `WrongExample`.
 
     Args:
         dataset: batched `tf.data.Dataset` of (images, labels) or (images, labels, weights).
         num_classes: number of classes.
-        split: which data these are, for the message, such as `"training"`.
+        split: name of the data in the message, such as `"training"`.
     """
     if not dataset.element_spec[1].dtype.is_integer:
         return dataset
@@ -79,8 +79,8 @@ def checked_labels(dataset, num_classes, split):
 
 
 @contextlib.contextmanager
-def explained_labels():
-    """Makes a `WrongExample` of the error that a wrong label or image raises."""
+def explain_wrong_examples():
+    """Converts the TensorFlow error for an invalid image or label to a `WrongExample`."""
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
