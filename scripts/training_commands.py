@@ -121,7 +121,7 @@ def add_training(parser, image_size):
     run("--seed", type=int, default=0, help="random seed")
     common.add_strategy(run)
     run("--mixed-precision", action="store_true", help="compute in bfloat16")
-    text = "most steps per call of TensorFlow (default: 50 on a TPU, otherwise 1)"
+    text = "maximum number of steps per TensorFlow call (default: 50 on a TPU, otherwise 1)"
     run("--steps-per-execution", type=int, help=text)
     text = "also save the state every N steps; it is always saved after an epoch and on SIGTERM"
     run("--save-every", type=int, help=text)

@@ -48,7 +48,7 @@ def resampled(shift=1):
     def edit(value):
         if value.shape[0] is not None and shift % value.shape[0] == 0:
             raise ValueError(
-                "Expected a `shift` to another image of the batch. "
+                "Expected a `shift` that is not a multiple of the batch size. "
                 f"Received: shift={shift} in a batch of {value.shape[0]}"
             )
         return ops.roll(value, shift, axis=0)

@@ -137,7 +137,7 @@ def num_beyond(masks):
 def require_shares(beyond):
     """Raises a `ValueError` if masks had values `beyond` [0, 1]."""
     if beyond:
-        raise ValueError("Expected masks with values in [0, 1]. Received: values beyond")
+        raise ValueError("Expected masks with values in [0, 1]. Received: values out of this range")
 
 
 def most_attended(maps, mass):

@@ -374,7 +374,7 @@ def plot_localization(
     result = expect_array(result, ("layer", "token", "row", "column"))
     missing = {"token_row", "token_column"} - set(result.coords)
     if missing:
-        raise ValueError(f"Expected the coordinates {sorted(missing)}. Received: no such")
+        raise ValueError(f"Expected the coordinates {sorted(missing)}. Received: none of these")
     single = layer is None or isinstance(layer, str)
     names = [layer_names(result)[-1] if layer is None else layer] if single else layer
     drawn = select_layers(result, names)

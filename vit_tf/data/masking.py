@@ -43,7 +43,7 @@ def mask_patches(dataset, grid, *, preprocessing=None, seed=0, fixed=False):
     covered = (grid.rows * grid.stride, grid.columns * grid.stride)
     if tuple(shape[1:3]) != covered or grid.num_spatial < 2:
         raise ValueError(
-            f"Expected images of {covered} pixels, which {grid} covers, and at least two patches. "
+            f"Expected images of {covered} pixels, the size of {grid}, with at least two patches. "
             f"Received: images of shape {tuple(shape)}"
         )
     preprocessing = preprocessing or Preprocessing.of(tuple(shape[1:]))
