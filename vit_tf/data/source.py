@@ -265,7 +265,7 @@ def partition(source, splits, validation, take, seed):
     """
     chosen = {name: _whole(source, name) for name in splits if name in source.num_examples}
     if "test" in splits and lacks_test(source.num_examples):
-        _warn_of_test_split()
+        _warn_of_missing_test_split()
         chosen["test"] = chosen.pop("validation", None) or _whole(source, "validation")
     missing = [name for name in splits if name not in chosen]
     if missing == ["validation"] and "train" in source.num_examples:
@@ -301,7 +301,7 @@ def lacks_test(splits):
 
 
 @cache
-def _warn_of_test_split():
+def _warn_of_missing_test_split():
     log.warning(
         "There is no test split with labels: the validation split is used as one, and a "
         "validation split is taken from the train split if both are requested."
