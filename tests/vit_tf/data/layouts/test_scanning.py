@@ -15,10 +15,10 @@ from vit_tf.data.layouts.scanning import scan
 
 
 @pytest.fixture(autouse=True)
-def tell_again():
-    """Each test is told what was told before."""
+def warn_again():
+    """Each test logs the warnings that were logged before."""
     scanning._warn_of_test_split.cache_clear()
-    scanning._tell_unlabelled.cache_clear()
+    scanning._warn_of_unlabelled.cache_clear()
 
 
 def colours(dataset):
