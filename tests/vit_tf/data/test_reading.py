@@ -21,7 +21,7 @@ from vit_tf.data.folder import decode_file
 from vit_tf.data.images import decoding, framing
 from vit_tf.data.rand_augment import OPERATIONS, make_rand_augment
 from vit_tf.distribute import divide_batches, strategy
-from vit_tf.training.labels import checked_images, checked_labels
+from vit_tf.training.data_checks import checked_images, checked_labels
 
 
 @pytest.fixture
