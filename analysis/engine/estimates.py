@@ -423,7 +423,8 @@ def over_trainings(estimates, bounds=UNBOUNDED):
     freedom, on either side. The first term is the spread between runs (Bouthillier et al. 2021,
     https://arxiv.org/abs/2103.03098); the second is for what they share, such as the test images:
     the standard error of a mean is at most the mean of the standard errors, whatever their
-    correlation. The interval ends at the `bounds` of possible values, which costs no coverage.
+    correlation. The interval ends at the `bounds` of possible values, which costs no coverage. Of
+    equal runs without a width of their own the mean is descriptive.
     """
     values = np.array([run.value for run in estimates], np.float64)
     between = student(values, over="runs")
@@ -441,7 +442,7 @@ def over_trainings(estimates, bounds=UNBOUNDED):
         else "no interval within a run is known"
     )
     if not low + high:
-        how += "; all runs are equal, so that the interval has no width and does not generalize"
+        return descriptive(between.value, f"all {len(values)} runs are equal")
     low, high = np.clip([between.value - low, between.value + high], *bounds).tolist()
     return Estimate(between.value, low, high, how)
 

@@ -78,8 +78,15 @@ def test_an_interval_without_width_is_told():
     assert (found.low, found.high) == (1, 1)
     assert "no width" in found.how
     assert "no width" not in student(np.arange(5.0), over="heads").how
-    same = over_trainings([Estimate(1.0, 1.0, 1.0, "")] * 3)
-    assert same.low == same.high and "no width and does not generalize" in same.how
+
+
+@pytest.mark.parametrize("end", [1.0, np.nan])
+def test_equal_runs_without_a_width_of_their_own_are_descriptive(end):
+    same = over_trainings([Estimate(1.0, end, end, "")] * 3)
+    assert same.value == 1 and np.isnan([same.low, same.high]).all()
+    assert "all 3 runs are equal" in same.how
+    wide = over_trainings([Estimate(1.0, 0.5, 1.25, "")] * 3)
+    assert (wide.low, wide.high) == (0.5, 1.25)
 
 
 def test_findings_are_matched_by_name_and_judged_anew():
