@@ -110,7 +110,7 @@ def test_what_is_of_another_model_is_refused(models, tmp_path):
     with refuses("MLP is gated.*another EVA"):
         vit_tf.load_pretrained(path, **width)
     write_safetensors(path, state)
-    with refuses("multiple of 4 channels.*num_heads=4"):
+    with refuses("multiple of 4.*num_heads=4"):
         vit_tf.load_pretrained(path, num_heads=4)
     with refuses("num_heads"):
         vit_tf.load_pretrained(path)
