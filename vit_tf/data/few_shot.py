@@ -93,11 +93,9 @@ def class_rank(labels):
 
 
 def _in_random_order(source, split, indices, least, seed):
-    """Examples of a split in an order that depends on the seed alone: (indices, labels).
-
-    Where the labels are not known ahead, they are read from a random position on, until there are
-    `least` examples of each class or all have been read.
-    """
+    """Examples of a split in an order that depends on the seed alone: (indices, labels)."""
+    # Labels that are not known ahead are read from a random position on, until there are `least`
+    # examples of each class or all have been read.
     rng = np.random.default_rng([seed, 2 * len(SPLITS)])
     labels = source.labels(split)
     if labels is not None:

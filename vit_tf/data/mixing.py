@@ -45,13 +45,7 @@ def _average(labels, weight, partner):
 
 
 def _within(side, pixels, seed):
-    """Which of the pixels lie in an interval around a random one, of shape (example, pixel).
-
-    Args:
-        side: length of each interval as a share of all pixels, of shape (example,).
-        pixels: number of pixels.
-        seed: int tensor of shape (2,).
-    """
+    """Which pixels, (example, pixel), lie in an interval of a share `side` around a random one."""
     length = tf.cast(side * pixels, tf.int32)
     center = tf.random.stateless_uniform(tf.shape(side), seed, 0, pixels, tf.int32)
     place = tf.range(pixels) - (center - length // 2)[:, None]

@@ -244,11 +244,9 @@ def _own_spec(source, items, own):
 
 
 def _tried(batches, ways, size):
-    """Results, batch by batch, of the first of one or two functions that does not raise.
-
-    The second is for batches of which the first raises an error. Each is caught in a data set that
-    `interleave` reads: `get_single_element` would optimize the functions anew for each batch.
-    """
+    """Results, batch by batch, of the first of one or two functions that does not raise."""
+    # Errors are caught in a data set that `interleave` reads: `get_single_element` would optimize
+    # the functions anew for each batch.
     # A whole batch is in the making at each of these calls: a few are enough.
     calls = max(2, -(-2 * CPUS // size))
     if len(ways) == 1:

@@ -206,10 +206,7 @@ def _check_data_dir(root, name):
 
 
 def _check_downloadable(builder, name):
-    """Raises a `ValueError` if the files of a data set are not there and its hosts do not answer.
-
-    TFDS asks them for minutes.
-    """
+    """Raises a `ValueError` for a data set without files whose hosts do not answer."""
     root = builder.data_dir_root
     _check_data_dir(root, name)
     downloads = root / "downloads"

@@ -266,11 +266,9 @@ def _fit(model, recipe, splits, num_batches, progress, checkpoint, callbacks, ve
 
 @contextlib.contextmanager
 def _built(model, spec):
-    """A model whose metrics are built from the spec of its batches, within a `with`.
-
-    Keras would build them from a first batch, of an iterator that it makes for that: a seeded
-    shuffle would then be in its second order in the first epoch.
-    """
+    """A model whose metrics are built from the spec of its batches, within a `with`."""
+    # Keras would build them from a first batch, of an iterator that it makes for that: a seeded
+    # shuffle would then be in its second order in the first epoch.
     with distribute.strategy_of(model).scope():
         model._symbolic_build(data_batch=spec)
     if on_jax() or num_workers() > 1:
@@ -299,11 +297,9 @@ def _between(batches, step, last, num_batches):
 
 
 def _begun(batches, count):
-    """No batches, after `count` passes over them were begun: they count in the orders of shuffles.
-
-    Nothing is chosen from what is begun, so that nothing is read. It takes one iterator of Python,
-    and a fortieth of the time of as many.
-    """
+    """No batches, after `count` passes over them were begun, which orders of shuffles count."""
+    # Nothing is chosen from what is begun, so that nothing is read. It takes one iterator of
+    # Python, and a fortieth of the time of as many.
     begun = tf.data.Dataset.choose_from_datasets([batches], tf.data.Dataset.range(0))
     return tf.data.Dataset.range(count).flat_map(lambda number: begun)
 
@@ -333,11 +329,7 @@ def _num_classes(model):
 
 
 def _num_batches(dataset):
-    """Number of batches of a dataset, by its cardinality.
-
-    Raises:
-        ValueError: for a dataset that is empty, never ends or has unknown length.
-    """
+    """Number of batches of a dataset, by its cardinality; a `ValueError` where it is not known."""
     count = int(dataset.cardinality())
     if count > 0:
         return count

@@ -191,11 +191,9 @@ def _run_lengths(segmentation, size, tools):
 
 
 def _decompressed(text):
-    """Run lengths from their text: 5 bits a character, low ones first, of each run's difference.
-
-    A run is stored as its difference from the last but one, from the fourth on. A character's sixth
-    bit says that the run goes on, and the fifth of its last one is the sign.
-    """
+    """Run lengths from their text: 5 bits a character, low ones first, of each run's difference."""
+    # A run is stored as its difference from the last but one, from the fourth on. A character's
+    # sixth bit continues the run, and the fifth of its last one is the sign.
     counts, value, shift = [], 0, 0
     for character in text:
         bits = ord(character) - 48
@@ -209,11 +207,7 @@ def _decompressed(text):
 
 
 def _find(root, names):
-    """Paths of the image files of a folder.
-
-    Raises:
-        ValueError: that names the first few that are missing.
-    """
+    """Paths of the image files of a folder; a `ValueError` names the first few that are missing."""
     root = Path(root).expanduser()
     if not root.is_dir():
         raise ValueError(f"Expected images to be a folder that exists. Received: {str(root)!r}")
