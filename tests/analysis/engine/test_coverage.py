@@ -57,7 +57,7 @@ class Coverage:
         self.widths.append(high - low)
 
     def add_estimate(self, estimate, truth):
-        self.add_estimate(estimate, truth)
+        self.add(estimate.low, estimate.high, truth)
 
     def add_normal(self, value, error, truth):
         self.add(value - 1.96 * error, value + 1.96 * error, truth)
