@@ -2,8 +2,8 @@
 
 Select a patch of an image to see the attention of each head from it, the similarity of its
 representation to other patches, in this image and in others, the attention of CLS, the attribution
-of a class, and the prediction at each layer. The page is a self-contained HTML file. It lists what
-does not apply to the model, with the reason.
+of a class, and the prediction at each layer. Several models stand side by side. The page is a
+self-contained HTML file. It lists what does not apply to a model, with the reason.
 
 A model is a .keras file of any Keras model (keras.applications, KerasHub, your own), a SavedModel
 folder whose outputs are its layers, a checkpoint file or a public name. Images are resized to the
@@ -56,17 +56,19 @@ def parse(arguments=None):
     common.add_layers(add)
     common.add_values(add)
     add = parser.group("page")
-    text = "output file; the model's name is added if there are several models"
+    text = "output file"
     add("--out", type=Path, metavar="FILE", default=Path("explore.html"), help=text)
-    add("--results", type=Path, metavar="FOLDER", help="also write the results there, as netCDF")
+    text = "also write the results there, as netCDF; of several models in a folder each"
+    add("--results", type=Path, metavar="FOLDER", help=text)
     add(
         "--explain",
         nargs="+",
         metavar="CLASS",
-        help="names or numbers of classes to explain (default: the top five)",
+        help="names or numbers of classes to explain (default: the top five; of several images the "
+        "top three each)",
     )
     add = parser.group("SmoothGrad")
-    add("--samples", type=int, default=10, help="noisy copies of each image")
+    add("--samples", type=int, default=6, help="noisy copies of each image")
     add(
         "--noise",
         type=float,
@@ -115,47 +117,37 @@ def _check(options):
 
 
 def run(options):
-    """Explore each model."""
-    from vit_tf.analysis.study.models import slug
-
-    names = options.names or []
-    for number, source in enumerate(options.models):
-        name = names[number] if names else common.model_name(source)
-        several = len(options.models) > 1
-        page = options.out
-        page = page.with_name(f"{page.stem}-{slug(name)}{page.suffix}") if several else page
-        results = options.results
-        results = results / slug(name) if results and several else results
-        explore_model(source, name, page, results, options)
-
-
-def explore_model(source, name, path, folder, options):
-    """Open a model, measure it and write its page."""
-    from vit_tf import analysis
+    """Explore the models on one page."""
+    from vit_tf.analysis.study.explorer.explore import explore_models
+    from vit_tf.analysis.study.models import distinct, slug
 
     start = time.perf_counter()
-    model = common.open_features(source)
-    preprocessing, origin = common.expected_images(options, model)
-    page = analysis.explore(
-        model,
-        options.images,
-        path,
-        name=name,
-        preprocessing=preprocessing,
-        image_size=options.image_size,
-        taps=options.taps or (),
-        patch_size=options.patch_size,
-        prefix=options.prefix,
-        classes=class_numbers(options.explain, getattr(model, "class_names", None)),
-        samples=options.samples,
-        noise=options.noise,
-        seed=options.seed,
-    )
-    for title, reasons in page.left_out:
-        print(f"not shown: {title}. {' '.join(reasons)}")
-    if folder:
-        page.save_results(folder)
-    print(f"images: {common.describe_values(preprocessing, origin)}")
+    models, lines = {}, []
+    names = options.names or [common.model_name(source) for source in options.models]
+    for name, source in zip(names, options.models, strict=True):
+        name = distinct(name, [slug(other) for other in models])
+        model = common.open_features(source)
+        preprocessing, origin = common.expected_images(options, model)
+        lines.append(f"{name}, images: {common.describe_values(preprocessing, origin)}")
+        settings = {
+            "preprocessing": preprocessing,
+            "image_size": options.image_size,
+            "taps": options.taps or (),
+            "patch_size": options.patch_size,
+            "prefix": options.prefix,
+            "classes": class_numbers(options.explain, getattr(model, "class_names", None)),
+            "samples": options.samples,
+            "noise": options.noise,
+            "seed": options.seed,
+        }
+        models[name] = model, settings
+    page = explore_models(models, options.images, options.out)
+    for name, left_out in page.left_out.items():
+        for title, reasons in left_out:
+            print(f"{name}, not shown: {title}. {' '.join(reasons)}")
+    if options.results:
+        (page if len(models) > 1 else page.of(name)).save_results(options.results)
+    print("\n".join(lines))
     size, seconds = page.path.stat().st_size / 1e6, time.perf_counter() - start
     print(f"{page.path}, {size:.1f} MB, after {seconds:.0f} seconds")
 

@@ -447,11 +447,11 @@ def test_timm_through_hooks_gives_the_cka_of_our_loader(tmp_path):
 def test_explore_and_make_report_take_one_a_list_or_a_dict(model, data, tmp_path):
     one = analysis.explore("bit-cifar10", data.pils[0], tmp_path / "one.html", samples=1)
     assert one.path.name == "one.html" and "bit-cifar10" in one.path.read_text("utf-8")
-    pages = analysis.explore(
+    both = analysis.explore(
         ["bit-cifar10", model("mine")], data.paths[0], tmp_path / "all.html", samples=1
     )
-    assert [page.path.name for page in pages] == ["all-bit-cifar10.html", "all-mine.html"]
-    scores = [page.results["grad_cam"] for page in (one, pages[0])]
+    assert both.path.name == "all.html" and list(both.results) == ["bit-cifar10", "mine"]
+    scores = [one.results["grad_cam"], both.results["bit-cifar10"]["grad_cam"]]
     np.testing.assert_array_equal(*scores)
 
     settings = {"figures": ("1",)}

@@ -1,31 +1,47 @@
 """One self-contained interactive page of single images."""
 
+from vit_tf.names import join_words
+
+from ..plots.interactive import colour_map
 from .page import as_json, write_page
 
 
-def write_explore_page(path, *, title, payload, shown, size, left_out, facts):
+def write_explore_page(path, *, views, image_names, versions):
     """Write a self-contained HTML file; an interrupted write leaves no partial file.
 
     Args:
         path: where to write the HTML.
-        title: heading of the page.
-        payload: dict that JSON can hold: what the script draws, see `study.explorer.payload`.
-        shown: dict of what there is to show, which chooses the panels.
-        size: size of the images, as text.
-        left_out: list of (what is not shown, list of sentences on why).
-        facts: dict of what it takes to make the page again.
+        views: list of dicts, one for each model: `name`; `payload`, a dict that JSON can hold, see
+            `study.explorer.payload`; `shown`, a dict of what there is to show, which chooses the
+            panels; `left_out`, a list of (what is not shown, list of sentences on why); and
+            `facts`, a dict of what it takes to make the page again.
+        image_names: list of the names of the images.
+        versions: list of packages with their versions.
 
     Returns:
         The path written.
     """
+    data = {
+        "images": list(image_names),
+        "colours": colour_map(),
+        "models": [{"name": view["name"], **view["payload"]} for view in views],
+    }
+    suffixes = ["", *(f"-{number}" for number in range(2, len(views) + 1))]
+    words = {view["shown"]["cell"]: view["shown"]["cells"] for view in views}
+    names = join_words([view["name"] for view in views])
     return write_page(
         path,
         "explore",
         True,
-        title=title,
-        payload=as_json(payload),
-        shown=shown,
-        size=size,
-        left_out=list(left_out),
-        facts=dict(facts),
+        title=f"{names}: {join_words(image_names)}",
+        payload=as_json(data),
+        views=[
+            {**view, "number": number, "suffix": suffix}
+            for number, (view, suffix) in enumerate(zip(views, suffixes, strict=True))
+        ],
+        several=len(image_names) > 1,
+        cell=next(iter(words)) if len(words) == 1 else "position",
+        cells=next(iter(words.values())) if len(words) == 1 else "positions",
+        image_names=image_names,
+        versions=versions,
     )

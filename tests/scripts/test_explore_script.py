@@ -42,10 +42,15 @@ def test_a_page_and_its_numbers_are_written(files, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_several_models_have_a_page_each(files, tmp_path):
+def test_several_models_share_a_page(files, tmp_path):
     photo, page = str(files / "photo.png"), tmp_path / "page.html"
     sources = [str(files / "vit.keras"), "vit-cls-cifar10"]
-    assert explore.main([*sources, photo, "--out", str(page), "--samples", "1"]) == 0
-    written = {path.name: path.read_text("utf-8") for path in tmp_path.glob("*.html")}
-    assert set(written) == {"page-vit.html", "page-vit-cls-cifar10.html"}
-    assert "vit-cls-cifar10: photo.png" in written["page-vit-cls-cifar10.html"]
+    flags = ["--samples", "1", "--results", str(tmp_path / "numbers")]
+    assert explore.main([*sources, photo, "--out", str(page), *flags]) == 0
+    assert "<h1>vit and vit-cls-cifar10: photo.png</h1>" in page.read_text("utf-8")
+    for name in ("vit", "vit-cls-cifar10"):
+        model = vit_tf.load(sources[0] if name == "vit" else name)
+        pixels = np.asarray(Image.open(photo))
+        expected = model(model.preprocessing(pixels)[None])
+        scores = xr.load_dataarray(tmp_path / "numbers" / name / "scores.nc")
+        np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-4)

@@ -26,7 +26,8 @@ from .tokens import Removals, principal_components, token_norms
 MOST_LAYERS = 13  # whose tokens are compared
 MOST_CELLS = 49  # whose receptive fields are taken
 MOST_PIXELS = 2_000_000  # of copies of the images, one for each of these cells
-MOST_WEIGHTS = 6_000_000  # attention weights of an image on the page
+MOST_WEIGHTS = 6_000_000  # attention weights of a model on the page
+MOST_COSINES = 1_400_000  # similarities of patches of a model on the page
 MOST_SCORES = 30_000_000  # of patches, layers and classes that are in memory at once
 TOP = 5  # classes of the highest scores that are explained of one image
 TOP_OF_SEVERAL = 3  # of each of several images
@@ -49,7 +50,7 @@ class Subject:
     model: object
     images: np.ndarray = field(repr=False)
     classes: tuple | None = None
-    samples: int = 10
+    samples: int = 6
     noise: float = 0.1
     seed: int = 0
     foreign: bool = False
@@ -100,12 +101,29 @@ class Subject:
 
     @cached_property
     def chosen(self):
-        """Indices of the classes to explain: those specified, or those of the highest scores."""
+        """Indices of the classes to explain for each image: those specified, or its likeliest."""
         if self.classes is not None:
-            return [int(one) for one in self.classes]
+            return [[int(one) for one in self.classes]] * len(self.images)
         most = TOP if len(self.images) == 1 else TOP_OF_SEVERAL
-        best = np.argsort(-self.scores.values, axis=1, kind="stable")[:, :most]
-        return [int(one) for one in dict.fromkeys(best.T.ravel())]
+        return np.argsort(-self.scores.values, axis=1, kind="stable")[:, :most].tolist()
+
+    def explain(self, measure):
+        """The result (example, class, ...) of a measurement of each image for its own classes.
+
+        Of `measure(images, classes)`. Classes that are not explained for an image are NaN.
+        """
+        if len({*map(tuple, self.chosen)}) == 1:
+            return measure(self.images, self.chosen[0])
+        pairs = zip(self.images, self.chosen, strict=True)
+        each = [measure(image[None], classes) for image, classes in pairs]
+        every = list(dict.fromkeys(np.transpose(self.chosen).ravel().tolist()))
+        return xr.concat(
+            [one.reindex({"class": every}) for one in each], "example", combine_attrs="override"
+        )
+
+    def explained(self, result, example):
+        """The values of a result of `explain` for the classes of one image."""
+        return result.isel(example=example).sel({"class": self.chosen[example]}).values
 
     @cached_property
     def tokens(self):
@@ -156,15 +174,12 @@ def attention(subject):
     """Attention of every query, of at most so many layers as a page can hold."""
     model = subject.model
     weights = model.require_attention()
-    taps = spread(weights, _most_layers(model.shapes[weights[0]][0], model.grid))
+    numbers = len(subject.images) * model.shapes[weights[0]][0] * model.grid.num_tokens**2
+    taps = spread(weights, max(1, MOST_WEIGHTS // numbers))
     result = attention_rows(model.features(*taps), subject.images, model.grid)
     if model.weights:
         return result
     return result.assign_attrs(weights="computed from the queries and keys of each layer")
-
-
-def _most_layers(heads, grid):
-    return max(1, MOST_WEIGHTS // (heads * grid.num_tokens**2))
 
 
 def rollout(subject):
@@ -184,20 +199,27 @@ def relevance(subject):
     weights = model.weights or model.lacks("attention weights among its layers")
     features = model.features(*weights, scores)
     grid = model.require_grid()
-    return gradient_attention(features, subject.images, subject.chosen, grid, scores)
+    return subject.explain(
+        lambda images, classes: gradient_attention(features, images, classes, grid, scores)
+    )
 
 
 def gradients(subject):
     """Input gradients of each class that is explained, with SmoothGrad."""
-    model, scores = subject.model, subject.scores_tap
+    scores = subject.scores_tap
+    features = subject.model.features(scores)
     options = subject.samples, subject.noise, subject.seed, scores
-    return input_gradients(model.features(scores), subject.images, subject.chosen, *options)
+    return subject.explain(
+        lambda images, classes: input_gradients(features, images, classes, *options)
+    )
 
 
 def similarity(subject):
     """Cosine similarity of tokens, within each image and between them."""
     model = subject.model
-    taps = spread(model.require_placed(), MOST_LAYERS)
+    pairs = (len(subject.images) * model.require_grid().num_spatial) ** 2
+    most = max(2, min(MOST_LAYERS, MOST_COSINES // pairs))
+    taps = spread(model.require_placed(), most)
     result = token_similarity(model.features(*taps), subject.images, model.grid)
     known = result.notnull().all([dim for dim in result.dims if dim != "layer"]).values
     if not known.any():
@@ -258,7 +280,7 @@ def cam(subject):
     """Grad-CAM of each class that is explained, in each stage."""
     scores = subject.scores_tap
     features = subject.model.features(*subject.maps, scores)
-    return grad_cam(features, subject.images, subject.chosen, scores)
+    return subject.explain(lambda images, classes: grad_cam(features, images, classes, scores))
 
 
 MEASURES = {

@@ -15,7 +15,6 @@ import xarray as xr
 import vit_tf
 from vit_tf.batches import require_finite_length
 from vit_tf.data.any_images import as_images
-from vit_tf.names import join_words
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.remote import without_password
 
@@ -27,9 +26,16 @@ from ...report.page import in_frame, require_own
 from ..loaded_models import PROBES, LoadedModel, expected, study_model
 from ..models import describe_model, slug
 from .collect import FLAT, Subject, collect_results, is_flat
-from .payload import ROUNDING, make_payload
+from .payload import attention_bits, make_payload
 
 MOST_PHOTO = 448  # pixels of a side of a photograph on the page
+# Kinds of the large map that the page opens with, and the results that they need, best first.
+FIRST = {
+    "attention": "attention",
+    "cam": "grad_cam",
+    "nearest": "similarity",
+    "gradients": "input_gradients",
+}
 
 
 @dataclass(frozen=True)
@@ -37,19 +43,27 @@ class Exploration:
     """A written page; a notebook displays it in a frame.
 
     Attributes:
-        path: path of the page.
-        results: dict from result name to labelled result, or to a dict from layer to result where
-            layers differ in their grid.
-        left_out: list of (what is not shown, list of sentences on why).
+        path: of the page.
+        results: dict from result name to labelled result, or to a dict from layer to its own where
+            layers differ in their grid; of several models a dict from name to such a dict.
+        left_out: list of (what is not shown, list of sentences on why); of several models a dict
+            from name to such a list.
     """
 
     path: Path
     results: dict[str, Any] = field(repr=False)
-    left_out: list = field(repr=False)
+    left_out: Any = field(repr=False)
 
     def save_results(self, folder: str | os.PathLike) -> None:
-        """Write `NAME.nc` for each result; a dict of layers becomes one netCDF group per layer."""
+        """Write `NAME.nc` for each result; a dict of layers as a group of netCDF for each layer.
+
+        Those of several models are in a folder of the model's name each.
+        """
         folder = Path(folder)
+        if isinstance(self.left_out, dict):
+            for name in self.results:
+                self.of(name).save_results(folder / slug(name))
+            return
         folder.mkdir(parents=True, exist_ok=True)
         for name, result in self.results.items():
             if isinstance(result, dict):
@@ -60,6 +74,10 @@ class Exploration:
                     }
                 )
             result.to_netcdf(folder / f"{name}.nc", engine="h5netcdf")
+
+    def of(self, name: str) -> "Exploration":
+        """The same page with the results of one of its several models."""
+        return Exploration(self.path, self.results[name], self.left_out[name])
 
     def _repr_html_(self):
         return in_frame(self.path)
@@ -77,19 +95,22 @@ def explore(
     patch_size=None,
     prefix=None,
     classes=None,
-    samples=10,
+    samples=6,
     noise=0.1,
     seed=0,
 ):
-    """Write an interactive page that shows how a model processes single images.
+    """Write an interactive page that shows how one or more models process single images.
 
     Attention of each query, rollout, gradient-weighted attention, input gradients, Grad-CAM,
     similarity and correspondence of patches, features as colours, classes by layer and by patch,
     the effect of removing heads and blocks, norms, receptive fields. What does not apply to the
     layers of the model is listed with the reason.
 
+    Several models stand side by side, and a patch that is chosen in one is chosen in all.
+
     Examples:
         analysis.explore(vit, ["cat.jpg", "dog.jpg"], "cat.html")
+        analysis.explore(["vit-cls-cifar10", "bit-cifar10"], "cat.jpg")
 
     Args:
         model: a built Keras model of one input, the images; the path of one or the name of a
@@ -98,61 +119,90 @@ def explore(
         images: path of an image file; list of paths and of arrays of shape (height, width,
             channel) with values in [0, 255]; or a `tf.data.Dataset` of such arrays, with labels
             or without, batched or not. They are resized to what the model takes.
-        path: path of the HTML file; for several models, their names are added to it.
-        name: name of the model; by default its own.
+        path: of the page, an HTML file.
+        name: of a single model; by default its own.
         preprocessing: the `vit_tf.Preprocessing` that the model expects, where it does not
             specify it.
         image_size: pixels, for a model that takes images of any size.
         taps, patch_size, prefix: for models whose layers or tokens are not known, as for
             `make_report`.
-        classes: positions of the classes to explain; by default those of the five highest scores.
-        samples, noise, seed: as for `input_gradients`.
+        classes: positions of the classes to explain; by default the five of the highest scores, or
+            the three of each of several images. Results hold NaN for a class of another image.
+        samples, noise, seed: of `input_gradients`.
 
     Returns:
-        The `Exploration`: path of the page, and results as xarray objects; a list of these for
-        several models.
+        The `Exploration`: the page's path and the results as xarray objects, by model if several
+        are given.
 
     Raises:
         ValueError: for images that cannot be read, no size, classes that the model does not have, a
             model without any applicable result, or a file at `path` that vit_tf did not write.
     """
+    settings = {"preprocessing": preprocessing, "image_size": image_size, "taps": taps}
+    settings |= {"patch_size": patch_size, "prefix": prefix, "classes": classes}
+    settings |= {"samples": samples, "noise": noise, "seed": seed}
     if isinstance(model, list | tuple | Mapping):
-        settings = {"preprocessing": preprocessing, "image_size": image_size, "taps": taps}
-        settings |= {"patch_size": patch_size, "prefix": prefix, "classes": classes}
-        settings |= {"samples": samples, "noise": noise, "seed": seed}
-        path = Path(path)
-        return [
-            explore(one, images, path.with_stem(f"{path.stem}-{slug(n)}"), name=n, **settings)
-            for n, one in name_models(model).items()
-        ]
+        models = {n: (one, settings) for n, one in name_models(model).items()}
+        return explore_models(models, images, path)
     if isinstance(model, str | os.PathLike):
         model, name = vit_tf.load(model), name or own_name(model)
-    require_own(path)
-    opened, subject, names, photos = open_subject(
-        model,
-        images,
-        name=name,
-        preprocessing=preprocessing,
-        image_size=image_size,
-        told={"taps": tuple(taps), "patch_size": patch_size, "prefix": prefix},
-        options={"classes": classes, "samples": samples, "noise": noise, "seed": seed},
-    )
-    with eager_steps():
-        results, left_out = collect_results(subject)
-    if not results:
-        reasons = " ".join(reason for _, reasons in left_out for reason in reasons)
-        raise ValueError(
-            f"Expected a model for which at least one result can be shown. Received: {reasons}"
-        )
-    return write_exploration(path, opened, subject, names, photos, results, left_out)
-
-
-def open_subject(model, images, *, name, preprocessing, image_size, told, options):
-    """The `LoadedModel` model, it and its images as a `Subject`, and names and photographs."""
-    require_samples(options["samples"], options["noise"])
-    expects = preprocessing or expected(model)
     own = name or getattr(model, "name", None) or getattr(model, "__name__", "model")
-    opened = LoadedModel(own, model, expects, **told)
+    return explore_models({own: (model, settings)}, images, path).of(own)
+
+
+def explore_models(models, images, path):
+    """Write one page of several models; an `Exploration` with a dict from name for all.
+
+    Args:
+        models: dict from name to the pair of a model and a dict of the settings of `explore`.
+        images, path: as for `explore`.
+    """
+    require_own(path)
+    pictures, image_names = read_images(images)
+    views, results, left_out = [], {}, {}
+    for name, (model, settings) in models.items():
+        model = vit_tf.load(model) if isinstance(model, str | os.PathLike) else model
+        opened, subject, photos = open_subject(name, model, pictures, **settings)
+        with eager_steps():
+            results[name], left_out[name] = collect_results(subject)
+        if not results[name]:
+            reasons = " ".join(reason for _, why in left_out[name] for reason in why)
+            raise ValueError(
+                f"Expected a model for which at least one result can be shown. Received: {reasons}"
+            )
+        views.append(_view(opened, subject, photos, results[name], left_out[name]))
+    written = write_explore_page(
+        path,
+        views=views,
+        image_names=image_names,
+        versions=[
+            f"vit_tf {vit_tf.__version__}",
+            *(f"{package} {version(package)}" for package in ("tensorflow", "keras")),
+        ],
+    )
+    return Exploration(written, results, left_out)
+
+
+def open_subject(
+    name,
+    model,
+    pictures,
+    *,
+    preprocessing=None,
+    image_size=None,
+    taps=(),
+    patch_size=None,
+    prefix=None,
+    samples=6,
+    noise=0.1,
+    **options,
+):
+    """The `LoadedModel`, it and its images as a `Subject`, and its photographs."""
+    require_samples(samples, noise)
+    expects = preprocessing or expected(model)
+    opened = LoadedModel(
+        name, model, expects, taps=tuple(taps), patch_size=patch_size, prefix=prefix
+    )
     size = expects.size or (image_size and (image_size, image_size))
     if size is None:
         raise ValueError(
@@ -160,20 +210,24 @@ def open_subject(model, images, *, name, preprocessing, image_size, told, option
         )
     if image_size and tuple(size) != (image_size, image_size):
         raise ValueError(
-            f"Expected images of {size[0]} x {size[1]} pixels, as {own} takes. "
+            f"Expected images of {size[0]} x {size[1]} pixels, as {name} takes. "
             f"Received: image_size={image_size}"
         )
-    pictures, names = read_images(images)
     resize = Preprocessing(tuple(size), interpolation=expects.interpolation, crop=expects.crop)
     batch = np.stack([resize(picture) for picture in pictures])
-    under_study = _shared(opened, study_model(opened, _probes(batch))[0])
-    options = options | {"named": getattr(model, "prefix_names", None)}
-    options["pooled"] = getattr(model, "pooled_tokens", None)
-    subject = Subject(under_study, batch, foreign=opened.is_foreign, **options)
+    subject = Subject(
+        _shared(opened, study_model(opened, _probes(batch))[0]),
+        batch,
+        samples=samples,
+        noise=noise,
+        foreign=opened.is_foreign,
+        named=getattr(model, "prefix_names", None),
+        pooled=getattr(model, "pooled_tokens", None),
+        **options,
+    )
     if subject.classes is not None:
         _check_classes(subject)
-    photos = [_photo(picture, expects, size) for picture in pictures]
-    return opened, subject, names, photos
+    return opened, subject, [_photo(picture, expects, size) for picture in pictures]
 
 
 def _shared(opened, model):
@@ -197,30 +251,18 @@ def _photo(picture, expects, size):
     return np.rint((framed + 1) * 127.5).clip(0, 255).astype(np.uint8)
 
 
-def write_exploration(path, opened, subject, names, photos, results, left_out):
-    """Write the page of results; the `Exploration`."""
+def _view(opened, subject, photos, results, left_out):
+    """What the page shows of a model: name, numbers, panels, what is left out, and facts."""
     classes = getattr(opened.model, "class_names", None)
-    payload = make_payload(subject, results, photos, names, classes)
     row = describe_model(opened, subject.model)
-    listed = join_words(names)
-    written = write_explore_page(
-        path,
-        title=f"{opened.name}: {listed}",
-        payload=payload,
-        shown=_shown(subject, results),
-        size="{} x {}".format(*subject.images.shape[1:3]),
-        left_out=left_out,
-        facts={key: value for key, value in row.items() if value is not None}
-        | {
-            "images": listed,
-            "expects": opened.expects.describe(),
-            "versions": [
-                f"vit_tf {vit_tf.__version__}",
-                *(f"{package} {version(package)}" for package in ("tensorflow", "keras")),
-            ],
-        },
-    )
-    return Exploration(written, results, left_out)
+    return {
+        "name": opened.name,
+        "payload": make_payload(subject, results, photos, classes),
+        "shown": _shown(subject, results),
+        "left_out": left_out,
+        "facts": {key: value for key, value in row.items() if value is not None}
+        | {"expects": opened.expects.describe()},
+    }
 
 
 def _shown(subject, results):
@@ -228,7 +270,7 @@ def _shown(subject, results):
     grid, has = subject.model.grid, results.keys()
     tokens = bool(subject.model.has_tokens)
     return {
-        "several": len(subject.images) > 1,
+        "size": "{} x {}".format(*subject.images.shape[1:3]),
         "attention": "attention" in has,
         "rollout": "rollout" in has,
         "relevance": "gradient_attention" in has,
@@ -248,10 +290,12 @@ def _shown(subject, results):
         "classes": "scores" in has,
         "pooled": subject.pooled_name if tokens and grid else "",
         "grid": f"{grid.rows} x {grid.columns}" if grid else "",
-        "cell": "patch" if tokens else "place",
-        "cells": "patches" if tokens else "places",
+        "queries": bool(tokens and grid and has & {"attention", "rollout"}),
+        "first": next((kind for kind, name in FIRST.items() if name in has), ""),
+        "cell": "patch" if tokens else "position",
+        "cells": "patches" if tokens else "positions",
         "samples": subject.samples,
-        "rounding": ROUNDING,
+        "steps": 2 ** attention_bits(results["attention"]) - 1 if "attention" in has else 0,
     }
 
 

@@ -5,46 +5,42 @@ import io
 
 import numpy as np
 
-from ...plots.interactive import colour_map
 from .quantise import pack
 
 MOST_PIXELS = 112  # a side of a map of pixels on the page
+MOST_BYTES = 2_000_000  # of attention at eight bits a weight; more of it is kept in four
 PREDICTIONS = 5  # classes that the model predicts for an image
 SPAN = (2, 98)  # percentiles of a principal component that colours run between
 BEST = 3  # classes with the highest scores in a layer: top-1 to top-3
-ROUNDING = (
-    "Attention is kept in 255 steps, from 0 to the largest of each row; distance and mass to six "
-    "digits and to 1/65,535. All numbers are in the results that come with the page."
-)
 
 
-def make_payload(subject, results, photos, names, class_names):
+def make_payload(subject, results, photos, class_names):
     """What the script of the page draws.
 
     Args:
         subject: the `Subject`.
         results: dict from a key of `collect.MEASURES` to the result.
         photos: list of uint8 arrays of shape (height, width, 3), what the model sees of each image.
-        names: of the images.
         class_names: names of all classes, or None.
 
     Returns:
         dict of `examples`, one dict of packed arrays for each, and of what they share.
     """
     grid = subject.model.grid
-    chosen = subject.chosen if "scores" in results else []
+    chosen = subject.chosen if "scores" in results else [[] for _ in photos]
     shared = {
         "grid": None if grid is None else {**vars(grid)},
         "prefix_names": list(subject.prefix_names),
         "pooled": list(subject.pooled_tokens),
         "pooled_name": subject.pooled_name,
         "size": list(subject.images.shape[1:3]),
-        "colours": colour_map(),
-        "classes": [class_name(class_names, one) for one in chosen],
         "layers": {name: _layers(results[of]) for name, of in LAYERS.items() if of in results},
         "examples": [
-            {"name": name, "picture": _as_data_url(photo)}
-            for name, photo in zip(names, photos, strict=True)
+            {
+                "picture": _as_data_url(photo),
+                "classes": [class_name(class_names, one) for one in explained],
+            }
+            for photo, explained in zip(photos, chosen, strict=True)
         ],
     }
     for name, pack_one in PACKERS.items():
@@ -68,8 +64,8 @@ def class_name(names, position):
 
 def _scores(result, subject, class_names):
     """The most probable classes of each image, and those explained that are not among them."""
-    explained, each = subject.chosen, []
-    for shares in probabilities(result.values):
+    each = []
+    for shares, explained in zip(probabilities(result.values), subject.chosen, strict=True):
         best = np.argsort(-shares, kind="stable")[:PREDICTIONS].tolist()
         listed = [*best, *(one for one in explained if one not in best)]
         each.append(
@@ -87,9 +83,10 @@ def _scores(result, subject, class_names):
 
 def _attention(result, subject, _):
     weights = result["attention"].values
+    bits = attention_bits(result)
     each = [
         {
-            "attention": pack(weights[index], 8, 3, low=0),
+            "attention": pack(weights[index], bits, 3, low=0),
             "distance": pack(result["distance"].values[index], 32),
             "mass": pack(result["mass"].values[index], 16),
         }
@@ -98,18 +95,26 @@ def _attention(result, subject, _):
     return {"heads": weights.shape[2]}, each
 
 
+def attention_bits(result):
+    """Bits of a weight of the attention on the page."""
+    return 8 if result["attention"].size <= MOST_BYTES else 4
+
+
 def _rollout(result, *_):
     return {}, [{"rollout": pack(one, 16, 1)} for one in result.values]
 
 
 def _relevance(result, subject, _):
-    read = result.values[:, :, list(subject.pooled_tokens)].mean(axis=2)
-    return {}, [{"relevance": pack(one, 32)} for one in read[..., subject.model.grid.prefix :]]
+    pooled, prefix = list(subject.pooled_tokens), subject.model.grid.prefix
+    each = [subject.explained(result, example) for example in range(len(result))]
+    read = [one[:, pooled].mean(axis=1)[:, prefix:] for one in each]
+    return {}, [{"relevance": pack(one, 32)} for one in read]
 
 
-def _gradients(result, *_):
-    sizes = shrunk(np.abs(result.values).sum(axis=-1))
-    shared = {"gradient_size": list(sizes.shape[-2:])}
+def _gradients(result, subject, _):
+    each = [subject.explained(result, example) for example in range(len(result))]
+    sizes = [shrunk(np.abs(one).sum(axis=-1)) for one in each]
+    shared = {"gradient_size": list(sizes[0].shape[-2:])}
     return shared, [{"gradients": pack(one, 8, 1)} for one in sizes]
 
 
@@ -121,13 +126,13 @@ def _similarity(result, *_):
 def _lens(result, subject, class_names):
     shares = probabilities(result.values)
     each = []
-    for one in shares:
+    for one, explained in zip(shares, subject.chosen, strict=True):
         best = np.argsort(-one, axis=-1, kind="stable")[:, :BEST]
         top = [
             [(class_name(class_names, int(c)), float(f"{layer[c]:.4g}")) for c in order]
             for layer, order in zip(one, best, strict=True)
         ]
-        each.append({"lens": pack(one[:, subject.chosen], 32), "top": top})
+        each.append({"lens": pack(one[:, explained], 32), "top": top})
     return {}, each
 
 
@@ -163,9 +168,11 @@ def _patch_lens(result, subject, class_names):
         {
             "patch_top": top.tolist(),
             "patch_share": pack(one.max(axis=-1), 8, low=0),
-            "patch_classes": pack(np.moveaxis(one[..., subject.chosen], -1, 0), 16, 1, low=0),
+            "patch_classes": pack(np.moveaxis(one[..., explained], -1, 0), 16, 1, low=0),
         }
-        for top, one in zip(numbers.reshape(best.shape), shares, strict=True)
+        for top, one, explained in zip(
+            numbers.reshape(best.shape), shares, subject.chosen, strict=True
+        )
     ]
     return {"patch_names": [class_name(class_names, int(one)) for one in found]}, each
 
@@ -175,9 +182,10 @@ def _removals(result, subject, _):
     intact = probabilities(subject.scores.values)[:, None, None]
     missing = np.isnan(result.values).any(axis=-1)
     without = probabilities(np.where(missing[..., None], 0, result.values))
-    change = np.where(missing[..., None], np.nan, 100 * (without - intact))[..., subject.chosen]
+    change = np.where(missing[..., None], np.nan, 100 * (without - intact))
     shared = {"removed": [str(one) for one in result["removed"].values]}
-    return shared, [{"removals": pack(np.moveaxis(one, -1, 0), 32)} for one in change]
+    own = [one[..., classes] for one, classes in zip(change, subject.chosen, strict=True)]
+    return shared, [{"removals": pack(np.moveaxis(one, -1, 0), 32)} for one in own]
 
 
 def _norms(result, subject, _):
@@ -196,9 +204,9 @@ def _fields(result, *_):
     return shared, [{"fields": pack(one, 8, 2)} for one in fields]
 
 
-def _cam(result, *_):
-    maps = shrunk(result.values)
-    return {"cam_size": list(maps.shape[-2:])}, [{"cam": pack(one, 8, 2)} for one in maps]
+def _cam(result, subject, _):
+    maps = [shrunk(subject.explained(result, example)) for example in range(len(result))]
+    return {"cam_size": list(maps[0].shape[-2:])}, [{"cam": pack(one, 8, 2)} for one in maps]
 
 
 PACKERS = {

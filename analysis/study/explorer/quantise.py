@@ -4,7 +4,7 @@ import base64
 
 import numpy as np
 
-LEVELS = {8: 255, 16: 65_535}
+LEVELS = {4: 15, 8: 255, 16: 65_535}
 
 
 def pack(values, bits=8, leading=0, low=None):
@@ -13,11 +13,13 @@ def pack(values, bits=8, leading=0, low=None):
         value = low + step * level
 
     with whole-number levels from 0 to 2^bits - 1, that span the values of each slice of the first
-    `leading` axes: none is off by more than half a step, its range / (2^bits - 1) / 2.
+    `leading` axes: none is off by more than half a step, its range / (2^bits - 1) / 2. At four bits
+    two levels share a byte, the first in its lower half, and stand for the square root of the
+    value above the lowest: value = low + (step * level)^2, so that small values differ.
 
     Args:
         values: array of finite numbers; of any at 32 bits, which keep float32 as it is.
-        bits: 8, 16 or 32.
+        bits: 4, 8, 16 or 32.
         leading: number of axes whose slices have a scale each.
         low: value of level 0; by default the smallest of each slice.
 
@@ -38,13 +40,17 @@ def pack(values, bits=8, leading=0, low=None):
     lowest = slices.min(axis=-1) if low is None else np.full(slices.shape[:-1], float(low))
     if (slices < lowest[..., None]).any():
         raise ValueError(f"Expected values of at least {low}. Received: {slices.min()}")
-    step = (slices.max(axis=-1) - lowest) / LEVELS[bits]
+    heights = (slices - lowest[..., None]).clip(0)
+    heights = np.sqrt(heights) if bits == 4 else heights
+    step = heights.max(axis=-1) / LEVELS[bits]
     lowest, step = lowest.astype("<f4"), step.astype("<f4")
     scale = np.where(step > 0, step, 1).astype(np.float64)[..., None]
-    levels = np.rint((slices - lowest[..., None]) / scale).clip(0, LEVELS[bits])
-    kind = "u1" if bits == 8 else "<u2"
+    levels = np.rint(heights / scale).clip(0, LEVELS[bits]).astype("<u2" if bits == 16 else "u1")
+    if bits == 4:
+        flat = np.pad(levels.ravel(), (0, levels.size % 2))
+        levels = flat[::2] | flat[1::2] << 4
     return facts | {
-        "data": _text(levels.astype(kind)),
+        "data": _text(levels),
         "low": _text(lowest),
         "step": _text(step),
     }
@@ -56,13 +62,15 @@ def unpack(packed):
     data = base64.b64decode(packed["data"])
     if bits == 32:
         return np.frombuffer(data, "<f4").reshape(shape).astype(np.float64)
-    levels = np.frombuffer(data, "u1" if bits == 8 else "<u2").astype(np.float64)
+    levels = np.frombuffer(data, "<u2" if bits == 16 else "u1")
+    if bits == 4:
+        levels = np.stack([levels & 15, levels >> 4], axis=1).ravel()[: int(np.prod(shape))]
     low, step = (
         np.frombuffer(base64.b64decode(packed[name]), "<f4").reshape(*shape[:leading], 1)
         for name in ("low", "step")
     )
-    levels = levels.reshape(*shape[:leading], -1)
-    return (low + step * levels).reshape(shape)
+    heights = step * levels.astype(np.float64).reshape(*shape[:leading], -1)
+    return (low + (heights**2 if bits == 4 else heights)).reshape(shape)
 
 
 def _text(values):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.linalg
 import tensorflow as tf
 import xarray as xr
 
@@ -37,12 +38,11 @@ def _components(x):
     *shape, channels = x.shape
     rows = x.reshape(-1, channels)
     rows = rows - rows.mean(axis=0)
-    if len(rows) < channels:  # eigenvectors of the smaller of the two products
-        values, vectors = np.linalg.eigh(rows @ rows.T)
-        scores = vectors * np.sqrt(np.maximum(values, 0))
-    else:
-        values, vectors = np.linalg.eigh(rows.T @ rows)
-        scores = rows @ vectors
+    is_wide = len(rows) < channels  # eigenvectors of the smaller of the two products
+    product = rows @ rows.T if is_wide else rows.T @ rows
+    largest = max(0, len(product) - COMPONENTS), len(product) - 1
+    values, vectors = scipy.linalg.eigh(product, subset_by_index=largest)
+    scores = vectors * np.sqrt(np.maximum(values, 0)) if is_wide else rows @ vectors
     scores, values = scores[:, ::-1][:, :COMPONENTS], values[::-1][:COMPONENTS]
     scores = scores * np.where((scores**3).sum(axis=0) < 0, -1, 1)
     total = np.square(rows).sum()

@@ -56,6 +56,18 @@ def bit_page(tmp_path_factory):
     return analysis.explore(bit, random_images(1), path, samples=1)
 
 
+@pytest.fixture(scope="module")
+def pair_page(tmp_path_factory):
+    """The `Exploration` of a ViT and a BiT side by side, whose grids differ."""
+    vit = vit_tf.ViT((32, 48, 3), 8, 2, 3, 12, 16, 6, class_names=list("abcdef"))
+    sizes = {"units": (1, 1), "stem": "small", "width_factor": 0.5, "num_classes": 6}
+    bit = vit_tf.BiT((32, 48, 3), **sizes, class_names=list("abcdef"))
+    randomize(vit)
+    randomize(bit)
+    path = tmp_path_factory.mktemp("pair") / "page.html"
+    return analysis.explore({"ViT": vit, "BiT": bit}, random_images(2), path, samples=1)
+
+
 def pixels_of(browser, selector):
     """The red, green, blue and alpha of a canvas: array (row, column, 4)."""
     size, pixels = browser.value(
@@ -228,7 +240,7 @@ def test_the_photograph_is_not_shrunk_to_what_the_model_sees(browser, tmp_path):
     path = tmp_path / "page.html"
     analysis.explore(vit, photo, path, preprocessing=crop, samples=1)
     payload = json.loads(path.read_text("utf-8").split('id="data">')[1].split("</script>")[0])
-    data = payload["examples"][0]["picture"].split(",")[1]
+    data = payload["models"][0]["examples"][0]["picture"].split(",")[1]
     shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))), np.float64)
     assert shown.shape == (96, 96, 3)  # 0.8 of 150 pixels are 120, which hold 3 times 32
     expected = vit_tf.Preprocessing((96, 96), crop=0.8)(photo)
@@ -272,7 +284,7 @@ def test_keys_and_fingers_move_the_patch(browser, vit_page):
 def test_kept_mass_is_that_of_the_saliency(browser, vit_page):
     browser.open(vit_page.path)
     payload = json.loads(browser.value("document.querySelector('#data').textContent"))
-    attention = unpack(payload["examples"][0]["attention"])
+    attention = unpack(payload["models"][0]["examples"][0]["attention"])
     exact = vit_page.results["attention"].attention.values[0]
     most = exact.max(axis=-1, keepdims=True)
     np.testing.assert_allclose(attention / most, exact / most, atol=0.51 * LEVEL)
@@ -414,9 +426,9 @@ def test_places_of_a_resnet_show_their_receptive_fields(browser, bit_page):
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_page_fits_its_window_asks_for_nothing_and_nothing_goes_wrong(
-    browser, vit_page, bit_page, width
+    browser, vit_page, bit_page, pair_page, width
 ):
-    for page in (vit_page, bit_page):
+    for page in (vit_page, bit_page, pair_page):
         browser.open(page.path, width=width)
         assert browser.value("document.documentElement.scrollWidth") <= width
         browser.mouse(200, 300)
@@ -426,3 +438,96 @@ def test_page_fits_its_window_asks_for_nothing_and_nothing_goes_wrong(
         assert not browser.named("Runtime.consoleAPICalled")
         assert not browser.named("Runtime.exceptionThrown")
         assert not browser.named("Log.entryAdded")
+
+
+def test_models_stand_side_by_side_with_predictions_of_their_own(browser, pair_page):
+    browser.open(pair_page.path, width=1280)
+    boxes = {}
+    for index, name in enumerate(("ViT", "BiT")):
+        for kind in ("picture", ("attention", "cam")[index]):
+            selector = f"[data-model='{index}'] [data-map={kind}] > .stack"
+            boxes[name, kind] = browser.value(
+                f"(() => {{ const box = document.querySelector({json.dumps(selector)})"
+                ".getBoundingClientRect(); return [box.left, box.top, box.width, box.bottom] })()"
+            )
+        listed = "predictions" if not index else "predictions-2"
+        rows = browser.value(
+            f"[...document.querySelectorAll('#{listed} button')]"
+            ".map((one) => [...one.children].slice(1).map((part) => part.textContent))"
+        )
+        expected = probabilities(pair_page.results[name]["scores"].values)[0]
+        best = np.argsort(-expected)[:5]
+        assert [row[0] for row in rows] == ["abcdef"[one] for one in best]
+        for row, one in zip(rows, best, strict=True):
+            assert number(row[1]) / 100 == pytest.approx(expected[one], rel=6e-3)
+    tops = [box[1] for box in boxes.values()]
+    assert max(tops) - min(tops) < 1 and max(box[3] for box in boxes.values()) < 900
+    lefts = [box[0] for box in boxes.values()]
+    assert lefts == sorted(lefts) and len(set(lefts)) == 4
+
+
+def test_a_point_of_one_model_is_that_of_the_others(browser, pair_page):
+    browser.open(pair_page.path, width=1280)
+    result = pair_page.results["BiT"]["similarity"]
+    point(browser, "[data-model='0'] [data-map=attention] > .stack", 8)  # row 1, column 2 of 4 x 6
+    rows, columns = result.attrs["rows"], result.attrs["columns"]
+    own = int((1.5 / 4) * rows) * columns + int((2.5 / 6) * columns)
+    within = result.values[-1, 0, own, 0]
+    others = np.delete(within, own)
+    expected = (within - others.min()) / (others.max() - others.min())
+    found = shares(browser, "[data-model='1'] [data-map=similarity] canvas").ravel()
+    np.testing.assert_allclose(found, expected.clip(0, 1), atol=2.5 * LEVEL)
+    browser.key("Escape")
+    assert browser.value("document.querySelector('#status').textContent") == "CLS"
+
+
+def test_a_class_is_chosen_in_all_models_that_explain_it(browser, pair_page):
+    browser.open(pair_page.path, width=1280)
+    explained = [
+        browser.value(
+            f"[...document.querySelectorAll('#{listed} button:not(:disabled)')]"
+            ".map((one) => one.children[1].textContent)"
+        )
+        for listed in ("predictions", "predictions-2")
+    ]
+    pressed = "[id^=predictions] button[aria-pressed=true] > :nth-child(2)"
+    chosen = f"[...document.querySelectorAll('{pressed}')]"
+    chosen += ".map((one) => one.textContent)"
+    assert browser.value(chosen) == [names[0] for names in explained]
+    for name in explained[0]:
+        before = browser.value(chosen)
+        browser.value(
+            "[...document.querySelectorAll('#predictions button')]"
+            f".find((one) => one.children[1].textContent === '{name}').click()"
+        )
+        assert browser.value(chosen) == [name, name if name in explained[1] else before[1]]
+
+
+def test_the_overlay_keeps_the_photograph_where_attention_is_low(browser, vit_page):
+    browser.open(vit_page.path)
+    weights = vit_page.results["attention"].attention.values[0, -1, 0, 0, 1:].reshape(4, 6)
+    low = weights < weights.max() / 20
+    assert low.sum() >= 3
+    brightness = []
+    for kind in ("picture", "attention"):
+        left, top, width, height = place(browser, f"[data-map={kind}] > .stack")
+        clip = {"x": left, "y": top, "width": width, "height": height, "scale": 1}
+        shot = browser.call("Page.captureScreenshot", format="png", clip=clip)["data"]
+        image = Image.open(io.BytesIO(base64.b64decode(shot))).convert("RGB").resize((48, 32))
+        levels = np.asarray(image, np.float64).mean(axis=-1)
+        brightness.append(levels.reshape(4, 8, 6, 8).mean(axis=(1, 3))[low].mean())
+    assert brightness[0] > 30
+    assert brightness[1] == pytest.approx(brightness[0], rel=0.1)
+
+
+def test_links_lead_to_what_is_there(browser, vit_page, pair_page):
+    for page in (vit_page, pair_page):
+        browser.open(page.path)
+        missing = browser.value(
+            "[...document.querySelectorAll('a[href], label[for], [aria-labelledby],"
+            "[aria-describedby]')].map((one) => one.hash?.slice(1) || one.htmlFor ||"
+            "one.getAttribute('aria-labelledby') || one.getAttribute('aria-describedby'))"
+            ".filter((id) => !document.getElementById(id))"
+        )
+        ids = browser.value("[...document.querySelectorAll('[id]')].map((one) => one.id)")
+        assert not missing and len(ids) == len(set(ids)) > 10

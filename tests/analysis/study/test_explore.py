@@ -1,5 +1,6 @@
 """The page of single images, from a model to numbers on a page."""
 
+import base64
 import json
 import re
 
@@ -7,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import xarray as xr
 from oracles import randomize
 from sklearn.decomposition import PCA
 
@@ -25,7 +27,8 @@ def image(height=20, width=30, seed=0):
 def payload_of(page):
     """What the script of a page draws."""
     text = page.path.read_text("utf-8")
-    return json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
+    (model,) = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])["models"]
+    return model
 
 
 def reasons(page):
@@ -53,6 +56,15 @@ def test_what_packing_keeps_and_refuses(rng):
         pack(floats)
     with pytest.raises(ValueError, match="Expected values of at least 0"):
         pack([-1.0, 1.0], low=0)
+
+
+def test_four_bits_keep_square_roots(rng):
+    values = rng.exponential(size=(3, 5, 7)) * [[[1.0]], [[1e-5]], [[0]]]
+    packed = pack(values, 4, leading=2, low=0)
+    most = values.max(axis=-1, keepdims=True)
+    off = np.abs(np.sqrt(unpack(packed)) - np.sqrt(values))
+    assert (off <= 0.501 * np.sqrt(most) / 15).all()
+    assert len(base64.b64decode(packed["data"])) == -(-values.size // 2)  # two values a byte
 
 
 def test_scores_become_probabilities_unless_they_are(rng):
@@ -119,7 +131,7 @@ def test_every_patch_has_the_class_that_the_head_reads_from_it(vit_page):
     assert names == [vit.class_names[one] for one in expected[1].argmax(axis=-1)]
     shares = probabilities(expected[1])
     np.testing.assert_allclose(unpack(example["patch_share"])[at], shares.max(-1), atol=3e-3)
-    chosen = [vit.class_names.index(name) for name in data["classes"]]
+    chosen = [vit.class_names.index(name) for name in example["classes"]]
     own = unpack(example["patch_classes"])[:, at]
     np.testing.assert_allclose(own, shares[:, chosen].T, atol=1e-4)
 
@@ -136,16 +148,34 @@ def test_removal_changes_the_prediction_as_an_intervention_does(vit_page):
     assert found["removed"].values.tolist() == ["head 0", "head 1", "block"]
     intact = probabilities(page.results["scores"].values)
     data = payload_of(page)
-    chosen = [vit.class_names.index(name) for name in data["classes"]]
+    chosen = [[vit.class_names.index(n) for n in one["classes"]] for one in data["examples"]]
     for name, edits in removed.items():
         expected = vit_tf.intervene(vit, edits, "logits")(images)["logits"].numpy()
         own = found.sel(layer="block01", removed=name)
         np.testing.assert_allclose(own, expected, rtol=1e-3, atol=1e-4)
-        change = 100 * (probabilities(expected) - intact)[:, chosen]
+        change = 100 * (probabilities(expected) - intact)
+        change = [one[classes] for one, classes in zip(change, chosen, strict=True)]
         drawn = [
             unpack(one["removals"])[:, 1, data["removed"].index(name)] for one in data["examples"]
         ]
         np.testing.assert_allclose(drawn, change, rtol=1e-3, atol=1e-3)
+
+
+def test_each_image_explains_its_own_classes(vit_page):
+    vit, page = vit_page
+    scores, data = page.results["scores"].values, payload_of(page)
+    best = np.argsort(-scores, axis=1)[:, :3]
+    assert best[0].tolist() != best[1].tolist()
+    for at, one in enumerate(data["examples"]):
+        assert one["classes"] == [vit.class_names[c] for c in best[at]]
+        relevance = page.results["gradient_attention"][at]
+        missing = [c for c in relevance["class"].values if c not in best[at]]
+        assert relevance.sel({"class": missing}).isnull().all()
+        images = np.stack([image(16, 24), image(16, 24, 1)])[at][None] / np.float32(127.5) - 1
+        expected = analysis.gradient_attention(vit, images, [int(c) for c in best[at]])
+        own = relevance.sel({"class": best[at]})
+        np.testing.assert_allclose(own, expected[0], rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(unpack(one["relevance"]), own[:, 0, 1:], rtol=1e-5)
 
 
 def test_norms_of_tokens_are_those_of_the_layer(vit_page):
@@ -218,7 +248,7 @@ def test_a_network_of_another_origin_shows_its_maps(cnn_page):
     assert results["fields"].sizes["place"] == 4 * 6
     assert "has no attention weights" in reasons(cnn_page)["The attention of patches"]
     data = payload_of(cnn_page)
-    assert data["classes"] == ["class 2", "class 0"]
+    assert data["examples"][0]["classes"] == ["class 2", "class 0"]
     assert data["grid"] == {"rows": 4, "columns": 6, "prefix": 0, "stride": 4}
     cam = unpack(data["examples"][0]["cam"])
     np.testing.assert_allclose(cam, results["grad_cam"].values[0], atol=cam.max() / 500)
@@ -318,3 +348,20 @@ def test_tokens_without_a_place_are_named_and_in_no_map(options, names, tmp_path
     assert data["prefix_names"] == names and data["grid"]["prefix"] == 3
     assert page.results["attention"].sizes["key"] == 9
     assert page.results["similarity"].sizes["token"] == 6
+
+
+def test_several_models_share_a_page_and_have_their_own_results(vit_page, tmp_path):
+    vit, alone = vit_page
+    mixer = vit_tf.Mixer((16, 24, 3), 8, 2, 8, 6, 8, 5)
+    randomize(mixer)
+    photos = [image(16, 24), image(16, 24, 1)]
+    page = analysis.explore({"A": vit, "B/16": mixer}, photos, tmp_path / "page.html", samples=1)
+    assert list(page.results) == list(page.left_out) == ["A", "B/16"]
+    for name, result in alone.results.items():
+        if not isinstance(result, dict):
+            xr.testing.assert_allclose(result, page.results["A"][name], rtol=1e-4, atol=1e-5)
+    assert "attention" not in page.results["B/16"]
+    assert page.results["B/16"]["similarity"].sizes["token"] == 6
+    page.save_results(tmp_path / "numbers")
+    saved = xr.load_dataarray(tmp_path / "numbers" / "b-16" / "scores.nc")
+    np.testing.assert_array_equal(saved, page.results["B/16"]["scores"])
