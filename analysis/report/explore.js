@@ -713,8 +713,8 @@
 
   function paintPlaces() {
     const words = views.map((one) => one.paintPlace());
-    const told = views.length > 1 ? words.map((one) => one.slice(0, 1)).slice(0, 1).flat() : words[0];
-    document.getElementById("status").textContent = [...told, ...(shared.pinned ? ["pinned"] : [])].join("; ");
+    const query = views.length > 1 ? words.map((one) => one.slice(0, 1)).slice(0, 1).flat() : words[0];
+    document.getElementById("status").textContent = [...query, ...(shared.pinned ? ["pinned"] : [])].join("; ");
   }
 
   // Back to the query that is shown by default.
