@@ -20,7 +20,7 @@ import tensorflow as tf
 import vit_tf
 from vit_tf.backend import require_tensorflow
 from vit_tf.data.any_images import as_images, is_raw
-from vit_tf.image_checks import innermost_features, require_images
+from vit_tf.image_checks import innermost_features, require_images, require_images_of
 from vit_tf.names import as_patterns, format_list, match, unknown_name
 from vit_tf.preprocessing import Preprocessing
 from vit_tf.taps import recorder
@@ -390,6 +390,7 @@ def _shapes(features, images):
     if isinstance(symbolic, Mapping) and all(len(x.shape) > 1 for x in symbolic.values()):
         shapes = {tap: tuple(x.shape) for tap, x in symbolic.items()}
         if all(shape[0] is None and None not in shape[1:] for shape in shapes.values()):
+            require_images_of(features, images)
             return {tap: shape[1:] for tap, shape in shapes.items()}  # without tracing anything
     spec = tf.TensorSpec([None, *images.shape[1:]], images.dtype)
     traced = tf.function(

@@ -68,7 +68,7 @@ def test_a_pair_is_completed_from_the_tokens_and_the_images(vit, data, name):
 )
 def test_a_grid_that_contradicts_that_of_the_features_is_refused(vit, data, name, grid):
     patterns, measure = MEASUREMENTS[name]
-    words = r"Expected the grid that the features know, TokenGrid\(rows=2, columns=3, prefix=1, str"
+    words = r"Expected grid to be None or that of the features, TokenGrid\(rows=2, columns=3, pre"
     with pytest.raises(ValueError, match=words):
         measure(vit_tf.submodel(vit, *patterns), data, grid)
 

@@ -62,7 +62,7 @@ class Recorded(CheckpointFile):
 
 
 def refused(*parts):
-    pattern = "Expected the tensors of 'some.npz' to fit.*Received: " + ".*".join(
+    pattern = "Expected the tensors of 'some.npz' to match.*Received: " + ".*".join(
         map(re.escape, parts)
     )
     return pytest.raises(ValueError, match=pattern)

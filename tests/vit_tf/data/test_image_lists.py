@@ -105,9 +105,9 @@ def test_sizes_are_those_of_the_selected_images(tmp_path):
 @pytest.mark.parametrize(
     ("classes", "words"),
     [
-        ("n01", "list of different names"),
-        ([], "list of different names"),
-        (["3", "3"], "list of different names"),
+        ("n01", "list of distinct class names"),
+        ([], "list of distinct class names"),
+        (["3", "3"], "list of distinct class names"),
         (["3", "33"], "class to be a known name.*'33'"),
     ],
 )
