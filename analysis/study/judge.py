@@ -19,7 +19,7 @@ from ..engine.store import fingerprint
 from .data import Data
 from .figure import Figure
 from .models import ROLES, StudyModel
-from .plan import all_figures, lacking
+from .plan import all_figures, describe, lacking
 
 VERDICTS = ("replicates", "does not replicate", "inconclusive", "descriptive", "not tested")
 
@@ -202,6 +202,7 @@ def judge(
     for figure in figures:
         absent = lacking(figure.select(models)[0], data) if data and figure.findings else []
         lacks = " ".join(dict.fromkeys(filter(None, absent)))
+        lacks = lacks or f"Not measured for these models: {describe(figure)}."
         for finding in figure.findings:
             sets_of_models = _models_by_role(finding, models)
             assignments, measured = [], []
