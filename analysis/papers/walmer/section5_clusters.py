@@ -136,8 +136,9 @@ def _cluster_claims(kind, plural, figure):
 
 
 def blocks_of(result):
-    """A result without the layers before the first block, "embedding"."""
-    return result.isel(layer=["/" in name for name in layer_names(result)])
+    """A result without the layers before the first block, "embedding"; all of a foreign model."""
+    in_blocks = ["/" in name for name in layer_names(result)]
+    return result.isel(layer=in_blocks) if any(in_blocks) else result
 
 
 def _purity(clusters, part=slice(None)):

@@ -14,9 +14,13 @@ from vit_tf.analysis.engine.results import pack_correct
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.walmer import WALMER
 from vit_tf.analysis.papers.walmer.section4_attention import offset_heads as one_sided, phases
-from vit_tf.analysis.papers.walmer.section5_clusters import _last_quarter_over_last as peak
+from vit_tf.analysis.papers.walmer.section5_clusters import (
+    _last_quarter_over_last as peak,
+    blocks_of,
+)
 from vit_tf.analysis.papers.walmer.section6_tasks import (
     _before_last as best_before_last,
+    last_knn,
     task_scores,
 )
 from vit_tf.analysis.study.judge import as_dataset, scorecard
@@ -481,6 +485,15 @@ def test_the_best_layer_for_k_nn_is_chosen_on_the_images_that_it_is_not_scored_o
     assert outcomes.count("does not replicate") <= 12 and outcomes.count("replicates") <= 12
     older = result.drop_vars("correct")
     assert judge("knn-last-best", {"knn_accuracy.vit": older}).verdict == "descriptive"
+
+
+def test_layers_of_a_foreign_model_need_no_names_of_blocks():
+    result = neighbours([0.2, 0.3, 0.4, 0.6, 0.7, 0.8])
+    assert last_knn.statistic(result).value == pytest.approx(0.8)
+    foreign = result.assign_coords(layer=["stem", "a", "b", "c", "d", "pool"])
+    assert last_knn.statistic(foreign).value == pytest.approx(0.8)
+    before = result.assign_coords(layer=["embedding", *BLOCKS[1:]])
+    assert blocks_of(before)["layer"].values.tolist() == list(BLOCKS[1:])
 
 
 @pytest.mark.parametrize(
