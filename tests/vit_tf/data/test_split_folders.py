@@ -47,7 +47,7 @@ def test_classes_are_those_of_all_splits_where_there_is_no_train_split(tmp_path,
 @pytest.mark.slow
 def test_validation_images_are_tested_on_where_there_are_no_test_images(tmp_path, rng, caplog):
     """As of ImageNet, whose test images have no labels; what is validated on is then cut off."""
-    source._tell_test.cache_clear()
+    source._warn_of_missing_test_split.cache_clear()
     flat_folder(tmp_path / "train", rng, (20, 20))
     flat_folder(tmp_path / "val", rng, (3, 4))
     released = arrays(data.load(tmp_path, splits=("validation",))[0])[0]
