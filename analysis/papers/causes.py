@@ -207,8 +207,8 @@ def heads_are_dispensable(effects):
 def global_heads_matter(effects):
     """Rank correlation of attention distance and head importance.
 
-    Spearman's, over all heads, of attention distance and change of the output without the head.
-    Above 0, global heads matter more.
+    Spearman's correlation, over all heads, between attention distance and the change of the
+    output when the head is removed. Above 0, global heads matter more.
     """
     dims = ("layer", "head")
     pairs = [
@@ -238,8 +238,8 @@ def vits_survive_layers(vit, resnet):
 def large_tokens_hold_more(effects):
     """High-norm tokens contain more global information than other tokens.
 
-    Divergence of the output without the 10 % of tokens with the largest norm at half depth,
-    minus that without as many random tokens.
+    Divergence of the output after removing the 10 % of tokens with the largest norm at half
+    depth, minus that after removing as many random tokens.
 
     Darcet et al. 2023 find high-norm tokens in the background of images, which ViTs use for
     internal computations, in large models that were trained for long.
@@ -303,7 +303,7 @@ TOKENS = Figure(
     paper=DARCET,
     numbers="tokens",
     chapter=CAUSES,
-    shows="accuracy without growing shares of the tokens",
+    shows="accuracy after removing growing shares of the tokens",
     models=group("vit", "seed", needing=token_ablation_of),
     measure=over_seeds(token_ablation_of),
     draw=plot_token_ablation,

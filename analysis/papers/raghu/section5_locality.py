@@ -165,9 +165,9 @@ FIGURE_5 = Figure(
     name="head-similarity-{model}-{other}",
     call="analysis.head_similarity({model}, {other}, images)",
     title="CKA between heads and lower layers of another model",
-    caption="Each point is a subset of the heads of block 0, added from the most local or from the "
-    "most global on: its mean attention distance and its CKA. Where a line falls to the right, "
-    "global heads compute features that the convolutions lack.",
+    caption="Each point is a subset of the heads of block 0, which grows from the most local "
+    "or from the most global head; the axes are its mean attention distance and its CKA. Where a "
+    "line falls to the right, global heads compute features that the convolutions lack.",
     findings=[local_heads_resemble],
 )
 
@@ -296,8 +296,8 @@ def fields_caption(models, results):
     sums = all(layer.endswith("/sum") for r in results.values() for layer in layer_names(r))
     after = ", after the sum of skip and branch" if sums else ""
     return (
-        f"Each panel is the gradient of the layer's centre position{after}, by pixel. Fields that "
-        "fill the panel are global."
+        f"Each panel is the gradient of a layer's output at the centre position{after}, with "
+        "respect to the pixels. Fields that fill the panel are global."
     )
 
 
@@ -326,9 +326,9 @@ FIGURE_C4 = FIGURE_6.variant(
     name="receptive-field-branch-{model}",
     call='analysis.receptive_field(vit_tf.submodel({loaded}, "*/branch"), images, channels=16)',
     title="Effective receptive fields before the residual connection",
-    caption="Each panel is the gradient of the layer's centre position, by pixel, before its "
-    "branch is added to its skip. Where the centre patch is not the brightest, its dominance "
-    "after the sum comes from the skip.",
+    caption="Each panel is the gradient of a branch's output at the centre position, before it is "
+    "added to the skip, with respect to the pixels. Where the centre patch is not the brightest, "
+    "its dominance after the sum comes from the skip.",
     findings=[branch_fields],
     overview=None,
 )

@@ -144,7 +144,7 @@ def skips_cost_accuracy(intact, without):
 @quantity(
     "skip_ratio.{model}",
     unit="ratio",
-    more="passes more through its skip connections, relative to the branches,",
+    more="has a larger skip-to-branch norm ratio",
 )
 def skips_over_branches(ratios):
     """Skip-to-branch norm ratio.

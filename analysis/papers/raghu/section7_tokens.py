@@ -180,7 +180,7 @@ def last_maps(similarity):
 @quantity(
     "localization.{model}",
     unit="share of tokens",
-    more="keeps more tokens of its last layer localized",
+    more="localizes more of its last-layer tokens",
 )
 def localized_tokens(similarity):
     """Last-layer tokens that are most similar to their own patch.
@@ -375,12 +375,12 @@ def _better_tokens(*results):
 @quantity(
     "ridge_probe.{model}",
     unit="share of depth",
-    more="reaches most of its linear-probe accuracy deeper",
+    more="approaches its maximum linear-probe accuracy in deeper layers",
 )
 def readable_from(accuracy):
     """Depth at which linear-probe accuracy reaches 90 % of its maximum.
 
-    The first such layer, as a share of depth: 0 the first layer, 1 the last.
+    Relative depth of the first such layer: 0 is the first layer, 1 the last.
     """
     values, examples = expect_array(accuracy, ("layer",)).values, int(accuracy.attrs["examples"])
 
@@ -405,9 +405,7 @@ def readable_from(accuracy):
     return estimate(depth(values), limits, "percentile bootstrap over images")
 
 
-@quantity(
-    "ridge_probe.{model}", unit="accuracy", more="has a layer with a higher linear-probe accuracy"
-)
+@quantity("ridge_probe.{model}", unit="accuracy", more="reaches a higher linear-probe accuracy")
 def best_probe(accuracy):
     """Linear-probe accuracy of the best layer.
 
@@ -433,12 +431,15 @@ def tokens_caption(models, results):
 
 def summaries_caption(models, results):
     """The caption of `FIGURE_11_RIGHT`."""
-    shown = "Test accuracy of linear probes; line styles are the token or mean they are fitted on"
+    shown = (
+        "Test accuracy of linear probes; the line style shows the token or mean that they are "
+        "fitted on"
+    )
     if not _any_prefix(models):
         return f"{shown}."
     return (
-        f"{shown}. Where the first token of a model with CLS rises above the mean, the class token "
-        "has aggregated information of the others."
+        f"{shown}. Where the CLS token rises above the mean, it has aggregated information from "
+        "the other tokens."
     )
 
 

@@ -132,7 +132,7 @@ def layers_mix(kinds):
 def distance_dips(distance):
     """Attention distance dips around layers 3 to 6 of 12, compared with the first two.
 
-    Attention distance on a unit square, layers 3 to 6 of 12 minus the first two.
+    Attention distance with the image as a unit square, layers 3 to 6 of 12 minus the first two.
 
     For other depths, layers at the same relative depth.
     """
@@ -144,7 +144,7 @@ def distance_dips(distance):
 def distance_rises(distance):
     """In the later layers of supervised ViTs, attention distance increases again.
 
-    Attention distance on a unit square, upper half minus layers 3 to 6 of 12.
+    Attention distance with the image as a unit square, upper half minus layers 3 to 6 of 12.
 
     Layers as in `distance_dips`.
     """

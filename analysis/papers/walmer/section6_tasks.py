@@ -107,7 +107,7 @@ def top_one(neighbours):
 
 
 @quantity(
-    "knn_accuracy.{model}", unit="accuracy", more="has a last layer with a higher k-NN accuracy"
+    "knn_accuracy.{model}", unit="accuracy", more="has a higher k-NN accuracy in its last layer"
 )
 def last_knn(neighbours):
     """k-NN accuracy of the last layer.
