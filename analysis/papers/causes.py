@@ -205,7 +205,7 @@ def heads_are_dispensable(effects):
 
 @quantity("head_effects.{model}", unit="rank correlation", more="depends more on its global heads")
 def global_heads_matter(effects):
-    """Rank correlation of attention distance and head importance.
+    """Rank correlation between attention distance and head importance.
 
     Spearman's correlation, over all heads, between attention distance and the change of the
     output when the head is removed. Above 0, global heads matter more.

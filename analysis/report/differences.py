@@ -160,7 +160,7 @@ def _said(values, label, unit, more=""):
         (high, above), (low, below) = sorted(pairs[largest], key=lambda pair: -pair[1].value)
         more = more or f"has a higher {_decapitalized(label)}"
         numbers = f"{_number(above.value, unit)} versus {_number(below.value, unit)}"
-        found["main"] = f"{high} {more} than {low}: {numbers}{_unit(unit)}."
+        found["main"] = f"{high} {more} than {low}: {numbers}{_unit(unit, more)}."
         scale = abs(above.value) + abs(below.value)
         found["size"] = (above.value - below.value) / scale if scale else 0.0
     return found
@@ -172,12 +172,12 @@ def _plain(values, label, unit):
         return ""
     if len(values) > 1:
         listed = join_words([f"{_number(one.value, unit)} for {name}" for name, one in values])
-        return f"{label}: {listed}{_unit(unit)}."
+        return f"{label}: {listed}{_unit(unit, label)}."
     ((_, one),) = values
     interval = ""
     if np.isfinite([one.low, one.high]).all():
         interval = f"95 % CI {_number(one.low, unit)} to {_number(one.high, unit)}"
-    notes = "; ".join(filter(None, ["" if unit == "accuracy" else unit, interval]))
+    notes = "; ".join(filter(None, [_unit_to_show(unit, label), interval]))
     return f"{label} is {_number(one.value, unit)}{f' ({notes})' if notes else ''}."
 
 
@@ -188,8 +188,14 @@ def _number(value, unit):
     return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
 
 
-def _unit(unit):
-    return "" if unit == "accuracy" else f" ({unit})"
+def _unit_to_show(unit, text):
+    """The unit, unless the values are in percent or the text contains it."""
+    return "" if unit == "accuracy" or unit.lower() in text.lower() else unit
+
+
+def _unit(unit, text):
+    shown = _unit_to_show(unit, text)
+    return f" ({shown})" if shown else ""
 
 
 def _decapitalized(text):

@@ -168,7 +168,7 @@ class Selector:
         if self.anyone is False:
             trained = [role for role in self.all_roles if role not in ("vit", "gap", "resnet")]
             words = " and ".join(ROLES[role] for role in trained)
-            return selections, [f"It needs {words}, as the study trains them."]
+            return selections, [f"It needs {words}, which vit-tf study --full trains."]
         return selections, [self.anyone] if self.anyone else []
 
     def lacking(self, models: list[StudyModel]) -> str:

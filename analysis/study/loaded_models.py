@@ -172,7 +172,7 @@ def prepare_models(
     """
     names = [each.name for each in loaded]
     require_distinct(
-        [*names, *(f"{name}, {word}" for name in names for word in BASELINE_WORDS.values())]
+        [*names, *(f"{name} ({word})" for name in names for word in BASELINE_WORDS.values())]
     )
     few = next(iter(data.few))
     few = (few[0] if isinstance(few, tuple) else few)[:PROBES].numpy()
@@ -372,7 +372,7 @@ def baselines_of(
     return [
         replace(
             model,
-            name=f"{model.name}, {BASELINE_WORDS[role]}",
+            name=f"{model.name} ({BASELINE_WORDS[role]})",
             role=role,
             key=fingerprint(model.key, role, seed),
             features=of_role,

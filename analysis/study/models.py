@@ -19,7 +19,7 @@ ROLES = {
     "resnet": "a ResNet",
     "mixer": "an MLP-Mixer",
     "without": "models trained without the skips of a block",
-    "seed": "a second run with another seed",
+    "seed": "a model trained with another seed",
     "fraction": "models trained on fractions of the data",
     "before": "a model before fine-tuning",
     "after": "a model after fine-tuning",

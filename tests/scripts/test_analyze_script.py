@@ -63,7 +63,7 @@ def test_one_report_of_a_cnn_and_a_vit(files, images, tmp_path, monkeypatch):
     assert figures == [*models, "cka-cnn-vit", "attention-distance", "ridge-probe"]
     assert re.findall(r"<dt>([^<]*\.)</dt>", page)[:2] == [
         "cnn has no attention weights.",
-        "It needs models trained without the skips of a block, as the study trains them.",
+        "It needs models trained without the skips of a block, which vit-tf study --full trains.",
     ]
 
     cnn = vit_tf.load_model(files / "cnn.keras")

@@ -103,8 +103,8 @@ def last_reach(distance):
 def local_heads_resemble(subsets):
     """More global subsets of first-block heads are less similar to lower ResNet layers.
 
-    Rank correlation of a head subset's mean attention distance and its CKA with lower ResNet
-    layers.
+    Rank correlation between a head subset's mean attention distance and its CKA with lower
+    ResNet layers.
 
     Spearman's, over all subsets of all orders, with CKA averaged over the layers. Descriptive: the
     subsets share heads and are not independent, and one model has one such set of subsets.

@@ -183,9 +183,9 @@ def last_maps(similarity):
     more="localizes more of its last-layer tokens",
 )
 def localized_tokens(similarity):
-    """Last-layer tokens that are most similar to their own patch.
+    """Share of last-layer tokens that are most similar to their own patch.
 
-    Share of last-layer tokens whose most similar patch, by CKA, is their own.
+    A token counts if its most similar patch, by CKA, is its own.
     """
     return own_patch(similarity)
 

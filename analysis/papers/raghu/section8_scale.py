@@ -102,7 +102,7 @@ FIGURE_12 = Figure(
     paper=RAGHU,
     numbers="12",
     chapter=SCALE,
-    shows="CKA between blocks trained on fractions of the data and on all",
+    shows="CKA between blocks trained on fractions of the data and on all data",
     models=group("vit", "fraction", "seed", anyone=False),
     measure=data_scale_of,
     draw=plot_data_scale,

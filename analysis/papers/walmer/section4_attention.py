@@ -215,7 +215,7 @@ FIGURE_4 = Figure(
     call='analysis.mean_distance(analysis.mean_attention({model}, images), units="unit")',
     title="Attention distance by layer",
     caption="Mean attention distance in sides of the token grid: points are heads, lines are means "
-    "over the heads of a layer. Widely spread points are a layer with local and global heads.",
+    "over the heads of a layer. Widely spread points indicate local and global heads.",
     findings=[distance_dips, distance_rises],
 )
 

@@ -73,7 +73,7 @@ def parts_of(model):
 def clusters_deepen(clusters):
     """Cluster purity of CLS features increases with depth.
 
-    Rank correlation of depth and cluster purity.
+    Rank correlation between depth and cluster purity.
     """
     purity = blocks_of(expect_variable(clusters, "purity", ("layer",))).values
     pairs = np.stack([np.arange(len(purity)), purity], axis=1)

@@ -126,6 +126,19 @@ def test_the_main_results_of_one_model_are_its_quantities():
     assert main_results([row]) == ["Size of a thing is 3.00 (pixels; 95 % CI 2.90 to 3.10)."]
 
 
+def test_a_unit_that_the_sentence_contains_is_not_repeated():
+    ratio = replace(size, label="Norm ratio.", unit="ratio")
+    results = {"size_a": [3.0, 2.9, 3.1], "size_b": [1.0, 0.9, 1.1]}
+    (alone,) = made([ratio], [model("A")], **results)
+    assert main_results([alone]) == ["Norm ratio is 3.00 (95 % CI 2.90 to 3.10)."]
+    both = [model("A"), model("B")]
+    (row,) = made([ratio], both, **results)
+    assert row.plain == "Norm ratio: 3.00 for A and 1.00 for B."
+    assert row.main == "A has a higher norm ratio than B: 3.00 versus 1.00."
+    (row,) = made([replace(ratio, more="is larger")], both, **results)
+    assert row.main == "A is larger than B: 3.00 versus 1.00 (ratio)."
+
+
 def cka(values, stderr=None):
     data = {"cka": (("layer_x", "layer_y"), np.array(values, float))}
     if stderr is not None:

@@ -117,7 +117,9 @@ def why_not(models, number, data=EVERYTHING):
             [CNN],
             "8",
             [],
-            ["It needs models trained without the skips of a block, as the study trains them."],
+            [
+                "It needs models trained without the skips of a block, which vit-tf study --full trains."
+            ],
         ),
         ([CNN], "9", ["localization-cnn"], []),
         ([PLACELESS], "9", [], None),
