@@ -80,6 +80,7 @@ SCALE = Chapter(
 CAUSES = Chapter(
     "Causes",
     "Which heads, blocks and tokens does the output depend on? Each is ablated in turn during the "
-    "forward pass and the loss in accuracy is measured: a part that appears important may be dispensable.",
+    "forward pass and the loss in accuracy is measured: a part that appears important may be "
+    "dispensable.",
     rank=11,
 )

@@ -118,7 +118,8 @@ def why_not(models, number, data=EVERYTHING):
             "8",
             [],
             [
-                "It needs models trained without the skips of a block, which vit-tf study --full trains."
+                "It needs models trained without the skips of a block, which vit-tf study --full "
+                "trains."
             ],
         ),
         ([CNN], "9", ["localization-cnn"], []),
@@ -192,11 +193,11 @@ def test_a_picture_loses_the_model_that_failed_and_says_so():
 
 
 def test_a_picture_is_not_drawn_of_its_baselines_alone():
-    fresh = dataclasses.replace(VIT, name="ViT, untrained", role="fresh", of=VIT)
+    fresh = dataclasses.replace(VIT, name="ViT (untrained)", role="fresh", of=VIT)
     pictures, _ = plan(choose_figures(["W.5"]), [VIT, fresh], EVERYTHING)
     (picture,) = pictures
-    assert list(picture.of.measurements) == ["ViT", "ViT, untrained"]
-    assert picture.of.baselines == ("ViT, untrained",)
+    assert list(picture.of.measurements) == ["ViT", "ViT (untrained)"]
+    assert picture.of.baselines == ("ViT (untrained)",)
     results = {"saliency.vit": None, "saliency.vit-untrained": "measured"}
     assert without_failures(pictures, results, {"saliency.vit": "Expected more."})[0] == []
     results = {"saliency.vit": "measured", "saliency.vit-untrained": None}
