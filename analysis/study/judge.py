@@ -202,7 +202,7 @@ def judge(
     for figure in figures:
         absent = lacking(figure.select(models)[0], data) if data and figure.findings else []
         lacks = " ".join(dict.fromkeys(filter(None, absent)))
-        lacks = lacks or f"Not measured for these models: {describe(figure)}."
+        lacks = lacks or f"Not measured for these models: {describe(figure, ', ')}."
         for finding in figure.findings:
             sets_of_models = _models_by_role(finding, models)
             assignments, measured = [], []

@@ -358,10 +358,10 @@ def plan(figures, models, data, elsewhere=""):
     return pictures, _merged(left_out)
 
 
-def describe(figure):
+def describe(figure, separator=": "):
     """What a figure is, in words: "Figure 9 of Raghu et al. (2021): ..."."""
     of = f"{figure.reference} of {figure.paper.name}" if figure.reference else figure.paper.name
-    return f"{of}: {figure.shows}"
+    return f"{of}{separator}{figure.shows}"
 
 
 def lacking(selections, data):

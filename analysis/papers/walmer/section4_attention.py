@@ -109,12 +109,14 @@ def offset_heads_early(kinds):
 def local_kinds(kinds):
     """There are several types of local heads: strict, soft, axial and offset.
 
-    Number of these types among the heads; the threshold is midway between one and two.
+    Number of these types that occur among the heads; the threshold is midway between one and two.
 
     Descriptive: heads that were not sampled may be of further types.
     """
     kinds_of_heads = expect_variable(kinds, "kind", ("layer", "head")).values
-    return descriptive(np.isin(LOCAL, kinds_of_heads).sum(), "a number of types among the heads")
+    return descriptive(
+        np.isin(LOCAL, kinds_of_heads).sum(), "heads outside the sample may have other types"
+    )
 
 
 @finding("head_classes.{vit}", "4.3", "4", "share of layers", above=0.5)
