@@ -36,7 +36,7 @@ def test_saved_model_answers_alone(model, tmp_path, capsys, rng):
     assert vit_tf.load_features(out).taps == ("block00/mlp/sum", "block01/mlp/sum", "pooled")
     assert [path.name for path in out.parent.iterdir()] == ["exported"]
     assert export.main([path, "--taps", "pooled", "--out", str(out)]) == 2
-    assert "not there yet" in capsys.readouterr().err
+    assert "does not exist yet" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -41,7 +41,8 @@ def open_files(class_names, members):
         return decoding.decode(tf.io.read_file(path), window)
 
     def decode(path):
-        return decoding.decode_or_name(attempt, path, tf.strings.regex_replace(path, *PASSWORD))
+        name = tf.strings.regex_replace(path, *PASSWORD)
+        return decoding.decode_or_name(attempt, path, name, tf.io.read_file)
 
     def decode_by_pillow(path):
         image, problem = tf.numpy_function(_decode_or_tell, [path], (tf.uint8, tf.string))

@@ -159,7 +159,7 @@ def test_every_figure_finds_its_results_and_draws_them(measured):
     assert len(set(names)) == len(names)
     for picture in pictures:
         chosen = {label: results[one.name] for label, one in picture.of.measurements.items()}
-        figure = picture.draw(chosen)
+        figure = picture.drawing(chosen).figure()
         assert figure.axes, picture.name
         plt.close(figure)
         assert picture.caption(chosen).endswith(".") and "{" not in picture.title

@@ -74,19 +74,26 @@ def decode(contents, window=None, upright=True):
     return tf.switch_case(kind, readers)
 
 
-def decode_or_name(decode, item, name):
+def decode_or_name(decode, item, name, read=None):
     """The image that a function decodes in the graph and no words; or a black pixel and an error.
 
     Args:
         decode: function of `item` that returns a uint8 tensor of shape (height, width, 3).
         item: string tensor of shape ().
         name: string tensor, what the error calls the image.
+        read: function of `item` that `decode` reads a file with; None where it reads none.
     """
     expected = "Expected an image file that can be decoded. Received: undecodable "
-    hint = " (corrupt, or of another format than its name says)"
-    words = tf.strings.join([expected, name, hint])
-    decoded = tf.data.Dataset.from_tensors(item).map(lambda item: (decode(item), ""))
-    failed = tf.data.Dataset.from_tensors((tf.zeros((1, 1, 3), tf.uint8), words))
+    start, black = tf.strings.join([expected, name]), tf.zeros((1, 1, 3), tf.uint8)
+    corrupt = start + " (corrupt, or of another format than its name says)"
+    missing = start + " (no such file, or one that cannot be read)"
+    one = tf.data.Dataset.from_tensors(item)
+    decoded = one.map(lambda item: (decode(item), ""))
+    failed = tf.data.Dataset.from_tensors((black, corrupt))
+    if read is not None:  # reading alone fails for what is missing
+        unread = tf.data.Dataset.from_tensors((black, missing))
+        failed = one.map(lambda item: (black, corrupt + tf.strings.substr(read(item), 0, 0)))
+        failed = failed.ignore_errors().concatenate(unread)
     return decoded.ignore_errors().concatenate(failed).take(1).get_single_element()
 
 
