@@ -203,7 +203,7 @@ def _everything(compared):
         analysis.engine.choose(features, weights),
         analysis.engine.choose(features, blocks),
     )
-    beside, of_all = (
+    skip_to_branch, of_all = (
         analysis.engine.choose(features, sides),
         analysis.engine.choose(features, compared),
     )
@@ -211,7 +211,7 @@ def _everything(compared):
         "distance": (analysis.attention_distance.statistic(features), attending),
         "maps": (analysis.mean_attention.statistic(features), attending),
         "patterns": (analysis.attention_patterns.statistic(features), attending),
-        "skips": (analysis.skip_ratio.statistic(features), beside),
+        "skips": (analysis.skip_ratio.statistic(features), skip_to_branch),
         "saliency": (_reading(analysis.attention_saliency.statistic(features), "mask"), attending),
         "neighbours": (_reading(analysis.engine.pooled_statistic("cls", grid), "label"), at_blocks),
         "clusters": (

@@ -122,8 +122,8 @@ def _share_colours(mapped):
     for (figure, image), own in zip(mapped, ranges, strict=True):
         for axes in figure.axes:
             for other in [*axes.images, *axes.collections]:
-                alike = type(other.norm) is type(image.norm) and other.cmap.name == image.cmap.name
-                if alike and (other.norm.vmin, other.norm.vmax) == own and other is not image:
+                same = type(other.norm) is type(image.norm) and other.cmap.name == image.cmap.name
+                if same and (other.norm.vmin, other.norm.vmax) == own and other is not image:
                     other.set_clim(low, high)
         image.set_clim(low, high)
 

@@ -235,9 +235,9 @@ def make_report(
     if class_names and not isinstance(data.test.element_spec, tuple):
         raise ValueError("Expected class_names only with labels of the images. Received: no labels")
     class_names = class_names or _class_names(images, data, models)
-    told = {"taps": tuple(taps), "patch_size": patch_size, "prefix": prefix}
+    given = {"taps": tuple(taps), "patch_size": patch_size, "prefix": prefix}
     opened = [
-        LoadedModel(name, model, expected(model), part=(parts or {}).get(name), **told)
+        LoadedModel(name, model, expected(model), part=(parts or {}).get(name), **given)
         for name, model in models.items()
     ]
     found, rows, notes = prepare_models(opened, data, folder, class_names, seed)

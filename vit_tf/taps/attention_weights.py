@@ -83,13 +83,13 @@ def attention_taps(model: keras.Model) -> dict[str, tuple]:
     """
     if not attention_layers(model):
         return {}
-    found, told = recorder.find_taps(model), {}
+    found, value_and_output = recorder.find_taps(model), {}
     for weights in computed_weights(model, found):
         path = weights.removesuffix("/weights")
         if path != weights:
             # A layer that returns its weights too has two outputs.
-            told[weights] = (f"{path}/value", path if path in found else f"{path}/0")
-    return told
+            value_and_output[weights] = (f"{path}/value", path if path in found else f"{path}/0")
+    return value_and_output
 
 
 def contradictions(model: keras.Model, taps: dict, names: Iterable) -> list[str]:
@@ -100,10 +100,10 @@ def contradictions(model: keras.Model, taps: dict, names: Iterable) -> list[str]
     These are not what a layer used that masks, or has a rule of its own. `taps` holds the values
     of `attention_taps` for some images; `names` are the weights that are looked at.
     """
-    layers, told = attention_layers(model), attention_taps(model) if names else {}
+    layers, value_and_output = attention_layers(model), attention_taps(model) if names else {}
     paths = {name: name.removesuffix("/weights") for name in names}
     return [
         path
         for name, path in paths.items()
-        if contradicts(layers[path], taps[name], *(taps[tap] for tap in told[name]))
+        if contradicts(layers[path], taps[name], *(taps[tap] for tap in value_and_output[name]))
     ]
