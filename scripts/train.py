@@ -130,10 +130,13 @@ def make_recipe(options):
         return vit_tf.Recipe(**changes)
     if "warmup_epochs" in changes:
         changes = {"warmup_steps": None} | changes
-    if "momentum" in changes:  # SGD, which has no epsilon
-        changes = {"epsilon": None} | changes
     batches = options.gradient_accumulation_steps or 1
     published = vit_tf.recipe(options.recipe).with_batches_of(options.batch_size * batches)
+    other = "optimizer" in changes or "momentum" in changes  # another than the paper's
+    if other and (changes.get("optimizer") or "sgd") == "sgd":
+        changes = {"epsilon": None} | changes
+    if other:
+        changes = {"momentum": None} | changes
     return dataclasses.replace(published.recipe, **changes)
 
 

@@ -84,7 +84,7 @@ def _reading(field):
     """How an option of a field is parsed."""
     if field.type is bool:
         return {"action": argparse.BooleanOptionalAction, "default": None}
-    if field.type is str:
+    if field.type in (str, str | None):
         return _NAME
     if field.name == "rand_augment":
         return {"type": _magnitude, "metavar": "X"}

@@ -13,7 +13,7 @@ from oracles import randomize
 import vit_tf
 from vit_tf import registration
 from vit_tf.training.objectives import SoftmaxCrossEntropy, Top1Accuracy
-from vit_tf.training.optimizers import SGD, AdamW, WarmupDecay
+from vit_tf.training.optimizers import SGD, AdamW, Muon, WarmupDecay
 
 SHAPE = (8, 8, 3)
 ENCODER = {"num_layers": 1, "num_heads": 2, "hidden_dim": 4, "mlp_dim": 4, "num_classes": 3}
@@ -43,7 +43,7 @@ def compiled(model, optimizer):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A folder of a saved model of every class, two of them trained a step, and what they are."""
+    """A folder of a saved model of every class, three of them trained a step, and what they are."""
     folder = tmp_path_factory.mktemp("models")
     images = np.random.default_rng(0).normal(size=(2, *SHAPE)).astype("float32")
     np.save(folder / "images.npy", images)
@@ -51,7 +51,8 @@ def files(tmp_path_factory):
     rate = WarmupDecay(0.01, 1, 5)
     vit = compiled(vit_tf.ViT(SHAPE, 4, **ENCODER), AdamW(rate, clipnorm=1.0))
     bit = compiled(vit_tf.BiT(SHAPE, (1,), 0.5, 3), SGD(rate, momentum=0.9))
-    for model in (vit, bit):
+    mixer = compiled(vit_tf.Mixer(SHAPE, 4, 1, 4, 4, 4, 3), Muon(rate))
+    for model in (vit, bit, mixer):
         model.fit(images, labels, verbose=0)
     foreign = keras.Sequential(
         [keras.Input(SHAPE), keras.layers.Conv2D(2, 3), keras.layers.Flatten()]
@@ -60,7 +61,7 @@ def files(tmp_path_factory):
         "vit": vit,
         "bit": bit,
         "hybrid": vit_tf.ViT(SHAPE, 1, **ENCODER, stem_units=()),
-        "mixer": vit_tf.Mixer(SHAPE, 4, 1, 4, 4, 4, 3),
+        "mixer": mixer,
         "clip": vit_tf.CLIPViT(SHAPE, 4, **ENCODER, projection_dim=2),
         "beit": vit_tf.BEiT(SHAPE, 4, **ENCODER),
         "taps": vit_tf.submodel(vit, "block*/*/sum"),
@@ -68,7 +69,7 @@ def files(tmp_path_factory):
     }
     expected = {}
     for name, model in models.items():
-        if name not in ("vit", "bit", "taps"):
+        if name not in ("vit", "bit", "mixer", "taps"):
             randomize(model)
         model.save(folder / f"{name}.keras")
         total = sum(
@@ -80,7 +81,8 @@ def files(tmp_path_factory):
             optimizer,
             pytest.approx(total, rel=1e-4),
         ]
-    assert expected["vit.keras"][1] == "AdamW" and expected["bit.keras"][1] == "SGD"
+    names = [expected[f"{name}.keras"][1] for name in ("vit", "bit", "mixer")]
+    assert names == ["AdamW", "SGD", "Muon"]
     return folder, expected
 
 

@@ -108,7 +108,7 @@ class FineTuning:
         """Number of rounds of a run, each ending with a validation, and of steps per round."""
         return self.validations, self.steps // self.validations
 
-    def optimizer(self):
+    def make_optimizer(self):
         """The optimizer of a run."""
         from vit_tf.training.optimizers import SGD, WarmupDecay
 
@@ -136,7 +136,7 @@ class FineTuning:
 
     def compile(self, model, num_batches=None):
         """Compile a model for this recipe; `num_batches` is ignored."""
-        compile_classifier(model, self.optimizer())
+        compile_classifier(model, self.make_optimizer())
 
 
 def _steps(num_examples):

@@ -1,5 +1,6 @@
 """Learning rates and optimizers of the recipes."""
 
+import contextlib
 import math
 import re
 
@@ -10,6 +11,8 @@ from vit_tf.backend import on_jax
 from vit_tf.names import lookup
 
 register = keras.saving.register_keras_serializable("vit_tf")
+
+HEAD = r"(^|/)(distillation_)?head/"  # paths of variables of the classification head
 
 
 @register
@@ -122,20 +125,8 @@ def _update_each(strategy, variables, share):
     tf.__internal__.distribute.interim.maybe_merge_call(update, strategy, variables, share)
 
 
-@register
-class AdamW(_OnSums, keras.optimizers.AdamW):
-    """AdamW that decays kernels only and clips the sums of gradients.
-
-    Args:
-        corrected_epsilon: whether `epsilon` is added to the root of the corrected second moment, as
-            in algorithm 1 of Kingma and Ba 2015, optax and PyTorch, and not to that of the moment.
-        layer_decay: factor of the learning rate, and so of the decay, from each `blockNN` to the
-            one below it; what comes before the blocks (stem, embedding, rotation, the norm before
-            the first block) lies below the first, all else above the last. None for 1.
-
-    Raises:
-        ValueError: when it is built, for `layer_decay` and variables without blocks.
-    """
+class _Adaptive(_OnSums):
+    """AdamW's update in one operation, with either epsilon and a learning rate for each block."""
 
     def __init__(self, *args, corrected_epsilon=False, layer_decay=None, **kwargs):
         super().__init__(*args, **kwargs)
@@ -159,33 +150,33 @@ class AdamW(_OnSums, keras.optimizers.AdamW):
         for factor in sorted(set(self._factors)):
             group = [v for v in variables if self._factor(v) == factor]
             # Keras multiplies the decay by the learning rate of the optimizer.
-            whole, self.weight_decay = self.weight_decay, self.weight_decay * factor
-            super()._apply_weight_decay(group)
-            self.weight_decay = whole
+            with self._replaced(**{name: getattr(self, name) * factor for name in self._decays}):
+                super()._apply_weight_decay(group)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        if on_jax():
-            super()._backend_update_step(grads, trainable_variables, learning_rate)
-            return
-        step = ops.cast(self.iterations + 1, "float32")
-        scalars = (learning_rate, self.beta_1**step, self.beta_2**step)
-        super()._backend_update_step(grads, trainable_variables, scalars)
+        if not on_jax():
+            step = ops.cast(self.iterations + 1, "float32")
+            betas = (getattr(self, name) for name in self._betas)
+            learning_rate = (learning_rate, *(beta**step for beta in betas))
+        super()._backend_update_step(grads, trainable_variables, learning_rate)
 
     def update_step(self, gradient, variable, scalars):
-        """Kingma and Ba 2015, algorithm 1 in the form at the end of section 2."""
+        """One variable's update; on TensorFlow, scalars are the rate and the powers of betas."""
         if on_jax():
             self._update_in_jax(gradient, variable, scalars * self._factor(variable))
             return
         import tensorflow as tf
 
         learning_rate, *powers = (tf.cast(scalar, variable.dtype) for scalar in scalars)
-        learning_rate = learning_rate * self._factor(variable)
-        index = self._get_variable_index(variable)
         gradient = tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
-        if self.amsgrad:
-            return super().update_step(gradient, variable, learning_rate)
+        self._update(gradient, variable, learning_rate * self._factor(variable), powers)
+
+    def _adamw(self, gradient, variable, learning_rate, powers, moments):
+        """Kingma and Ba 2015, algorithm 1 in the form at the end of section 2."""
+        import tensorflow as tf
+
         epsilon = tf.cast(self.epsilon, variable.dtype)
-        moments = (self._momentums[index], self._velocities[index])
+        betas = [tf.cast(getattr(self, name), variable.dtype) for name in self._betas]
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=moments[0].value.handle,
@@ -193,26 +184,105 @@ class AdamW(_OnSums, keras.optimizers.AdamW):
             beta1_power=powers[0],
             beta2_power=powers[1],
             lr=learning_rate,
-            beta1=tf.cast(self.beta_1, variable.dtype),
-            beta2=tf.cast(self.beta_2, variable.dtype),
+            beta1=betas[0],
+            beta2=betas[1],
             epsilon=epsilon * tf.sqrt(1 - powers[1]) if self.corrected_epsilon else epsilon,
             grad=gradient,
         )
 
     def _update_in_jax(self, gradient, variable, learning_rate):
         """Keras' own update, with the epsilon of this optimizer."""
-        whole = self.epsilon
+        epsilon = self.epsilon
         if self.corrected_epsilon:
             step = ops.cast(self.iterations + 1, variable.dtype)
-            self.epsilon = whole * ops.sqrt(1 - self.beta_2**step)
-        try:
+            epsilon = epsilon * ops.sqrt(1 - getattr(self, self._betas[1]) ** step)
+        with self._replaced(epsilon=epsilon):
             super().update_step(gradient, variable, learning_rate)
+
+    @contextlib.contextmanager
+    def _replaced(self, **values):
+        """Other values of attributes within a `with`."""
+        previous = {name: getattr(self, name) for name in values}
+        vars(self).update(values)
+        try:
+            yield
         finally:
-            self.epsilon = whole
+            vars(self).update(previous)
 
     def get_config(self):
         own = {"corrected_epsilon": self.corrected_epsilon, "layer_decay": self.layer_decay}
         return super().get_config() | own
+
+
+@register
+class AdamW(_Adaptive, keras.optimizers.AdamW):
+    """AdamW that decays kernels only and clips the sums of gradients.
+
+    Args:
+        corrected_epsilon: whether `epsilon` is added to the root of the corrected second moment, as
+            in algorithm 1 of Kingma and Ba 2015, optax and PyTorch, and not to that of the moment.
+        layer_decay: factor of the learning rate, and so of the decay, from each `blockNN` to the
+            one below it; what comes before the blocks (stem, embedding, rotation, the norm before
+            the first block) lies below the first, all else above the last. None for 1.
+
+    Raises:
+        ValueError: when it is built, for `layer_decay` and variables without blocks.
+    """
+
+    _betas = ("beta_1", "beta_2")
+    _decays = ("weight_decay",)
+
+    def _update(self, gradient, variable, learning_rate, powers):
+        if self.amsgrad:
+            keras.optimizers.AdamW.update_step(self, gradient, variable, learning_rate)
+            return
+        index = self._get_variable_index(variable)
+        moments = (self._momentums[index], self._velocities[index])
+        self._adamw(gradient, variable, learning_rate, powers, moments)
+
+
+@register
+class Muon(_Adaptive, keras.optimizers.Muon):
+    """Muon for matrices within a model, and `AdamW` for all other variables.
+
+    The update of a matrix of shape (n, m) is its Nesterov momentum, made orthogonal by five steps
+    of a Newton-Schulz iteration and multiplied by `0.2 sqrt(max(n, m))`, so that it suits the
+    learning rate and weight decay of AdamW (Liu et al. 2025, https://arxiv.org/abs/2502.16982,
+    section 2.2). AdamW updates layers called `head`, embeddings, norms, biases and the kernels of
+    convolutions. Arguments are those of `keras.optimizers.Muon`, with one weight decay, and
+    `corrected_epsilon` and `layer_decay` of `AdamW`.
+
+    Raises:
+        ValueError: when it is built, for variables without a `head` or without other matrices.
+    """
+
+    _betas = ("adam_beta_1", "adam_beta_2")
+    _decays = ("weight_decay", "adam_weight_decay")
+
+    def __init__(self, *args, weight_decay=0.004, exclude_layers=(HEAD,), **kwargs):
+        kwargs |= {"weight_decay": weight_decay, "adam_weight_decay": weight_decay}
+        super().__init__(*args, exclude_layers=list(exclude_layers), **kwargs)
+
+    def build(self, variables):
+        matrices = [variable for variable in variables if not self._should_use_adamw(variable)]
+        head = any(re.search(name, v.path) for v in variables for name in self.exclude_layers)
+        if not (matrices and head):
+            raise ValueError(
+                "Expected a model with a layer called 'head' and other layers with matrices, such "
+                f"as a ViT, for Muon. Received: variables {[v.path for v in variables]}"
+            )
+        super().build(variables)
+
+    def _should_use_adamw(self, variable):
+        return variable.name != "kernel" or super()._should_use_adamw(variable)
+
+    def _update(self, gradient, variable, learning_rate, powers):
+        index = self._get_variable_index(variable)
+        momentum, velocity = self.momentums[index], self.adam_velocities[index]
+        if velocity is None:
+            self._muon_update_step(gradient, variable, learning_rate, momentum)
+        else:
+            self._adamw(gradient, variable, learning_rate, powers, (momentum, velocity))
 
 
 def layer_factors(paths, decay):

@@ -35,5 +35,5 @@ class Pretraining(Recipe):
         from vit_tf.training.masked_patches import ColourAccuracy, ColourCrossEntropy
         from vit_tf.training.objectives import compile_model
 
-        optimizer = self.optimizer(steps_per_epoch)
+        optimizer = self.make_optimizer(steps_per_epoch)
         compile_model(model, optimizer, ColourCrossEntropy(), ColourAccuracy())

@@ -6,6 +6,9 @@ from vit_tf.names import lookup
 
 # The command line reads the fields of recipes at once: Keras and TensorFlow are imported when used.
 
+# Optimizers of a recipe: the class in `optimizers`, and its momentum where none is specified.
+OPTIMIZERS = {"adamw": ("AdamW", None), "sgd": ("SGD", 0.9), "muon": ("Muon", 0.95)}
+
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
@@ -35,14 +38,19 @@ class Recipe:
         shift: largest random shift, in pixels.
         seed: seed of shuffling and augmentation.
         warmup_steps: steps until the peak, in place of `warmup_epochs`; None for `warmup_epochs`.
-        momentum: use SGD with this momentum, such as 0.9; None for AdamW.
+        momentum: momentum of SGD or Muon; without `optimizer`, it selects SGD; None for 0.9 with
+            SGD and 0.95 with Muon.
         erase: fraction of the images in which a rectangle is erased, such as 0.25.
         epsilon: epsilon of AdamW, added to the root of the corrected second moment as in optax and
-            PyTorch; None for that of Keras, 1e-7 before the correction.
-        layer_decay: factor of the learning rate from each block of a ViT to the one below; None for
-            one learning rate.
+            PyTorch; not for SGD; None for that of Keras, 1e-7 before the correction.
+        layer_decay: factor of the learning rate from each block of a ViT to the one below; not for
+            SGD; None for one learning rate.
         gradient_accumulation_steps: number of batches whose gradients are averaged for an update;
             updates count as the steps of the warm-up, the schedule and the average of weights.
+        optimizer: `"adamw"`, `"sgd"` or `"muon"`; Muon (Jordan et al. 2024; Liu et al. 2025,
+            https://arxiv.org/abs/2502.16982) updates the matrices within a model, AdamW its head,
+            embeddings, norms and biases, both with `learning_rate` and `weight_decay`; None for
+            adamw, or sgd with `momentum`.
 
     Raises:
         ValueError: for a value out of its range.
@@ -68,6 +76,7 @@ class Recipe:
     epsilon: float | None = None
     layer_decay: float | None = None
     gradient_accumulation_steps: int = 1
+    optimizer: str | None = None
 
     def __post_init__(self):
         from vit_tf.training.optimizers import DECAYS
@@ -88,13 +97,16 @@ class Recipe:
         expect(ema is None or 0 <= ema < 1, "ema", "None or in [0, 1)", self)
         for name in ("mixup", "cutmix", "shift"):
             expect(getattr(self, name) >= 0, name, ">= 0", self)
-        epsilon, layer_decay = self.epsilon, self.layer_decay
         expect(0 <= self.erase <= 1, "erase", "in [0, 1]", self)
-        adam = momentum is None
-        right = epsilon is None or (epsilon > 0 and adam)
-        expect(right, "epsilon", "None or > 0, of AdamW (momentum=None)", self)
-        right = layer_decay is None or (0 < layer_decay <= 1 and adam)
-        expect(right, "layer_decay", "None or in (0, 1], of AdamW (momentum=None)", self)
+        lookup("optimizer", self._optimizer, dict.fromkeys(OPTIMIZERS))
+        without = momentum is None or self._optimizer != "adamw"
+        expect(without, "momentum", "None for optimizer='adamw'", self)
+        epsilon, layer_decay = self.epsilon, self.layer_decay
+        sgd = self._optimizer == "sgd"
+        right = epsilon is None or (epsilon > 0 and not sgd)
+        expect(right, "epsilon", "None or > 0, and None for SGD", self)
+        right = layer_decay is None or (0 < layer_decay <= 1 and not sgd)
+        expect(right, "layer_decay", "None or in (0, 1], and None for SGD", self)
         steps = self.gradient_accumulation_steps
         right = isinstance(steps, int) and steps > 0
         expect(right, "gradient_accumulation_steps", "an int > 0", self)
@@ -114,9 +126,14 @@ class Recipe:
         expect(steps < total, "warmup_steps", f"below the {total} steps of the run", self)
         return WarmupDecay(self.learning_rate, steps, total, self.schedule)
 
-    def optimizer(self, steps_per_epoch):
+    @property
+    def _optimizer(self):
+        """The name of the optimizer, where None depends on the momentum."""
+        return self.optimizer or ("adamw" if self.momentum is None else "sgd")
+
+    def make_optimizer(self, steps_per_epoch):
         """The optimizer of a run with `steps_per_epoch` steps per epoch."""
-        from vit_tf.training.optimizers import SGD, AdamW
+        from vit_tf.training import optimizers
 
         settings = {
             "learning_rate": self.learning_rates(steps_per_epoch),
@@ -127,16 +144,19 @@ class Recipe:
         }
         if self.gradient_accumulation_steps > 1:
             settings |= {"gradient_accumulation_steps": self.gradient_accumulation_steps}
-        if self.momentum is None:
-            if self.epsilon is not None:
-                settings |= {"epsilon": self.epsilon, "corrected_epsilon": True}
-            return AdamW(layer_decay=self.layer_decay, **settings)
-        return SGD(momentum=self.momentum, **settings)
+        name, momentum = OPTIMIZERS[self._optimizer]
+        if momentum is not None:
+            settings |= {"momentum": momentum if self.momentum is None else self.momentum}
+        if name != "SGD":
+            settings |= {"layer_decay": self.layer_decay}
+        if self.epsilon is not None:
+            settings |= {"epsilon": self.epsilon, "corrected_epsilon": True}
+        return getattr(optimizers, name)(**settings)
 
     def to_config(self):
         """The fields as a dict; newer fields only if they are not off."""
         fields = dataclasses.asdict(self)
-        later = ("warmup_steps", "momentum", "epsilon", "layer_decay")
+        later = ("warmup_steps", "momentum", "epsilon", "layer_decay", "optimizer")
         off = {"erase": 0.0, "gradient_accumulation_steps": 1} | dict.fromkeys(later)
         return {k: v for k, v in fields.items() if k not in off or v != off[k]}
 
@@ -161,7 +181,7 @@ class Recipe:
 
         With `ema`, give `fit` a `keras.callbacks.SwapEMAWeights()` to validate the average.
         """
-        compile_classifier(model, self.optimizer(steps_per_epoch), self.label_smoothing)
+        compile_classifier(model, self.make_optimizer(steps_per_epoch), self.label_smoothing)
 
 
 def compile_classifier(model, optimizer, label_smoothing=0.0):

@@ -184,7 +184,7 @@ def test_one_pass_over_two_models_gives_what_each_analysis_gives_by_itself(rng):
 def test_gradients_are_clipped_after_their_sum_over_replicas():
     with strategy("mirrored").scope():
         variable = keras.Variable(np.zeros(2, "float32"), name="kernel")
-        optimizer = Recipe(clip_norm=1.0, warmup_epochs=0).optimizer(1)
+        optimizer = Recipe(clip_norm=1.0, warmup_epochs=0).make_optimizer(1)
         optimizer.build([variable])
 
     def step():

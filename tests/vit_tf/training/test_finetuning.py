@@ -37,7 +37,7 @@ def test_sgd_is_the_formula(rng):
     values = [rng.normal(size=(3, 2)), rng.normal(size=(4,))]
     variables = [keras.Variable(value, name="kernel") for value in values]
     recipe = FineTuning(steps=10, learning_rate=0.2, warmup_steps=2, clip_norm=1.5, validations=1)
-    optimizer = recipe.optimizer()
+    optimizer = recipe.make_optimizer()
     optimizer.build(variables)
     velocity = [np.zeros_like(value) for value in values]
     for step in range(6):
@@ -50,7 +50,7 @@ def test_sgd_is_the_formula(rng):
             values[i] = values[i] + velocity[i]
             np.testing.assert_allclose(variables[i], values[i], atol=2e-6)
     assert isinstance(optimizer, SGD) and not optimizer.use_ema
-    assert FineTuning(ema=0.99).optimizer().ema_momentum == 0.99
+    assert FineTuning(ema=0.99).make_optimizer().ema_momentum == 0.99
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_hyperrule_is_the_papers(examples, steps, warmup, mixup):
         assert (rule.resize, rule.crop) == ((resize, resize), (crop, crop))
         assert (rule.steps, rule.mixup, rule.flip) == (steps, mixup, True)
         assert rule.clip_norm is None and rule.momentum == 0.9
-        schedule = rule.optimizer()._learning_rate
+        schedule = rule.make_optimizer()._learning_rate
         assert schedule.warmup_steps == warmup
         # The steps of `get_schedule` in BiT's bit_hyperrule.py, after each of which it divides.
         tenths = {500: (200, 300, 400), 10_000: (3000, 6000, 9000), 20_000: (6000, 12000, 18000)}

@@ -4,14 +4,16 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from training_runs import kill_at, make_data, newest_state
 
 import vit_tf
 from vit_tf.distribute import strategy
-from vit_tf.training.optimizers import SGD, AdamW, WarmupDecay, layer_factors
+from vit_tf.training.optimizers import SGD, AdamW, Muon, WarmupDecay, layer_factors
 from vit_tf.training.recipes import Recipe
+from vit_tf.training.runs import train
 
 STEPS, RATE, DECAY = 12, 0.05, 0.3
-SHAPES = {"kernel": (4, 3), "bias": (3,)}
+SHAPES = {"block00/kernel": (4, 3), "block00/bias": (3,), "head/kernel": (3, 2)}
 
 
 def rate(step):
@@ -47,58 +49,127 @@ def plain(weights, gradient, step, state):
     return weights - rate(step) * gradient, state
 
 
+def muon(weights, gradient, step, state):
+    """Jordan et al. 2024 with the scale of Liu et al. 2025, equation 4; momentum 0.8."""
+    m = 0.8 * state[0] + gradient
+    x = gradient + 0.8 * m
+    x /= np.linalg.norm(x)
+    for _ in range(5):
+        product = x @ x.T
+        x = 3.4445 * x + (-4.7750 * product + 2.0315 * product @ product) @ x
+    return weights - rate(step) * 0.2 * np.sqrt(max(x.shape)) * x, (m, 0)
+
+
 CASES = {
-    "adamw": (AdamW, {"epsilon": 1e-12}, adamw),
-    "corrected epsilon": (AdamW, {"epsilon": 0.1, "corrected_epsilon": True}, corrected),
-    "momentum": (SGD, {"momentum": 0.8}, momentum),
-    "plain": (SGD, {}, plain),
+    "adamw": (AdamW, {"epsilon": 1e-12}, adamw, adamw),
+    "corrected epsilon": (AdamW, {"epsilon": 0.1, "corrected_epsilon": True}, corrected, corrected),
+    "momentum": (SGD, {"momentum": 0.8}, momentum, momentum),
+    "plain": (SGD, {}, plain, plain),
+    "muon": (Muon, {"momentum": 0.8, "epsilon": 1e-12}, muon, adamw),
+    "muon, corrected epsilon": (
+        Muon,
+        {"momentum": 0.8, "epsilon": 0.1, "corrected_epsilon": True},
+        muon,
+        corrected,
+    ),
 }
+
+
+def make_variables(values):
+    """Float32 variables of these paths and values."""
+    variables = []
+    for path, value in values.items():
+        layer, name = path.split("/")
+        with keras.name_scope(layer):
+            variables.append(keras.Variable(value.astype("float32"), name=name))
+    assert [variable.path for variable in variables] == list(values)
+    return variables
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_updates_are_those_of_the_formula(name):
-    make, settings, formula = CASES[name]
+    make, settings, matrix_formula, formula = CASES[name]
     schedule = WarmupDecay(RATE, 3, STEPS, "linear")
     optimizer = make(schedule, weight_decay=DECAY, global_clipnorm=2.0, **settings)
     rng = np.random.default_rng(0)
-    first = {kind: rng.normal(size=shape) for kind, shape in SHAPES.items()}
-    variables = [keras.Variable(first[kind].astype("float32"), name=kind) for kind in SHAPES]
+    first = {path: rng.normal(size=shape) for path, shape in SHAPES.items()}
+    variables = make_variables(first)
     optimizer.build(variables)
     apply = tf.function(lambda gradients: optimizer.apply(gradients, variables))
     expected, states = dict(first), dict.fromkeys(SHAPES, (0.0, 0.0))
     for step in range(STEPS):
-        gradients = {kind: rng.normal(size=shape) for kind, shape in SHAPES.items()}
+        gradients = {path: rng.normal(size=shape) for path, shape in SHAPES.items()}
         apply([tf.constant(gradient, "float32") for gradient in gradients.values()])
         norm = np.sqrt(sum((gradient**2).sum() for gradient in gradients.values()))
         assert norm > 2
-        expected["kernel"] = expected["kernel"] * (1 - rate(step) * DECAY)
-        for kind, gradient in gradients.items():
-            expected[kind], states[kind] = formula(
-                expected[kind], gradient * 2 / norm, step, states[kind]
+        for path, gradient in gradients.items():
+            if path.endswith("kernel"):
+                expected[path] = expected[path] * (1 - rate(step) * DECAY)
+            update = matrix_formula if path == "block00/kernel" else formula
+            expected[path], states[path] = update(
+                expected[path], gradient * 2 / norm, step, states[path]
             )
-    for variable, kind in zip(variables, SHAPES, strict=True):
-        np.testing.assert_allclose(variable, expected[kind], rtol=0, atol=3e-6)
-        assert np.abs(expected[kind] - first[kind]).max() > 0.05
+    for variable in variables:
+        np.testing.assert_allclose(variable, expected[variable.path], rtol=0, atol=3e-6)
+        assert np.abs(expected[variable.path] - first[variable.path]).max() > 0.05
 
 
-def test_layer_decay_lowers_the_rate_from_block_to_block():
-    """Adam's first step is the rate itself: -rate * factor, and the decay is as much smaller."""
+@pytest.mark.parametrize(
+    "arguments, more",
+    [({"representation_dim": 5}, ["pre_logits/kernel"]), ({"distillation": "heads"}, [])],
+)
+def test_muon_updates_matrices_before_the_head_only(arguments, more):
+    """Its state has a velocity for each variable that AdamW updates."""
+    model = vit_tf.ViT((8, 8, 3), 4, 2, 2, 8, 16, 3, **arguments)
+    optimizer = Muon(0.01)
+    optimizer.build(model.trainable_variables)
+    matrices = [
+        v.path.split("/", 1)[1]
+        for v, velocity in zip(model.trainable_variables, optimizer.adam_velocities, strict=True)
+        if velocity is None
+    ]
+    layers = ("query", "key", "value", "out", "expand", "contract")
+    blocks = [f"block0{block}/{layer}/kernel" for block in (0, 1) for layer in layers]
+    assert matrices == [*blocks, *more]
+    table = keras.Variable(np.ones((4, 3), "float32"), name="table")
+    assert optimizer._should_use_adamw(table)
+
+
+@pytest.mark.parametrize("paths", [("a/kernel", "b/kernel"), ("a/bias", "head/kernel")])
+def test_muon_requires_a_head_and_other_matrices(paths):
+    variables = make_variables({path: np.ones((2, 2)) for path in paths})
+    with pytest.raises(ValueError, match=r"layer called 'head'.*Muon"):
+        Muon(0.01).build(variables)
+
+
+@pytest.mark.parametrize("make", [AdamW, Muon])
+def test_layer_decay_lowers_the_rate_from_block_to_block(make):
+    """A first gradient of ones moves weights by a multiple of the rate: by 1 for AdamW."""
     keras.utils.set_random_seed(0)
     model = vit_tf.ViT((8, 8, 3), 4, 2, 2, 8, 16, 3)
-    optimizer = AdamW(0.01, weight_decay=0.5, epsilon=1e-12, layer_decay=0.5)
+    optimizer = make(0.01, weight_decay=0.5, epsilon=1e-12, layer_decay=0.5)
     for variable in model.trainable_variables:
         variable.assign(np.ones(variable.shape))
     optimizer.build(model.trainable_variables)
     optimizer.apply([tf.ones(v.shape) for v in model.trainable_variables])
     factors = {"embedding": 0.125, "block00": 0.25, "block01": 0.5, "norm": 1.0, "head": 1.0}
     for variable in model.trainable_variables:
-        rate = 0.01 * factors[variable.path.split("/")[1]]
-        decayed = 1 - 0.5 * rate if variable.name == "kernel" else 1
-        np.testing.assert_allclose(variable, decayed - rate, rtol=1e-5, err_msg=variable.path)
-    again = AdamW.from_config(optimizer.get_config())
+        layer = variable.path.split("/")[1]
+        factor = 0.01 * factors[layer]
+        decayed = 1 - 0.5 * factor if variable.name == "kernel" else 1
+        step = 1
+        if make is Muon and variable.name == "kernel" and layer.startswith("block"):
+            moved, _ = muon(np.zeros(variable.shape), np.ones(variable.shape), 3, (0.0, 0.0))
+            step = -moved / rate(3)
+        np.testing.assert_allclose(
+            variable, decayed - factor * step, rtol=1e-5, err_msg=variable.path
+        )
+    again = make.from_config(optimizer.get_config())
     assert again.layer_decay == 0.5
+    assert again.get_config() == optimizer.get_config()
     with pytest.raises(ValueError, match="Expected a model of blocks"):
-        AdamW(0.01, layer_decay=0.5).build([keras.Variable([1.0], name="kernel")])
+        variables = make_variables({"a/kernel": np.ones((2, 2)), "head/kernel": np.ones((2, 2))})
+        make(0.01, layer_decay=0.5).build(variables)
 
 
 @pytest.mark.parametrize(
@@ -109,19 +180,20 @@ def test_what_comes_before_the_blocks_has_the_lowest_rate(part):
     assert list(layer_factors(paths, 0.5).values()) == [0.125, 0.25, 0.5, 1.0]
 
 
-@pytest.mark.parametrize("momentum", [None, 0.9], ids=["adamw", "sgd"])
-def test_gradients_of_several_batches_are_those_of_a_larger_one(momentum):
+@pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
+def test_gradients_of_several_batches_are_those_of_a_larger_one(name):
     """Weights and their average, with warm-up, schedule, decay and clipping in updates."""
     rng = np.random.default_rng(0)
     # Its epsilon keeps AdamW from making whole steps of rounding errors.
-    settings = {"momentum": momentum, "epsilon": 0.1 if momentum is None else None}
+    settings = {"optimizer": name, "epsilon": None if name == "sgd" else 0.1}
     settings |= {"epochs": 6, "warmup_epochs": 2, "learning_rate": 0.2, "ema": 0.6}
     images = rng.normal(size=(24, 4, 4, 1)).astype("float32")
     labels = rng.integers(3, size=24)
     trained = []
     for batch_size, steps in ((12, 1), (4, 3)):
         keras.utils.set_random_seed(1)
-        layers = [keras.layers.Flatten(), keras.layers.Dense(5, "gelu"), keras.layers.Dense(3)]
+        layers = [keras.layers.Flatten(), keras.layers.Dense(5, "gelu")]
+        layers.append(keras.layers.Dense(3, name="head"))
         model = keras.Sequential([keras.Input((4, 4, 1)), *layers])
         recipe = Recipe(gradient_accumulation_steps=steps, clip_norm=0.3, **settings)
         recipe.compile(model, 24 // batch_size)
@@ -147,3 +219,57 @@ def test_accumulation_is_one_of_the_fields_that_are_checked():
             Recipe(gradient_accumulation_steps=4).compile(model, 9)
     assert "gradient_accumulation_steps" not in Recipe().to_config()
     assert Recipe(gradient_accumulation_steps=2).to_config()["gradient_accumulation_steps"] == 2
+
+
+def test_a_run_with_muon_resumes_bit_for_bit(tmp_path, monkeypatch):
+    """Killed in a step, with an average of weights, and gradients of two batches an update."""
+    settings = {"optimizer": "muon", "epochs": 2, "ema": 0.6, "gradient_accumulation_steps": 2}
+    recipe = Recipe(layer_decay=0.5, learning_rate=0.01, warmup_steps=0, **settings)
+
+    def run(folder):
+        keras.utils.set_random_seed(3)
+        data = make_data()
+        model = vit_tf.ViT((4, 4, 1), 2, 2, 2, 8, 16, 3, dropout_rate=0.2)
+        return model, train(model, recipe, *data, folder, verbose=0, save_every=1)
+
+    model, history = run(tmp_path / "uninterrupted")
+    assert isinstance(model.optimizer, Muon) and model.optimizer.momentum == 0.95
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+        kill_at(context, "on_train_batch_end", 8)
+        run(tmp_path / "killed")
+    assert newest_state(tmp_path / "killed") == "epoch-0001-step-000002.npz"
+    resumed, again = run(tmp_path / "killed")
+    assert again == history
+    for weights, expected in zip(resumed.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(weights, expected)
+
+
+@pytest.mark.parametrize(
+    "settings, name, momentum",
+    [
+        ({}, "AdamW", None),
+        ({"momentum": 0.8}, "SGD", 0.8),
+        ({"optimizer": "sgd"}, "SGD", 0.9),
+        ({"optimizer": "muon", "momentum": 0.8}, "Muon", 0.8),
+    ],
+)
+def test_optimizers_of_recipes(settings, name, momentum):
+    optimizer = Recipe(weight_decay=0.3, clip_norm=0.5, **settings).make_optimizer(9)
+    assert type(optimizer).__name__ == name and optimizer.global_clipnorm == 0.5
+    assert getattr(optimizer, "momentum", None) == momentum
+    assert {optimizer.weight_decay, getattr(optimizer, "adam_weight_decay", 0.3)} == {0.3}
+    assert ("optimizer" in Recipe(**settings).to_config()) == ("optimizer" in settings)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"optimizer": "adam"}, "adamw"),
+        ({"optimizer": "adamw", "momentum": 0.9}, "momentum"),
+        ({"optimizer": "sgd", "epsilon": 1e-8}, "epsilon"),
+        ({"momentum": 0.9, "layer_decay": 0.5}, "layer_decay"),
+    ],
+)
+def test_settings_that_an_optimizer_lacks(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Recipe(**settings)

@@ -121,7 +121,7 @@ def test_warmup_in_steps():
     with pytest.raises(ValueError, match="without warmup_epochs"):
         Recipe(warmup_epochs=1, warmup_steps=3)
     later = {"warmup_steps", "momentum", "erase", "epsilon", "layer_decay"}
-    later |= {"gradient_accumulation_steps"}
+    later |= {"gradient_accumulation_steps", "optimizer"}
     assert dataclasses.asdict(Recipe()).keys() - Recipe().to_config().keys() == later
 
 
@@ -142,7 +142,17 @@ def test_options_override_a_recipe():
     assert (sgd.momentum, sgd.epsilon) == (0.9, None)
     bit = train_script.parse(["--out", "x", "--recipe", "bit-r50x1"])
     assert (bit.model, bit.variant) == ("bit", "R50x1")
-    assert train_script.make_recipe(bit) == vit_tf.recipe("bit-r50x1").recipe
+    published = vit_tf.recipe("bit-r50x1").recipe
+    assert train_script.make_recipe(bit) == published
+    for name in ("muon", "adamw", "sgd"):
+        line = ["--out", "x", "--recipe", "bit-r50x1", "--optimizer", name]
+        recipe = train_script.make_recipe(train_script.parse(line))
+        assert recipe == dataclasses.replace(published, optimizer=name, momentum=None)
+    line = ["--out", "x", "--recipe", "plain-vit-s16", "--optimizer"]
+    muon = train_script.make_recipe(train_script.parse([*line, "muon"]))
+    assert (muon.optimizer, muon.epsilon) == ("muon", 1e-8)
+    sgd = train_script.make_recipe(train_script.parse([*line, "sgd"]))
+    assert (sgd.optimizer, sgd.epsilon) == ("sgd", None)
     plain = train_script.parse(["--out", "x"])
     assert (plain.batch_size, plain.image_size, plain.model) == (128, 32, "vit")
     assert train_script.make_recipe(plain) == Recipe()
