@@ -11,7 +11,6 @@ from ..engine.results import (
     PARTS,
     SPATIAL,
     expect_array,
-    expect_results,
     expect_variable,
     layer_names,
     query_position,
@@ -89,41 +88,46 @@ def plot_attention_distance(
     See also:
         `attention_distance`, `plot_mean_distance`.
     """
-    if isinstance(results, dict):
-        return _draw_distances(expect_results(results), ax, layers)
-    result = select_layers(expect_array(results, ("layer", "head")), layers)
-    names, cut = shorten(layer_names(result))
-    colours = style.depth_colours(len(names))
-    ranks = np.arange(1, result.sizes["head"] + 1)
-    ax = style.new_axes(7, 4.2) if ax is None else ax
-    for name, colour, heads in zip(names, colours, result.values, strict=True):
-        ax.plot(ranks, np.sort(heads), marker="o", markersize=3.5, color=colour, label=name)
-    ax.set_title(style.titled("Attention distance", result))
-    ax.set(xlabel="head, sorted by distance within its layer")
-    ax.set(ylabel=f"mean attention distance ({result.attrs.get('units', 'pixels')})")
-    ax.set_ylim(bottom=0)
-    ax.xaxis.get_major_locator().set_params(integer=True)
-    style.tidy(ax)
-    if len(names) <= LARGEST_LEGEND:
-        style.legend(ax, title=layer_label(cut))
-    else:
-        _depth_bar(ax, names, colours, layer_label(cut))
-    return ax
-
-
-def _draw_distances(results, ax, layers):
-    """A panel for each model, at most three a row, on one scale."""
-    count = len(results)
-    columns = min(3, count)
-    ax, flat = panels(ax, count, "Attention distance", "result", columns, inches=(3.8, 3.0))
-    for panel, (label, result) in zip(flat, results.items(), strict=True):
-        plot_attention_distance(result, panel, layers).set_title(label, fontsize=10)
+    arrays = style.labelled(results, ("layer", "head"))
+    arrays = {label: select_layers(result, layers) for label, result in arrays.items()}
+    title = style.titled("Attention distance", results)
+    if not isinstance(results, dict):
+        ax = style.new_axes(7, 4.2) if ax is None else ax
+        ax.set_title(title)
+        return _sorted_heads(ax, arrays[""])
+    columns = min(3, len(arrays))
+    layout = {"columns": columns, "inches": (3.8, 3.0), "size": 10}
+    ax, flat = panels(ax, len(arrays), title, "result", list(arrays), **layout)
+    for panel, result in zip(flat, arrays.values(), strict=True):
+        _sorted_heads(panel, result)
     top = max(panel.get_ylim()[1] for panel in flat)
-    shared = len({tuple(layer_names(result)) for result in results.values()}) == 1
+    shared = len({tuple(layer_names(result)) for result in arrays.values()}) == 1
     for index, panel in enumerate(flat):
         panel.set_ylim(0, top)
         if shared and index != columns - 1 and panel.get_legend():
             panel.get_legend().remove()
+    return ax
+
+
+def _sorted_heads(ax, result):
+    """A line for each layer through its heads, sorted by distance."""
+    names, cut = shorten(layer_names(result))
+    colours = style.depth_colours(len(names))
+    ranks = np.arange(1, result.sizes["head"] + 1)
+    for name, colour, heads in zip(names, colours, result.values, strict=True):
+        ax.plot(ranks, np.sort(heads), marker="o", markersize=3.5, color=colour, label=name)
+    unit = result.attrs.get("units", "pixels")
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    style.tidy(
+        ax,
+        xlabel="head, sorted by distance within its layer",
+        ylabel=f"mean attention distance ({unit})",
+        ylim=(0, None),
+    )
+    if len(names) <= LARGEST_LEGEND:
+        style.legend(ax, title=layer_label(cut))
+    else:
+        _depth_bar(ax, names, colours, layer_label(cut))
     return ax
 
 
@@ -167,11 +171,10 @@ def plot_mean_distance(results: style.Arrays, ax: "Axes | None" = None) -> "Axes
         raise ValueError(f"Expected distances of one unit. Received: {sorted(units)}")
     heads = {(label, ""): result for label, result in distances.items()}
     means = {key: result.mean("head", skipna=False) for key, result in heads.items()}
-    ax = draw_lines(means, {"": "mean over heads"}, ax, points=heads)
-    ax.set_title(style.titled("Attention distance by layer (points: heads)", results))
-    ax.set(ylabel=f"attention distance ({units.pop() or 'no unit'})")
-    ax.set_ylim(0, 1.06 * max(result.values.max() for result in distances.values()))
-    return ax
+    labels = {"title": style.titled("Attention distance by layer (points: heads)", results)}
+    labels["ylabel"] = f"attention distance ({units.pop() or 'no unit'})"
+    labels["ylim"] = 0, 1.06 * max(result.values.max() for result in distances.values())
+    return draw_lines(means, {"": "mean over heads"}, ax, points=heads, **labels)
 
 
 @renamed_arguments(axes="ax")
@@ -204,8 +207,7 @@ def plot_aligned_attention(
     rows, columns = (x[-1] + (x[1] - x[0] if len(x) > 1 else 1) / 2 for x in offsets)
     extent = (-columns, columns, rows, -rows)
     title = style.titled("Attention by offset from the query", result)
-    title = f"{title}\n{SCALED}\nred lines cross at the query"
-    ax, flat = _draw_heads(result, ax, title, extent=extent)
+    ax, flat = _draw_heads(result, ax, title, "red lines cross at the query", extent=extent)
     for panel in flat:
         panel.axhline(0, color="red", linewidth=0.5, alpha=0.8)
         panel.axvline(0, color="red", linewidth=0.5, alpha=0.8)
@@ -241,7 +243,7 @@ def plot_attention_maps(
     result = select_layers(expect_array(result, ("layer", "head", "row", "column")), layers)
     query = "CLS" if result.attrs.get("query") == CLS else "the query"
     title = style.titled(f"Mean attention of {query}", result)
-    return _draw_heads(result, ax, f"{title}\n{SCALED}")[0]
+    return _draw_heads(result, ax, title)[0]
 
 
 def plot_mean_attention(
@@ -277,22 +279,21 @@ def plot_mean_attention(
     coords = {"layer": layer_names(raw), "head": raw["head"].values}
     maps = xr.DataArray(values, coords, ("layer", "head", "row", "column"))
     title = style.titled(f"Mean attention of {name}", result)
-    return _draw_heads(maps, ax, f"{title}\n{SCALED}")[0]
+    return _draw_heads(maps, ax, title)[0]
 
 
-def _draw_heads(result, ax, title, **options):
+def _draw_heads(result, ax, title, note="", **options):
     """Maps of dims (layer, head, ...), a row per layer and a column per head; axes and panels."""
     names, cut = shorten(layer_names(result))
     tall = result.shape[2] / result.shape[3]
     width = max(0.6, 1.1 / max(tall, 1))
-    inches, shape = (width, width * tall), result.shape[:2]
     maps = result.values.reshape(-1, *result.shape[2:])
+    heads = [f"head {head}" for head in result["head"].values]
     look = {"cmap": "viridis", "bar": "attention / panel maximum", "label": layer_label(cut)}
-    look |= {"shape": shape, "inches": inches} | options
-    ax, _ = draw_maps(ax, maps, None, title, "layer and head", **look)
+    look |= {"shape": result.shape[:2], "inches": (width, width * tall), "size": 8, "pad": 3}
+    title = "\n".join(filter(None, [title, SCALED, note]))
+    ax, _ = draw_maps(ax, maps, heads, title, "layer and head", **look | options)
     grid = getattr(ax, "panels", ax)
-    for panel, head in zip(grid[0], result["head"].values, strict=True):
-        panel.set_title(f"head {head}", fontsize=8, pad=3)
     for panel, name in zip(grid[:, 0], names, strict=True):
         panel.set_ylabel(elide(name, 14), fontsize=8)
     return ax, grid.ravel()
@@ -333,8 +334,8 @@ def plot_attention_offset(
     for name, colour, x, y in zip(names, depth, *values, strict=True):
         ax.scatter(x, y, s=26, color=colour, label=name, edgecolor="white", linewidth=0.4)
     limit = 1.12 * np.nanmax(np.abs(values), initial=1)
-    ax.set(xlim=(-limit, limit), ylim=(limit, -limit), aspect="equal")
-    ax.set_title(style.titled("Mean attention offset from the query", result))
+    title = style.titled("Mean attention offset from the query", result)
+    ax.set(xlim=(-limit, limit), ylim=(limit, -limit), aspect="equal", title=title)
     ax.set(xlabel="column offset (pixels)", ylabel="row offset, downwards (pixels)")
     ax.locator_params(nbins=5)
     ax.spines[["top", "right"]].set_visible(False)
@@ -376,13 +377,13 @@ def plot_head_classes(
         raise ValueError(f"Expected kinds among {kinds}. Received: {unknown}")
     codes = kind.copy(data=np.vectorize(kinds.index, otypes=[int])(kind.values))
     look = {"cmap": ListedColormap(list(KIND_COLOURS.values())), "vmin": -0.5}
-    height = max(1.6, 0.22 * kind.sizes["head"])
-    ax, _ = draw_matrix(codes, ax, height=height, vmax=len(kinds) - 0.5, **look)
+    look |= {"vmax": len(kinds) - 0.5, "height": max(1.6, 0.22 * kind.sizes["head"])}
+    title = style.titled("Attention head types", result)
+    ax, _ = draw_matrix(codes, ax, title=title, size="large", **look)
     for (row, column), name in np.ndenumerate(kind.values.T):
         tone = "white" if name in _ON_DARK else "black"
         sign = _SIGNS[direction.values[column, row]]
         ax.text(column, row, sign, color=tone, ha="center", va="center", fontsize=9)
-    ax.set_title(style.titled("Attention head types", result))
     handles = [
         Patch(facecolor=c, edgecolor="0.6", label=f"{KIND_LABELS[k]}: {np.sum(kind.values == k)}")
         for k, c in KIND_COLOURS.items()
@@ -427,18 +428,13 @@ def plot_attention_saliency(
     See also:
         `attention_saliency`, `plot_attention_maps`.
     """
-    heads = {
-        (label, str(query)): iou.sel(query=query)
-        for label, iou in style.labelled(results, ("query", "layer", "head"), "iou").items()
-        for query in iou["query"].values
-    }
+    heads = style.split(style.labelled(results, ("query", "layer", "head"), "iou"), "query")
     best = {key: iou.max("head") for key, iou in heads.items()}
     kinds = {query: QUERIES.get(query, query) for _, query in heads}
-    ax = draw_lines(best, kinds, ax, baselines, points=heads)
     title = "Overlap of attention and object (line: best head, points: all heads)"
+    labels = {"ylabel": "IoU of attention and mask", "ylim": (0, None)}
+    ax = draw_lines(best, kinds, ax, baselines, points=heads, **labels)
     ax.set_title(style.titled(title, results), fontsize=11)
-    ax.set(ylabel="IoU of attention and mask")
-    ax.set_ylim(bottom=0)
     return ax
 
 
@@ -467,12 +463,11 @@ def plot_attention_patterns(
     """
     repetition = expect_variable(result, "repetition", ("query", "layer", "layer_other"))
     values = select_labels(repetition, query=query)
-    look = {"cmap": style.colours("magma"), **style.span(values.values)}
-    ax, image = draw_matrix(values, ax, **look)
-    ax.set_title(style.titled("Repetition of attention patterns", result), fontsize=11)
     gaps = "\n(grey: a single head)" if np.isnan(values.values).any() else ""
-    style.colour_bar(ax, image, f"repetition, {QUERIES[query]}{gaps}\n{style.SPANNED}")
-    return ax
+    look = {"cmap": style.colours("magma"), **style.span(values.values)}
+    look["bar"] = f"repetition, {QUERIES[query]}{gaps}\n{style.SPANNED}"
+    title = style.titled("Repetition of attention patterns", result)
+    return draw_matrix(values, ax, title=title, **look)[0]
 
 
 @renamed_arguments(axes="ax")
@@ -513,7 +508,8 @@ def plot_attention_rollout(
     names = shorten(names)[0] if first == "layer" else [f"example {name}" for name in names]
     title = f"{style.titled(f'Attention rollout of {query_name}', result)}\n{SCALED}"
     maps = values[:, prefix:].reshape(-1, *shape)
-    return draw_maps(ax, maps, names, title, first, bar="rollout / panel maximum", unit="token")[0]
+    look = {"bar": "rollout / panel maximum", "axis_unit": "token"}
+    return draw_maps(ax, maps, names, title, first, **look)[0]
 
 
 def _of_query(result, query, prefix):
@@ -569,16 +565,11 @@ def plot_attention_rows(
     query = query_position(query, prefix, attention.sizes["query"])
     values = select_labels(attention, example=example, layer=layer).values[:, query, prefix:]
     cell = divmod(query - prefix, columns) if query >= prefix else None
-    count = len(values)
-    return draw_maps(
-        ax,
-        values.reshape(-1, rows, columns),
-        [f"head {head}" for head in attention["head"].values],
-        style.titled(f"Attention of {token_name(query, prefix)} in {layer}", result),
-        "head",
-        images=None if image is None else [image] * count,
-        frames=[cell] * count,
-    )[0]
+    names = [f"head {head}" for head in attention["head"].values]
+    maps, title = values.reshape(-1, rows, columns), f"{token_name(query, prefix)} in {layer}"
+    title = style.titled(f"Attention of {title}", result)
+    look = {"image": image, "frames": [cell] * len(names)}
+    return draw_maps(ax, maps, names, title, "head", **look)[0]
 
 
 @renamed_arguments(axes="ax")
@@ -614,10 +605,9 @@ def plot_gradient_attention(
     pooled = result.attrs.get("pooled_tokens", 0 if prefix else range(values.shape[1]))
     used = values[:, np.atleast_1d(pooled)].mean(axis=1)
     names = [f"class {name}" for name in result["class"].values]
-    images = None if image is None else [image] * len(used)
     title = style.titled("Gradient-weighted attention", result)
     maps = used[:, prefix:].reshape(-1, *shape)
-    return draw_maps(ax, maps, names, title, "class", images=images)[0]
+    return draw_maps(ax, maps, names, title, "class", image=image)[0]
 
 
 plot_mean_patterns = plot_attention_patterns

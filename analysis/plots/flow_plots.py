@@ -66,7 +66,7 @@ def plot_receptive_field(
 
     result = select_layers(expect_array(result, ("layer", "row", "column")), layers)
     title = f"{style.titled('Effective receptive fields', result)}\n{SCALED}"
-    look = {"norm": PowerNorm(0.5, vmin=0, vmax=1), "unit": "pixel"}
+    look = {"norm": PowerNorm(0.5, vmin=0, vmax=1), "axis_unit": "pixel"}
     label = "|gradient| / panel maximum (√ scale)"
     names = layer_names(result)
     ax, bar = draw_maps(ax, result.values, names, title, "layer", bar=label, **look)
@@ -110,15 +110,13 @@ def plot_skip_ratio(
     values = expect_variable(results, variable, ("layer", "token"))
     count = values.sizes["token"]
     shown = values.isel(token=slice(tokens))
-    look = {"cmap": style.colours("PuOr"), "norm": _skip_norm(variable, shown.values)}
-    ax, image = draw_matrix(shown, ax, height=3, **look)
-    _name_tokens(ax, shown.sizes["token"], results.attrs.get("prefix", 0))
     part = f"first {shown.sizes['token']} of {count}" if tokens < count else "all"
     name = SKIP_LABELS[variable]
     title = style.titled(f"{name[0].upper()}{name[1:]}, {part} tokens", results)
-    ax.set_title(title, fontsize=11)
     gaps = "\n(grey: no such token)" if np.isnan(shown.values).any() else ""
-    bar = style.colour_bar(ax, image, name + gaps)
+    look = {"cmap": style.colours("PuOr"), "norm": _skip_norm(variable, shown.values)}
+    ax, bar = draw_matrix(shown, ax, height=3, title=title, bar=name + gaps, **look)
+    _name_tokens(ax, shown.sizes["token"], results.attrs.get("prefix", 0))
     if variable == "norm_ratio":
         style.plain_log(bar.ax.yaxis)
     return ax
@@ -188,14 +186,13 @@ def plot_skip_ratio_lines(
     ):
         _plot_sites(ax, depth, line.values, names, label, colour)
     name = SKIP_LABELS[variable]
-    ax.set_title(style.titled(f"{name[0].upper()}{name[1:]}, mean over tokens", results))
-    ax.set(ylabel=name)
+    title = style.titled(f"{name[0].upper()}{name[1:]}, mean over tokens", results)
     if variable == "norm_ratio":
         ax.set_yscale("log")
         style.plain_log(ax.yaxis)
     else:
         ax.set_ylim(-1.05, 1.05)
-    style.tidy(ax)
+    style.tidy(ax, title=title, ylabel=name)
     style.legend(ax)
     return ax
 
@@ -251,13 +248,14 @@ def plot_branch_norms(result: xr.Dataset, ax: "Axes | None" = None, example: int
         name: select_labels(expect_variable(result, name, dims), example=example)
         for name in ("skip", "branch")
     }
-    ax = draw_lines({(name, ""): norm.mean("token") for name, norm in norms.items()}, {"": ""}, ax)
+    lines = {(name, ""): norm.mean("token") for name, norm in norms.items()}
+    labels = {"title": style.titled("Skip and branch norms", result)}
+    labels["ylabel"] = "Euclidean norm (band: token range)"
+    ax = draw_lines(lines, {"": ""}, ax, **labels)
     for line, norm in zip(list(ax.lines)[-2:], norms.values(), strict=True):
         low, high = norm.min("token"), norm.max("token")
         ax.fill_between(line.get_xdata(), low, high, color=line.get_color(), alpha=0.15)
-    ax.set(ylabel="Euclidean norm (band: token range)")
     ax.set_ylim(bottom=0)
-    ax.set_title(style.titled("Skip and branch norms", result))
     return ax
 
 
@@ -294,13 +292,12 @@ def plot_patch_filters(result: xr.DataArray, ax: "Axes | None" = None) -> "Axes"
     title = style.titled("Principal components of the patch embedding", result)
     title += "\nexplained variance above; each tile scaled to its own range"
     inches = (1.3, 1.3 * result.sizes["row"] / result.sizes["column"])
-    ax, flat = panels(ax, count, title, "component", inches=inches)
-    fractions = result["explained_variance"].values
-    for panel, tile, fraction in zip(flat, result.values, fractions, strict=True):
+    names = [f"{100 * fraction:.1f} %" for fraction in result["explained_variance"].values]
+    ax, flat = panels(ax, count, title, "component", names, inches=inches, pad=3)
+    for panel, tile in zip(flat, result.values, strict=True):
         low, high = tile.min(), tile.max()
         scaled = (tile - low) / (high - low) if high > low else np.full_like(tile, 0.5)
         panel.imshow(np.repeat(scaled, 3 // channels, axis=2), interpolation="nearest")
-        panel.set_title(f"{100 * fraction:.1f} %", fontsize=FONT_SIZE, pad=3)
         panel.set(xticks=[], yticks=[])
     return ax
 
@@ -384,10 +381,8 @@ def plot_logit_lens(
     if classes is None:
         classes = scores["class"].values[np.argsort(-scores.values[-1], kind="stable")[:5]]
     lines = {(f"class {name}", ""): select_labels(scores, **{"class": name}) for name in classes}
-    ax = draw_lines(lines, {"": "score"}, ax)
-    ax.set_ylabel("class score")
-    ax.set_title(style.titled("Logit lens", result))
-    return ax
+    labels = {"title": style.titled("Logit lens", result), "ylabel": "class score"}
+    return draw_lines(lines, {"": "score"}, ax, **labels)
 
 
 def plot_lens_accuracy(results: style.Datasets, ax: "Axes | None" = None) -> "Axes":
@@ -419,12 +414,8 @@ def plot_lens_accuracy(results: style.Datasets, ax: "Axes | None" = None) -> "Ax
         }
         for ending in ("", "_stderr")
     )
-    ax = draw_lines(lines, kinds, ax, errors=errors)
-    ax.set_ylabel("fraction of images")
-
-    ax.set_ylim(0, 1.03)
-    ax.set_title(style.titled("Logit-lens accuracy", results))
-    return ax
+    labels = {"title": style.titled("Logit-lens accuracy", results), "ylim": (0, 1.03)}
+    return draw_lines(lines, kinds, ax, errors=errors, ylabel="fraction of images", **labels)
 
 
 EFFECTS = {
@@ -488,10 +479,7 @@ def _draw_cells(values, ax, title, label):
     """A matrix of an array (layer, unit), in colours centred on 0."""
     limit = float(np.nanmax(np.abs(values.values), initial=0)) or 1.0
     look = {"cmap": style.colours("RdBu"), "vmin": -limit, "vmax": limit}
-    ax, image = draw_matrix(values, ax, height=3, **look)
-    ax.set_title(title)
-    style.colour_bar(ax, image, label)
-    return ax
+    return draw_matrix(values, ax, height=3, title=title, size="large", bar=label, **look)[0]
 
 
 def plot_head_effects(
@@ -527,9 +515,9 @@ def plot_head_effects(
         points = distance.values.ravel(), effect.values.ravel()
         ax.scatter(*points, s=18, color=colour, label=label)
     units = next(iter(distances.values())).attrs.get("units", "no unit")
-    ax.set(xlabel=f"mean attention distance ({units})", ylabel=EFFECTS[change])
-    ax.set_title(style.titled("Head ablation and attention distance", results))
-    style.tidy(ax)
+    title = style.titled("Head ablation and attention distance", results)
+    xlabel = f"mean attention distance ({units})"
+    style.tidy(ax, title=title, xlabel=xlabel, ylabel=EFFECTS[change])
     if any(effects):
         style.legend(ax)
     return ax
@@ -559,16 +547,12 @@ def plot_skip_ablation(
         `skip_ablation`, `plot_skip_ratio`.
     """
     lines, errors = (
-        {
-            (label, str(path)): values.sel(path=path)
-            for label, values in style.labelled(results, ("layer", "path"), name).items()
-            for path in values["path"].values
-        }
+        style.split(style.labelled(results, ("layer", "path"), name), "path")
         for name in (_effect(change), f"{change}_stderr")
     )
     kinds = {path: f"without {path}" for _, path in lines}
-    ax = draw_lines(lines, kinds, ax, errors=errors)
-    ax.set_title(style.titled("Ablation of skips and branches by block", results))
+    title = style.titled("Ablation of skips and branches by block", results)
+    ax = draw_lines(lines, kinds, ax, errors=errors, title=title)
     _finish(ax, change)
     return ax
 
@@ -607,12 +591,12 @@ def plot_token_ablation(
         style.legend(ax, title="tokens (bars: 95 % CI)")
         return ax
     count, orders = len(results), _orders(results.values())
-    ax, flat = panels(ax, count, title, "result", min(count, 3), inches=(3.6, 2.8))
+    layout = {"columns": min(count, 3), "inches": (3.6, 2.8), "size": 10}
+    ax, flat = panels(ax, count, title, "result", list(results), **layout)
     for panel in flat[1:]:
         panel.sharey(flat[0])
-    for panel, (label, result) in zip(flat, results.items(), strict=True):
+    for panel, result in zip(flat, results.values(), strict=True):
         _draw_orders(panel, result, change, orders)
-        panel.set_title(label, fontsize=10)
         panel.label_outer()
     shown = {bars.get_label(): bars for panel in flat for bars in panel.containers}
     handles = [shown[name] for name in orders if name in shown]
@@ -642,15 +626,13 @@ def _draw_orders(ax, result, change, orders):
         ax.errorbar(
             shares, line.values[is_finite], error[is_finite], markersize=4.5, **orders[name]
         )
-    ax.set(xlabel="fraction of tokens replaced")
-    _finish(ax, change)
+    _finish(ax, change, xlabel="fraction of tokens replaced")
 
 
-def _finish(ax, change):
-    """A line at no change, and the label of the y axis."""
+def _finish(ax, change, **labels):
+    """A line at no change, and the labels of the axes."""
     ax.axhline(0, color="grey", linewidth=0.8)
-    ax.set_ylabel(EFFECTS[change])
-    style.tidy(ax)
+    style.tidy(ax, ylabel=EFFECTS[change], **labels)
 
 
 def _effect(change):
@@ -733,7 +715,8 @@ def plot_input_gradients(
     result = expect_array(result, ("example", "class", "row", "column", "channel"))
     maps = np.abs(select_labels(result, example=example)).sum("channel")
     names = [f"class {name}" for name in result["class"].values]
-    return _draw_on_image(maps, names, style.titled("Input gradients", result), ax, image)
+    title = style.titled("Input gradients", result)
+    return draw_maps(ax, maps, names, title, "class", image=image)[0]
 
 
 @renamed_arguments(axes="ax", of="class_label")
@@ -768,7 +751,7 @@ def plot_grad_cam(
     label = result["class"].values[0] if class_label is None else class_label
     maps = select_labels(result, **{"example": example, "class": label})
     title = style.titled(f"Grad-CAM of class {label}", result)
-    return _draw_on_image(maps, layer_names(result), title, ax, image)
+    return draw_maps(ax, maps, layer_names(result), title, "layer", image=image)[0]
 
 
 @renamed_arguments(axes="ax")
@@ -804,14 +787,8 @@ def plot_position_attribution(
     place = result["place"].values[result.sizes["place"] // 2] if place is None else place
     maps = np.sqrt(select_labels(result, example=example, place=place))
     title = style.titled(f"Effective receptive field at position {place}", result)
-    label = "√ of the fraction of maximum"
-    return _draw_on_image(maps, layer_names(result), title, ax, image, bar=label)
-
-
-def _draw_on_image(maps, names, title, ax, image, **options):
-    """Maps of one image, each over the image where there is one."""
-    images = None if image is None else [image] * len(names)
-    return draw_maps(ax, maps.values, names, title, maps.dims[0], images=images, **options)[0]
+    look = {"bar": "√ of the fraction of maximum", "image": image}
+    return draw_maps(ax, maps, layer_names(result), title, "layer", **look)[0]
 
 
 @renamed_arguments(axes="ax")
@@ -858,15 +835,8 @@ def plot_token_similarity(
     values = select_labels(result, layer=layer, example=example, token=token).values
     low = float(values.min())
     best = [token if other == example else int(row.argmax()) for other, row in enumerate(values)]
-    return draw_maps(
-        ax,
-        values.reshape(-1, rows, columns),
-        ["same image" if other == example else f"image {other}" for other in range(len(values))],
-        style.titled(f"Similarity to token {token} of {layer}", result),
-        "image",
-        images=images,
-        frames=[divmod(cell, columns) for cell in best],
-        bar="cosine similarity",
-        scaled=False,
-        norm=Normalize(low, max(1, low + 1e-6)),
-    )[0]
+    names = ["same image" if other == example else f"image {other}" for other in range(len(best))]
+    title = style.titled(f"Similarity to token {token} of {layer}", result)
+    look = {"frames": [divmod(cell, columns) for cell in best], "bar": "cosine similarity"}
+    look |= {"images": images, "scaled": False, "norm": Normalize(low, max(1, low + 1e-6))}
+    return draw_maps(ax, values.reshape(-1, rows, columns), names, title, "image", **look)[0]

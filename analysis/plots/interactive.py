@@ -20,7 +20,7 @@ def cka_heatmap(result):
     """
     cka = expect_variable(result, "cka", ("layer_x", "layer_y"))
     errors = result["stderr"].transpose(*cka.dims).values.T if "stderr" in result else None
-    models = [result.attrs.get(f"model_{which}", "") for which in "xy"]
+    models = style.models(result)
     return {
         "kind": "heatmap",
         "x": layer_names(cka, "layer_x"),

@@ -3,6 +3,8 @@
 import functools
 import itertools
 import math
+import re
+import textwrap
 import warnings
 
 import numpy as np
@@ -14,17 +16,16 @@ FONT_SIZE = 7.5
 LONGEST = 26  # letters of a name
 ENOUGH_GROUPS = 8
 LEFT_BY_LAYOUT = 0.75
+LETTER, SMALLEST = 0.55, 5.5  # width of a letter in font sizes; points
 NORMALISED = "normalised depth (0: first layer, 1: last layer)"
 
 
 def shorten(names):
-    """The names without the components that all share, and these: "vit/…/attention", or "" for
-    none.
-    """
+    """The names without the components that all share, and these as "vit/…/attention", or ""."""
     parts = [name.split("/") for name in names]
-    room = min(map(len, parts)) - 1 if len(names) > 1 else 0
-    tail = _shared([part[::-1] for part in parts], room)
-    head = _shared(parts, room - tail)
+    most = min(map(len, parts)) - 1 if len(names) > 1 else 0
+    tail = _shared([part[::-1] for part in parts], most)
+    head = _shared(parts, most - tail)
     short = ["/".join(part[head : len(part) - tail]) for part in parts]
     first = parts[0]
     cut = "/".join([*first[:head], "…", *first[len(first) - tail :]]) if head + tail else ""
@@ -44,9 +45,7 @@ def layer_label(cut, model=""):
 
 
 def group_layers(names, capacity):
-    """Runs (name, start, stop) of layers of the shallowest level with enough blocks, 3 to
-    `capacity`.
-    """
+    """Runs (name, start, stop) of layers at the shallowest level of 3 to `capacity` blocks."""
     best = None
     for depth in range(1, max(name.count("/") for name in names) + 1):
         groups = _groups_at(names, depth)
@@ -75,11 +74,7 @@ def _groups_at(names, depth):
 
 
 def name_layers(ax, which, names, positions, inches=None):
-    """Name layers on an axis: all if they fit, else blocks between ticks at their edges.
-
-    `positions` lie on the axis "x" or "y", ascending; its length in inches is estimated if None,
-    since labels are yet to take space.
-    """
+    """Name layers at ascending positions on an axis: all if they fit, else blocks of them."""
     axis = getattr(ax, f"{which}axis")
     points = 72 * (inches or _guess_inches(ax, which))
     scale = points / (positions[-1] - positions[0] or 1)
@@ -161,13 +156,8 @@ def wrap(name, width=22):
     return f"{elide(name[:cut])}\n{elide(name[cut:])}"
 
 
-def draw_lines(lines, kinds, ax=None, baselines=(), errors=None, points=None):
-    """Draw lines through the depth: a colour per label, a style per kind, and a legend.
-
-    `lines` is a dict from (label, kind) to a DataArray of dims (layer,), `kinds` one to the names
-    of kinds in the legend, in the order of their styles, `errors` one to standard errors, for bands
-    of 1.96, and `points` one to values (layer, point). Labels among the `baselines` are grey.
-    """
+def draw_lines(lines, kinds, ax=None, baselines=(), errors=None, points=None, **labels):
+    """Draw lines (layer,) by (label, kind), named in `kinds`, with errors or points; set labels."""
     ax = style.new_axes(8, 4.2) if ax is None else ax
     depths = depth_axis(ax, [layer_names(line) for line in lines.values()])
     keys = {pair: pair if points else pair[0] for pair in lines}  # what has a colour of its own
@@ -188,7 +178,9 @@ def draw_lines(lines, kinds, ax=None, baselines=(), errors=None, points=None):
             y = points[label, kind].values
             dots = {"s": 12, "color": colour, "alpha": 0.45, "linewidth": 0}
             ax.scatter(np.repeat(depth, y.shape[1]), y.ravel(), **dots)
-    style.tidy(ax)
+    style.tidy(ax, **labels)
+    if "(%)" in ax.get_ylabel():
+        style.percent(ax.yaxis)
     style.legend(ax, "band: 95 % CI" if errors else None)
     return ax
 
@@ -204,26 +196,37 @@ def draw_band(ax, depth, middle, half_width, colour):
 SCALED = "each panel scaled to its own maximum"
 
 
-def panels(ax, shape, title, of, columns=None, cells=None, inches=(1.6, 1.6), lines=1, label=""):
-    """Lay out panels instead of axes, and return these, with `ax.panels`, and the flat panels.
+def panels(
+    ax, shape, title, unit, names=(), *, columns=None, cells=None, inches=(1.6, 1.6),
+    size=FONT_SIZE, pad=None, label="",
+):  # fmt: skip
+    """Lay out titled panels in place of axes, and return these, with `ax.panels`, and the panels.
 
     `shape` is their number or (rows, columns), `cells` the (row, column) of each, `inches` the size
-    of a panel in a new figure, `lines` those of a panel's title, `label` that to the left of all,
-    and `of` what a panel stands for, in errors. An array of axes as `ax` is deprecated and comes
-    back.
+    of a panel in a new figure, `label` that to the left of all, and `unit` what a panel shows, in
+    errors. An array of axes as `ax` is deprecated and returned.
     """
     shape = (shape,) if isinstance(shape, int) else shape
     count = math.prod(shape)
     if isinstance(ax, list | tuple | np.ndarray):
         axes = np.asarray(ax).ravel()[:count]
         if len(axes) < count:
-            raise ValueError(f"Expected at least {count} axes, one per {of}. Received: {len(axes)}")
+            raise ValueError(
+                f"Expected at least {count} axes, one per {unit}. Received: {len(axes)}"
+            )
+        _entitle(axes, names, size, pad)
         return axes.reshape(shape), axes
     if cells is None:
         most = max(3, min(7, math.ceil(math.sqrt(1.6 * count))))  # rows about 1.6 times as long
         columns = columns or (shape[1] if len(shape) == 2 else most)
         cells = [divmod(index, min(columns, count)) for index in range(count)]
-    rows, columns = (1 + max(place) for place in zip(*cells, strict=True))
+    rows, columns = (1 + max(numbers) for numbers in zip(*cells, strict=True))
+    host_size = 11
+    if ax is not None:
+        width = ax.bbox.width / ax.figure.dpi
+        (title,), host_size = _fit([title], 1.2 * width, host_size)
+        names, size = _fit(names, LEFT_BY_LAYOUT * width / columns, size)
+    lines = 1 + max((name.count("\n") for name in names), default=0)
     if ax is None:
         widest = max(map(len, title.split("\n")))
         width = max(columns * (inches[0] + 0.1) + 1.5 + 0.3 * bool(label), 0.085 * widest, 3.2)
@@ -234,11 +237,35 @@ def panels(ax, shape, title, of, columns=None, cells=None, inches=(1.6, 1.6), li
     ax.set_subplotspec(grid[:, :])
     ax.set(xticks=[], yticks=[], facecolor="none")
     ax.spines[:].set_visible(False)
-    ax.set_title(title, fontsize=11, pad=6 + 13 * lines)
+    ax.set_title(title, fontsize=host_size, pad=6 + 13 * lines)
     ax.set_ylabel(label, fontsize=9, labelpad=16)
     flat = np.array([ax.figure.add_subplot(grid[row, column]) for row, column in cells])
     ax.panels = flat.reshape(shape)
+    _entitle(flat, names, size, pad)
     return ax, flat
+
+
+def _entitle(flat, names, size, pad):
+    """Title panels; those without a name are left as they are."""
+    for panel, name in zip(flat, names, strict=False):
+        panel.set_title(name, fontsize=size, pad=pad)
+
+
+def _fit(titles, inches, size):
+    """Titles and their font size: smaller, and broken into lines where they would be too wide."""
+    points = 72 * inches / LETTER
+    longest = max((len(line) for title in titles for line in title.split("\n")), default=1)
+    if longest * SMALLEST > points:
+        titles = ["\n".join(_broken(title, max(4, int(points / SMALLEST)))) for title in titles]
+    return titles, float(np.clip(points / longest, SMALLEST, size))
+
+
+def _broken(title, letters):
+    """Lines of at most so many letters, broken at spaces outside of brackets and after slashes."""
+    words = re.sub(r"/", "/ ", re.sub(r",\s", ",\N{NO-BREAK SPACE}", title))
+    for line in words.split("\n"):
+        for part in textwrap.wrap(line, letters, break_long_words=False, break_on_hyphens=False):
+            yield elide(part.replace("/ ", "/"), letters)
 
 
 @functools.cache
@@ -280,40 +307,39 @@ def _grid_in(ax, rows, columns):
 
 
 def draw_maps(
-    ax, maps, names, title, of, *, bar="fraction of maximum", images=None, frames=None,
-    unit=None, scaled=True, cmap="magma", norm=None, shape=None, inches=None, label="", **options,
+    ax, maps, names, title, unit, *, bar="fraction of maximum", image=None, images=None,
+    frames=None, axis_unit=None, scaled=True, cmap="magma", norm=None, shape=None, cells=None,
+    inches=None, size=FONT_SIZE, pad=4, label="", **options,
 ):  # fmt: skip
     """Maps (panel, row, column) in panels with one colour bar, whose label is `bar`; axes and bar.
 
-    `images` lie below the maps, `frames` are the (row, column) of the cell to frame in each, or
-    None, `unit` is that of numbered rows and columns, and `scaled` divides each map by its maximum.
-    Further options are those of `imshow`.
+    `images`, or one `image`, lie below the maps, `frames` are the (row, column) of the cell to
+    frame in each, or None, `axis_unit` is that of numbered rows and columns, and `scaled` divides
+    each map by its maximum. Further options are those of `imshow`.
     """
     from matplotlib.colors import Normalize
 
     maps = np.asarray(maps, np.float64)
     tall = maps.shape[1] / maps.shape[2]
-    names = None if names is None else [wrap(str(name)) for name in names]
-    lines = 1 + max((name.count("\n") for name in names or []), default=0)
+    names = [name if "\n" in name else wrap(name) for name in map(str, names)]
     inches = inches or ((1.6, 1.6 * tall) if tall < 1.5 else (1.6 * 1.5 / tall, 2.4))
-    shape = len(maps) if shape is None else shape
-    ax, flat = panels(ax, shape, title, of, inches=inches, lines=lines, label=label)
+    layout = {"cells": cells, "inches": inches, "size": size, "pad": pad, "label": label}
+    ax, flat = panels(ax, len(maps) if shape is None else shape, title, unit, names, **layout)
+    images = images if image is None else [image] * len(maps)
     look = {"cmap": style.colours(cmap), "norm": norm or Normalize(0, 1)}
     for index, (panel, values) in enumerate(zip(flat, maps, strict=True)):
         if scaled and (peak := np.nanmax(values, initial=0)):
             values = values / peak
         if images is None:
-            image = panel.imshow(values, interpolation="nearest", **look, **options)
+            drawn = panel.imshow(values, interpolation="nearest", **look, **options)
         else:
-            image = overlay(panel, images[index], values, **look)
-        if names:
-            panel.set_title(names[index], fontsize=FONT_SIZE, pad=4)
+            drawn = overlay(panel, images[index], values, **look)
         panel.set(xticks=[], yticks=[])
-        if unit:
-            name_positions(panel, values.shape, unit)
+        if axis_unit:
+            name_positions(panel, values.shape, axis_unit)
         if frames and frames[index] is not None:
             style.frame_cell(panel, *frames[index])
-    return ax, style.colour_bar(flat, image, bar)
+    return ax, style.colour_bar(flat, drawn, bar)
 
 
 def overlay(ax, image, values, *, opacity=0.7, **look):
@@ -341,12 +367,16 @@ def as_levels(image):
     return levels.clip(0, 1)
 
 
-def draw_matrix(values, ax=None, *, height=None, room=0.0, models=("", ""), square=None, **look):
-    """A heatmap of an array (layer, other), layers left to right; the axes and the image.
+def draw_matrix(
+    values, ax=None, *, title, size=11, pad=None, bar=None, height=None, above=0.0, models=("", ""),
+    square=None, **look,
+):  # fmt: skip
+    """A heatmap of an array (layer, other), layers left to right; the axes and the colour bar.
 
     Layers along y run upwards, other units downwards. `height` is that of the y axis of a new
-    figure in inches, `room` the space above it, and `models` name the models along x and y; cells
-    are `square` by default where both axes show the same layers of one model.
+    figure in inches, `above` the space above it, `models` name the models along x and y, and `bar`
+    is the label of the colour bar, None for none; cells are `square` by default where both axes
+    show the same layers of one model.
     """
     dims = values.dims
     layers = [layer_names(values, dim) for dim in dims]
@@ -357,8 +387,8 @@ def draw_matrix(values, ax=None, *, height=None, room=0.0, models=("", ""), squa
     inches = style.side(len(layers[0])), height or style.side(len(layers[1]))
     if new:
         letters = 0.07 * max(map(len, shorten(layers[0])[0]))
-        size = inches[0] + (2.6 if upwards else 2), inches[1] + 1 + min(letters, 1.8) + room
-        ax = style.new_axes(*size, "compressed" if square else "constrained")
+        figure_size = inches[0] + (2.6 if upwards else 2), inches[1] + 1 + min(letters, 1.8) + above
+        ax = style.new_axes(*figure_size, "compressed" if square else "constrained")
     look = {"interpolation": "nearest", "origin": "lower" if upwards else "upper"} | look
     image = ax.imshow(values.values.T, aspect="equal" if square else "auto", **look)
     for which, names, model, length in zip("xy", layers, models, inches, strict=True):
@@ -368,7 +398,8 @@ def draw_matrix(values, ax=None, *, height=None, room=0.0, models=("", ""), squa
             ax.set_ylabel(dims[1])
         else:
             label_layers(ax, which, names, model, length if new else None)
-    return ax, image
+    ax.set_title(title, fontsize=size, pad=pad)
+    return ax, bar and style.colour_bar(ax, image, bar)
 
 
 def label_layers(ax, which, names, model="", inches=None):

@@ -23,10 +23,9 @@ from .primitives import (
     NORMALISED,
     depth_axis,
     draw_lines,
+    draw_maps,
     layer_label,
     name_layers,
-    name_positions,
-    panels,
     shorten,
     wrap,
 )
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
 MANY_LAYERS = 40
 MOST_MAPS = 8
+ACCURACY = "test accuracy (%)"
 
 
 def plot_ridge_probe(
@@ -90,9 +90,7 @@ def plot_ridge_probe(
         strength = f"l2 = {l2:g}" if result.sizes["l2"] > 1 or not label else ""
         options |= {"linestyle": line_style, "label": ", ".join(filter(None, [label, strength]))}
         _plot_probe(ax, depth, line.squeeze("l2"), options)
-    ax.set_title("Ridge-probe accuracy")
-    _finish_accuracies(ax)
-    return ax
+    return _finish_accuracies(ax, "Ridge-probe accuracy")
 
 
 def _plot_probe(ax, depth, line, options):
@@ -119,13 +117,12 @@ def _deviation(line):
     return np.sqrt(squares / (count - 1).where(count > 1))
 
 
-def _finish_accuracies(ax):
-    """Label the y axis in percent, and explain bands and error bars in the legend."""
+def _finish_accuracies(ax, title):
+    """Label axes of accuracies in percent, and explain bands and error bars in the legend."""
     from matplotlib.collections import PolyCollection
 
-    ax.set_ylabel("test accuracy (%)")
     style.percent(ax.yaxis)
-    style.tidy(ax)
+    style.tidy(ax, title=title, ylabel=ACCURACY)
     drawn = {}
     if any(isinstance(artist, PolyCollection) for artist in ax.collections):
         drawn["tokens"] = "band: range of tokens"
@@ -133,6 +130,7 @@ def _finish_accuracies(ax):
         drawn["seeds"] = "bars: standard deviation over seeds"
     heading = "\n".join([f"line: mean over {' and '.join(drawn)}", *drawn.values()])
     style.legend(ax, title=heading if drawn else None)
+    return ax
 
 
 def _name_depth(ax, names, depth, overlay):
@@ -187,9 +185,7 @@ def plot_probe_variants(results: dict[str, xr.DataArray], ax: "Axes | None" = No
         look = {"linestyle": style.line_style(order), "label": label}
         look |= {"marker": style.marker(order), "markerfacecolor": "white" if order else None}
         _plot_probe(ax, depth, line, {"color": colours[model], **look})
-    ax.set_title("Ridge-probe accuracy by token pooling")
-    _finish_accuracies(ax)
-    return ax
+    return _finish_accuracies(ax, "Ridge-probe accuracy by token pooling")
 
 
 @renamed_arguments(axes="ax")
@@ -221,25 +217,22 @@ def plot_probe_map(
     See also:
         `ridge_probe`, `plot_ridge_probe`.
     """
+    from matplotlib.colors import Normalize
+
     result = expect_array(result, ("layer", "token"))
     prefix, shape = style.token_layout(result)
     shown = select_layers(result, _spaced_on_grid(result) if layers is None else layers)
     percent = 100 * _expect_on_grid(shown)
     maps = percent.values[:, prefix : prefix + shape[0] * shape[1]].reshape(-1, *shape)
-    names = layer_names(shown)
+    names, first = [wrap(name) for name in layer_names(shown)], percent.values[:, 0]
+    if prefix:
+        names = [f"{name}\nCLS: {x:.1f} %" for name, x in zip(names, first, strict=True)]
+    low, high = maps.min(), maps.max()
+    look = {"cmap": "viridis", "norm": Normalize(low, high), "scaled": False, "size": 8}
+    look |= {"inches": (1.6, 1.6 * shape[0] / shape[1]), "axis_unit": "token", "pad": None}
+    look["bar"] = f"{ACCURACY}\nfrom {low:.1f} to {high:.1f}"
     title = style.titled("Ridge-probe accuracy by token", result)
-    inches = (1.6, 1.6 * shape[0] / shape[1])
-    ax, flat = panels(ax, len(names), title, "layer", inches=inches, lines=3 if prefix else 2)
-    limits = {"vmin": maps.min(), "vmax": maps.max()}
-    for panel, name, first, values in zip(flat, names, percent.values[:, 0], maps, strict=True):
-        image = panel.imshow(
-            values, cmap=style.colours("viridis"), interpolation="nearest", **limits
-        )
-        panel.set_title(wrap(name) + (f"\nCLS: {first:.1f} %" if prefix else ""), fontsize=8)
-        name_positions(panel, shape, "token")
-    scale = "from {vmin:.1f} to {vmax:.1f}".format(**limits)
-    style.colour_bar(flat, image, f"test accuracy (%)\n{scale}", maps)
-    return ax
+    return draw_maps(ax, maps, names, title, "layer", **look)[0]
 
 
 def _off_grid(result):
@@ -321,16 +314,6 @@ SCORES = {
 TOKENS = {CLS: "CLS token", SPATIAL: "mean of the spatial tokens", ALL: "mean of all tokens"}
 
 
-def _lines(results, ax, kinds, lines, title, ylabel, baselines, in_percent=True):
-    """Lines through the depth under a title, in percent or as they are."""
-    ax = draw_lines(lines, kinds, ax, baselines)
-    ax.set_title(style.titled(title, results))
-    ax.set(ylabel=ylabel + (" (%)" if in_percent else ""))
-    if in_percent:
-        style.percent(ax.yaxis)
-    return ax
-
-
 def plot_knn_accuracy(
     results: style.Arrays, ax: "Axes | None" = None, top: int = 1, baselines: list[str] = ()
 ) -> "Axes":
@@ -355,14 +338,11 @@ def plot_knn_accuracy(
         `knn_accuracy`, `plot_linear_probe`.
     """
     accuracies = style.labelled(results, ("layer", "k", "top"))
-    lines = {
-        (label, int(k)): select_labels(accuracy, top=top).sel(k=k)
-        for label, accuracy in accuracies.items()
-        for k in accuracy["k"].values
-    }
+    lines = {label: select_labels(accuracy, top=top) for label, accuracy in accuracies.items()}
+    lines = style.split(lines, "k")
     kinds = {k: f"k = {k}" for k in sorted({k for _, k in lines})}
-    title = f"k-NN accuracy, top {top}"
-    return _lines(results, ax, kinds, lines, title, "test accuracy", baselines)
+    title = style.titled(f"k-NN accuracy, top {top}", results)
+    return draw_lines(lines, kinds, ax, baselines, title=title, ylabel=ACCURACY)
 
 
 def plot_linear_probe(
@@ -398,7 +378,8 @@ def plot_linear_probe(
         (tokens, norm): TOKENS[tokens] + (", batch norm" if norm else "")
         for _, (tokens, norm) in lines
     }
-    return _lines(results, ax, kinds, lines, "Linear-probe accuracy", "test accuracy", baselines)
+    title = style.titled("Linear-probe accuracy", results)
+    return draw_lines(lines, kinds, ax, baselines, title=title, ylabel=ACCURACY)
 
 
 def plot_retrieval(
@@ -423,14 +404,12 @@ def plot_retrieval(
     See also:
         `retrieval`, `plot_knn_accuracy`.
     """
-    lines = {
-        (label, str(difficulty)): score.sel(difficulty=difficulty)
-        for label, score in style.labelled(results, ("layer", "difficulty"), "score").items()
-        for difficulty in score["difficulty"].values
-    }
+    scores = style.labelled(results, ("layer", "difficulty"), "score")
+    lines = style.split(scores, "difficulty")
     kinds = {difficulty: difficulty for _, difficulty in lines}
     title = ", ".join(["Image retrieval", *kinds]) if len(kinds) == 1 else "Image retrieval"
-    return _lines(results, ax, kinds, lines, title, "mean average precision", baselines)
+    labels = {"title": style.titled(title, results), "ylabel": "mean average precision (%)"}
+    return draw_lines(lines, kinds, ax, baselines, **labels)
 
 
 def plot_clustering(
@@ -466,8 +445,8 @@ def plot_clustering(
     counts = {result.attrs.get("clusters") for result in style.by_label(results).values()}
     (number,) = counts if len(counts) == 1 else [None]
     title = f"Agreement of {number} clusters with labels" if number else "Cluster agreement"
-    kinds = {score: SCORES[score]}
-    return _lines(results, ax, kinds, lines, title, SCORES[score], baselines, in_percent=False)
+    labels = {"title": style.titled(title, results), "ylabel": SCORES[score]}
+    return draw_lines(lines, {score: SCORES[score]}, ax, baselines, **labels)
 
 
 def plot_label_propagation(
@@ -494,9 +473,8 @@ def plot_label_propagation(
     """
     scores = style.labelled(results, ("layer",), "score")
     lines = {(label, "score"): score for label, score in scores.items()}
-    title, ylabel = "Propagation of masks through videos", "J&F score"
-    kinds = {"score": "J&F"}
-    return _lines(results, ax, kinds, lines, title, ylabel, baselines, in_percent=False)
+    title = style.titled("Propagation of masks through videos", results)
+    return draw_lines(lines, {"score": "J&F"}, ax, baselines, title=title, ylabel="J&F score")
 
 
 def plot_keypoint_correspondence(
@@ -541,8 +519,9 @@ def plot_keypoint_correspondence(
             f"{' and of the '.join(sorted(sides))}"
         )
     box = " of the object's box" if sides == {"box"} else ""
-    title, ylabel = "Keypoint correspondence", f"PCK@{threshold:g}{box}"
-    return _lines(results, ax, {"pck": "PCK"}, lines, title, ylabel, baselines)
+    labels = {"ylabel": f"PCK@{threshold:g}{box} (%)"}
+    labels["title"] = style.titled("Keypoint correspondence", results)
+    return draw_lines(lines, {"pck": "PCK"}, ax, baselines, **labels)
 
 
 plot_object_clustering = plot_clustering

@@ -20,6 +20,7 @@ from .primitives import (
     FONT_SIZE,
     depth_axis,
     draw_band,
+    draw_maps,
     draw_matrix,
     label_layers,
     layer_label,
@@ -70,15 +71,13 @@ def plot_cka(
         return _draw_panels(
             {label: _cka_of(result) for label, result in expect_results(results).items()},
             "CKA between layers",
-            [_models(result) for result in results.values()],
+            [style.models(result) for result in results.values()],
             ax,
             f"CKA{_error_bound(results.values())}",
         )
-    cka, models = _cka_of(results), _models(results)
-    ax, image = draw_matrix(cka, ax, models=models, cmap=style.colours("magma"), **FIXED)
-    _entitle(ax, "CKA between layers", models)
-    style.colour_bar(ax, image, f"CKA{_error_bound([results])}")
-    return ax
+    cka, models = _cka_of(results), style.models(results)
+    look = {"title": _naming("CKA between layers", models), "bar": f"CKA{_error_bound([results])}"}
+    return draw_matrix(cka, ax, models=models, cmap=style.colours("magma"), **FIXED, **look)[0]
 
 
 def _cka_of(result):
@@ -88,16 +87,11 @@ def _cka_of(result):
     return expect_variable(result, "cka", DIMS)
 
 
-def _models(result):
-    """Names of the two models compared; empty where unknown."""
-    return [result.attrs.get(f"model_{which}", "") for which in "xy"]
-
-
-def _entitle(ax, text, models, **options):
-    """Title a matrix with the models that it compares, on a line of their own if need be."""
+def _naming(text, models):
+    """A title with the models that are compared, on a line of their own if need be."""
     pair = " and ".join(dict.fromkeys(filter(None, models)))
     space = "\n" if len(text) + len(pair) > LONG_TITLE else " "
-    ax.set_title(f"{text}:{space}{pair}" if pair else text, fontsize=11, **options)
+    return f"{text}:{space}{pair}" if pair else text
 
 
 def _error_bound(results):
@@ -112,20 +106,18 @@ def _draw_panels(maps, title, models, ax, bar, apart=None, apart_label=""):
     """A matrix for each of a dict from label to DataArray; the last in other colours if `apart`."""
     columns = math.ceil(len(maps) / math.ceil(len(maps) / 4))
     models = [pair if pair[0] != pair[1] else ["", ""] for pair in models]
-    lines = 1 + max(label.count("\n") for label in maps)
-    inches = (PANEL + 0.4, PANEL + 0.4)
-    ax, flat = panels(ax, len(maps), title, "result", columns, inches=inches, lines=lines)
+    layout = {"columns": columns, "inches": (PANEL + 0.4, PANEL + 0.4), "size": 9}
+    ax, flat = panels(ax, len(maps), title, "result", list(maps), **layout)
     values = list(maps.values())
     sides = [
         [(tuple(layer_names(value, dim)), model) for dim, model in zip(DIMS, pair, strict=True)]
         for value, pair in zip(values, models, strict=True)
     ]
-    for index, (panel, (label, value)) in enumerate(zip(flat, maps.items(), strict=True)):
+    for index, (panel, value) in enumerate(zip(flat, values, strict=True)):
         last = apart and index == len(maps) - 1
         look = {"cmap": style.colours("cividis" if last else "magma"), **FIXED}
         look |= {"origin": "lower", "interpolation": "nearest"}
         image = panel.imshow(value.values.T, aspect=value.shape[0] / value.shape[1], **look)
-        panel.set_title(label, fontsize=9)
         panel.set(xticks=[], yticks=[])
         row, column = divmod(index, columns)
         bottom = row == (len(maps) - 1) // columns
@@ -164,7 +156,7 @@ def plot_similarities(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
     maps = dict(zip(layer_names(values, "measure"), values, strict=True))
     maps["disagreement of the measures"] = expect_variable(result, "disagreement", DIMS)
     title = style.titled("Similarity measures between layers", result)
-    models, apart = [_models(result)] * len(maps), "disagreement in the order of pairs"
+    models, apart = [style.models(result)] * len(maps), "disagreement in the order of pairs"
     return _draw_panels(maps, title, models, ax, "similarity", True, apart)
 
 
@@ -194,11 +186,11 @@ def plot_layer_match_accuracy(result: xr.Dataset, ax: "Axes | None" = None) -> "
     if names != other:
         differing = sorted(set(names) ^ set(other)) or "another order"
         raise ValueError(f"Expected the same layers along both dims. Received: {differing}")
-    models, look = _models(result), {"cmap": style.colours("magma"), **FIXED}
-    ax, image = draw_matrix(cka, ax, room=0.7, models=models, square=True, **look)
+    models, bar = style.models(result), f"CKA{_error_bound([result])}"
+    look = {"title": _naming("Best matching layers", models), "pad": 54, "above": 0.7, "bar": bar}
+    look |= {"models": models, "square": True, "cmap": style.colours("magma"), **FIXED}
+    ax, _ = draw_matrix(cka, ax, **look)
     _mark_matches(ax, cka.values)
-    _entitle(ax, "Best matching layers", models, pad=54)
-    style.colour_bar(ax, image, f"CKA{_error_bound([result])}")
     return ax
 
 
@@ -264,11 +256,10 @@ def plot_best_matching_layer(results: style.Datasets, ax: "Axes | None" = None) 
     low = min(line.min().item() for line in lines.values())
     high = max(line.max().item() for line in lines.values())
     ax.set_ylim(low - 0.03 if low < 0 else 0, high + 0.03 if high > 1 else 1)
-    others = {_models(result)[1] for result in results.values()}
-    title = "CKA between corresponding layers"
+    others = {style.models(result)[1] for result in results.values()}
     other = f"\nwith {others.pop()}" if len(others) == 1 and "" not in others else ""
-    ax.set(title=f"{title}{other}", ylabel="CKA with the corresponding layer")
-    style.tidy(ax)
+    title = f"CKA between corresponding layers{other}"
+    style.tidy(ax, title=title, ylabel="CKA with the corresponding layer")
     style.legend(ax, title="band: 95 % CI over batches" if ax.collections else None)
     return ax
 
@@ -308,9 +299,9 @@ def plot_last_layer_cka(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
     least = min(2, cka.sizes["model_x"])
     cka = cka.isel(part=cka.notnull().any("model_y").sum("model_x").values >= least)
     parts, names = layer_names(cka, "part"), layer_names(cka, "model_x")
-    inches = (max(3.0, 0.42 * len(names) + 0.6),) * 2
-    title = "CKA between the last layers of models"
-    ax, flat = panels(ax, len(parts), title, "part", len(parts), inches=inches)
+    layout = {"inches": (max(3.0, 0.42 * len(names) + 0.6),) * 2, "columns": len(parts)}
+    title, titles = "CKA between the last layers of models", [PARTS.get(x, x) for x in parts]
+    ax, flat = panels(ax, len(parts), title, "part", titles, size=10, **layout)
     for panel, part in zip(flat, parts, strict=True):
         values = cka.sel(part=part).values.T
         image = panel.imshow(values, cmap=style.colours("magma"), **FIXED)
@@ -319,7 +310,6 @@ def plot_last_layer_cka(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
                 shade = "black" if value > 0.6 else "white"
                 at = {"ha": "center", "va": "center", "fontsize": FONT_SIZE, "color": shade}
                 panel.text(column, row, f"{value:.2f}", **at)
-        panel.set_title(PARTS.get(part, part), fontsize=10)
         panel.set_xticks(range(len(names)), names, rotation=90, fontsize=FONT_SIZE)
         panel.set_yticks(range(len(names)), names, fontsize=FONT_SIZE)
         panel.tick_params(length=0)
@@ -371,6 +361,8 @@ def plot_localization(
     See also:
         `localization`, `plot_cka`.
     """
+    from matplotlib.colors import Normalize
+
     result = expect_array(result, ("layer", "token", "row", "column"))
     missing = {"token_row", "token_column"} - set(result.coords)
     if missing:
@@ -383,27 +375,32 @@ def plot_localization(
     title = style.titled("CKA between tokens and input patches", result)
     title += f"\n{names[0]}; {FRAMED}" if single else f"\n{FRAMED}"
     tall = drawn.sizes["row"] / drawn.sizes["column"]
-    width = max(0.6, 1.35 / max(tall, 1))
-    options = {"inches": (width, width * tall), "lines": 2 if tall > 1.5 else 1}
-    shape, cells = (shape[1:], _cells(drawn)) if single else (shape, None)
-    ax, flat = panels(ax, shape, title, "token and layer", cells=cells, **options)
-    limits = style.span(drawn.values)
-    for panel, (row, column) in zip(flat, np.ndindex(*drawn.shape[:2]), strict=True):
-        token = drawn.isel(layer=row, token=column)
-        image = _draw_token(panel, token, limits, titled=single or row == 0)
-        if not single and column == 0:
-            panel.set_ylabel(wrap(names[row], 16), fontsize=8)
+    width, separator = max(0.6, 1.35 / max(tall, 1)), "\n" if tall > 1.5 else " "
+    coords = [drawn[name].values.tolist() for name in ("token", "token_row", "token_column")]
+    titles, frames = [], []
+    for token, row, column in zip(*coords, strict=True):
+        is_prefix = math.isnan(row)
+        position = "(prefix)" if is_prefix else f"({row:g}, {column:g})"
+        titles.append(f"token {token}{separator}{position}")
+        frames.append(None if is_prefix else (row, column))
     gaps = " (grey: patch is constant)" if np.isnan(drawn.values).any() else ""
-    label = f"CKA of token and input patch{gaps}\n{style.SPANNED}"
-    style.colour_bar(flat, image, label, drawn.values)
+    look = {"shape": shape[1:], "cells": _cells(drawn)} if single else {"shape": shape}
+    look |= {"inches": (width, width * tall), "frames": frames * shape[0], "size": 8, "pad": 3}
+    look |= {"scaled": False, "norm": Normalize(**style.span(drawn.values))}
+    look["bar"] = f"CKA of token and input patch{gaps}\n{style.SPANNED}"
+    maps = drawn.values.reshape(-1, *drawn.shape[2:])
+    ax, _ = draw_maps(ax, maps, titles, title, "token and layer", **look)
+    if not single:
+        for panel, name in zip(getattr(ax, "panels", ax)[:, 0], names, strict=True):
+            panel.set_ylabel(wrap(name, 16), fontsize=8)
     return ax
 
 
 def _named(result, tokens):
     """The tokens of these coordinates, in the order asked for."""
-    tokens_known = result["token"].values.tolist()
-    if not len(tokens) or not set(tokens) <= set(tokens_known):
-        raise ValueError(f"Expected tokens among {tokens_known}. Received: {list(tokens)}")
+    available = result["token"].values.tolist()
+    if not len(tokens) or not set(tokens) <= set(available):
+        raise ValueError(f"Expected tokens among {available}. Received: {list(tokens)}")
     return result.sel(token=list(tokens))
 
 
@@ -423,9 +420,7 @@ def _spaced(result, in_place):
 
 
 def _landmarks(places, shape):
-    """Indices of the first prefix token, and of tokens nearest to two corners, two edges and the
-    centre.
-    """
+    """Indices of the first prefix token and of those at two corners, two edges and the centre."""
     last, middle = np.array(shape) - 1, np.array(shape) // 2
     top, left = (0, middle[1]), (middle[0], 0)
     indices = set(np.flatnonzero(np.isnan(places).any(axis=0))[:1])
@@ -443,21 +438,6 @@ def _cells(result):
     row = np.where(prefix, 0, row + prefix.any())
     column = np.where(prefix, np.cumsum(prefix) - 1, column)
     return list(zip(row.tolist(), column.tolist(), strict=True))
-
-
-def _draw_token(ax, values, span, titled):
-    """Draw the map of one token, with its own position framed; return the image."""
-    image = ax.imshow(values, cmap=style.colours("magma"), **span, interpolation="nearest")
-    token, row, column = (values[name].item() for name in ("token", "token_row", "token_column"))
-    between = "\n" if values.sizes["row"] > 1.5 * values.sizes["column"] else " "
-    ax.set_xticks([])
-    ax.set_yticks([])
-    place = "(prefix)" if math.isnan(row) else f"({row:g}, {column:g})"
-    if titled:
-        ax.set_title(f"token {token}{between}{place}", fontsize=8, pad=3)
-    if not math.isnan(row):
-        style.frame_cell(ax, row, column)
-    return image
 
 
 def plot_head_similarity(
@@ -497,35 +477,29 @@ def plot_head_similarity(
         for order, options in _order_styles(colour).items():
             x, y = distance.sel(order=order).values, lines.sel(order=order).values
             label = names[index] if order == "local" else None
-            ax.plot(x, y, color=colour, label=label, **options)
+            ax.plot(x, y, label=label, **options)
             if error is not None:
                 spread = error.isel(layer=index).sel(order=order).values
                 ax.fill_between(x, y - spread, y + spread, color=colour, alpha=0.15, linewidth=0)
-    models = [result.attrs.get(f"model_{which}", "") for which in "xy"]
+    models = style.models(result)
     heads = " of ".join(filter(None, ["heads", models[0]]))
-    ax.set_title(f"CKA between {heads} and layers" + (f" of {models[1]}" if models[1] else ""))
-    ax.set(xlabel="mean attention distance of the heads (pixels)", ylabel="CKA")
-    ax.set_ylim(bottom=min(0, cka.values.min() - 0.02))
-    style.tidy(ax)
-    _legends(ax, layer_label(cut, models[1]))
+    title = f"CKA between {heads} and layers" + (f" of {models[1]}" if models[1] else "")
+    style.tidy(ax, title=title, ylabel="CKA", ylim=(min(0, cka.values.min() - 0.02), None))
+    ax.set_xlabel("mean attention distance of the heads (pixels)")
+    ax.plot([], [], linestyle="none", label=" ")
+    for order, options in _order_styles("0.4").items():
+        ax.plot([], [], label=f"most {order} heads first", **options)
+    style.legend(ax, title=layer_label(cut, models[1]))
     return ax
 
 
 def _order_styles(colour):
     """How the subsets of each order are drawn."""
-    shared = {"marker": "o", "markersize": 4.5}
+    shared = {"marker": "o", "markersize": 4.5, "color": colour}
     return {
         "local": {"linestyle": "-", "markerfacecolor": colour, **shared},
         "global": {"linestyle": "--", "markerfacecolor": "white", **shared},
     }
-
-
-def _legends(ax, heading):
-    """The layers by colour, and below them the two orders in grey."""
-    ax.plot([], [], linestyle="none", label=" ")
-    for order, options in _order_styles("0.4").items():
-        ax.plot([], [], color="0.4", label=f"most {order} heads first", **options)
-    style.legend(ax, title=heading)
 
 
 def plot_localization_by_layer(result: xr.DataArray, ax: "Axes | None" = None) -> "Axes":
@@ -574,38 +548,33 @@ def plot_formation(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
     names = [name for name in PANELS if name != "accuracy" or name in result]
     values = [expect_variable(result, name, ("epoch", "layer")) for name in names]
     height = 0.8 * style.side(result.sizes["layer"])
-    title, shape = style.titled("Representations during training", result), len(names)
-    label = layer_label(shorten(layer_names(result))[1])
-    ax, flat = panels(ax, shape, title, "quantity", shape, inches=(WIDTH, height))
+    title, titles = (
+        style.titled("Representations during training", result),
+        [PANELS[name][0] for name in names],
+    )
+    layout = {"columns": len(names), "inches": (WIDTH, height), "size": 10}
+    ax, flat = panels(ax, len(names), title, "quantity", titles, **layout)
     for panel, name, quantity in zip(flat, names, values, strict=True):
-        limits = (None, None) if name == "accuracy" else (0, 1)
-        _draw_record(panel, quantity, *PANELS[name], limits=limits)
-    flat[0].set_ylabel(label)
+        limits = {} if name == "accuracy" else FIXED
+        bar = _draw_record(panel, quantity, *PANELS[name][1:], limits)
+        if name == "accuracy":
+            style.percent(bar.ax.yaxis)
+    flat[0].set_ylabel(layer_label(shorten(layer_names(result))[1]))
     return ax
 
 
-def _draw_record(ax, values, title, colours, label, limits):
-    """One heatmap, with its colour bar."""
-    epochs, layers = values["epoch"].values, layer_names(values)
-    low, high = limits
-    image = ax.pcolormesh(
-        _edges(epochs),
-        np.arange(len(layers) + 1) - 0.5,
-        np.ma.masked_invalid(values.values.T),
-        cmap=style.colours(colours),
-        vmin=low,
-        vmax=high,
-    )
-    ax.set_facecolor("0.85")  # where there is no value
-    ax.set_title(title, fontsize=10)
-    ax.set_xlabel("epoch")
+def _draw_record(ax, values, colours, label, limits):
+    """One heatmap; returns its colour bar."""
+    layers = layer_names(values)
+    cells = np.ma.masked_invalid(values.values.T)
+    edges = _edges(values["epoch"].values), np.arange(len(layers) + 1) - 0.5
+    image = ax.pcolormesh(*edges, cells, cmap=style.colours(colours), **limits)
+    ax.set(facecolor="0.85", xlabel="epoch")  # the colour where there is no value
     ax.tick_params(labelsize=FONT_SIZE)
     ax.xaxis.get_major_locator().set_params(integer=True)
     name_layers(ax, "y", shorten(layers)[0], np.arange(len(layers)))
     ax.label_outer()
-    bar = style.colour_bar(ax, image, label)
-    if limits == (None, None):
-        style.percent(bar.ax.yaxis)
+    return style.colour_bar(ax, image, label)
 
 
 def _edges(epochs):
@@ -665,27 +634,20 @@ def plot_compute(table: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
             f"Received: coordinates {sorted(map(str, table.coords))}, "
             f"accuracies {accuracy.values}, compute {flops.values}"
         )
-    percent, flops = (
-        100 * accuracy.values[has_accuracy],
-        flops.values[has_accuracy].astype("float64"),
-    )
+    percent = 100 * accuracy.values[has_accuracy]
+    flops = flops.values[has_accuracy].astype("float64")
     families, names = table["family"].values[has_accuracy], table["run"].values[has_accuracy]
     unit = next((unit for unit in UNITS if unit <= flops.max()), 1)
     ax = style.new_axes(7.5, 4.6) if ax is None else ax
-    kinds = list(dict.fromkeys(families.tolist()))
-    for index, (kind, colour) in enumerate(
-        zip(kinds, style.distinct_colours(len(kinds)), strict=True)
-    ):
+    for index, (kind, colour) in enumerate(style.line_colours(families.tolist()).items()):
         members = families == kind
         look = {"color": colour, "marker": style.marker(index), "linestyle": "none"}
         ax.plot(flops[members] / unit, percent[members], label=kind, **look)
-    ax.set(
-        xscale="log", xlabel=f"training compute ({UNITS[unit]}FLOPs)", ylabel="test accuracy (%)"
-    )
-    ax.set_title(style.titled("Test accuracy versus training compute", table))
+    ax.set(xscale="log", xlabel=f"training compute ({UNITS[unit]}FLOPs)")
     ax.margins(0.15, 0.12)
     style.plain_log(ax.xaxis)
-    style.tidy(ax)
+    title = style.titled("Test accuracy versus training compute", table)
+    style.tidy(ax, title=title, ylabel="test accuracy (%)")
     style.legend(ax, "family")
     _name_points(ax, flops / unit, percent, names)
     return ax

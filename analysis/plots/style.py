@@ -53,6 +53,20 @@ def titled(text, results):
     return f"{text}: {model}" if model else text
 
 
+def models(result):
+    """Names of the two models that a result compares; empty where unknown."""
+    return [result.attrs.get(f"model_{which}", "") for which in "xy"]
+
+
+def split(arrays, dim):
+    """Dict from (label, coordinate along `dim`) to array, from one from label to array."""
+    return {
+        (label, value): array.sel({dim: value})
+        for label, array in arrays.items()
+        for value in array[dim].values.tolist()
+    }
+
+
 def percent(axis):
     """Write the fractions along an axis in percent."""
     axis.set_major_formatter(lambda fraction, _: f"{100 * fraction:g}")
@@ -164,11 +178,12 @@ def plain_log(axis):
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def tidy(ax):
-    """Remove the top and right spines of a line plot and add a light grid."""
+def tidy(ax, **labels):
+    """Remove the top and right spines of a line plot, add a light grid, and set its labels."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis="y", color="0.9", linewidth=0.8)
     ax.set_axisbelow(True)
+    ax.set(**labels)
 
 
 def legend(ax, title=None):

@@ -220,6 +220,16 @@ def test_panels_in_axes_without_a_grid():
     assert min(box.y0 for box in boxes) >= 0.249 and max(box.y1 for box in boxes) <= 0.751
 
 
+@pytest.mark.parametrize("name", ["localization", "receptive_field", "grad_cam"])
+def test_titles_of_panels_in_small_axes_do_not_overlap(name):
+    figure, axes = plt.subplots(1, 2, figsize=(6.8, 2.6), layout="constrained")
+    for ax in axes:
+        getattr(analysis, f"plot_{name}")(RESULTS[name], ax=ax)
+    figure.draw_without_rendering()
+    titles = [panel.title.get_window_extent() for ax in axes for panel in ax.panels]
+    assert not any(a.overlaps(b) for i, a in enumerate(titles) for b in titles[:i])
+
+
 PLOTS = sorted(name for name in dir(analysis) if name.startswith("plot_") or name == "plot")
 
 
