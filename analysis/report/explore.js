@@ -130,7 +130,7 @@
     const queries = () => (shared.pooled ? data.pooled : [grid.prefix + position()]);
     const looking = (patch) => (shared.pooled ? data.pooled_name : patch);
     // The prefix tokens but a lone query.
-    const prefixNames = () => data.prefix_names.filter((_, token) => queries().length > 1 || token !== queries()[0]).join(", ") || "other prefix tokens";
+    const prefixNames = () => data.prefix_names.filter((_, token) => queries().length > 1 || token !== queries()[0]).join(", ");
     const row = () => clamp(Math.floor(shared.y * grid.rows), 0, grid.rows - 1);
     const column = () => clamp(Math.floor(shared.x * grid.columns), 0, grid.columns - 1);
     const position = () => row() * grid.columns + column();
@@ -270,7 +270,7 @@
       facts(find("attention-facts"), [
         ["query", looking(`patch in row ${row()}, column ${column()}`)],
         ["distance", Number.isFinite(far) ? `${shown(far)} pixels` : "not defined"],
-        ...(grid.prefix ? [[`to ${prefixNames()}`, percent(prefix)]] : []),
+        ...(prefixNames() ? [[`to ${prefixNames()}`, percent(prefix)]] : []),
         ["to itself", percent(itself)],
         ["to others", percent(others)],
       ]);

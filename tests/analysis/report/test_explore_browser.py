@@ -131,13 +131,15 @@ def assert_row(browser, result, example, layer, head, query):
     row = own.attention.values[1:]
     found = shares(browser, f"{MAIN} canvas").ravel()
     np.testing.assert_allclose(found, row / row.max(), atol=1.5 * LEVEL)
-    told = facts(browser)
+    shown_facts = facts(browser)
     if query:
-        assert number(told["distance"]) == pytest.approx(float(own.distance), rel=6e-3)
-    mass = own.mass.values
-    words = ["to CLS" if query else "to other prefix tokens", "to itself", "to others"]
-    for word, share in zip(words, mass, strict=True):
-        assert number(told[word]) / 100 == pytest.approx(share, rel=6e-3, abs=2e-5)
+        assert number(shown_facts["distance"]) == pytest.approx(float(own.distance), rel=6e-3)
+    # CLS is the only prefix token, so that it has no row of its own.
+    mass = dict(zip(["to CLS", "to itself", "to others"], own.mass.values, strict=True))
+    mass = mass if query else {word: mass[word] for word in ("to itself", "to others")}
+    assert [word for word in shown_facts if word.startswith("to ")] == list(mass)
+    for word, share in mass.items():
+        assert number(shown_facts[word]) / 100 == pytest.approx(share, rel=6e-3, abs=2e-5)
 
 
 def test_hovering_shows_the_attention_of_the_patch_in_the_results(browser, vit_page):
@@ -252,15 +254,15 @@ def test_a_model_that_pools_its_patches_shows_their_mean_query(browser, tmp_path
     randomize(beit)
     page = analysis.explore(beit, random_images(1), tmp_path / "page.html", samples=1)
     browser.open(page.path)
-    told, result = facts(browser), page.results["attention"].isel(example=0, layer=1, head=0)
-    assert told["query"] == "the mean of the patches"
+    shown_facts, result = facts(browser), page.results["attention"].isel(example=0, layer=1, head=0)
+    assert shown_facts["query"] == "the mean of the patches"
     row = result.attention.values[1:, 1:].mean(axis=0)
     found = shares(browser, f"{MAIN} canvas").ravel()
     np.testing.assert_allclose(found, row / row.max(), atol=1.5 * LEVEL)
-    assert number(told["to CLS"]) / 100 == pytest.approx(
+    assert number(shown_facts["to CLS"]) / 100 == pytest.approx(
         float(result.mass.values[1:, 0].mean()), rel=6e-3, abs=2e-5
     )
-    assert number(told["distance"]) == pytest.approx(
+    assert number(shown_facts["distance"]) == pytest.approx(
         float(result.distance.values[1:].mean()), rel=6e-3
     )
 
