@@ -44,6 +44,7 @@ from vit_tf.names import near_names, renamed_arguments as renamed_arguments, ren
 
 # Former names, which are to be removed in the next release.
 RENAMED = {
+    "Finding": "Claim",
     "counterparts": "best_matching_layer",
     "own_matches": "layer_match_accuracy",
     "path_norms": "branch_norms",

@@ -201,9 +201,9 @@ from .similarity.similarities import (
     similarities_statistic as similarities_statistic,
 )
 from .study.assemble import Report as Report, make_report as make_report
+from .study.claims import Claim as Claim, scorecard as scorecard
 from .study.explorer.explore import Exploration as Exploration, explore as explore
 from .study.figure import Figure as Figure
-from .study.judge import Claim as Claim, Finding as Finding, scorecard as scorecard
 from .study.scorecard import (
     report_trainings as report_trainings,
     scorecard_of_trainings as scorecard_of_trainings,

@@ -54,7 +54,7 @@ CLOCKED = {
         "vit_tf.analysis.report.drawing": ("draw",),
         "vit_tf.analysis.study.assemble": ("draw", "draw_overview"),
     },
-    "page": {"vit_tf.analysis.study.assemble": ("write_report", "compare", "judge")},
+    "page": {"vit_tf.analysis.study.assemble": ("write_report", "compare", "evaluate")},
 }
 
 

@@ -91,9 +91,9 @@ def parse(arguments=None):
 
 def run(options):
     """List the figures, or measure and report."""
-    from vit_tf.analysis.study.plan import choose_figures
+    from vit_tf.analysis.study.plan import lookup_figures
 
-    figures = choose_figures(report_commands.figure_numbers(options))
+    figures = lookup_figures(report_commands.figure_numbers(options))
     if options.list:
         print(report_commands.list_figures(figures, roles=False))
         return

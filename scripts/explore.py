@@ -146,7 +146,7 @@ def run(options):
         for title, reasons in left_out:
             print(f"{name}, not shown: {title}. {' '.join(reasons)}")
     if options.results:
-        (page if len(models) > 1 else page.of(name)).save_results(options.results)
+        (page if len(models) > 1 else page.select(name)).save_results(options.results)
     print("\n".join(lines))
     size, seconds = page.path.stat().st_size / 1e6, time.perf_counter() - start
     print(f"{page.path}, {size:.1f} MB, after {seconds:.0f} seconds")

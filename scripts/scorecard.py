@@ -47,7 +47,7 @@ def run(options):
         names = [str(path) for path in options.reports]
     report = report_trainings(dict(zip(names, options.reports, strict=True)), options.out)
     for claim in report.claims:
-        print(f"{claim.verdict:18} {claim.statement}")
+        print(f"{claim.outcome:18} {claim.statement}")
     print(report.path)
 
 

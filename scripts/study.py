@@ -107,9 +107,9 @@ def parse(arguments=None):
 
 def run(options):
     """List the figures, or train, measure and report."""
-    from vit_tf.analysis.study.plan import choose_figures
+    from vit_tf.analysis.study.plan import lookup_figures
 
-    figures = choose_figures(report_commands.figure_numbers(options))
+    figures = lookup_figures(report_commands.figure_numbers(options))
     if options.list:
         print(report_commands.list_figures(figures))
         return
@@ -165,7 +165,7 @@ class ModelPlan:
         model, config: its class and the arguments of that.
         recipe: the `vit_tf.Recipe`.
         detail: what distinguishes it from others of its role: the block, the seed, the fraction.
-        of: name of the plan that it is compared with.
+        base: name of the plan that it is compared with.
         seed: added to the study's seed for the initialization.
         fraction: of the training images.
         half: which half of the classes it is trained and tested on, 0 or 1; None for all.
@@ -178,7 +178,7 @@ class ModelPlan:
     config: dict
     recipe: vit_tf.Recipe
     detail: str | int | float | None = None
-    of: str | None = None
+    base: str | None = None
     seed: int = 0
     fraction: float = 1.0
     half: int | None = None
@@ -229,7 +229,7 @@ def make_plans(options, num_classes):
     cls, resnet = plans[0], plans[2]
 
     def variant(plan, name, role, detail, **changes):
-        changes |= {"role": role, "detail": detail, "of": plan.name}
+        changes |= {"role": role, "detail": detail, "base": plan.name}
         return dataclasses.replace(plan, name=f"{plan.name} {name}", **changes)
 
     for block in ("block01", "block03", "block05"):
@@ -245,7 +245,7 @@ def make_plans(options, num_classes):
     before = variant(cls, "on half the classes", "before", None, half=0)
     tuning = recipe(math.ceil(options.epochs / 2), learning_rate=5e-4)
     name, changes = "fine-tuned on the others", {"recipe": tuning, "half": 1, "start": before}
-    after = dataclasses.replace(variant(cls, name, "after", None, **changes), of=before.name)
+    after = dataclasses.replace(variant(cls, name, "after", None, **changes), base=before.name)
     return [*plans, before, after]
 
 
@@ -253,7 +253,7 @@ def needed_plans(plans, figures):
     """The plans that figures need: those of their roles, and what these are variants of."""
     roles = {role for figure in figures for role in figure.models.all_roles}
     selected = [plan for plan in plans if plan.role in roles]
-    origins = {plan.of for plan in selected if plan.role != "before"}
+    origins = {plan.base for plan in selected if plan.role != "before"}
     origins |= {plan.start.name for plan in selected if plan.start}
     return [plan for plan in plans if plan in selected or plan.name in origins]
 
@@ -293,7 +293,7 @@ def train_all(plans, options, progress):
         facts = train_plan(plan, options, [callback])
         progress(plan.name, 1, 1)
         log.info("%s: test accuracy %s %%", plan.name, facts["row"]["test accuracy (%)"])
-        models[plan.name] = study_model(plan, facts, models.get(plan.of), options)
+        models[plan.name] = study_model(plan, facts, models.get(plan.base), options)
         rows.append(facts["row"])
     baselines = [
         baseline
@@ -509,22 +509,22 @@ def train_and_measure(plan, options):
     report = partial(_report, plan.name)
     train_plan(plan, options, [report_commands.progress_callback(report)])
     report(1, 1)
-    if plan.of is None:
+    if plan.base is None:
         _measure_alone(plan, options)
 
 
 def _measure_alone(plan, options):
     """Makes the measurements of a model that share no pass with those of other models."""
     from vit_tf.analysis.study.measure import in_own_passes, measure
-    from vit_tf.analysis.study.plan import choose_figures, plan as plan_pictures
+    from vit_tf.analysis.study.plan import lookup_figures, plan as plan_pictures
 
     models, _ = train_all([plan], options, lambda *_: None)
     data = report_commands.read_data(
         options, common.describe_labelled(options), image_size=options.image_size
     )
-    figures = choose_figures(report_commands.figure_numbers(options))
+    figures = lookup_figures(report_commands.figure_numbers(options))
     pictures, _ = plan_pictures(figures, models, data)
-    wanted = [item for picture in pictures for item in picture.of.measurements.values()]
+    wanted = [item for picture in pictures for item in picture.selection.measurements.values()]
     measure(
         in_own_passes(wanted),
         data,

@@ -23,17 +23,17 @@ def package_of(path):
 
 def imports_of(path):
     """The modules of this package that a file imports: tuples of parts below `vit_tf`."""
-    found = set()
+    actual = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {tuple(name.name.split(".")) for name in node.names}
+            actual |= {tuple(name.name.split(".")) for name in node.names}
         elif isinstance(node, ast.ImportFrom):
             module = tuple(node.module.split(".")) if node.module else ()
             if node.level:
                 package = ("vit_tf", *package_of(path))
                 module = package[: len(package) - node.level + 1] + module
-            found |= {(*module, name.name) for name in node.names}
-    return {parts[1:] for parts in found if parts[0] == "vit_tf"}
+            actual |= {(*module, name.name) for name in node.names}
+    return {parts[1:] for parts in actual if parts[0] == "vit_tf"}
 
 
 @pytest.fixture(scope="module")
@@ -83,5 +83,5 @@ def test_every_folder_of_the_package_is_installed():
     config.read(ROOT / "setup.cfg")
     named = set(config["options"]["packages"].split())
     folders = {path.parent.relative_to(ROOT).parts for path in SOURCES + SCRIPTS}
-    there = {(*([] if parts[0] == "vit_tf" else ["vit_tf"]), *parts) for parts in folders}
-    assert named == {".".join(parts) for parts in there}
+    existing = {(*([] if parts[0] == "vit_tf" else ["vit_tf"]), *parts) for parts in folders}
+    assert named == {".".join(parts) for parts in existing}

@@ -1,4 +1,4 @@
-"""A third paper is one file: its measurement, figure and finding are found without another edit."""
+"""A third paper is one file: its measurement, figure and claim are found without another edit."""
 
 import pytest
 from paths import ROOT, copy_checkout, run_python
@@ -15,7 +15,7 @@ figures = [figure for figure in all_figures() if figure.paper.name.startswith("E
 vit = vit_tf.ViT((16, 16, 3), 8, 2, 2, 8, 16, 3)
 images = np.random.default_rng(0).normal(size=(16, 16, 16, 3)).clip(-1, 1).astype("float32")
 report = make_report({"ViT": vit}, images, figures=["X.1"], folder=sys.argv[1])
-print([claim.name for claim in report.claims], [claim.verdict for claim in report.claims])
+print([claim.name for claim in report.claims], [claim.outcome for claim in report.claims])
 print(sorted(report.results))
 """
 
@@ -28,7 +28,7 @@ def example():
 
 
 @pytest.mark.slow
-def test_one_file_adds_a_measurement_a_figure_and_a_finding(tmp_path):
+def test_one_file_adds_a_measurement_a_figure_and_a_claim(tmp_path):
     checkout = copy_checkout(tmp_path / "checkout")
     (checkout / "analysis" / "papers" / "example.py").write_text(example(), "utf-8")
 

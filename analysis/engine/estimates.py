@@ -447,21 +447,28 @@ def over_trainings(estimates, bounds=UNBOUNDED):
     return Estimate(between.value, low, high, how)
 
 
-# Outcomes as scorecards of earlier versions name them.
+# Outcomes, and the variables that hold them, as scorecards of earlier versions name them.
 OLDER_OUTCOMES = {
     "holds": "replicates",
     "does not hold": "does not replicate",
     "cannot tell": "inconclusive",
     "not measured": "not tested",
 }
+OLDER_VARIABLES = {"verdict": "outcome", "verdicts": "outcomes"}
 
 
-def current_outcome(outcome):
-    """The present name of an outcome that an earlier version may have saved."""
-    return OLDER_OUTCOMES.get(str(outcome), str(outcome))
+def current_outcomes(scorecard):
+    """A saved scorecard, a Dataset, with the present names of outcomes and their variables."""
+    older = OLDER_VARIABLES.keys() & scorecard.data_vars.keys()
+    scorecard = scorecard.rename({name: OLDER_VARIABLES[name] for name in older})
+    rename = np.vectorize(lambda outcome: OLDER_OUTCOMES.get(outcome, outcome), otypes=[object])
+    names = OLDER_VARIABLES.values() & scorecard.data_vars.keys()
+    return scorecard.assign(
+        {name: scorecard[name].copy(data=rename(scorecard[name])) for name in names}
+    )
 
 
-def verdict(low, high, threshold, direction):
+def claim_outcome(low, high, threshold, direction):
     """The outcome of a claim, that a number lies on the side `direction` of a threshold."""
     above, below = low > threshold, high < threshold
     if not np.isfinite([low, high]).all():

@@ -23,7 +23,7 @@ PALETTE = (
 )
 
 
-def region_similarity(found: np.ndarray, truth: np.ndarray, objects: Sequence[int]) -> np.ndarray:
+def region_similarity(masks: np.ndarray, truth: np.ndarray, objects: Sequence[int]) -> np.ndarray:
     """J: intersection over union of each object in each frame, 1 where it is in neither mask.
 
     Args:
@@ -47,11 +47,11 @@ def region_similarity(found: np.ndarray, truth: np.ndarray, objects: Sequence[in
         union = (mask | own).sum()
         return (mask & own).sum() / union if union else 1.0
 
-    return _each_object(iou, found, truth, objects)
+    return _each_object(iou, masks, truth, objects)
 
 
 def boundary_accuracy(
-    found: np.ndarray, truth: np.ndarray, objects: Sequence[int], tolerance: float = 0.008
+    masks: np.ndarray, truth: np.ndarray, objects: Sequence[int], tolerance: float = 0.008
 ) -> np.ndarray:
     """F: agreement of the outlines of each object in each frame.
 
@@ -80,19 +80,19 @@ def boundary_accuracy(
     """
     reach = int(np.ceil(tolerance * np.hypot(*np.shape(truth)[1:])))
     return _each_object(
-        lambda a, b: _outline_f(outline(a), outline(b), reach), found, truth, objects
+        lambda a, b: _outline_f(outline(a), outline(b), reach), masks, truth, objects
     )
 
 
-def _each_object(score, found, truth, objects):
+def _each_object(score, masks, truth, objects):
     """`score` of the two masks of each object in each frame: array of shape (frame, object)."""
-    found, truth = np.asarray(found), np.asarray(truth)
-    if found.ndim != 3 or found.shape != truth.shape:
+    masks, truth = np.asarray(masks), np.asarray(truth)
+    if masks.ndim != 3 or masks.shape != truth.shape:
         raise ValueError(
             "Expected masks of equal shapes (frame, height, width). "
-            f"Received: {found.shape} and {truth.shape}"
+            f"Received: {masks.shape} and {truth.shape}"
         )
-    pairs = zip(found, truth, strict=True)
+    pairs = zip(masks, truth, strict=True)
     return np.array([[score(a == number, b == number) for number in objects] for a, b in pairs])
 
 

@@ -27,8 +27,8 @@ from ..plots.flow_plots import (
     plot_skip_ablation,
     plot_token_ablation,
 )
-from ..study.figure import Figure, Paper, group, playing, variants
-from ..study.judge import finding
+from ..study.claims import claim
+from ..study.figure import Figure, Paper, group, variants, with_roles
 from ..study.measurement import DATA, quantity, task
 from .chapters import CAUSES
 from .walmer.section4_attention import unit_distance_of
@@ -40,8 +40,8 @@ MOST_IMAGES = 512  # of anyone's models, whose sizes are not known beforehand
 def _intervention(analysis, model, taps, measure):
     """A measurement of many forward passes over the labelled test images, with interventions."""
     anyones = model.role == "model"
-    if SCORES not in model.taps or (anyones and model.accuracy is None):
-        model.lacks("class scores for these images")
+    has_scores = SCORES in model.taps and not (anyones and model.accuracy is None)
+    model.require(has_scores, "class scores for these images")
 
     def make(data):
         test = _first(data.test, MOST_IMAGES) if anyones else data.test
@@ -59,7 +59,7 @@ def _first(batches, count):
 def head_ablation_of(model):
     """Effect of ablating each head."""
     heads = [tap for tap in model.taps if tap.endswith("/heads")]
-    heads = heads or model.lacks("outputs of heads")
+    heads = model.require(heads, "outputs of heads")
     return _intervention("head_ablation", model, heads, head_ablation)
 
 
@@ -81,7 +81,7 @@ def head_effects_of(model):
 def skip_ablation_of(model):
     """Effect of removing the skips, and the branches, of each block."""
     taps = [tap for tap in model.taps if tap.endswith(("/skip", "/branch"))]
-    taps = taps or model.lacks("separate skips and branches")
+    taps = model.require(taps, "separate skips and branches")
     return _intervention("skip_ablation", model, taps, skip_ablation)
 
 
@@ -89,8 +89,7 @@ def token_ablation_of(model):
     """Effect of ablating tokens at half depth."""
     model.require_grid()
     sums = [tap for tap in model.on_grid(model.blocks) if tap.endswith("/sum")]
-    if not sums or model.has_maps:
-        model.lacks("blocks of tokens")
+    model.require(sums and not model.has_maps, "blocks of tokens")
     middle = sums[len(sums) // 2 - 1]
     weights = f"{middle.split('/')[0]}/attention/weights"
     taps = [middle, *([weights] if weights in model.taps else [])]
@@ -106,7 +105,7 @@ def lens_of(model):
 
     blocks = [tap for tap in model.blocks if tap.startswith("block") and tap.endswith("/sum")]
     return _intervention(
-        "lens_accuracy", model, blocks or model.lacks("blocks of one width"), measure
+        "lens_accuracy", model, model.require(blocks, "blocks of one width"), measure
     )
 
 
@@ -114,9 +113,9 @@ def over_seeds(measure):
     """A function of models that measures a ViT and its other seeds, or any models."""
 
     def measure_models(models):
-        if anyones := playing(models, "model"):
+        if anyones := with_roles(models, "model"):
             return {model.name: measure(model) for model in anyones}
-        for intact in playing(models, "vit"):
+        for intact in with_roles(models, "vit"):
             if others := variants(models, intact, "seed"):
                 return {model.name: measure(model) for model in (intact, *others)}
         return None
@@ -126,11 +125,11 @@ def over_seeds(measure):
 
 def removal_of_blocks(models):
     """Skips and branches removed at test time, and ViTs that were trained without skips."""
-    if anyones := playing(models, "model"):
+    if anyones := with_roles(models, "model"):
         return {model.name: skip_ablation_of(model) for model in anyones}
-    for intact in playing(models, "vit"):
+    for intact in with_roles(models, "vit"):
         if without := variants(models, intact, "without"):
-            others = playing(models, "gap", "resnet", "mixer")
+            others = with_roles(models, "gap", "resnet", "mixer")
             return {intact.name: _beside_trained(intact, without)} | {
                 model.name: skip_ablation_of(model) for model in others
             }
@@ -176,7 +175,7 @@ FEW = 0.1  # of the tokens, those of the largest norm
 SMALL_LOSS = -np.log(0.99)  # nat: the probability of the right class falls by 1 %
 
 
-@finding("head_ablation.{vit}", "", "", "share of heads", above=0.5)
+@claim("head_ablation.{vit}", "", "", "share of heads", above=0.5)
 def heads_are_dispensable(effects):
     """Most attention heads can be removed individually without a significant loss.
 
@@ -218,7 +217,7 @@ def global_heads_matter(effects):
     return correlation(pairs[np.isfinite(pairs).all(axis=1)], "heads")
 
 
-@finding("skip_ablation.{vit} skip_ablation.{resnet}", "", "", "difference in accuracy", above=0)
+@claim("skip_ablation.{vit} skip_ablation.{resnet}", "", "", "difference in accuracy", above=0)
 def vits_survive_layers(vit, resnet):
     """ViTs are more robust to the removal of a single layer than ResNets.
 
@@ -234,7 +233,7 @@ def vits_survive_layers(vit, resnet):
     return welch(*samples, "layers")
 
 
-@finding("token_ablation.{vit}", "", "", "nat", above=0)
+@claim("token_ablation.{vit}", "", "", "nat", above=0)
 def large_tokens_hold_more(effects):
     """High-norm tokens contain more global information than other tokens.
 
@@ -252,7 +251,7 @@ def large_tokens_hold_more(effects):
     return minus(*estimates)
 
 
-@finding("lens_accuracy.{vit}", "", "", "difference in accuracy", above=0)
+@claim("lens_accuracy.{vit}", "", "", "difference in accuracy", above=0)
 def classes_emerge(lens):
     """Class representations emerge over the layers in the space of the class embedding.
 
@@ -278,7 +277,7 @@ HEADS = Figure(
     title="Head ablation by attention distance",
     caption="Each point is a head: its attention distance, and the change of the output without "
     "it.",
-    findings=[heads_are_dispensable],
+    claims=[heads_are_dispensable],
     quantities=[global_heads_matter],
 )
 
@@ -296,7 +295,7 @@ BLOCKS = Figure(
     caption="Each point is the change in accuracy of the trained model with one block ablated. "
     "Without its branches a block is removed; without its skips it has no identity path. Models "
     "trained without these skips have adapted to it.",
-    findings=[vits_survive_layers],
+    claims=[vits_survive_layers],
 )
 
 TOKENS = Figure(
@@ -312,7 +311,7 @@ TOKENS = Figure(
     title="Token ablation at half depth",
     caption="Accuracy over the share of tokens removed; each line is an order of removal. Where a "
     "line falls before that of random tokens, these tokens carry more information.",
-    findings=[large_tokens_hold_more],
+    claims=[large_tokens_hold_more],
 )
 
 LENS = Figure(
@@ -328,5 +327,5 @@ LENS = Figure(
     title="Logit-lens accuracy",
     caption="Each point is the accuracy of the final norm and head applied to the output of a "
     "block. Where the line rises, the block writes the class in the space of the head.",
-    findings=[classes_emerge],
+    claims=[classes_emerge],
 )

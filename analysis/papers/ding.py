@@ -8,8 +8,8 @@ from ..engine.estimates import jackknifed, ranks, transformed
 from ..engine.results import expect_variable
 from ..plots.similarity_plots import plot_similarities
 from ..similarity.similarities import similarities_statistic
+from ..study.claims import claim
 from ..study.figure import Figure, Paper, each
-from ..study.judge import finding
 from ..study.measurement import statistic
 from .chapters import STRUCTURE
 
@@ -32,15 +32,14 @@ def measures_of(model):
     if model.role == "seed":
         if model.detail != 1:  # one picture of each model, for any number of seeds
             return None
-        model = model.of
+        model = model.base
     taps = model.blocks
-    if len(taps) < LEAST_LAYERS:
-        model.lacks(f"{LEAST_LAYERS} blocks to compare")
+    model.require(len(taps) >= LEAST_LAYERS, f"{LEAST_LAYERS} blocks to compare")
     make = partial(similarities_statistic, measures=MEASURES)
     return statistic("similarities", model, taps, make)
 
 
-@finding("similarities.{vit}", "1", "1", "rank correlation", above=0)
+@claim("similarities.{vit}", "1", "1", "rank correlation", above=0)
 def measures_agree(result):
     """Similarity measures rank pairs of layers in a similar order.
 
@@ -80,14 +79,14 @@ AGREEMENT = Figure(
     numbers="agreement",
     chapter=STRUCTURE,
     shows="agreement of similarity measures",
-    models=each("seed", panel="{of}"),
+    models=each("seed", panel="{base}"),
     measure=measures_of,
     draw=plot_similarities,
-    name="measures-{of}",
+    name="measures-{base}",
     call="analysis.similarities({model}, images)",
     title="Similarity of layers by several measures",
     caption="Each panel shows the similarity of all pairs of blocks by one measure, on a common "
     "scale. The last shows disagreement: bright pairs are among the most similar by one measure "
     "and among the least similar by another.",
-    findings=[measures_agree],
+    claims=[measures_agree],
 )

@@ -16,8 +16,7 @@ FILTERS = 28  # in the paper's figure, at most
 
 def filters_of(model):
     """The principal components of the patch embedding's filters."""
-    if model.patch_kernel is None:
-        model.lacks("known patch embedding")
+    model.require(model.patch_kernel is not None, "known patch embedding")
 
     def make():
         kernel = model.patch_kernel()
@@ -29,8 +28,7 @@ def filters_of(model):
 
 def positions_of(model):
     """The similarity of every position embedding to every other."""
-    if model.position_embedding is None:
-        model.lacks("known position embedding")
+    model.require(model.position_embedding is not None, "known position embedding")
 
     def make():
         return position_similarity(model.position_embedding(), model.grid)

@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 
 from .. import renamed_arguments
-from ..engine.estimates import current_outcome, num_batches, t_interval
+from ..engine.estimates import current_outcomes, num_batches, t_interval
 from ..engine.results import (
     expect_array,
     expect_results,
@@ -514,7 +514,7 @@ PANELS = {
     "accuracy": ("ridge-probe accuracy", "viridis", "test accuracy (%)"),
 }
 WIDTH = 3.4  # inches of a panel
-VERDICTS = {
+OUTCOME_COLOURS = {
     "replicates": "tab:blue",
     "does not replicate": "tab:orange",
     "inconclusive": "0.45",
@@ -693,6 +693,7 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
         `scorecard_of_trainings`, `report_trainings`.
     """
     values = expect_variable(result, "values", ("claim", "training"))
+    result = current_outcomes(result)
     rows = [row for row in result["claim"].values if np.isfinite(result["value"].sel(claim=row))]
     if not rows:
         raise ValueError("Expected a claim that was tested. Received: none")
@@ -704,7 +705,7 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
         numbers = [row[end].item() for end in ("value", "low", "high")]
         away = side * (np.concatenate([numbers, every]) - row["threshold"].item())
         away = away / (np.nanmax(np.abs(away)) or 1.0)
-        colour = VERDICTS[current_outcome(row["verdict"].item())]
+        colour = OUTCOME_COLOURS[row["outcome"].item()]
         ax.plot(sorted(away[1:3]), [place] * 2, color=colour, linewidth=1.6)
         ax.plot(away[:1], [place], "D", color=colour, markersize=7, markerfacecolor="white")
         ax.plot(away[3:], [place] * len(every), "o", color=colour, markersize=3.5)
@@ -714,10 +715,10 @@ def plot_trainings(result: xr.Dataset, ax: "Axes | None" = None) -> "Axes":
     ax.set_xticks([-1, 0, 1], ["opposite side", "threshold", "as reported"], fontsize=FONT_SIZE)
     ax.set(xlim=(-1.08, 1.08), ylim=(len(rows) - 0.5, -0.5))
     ax.set_title(f"Claims over {values.sizes['training']} runs")
-    outcomes = [current_outcome(result["verdict"].sel(claim=row).item()) for row in rows]
+    outcomes = [result["outcome"].sel(claim=row).item() for row in rows]
     shown = list(dict.fromkeys(outcomes))
     for outcome in shown:
-        ax.plot([], [], "D", color=VERDICTS[outcome], markerfacecolor="white", label=outcome)
+        ax.plot([], [], "D", color=OUTCOME_COLOURS[outcome], markerfacecolor="white", label=outcome)
     style.tidy(ax)
     style.legend(ax, "outcome")
     return ax

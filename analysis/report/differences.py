@@ -57,15 +57,15 @@ def compare(pictures, models, results):
     Returns:
         List of `Comparison`, the accuracy first.
     """
-    compared = [model for model in models if model.of is None]
+    compared = [model for model in models if model.base is None]
     if len(compared) == 1:
-        compared += [m for m in models if m.of is compared[0] and m.role == "fresh"]
+        compared += [m for m in models if m.base is compared[0] and m.role == "untrained"]
     rows = [_accuracies(compared)]
-    seen = {}
+    quantities = {}
     for picture in pictures:
         for quantity in picture.figure.quantities:
-            seen.setdefault(id(quantity), (quantity, picture))
-    for quantity, picture in seen.values():
+            quantities.setdefault(id(quantity), (quantity, picture))
+    for quantity, picture in quantities.values():
         values = (_pairs if quantity.of_pairs else _singles)(quantity, compared, results)
         label, unit = quantity.label.rstrip("."), quantity.unit
         said = {} if quantity.of_pairs else _said(values, label, unit, quantity.more)
@@ -121,9 +121,12 @@ def _singles(quantity, models, results):
 
 def _pairs(quantity, models, results):
     named = [
-        (f"{one.name} and {other.name}", quantity.result.format(model=one.slug, other=other.slug))
+        (
+            f"{model.name} and {other.name}",
+            quantity.result.format(model=model.slug, other=other.slug),
+        )
         for first, second in combinations(models, 2)
-        for one, other in ((first, second), (second, first))
+        for model, other in ((first, second), (second, first))
     ]
     return _estimated(quantity, named, results)
 
@@ -146,7 +149,7 @@ def _said(values, label, unit, more=""):
     difference is shown.
     """
     pairs = list(combinations(values, 2))
-    gaps = corrected([minus(one, two) for (_, one), (_, two) in pairs])
+    gaps = corrected([minus(first, second) for (_, first), (_, second) in pairs])
     sentences = [_sentence(a, b, gap) for ((a, _), (b, _)), gap in zip(pairs, gaps, strict=True)]
     significant = [at for at, gap in enumerate(gaps) if gap.low > 0 or gap.high < 0]
     if len(values) > MOST_PAIRWISE:
@@ -154,16 +157,16 @@ def _said(values, label, unit, more=""):
         number = f"{len(significant)} of {len(gaps)} pairs of models differ significantly."
         sentences = [sentences[furthest], number]
     tested = sum(bool(np.isfinite([gap.low, gap.high]).all()) for gap in gaps)
-    found = {"sentences": tuple(sentences), "tested": tested, "differs": len(significant)}
+    fields = {"sentences": tuple(sentences), "tested": tested, "differs": len(significant)}
     if significant:
         largest = max(significant, key=lambda at: abs(gaps[at].value))
         (high, above), (low, below) = sorted(pairs[largest], key=lambda pair: -pair[1].value)
         more = more or f"has a higher {_decapitalized(label)}"
         numbers = f"{_number(above.value, unit)} versus {_number(below.value, unit)}"
-        found["main"] = f"{high} {more} than {low}: {numbers}{_unit(unit, more)}."
+        fields["main"] = f"{high} {more} than {low}: {numbers}{_unit(unit, more)}."
         scale = abs(above.value) + abs(below.value)
-        found["size"] = (above.value - below.value) / scale if scale else 0.0
-    return found
+        fields["size"] = (above.value - below.value) / scale if scale else 0.0
+    return fields
 
 
 def _plain(values, label, unit):
@@ -171,14 +174,16 @@ def _plain(values, label, unit):
     if not values:
         return ""
     if len(values) > 1:
-        listed = join_words([f"{_number(one.value, unit)} for {name}" for name, one in values])
+        listed = join_words(
+            [f"{_number(estimate.value, unit)} for {name}" for name, estimate in values]
+        )
         return f"{label}: {listed}{_unit(unit, label)}."
-    ((_, one),) = values
+    ((_, estimate),) = values
     interval = ""
-    if np.isfinite([one.low, one.high]).all():
-        interval = f"95 % CI {_number(one.low, unit)} to {_number(one.high, unit)}"
+    if np.isfinite([estimate.low, estimate.high]).all():
+        interval = f"95 % CI {_number(estimate.low, unit)} to {_number(estimate.high, unit)}"
     notes = "; ".join(filter(None, [_unit_to_show(unit, label), interval]))
-    return f"{label} is {_number(one.value, unit)}{f' ({notes})' if notes else ''}."
+    return f"{label} is {_number(estimate.value, unit)}{f' ({notes})' if notes else ''}."
 
 
 def _number(value, unit):

@@ -78,8 +78,8 @@ class Drawer:
             draws = [picture.figure.draw, __name__]
             code = code_of(draws, without=["vit_tf.analysis.report.page"])
             key = fingerprint(made_of, picture.full_title, draws, code)
-            there = picture.name in names or _path(self.folder, picture).exists()
-            if keys.get(picture.name) != key or not there:
+            is_drawn = picture.name in names or _path(self.folder, picture).exists()
+            if keys.get(picture.name) != key or not is_drawn:
                 stale[picture.name] = key
         return stale
 
@@ -108,7 +108,7 @@ def draw(figures, results, folder, progress=None, code_for=None, drawer=None):
         figures: list of lists of `Picture`, the panels of each figure, from `plan.by_figure`.
         results: dict from result name to result, as `measure` returns it.
         folder: path of the report's folder, which contains `results` too.
-        progress: as for `measure.attempt`, called before each picture.
+        progress: as for `measure.measure_all`, called before each picture.
         code_for: function of the pictures of a figure to the Python code that makes it, or None.
         drawer: the `Drawer` of the folder that has started on some of them; None for a new one.
 
@@ -153,8 +153,12 @@ def draw_measured(figures, results, drawer):
         drawer: the `Drawer`.
     """
     for together in _sharing(figures):
-        measurements = [one for picture in together for one in picture.of.measurements.values()]
-        if all(results.get(one.name) is not None for one in measurements):
+        measurements = [
+            measurement
+            for picture in together
+            for measurement in picture.selection.measurements.values()
+        ]
+        if all(results.get(measurement.name) is not None for measurement in measurements):
             drawer.draw(_without_sentences(together, results)[0], results, meanwhile=True)
 
 
@@ -176,7 +180,10 @@ def _path(folder, picture):
 
 def _results_of(picture, results):
     """Dict from label to the result that a picture draws."""
-    return {label: results[one.name] for label, one in picture.of.measurements.items()}
+    return {
+        label: results[measurement.name]
+        for label, measurement in picture.selection.measurements.items()
+    }
 
 
 def _free_name(pictures, taken):
@@ -195,8 +202,8 @@ def _free_name(pictures, taken):
 def _report_figure(name, pictures, results, sentences, folder, code):
     """The figure of some pictures, the panels, with one title and one caption."""
     first, title = pictures[0], pictures[0].title_with(pictures[1:])
-    chosen = [_results_of(picture, results) for picture in pictures]
-    by_name = {model.name: model for picture in pictures for model in picture.of.models}
+    results_by_label = [_results_of(picture, results) for picture in pictures]
+    by_name = {model.name: model for picture in pictures for model in picture.selection.models}
     models = list(by_name.values())
     shown = [picture for picture in pictures if picture.name not in sentences]
     if not shown:
@@ -205,10 +212,10 @@ def _report_figure(name, pictures, results, sentences, folder, code):
     else:
         merged = {
             f"{picture.name}: {label}": result
-            for picture, of in zip(pictures, chosen, strict=True)
-            for label, result in of.items()
+            for picture, by_label in zip(pictures, results_by_label, strict=True)
+            for label, result in by_label.items()
         }
-        own = chosen[0] if len(pictures) == 1 else merged
+        own = results_by_label[0] if len(pictures) == 1 else merged
         caption = first.caption(own, models)
         for picture in pictures:
             if picture.name in sentences:
@@ -234,15 +241,15 @@ def _report_figure(name, pictures, results, sentences, folder, code):
         ),
         results=tuple(
             dict.fromkeys(
-                f"results/{one.name}.nc"
+                f"results/{measurement.name}.nc"
                 for picture in pictures
-                for one in picture.of.measurements.values()
+                for measurement in picture.selection.measurements.values()
             )
         ),
         interactive=tuple(
             payload
-            for picture, of in zip(pictures, chosen, strict=True)
-            for payload in picture.interactive(of)
+            for picture, by_label in zip(pictures, results_by_label, strict=True)
+            for payload in picture.interactive(by_label)
         ),
         code=code,
     )

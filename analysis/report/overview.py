@@ -32,7 +32,7 @@ def draw_overview(pictures, models, results):
     colours, shown = model_colours(models), {}
     for picture in pictures:
         view = picture.figure.overview
-        for measurement in picture.of.measurements.values() if view else ():
+        for measurement in picture.selection.measurements.values() if view else ():
             (model, *others) = measurement.models
             if model in models and not others:
                 values = np.asarray(view.values(results[measurement.name]), float)

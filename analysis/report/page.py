@@ -143,7 +143,7 @@ def write_report(
         title: heading of the page.
         introduction: text under the heading; paragraphs after the first are at the end, folded.
         differences: list of `differences.Comparison`, a table.
-        scorecard: list of `Claim`, shown as marks on the first screen that link to the claims. A
+        scorecard: list of `Result`, shown as marks on the first screen that link to the claims. A
             claim links to `results/NAME.nc` for the results that it names.
         trainings: number of runs that the scorecard is over.
         models: list of dicts, the rows of a table at the end, from column name to text or number.
@@ -165,7 +165,7 @@ def write_report(
         OSError: if a figure cannot be read or the report cannot be written.
     """
     path = Path(path)
-    sections = [one if isinstance(one, Section) else Section(*one) for one in sections]
+    sections = [row if isinstance(row, Section) else Section(*row) for row in sections]
     figures = [figure for section in sections for figure in section.figures]
     names = [figure.name for figure in figures]
     if len(set(names)) < len(names):
@@ -182,10 +182,10 @@ def write_report(
         summary=[_summarized(model) for model in summary],
         sentences=list(sentences),
         overview=[_embed_panel(panel, path.parent) for panel in overview],
-        differences=[_compared(one) for one in differences],
-        compared=any(one.sentences for one in differences),
-        tested=sum(one.tested > 0 for one in differences),
-        differing=sum(one.differs > 0 for one in differences),
+        differences=[_compared(row) for row in differences],
+        compared=any(row.sentences for row in differences),
+        tested=sum(row.tested > 0 for row in differences),
+        differing=sum(row.differs > 0 for row in differences),
         papers=_by_paper(scorecard, figures_of_claims or {}),
         trainings=trainings,
         models=_table(models),
@@ -324,19 +324,19 @@ def _embed_file(link, folder):
     """A result as the template expects it: its address, in the page itself where it is small."""
     path = folder / unquote(link)
     size = path.stat().st_size if path.is_file() else None
-    found = {"file": PurePosixPath(link).name, "size": size, "href": quote(link)}
+    entry = {"file": PurePosixPath(link).name, "size": size, "href": quote(link)}
     if size is not None and size <= MOST_EMBEDDED:
         data = base64.b64encode(path.read_bytes()).decode("ascii")
-        found["href"] = f"data:application/x-netcdf;base64,{data}"
-    return found
+        entry["href"] = f"data:application/x-netcdf;base64,{data}"
+    return entry
 
 
 def _summarized(model):
     """A `ModelSummary` as the template expects it: its accuracy as text and on a scale."""
     accuracy = model.accuracy
     text = "" if accuracy is None else f"{100 * accuracy.value:.1f} %"
-    known = accuracy is not None and math.isfinite(accuracy.low + accuracy.high)
-    interval = f"{100 * accuracy.low:.1f} to {100 * accuracy.high:.1f} %" if known else ""
+    has_interval = accuracy is not None and math.isfinite(accuracy.low + accuracy.high)
+    interval = f"{100 * accuracy.low:.1f} to {100 * accuracy.high:.1f} %" if has_interval else ""
     return {**vars(model), "text": text, "interval": interval, "size": _counted(model.parameters)}
 
 
@@ -366,7 +366,8 @@ def _css_size(png):
 def _compared(row):
     """A `Comparison` as the template expects it: its numbers as text."""
     values = [
-        (name, _brief(one.value), _interval(one.low, one.high), one.how) for name, one in row.values
+        (name, _brief(estimate.value), _interval(estimate.low, estimate.high), estimate.how)
+        for name, estimate in row.values
     ]
     return {**vars(row), "values": values}
 
@@ -407,7 +408,7 @@ def _judged(claim, number, figures):
     return {
         **vars(claim),
         "id": f"claim-{number}",
-        "key": claim.verdict.replace(" ", "-"),
+        "key": claim.outcome.replace(" ", "-"),
         "reported": f"{claim.direction} {_brief(claim.threshold)}",
         "measured": "" if math.isnan(claim.value) else _brief(claim.value),
         "interval": interval,
@@ -456,11 +457,11 @@ def _listed(value):
 
 def _by_reason(entries):
     """What is missing by the reason: list of (sentence, list of what it is the reason for)."""
-    found = {}
-    for what, reasons in entries:
+    by_reason = {}
+    for title, reasons in entries:
         for reason in reasons:
-            found.setdefault(reason, []).append(what)
-    return list(found.items())
+            by_reason.setdefault(reason, []).append(title)
+    return list(by_reason.items())
 
 
 def _paragraphs(text):

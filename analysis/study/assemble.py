@@ -13,7 +13,7 @@ import xarray as xr
 import vit_tf
 from vit_tf.data.any_images import as_images
 from vit_tf.files import write_whole
-from vit_tf.names import join_words
+from vit_tf.names import join_words, renamed_arguments
 from vit_tf.preprocessing import Preprocessing
 
 from ..engine.estimates import accuracy_of
@@ -23,13 +23,13 @@ from ..report.drawing import Drawer, draw, draw_measured
 from ..report.overview import draw_overview, model_colours
 from ..report.page import ModelSummary, Section, in_frame, require_own, write_report
 from ..report.rendering import Processes
+from .claims import evaluate, scorecard_dataset
 from .data import make_data
 from .example_code import example_code
-from .judge import as_dataset, judge
 from .loaded_models import LoadedModel, expected, prepare_models
-from .measure import attempt, measure
+from .measure import measure, measure_all
 from .models import require_distinct
-from .plan import by_figure, choose_figures, describe, plan, without_failures
+from .plan import by_figure, describe, lookup_figures, plan, without_failures
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Report:
     Attributes:
         path: path of the page.
         results: dict from result name to labelled result.
-        claims: list of `Claim`, the scorecard.
+        claims: list of `Result`, the scorecard.
         left_out: list of (what a figure shows, list of sentences on why it is missing).
     """
 
@@ -104,7 +104,11 @@ def write_figures(
     folder = Path(folder)
     pictures, left_out = plan(figures, models, data, elsewhere)
     measuring = partial(progress, "measuring") if progress else None
-    wanted = [one for picture in pictures for one in picture.of.measurements.values()]
+    wanted = [
+        measurement
+        for picture in pictures
+        for measurement in picture.selection.measurements.values()
+    ]
     with Processes.for_pictures(len(pictures) if is_chief() else 0) as processes:
         drawer = Drawer(folder, processes)
         meanwhile = (
@@ -114,7 +118,7 @@ def write_figures(
         if strict:
             results, problems = measure(wanted, data, folder / "results", **keywords), {}
         else:
-            results, problems = attempt(wanted, data, folder / "results", **keywords)
+            results, problems = measure_all(wanted, data, folder / "results", **keywords)
         pictures, failed = without_failures(pictures, results, problems)
         left_out = [*left_out, *failed, *notes, *undefined(results)]
         if left_out:
@@ -134,17 +138,19 @@ def write_figures(
             partial(example_code, sources=sources or {}, setup=setup),
             drawer,
         )
-    claims = judge(figures, models, results, elsewhere, data)
+    claims = evaluate(figures, models, results, elsewhere, data)
     if claims:
-        _keep_scorecard(folder / "results" / "scorecard.nc", as_dataset(claims, models, data))
-    measured = [claim for claim in claims if claim.verdict != "not tested"]
+        _keep_scorecard(
+            folder / "results" / "scorecard.nc", scorecard_dataset(claims, models, data)
+        )
+    measured = [claim for claim in claims if claim.outcome != "not tested"]
     for claim in measured:
-        log.info("%-18s %s (%s)", claim.verdict, claim.statement, ", ".join(claim.models))
+        log.info("%-18s %s (%s)", claim.outcome, claim.statement, ", ".join(claim.models))
     if len(measured) < len(claims):
         count = len(claims) - len(measured)
         log.info("%d of %d claims are not tested: see the report", count, len(claims))
     differences = compare(pictures, models, results)
-    compared = [model for model in models if model.of is None]
+    compared = [model for model in models if model.base is None]
     chapters, notes = _not_measured(figures, left_out)
     path = write_report(
         folder / "report.html",
@@ -164,6 +170,7 @@ def write_figures(
     return Report(path, results, claims, left_out)
 
 
+@renamed_arguments(parts="roles")
 def make_report(
     models,
     images,
@@ -173,7 +180,7 @@ def make_report(
     train=None,
     num_classes=None,
     class_names=(),
-    parts=None,
+    roles=None,
     taps=(),
     patch_size=None,
     prefix=None,
@@ -203,7 +210,7 @@ def make_report(
             those of the data set or folder, otherwise those on which the models agree. For models
             with a score for each class, the report includes the test accuracy and measurements that
             need it, such as the effect of each head.
-        parts: dict from name to the role of a model in the scorecard, `"vit"`, `"gap"`, `"resnet"`
+        roles: dict from name to the role of a model in the scorecard, `"vit"`, `"gap"`, `"resnet"`
             or `"mixer"`, where its layers do not determine it.
         taps, patch_size, prefix: for models whose layers or tokens are not known: patterns of the
             layers to measure, pixels of a patch, number of prefix tokens.
@@ -221,7 +228,7 @@ def make_report(
             package.
     """
     require_own(Path(folder, "report.html"))
-    figures = choose_figures([figures] if isinstance(figures, str | int) else figures)
+    figures = lookup_figures([figures] if isinstance(figures, str | int) else figures)
     sources = {
         name: str(model)
         for name, model in name_models(models).items()
@@ -230,20 +237,23 @@ def make_report(
     models = _named(models)
     sizes = [expected(model).size for model in models.values()]
     plain = Preprocessing(next((size for size in sizes if size), None))
-    images, train = (of if of is None else as_images(of, plain) for of in (images, train))
+    images, train = (
+        given_images if given_images is None else as_images(given_images, plain)
+        for given_images in (images, train)
+    )
     data = make_data(images, train, num_classes, optional or {})
     if class_names and not isinstance(data.test.element_spec, tuple):
         raise ValueError("Expected class_names only with labels of the images. Received: no labels")
     class_names = class_names or _class_names(images, data, models)
     given = {"taps": tuple(taps), "patch_size": patch_size, "prefix": prefix}
     opened = [
-        LoadedModel(name, model, expected(model), part=(parts or {}).get(name), **given)
+        LoadedModel(name, model, expected(model), role=(roles or {}).get(name), **given)
         for name, model in models.items()
     ]
-    found, rows, notes = prepare_models(opened, data, folder, class_names, seed)
+    study_models, rows, notes = prepare_models(opened, data, folder, class_names, seed)
     return write_figures(
         figures,
-        found,
+        study_models,
         data,
         folder,
         notes=notes,
@@ -312,40 +322,48 @@ KINDS = {
 def _summaries(models, rows):
     """The models of the first screen: list of `ModelSummary`."""
     colours, rows = model_colours(models), {row["model"]: row for row in rows}
-    found = []
+    summaries = []
     for model in models:
-        row, part = rows.get(model.name, {}), model.part
+        row, role = rows.get(model.name, {}), model.scorecard_role
         kind = row.get("kind") or ""
-        words = KINDS.get(part, "vision model")
-        found.append(
+        words = KINDS.get(role, "vision model")
+        summaries.append(
             ModelSummary(
                 model.name,
                 f"{words} ({kind})" if kind and kind not in words else words,
-                {"gap": "vit"}.get(part, part or "other"),
+                {"gap": "vit"}.get(role, role or "other"),
                 row.get("parameters"),
                 accuracy_of(*model.accuracy, model.correct) if model.accuracy else None,
                 colours[model.name],
             )
         )
-    return found
+    return summaries
 
 
 def _sections(drawn, figures, differences, claims, not_measured):
     """The chapters, in order: list of `Section`."""
     chapters = {chapter: None for chapter, _ in drawn} | dict.fromkeys(not_measured)
-    of_claims = {finding.name: of.chapter for of in figures for finding in of.findings}
+    of_claims = {
+        claim.name: figure_chapter.chapter
+        for figure_chapter in figures
+        for claim in figure_chapter.claims
+    }
     return [
         Section(
             chapter.heading,
             chapter.text,
-            [figure for of, figure in drawn if of == chapter],
+            [figure for figure_chapter, figure in drawn if figure_chapter == chapter],
             _result(
                 [row for row in differences if row.chapter == chapter],
-                [one for one in claims if of_claims[one.name.partition(".")[0]] == chapter],
+                [
+                    result
+                    for result in claims
+                    if of_claims[result.name.partition(".")[0]] == chapter
+                ],
             ),
             not_measured.get(chapter, ()),
         )
-        for chapter in sorted(chapters, key=lambda one: one.rank)
+        for chapter in sorted(chapters, key=lambda result: result.rank)
     ]
 
 
@@ -356,10 +374,10 @@ def _result(rows, claims):
         return max(differing, key=lambda row: row.size).main
     if rows:
         return rows[0].plain
-    tested = [claim for claim in claims if claim.verdict != "not tested"]
+    tested = [claim for claim in claims if claim.outcome != "not tested"]
     if not tested:
         return ""
-    number = sum(claim.verdict == "replicates" for claim in tested)
+    number = sum(claim.outcome == "replicates" for claim in tested)
     if len(tested) == 1:
         return f"{tested[0].statement} This claim is {_outcome(tested[0])}."
     return f"Of {len(tested)} claims tested here, {number} replicate{'s' if number == 1 else ''}."
@@ -368,39 +386,39 @@ def _result(rows, claims):
 def _outcome(claim):
     """The outcome of a claim and its number, in words."""
     word = {"replicates": "replicated", "does not replicate": "not replicated"}
-    return f"{word.get(claim.verdict, claim.verdict)} ({claim.quantity}: {claim.value:.2f})"
+    return f"{word.get(claim.outcome, claim.outcome)} ({claim.quantity}: {claim.value:.2f})"
 
 
 def _figures_of_claims(drawn, pictures, claims):
     """Dict from the name of a claim to the name of a picture of its figure."""
     shown = {panel.name for _, figure in drawn for panel in figure.panels}
     shown |= {figure.name for _, figure in drawn}
-    found = {}
+    pictures_by_claim = {}
     for picture in pictures:
-        for finding in picture.figure.findings:
+        for claim in picture.figure.claims:
             if picture.name in shown:
-                found.setdefault(finding.name, picture.name)
-    names = {claim.name: found.get(claim.name.partition(".")[0]) for claim in claims}
+                pictures_by_claim.setdefault(claim.name, picture.name)
+    names = {claim.name: pictures_by_claim.get(claim.name.partition(".")[0]) for claim in claims}
     return {name: figure for name, figure in names.items() if figure}
 
 
 def _not_measured(figures, left_out):
     """What is not measured in each chapter: dict from it to entries, and the remaining entries."""
     chapters = {describe(figure): figure.chapter for figure in figures}
-    found, notes = {}, []
+    by_chapter, notes = {}, []
     shown_elsewhere = {figure.models.anyone for figure in figures}
-    for what, reasons in left_out:
+    for title_of_entry, reasons in left_out:
         reasons = [reason for reason in reasons if reason not in shown_elsewhere]
         if not reasons:
             continue
-        title = what.partition(": ")[0]
+        title = title_of_entry.partition(": ")[0]
         of_title = [figure.chapter for figure in figures if figure.title == title]
-        chapter = chapters.get(what) or next(iter(of_title), None)
+        chapter = chapters.get(title_of_entry) or next(iter(of_title), None)
         if chapter is None:
-            notes.append((what, reasons))
+            notes.append((title_of_entry, reasons))
         else:
-            found.setdefault(chapter, []).append((what, reasons))
-    return found, notes
+            by_chapter.setdefault(chapter, []).append((title_of_entry, reasons))
+    return by_chapter, notes
 
 
 def _timings(results):
@@ -411,12 +429,12 @@ def _timings(results):
 
 def undefined(results):
     """The layers without a similarity to others: list as of `Report.left_out`."""
-    found = []
+    sentences = []
     for name, result in results.items():
         if name.startswith("cka.") and result is not None and "." not in name[4:]:
             grey = result["layer_x"].values[result["cka"].isnull().all("layer_y").values]
             constant = np.atleast_1d(result.attrs.get("constant_layers", "none")).tolist()
             layers = [*grey, *(layer for layer in constant if layer != "none")]
             if layers:
-                found.append(f"{result.attrs['model']}: {', '.join(layers)}.")
-    return [("Layers without a similarity, as they do not vary", found)] if found else []
+                sentences.append(f"{result.attrs['model']}: {', '.join(layers)}.")
+    return [("Layers without a similarity, as they do not vary", sentences)] if sentences else []

@@ -66,7 +66,7 @@ class Data:
         """JSON facts that identify the images of a field."""
         return self.facts | self.optional_facts.get(name, {})
 
-    def lacks(self, names: Iterable[str]) -> str:
+    def missing(self, names: Iterable[str]) -> str:
         """A sentence on what of `names` there is not; empty if all is there."""
         missing = [
             OPTIONAL.get(name, "labelled training images") for name in names if not self.has(name)

@@ -37,14 +37,16 @@ def _setup(call: str, setup: str) -> list[str]:
 def _calls(pictures: list[Picture], figure: Figure, sources: dict, show: str) -> list[str]:
     """The lines that measure and plot."""
     kind, call = figure.models.panel, figure.call
-    names = [model.name for picture in pictures for model in picture.of.models]
+    names = [model.name for picture in pictures for model in picture.selection.models]
     names = list(dict.fromkeys(names))
 
     def expression(name):
         return repr(sources[name]) if name in sources else f"models[{name!r}]"
 
     if "{other}" in call:
-        pairs = [(picture.of.models[0], picture.of.models[-1]) for picture in pictures]
+        pairs = [
+            (picture.selection.models[0], picture.selection.models[-1]) for picture in pictures
+        ]
         return [
             _plotted(show, call.format(model=expression(first.name), other=expression(other.name)))
             for first, other in dict.fromkeys(pairs)
@@ -54,7 +56,7 @@ def _calls(pictures: list[Picture], figure: Figure, sources: dict, show: str) ->
         return [_plotted(show, call.format(models=f"{{{items}}}"))]
     if kind and len(names) == 1:
         model, loaded = expression(names[0]), _loaded(expression(names[0]), names[0] in sources)
-        labels = dict.fromkeys(picture.of.label for picture in pictures)
+        labels = dict.fromkeys(picture.selection.label for picture in pictures)
         return [
             _plotted(show, call.format(model=model, loaded=loaded, label=label)) for label in labels
         ]
@@ -69,7 +71,7 @@ def _calls(pictures: list[Picture], figure: Figure, sources: dict, show: str) ->
     call, _, loop = call.partition(" for ")
     if loop:
         key, loop = f'f"{{{key}}}: {{{loop.split()[0]}}}"', f" for {loop}"
-    call = call.format(model="model", loaded=loaded, label=pictures[0].of.label)
+    call = call.format(model="model", loaded=loaded, label=pictures[0].selection.label)
     head.append(f"results = {{{key}: {call} for {models}{loop}}}")
     if not kind:
         return [*head, _plotted(show, "results")]

@@ -64,20 +64,20 @@ class Figure:
         models: which models, by a selector: `each`, `split`, `together`, `pairs` or `group`.
         measure: function of the models to what is measured: of one for `each`, `split` and
             `together`, of two for `pairs`, of a list for `group`. It returns a measurement, a dict
-            from a label to several, or None for models that it does not apply to; `model.lacks`
+            from a label to several, or None for models that it does not apply to; `model.require`
             raises for a missing requirement.
         draw: function of the result, or of a dict from label to result for `together`, `group` and
             wherever several are measured, to Matplotlib axes.
         name: name of the picture and its file, with the models in braces: `"cka-{model}"`.
         title: what a picture shows; the names of the models may stand in it in braces: `"{model}"`,
-            `"{other}"`, `"{of}"` for the model that it is a variant of, or itself, `"{models}"` for
-            all but further seeds, and `"{label}"`. Pictures of several models with one title
+            `"{other}"`, `"{base}"` for the model that it is a variant of, or itself, `"{models}"`
+            for all but further seeds, and `"{label}"`. Pictures of several models with one title
             are the panels of one figure.
         caption: how to read it, with names as in `title`; or a function of the models and of a dict
             from label to result.
         instead: function of such a dict to the sentence that replaces the picture, or to None
             where the picture is shown.
-        findings: the list of `judge.Finding`.
+        claims: the list of `claims.Claim`.
         quantities: the list of `Quantity` by which models are compared.
         also: numbers in other papers that select it too, with their prefix.
         interactive: function of a result that returns its interactive plot, or None.
@@ -98,7 +98,7 @@ class Figure:
     name: str
     title: str
     caption: str | Callable
-    findings: Sequence = ()
+    claims: Sequence = ()
     quantities: Sequence = ()
     also: str = ""
     interactive: Callable | None = None
@@ -110,7 +110,7 @@ class Figure:
 
     def variant(self, **changes: Any) -> "Figure":
         """Another picture like this one, without its claims, quantities and `show`."""
-        return replace(self, **{"findings": (), "quantities": (), "show": ""} | changes)
+        return replace(self, **{"claims": (), "quantities": (), "show": ""} | changes)
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -163,7 +163,7 @@ class Selector:
     ) -> tuple[list[Selection], list[str]]:
         """What `choose` returns, and the reason where a figure is not of anyone's models."""
         selections, reasons = self.choose(self, models, measure)
-        if selections or self.anyone is True or not playing(models, "model"):
+        if selections or self.anyone is True or not with_roles(models, "model"):
             return selections, reasons
         if self.anyone is False:
             trained = [role for role in self.all_roles if role not in ("vit", "gap", "resnet")]
@@ -171,14 +171,14 @@ class Selector:
             return selections, [f"It needs {words}, which vit-tf study --full trains."]
         return selections, [self.anyone] if self.anyone else []
 
-    def lacking(self, models: list[StudyModel]) -> str:
+    def missing_roles(self, models: list[StudyModel]) -> str:
         """Models of the parts that none of these plays, in words: "a ViT and a ResNet"."""
-        roles = [role for role in self.all_roles if not playing(models, role)]
+        roles = [role for role in self.all_roles if not with_roles(models, role)]
         return join_words(dict.fromkeys(ROLES[role] for role in roles) or ["other models"])
 
-    def of(self, models: list[StudyModel]) -> list[StudyModel]:
+    def applicable(self, models: list[StudyModel]) -> list[StudyModel]:
         """The models that play one of the roles, and those without a part."""
-        return playing(models, *self.roles, *(["model"] if self.anyone is True else []))
+        return with_roles(models, *self.roles, *(["model"] if self.anyone is True else []))
 
 
 def each(*roles: str, anyone: bool | str = True, panel: str = "{model}") -> Selector:
@@ -214,14 +214,14 @@ def group(*roles: str, anyone: bool | str = True, needing: Callable | None = Non
     return Selector(roles, _group, anyone, needing=needing)
 
 
-def playing(models: list[StudyModel], *roles: str) -> list[StudyModel]:
+def with_roles(models: list[StudyModel], *roles: str) -> list[StudyModel]:
     """The models that play one of these roles."""
     return [model for model in models if model.role in roles]
 
 
 def variants(models: list[StudyModel], model: StudyModel, role: str) -> list[StudyModel]:
     """The models of a role that are variants of this one."""
-    return [other for other in models if other.role == role and other.of == model]
+    return [other for other in models if other.role == role and other.base == model]
 
 
 def _measured(measure, *models):
@@ -234,12 +234,12 @@ def _measured(measure, *models):
 
 def _each(selector, models, measure):
     selections, reasons = [], []
-    for model in selector.of(models):
-        measured, lacking = _measured(measure, model)
+    for model in selector.applicable(models):
+        measured, reason = _measured(measure, model)
         if measured is not None:
             selections.append(_selection((model,), measured, model.name))
-        if lacking and model.role == "model":
-            reasons.append(lacking)
+        if reason and model.role == "model":
+            reasons.append(reason)
     return selections, reasons
 
 
@@ -259,10 +259,10 @@ def _together(selector, models, measure):
     shown = tuple(selection.models[0] for selection in selections)
     measurements, baselines = {}, {}
     for model, selection in zip(shown, selections, strict=True):
-        trained = model.of if model.role == "seed" else model
+        trained = model.base if model.role == "seed" else model
         measurements |= _labelled(selection, trained.name)
-    for model in playing(models, *selector.baselines):
-        measured = _measured(measure, model)[0] if model.of in shown else None
+    for model in with_roles(models, *selector.baselines):
+        measured = _measured(measure, model)[0] if model.base in shown else None
         if measured is not None:
             baselines |= _labelled(_selection((model,), measured, ""), model.name)
     return [Selection(shown, measurements | baselines, baselines=tuple(baselines))], reasons
@@ -270,14 +270,14 @@ def _together(selector, models, measure):
 
 def _pairs(selector, models, measure, arranged):
     selections, reasons = [], []
-    anyones = playing(models, "model") if selector.anyone is True else []
-    first, second = playing(models, *selector.roles), playing(models, *selector.others)
+    anyones = with_roles(models, "model") if selector.anyone is True else []
+    first, second = with_roles(models, *selector.roles), with_roles(models, *selector.others)
     for pair in [*product(first, second), *arranged(anyones, 2)]:
-        measured, lacking = _measured(measure, *pair)
+        measured, reason = _measured(measure, *pair)
         if measured is not None:
             selections.append(_selection(pair, measured, pair[0].name))
-        elif lacking:
-            reasons.append(lacking)
+        elif reason:
+            reasons.append(reason)
     if len(anyones) == 1:
         return selections, ["It compares two models; one is given."]
     return selections, [] if selections else list(dict.fromkeys(reasons))
@@ -285,13 +285,13 @@ def _pairs(selector, models, measure, arranged):
 
 def _group(selector, models, measure):
     shown, reasons = [], []
-    for model in selector.of(models):
-        _, lacking = _measured(selector.needing, model) if selector.needing else (None, None)
-        shown += [] if lacking else [model]
-        reasons += [lacking] if lacking and model.role == "model" else []
-    measured, lacking = _measured(measure, shown) if shown else (None, None)
+    for model in selector.applicable(models):
+        _, reason = _measured(selector.needing, model) if selector.needing else (None, None)
+        shown += [] if reason else [model]
+        reasons += [reason] if reason and model.role == "model" else []
+    measured, reason = _measured(measure, shown) if shown else (None, None)
     if not measured:
-        return [], reasons + ([lacking] if lacking and playing(models, "model") else [])
+        return [], reasons + ([reason] if reason and with_roles(models, "model") else [])
     leading = selector.roles[:1] or ("model",)
     first = sorted(shown, key=lambda model: model.role not in leading)
     return [_selection(tuple(first), measured, "all")], reasons

@@ -51,7 +51,7 @@ CONTRADICTION = (
     "attention weights among its layers, and what it projects to queries and keys does not give "
     "the output of {}: it is masked, or has a rule of its own"
 )
-BASELINE_WORDS = {"fresh": "untrained", "noise": "noise"}
+BASELINE_WORDS = {"untrained": "untrained", "noise": "noise"}
 ACCURACY = "test accuracy (%)"
 
 
@@ -70,7 +70,7 @@ class LoadedModel:
         taps: patterns of the layers that are read of a model whose layers have no names of ours.
         patch_size, prefix: pixels of a patch and number of prefix tokens, where the model does not
             specify them.
-        part: as `given_part` of a `StudyModel`.
+        role: as `given_role` of a `StudyModel`.
     """
 
     name: str
@@ -81,7 +81,7 @@ class LoadedModel:
     taps: tuple[str, ...] = ()
     patch_size: int | None = None
     prefix: int | None = None
-    part: str | None = None
+    role: str | None = None
 
     @property
     def is_keras(self) -> bool:
@@ -198,7 +198,7 @@ def prepare_models(
             notes[LOW_VARIATION].append(message + remedy)
     if any(ACCURACY in row for row in rows):
         rows = [row | {ACCURACY: row.get(ACCURACY)} for row in rows]
-    return models, rows, [(what, sentences) for what, sentences in notes.items() if sentences]
+    return models, rows, [(title, sentences) for title, sentences in notes.items() if sentences]
 
 
 def correct_of(
@@ -240,7 +240,7 @@ def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, li
     grid = grid_of(loaded, shapes, size)
     plain = [] if loaded.is_plain else [loaded.expects.to_config()]
     names = ("patch_kernel", "position_embedding")
-    there = [name for name in names if getattr(loaded.model, name, None) is not None]
+    present = [name for name in names if getattr(loaded.model, name, None) is not None]
     computed, why = _attention_of(loaded, images, grid)
     configuration = (
         checkpointing.describe_model(loaded.model) if loaded.is_keras else {"layers": shapes}
@@ -254,11 +254,11 @@ def study_model(loaded: LoadedModel, images: np.ndarray) -> tuple[StudyModel, li
         partial(loaded.features, grid),
         shapes=shapes | computed,
         image_size=size,
-        given_part=loaded.part,
+        given_role=loaded.role,
         configuration=configuration,
         computed=tuple(computed),
-        unattended=why,
-        **{name: partial(getattr, loaded.model, name) for name in there},
+        no_attention=why,
+        **{name: partial(getattr, loaded.model, name) for name in present},
     )
     variations = map(variation, reversed(values.values()))  # none where a head is still zero
     return model, constant, next(filter(None, variations), 0.0)
@@ -340,7 +340,7 @@ def _attention_of(
 ) -> tuple[dict[str, tuple[int, ...]], str]:
     """Shapes of attention weights that a foreign model's layers do not return, by name.
 
-    With words for `StudyModel.lacks` where there are none, though it has layers of attention.
+    With words for `StudyModel.require` where there are none, though it has layers of attention.
     """
     foreign = loaded.is_foreign and loaded.is_keras
     inputs = attention_taps(loaded.model) if foreign else {}
@@ -368,7 +368,7 @@ def baselines_of(
     made = cache(fresh) if fresh else None
     features = {"noise": lambda *taps: gaussian_like(model.features(*taps))}
     if fresh:
-        features = {"fresh": lambda *taps: made()(*taps)} | features
+        features = {"untrained": lambda *taps: made()(*taps)} | features
     return [
         replace(
             model,
@@ -377,7 +377,7 @@ def baselines_of(
             key=fingerprint(model.key, role, seed),
             features=of_role,
             detail=None,
-            of=model,
+            base=model,
             accuracy=None,
         )
         for role, of_role in features.items()

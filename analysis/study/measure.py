@@ -45,12 +45,12 @@ WORDS = {
 def measure(wanted, data, folder, progress=None, meanwhile=None):
     """Every measurement wanted, kept in a folder so that none is made twice.
 
-    Arguments and the dict are those of `attempt`.
+    Arguments and the dict are those of `measure_all`.
 
     Raises:
         ValueError: at the end, naming the measurements that failed and why.
     """
-    results, problems = attempt(wanted, data, folder, progress, meanwhile)
+    results, problems = measure_all(wanted, data, folder, progress, meanwhile)
     failed = {}
     for name, reason in problems.items():
         failed.setdefault(reason, []).append(name)
@@ -59,7 +59,7 @@ def measure(wanted, data, folder, progress=None, meanwhile=None):
     return results
 
 
-def attempt(wanted, data, folder, progress=None, meanwhile=None):
+def measure_all(wanted, data, folder, progress=None, meanwhile=None):
     """Every measurement wanted that can be made, kept in a folder so that none is made twice.
 
     What one pass measures is saved as soon as the pass is over. A measurement that fails does not
@@ -83,8 +83,8 @@ def attempt(wanted, data, folder, progress=None, meanwhile=None):
     for name, measurement in table.items():
         keys[name] = _key(measurement, data, keys)
     results = {
-        name: load(folder / f"{name}.nc", keys[name]) if one.kept else None
-        for name, one in table.items()
+        name: load(folder / f"{name}.nc", keys[name]) if m.saved else None
+        for name, m in table.items()
     }
     missing = _missing(table, results)
     log.info("%d of %d results are reused", len(table) - len(missing), len(table))
@@ -106,39 +106,39 @@ def attempt(wanted, data, folder, progress=None, meanwhile=None):
     at_once = [_in_threads(make, passes, _num_at_once()) for passes in _independent(schedule)]
     for together, finishes, seconds in chain.from_iterable(at_once):
         notes = {"pass": together.title, "seconds": seconds}
-        for one in together.measurements:
-            if one.name not in finishes:
+        for m in together.measurements:
+            if m.name not in finishes:
                 continue
             try:
-                result = finishes[one.name]()
+                result = finishes[m.name]()
             except ValueError as error:
-                problems[one.name] = str(error)
+                problems[m.name] = str(error)
                 continue
-            if one.reads is not None and hasattr(result, "assign_attrs"):
-                result = name_models(result, one.models)  # others have the names of their inputs
-            if one.kept:
-                result = keep(result, folder / f"{one.name}.nc", keys[one.name], notes)
-            results[one.name] = result
+            if m.reads is not None and hasattr(result, "assign_attrs"):
+                result = name_models(result, m.models)  # others have the names of their inputs
+            if m.saved:
+                result = keep(result, folder / f"{m.name}.nc", keys[m.name], notes)
+            results[m.name] = result
         if meanwhile:
             meanwhile(results)
-    return {name: result for name, result in results.items() if table[name].kept}, problems
+    return {name: result for name, result in results.items() if table[name].saved}, problems
 
 
 def _independent(schedule):
-    """Lists of (number, `Together`), in order: one, or several with passes of their own that do not
+    """Lists of (number, `Pass`), in order: one, or several with passes of their own that do not
     feed each other.
     """
     lists, names = [], set()
     for numbered in enumerate(schedule, start=1):
         measurements = numbered[1].measurements
-        is_own = all(isinstance(one, OwnPasses) for one in measurements)
-        is_fed = any(before.name in names for one in measurements for before in one.before)
+        is_own = all(isinstance(m, OwnPasses) for m in measurements)
+        is_fed = any(before.name in names for m in measurements for before in m.before)
         if is_own and names and not is_fed:
             lists[-1].append(numbered)
         else:
             lists.append([numbered])
             names = set()
-        names |= {one.name for one in measurements} if is_own else set()
+        names |= {m.name for m in measurements} if is_own else set()
     return lists
 
 
@@ -186,16 +186,16 @@ def _in_threads(function, items, count):
 def in_own_passes(measurements):
     """Those of some measurements that no shared pass takes part in."""
     return [
-        one
-        for one in measurements
-        if not any(isinstance(each, SharedPass) for each in with_inputs([one]).values())
+        m
+        for m in measurements
+        if not any(isinstance(each, SharedPass) for each in with_inputs([m]).values())
     ]
 
 
 # What a paper's module imports besides the measurement.
 NOT_MEASURING = tuple(
     f"vit_tf.analysis.{name}"
-    for name in ("plots", "report", "papers.chapters", "study.figure", "study.judge")
+    for name in ("plots", "report", "papers.chapters", "study.figure", "study.claims")
 )
 
 
@@ -207,20 +207,20 @@ def _key(measurement, data, keys):
         keys: dict from name to the key of each measurement that it is made of.
     """
     code = code_of([*measurement.functions, __name__], NOT_MEASURING)
-    inputs = [keys[one.name] for one in measurement.before]
+    inputs = [keys[source.name] for source in measurement.before]
     return fingerprint(
         measurement.identity, base_code(), code, data.facts_of(measurement.reads), inputs
     )
 
 
 def _missing(table, results):
-    """The measurements to make: kept ones without a result, and what these are made of."""
-    wanted = [one for name, one in table.items() if results[name] is None and one.kept]
-    return [one for one in with_inputs(wanted).values() if results[one.name] is None]
+    """The measurements to make: saved ones without a result, and what these are made of."""
+    wanted = [m for name, m in table.items() if results[name] is None and m.saved]
+    return [m for m in with_inputs(wanted).values() if results[m.name] is None]
 
 
 @dataclass(frozen=True)
-class Together:
+class Pass:
     """Measurements that are made together, and what they are, in words."""
 
     title: str
@@ -228,35 +228,35 @@ class Together:
 
 
 def _schedule(missing):
-    """The measurements to make, as a list of `Together`, each after all that it is fed by."""
+    """The measurements to make, as a list of `Pass`, each after all that it is fed by."""
     waiting, schedule = list(missing), []
     while waiting:
-        names = {one.name for one in waiting}
-        ready = [one for one in waiting if not any(b.name in names for b in one.before)]
-        passes = [one for one in ready if isinstance(one, SharedPass)]
+        names = {m.name for m in waiting}
+        ready = [m for m in waiting if not any(b.name in names for b in m.before)]
+        passes = [m for m in ready if isinstance(m, SharedPass)]
         if passes:
             # The images that nothing unready is still to go through; else those of the first.
             later = {o.reads for o in waiting if isinstance(o, SharedPass) and o not in ready}
             reads = next((o.reads for o in passes if o.reads not in later), passes[0].reads)
-            chosen = [
-                Together(_title(sharing), sharing)
-                for sharing in _sharing([one for one in passes if one.reads == reads])
+            new_passes = [
+                Pass(_title(sharing), sharing)
+                for sharing in _sharing([m for m in passes if m.reads == reads])
             ]
         else:
-            chosen = [Together(_title([one]), [one]) for one in ready]
-        schedule += chosen
-        done = {one.name for together in chosen for one in together.measurements}
-        waiting = [one for one in waiting if one.name not in done]
+            new_passes = [Pass(_title([m]), [m]) for m in ready]
+        schedule += new_passes
+        done = {m.name for together in new_passes for m in together.measurements}
+        waiting = [m for m in waiting if m.name not in done]
     return schedule
 
 
 def _title(measurements):
-    one = measurements[0]
-    if not isinstance(one, SharedPass):
-        what = one.name.partition(".")[0].replace("_", " ")
-        return f"{what} of {', '.join(model.name for model in one.models)}"
-    models = dict.fromkeys(model.name for one in measurements for model in one.models)
-    where = f" on {WORDS[one.reads]}" if one.reads in WORDS else ""
+    m = measurements[0]
+    if not isinstance(m, SharedPass):
+        words = m.name.partition(".")[0].replace("_", " ")
+        return f"{words} of {', '.join(model.name for model in m.models)}"
+    models = dict.fromkeys(model.name for m in measurements for model in m.models)
+    where = f" on {WORDS[m.reads]}" if m.reads in WORDS else ""
     return f"activations of {', '.join(models)}{where}"
 
 
@@ -267,7 +267,7 @@ def _sharing(measurements):
     """
     shared = []
     for connected in _connected(measurements):
-        models = {model for one in connected for model in one.models}
+        models = {model for m in connected for model in m.models}
         if shared and len(models | shared[-1][0]) <= MOST_MODELS:
             shared[-1] = (models | shared[-1][0], shared[-1][1] + connected)
         else:
@@ -278,12 +278,12 @@ def _sharing(measurements):
 def _connected(measurements):
     """Lists of measurements that share models, directly or through others."""
     lists = []
-    for one in measurements:
+    for measurement in measurements:
         touching, apart = [], []
-        for other in lists:
-            shared = any(set(one.models) & set(m.models) for m in other)
-            (touching if shared else apart).append(other)
-        lists = [*apart, [*(m for other in touching for m in other), one]]
+        for connected in lists:
+            shared = any(set(measurement.models) & set(m.models) for m in connected)
+            (touching if shared else apart).append(connected)
+        lists = [*apart, [*(m for connected in touching for m in connected), measurement]]
     return lists
 
 
@@ -294,26 +294,26 @@ def _make(measurements, data, results, problems, parts=False):
     the log has one line on the first failure. `parts` is whether these are a part.
     """
     fed = {}
-    for one in measurements:
+    for m in measurements:
         try:
-            fed[one.name] = _inputs(one, data, results, problems)
+            fed[m.name] = _inputs(m, data, results, problems)
         except ValueError as error:
-            problems[one.name] = str(error)
-    able = [one for one in measurements if one.name in fed]
+            problems[m.name] = str(error)
+    able = [m for m in measurements if m.name in fed]
     if not able:
         return {}
     try:
         if isinstance(able[0], SharedPass):
             return _shared_pass(able, fed, data)
-        (one,) = able
-        result = one.make(*fed[one.name])
-        return {one.name: lambda: result}
+        (m,) = able
+        result = m.make(*fed[m.name])
+        return {m.name: lambda: result}
     except ValueError as error:
         if len(able) == 1:
             problems[able[0].name] = str(error)
             return {}
         if not parts:
-            names = join_words(dict.fromkeys(model.name for one in able for model in one.models))
+            names = join_words(dict.fromkeys(model.name for m in able for model in m.models))
             log.info("%d results of %s are measured in parts: %s", len(able), names, error)
         middle = len(able) // 2
         halves = (able[:middle], able[middle:])
@@ -321,33 +321,33 @@ def _make(measurements, data, results, problems, parts=False):
         return first | second
 
 
-def _inputs(one, data, results, problems):
+def _inputs(m, data, results, problems):
     """The inputs of a measurement; a `ValueError` says why one is not there."""
-    for other in one.before:
+    for other in m.before:
         if other.name in problems:
             raise ValueError(problems[other.name])
-    return [data if other is DATA else results[other.name] for other in one.inputs]
+    return [data if other is DATA else results[other.name] for other in m.inputs]
 
 
 def _shared_pass(measurements, fed, data):
     """One pass over the images that all of the measurements read."""
     taps = {}
-    for one in measurements:
-        for model, names in zip(one.models, one.taps, strict=True):
-            taps.setdefault((model, one.view), {}).update(dict.fromkeys(names))
+    for m in measurements:
+        for model, names in zip(m.models, m.taps, strict=True):
+            taps.setdefault((model, m.view), {}).update(dict.fromkeys(names))
     of_models = {}
     for (model, _), names in taps.items():
         of_models.setdefault(model, {}).update(names)
     features = {model: model.features(*names) for model, names in of_models.items()}
-    seen = {
+    views = {
         (model, view): _viewed(model, view, features[model], names, data)
         for (model, view), names in taps.items()
     }
     requests = {}
-    for one in measurements:
-        looked_at = zip(one.models, one.taps, strict=True)
-        chosen = [choose(seen[model, one.view], names) for model, names in looked_at]
-        requests[one.name] = (one.make(*chosen, *fed[one.name]), *chosen)
+    for m in measurements:
+        looked_at = zip(m.models, m.taps, strict=True)
+        features_of_models = [choose(views[model, m.view], names) for model, names in looked_at]
+        requests[m.name] = (m.make(*features_of_models, *fed[m.name]), *features_of_models)
     totals = one_pass(requests, data.read(measurements[0].reads), description="activations")
     return {name: partial(requests[name][0].finish, totals[name]) for name in requests}
 

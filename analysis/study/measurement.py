@@ -28,19 +28,19 @@ class Measurement:
         models: the models that it looks at.
         inputs: what is measured before, whose results it is fed; among them may be `DATA`.
         reads: the field of `Data` that it goes through; None for what only follows from its inputs.
-        kept: whether it is a result of its own, or only an input of others, which may be large.
+        saved: whether it is a result of its own, or only an input of others, which may be large.
     """
 
     name: str
     models: tuple[StudyModel, ...]
     inputs: tuple[Any, ...]
     reads: str | None
-    kept: bool
+    saved: bool
 
     @property
     def before(self):
         """The measurements among the inputs."""
-        return [one for one in self.inputs if one is not DATA]
+        return [source for source in self.inputs if source is not DATA]
 
     @property
     def functions(self):
@@ -52,7 +52,9 @@ class Measurement:
     def identity(self):
         """`fingerprint` of what it is, of which models: all but its data and its code."""
         parameters = {field.name: getattr(self, field.name) for field in fields(self)}
-        inputs = [one if one is DATA else one.identity for one in parameters.pop("inputs")]
+        inputs = [
+            source if source is DATA else source.identity for source in parameters.pop("inputs")
+        ]
         models = [(model.name, model.key) for model in parameters.pop("models")]
         return fingerprint(parameters, models, inputs)
 
@@ -60,7 +62,7 @@ class Measurement:
     def all_reads(self):
         """Every field of `Data` that it, and what it is made of, go through."""
         own = {self.reads} if self.reads else set()
-        return own.union(*(one.all_reads for one in self.before))
+        return own.union(*(source.all_reads for source in self.before))
 
 
 @dataclass(frozen=True)
@@ -91,14 +93,14 @@ class OwnPasses(Measurement):
     make: Callable[..., Any]
 
 
-def statistic(analysis, models, taps, make, *, reads="test", inputs=(), kept=True, view=None):
+def statistic(analysis, models, taps, make, *, reads="test", inputs=(), saved=True, view=None):
     """A measurement that rides in a pass with others.
 
     Args:
         analysis: what is measured; with the models' names it makes the result's.
         models: a `StudyModel`, or a tuple of several.
         taps: names of the taps that are looked at; of several models a list for each.
-        make, inputs, reads, kept, view: as the attributes of `SharedPass`.
+        make, inputs, reads, saved, view: as the attributes of `SharedPass`.
     """
     if isinstance(models, StudyModel):
         models, taps = (models,), (taps,)
@@ -107,22 +109,22 @@ def statistic(analysis, models, taps, make, *, reads="test", inputs=(), kept=Tru
         tuple(models),
         tuple(inputs),
         reads,
-        kept,
+        saved,
         tuple(map(tuple, taps)),
         make,
         view,
     )
 
 
-def task(analysis, models, make, *, reads=None, inputs=(), kept=True):
+def task(analysis, models, make, *, reads=None, inputs=(), saved=True):
     """A measurement with passes of its own over the data; without `reads`, with none.
 
     Args:
         analysis, models: as for `statistic`.
-        make, inputs, reads, kept: as the attributes of `OwnPasses`.
+        make, inputs, reads, saved: as the attributes of `OwnPasses`.
     """
     models = (models,) if isinstance(models, StudyModel) else tuple(models)
-    return OwnPasses(name_of(analysis, *models), models, tuple(inputs), reads, kept, make)
+    return OwnPasses(name_of(analysis, *models), models, tuple(inputs), reads, saved, make)
 
 
 def name_of(analysis, *models):
@@ -137,12 +139,12 @@ def with_inputs(measurements):
         ValueError: for two different ones of one name.
     """
     table = {}
-    for one in measurements:
-        for each in [*with_inputs(one.before).values(), one]:
-            known = table.setdefault(each.name, each)
-            if known is not each and known.identity != each.identity:
+    for measurement in measurements:
+        for each in [*with_inputs(measurement.before).values(), measurement]:
+            existing = table.setdefault(each.name, each)
+            if existing is not each and existing.identity != each.identity:
                 made = join_words(
-                    f"{m.make.__module__}.{m.make.__qualname__}" for m in (known, each)
+                    f"{m.make.__module__}.{m.make.__qualname__}" for m in (existing, each)
                 )
                 raise ValueError(
                     f"Expected one result of each name. Received: two called {each.name!r}, which "

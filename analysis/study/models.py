@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -23,10 +23,10 @@ ROLES = {
     "fraction": "models trained on fractions of the data",
     "before": "a model before fine-tuning",
     "after": "a model after fine-tuning",
-    "fresh": "the untrained ViT",
+    "untrained": "the untrained ViT",
     "noise": "noise instead of the ViT's features",
 }
-BASELINES = ("fresh", "noise")
+BASELINES = ("untrained", "noise")
 
 
 class NotApplicable(ValueError):
@@ -44,7 +44,7 @@ class StudyModel:
     grid: TokenGrid | None  # None where it is not known
     features: Callable[..., Any]  # from tap names or patterns to a callable from images to them
     detail: str | int | float | None = None  # the block, seed or fraction that sets it apart
-    of: "StudyModel | None" = None  # what it is a variant, a further seed or a baseline of
+    base: "StudyModel | None" = None  # what it is a variant, a further seed or a baseline of
     accuracy: tuple[float, int] | None = None  # test accuracy in [0, 1], number of test images
     # Which test images are classified correctly, of shape (test image,).
     correct: Any = field(default=None, compare=False, repr=False)
@@ -54,44 +54,48 @@ class StudyModel:
     # Functions of nothing to what `patch_filters` and `position_similarity` take.
     patch_kernel: Callable | None = field(default=None, compare=False)
     position_embedding: Callable | None = field(default=None, compare=False)
-    given_part: str | None = None  # in the scorecard, of a "model", where the user specifies it
+    given_role: str | None = None  # in the scorecard, of a "model", where the user specifies it
     # JSON facts that models of other seeds share, as a scorecard keeps them.
     configuration: dict = field(default_factory=dict, compare=False)
     # Attention weights that are no taps but follow from queries and keys; or why there are none.
     computed: tuple[str, ...] = field(default=(), compare=False)
-    unattended: str = field(default="", compare=False)
+    no_attention: str = field(default="", compare=False)
 
-    def lacks(self, what: str) -> NoReturn:
-        """Raises a `NotApplicable`: a figure does not show this model, as it has no `what`."""
-        raise NotApplicable(f"{self.name} has no {what}.")
+    def require(self, value: Any, requirement: str) -> Any:
+        """The value; where it is empty, a `NotApplicable`: this model has no `what`."""
+        if not value:
+            raise NotApplicable(f"{self.name} has no {requirement}.")
+        return value
 
     def require_grid(self) -> TokenGrid:
         """The grid of its spatial tokens or positions; a `NotApplicable` where it is not known."""
-        return self.grid or self.lacks(
-            "grid of spatial tokens or positions that is known and tiles the images"
+        return self.require(
+            self.grid, "grid of spatial tokens or positions that is known and tiles the images"
         )
 
-    def require_placed(self) -> list[str]:
-        """The `placed` taps; a `NotApplicable` where there are none."""
+    def require_grid_layers(self) -> list[str]:
+        """The `grid_layers` taps; a `NotApplicable` where there are none."""
         self.require_grid()
-        return self.placed or self.lacks("layers on the grid of its spatial tokens or positions")
+        return self.require(
+            self.grid_layers, "layers on the grid of its spatial tokens or positions"
+        )
 
     def require_attention(self) -> list[str]:
         """Its attention weights over a known grid, taps or computed; a `NotApplicable` for none."""
         hidden = self.has_tokens and not self.has_sums
         within = " among its layers: a layer that has any keeps them to itself" if hidden else ""
         weights = self.weights or list(self.computed)
-        weights = weights or self.lacks(self.unattended or f"attention weights{within}")
+        self.require(weights, self.no_attention or f"attention weights{within}")
         self.require_grid()
         return weights
 
     @property
-    def part(self) -> str | None:
-        """The part that it plays in the scorecard: its role, or what it is; None if unclear."""
+    def scorecard_role(self) -> str | None:
+        """Its role in the scorecard: that in the study, or what it is; None if unclear."""
         if self.role != "model":
             return self.role
-        if self.given_part:
-            return self.given_part
+        if self.given_role:
+            return self.given_role
         if any("/token_mixing/" in tap for tap in self.taps):
             return "mixer"
         if self.has_attention and self.has_sums and self.grid:
@@ -143,7 +147,7 @@ class StudyModel:
         return any(re.match(r"(block|stage)\d+/(.+/)?sum$", tap) for tap in self.taps)
 
     @property
-    def placed(self) -> list[str]:
+    def grid_layers(self) -> list[str]:
         """The block outputs whose tokens lie on its grid; of a ResNet those of the last stage."""
         if self.stages:
             return [tap for tap in self.blocks if tap.startswith(f"{self.stages[-1]}/")]
@@ -169,7 +173,7 @@ class StudyModel:
             return not self.grid.prefix and shape[:2] == (self.grid.rows, self.grid.columns)
         return len(shape) == 2 and shape[0] == self.grid.num_tokens
 
-    def with_places(self, taps: Iterable[str]) -> list[str]:
+    def with_positions(self, taps: Iterable[str]) -> list[str]:
         """Those of `taps` that are maps, in the proportions of the image, or lie on the grid."""
         grid = set(self.on_grid(taps))
         return [tap for tap in taps if tap in grid or self.is_map(tap)]
@@ -227,7 +231,7 @@ def spread(items: Sequence, most: int) -> list:
 
 
 def attended(weights: dict[str, tuple], grid: TokenGrid | None) -> tuple[list[str], str]:
-    """Names of attention weights over a grid of tokens; otherwise words for `StudyModel.lacks`.
+    """Names of attention weights over a grid of tokens; otherwise words for `StudyModel.require`.
 
     `weights` is a dict from name to shape (head, query, key); all fit an unknown grid.
     """

@@ -24,11 +24,11 @@ class Picture:
 
     Attributes:
         figure: the `Figure`.
-        of: the `Selection`: its models and measurements.
+        selection: the `Selection`: its models and measurements.
     """
 
     figure: Figure
-    of: Selection
+    selection: Selection
 
     @property
     def name(self):
@@ -54,17 +54,17 @@ class Picture:
         """How to interpret it; `results` as for `draw`, of its models or of these."""
         caption = self.figure.caption
         if callable(caption):
-            return caption(models or self.of.models, results)
+            return caption(models or self.selection.models, results)
         return self._filled(caption, "name")
 
     def drawing(self, results, path=None):
         """The `Drawing` of a dict from label to result, as a PNG at a path."""
-        baselines = tuple(name for name in self.of.baselines if name in results)
+        baselines = tuple(name for name in self.selection.baselines if name in results)
         return Drawing(
             self.figure.draw,
             results,
-            self.of.alone,
-            baselines if self.of.baselines else None,
+            self.selection.alone,
+            baselines if self.selection.baselines else None,
             describe(self.figure),
             path,
         )
@@ -80,17 +80,19 @@ class Picture:
         titles = {picture.title for picture in pictures}
         if len(titles) == 1:
             return self.title
-        names = join_words(list(dict.fromkeys(m.name for one in pictures for m in one.of.models)))
+        names = join_words(
+            list(dict.fromkeys(m.name for picture in pictures for m in picture.selection.models))
+        )
         fields = {field for _, field, _, _ in Formatter().parse(self.figure.title) if field}
         return self.figure.title.format(**dict.fromkeys(fields, names))
 
     def _filled(self, text, field):
-        models = self.of.models
-        named = {"model": models[0], "other": models[-1], "of": models[0].of or models[0]}
+        models = self.selection.models
+        named = {"model": models[0], "other": models[-1], "base": models[0].base or models[0]}
         values = {key: getattr(model, field) for key, model in named.items()}
         firsts = [model for model in models if model.role != "seed"] or models
         values["models"] = join_words([getattr(model, field) for model in firsts])
-        values["label"] = self.of.label
+        values["label"] = self.selection.label
         return text.format(**values)
 
 
@@ -158,18 +160,18 @@ def check_figures(figures, modules=None):
                     f"Expected one figure of number {number!r}. Received: another in {where}, "
                     f"of {join_words(sorted(own))} and of {join_words(sorted(numbers[number]))}"
                 )
-        for finding in figure.findings:
-            if not hasattr(finding, "line"):
+        for claim in figure.claims:
+            if not hasattr(claim, "threshold"):
                 raise ValueError(
-                    f"Expected claims of {where} made by `finding`, above or below a threshold. "
-                    f"Received: {finding!r}"
+                    f"Expected claims of {where} made by `claim`, above or below a threshold. "
+                    f"Received: {claim!r}"
                 )
-            if finding.name in owners:
+            if claim.name in owners:
                 raise ValueError(
-                    f"Expected one claim {finding.name!r}. Received: one of "
-                    f"{owners[finding.name]} and one of {where}"
+                    f"Expected one claim {claim.name!r}. Received: one of "
+                    f"{owners[claim.name]} and one of {where}"
                 )
-            owners[finding.name] = where
+            owners[claim.name] = where
     for figure in figures:
         for number in figure.also.split():
             if number not in numbers:
@@ -201,14 +203,14 @@ def _check_results(figures):
                         f"{describe(other)!r} and one of {where}"
                     )
     for figure in figures:
-        for finding in figure.findings:
-            what = f"the claim {finding.name!r} of {describe(figure)!r}"
-            _check_inputs(finding.inputs, what, ROLES, names)
-            _require_values(finding.statistic, f"the statistic of {what}")
+        for claim in figure.claims:
+            source = f"the claim {claim.name!r} of {describe(figure)!r}"
+            _check_inputs(claim.inputs, source, ROLES, names)
+            _require_values(claim.statistic, f"the statistic of {source}")
         for quantity in figure.quantities:
-            what = f"the quantity {quantity.label!r} of {describe(figure)!r}"
-            _check_inputs([quantity.result], what, ("model", "other"), names)
-            _require_values(quantity.statistic, f"the statistic of {what}")
+            source = f"the quantity {quantity.label!r} of {describe(figure)!r}"
+            _check_inputs([quantity.result], source, ("model", "other"), names)
+            _require_values(quantity.statistic, f"the statistic of {source}")
 
 
 def _checked_name(picture, where):
@@ -221,22 +223,22 @@ def _checked_name(picture, where):
         return picture.name
     except (KeyError, IndexError) as error:
         raise ValueError(
-            f"Expected name, title and caption of {where} to have fields among model, other, of, "
+            f"Expected name, title and caption of {where} to have fields among model, other, base, "
             f"models and label. Received: {error}"
         ) from error
 
 
-def _check_inputs(templates, what, roles, names):
+def _check_inputs(templates, source, roles, names):
     """Raises a `ValueError` for results, or parts of models in their names, that are not there."""
     for template in templates:
         for _, role, _, _ in Formatter().parse(template):
             if role is not None and role not in roles:
-                raise unknown_name(f"part of a model in {template!r}, of {what},", role, roles)
+                raise unknown_name(f"part of a model in {template!r}, of {source},", role, roles)
         if template.partition(".")[0] not in names:
-            raise unknown_name(f"result of {what}", template.partition(".")[0], sorted(names))
+            raise unknown_name(f"result of {source}", template.partition(".")[0], sorted(names))
 
 
-def _require_values(function, what):
+def _require_values(function, source):
     """Raises a `ValueError` for a function all of whose ways out return nothing."""
     while isinstance(function, partial):
         function = function.func
@@ -248,7 +250,7 @@ def _require_values(function, what):
         if step.opname == "RETURN_VALUE" and (before.opname, before.argval) != ("LOAD_CONST", None):
             return
     if steps:
-        raise ValueError(f"Expected {what} to return a value. Received: {function!r}, without")
+        raise ValueError(f"Expected {source} to return a value. Received: {function!r}, without")
 
 
 def _study_models():
@@ -259,13 +261,13 @@ def _study_models():
     bit = _nominal("BiT", "resnet", ("root", *_taps("stage{}/unit01", {}), "logits"))
     sites = {"token_mixing": ("hidden",), "channel_mixing": ("hidden",)}
     mixer = _nominal("Mixer", "mixer", _taps("block{:02}", sites))
-    before = replace(cls, name="before", role="before", of=cls)
+    before = replace(cls, name="before", role="before", base=cls)
     variants = [
-        replace(cls, name=role, role=role, detail=detail, of=cls)
+        replace(cls, name=role, role=role, detail=detail, base=cls)
         for role, detail in (("without", "block00"), ("seed", 1), ("fraction", 0.1))
     ]
-    baselines = [replace(cls, name=role, role=role, of=cls) for role in BASELINES]
-    after = replace(cls, name="after", role="after", of=before)
+    baselines = [replace(cls, name=role, role=role, base=cls) for role in BASELINES]
+    after = replace(cls, name="after", role="after", base=before)
     return [cls, gap, bit, mixer, *variants, before, after, *baselines]
 
 
@@ -282,8 +284,8 @@ def _anyones_models():
             if tap.endswith("/heads"):
                 shapes[tap] = (shapes["embedding"][0], 2, 4)
         shapes |= dict.fromkeys(("pooled", "logits"), (8,))
-        one = replace(model, role="model", shapes=shapes, image_size=(16, 16))
-        models += [one, replace(one, name=f"{one.name} 2")]
+        foreign = replace(model, role="model", shapes=shapes, image_size=(16, 16))
+        models += [foreign, replace(foreign, name=f"{foreign.name} 2")]
     return models
 
 
@@ -301,14 +303,14 @@ def _taps(block, sites):
     """The taps of two blocks, of the sites that the tap grammar gives them."""
     ends = ("skip", "branch", "sum")
     return tuple(
-        f"{block.format(number)}{f'/{site}' if site else ''}/{what}"
+        f"{block.format(number)}{f'/{site}' if site else ''}/{end}"
         for number in (range(2) if sites else range(1, 3))
         for site, own in (sites or {"": ("norm1",)}).items()
-        for what in ("norm", *own, *ends)
+        for end in ("norm", *own, *ends)
     )
 
 
-def choose_figures(numbers=(), figures=None):
+def lookup_figures(numbers=(), figures=None):
     """The figures with these numbers; all for none.
 
     Args:
@@ -320,11 +322,11 @@ def choose_figures(numbers=(), figures=None):
     """
     figures = all_figures() if figures is None else tuple(figures)
     numbers = [str(number) for number in numbers]
-    known = list(dict.fromkeys(number for figure in figures for number in figure.choices))
-    unknown = [number for number in numbers if number not in known]
+    all_numbers = list(dict.fromkeys(number for figure in figures for number in figure.choices))
+    unknown = [number for number in numbers if number not in all_numbers]
     if unknown:
         raise ValueError(
-            f"Expected figures among {', '.join(known)}. Received: {', '.join(unknown)}"
+            f"Expected figures among {', '.join(all_numbers)}. Received: {', '.join(unknown)}"
         )
     return [f for f in figures if not numbers or set(numbers) & set(f.choices)]
 
@@ -345,8 +347,8 @@ def plan(figures, models, data, elsewhere=""):
     for figure in figures:
         selections, reasons = figure.select(models)
         if elsewhere and not selections and not reasons:
-            reasons = [f"It needs {figure.models.lacking(models)}. {elsewhere}"]
-        absent = lacking(selections, data)
+            reasons = [f"It needs {figure.models.missing_roles(models)}. {elsewhere}"]
+        absent = missing_data(selections, data)
         pictures += [
             Picture(figure, selection)
             for selection, why in zip(selections, absent, strict=True)
@@ -360,27 +362,27 @@ def plan(figures, models, data, elsewhere=""):
 
 def describe(figure, separator=": "):
     """What a figure is, in words: "Figure 9 of Raghu et al. (2021): ..."."""
-    of = f"{figure.reference} of {figure.paper.name}" if figure.reference else figure.paper.name
-    return f"{of}{separator}{figure.shows}"
+    source = f"{figure.reference} of {figure.paper.name}" if figure.reference else figure.paper.name
+    return f"{source}{separator}{figure.shows}"
 
 
-def lacking(selections, data):
+def missing_data(selections, data):
     """What each `Selection` needs of a `Data` that is not there: list of sentences, or empty."""
-    return [data.lacks(_reads(selection)) for selection in selections]
+    return [data.missing(_reads(selection)) for selection in selections]
 
 
 def _reads(selection):
     """The fields of the data that the measurements of a picture go through."""
-    reads = (one.all_reads for one in selection.measurements.values())
+    reads = (m.all_reads for m in selection.measurements.values())
     return sorted(set().union(*reads))
 
 
 def _merged(left_out):
     """One entry for each figure, whose parts may have several reasons."""
     merged = {}
-    for what, reasons in left_out:
-        merged.setdefault(what, {}).update(dict.fromkeys(reasons))
-    return [(what, list(reasons)) for what, reasons in merged.items()]
+    for title, reasons in left_out:
+        merged.setdefault(title, {}).update(dict.fromkeys(reasons))
+    return [(title, list(reasons)) for title, reasons in merged.items()]
 
 
 def without_failures(pictures, results, problems):
@@ -388,18 +390,20 @@ def without_failures(pictures, results, problems):
 
     Args:
         pictures: list of `Picture`.
-        results, problems: what `measure.attempt` returned.
+        results, problems: what `measure.measure_all` returned.
 
     Returns:
         Pair of a list as `pictures`, and a list of (title of a picture, list of sentences).
     """
     drawable, failed = [], []
     for picture in pictures:
-        of = picture.of.measurements
-        made = {key: one for key, one in of.items() if results[one.name] is not None}
-        if set(made) - set(picture.of.baselines):
-            drawable.append(replace(picture, of=replace(picture.of, measurements=made)))
-        why = {key: problems[one.name] for key, one in of.items() if key not in made}
+        measurements = picture.selection.measurements
+        made = {key: m for key, m in measurements.items() if results[m.name] is not None}
+        if set(made) - set(picture.selection.baselines):
+            drawable.append(
+                replace(picture, selection=replace(picture.selection, measurements=made))
+            )
+        why = {key: problems[m.name] for key, m in measurements.items() if key not in made}
         if why:
             failed.append(
                 (picture.full_title, [f"{label}: {reason}" for label, reason in why.items()])

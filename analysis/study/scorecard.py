@@ -15,13 +15,13 @@ import xarray as xr
 from vit_tf.files import write_whole
 from vit_tf.names import format_list, join_words
 
-from ..engine.estimates import UNBOUNDED, Estimate, current_outcome, over_trainings, verdict
+from ..engine.estimates import UNBOUNDED, Estimate, claim_outcome, current_outcomes, over_trainings
 from ..plots.similarity_plots import plot_trainings
 from ..report.page import ReportFigure, require_own, write_report
 from ..report.rendering import save_figure
 from .assemble import Report
+from .claims import OUTCOMES, Result
 from .data import UNKNOWN
-from .judge import VERDICTS, Claim
 from .plan import all_figures
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def scorecard_of_trainings(scorecards):
 
     Returns:
         Dataset along `claim` with the variables of a scorecard, and with `values`, `lows`, `highs`
-        and `verdicts` of shape (claim, training), NaN and `"not tested"` for runs without the
+        and `outcomes` of shape (claim, training), NaN and `"not tested"` for runs without the
         claim.
 
     Raises:
@@ -60,11 +60,11 @@ def scorecard_of_trainings(scorecards):
     """
     if len(scorecards) < 2:
         raise ValueError(f"Expected at least two scorecards. Received: {len(scorecards)}")
+    scorecards = {name: current_outcomes(card) for name, card in scorecards.items()}
     for name, card in scorecards.items():
-        if "claim" not in card.dims or not {*FIXED, *NUMBERS, "verdict"} <= set(card):
+        if "claim" not in card.dims or not {*FIXED, *NUMBERS, "outcome"} <= set(card):
             raise ValueError(f"Expected {name} to be a scorecard. Received: {list(card)}")
     _require_alike(scorecards)
-    scorecards = {name: _with_current_outcomes(card) for name, card in scorecards.items()}
     claims = list(
         dict.fromkeys(str(c) for card in scorecards.values() for c in card["claim"].values)
     )
@@ -80,12 +80,6 @@ def scorecard_of_trainings(scorecards):
     return xr.Dataset(data, coords, {"interval": "95 %, over seeds"})
 
 
-def _with_current_outcomes(card: xr.Dataset) -> xr.Dataset:
-    """A scorecard whose outcomes have their present names."""
-    outcomes = [current_outcome(outcome) for outcome in card["verdict"].values]
-    return card.assign(verdict=("claim", outcomes))
-
-
 def _require_alike(scorecards: dict[str, xr.Dataset]) -> None:
     """A `ValueError` for other models or data; reports of earlier versions are not compared."""
     facts = {name: _facts_of(card) for name, card in scorecards.items() if "models" in card.attrs}
@@ -94,9 +88,9 @@ def _require_alike(scorecards: dict[str, xr.Dataset]) -> None:
         log.warning(words, format_list(without))
     first, *others = facts or [None]
     differences = [
-        f"{field} is {there} in {first} and {here} in {name}"
+        f"{field} is {first_facts} in {first} and {here} in {name}"
         for name in others
-        for field, there, here in _differences(facts[first], facts[name])
+        for field, first_facts, here in _differences(facts[first], facts[name])
     ]
     if differences:
         raise ValueError(
@@ -106,23 +100,23 @@ def _require_alike(scorecards: dict[str, xr.Dataset]) -> None:
 
 
 def _facts_of(card: xr.Dataset) -> dict[str, Any]:
-    """Facts of a report's models, which are called by their parts, and of its data: a dict."""
+    """Facts of a report's models, which are called by their roles, and of its data: a dict."""
     facts, counts = {}, Counter()
     for model in json.loads(card.attrs["models"]):
-        part = model.pop("part")
-        counts[part] += 1
-        words = f"{part} {counts[part]}" if counts[part] > 1 else part
+        role = model.pop("role", None) or model.pop("part")  # "part": earlier versions
+        counts[role] += 1
+        words = f"{role} {counts[role]}" if counts[role] > 1 else role
         facts |= {f"{name} of {words}": value for name, value in model.items() if name != "model"}
     return facts | json.loads(card.attrs["data"])
 
 
-def _differences(there: dict, here: dict) -> Iterator[tuple[str, str, str]]:
+def _differences(first_facts: dict, facts_of_other: dict) -> Iterator[tuple[str, str, str]]:
     """Fields of facts and their two values, as words, where reports of other seeds would agree."""
-    seeds_differ = there.get("seed") != here.get("seed")
+    seeds_differ = first_facts.get("seed") != facts_of_other.get("seed")
     # Another seed chooses other images of the same data; the same images may lie elsewhere.
     free = {"seed", "train", "validation", "test" if seeds_differ else "data"}
-    for field in dict.fromkeys((*there, *here)):
-        values = [str(facts.get(field, "absent")) for facts in (there, here)]
+    for field in dict.fromkeys((*first_facts, *facts_of_other)):
+        values = [str(facts.get(field, "absent")) for facts in (first_facts, facts_of_other)]
         are_known = not any(value.startswith(UNKNOWN) for value in values)
         if are_known and values[0] != values[1] and field not in free:
             yield field, *values
@@ -148,12 +142,12 @@ def _over(claim: str, scorecards: dict[str, xr.Dataset]) -> dict[str, Any]:
     if measured:
         mean = over_trainings(measured, BOUNDS.get(row["quantity"], UNBOUNDED))
         row |= {name: getattr(mean, name) for name in NUMBERS}
-        row["verdict"] = verdict(mean.low, mean.high, row["threshold"], row["direction"])
+        row["outcome"] = claim_outcome(mean.low, mean.high, row["threshold"], row["direction"])
         row["explanation"] = f"{words} Interval: {mean.how}."
     else:
-        row |= dict.fromkeys(NUMBERS, np.nan) | {"verdict": "not tested", "explanation": words}
-    verdicts = [cards[n]["verdict"].item() if n in cards else "not tested" for n in scorecards]
-    return row | {f"{name}s": values for name, values in by_run.items()} | {"verdicts": verdicts}
+        row |= dict.fromkeys(NUMBERS, np.nan) | {"outcome": "not tested", "explanation": words}
+    outcomes = [cards[n]["outcome"].item() if n in cards else "not tested" for n in scorecards]
+    return row | {f"{name}s": values for name, values in by_run.items()} | {"outcomes": outcomes}
 
 
 def report_trainings(reports, folder):
@@ -187,7 +181,7 @@ def report_trainings(reports, folder):
     for path in (folder / PLACE.parent, folder / "figures"):
         path.mkdir(parents=True, exist_ok=True)
     write_whole(folder / PLACE, result.to_netcdf)
-    statements = zip(result["statement"].values, result["verdict"].values, strict=True)
+    statements = zip(result["statement"].values, result["outcome"].values, strict=True)
     figure = ReportFigure(
         name="trainings",
         title="Claims by run",
@@ -209,7 +203,7 @@ def report_trainings(reports, folder):
         scorecard=claims,
         trainings=len(cards),
         models=[
-            {"run": name} | _counts(result["verdicts"].sel(training=name).values) for name in cards
+            {"run": name} | _counts(result["outcomes"].sel(training=name).values) for name in cards
         ],
         sections=[("Runs", "How consistent are the outcomes over runs?", [figure])],
     )
@@ -217,13 +211,13 @@ def report_trainings(reports, folder):
 
 
 def _counts(outcomes: np.ndarray) -> dict[str, int]:
-    return {outcome: int(np.sum(outcomes == outcome)) for outcome in VERDICTS}
+    return {outcome: int(np.sum(outcomes == outcome)) for outcome in OUTCOMES}
 
 
-def _claims(result: xr.Dataset) -> list[Claim]:
-    """The rows of a scorecard as `Claim`s, whose explanations list the values of all runs."""
+def _claims(result: xr.Dataset) -> list[Result]:
+    """The rows of a scorecard as `Result`s, whose explanations list the values of all runs."""
     sources = dict(figure.paper.source for figure in all_figures())
-    plain = {field.name for field in fields(Claim)} & set(result)
+    plain = {field.name for field in fields(Result)} & set(result)
     claims = []
     for name in result["claim"].values:
         row = result.sel(claim=name)
@@ -232,8 +226,8 @@ def _claims(result: xr.Dataset) -> list[Claim]:
             f"{training}: " + ("not measured" if np.isnan(value) else f"{value:.3g}")
             for training, value in zip(result["training"].values, row["values"].values, strict=True)
         ]
-        if values["verdict"] != "not tested":
+        if values["outcome"] != "not tested":
             values["explanation"] += f" Values: {'; '.join(each)}."
         values["source"] = (values["source"], sources.get(values["source"], ""))
-        claims.append(Claim(name=str(name), results=("scorecard",), **values))
+        claims.append(Result(name=str(name), results=("scorecard",), **values))
     return claims

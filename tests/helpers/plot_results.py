@@ -178,7 +178,7 @@ def results(seed=0):
                 "high": ("claim", [0.4, 0.3]),
                 "threshold": ("claim", [0.1, 0.25]),
                 "direction": ("claim", ["above", "below"]),
-                "verdict": ("claim", ["replicates", "inconclusive"]),
+                "outcome": ("claim", ["replicates", "inconclusive"]),
                 "statement": ("claim", ["CKA between halves is larger", "heads are local"]),
             },
             coords={"claim": ["halves", "local"], "training": ["seed 0", "seed 1", "seed 2"]},

@@ -67,10 +67,10 @@ def test_one_report_of_a_cnn_and_a_vit(files, images, tmp_path, monkeypatch):
     ]
 
     cnn = vit_tf.load_model(files / "cnn.keras")
-    found = xr.load_dataset(tmp_path / "results" / "cka.cnn.nc")
-    assert list(found.layer_x.values) == ["conv1", "conv2", "pool", "classes"]
-    direct = analysis.cka(vit_tf.submodel(cnn, *found.layer_x.values), images)
-    np.testing.assert_allclose(found.cka, direct.cka, atol=1e-5)
+    actual = xr.load_dataset(tmp_path / "results" / "cka.cnn.nc")
+    assert list(actual.layer_x.values) == ["conv1", "conv2", "pool", "classes"]
+    direct = analysis.cka(vit_tf.submodel(cnn, *actual.layer_x.values), images)
+    np.testing.assert_allclose(actual.cka, direct.cka, atol=1e-5)
 
     vit = vit_tf.load_model(files / "vit.keras")
     shares = [f"{100 * top_k_accuracy(model, images, ks=(1,))[1]:.4g}" for model in (cnn, vit)]
@@ -81,12 +81,12 @@ def test_one_report_of_a_cnn_and_a_vit(files, images, tmp_path, monkeypatch):
         shown = re.findall(r">([\d.]+)</td>", line)[-1]
         assert float(shown) == pytest.approx(float(share), abs=0.005)
 
-    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "results").glob("*.nc")}
-    assert tmp_path / "results" / "accuracy.vit.nc" in kept
+    saved = {path: path.stat().st_mtime_ns for path in (tmp_path / "results").glob("*.nc")}
+    assert tmp_path / "results" / "accuracy.vit.nc" in saved
     with monkeypatch.context() as patch:
         patch.setattr(stream, "_results", None)
         analyzed(tmp_path, *arguments)
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert {path: path.stat().st_mtime_ns for path in saved} == saved
 
 
 @pytest.mark.slow
@@ -101,17 +101,17 @@ def test_a_model_that_rescales_gets_the_pixels_it_expects(files, images, tmp_pat
     keras.Model(pixels, cnn(rescaled)).save(tmp_path / "pixels.keras")
     arguments = (tmp_path / "pixels.keras", files / "vit.keras", "--figures", "1")
     _, page = analyzed(tmp_path / "found", *arguments)
-    found = xr.load_dataset(tmp_path / "found" / "results" / "cka.pixels.nc")
-    model = vit_tf.submodel(vit_tf.load_model(tmp_path / "pixels.keras"), *found.layer_x.values)
+    actual = xr.load_dataset(tmp_path / "found" / "results" / "cka.pixels.nc")
+    model = vit_tf.submodel(vit_tf.load_model(tmp_path / "pixels.keras"), *actual.layer_x.values)
     direct = analysis.cka(model, images.map(lambda x, y: (x + 1) * 127.5))
-    np.testing.assert_allclose(found.cka, direct.cka, atol=1e-4)
+    np.testing.assert_allclose(actual.cka, direct.cka, atol=1e-4)
     assert "values in [0, 255] (found from its first layers)" in page
     assert "values in [-1, 1] (set by the model)" in page and "hardly differ" not in page
 
     _, page = analyzed(tmp_path / "told", *arguments[:1], "--figures", 1, "--range", -1, 1)
     assert "The last layers of pixels hardly differ between images" in page
-    told = xr.load_dataset(tmp_path / "told" / "results" / "cka.pixels.nc")
-    assert told.attrs["key"] != found.attrs["key"]
+    message = xr.load_dataset(tmp_path / "told" / "results" / "cka.pixels.nc")
+    assert message.attrs["key"] != actual.attrs["key"]
 
 
 @pytest.mark.slow
@@ -127,18 +127,18 @@ def test_another_model_in_the_same_file_is_measured_anew(files, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_saved_model_is_read_on_the_grid_that_is_told(files, images, tmp_path):
+def test_a_saved_model_uses_the_given_grid(files, images, tmp_path):
     arguments = (files / "exported", "--figures", "3,9,C.4")
     _, page = analyzed(tmp_path, *arguments, "--patch-size", "8")
-    found = xr.load_dataarray(tmp_path / "results" / "attention_distance.exported.nc")
+    actual = xr.load_dataarray(tmp_path / "results" / "attention_distance.exported.nc")
     features = vit_tf.load_features(files / "exported", "*/weights")
     direct = analysis.attention_distance(features, images, TokenGrid(2, 2, 1, 8))
-    np.testing.assert_allclose(found, direct, rtol=1e-5)
+    np.testing.assert_allclose(actual, direct, rtol=1e-5)
     assert "exported has no branches" in page
 
 
 @pytest.mark.slow
-def test_a_saved_model_tells_its_grid_and_its_images_in_its_folder(images, tmp_path):
+def test_a_saved_model_stores_its_grid_and_preprocessing(images, tmp_path):
     wanted = Preprocessing((16, 16), (0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
     vit = vit_tf.ViT((16, 16, 3), 8, 1, 1, 8, 8, 10, preprocessing=wanted)
     taps = vit_tf.submodel(vit, "block*/attention/weights", "block*/*/sum")
@@ -146,14 +146,14 @@ def test_a_saved_model_tells_its_grid_and_its_images_in_its_folder(images, tmp_p
     again = vit_tf.load_features(tmp_path / "told")
     assert again.token_grid == vit.token_grid and again.preprocessing == wanted
     _, page = analyzed(tmp_path / "out", tmp_path / "told", "--figures", "3")
-    found = xr.load_dataarray(tmp_path / "out" / "results" / "attention_distance.told.nc")
+    actual = xr.load_dataarray(tmp_path / "out" / "results" / "attention_distance.told.nc")
 
     direct = analysis.attention_distance(
         vit_tf.submodel(vit, "*/weights"),
         images.map(lambda x, y: tf.cast(((x + 1) / 2 - wanted.mean) / wanted.std, tf.float32)),
         vit.token_grid,
     )
-    np.testing.assert_allclose(found, direct, rtol=1e-4)
+    np.testing.assert_allclose(actual, direct, rtol=1e-4)
     assert "(set in its folder)" in page
     (tmp_path / "told" / FACTS).write_text('{"token_grid": {"rows": 2}}')
     with pytest.raises(ValueError, match="to hold a token_grid and a preprocessing"):
@@ -161,7 +161,7 @@ def test_a_saved_model_tells_its_grid_and_its_images_in_its_folder(images, tmp_p
 
 
 @pytest.mark.slow
-def test_a_model_of_other_classes_is_told_and_gets_no_accuracy(files, tmp_path):
+def test_a_model_of_other_classes_is_reported_without_accuracy(files, tmp_path):
     """Ten classes too, so that a share could be counted, which would mean nothing."""
     vit = vit_tf.ViT((16, 16, 3), 8, 1, 1, 8, 8, 10, class_names=[f"kind {n}" for n in range(10)])
     vit.save(tmp_path / "other.keras")
@@ -179,10 +179,10 @@ def test_a_folder_of_images_without_labels_is_analysed_whole(files, tmp_path, rn
         write(photos / f"{number}.png", rng.integers(0, 256, (16, 16, 3)))
     line = [files / "vit.keras", "--data", photos, "--figures", "1,13"]
     _, page = analyzed(tmp_path / "out", *line)
-    found = xr.load_dataset(tmp_path / "out" / "results" / "cka.vit.nc")
+    actual = xr.load_dataset(tmp_path / "out" / "results" / "cka.vit.nc")
     (every,) = vit_tf.data.load(photos, splits=("all",), batch_size=batch_size_of(60))
-    model = vit_tf.submodel(vit_tf.load_model(files / "vit.keras"), *found.layer_x.values)
-    np.testing.assert_allclose(found.cka, analysis.cka(model, every).cka, atol=1e-5)
+    model = vit_tf.submodel(vit_tf.load_model(files / "vit.keras"), *actual.layer_x.values)
+    np.testing.assert_allclose(actual.cka, analysis.cka(model, every).cka, atol=1e-5)
     assert "It needs labelled training images." in page and "on 60 images of" in page
     assert "No probes are fitted: there are no labelled training images apart from these." in page
 
@@ -206,8 +206,8 @@ def test_the_grid_of_tokens_is_found_before_what_pools_them():
 def test_there_are_at_least_eight_batches_where_the_images_allow():
     for examples in range(1, 3000):
         size = batch_size_of(examples)
-        whole = [size] * (examples // size) + [examples % size] * (examples % size > 0)
-        large = [count for count in whole if count >= 4]  # as a smaller one has no CKA
+        complete = [size] * (examples // size) + [examples % size] * (examples % size > 0)
+        large = [count for count in complete if count >= 4]  # as a smaller one has no CKA
         assert 1 <= size <= 120
         assert len(large) >= min(8, max(examples // 8, 1)) or examples < 4, examples
     # Large data keep the batches, and so the results, that they had.
@@ -245,7 +245,7 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
     assert not (tmp_path / "out" / "report.html").exists()
 
 
-def test_models_of_one_name_are_told_apart():
+def test_models_of_one_name_get_distinct_names():
     taken = set()
     for expected in ("ViT", "ViT (2)", "ViT (3)"):
         name = distinct("ViT", taken)
@@ -257,8 +257,8 @@ def test_models_of_one_name_are_told_apart():
 
 
 def test_layers_that_repeat_the_one_before_are_left_out():
-    one, other = np.ones((3, 2)), np.zeros((3, 2))
-    values = {"a/dense": one, "a/dropout": one, "a": one, "b": other, "c/d": one, "e/f": one}
+    item, other = np.ones((3, 2)), np.zeros((3, 2))
+    values = {"a/dense": item, "a/dropout": item, "a": item, "b": other, "c/d": item, "e/f": item}
     assert loaded_models.without_repeats(values) == ["a", "b", "c/d"]
 
 
@@ -276,32 +276,32 @@ def test_layers_without_a_similarity_are_named():
     ((_, sentences),) = assemble.undefined({"cka.cnn": result, "cka.vit": None})
     assert sentences == ["CNN: b."]
     assert assemble.undefined({"cka.cnn": result.fillna(0)}) == []
-    for names, there in (("none", []), ("d", ["CNN: d."]), (["d", "e"], ["CNN: d, e."])):
-        known = result.fillna(0).assign_attrs(constant_layers=names)
-        found = assemble.undefined({"cka.cnn": known})
-        assert [sentence for _, sentences in found for sentence in sentences] == there
+    for names, expected in (("none", []), ("d", ["CNN: d."]), (["d", "e"], ["CNN: d, e."])):
+        existing = result.fillna(0).assign_attrs(constant_layers=names)
+        actual = assemble.undefined({"cka.cnn": existing})
+        assert [sentence for _, sentences in actual for sentence in sentences] == expected
 
 
-def test_digest_tells_content_and_not_place(tmp_path):
+def test_digest_depends_on_content_and_not_location(tmp_path):
     for name, text in (("one", "same"), ("two", "same"), ("three", "other")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "weights").write_text(text)
-    one, two, three = (analyze.digest(tmp_path / n) for n in ("one", "two", "three"))
-    assert one == two != three
+    item, two, three = (analyze.digest(tmp_path / n) for n in ("one", "two", "three"))
+    assert item == two != three
     (tmp_path / "two" / "weights").rename(tmp_path / "two" / "biases")
-    assert analyze.digest(tmp_path / "two") != one
+    assert analyze.digest(tmp_path / "two") != item
 
 
 def test_models_that_want_other_values_get_them_from_the_shared_images(rng):
     pixels = rng.uniform(0, 1, (2, 4, 4, 3))
     wanted = Preprocessing((4, 4), (0.5, 0.4, 0.3), (0.2, 0.25, 0.5))
-    seen = []
+    calls = []
 
     class Features:
         name, token_grid = "m", None
 
         def __call__(self, images):
-            seen.append(images)
+            calls.append(images)
 
     derived.Normalised(Features(), wanted)(2 * pixels - 1)
-    np.testing.assert_allclose(seen[0], (pixels - wanted.mean) / wanted.std, atol=1e-6)
+    np.testing.assert_allclose(calls[0], (pixels - wanted.mean) / wanted.std, atol=1e-6)

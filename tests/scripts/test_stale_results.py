@@ -57,12 +57,12 @@ def dates(folder):
 def test_images_replaced_in_a_folder_are_measured_again(vit, photos, tmp_path, rng, monkeypatch):
     folder, _ = photos
     results = run(tmp_path / "out", vit, folder, "1")
-    before, kept = xr.load_dataset(results / "cka.vit.nc"), dates(tmp_path / "out")
-    assert len(kept) == 4  # similarity, accuracy, findings, a picture
+    before, saved = xr.load_dataset(results / "cka.vit.nc"), dates(tmp_path / "out")
+    assert len(saved) == 4  # similarity, accuracy, claims, a picture
     with monkeypatch.context() as patch:
         patch.setattr(stream, "_results", None)  # no pass over images
         run(tmp_path / "out", vit, folder, "1")
-    assert dates(tmp_path / "out") == kept
+    assert dates(tmp_path / "out") == saved
 
     for path in folder.glob("*.png"):
         times = path.stat().st_atime_ns, path.stat().st_mtime_ns
@@ -73,7 +73,7 @@ def test_images_replaced_in_a_folder_are_measured_again(vit, photos, tmp_path, r
     fresh = xr.load_dataset(run(tmp_path / "fresh", vit, folder, "1") / "cka.vit.nc")
     np.testing.assert_allclose(after.cka, fresh.cka, atol=1e-6)
     assert abs(after.cka - before.cka).max() > 0.05
-    same = {path.name for path, date in dates(tmp_path / "out").items() if date == kept[path]}
+    same = {path.name for path, date in dates(tmp_path / "out").items() if date == saved[path]}
     assert not same  # nor the scorecard, which notes the data
 
 

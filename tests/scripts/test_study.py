@@ -14,10 +14,10 @@ from training_runs import count_calls
 
 import vit_tf
 from vit_tf.analysis.engine import stream
+from vit_tf.analysis.study.claims import evaluate
 from vit_tf.analysis.study.data import OPTIONAL, Data
-from vit_tf.analysis.study.judge import judge
 from vit_tf.analysis.study.loaded_models import baselines_of
-from vit_tf.analysis.study.plan import all_figures, choose_figures, plan as plan_pictures
+from vit_tf.analysis.study.plan import all_figures, lookup_figures, plan as plan_pictures
 from vit_tf.scripts import common, report_commands, study as study_script
 
 
@@ -47,21 +47,21 @@ def arguments(out, epochs="1"):
 @pytest.mark.slow
 def test_a_stopped_study_goes_on_and_a_finished_one_does_nothing(study, tmp_path, monkeypatch):
     # In one pass and in passes of their own, of one model and of two, and kinds of heads.
-    chosen = [*arguments(tmp_path), "--figures", "1,6,11,W.3"]
+    choice = [*arguments(tmp_path), "--figures", "1,6,11,W.3"]
     with monkeypatch.context() as patch:
         trained = count_calls(patch, vit_tf, "train")
         count_calls(patch, stream, "_results", fail_at=5)
-        assert study.main(chosen) == 130
+        assert study.main(choice) == 130
         assert len(trained) == 2
-    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "results").glob("*.nc")}
-    assert kept and not list((tmp_path / "results").glob(".*"))
+    saved = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "results").glob("*.nc")}
+    assert saved and not list((tmp_path / "results").glob(".*"))
     assert not (tmp_path / "report.html").exists()
 
     with monkeypatch.context() as patch:
         trained = count_calls(patch, vit_tf, "train")
-        assert study.main(chosen) == 0
+        assert study.main(choice) == 0
         assert not trained
-    for name, written in kept.items():
+    for name, written in saved.items():
         assert (tmp_path / "results" / name).stat().st_mtime_ns == written
     report = (tmp_path / "report.html").read_text()
     figures = sorted(path.stem for path in (tmp_path / "figures").glob("*.png"))
@@ -76,7 +76,7 @@ def test_a_stopped_study_goes_on_and_a_finished_one_does_nothing(study, tmp_path
     with monkeypatch.context() as patch:
         measured = count_calls(patch, stream, "_results")
         (tmp_path / "figures" / f"{figures[0]}.png").unlink()
-        assert study.main(chosen) == 0
+        assert study.main(choice) == 0
         assert not measured
     changed = {path.name for path, at in made.items() if path.stat().st_mtime_ns != at}
     assert changed == {f"{figures[0]}.png", "keys.json", "report.html"}
@@ -86,26 +86,26 @@ def test_a_stopped_study_goes_on_and_a_finished_one_does_nothing(study, tmp_path
 def test_trainings_side_by_side_give_the_models_of_one_after_the_other(
     study, tmp_path, monkeypatch
 ):
-    one, two = (
+    item, two = (
         study.parse([*arguments(tmp_path / name), "--figures", "6", "--jobs", "2"])
         for name in ("one", "two")
     )
-    one.sizes = report_commands.subset_sizes(one, common.describe_labelled(one))
+    item.sizes = report_commands.subset_sizes(item, common.describe_labelled(item))
     with study_script.Processes(2, lambda *_: None) as processes:
-        for plan in tiny_plans(one, 10):
-            processes.submit(study_script.train_and_measure, plan, one).result()
+        for plan in tiny_plans(item, 10):
+            processes.submit(study_script.train_and_measure, plan, item).result()
     trained = count_calls(monkeypatch, vit_tf, "train")
     measured = count_calls(monkeypatch, stream, "_results")
     study.run(two)
     assert not trained and not measured
     for name in ("vit-cls", "bit"):
         before, now = (
-            vit_tf.load_model(run.out / "models" / f"{name}.keras") for run in (one, two)
+            vit_tf.load_model(run.out / "models" / f"{name}.keras") for run in (item, two)
         )
         for weights in zip(before.get_weights(), now.get_weights(), strict=True):
             np.testing.assert_array_equal(*weights)
         result = f"results/receptive_field.{name}.nc"
-        xr.testing.assert_equal(*(xr.load_dataarray(run.out / result) for run in (one, two)))
+        xr.testing.assert_equal(*(xr.load_dataarray(run.out / result) for run in (item, two)))
 
 
 def test_processes_end_with_the_one_that_started_them(tmp_path):
@@ -164,26 +164,26 @@ def test_only_the_models_of_the_chosen_figures_are_trained(study, tmp_path, monk
     ],
 )
 def test_three_models_are_trained_unless_more_are_asked_for(tmp_path, monkeypatch, flags, names):
-    seen = []
+    calls = []
 
     def stop(plans, options, progress):
-        seen.extend(plan.name for plan in plans)
+        calls.extend(plan.name for plan in plans)
         assert progress.seconds > 0 and len(progress._stages) == len(plans) + 2
         raise KeyboardInterrupt
 
     monkeypatch.setattr(study_script, "train_all", stop)
     assert study_script.main(["--out", str(tmp_path), "--jobs", "1", *flags]) == 130
     every = [plan.name for plan in study_script.make_plans(study_script.parse([]), 10)]
-    assert seen == (names or every)
+    assert calls == (names or every)
 
 
 def test_what_takes_other_models_says_how_it_is_measured():
-    figures = choose_figures(["8"])
+    figures = lookup_figures(["8"])
     (entry,) = plan_pictures(figures, [], Data(None, None), "Run that.")[1]
     lacking = "a ViT with a CLS token and models trained without the skips of a block"
     assert entry[1] == [f"It needs {lacking}. Run that."]
-    for claim in judge(figures, [], {}, "Run that."):
-        assert claim.verdict == "not tested" and claim.explanation.endswith("Run that.")
+    for claim in evaluate(figures, [], {}, "Run that."):
+        assert claim.outcome == "not tested" and claim.explanation.endswith("Run that.")
     assert plan_pictures(figures, [], Data(None, None))[1] == []
 
 
@@ -205,7 +205,7 @@ def test_list_names_every_figure(study, capsys):
 
 def test_an_error_names_each_figure_once():
     with pytest.raises(ValueError, match=r"Received: 99$") as caught:
-        choose_figures(["1", "99"])
+        lookup_figures(["1", "99"])
     named = re.search(r"among (.*)\. Received", str(caught.value))[1].split(", ")
     assert len(named) == len(set(named))
     assert set(named) == {number for figure in all_figures() for number in figure.choices}
@@ -225,7 +225,7 @@ def test_every_plan_is_another_and_every_figure_has_its_models(options):
     assert len(keys) == len(plans)
     names = [plan.name for plan in plans]
     for index, plan in enumerate(plans):
-        assert plan.of is None or names.index(plan.of) < index
+        assert plan.base is None or names.index(plan.base) < index
         assert plan.start is None or names.index(plan.start.name) < index
     needed = {role for figure in all_figures() for role in figure.models.all_roles}
     assert needed == {plan.role for plan in plans}
@@ -239,8 +239,8 @@ def models_of(plans, options):
         key = (plan.model, str(plan.config))
         built[key] = model = built.get(key) or plan.model(**plan.config)
         row = {"test accuracy (%)": 10.0, "tested on": 40}
-        found = {"key": plan.name, "taps": model.taps, "grid": model.token_grid, "row": row}
-        models[plan.name] = study_script.study_model(plan, found, models.get(plan.of), options)
+        actual = {"key": plan.name, "taps": model.taps, "grid": model.token_grid, "row": row}
+        models[plan.name] = study_script.study_model(plan, actual, models.get(plan.base), options)
     return [*models.values(), *baselines_of(models["ViT-CLS"], lambda: None)]
 
 
@@ -256,19 +256,19 @@ def test_every_picture_of_the_full_study_has_a_name_and_a_title_of_its_own(optio
     assert len(set(titles.values())) == len(pictures)
     assert titles["seeds-bit-seed-1"].startswith("Best-matching layers over two seeds: BiT")
     assert titles["head-effects-vit-cls"] == "Head ablation by attention distance"
-    assert not [what for what, _ in left_out if "skips of a block" in what]
+    assert not [subject for subject, _ in left_out if "skips of a block" in subject]
 
 
-def test_findings_say_which_data_they_lack(options):
+def test_claims_name_their_missing_data(options):
     models = models_of(tiny_plans(options, 10), options)
-    told = {
+    message = {
         claim.name: claim.explanation
-        for claim in judge(all_figures(), models, {}, data=Data(*["there"] * 4, 10))
+        for claim in evaluate(all_figures(), models, {}, data=Data(*["there"] * 4, 10))
     }
-    assert told["saliency-early"] == "It needs images with masks of objects."
-    assert told["videos-above-chance"] == "It needs videos with masks of objects."
-    assert told["own-patch"].startswith("Not measured for these models: Figures 9, ")
-    assert not any("vit-cls" in text for text in told.values())  # names of results are internal
+    assert message["saliency-early"] == "It needs images with masks of objects."
+    assert message["videos-above-chance"] == "It needs videos with masks of objects."
+    assert message["own-patch"].startswith("Not measured for these models: Figures 9, ")
+    assert not any("vit-cls" in text for text in message.values())  # names of results are internal
 
 
 def labels_of(data):
@@ -277,12 +277,12 @@ def labels_of(data):
 
 def test_plans_see_their_share_of_the_images(options):
     plans = {plan.name: plan for plan in study_script.make_plans(options, 10)}
-    whole = [labels_of(d) for d in study_script.training_data(plans["ViT-CLS"], options)]
-    assert [len(labels) for labels in whole] == [100, 40, 40]
+    complete = [labels_of(d) for d in study_script.training_data(plans["ViT-CLS"], options)]
+    assert [len(labels) for labels in complete] == [100, 40, 40]
     some = study_script.training_data(plans["ViT-CLS on 10% of the data"], options)
     labels = labels_of(some[0])
     assert len(labels) == 3 * 10 and sorted(labels) == sorted(3 * list(range(10)))
-    assert labels_of(some[1]) == whole[1] and labels_of(some[2]) == whole[2]
+    assert labels_of(some[1]) == complete[1] and labels_of(some[2]) == complete[2]
     halves = [
         study_script.training_data(plans[name], options)
         for name in ("ViT-CLS on half the classes", "ViT-CLS fine-tuned on the others")
@@ -290,7 +290,7 @@ def test_plans_see_their_share_of_the_images(options):
     for split in range(3):
         first, second = (labels_of(half[split]) for half in halves)
         assert set(first) == set(range(5)) and set(second) == set(range(5, 10))
-        assert len(first) + len(second) == len(whole[split])
+        assert len(first) + len(second) == len(complete[split])
 
 
 @pytest.mark.slow

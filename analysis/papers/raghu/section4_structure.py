@@ -7,8 +7,8 @@ from ...engine.results import expect_variable
 from ...plots.interactive import cka_heatmap
 from ...plots.similarity_plots import plot_cka, plot_layer_match_accuracy
 from ...similarity.cka import cka_statistic, layer_match_accuracy
+from ...study.claims import claim
 from ...study.figure import Figure, Overview, each, pairs
-from ...study.judge import finding
 from ...study.measurement import quantity, statistic
 from ...study.models import representations
 from ..chapters import STRUCTURE
@@ -20,8 +20,7 @@ LEAST_SIMILARITY = 0.5  # CKA of two layers that correspond, half of that of equ
 def cka_of(model):
     """Similarity of all representations of a model."""
     taps = representations(model.taps)
-    if len(taps) < 2:
-        model.lacks("two layers to compare")
+    model.require(len(taps) >= 2, "two layers to compare")
     return statistic("cka", model, taps, cka_statistic)
 
 
@@ -33,10 +32,10 @@ def cka_of_two(first, second):
 
 def cka_of_trainings(seed):
     """Similarity of the layers of two runs of a model."""
-    return cka_of_two(seed.of, seed)
+    return cka_of_two(seed.base, seed)
 
 
-@finding("cka.{vit} cka.{resnet}", "4", "1", "difference in CKA", above=0)
+@claim("cka.{vit} cka.{resnet}", "4", "1", "difference in CKA", above=0)
 def uniform_structure(vit, resnet):
     """Lower and upper layers are more similar in the ViT than in the ResNet.
 
@@ -45,7 +44,7 @@ def uniform_structure(vit, resnet):
     return minus(*(of_cka(between_halves, expect_cka(result)) for result in (vit, resnet)))
 
 
-@finding("cka.{vit}.{resnet}", "4", "2", "share of depth", below=0.5)
+@claim("cka.{vit}.{resnet}", "4", "2", "share of depth", below=0.5)
 def early_correspondence(cross):
     """The lower half of the ResNet is similar to a smaller share of the lower ViT layers.
 
@@ -160,7 +159,7 @@ FIGURE_1 = Figure(
     call="analysis.cka({model}, images)",
     title="CKA between layers",
     caption=ONE_MODEL,
-    findings=[uniform_structure],
+    claims=[uniform_structure],
     quantities=[halves_alike],
     overview=Overview("CKA between layers", cka_values, "CKA"),
 )
@@ -178,7 +177,7 @@ FIGURE_2 = Figure(
     call="analysis.cka({model}, images, {other})",
     title="CKA between the layers of two models",
     caption=TWO_MODELS,
-    findings=[early_correspondence],
+    claims=[early_correspondence],
     quantities=[last_layers_alike, best_matches],
 )
 
@@ -199,7 +198,7 @@ SANITY = Figure(
     numbers="sanity",
     chapter=STRUCTURE,
     shows="CKA between layers over two seeds",
-    models=each("seed", anyone=False, panel="{of}"),
+    models=each("seed", anyone=False, panel="{base}"),
     measure=cka_of_trainings,
     draw=plot_layer_match_accuracy,
     name="seeds-{model}",

@@ -19,8 +19,8 @@ from ...plots.flow_plots import plot_receptive_field
 from ...plots.interactive import distance_lines
 from ...plots.similarity_plots import plot_head_similarity
 from ...similarity.heads import head_statistic
+from ...study.claims import claim
 from ...study.figure import Figure, Overview, each, pairs, together
-from ...study.judge import finding
 from ...study.measurement import DATA, quantity, statistic, task
 from ...study.models import MOST_PANELS, spread
 from ..chapters import LOCALITY
@@ -36,18 +36,16 @@ def attention_distance_of(model):
 
 def head_similarity_of(vit, other):
     """Similarity of subsets of first-block heads and the lower half of another model."""
-    if not set(FIRST_HEADS) <= set(vit.taps):
-        vit.lacks(" and no ".join(FIRST_HEADS))
+    vit.require(set(FIRST_HEADS) <= set(vit.taps), " and no ".join(FIRST_HEADS))
     vit.require_grid()
-    if not other.has_maps:
-        other.lacks("maps of convolutions")
+    other.require(other.has_maps, "maps of convolutions")
     taps = (FIRST_HEADS, other.blocks[: (len(other.blocks) + 1) // 2])
     return statistic(
         "head_similarity", (vit, other), taps, lambda *both: head_statistic(*both, block="block00")
     )
 
 
-@finding("attention_distance.{vit}", "5", "3", "ratio of spreads", above=1)
+@claim("attention_distance.{vit}", "5", "3", "ratio of spreads", above=1)
 def first_block_mixes(distance):
     """The first block has both local and global heads, the last block global ones only.
 
@@ -59,7 +57,7 @@ def first_block_mixes(distance):
     return ratio_of_spreads(heads[0], heads[-1], "heads")
 
 
-@finding("attention_distance.{vit}", "5", "3", "share of heads", above=0.5)
+@claim("attention_distance.{vit}", "5", "3", "share of heads", above=0.5)
 def last_block_global(distance):
     """Most heads of the last block are global.
 
@@ -99,7 +97,7 @@ def last_reach(distance):
     return student(relative_distance(distance)[-1], "heads")
 
 
-@finding("head_similarity.{vit}.{resnet}", "5", "5", "rank correlation", below=0)
+@claim("head_similarity.{vit}.{resnet}", "5", "5", "rank correlation", below=0)
 def local_heads_resemble(subsets):
     """More global subsets of first-block heads are less similar to lower ResNet layers.
 
@@ -149,7 +147,7 @@ FIGURE_3 = Figure(
     title="Attention distance of heads",
     caption="Mean attention distance of each head, sorted within its layer; each line is a layer. "
     "Low points are local heads; a flat line is a layer whose heads have equal distances.",
-    findings=[first_block_mixes, last_block_global],
+    claims=[first_block_mixes, last_block_global],
     quantities=[early_reach, last_reach],
     overview=Overview("Attention distance", distance_by_layer, "relative to uniform"),
 )
@@ -168,7 +166,7 @@ FIGURE_5 = Figure(
     caption="Each point is a subset of the heads of block 0, which grows from the most local "
     "or from the most global head; the axes are its mean attention distance and its CKA. Where a "
     "line falls to the right, global heads compute features that the convolutions lack.",
-    findings=[local_heads_resemble],
+    claims=[local_heads_resemble],
 )
 
 
@@ -179,8 +177,8 @@ CHANNELS = 16
 def field_taps(model, path):
     """The taps with positions after each sum, or before it, of each `"branch"`."""
     if path == "sum" and not model.has_sums:  # some layers through its depth
-        return spread(model.with_places(model.blocks), MOST_PANELS)
-    return model.with_places([tap for tap in model.taps if tap.endswith(f"/{path}")])
+        return spread(model.with_positions(model.blocks), MOST_PANELS)
+    return model.with_positions([tap for tap in model.taps if tap.endswith(f"/{path}")])
 
 
 def fields_of(model):
@@ -191,18 +189,18 @@ def fields_of(model):
         features = model.features(*taps)
         return receptive_field(features, data.few, channels=CHANNELS, grid=model.grid)
 
-    return task("receptive_fields", model, make, reads="few", inputs=(DATA,), kept=False)
+    return task("receptive_fields", model, make, reads="few", inputs=(DATA,), saved=False)
 
 
 def receptive_field_of(model):
     """Effective receptive fields after each sum."""
-    taps = field_taps(model, "sum") or model.lacks("maps, and no tokens on a known grid")
+    taps = model.require(field_taps(model, "sum"), "maps, and no tokens on a known grid")
     return _part(model, "receptive_field", taps)
 
 
 def branch_field_of(model):
     """Effective receptive fields before each sum."""
-    taps = field_taps(model, "branch") or model.lacks("branches on the grid, separate from skips")
+    taps = model.require(field_taps(model, "branch"), "branches on the grid, separate from skips")
     return _part(model, "receptive_field_branch", taps)
 
 
@@ -212,7 +210,7 @@ def _part(model, analysis, taps):
     )
 
 
-@finding(
+@claim(
     "receptive_field.{vit} receptive_field.{resnet}",
     "5",
     "6",
@@ -228,7 +226,7 @@ def early_fields(vit, resnet):
     return welch(*fields, "layers")
 
 
-@finding(
+@claim(
     "receptive_field_branch.{vit} receptive_field.{vit} attention_distance.{vit}",
     "5 and C",
     "C.4",
@@ -313,7 +311,7 @@ FIGURE_6 = Figure(
     call="analysis.receptive_field({model}, images, channels=16)",
     title="Effective receptive fields",
     caption=fields_caption,
-    findings=[early_fields],
+    claims=[early_fields],
     quantities=[early_extent],
     overview=Overview("Receptive-field size", extent, "relative to uniform"),
 )
@@ -329,6 +327,6 @@ FIGURE_C4 = FIGURE_6.variant(
     caption="Each panel is the gradient of a branch's output at the centre position, before it is "
     "added to the skip, with respect to the pixels. Where the centre patch is not the brightest, "
     "its dominance after the sum comes from the skip.",
-    findings=[branch_fields],
+    claims=[branch_fields],
     overview=None,
 )

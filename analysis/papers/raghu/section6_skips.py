@@ -17,8 +17,8 @@ from ...engine.results import expect_variable, layer_names
 from ...flow.skips import skip_statistic
 from ...plots.flow_plots import plot_skip_ratio, plot_skip_ratio_lines
 from ...plots.similarity_plots import plot_cka
-from ...study.figure import Figure, each, group, playing, together, variants
-from ...study.judge import finding
+from ...study.claims import claim
+from ...study.figure import Figure, each, group, together, variants, with_roles
 from ...study.measurement import quantity, statistic
 from ..chapters import SKIPS
 from . import RAGHU
@@ -28,8 +28,9 @@ from .section4_structure import cka_of, expect_cka
 def skip_ratio_of(model):
     """Skip-to-branch norm ratio and cosine at every sum."""
     sites = [tap.removesuffix("/skip") for tap in model.taps if tap.endswith("/skip")]
-    if not any(f"{site}/branch" in model.taps for site in sites):
-        model.lacks("separate skips and branches")
+    model.require(
+        any(f"{site}/branch" in model.taps for site in sites), "separate skips and branches"
+    )
     model.require_grid()
     taps = [tap for tap in model.taps if tap.endswith(("/skip", "/branch"))]
     return statistic("skip_ratio", model, taps, skip_statistic)
@@ -43,7 +44,7 @@ def skip_ratio_by_token(model):
 
 def cka_without_skips(models):
     """Similarity of the layers of a model, and of those trained without the skips of a block."""
-    for intact in playing(models, "vit"):
+    for intact in with_roles(models, "vit"):
         without = variants(models, intact, "without")
         if without:
             return {_with_accuracy(model): cka_of(model) for model in (intact, *without)}
@@ -55,7 +56,7 @@ def _with_accuracy(model):
     return f"{words}\n{100 * model.accuracy[0]:.1f} % accuracy" if model.accuracy else words
 
 
-@finding("skip_ratio.{vit}", "6", "7 left", "ratio CLS / spatial", above=1)
+@claim("skip_ratio.{vit}", "6", "7 left", "ratio CLS / spatial", above=1)
 def cls_skips_first(ratios):
     """In the first half, skip connections propagate the CLS token more than spatial tokens.
 
@@ -66,7 +67,7 @@ def cls_skips_first(ratios):
     return transformed(student(lower(_cls_over_spatial(ratios)), "layers"), np.exp)
 
 
-@finding("skip_ratio.{vit}", "6", "7 left", "ratio CLS / spatial", below=1)
+@claim("skip_ratio.{vit}", "6", "7 left", "ratio CLS / spatial", below=1)
 def spatial_skips_second(ratios):
     """In the second half, skip connections propagate spatial tokens more than the CLS token.
 
@@ -87,7 +88,7 @@ def _cls_over_spatial(ratios):
     return np.log(ratio.values[:, 0]) - np.log(spatial)
 
 
-@finding("skip_ratio.{vit} skip_ratio.{resnet}", "6", "7 right", "ratio ViT / ResNet", above=1)
+@claim("skip_ratio.{vit} skip_ratio.{resnet}", "6", "7 right", "ratio ViT / ResNet", above=1)
 def skip_influence(vit, resnet):
     """Skip connections are more influential in the ViT than in a pre-activation ResNet.
 
@@ -108,7 +109,7 @@ def skip_influence(vit, resnet):
     return transformed(welch(*logs, "layers"), np.exp)
 
 
-@finding("cka.{vit} cka.{without} block", "6", "8", "difference in CKA", below=0)
+@claim("cka.{vit} cka.{without} block", "6", "8", "difference in CKA", below=0)
 def skips_partition(intact, without, block):
     """Without the skips of a block, layers before it and after it are less similar.
 
@@ -125,7 +126,7 @@ def skips_partition(intact, without, block):
     return minus(*(of_cka(np.mean, expect_cka(part)) for part in parts))
 
 
-@finding("accuracy.{vit} accuracy.{without}", "6", "8", "difference in accuracy", above=0)
+@claim("accuracy.{vit} accuracy.{without}", "6", "8", "difference in accuracy", above=0)
 def skips_cost_accuracy(intact, without):
     """Removing the skips of a middle block reduces accuracy.
 
@@ -174,7 +175,7 @@ FIGURE_7_LEFT = Figure(
     title="Skip-to-branch norm ratio by token",
     caption="Each cell is the norm ratio of one token at one sum: above 1 the skip dominates, "
     "below 1 the branch.",
-    findings=[cls_skips_first, spatial_skips_second],
+    claims=[cls_skips_first, spatial_skips_second],
 )
 
 FIGURE_7_RIGHT = FIGURE_7_LEFT.variant(
@@ -185,7 +186,7 @@ FIGURE_7_RIGHT = FIGURE_7_LEFT.variant(
     title="Skip-to-branch norm ratio by layer",
     caption="Norm ratio at each sum: the higher a line, the more the skip dominates. At the grey "
     "line skip and branch have equal norms.",
-    findings=[skip_influence],
+    claims=[skip_influence],
     quantities=[skips_over_branches],
 )
 
@@ -213,5 +214,5 @@ FIGURE_8 = Figure(
     title="CKA between layers without the skips of a block",
     caption="CKA within the intact model and within models trained without the skips of one block. "
     "Two separate bright squares, before and after the block, show that these skips matter.",
-    findings=[skips_partition, skips_cost_accuracy],
+    claims=[skips_partition, skips_cost_accuracy],
 )

@@ -22,8 +22,8 @@ from ...plots.probe_plots import plot_probe_map, plot_probes, plot_summary_probe
 from ...plots.similarity_plots import plot_localization, plot_localization_by_layer
 from ...probes.ridge import L2, probe_statistic, score_statistic, select_l2
 from ...similarity.localization import localization_statistic
+from ...study.claims import claim
 from ...study.figure import Figure, Overview, each, split, together
-from ...study.judge import finding
 from ...study.measurement import DATA, quantity, statistic, task
 from ...study.models import MOST_PANELS, spread
 from ..chapters import LOCALIZATION, PROBES
@@ -35,7 +35,7 @@ def localization_of(model):
     model.require_grid()
     make = localization_statistic
     if model.stages:
-        taps = model.placed[-1:]
+        taps = model.grid_layers[-1:]
     elif model.has_sums:
         taps = [tap for tap in model.on_grid(model.blocks) if "/" in tap]
     else:  # early tokens may encode only their position, or a patch that is blank in all images
@@ -43,7 +43,7 @@ def localization_of(model):
         taps = spread(taps[len(taps) // 2 :], MOST_PANELS)
         tokens = range(model.grid.prefix, model.grid.num_tokens)
         make = partial(localization_statistic, tokens=tokens)
-    taps = taps or model.lacks("layers on the grid of its spatial tokens or positions")
+    taps = model.require(taps, "layers on the grid of its spatial tokens or positions")
     return statistic("localization", model, taps, make)
 
 
@@ -79,7 +79,7 @@ def _localization_of_some(features, size):
     return localization_statistic(features, tokens=tokens)
 
 
-@finding("localization.{vit}", "7", "9", "share of tokens", above=0.5)
+@claim("localization.{vit}", "7", "9", "share of tokens", above=0.5)
 def own_patch(similarity):
     """Most tokens of the last layer are most similar to their own patch.
 
@@ -89,7 +89,7 @@ def own_patch(similarity):
     return share(np.sum(maps.argmax(axis=1) == own), len(own), "tokens")
 
 
-@finding("localization.{vit} localization.{gap}", "7", "10", "difference in CKA", above=0)
+@claim("localization.{vit} localization.{gap}", "7", "10", "difference in CKA", above=0)
 def cls_localizes_more(vit, gap):
     """A ViT trained with a CLS token localizes better than one with global average pooling.
 
@@ -108,7 +108,7 @@ def cls_localizes_more(vit, gap):
     return student(margins[0] - margins[1], "tokens")
 
 
-@finding(
+@claim(
     "localization.{vit} localization.{resnet}", "7", "9", "difference in share of patches", above=0
 )
 def vit_localizes_more(vit, resnet):
@@ -213,7 +213,7 @@ FIGURE_9 = Figure(
     call="analysis.localization({model}, images)",
     title="Localization of last-layer tokens",
     caption=localization_caption,
-    findings=[own_patch, cls_localizes_more, vit_localizes_more],
+    claims=[own_patch, cls_localizes_more, vit_localizes_more],
     quantities=[localized_tokens],
 )
 
@@ -255,7 +255,7 @@ def ridge_probe_of(model, tokens="all"):
         model.require_grid()
         taps = model.on_grid(taps)
         taps = taps if model.has_sums else spread(taps, MOST_PANELS)
-        taps = taps or model.lacks("layers on the grid of its spatial tokens or positions")
+        taps = model.require(taps, "layers on the grid of its spatial tokens or positions")
     analysis, view = RESULTS[tokens], at_last_stage if model.stages else None
     probe = partial(statistic, view=view)
     fitted = probe(
@@ -265,7 +265,7 @@ def ridge_probe_of(model, tokens="all"):
         lambda features, data: probe_statistic(features, data.train, data.num_classes, L2, tokens),
         reads="train",
         inputs=(DATA,),
-        kept=False,
+        saved=False,
     )
     selected = probe(
         f"{analysis}_chosen",
@@ -274,7 +274,7 @@ def ridge_probe_of(model, tokens="all"):
         score_statistic,
         reads="validation",
         inputs=(fitted,),
-        kept=False,
+        saved=False,
     )
     return probe(analysis, model, taps, _tested, inputs=(fitted, selected))
 
@@ -323,7 +323,7 @@ def mean_probe_of(model):
     return {f"seed {model.detail}": measurement} if model.role == "seed" else measurement
 
 
-@finding(
+@claim(
     "ridge_probe_tokens.{gap} ridge_probe_tokens.{vit}",
     "7",
     "11 left",
@@ -340,7 +340,7 @@ def gap_tokens_classify(gap, vit):
     return _better_tokens(gap, vit)
 
 
-@finding(
+@claim(
     "ridge_probe_tokens.{resnet} ridge_probe_tokens.{vit}",
     "7",
     "11 left",
@@ -460,7 +460,7 @@ FIGURE_11_LEFT = Figure(
     show="analysis.plots.plot_token_probes",
     title="Linear-probe accuracy on single tokens",
     caption=tokens_caption,
-    findings=[gap_tokens_classify, resnet_tokens_classify],
+    claims=[gap_tokens_classify, resnet_tokens_classify],
 )
 
 FIGURE_D4 = FIGURE_11_LEFT.variant(

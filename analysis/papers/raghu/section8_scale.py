@@ -10,8 +10,8 @@ from ...engine.estimates import lower, minus, of_cka, upper
 from ...engine.results import expect_variable
 from ...plots.similarity_plots import plot_best_matching_layer, plot_data_scale
 from ...similarity.cka import best_matching_layer, cka_statistic
-from ...study.figure import Figure, group, playing, variants
-from ...study.judge import finding
+from ...study.claims import claim
+from ...study.figure import Figure, group, variants, with_roles
 from ...study.measurement import statistic, task
 from ...study.models import NotApplicable
 from ..chapters import SCALE
@@ -31,7 +31,7 @@ def counterparts_of(model, other, analysis="counterparts"):
 def data_scale_of(models):
     """Similarity of each block to that of models trained on a fraction of the data, or on all."""
     measurements = {}
-    for model in playing(models, "vit"):
+    for model in with_roles(models, "vit"):
         fractions = {other.detail: other for other in variants(models, model, "fraction")}
         if fractions:
             seeds = variants(models, model, "seed")
@@ -52,7 +52,7 @@ def fine_tuning_of(models):
     """Similarity of each block to what it was before fine-tuning."""
     return {
         after.name: counterparts_of(before, after, "fine_tuning")
-        for before in playing(models, "before")
+        for before in with_roles(models, "before")
         for after in variants(models, before, "after")
     }
 
@@ -62,9 +62,9 @@ def same_blocks_of(models):
     if len(models) < 2:
         raise NotApplicable("It compares two models; one is given.")
     same_layers = {
-        f"{one.name} and {other.name}": counterparts_of(one, other)
-        for one, other in combinations(models, 2)
-        if one.blocks == other.blocks
+        f"{first.name} and {second.name}": counterparts_of(first, second)
+        for first, second in combinations(models, 2)
+        if first.blocks == second.blocks
     }
     if not same_layers:
         why = "It compares two models whose layers have the same names; there are none."
@@ -72,7 +72,7 @@ def same_blocks_of(models):
     return same_layers
 
 
-@finding("data_scale.{vit}", "8", "12", "difference in CKA", above=0)
+@claim("data_scale.{vit}", "8", "12", "difference in CKA", above=0)
 def data_hunger(similarity):
     """Higher layers need more training data than lower layers.
 
@@ -113,7 +113,7 @@ FIGURE_12 = Figure(
     caption="CKA between each block of a model trained on a fraction of the images and the same "
     "block of the model trained on all. A falling line means that higher blocks need more data. "
     "The 100 % line is the control: a second seed trained on all images.",
-    findings=[data_hunger],
+    claims=[data_hunger],
 )
 
 FIGURE_G = Figure(

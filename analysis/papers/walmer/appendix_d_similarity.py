@@ -7,8 +7,8 @@ from ...engine.results import expect_variable, layer_names
 from ...plots.interactive import cka_heatmap
 from ...plots.similarity_plots import plot_cka, plot_last_layer_cka
 from ...similarity.cka import last_layer_statistic, residual_statistic
+from ...study.claims import claim
 from ...study.figure import Figure, each, group
-from ...study.judge import finding
 from ...study.measurement import statistic, task
 from ...study.models import NotApplicable
 from ..chapters import SKIPS, STRUCTURE
@@ -35,14 +35,13 @@ def last_tokens(model):
     model.require_grid()
     norm = [tap for tap in model.taps if tap == "norm"]
     on_grid = model.on_grid(norm or model.blocks)
-    return (on_grid or model.lacks("layers on the grid of its spatial tokens or positions"))[-1]
+    return model.require(on_grid, "layers on the grid of its spatial tokens or positions")[-1]
 
 
 def norm_cka_of(model):
     """Similarity of the normalized inputs of all sublayers."""
     norms = [tap for tap in model.taps if f"/{tap}".endswith("/norm")]
-    if len(norms) < 2:
-        model.lacks("known norms")
+    model.require(len(norms) >= 2, "known norms")
 
     def make(result):
         """Of the layers that vary, those after a norm."""
@@ -55,11 +54,11 @@ def norm_cka_of(model):
 def residual_cka_of(model):
     """Similarity of skips and branches of all attention sites."""
     taps = [tap for tap in model.taps if tap.endswith(("attention/skip", "attention/branch"))]
-    taps = taps or model.lacks("known attention skips")
+    taps = model.require(taps, "known attention skips")
     return statistic("residual_cka", model, taps, residual_statistic)
 
 
-@finding("residual_cka.{vit}", "D.4", "23", "difference in CKA", below=0)
+@claim("residual_cka.{vit}", "D.4", "23", "difference in CKA", below=0)
 def skips_diverge(similarity):
     """In mid-to-late layers of supervised ViTs, attention adds information that its skip lacks.
 
@@ -134,5 +133,5 @@ FIGURE_23 = Figure(
     title="CKA between skips and attention branches",
     caption="Each cell is the CKA between the branch of one attention sublayer and the skip of "
     "another. Dark cells on the diagonal are sublayers that add new information.",
-    findings=[skips_diverge],
+    claims=[skips_diverge],
 )

@@ -38,8 +38,8 @@ from ...plots.attention_plots import (
     plot_head_classes,
     plot_mean_distance,
 )
+from ...study.claims import claim
 from ...study.figure import Figure, each, together
-from ...study.judge import finding
 from ...study.measurement import statistic, task
 from ..chapters import LOCALITY, OBJECTS
 from . import WALMER
@@ -73,7 +73,7 @@ def unit_distance_of(model):
     return task("unit_distance", model, make, inputs=(mean_attention_of(model),))
 
 
-@finding("aligned_attention.{vit} head_classes.{vit}", "4.2", "3", "asymmetry", above=0.5)
+@claim("aligned_attention.{vit} head_classes.{vit}", "4.2", "3", "asymmetry", above=0.5)
 def offset_heads(aligned, kinds):
     """There are offset local attention heads, which attend to one side of the query.
 
@@ -94,7 +94,7 @@ def offset_heads(aligned, kinds):
     return descriptive(np.where(spread <= 0.5, sided, 0).max(), "a maximum over heads")
 
 
-@finding("head_classes.{vit}", "C.1", "18", "difference in share", above=0)
+@claim("head_classes.{vit}", "C.1", "18", "difference in share", above=0)
 def offset_heads_early(kinds):
     """In supervised ViTs, offset heads are in the early layers.
 
@@ -105,7 +105,7 @@ def offset_heads_early(kinds):
     return minus(*(share(half.sum(), half.size, "heads") for half in halves))
 
 
-@finding("head_classes.{vit}", "4.2", "3", "number of types", above=1.5)
+@claim("head_classes.{vit}", "4.2", "3", "number of types", above=1.5)
 def local_kinds(kinds):
     """There are several types of local heads: strict, soft, axial and offset.
 
@@ -119,7 +119,7 @@ def local_kinds(kinds):
     )
 
 
-@finding("head_classes.{vit}", "4.3", "4", "share of layers", above=0.5)
+@claim("head_classes.{vit}", "4.3", "4", "share of layers", above=0.5)
 def layers_mix(kinds):
     """Most layers have both local and global heads.
 
@@ -130,7 +130,7 @@ def layers_mix(kinds):
     return share(mixed.sum(), len(mixed), "layers")
 
 
-@finding("unit_distance.{vit}", "4.3", "4", "difference in distance", below=0)
+@claim("unit_distance.{vit}", "4.3", "4", "difference in distance", below=0)
 def distance_dips(distance):
     """Attention distance dips around layers 3 to 6 of 12, compared with the first two.
 
@@ -142,7 +142,7 @@ def distance_dips(distance):
     return welch(third.ravel(), first.ravel(), "heads")
 
 
-@finding("unit_distance.{vit}", "4.3", "4", "difference in distance", above=0)
+@claim("unit_distance.{vit}", "4.3", "4", "difference in distance", above=0)
 def distance_rises(distance):
     """In the later layers of supervised ViTs, attention distance increases again.
 
@@ -177,7 +177,7 @@ FIGURE_3 = Figure(
     caption="Each panel is a head: attention by the offset of the key from the query, which is at "
     "the centre. A bright point next to the centre is an offset head, a bright line an axial "
     "head.",
-    findings=[offset_heads],
+    claims=[offset_heads],
 )
 
 FIGURE_14 = FIGURE_3.variant(
@@ -201,7 +201,7 @@ FIGURE_18 = FIGURE_3.variant(
     caption="Each cell is a head, classified by its attention: to its own token (strict), around "
     "it (soft), along a row or column (axial), to a neighbour in one direction (offset) or to "
     "the whole image (global).",
-    findings=[local_kinds, layers_mix, offset_heads_early],
+    claims=[local_kinds, layers_mix, offset_heads_early],
 )
 
 FIGURE_4 = Figure(
@@ -218,7 +218,7 @@ FIGURE_4 = Figure(
     title="Attention distance by layer",
     caption="Mean attention distance in sides of the token grid: points are heads, lines are means "
     "over the heads of a layer. Widely spread points indicate local and global heads.",
-    findings=[distance_dips, distance_rises],
+    claims=[distance_dips, distance_rises],
 )
 
 
@@ -255,7 +255,7 @@ def _patterns_repeat(patterns, query):
 
 def _pattern_claim(query, words, statement):
     """The claim of section 4.1 about a query: different heads attend to the same few tokens."""
-    return finding(
+    return claim(
         "attention_patterns.{vit}",
         "4.1",
         "2",
@@ -281,7 +281,7 @@ def _mean_repetition(repetition):
     return jackknifed(mean_of(repetition), np.array(rest), "layers")
 
 
-@finding("attention_patterns.{vit} cls_attention.{vit}", "C.1", "11", "ratio of peaks", below=0.5)
+@claim("attention_patterns.{vit} cls_attention.{vit}", "C.1", "11", "ratio of peaks", below=0.5)
 def patterns_vary(patterns, average):
     """The tokens that receive most attention in late layers vary with the image.
 
@@ -324,7 +324,7 @@ FIGURE_2 = Figure(
     caption="Each cell compares the heads of two layers on the same image: high where both "
     "attend to the same few tokens, for any query, low where attention is diffuse or differs. A "
     "bright block is a pattern that repeats over those layers; colours span the values.",
-    findings=[
+    claims=[
         _pattern_claim(
             "cls",
             "",
@@ -348,7 +348,7 @@ FIGURE_11 = FIGURE_2.variant(
     title="Mean CLS attention",
     caption="Each panel is a head: its attention to each position, averaged over images. A single "
     "bright spot is a position that it attends to in every image.",
-    findings=[patterns_vary],
+    claims=[patterns_vary],
 )
 
 
@@ -367,7 +367,7 @@ def _of_union(features):
     return replace(inner, step=step)
 
 
-@finding("saliency.{vit} saliency.{fresh}", "4.4", "5", "difference in IoU", above=0)
+@claim("saliency.{vit} saliency.{untrained}", "4.4", "5", "difference in IoU", above=0)
 def saliency_early(saliency, untrained):
     """CLS attention aligns with salient objects by the early-to-mid layers.
 
@@ -380,7 +380,7 @@ def saliency_early(saliency, untrained):
     return student(best - chance, "layers")
 
 
-@finding("saliency.{vit} saliency.{fresh}", "4.4", "5", "difference in rise", above=0)
+@claim("saliency.{vit} saliency.{untrained}", "4.4", "5", "difference in rise", above=0)
 def saliency_plateaus(saliency, untrained):
     """The alignment of CLS attention with objects plateaus early.
 
@@ -396,7 +396,7 @@ def saliency_plateaus(saliency, untrained):
     return descriptive(early - chance - max(late - early, 0), "maxima over layers")
 
 
-@finding("saliency.{vit}", "4.4", "5", "difference in IoU", below=0)
+@claim("saliency.{vit}", "4.4", "5", "difference in IoU", below=0)
 def saliency_drops(saliency):
     """In supervised ViTs, the alignment of attention with objects drops in later layers.
 
@@ -429,12 +429,12 @@ FIGURE_5 = Figure(
     numbers="5 16",
     chapter=OBJECTS,
     shows="alignment of attention with the object",
-    models=together("vit", "gap", baselines=("fresh",)),
+    models=together("vit", "gap", baselines=("untrained",)),
     measure=saliency_of,
     draw=plot_attention_saliency,
     name="saliency",
     call="analysis.attention_saliency({model}, images_and_masks)",
     title="IoU of attention and object by layer",
     caption=saliency_caption,
-    findings=[saliency_early, saliency_plateaus, saliency_drops],
+    claims=[saliency_early, saliency_plateaus, saliency_drops],
 )

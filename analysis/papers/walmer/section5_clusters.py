@@ -10,8 +10,8 @@ from ...engine.pooling import grid_of, pooled_statistic
 from ...engine.results import KEPT, expect_variable, layer_names
 from ...plots.probe_plots import plot_clustering
 from ...probes.clustering import cluster_scores, object_statistic
+from ...study.claims import claim
 from ...study.figure import Figure, together
-from ...study.judge import finding
 from ...study.measurement import statistic, task
 from ...study.models import BASELINES, MOST_PANELS, spread
 from ..chapters import CLASSES, OBJECTS
@@ -38,7 +38,7 @@ def pooled_of(model, tokens, reads="test"):
         summarised(model, tokens),
         lambda features: pooled_statistic(tokens, grid_of(features, None)),
         reads=reads,
-        kept=False,
+        saved=False,
     )
 
 
@@ -61,15 +61,17 @@ def spatial_clustering_of(model):
 
 def objects_of(model):
     """Agreement of clusters of objects with their classes."""
-    return statistic("objects", model, model.require_placed(), object_statistic, reads="objects")
+    return statistic(
+        "objects", model, model.require_grid_layers(), object_statistic, reads="objects"
+    )
 
 
 def parts_of(model):
     """Agreement of clusters of parts of objects with their names."""
-    return statistic("parts", model, model.require_placed(), object_statistic, reads="parts")
+    return statistic("parts", model, model.require_grid_layers(), object_statistic, reads="parts")
 
 
-@finding("clustering_first.{vit}", "5.2", "7 left", "rank correlation", above=0)
+@claim("clustering_first.{vit}", "5.2", "7 left", "rank correlation", above=0)
 def clusters_deepen(clusters):
     """Cluster purity of CLS features increases with depth.
 
@@ -80,9 +82,7 @@ def clusters_deepen(clusters):
     return correlation(pairs, "layers")
 
 
-@finding(
-    "clustering_rest.{vit} clustering_first.{vit}", "5.2", "7", "difference in purity", above=0
-)
+@claim("clustering_rest.{vit} clustering_first.{vit}", "5.2", "7", "difference in purity", above=0)
 def spatial_first(spatial, cls):
     """In early layers of supervised ViTs, spatial tokens carry more class information than CLS.
 
@@ -113,8 +113,8 @@ def _cluster_claims(kind, plural, figure):
     chosen by its purity.
     """
     of_kind = "object class" if kind == "object" else kind
-    claim = partial(finding, section="5.3", figure=figure, unit="difference in purity", above=0)
-    above_chance = claim(
+    task_claim = partial(claim, section="5.3", figure=figure, unit="difference in purity", above=0)
+    above_chance = task_claim(
         f"{plural}.{{vit}} {plural}.{{noise}}",
         name=f"{plural}-above-chance",
         text=(
@@ -122,7 +122,7 @@ def _cluster_claims(kind, plural, figure):
             f"Cluster purity of {plural}, mean over layers, minus that of noise.",
         ),
     )(_over_noise)
-    peak_early = claim(
+    peak_early = task_claim(
         f"{plural}.{{vit}}",
         name=f"{plural}-peak-early",
         text=(
@@ -178,7 +178,7 @@ FIGURE_7 = Figure(
     call="analysis.clustering({model}, images)",
     title="Cluster purity of images by layer",
     caption=clusters_caption,
-    findings=[clusters_deepen],
+    claims=[clusters_deepen],
 )
 
 FIGURE_7_SPATIAL = FIGURE_7.variant(
@@ -188,7 +188,7 @@ FIGURE_7_SPATIAL = FIGURE_7.variant(
     title="Cluster purity of the mean spatial token by layer",
     caption="As in the previous figure, for the mean spatial token of models with a CLS token. "
     "Where the purity is higher than for CLS, the spatial tokens carry more class information.",
-    findings=[spatial_first],
+    claims=[spatial_first],
 )
 
 FIGURE_8_OBJECTS = Figure(
@@ -204,7 +204,7 @@ FIGURE_8_OBJECTS = Figure(
     title="Cluster purity of objects by layer",
     caption="Cluster purity: the share of objects in the majority class of their cluster, for "
     "k-means with as many clusters as classes on the mean of the tokens within each mask.",
-    findings=_cluster_claims("object", "objects", "8 left"),
+    claims=_cluster_claims("object", "objects", "8 left"),
 )
 
 FIGURE_8_PARTS = FIGURE_8_OBJECTS.variant(
@@ -216,5 +216,5 @@ FIGURE_8_PARTS = FIGURE_8_OBJECTS.variant(
     title="Cluster purity of parts by layer",
     caption="Cluster purity: the share of parts in the majority class of their cluster, for "
     "k-means with as many clusters as classes on the mean of the tokens within each mask.",
-    findings=_cluster_claims("part", "parts", "8 right"),
+    claims=_cluster_claims("part", "parts", "8 right"),
 )

@@ -18,8 +18,8 @@ from ...plots.probe_plots import (
 from ...probes.knn import knn_statistic
 from ...probes.linear_probe import fit_linear_probe
 from ...probes.retrieval import retrieval
+from ...study.claims import claim
 from ...study.figure import Figure, together
-from ...study.judge import finding
 from ...study.measurement import DATA, quantity, statistic, task
 from ...study.models import BASELINES
 from ..chapters import CLASSES, PROBES, TASKS
@@ -64,7 +64,7 @@ def retrieval_of(model):
     return task("retrieval", model, make, reads="landmarks", inputs=(DATA,))
 
 
-@finding("knn_accuracy.{vit}", "6.3", "9 left", "difference in accuracy", above=0)
+@claim("knn_accuracy.{vit}", "6.3", "9 left", "difference in accuracy", above=0)
 def knn_last_best(neighbours):
     """The last layer is the best for k-NN classification.
 
@@ -165,7 +165,7 @@ FIGURE_9 = Figure(
     call="analysis.knn_accuracy({model}, train, images)",
     title="Top-1 k-NN accuracy by layer",
     caption=knn_caption,
-    findings=[knn_last_best],
+    claims=[knn_last_best],
     quantities=[last_knn],
 )
 
@@ -206,9 +206,8 @@ FIGURE_29 = Figure(
 
 
 def _on_square_grid(model):
-    taps = model.require_placed()
-    if model.grid.rows != model.grid.columns:
-        model.lacks("square grid")
+    taps = model.require_grid_layers()
+    model.require(model.grid.rows == model.grid.columns, "square grid")
     return taps
 
 
@@ -261,9 +260,11 @@ def _task_claims(result, figure, score, task, units, measure):
     To avoid selection bias, a best layer is chosen on every other unit and scored on the rest, and
     vice versa. The middle of an odd number of layers is in neither half.
     """
-    claim = partial(finding, section="6.2", figure=figure, unit=f"difference in {score}", above=0)
+    task_claim = partial(
+        claim, section="6.2", figure=figure, unit=f"difference in {score}", above=0
+    )
     name, inputs = {"propagation": "videos"}.get(result, result), f"{result}.{{vit}}"
-    above_chance = claim(
+    above_chance = task_claim(
         f"{inputs} {result}.{{noise}}",
         name=f"{name}-above-chance",
         text=(
@@ -271,7 +272,7 @@ def _task_claims(result, figure, score, task, units, measure):
             f"{measure}, mean over layers, minus that of noise.",
         ),
     )(_above_chance)
-    before_last = claim(
+    before_last = task_claim(
         inputs,
         name=f"{name}-before-last",
         text=(
@@ -280,7 +281,7 @@ def _task_claims(result, figure, score, task, units, measure):
             "the last.",
         ),
     )(_before_last)
-    mid_to_late = claim(
+    mid_to_late = task_claim(
         inputs,
         name=f"{name}-mid-to-late",
         text=(
@@ -292,7 +293,7 @@ def _task_claims(result, figure, score, task, units, measure):
     return [above_chance, before_last, mid_to_late]
 
 
-@finding("keypoints.{vit} knn_accuracy.{vit}", "6.3", "10 right", "difference in PCK", above=0)
+@claim("keypoints.{vit} knn_accuracy.{vit}", "6.3", "10 right", "difference in PCK", above=0)
 def no_single_layer(task, neighbours):
     """No single layer is best for all tasks: the best differs for k-NN and keypoints.
 
@@ -348,7 +349,7 @@ FIGURE_10_VIDEOS = Figure(
     title="Video object segmentation by layer",
     caption="Each point is the J&F score (mean of region overlap J and contour accuracy F) of "
     "masks propagated from the first frame to all others by token similarity alone.",
-    findings=_task_claims(
+    claims=_task_claims(
         "propagation",
         "10 left",
         "J&F",
@@ -368,7 +369,7 @@ FIGURE_10_KEYPOINTS = FIGURE_10_VIDEOS.variant(
     title="Keypoint correspondence by layer",
     caption="Each point is PCK at 0.1: the share of keypoints whose most similar position in "
     "another image lies within a tenth of its side from the same keypoint.",
-    findings=[
+    claims=[
         *_task_claims(
             "keypoints",
             "10 right",

@@ -80,9 +80,11 @@ class Subject:
     def scores_tap(self):
         """The tap that holds the scores of classes; a `NotApplicable` where there is none."""
         tap = self.model.taps[-1]
-        known = len(self.model.shapes[tap]) == 1 and self.model.shapes[tap][0] > 1
-        if not known or not (self.foreign or tap == "logits"):
-            self.model.lacks("scores of classes, as a last layer of one number for each class")
+        are_scores = len(self.model.shapes[tap]) == 1 and self.model.shapes[tap][0] > 1
+        self.model.require(
+            are_scores and (self.foreign or tap == "logits"),
+            "scores of classes, as a last layer of one number for each class",
+        )
         return tap
 
     @cached_property
@@ -100,10 +102,10 @@ class Subject:
         )
 
     @cached_property
-    def chosen(self):
+    def explained_classes(self):
         """Indices of the classes to explain for each image: those specified, or its likeliest."""
         if self.classes is not None:
-            return [[int(one) for one in self.classes]] * len(self.images)
+            return [[int(number) for number in self.classes]] * len(self.images)
         most = TOP if len(self.images) == 1 else TOP_OF_SEVERAL
         return np.argsort(-self.scores.values, axis=1, kind="stable")[:, :most].tolist()
 
@@ -112,18 +114,20 @@ class Subject:
 
         Of `measure(images, classes)`. Classes that are not explained for an image are NaN.
         """
-        if len({*map(tuple, self.chosen)}) == 1:
-            return measure(self.images, self.chosen[0])
-        pairs = zip(self.images, self.chosen, strict=True)
+        if len({*map(tuple, self.explained_classes)}) == 1:
+            return measure(self.images, self.explained_classes[0])
+        pairs = zip(self.images, self.explained_classes, strict=True)
         each = [measure(image[None], classes) for image, classes in pairs]
-        every = list(dict.fromkeys(np.transpose(self.chosen).ravel().tolist()))
+        every = list(dict.fromkeys(np.transpose(self.explained_classes).ravel().tolist()))
         return xr.concat(
-            [one.reindex({"class": every}) for one in each], "example", combine_attrs="override"
+            [result.reindex({"class": every}) for result in each],
+            "example",
+            combine_attrs="override",
         )
 
     def explained(self, result, example):
         """The values of a result of `explain` for the classes of one image."""
-        return result.isel(example=example).sel({"class": self.chosen[example]}).values
+        return result.isel(example=example).sel({"class": self.explained_classes[example]}).values
 
     @cached_property
     def tokens(self):
@@ -147,7 +151,7 @@ class Subject:
     @cached_property
     def _placed(self):
         """Sequences of tokens, (example, token, channel), of some layers on the grid."""
-        values = self._values(spread(self.model.require_placed(), MOST_LAYERS))
+        values = self._values(spread(self.model.require_grid_layers(), MOST_LAYERS))
         return {tap: x.reshape(len(x), -1, x.shape[-1]) for tap, x in values.items()}
 
     def _values(self, taps):
@@ -163,8 +167,7 @@ class Subject:
     def maps(self):
         """The last map of each size, in depth order: taps; `NotApplicable` where there are none."""
         model = self.model
-        if not model.has_maps:
-            model.lacks("maps through its depth, as convolutions make them")
+        model.require(model.has_maps, "maps through its depth, as convolutions make them")
         held = [tap for tap in model.blocks if model.is_map(tap)]
         last = {model.shapes[tap][:2]: tap for tap in held}
         return list(last.values())
@@ -185,7 +188,7 @@ def attention(subject):
 def rollout(subject):
     """Attention followed through all layers."""
     model = subject.model
-    weights = model.weights or model.lacks("attention weights and skips among its layers")
+    weights = model.require(model.weights, "attention weights and skips among its layers")
     model.require_grid()
     blocks = tuple(tap.split("/")[0] + "/" for tap in weights)
     ends = ("/weights", "/skip", "/branch", "/sum")
@@ -196,7 +199,7 @@ def rollout(subject):
 def relevance(subject):
     """Gradient-weighted attention of each class that is explained."""
     model, scores = subject.model, subject.scores_tap
-    weights = model.weights or model.lacks("attention weights among its layers")
+    weights = model.require(model.weights, "attention weights among its layers")
     features = model.features(*weights, scores)
     grid = model.require_grid()
     return subject.explain(
@@ -219,19 +222,18 @@ def similarity(subject):
     model = subject.model
     pairs = (len(subject.images) * model.require_grid().num_spatial) ** 2
     most = max(2, min(MOST_LAYERS, MOST_COSINES // pairs))
-    taps = spread(model.require_placed(), most)
+    taps = spread(model.require_grid_layers(), most)
     result = token_similarity(model.features(*taps), subject.images, model.grid)
-    known = result.notnull().all([dim for dim in result.dims if dim != "layer"]).values
-    if not known.any():
-        model.lacks("layer on the grid that is nonzero at all positions")
-    return result.isel(layer=known)
+    is_nonzero = result.notnull().all([dim for dim in result.dims if dim != "layer"]).values
+    model.require(is_nonzero.any(), "layer on the grid that is nonzero at all positions")
+    return result.isel(layer=is_nonzero)
 
 
 def lens(subject):
     """Class scores from the model's own head, applied to each block."""
     model, scores = subject.model, subject.scores_tap
     blocks = [tap for tap in model.blocks if tap != scores]
-    width = model.shapes[blocks[-1]][-1] if blocks else model.lacks("blocks that are known")
+    width = model.shapes[model.require(blocks, "blocks that are known")[-1]][-1]
     alike = [tap for tap in blocks if model.shapes[tap][-1] == width]
     alike = [tap for tap in alike if len(model.shapes[tap]) == len(model.shapes[blocks[-1]])]
     return logit_lens(model.features(*alike, scores), subject.images, scores)
@@ -240,8 +242,8 @@ def lens(subject):
 def patch_lens(subject):
     """Class scores from the model's own head, applied to single patches of each block."""
     model, scores = subject.model, subject.scores_tap
-    blocks = [tap for tap in model.with_places(model.blocks) if tap != scores]
-    last = model.shapes[blocks[-1]] if blocks else model.lacks("blocks on a grid")
+    blocks = [tap for tap in model.with_positions(model.blocks) if tap != scores]
+    last = model.shapes[model.require(blocks, "blocks on a grid")[-1]]
     alike = [tap for tap in blocks if model.shapes[tap] == last]
     numbers = len(subject.images) * int(np.prod(last[:-1])) * model.shapes[scores][0]
     alike = spread(alike, max(2, min(MOST_LAYERS, MOST_SCORES // numbers)))
@@ -254,7 +256,7 @@ def removals(subject):
     """Probabilities of classes without each head, and without each block."""
     model, scores = subject.model, subject.scores_tap
     taps = [tap for tap in model.taps if tap.endswith(("/heads", "/branch"))]
-    taps = taps or model.lacks("heads and branches that are known, to remove them")
+    taps = model.require(taps, "heads and branches that are known, to remove them")
     return Removals(model.features(*taps, scores), scores)(subject.images)
 
 
@@ -262,7 +264,7 @@ def norms(subject):
     """Norms of skip and branch at each sum."""
     model = subject.model
     taps = [tap for tap in model.taps if tap.endswith(("/skip", "/branch"))]
-    taps = taps or model.lacks("skips and branches that are known")
+    taps = model.require(taps, "skips and branches that are known")
     return branch_norms(model.features(*taps), subject.images)
 
 
@@ -319,13 +321,13 @@ def collect_results(subject):
         list of sentences on why).
     """
     results, left_out = {}, []
-    for name, (what, measure) in MEASURES.items():
+    for name, (words, measure) in MEASURES.items():
         if name in OF_CLASSES and is_flat(results):
             continue
         try:
             results[name] = measure(subject)
         except ValueError as reason:
-            left_out.append((what[0].upper() + what[1:], [str(reason)]))
+            left_out.append((words[0].upper() + words[1:], [str(reason)]))
     if is_flat(results):
         left_out.append(("Evidence for classes", [f"{FLAT}."]))
     return results, left_out

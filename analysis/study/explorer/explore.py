@@ -62,7 +62,7 @@ class Exploration:
         folder = Path(folder)
         if isinstance(self.left_out, dict):
             for name in self.results:
-                self.of(name).save_results(folder / slug(name))
+                self.select(name).save_results(folder / slug(name))
             return
         folder.mkdir(parents=True, exist_ok=True)
         for name, result in self.results.items():
@@ -75,7 +75,7 @@ class Exploration:
                 )
             result.to_netcdf(folder / f"{name}.nc", engine="h5netcdf")
 
-    def of(self, name: str) -> "Exploration":
+    def select(self, name: str) -> "Exploration":
         """The same page with the results of one of its several models."""
         return Exploration(self.path, self.results[name], self.left_out[name])
 
@@ -142,12 +142,12 @@ def explore(
     settings |= {"patch_size": patch_size, "prefix": prefix, "classes": classes}
     settings |= {"samples": samples, "noise": noise, "seed": seed}
     if isinstance(model, list | tuple | Mapping):
-        models = {n: (one, settings) for n, one in name_models(model).items()}
+        models = {n: (single_model, settings) for n, single_model in name_models(model).items()}
         return explore_models(models, images, path)
     if isinstance(model, str | os.PathLike):
         model, name = vit_tf.load(model), name or own_name(model)
     own = name or getattr(model, "name", None) or getattr(model, "__name__", "model")
-    return explore_models({own: (model, settings)}, images, path).of(own)
+    return explore_models({own: (model, settings)}, images, path).select(own)
 
 
 def explore_models(models, images, path):
@@ -240,8 +240,8 @@ def _shared(opened, model):
 
 def _photo(picture, expects, size):
     """What the model sees of a picture, with as many more pixels as it has and a page shows."""
-    seen = np.array(picture.shape[:2]) if expects.crop is None else min(picture.shape[:2])
-    most = np.minimum(MOST_PHOTO, seen * (expects.crop or 1))
+    visible_size = np.array(picture.shape[:2]) if expects.crop is None else min(picture.shape[:2])
+    most = np.minimum(MOST_PHOTO, visible_size * (expects.crop or 1))
     times = max(1, int(np.min(most / np.array(size))))
     framed = Preprocessing(
         tuple(times * side for side in size),
@@ -313,7 +313,7 @@ def read_images(images):
         images = [images]
     if isinstance(images, tf.data.Dataset):
         images = _examples_of(images)
-    images = [file for one in images for file in _files_of(one)]
+    images = [file for source in images for file in _files_of(source)]
     if not images:
         raise ValueError("Expected at least one image. Received: none")
     read, names = [], []
@@ -355,9 +355,9 @@ def _probes(batch):
 def _check_classes(subject):
     """Raises a `ValueError` for classes that are not there."""
     (count,) = subject.model.shapes[subject.scores_tap]
-    chosen = list(subject.classes)
-    wrong = [c for c in chosen if not isinstance(c, int | np.integer) or not 0 <= c < count]
-    if wrong or not chosen:
+    classes = list(subject.classes)
+    wrong = [c for c in classes if not isinstance(c, int | np.integer) or not 0 <= c < count]
+    if wrong or not classes:
         raise ValueError(
-            f"Expected classes to be integers from 0 to {count - 1}. Received: {chosen}"
+            f"Expected classes to be integers from 0 to {count - 1}. Received: {classes}"
         )

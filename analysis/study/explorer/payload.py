@@ -27,20 +27,24 @@ def make_payload(subject, results, photos, class_names):
         dict of `examples`, one dict of packed arrays for each, and of what they share.
     """
     grid = subject.model.grid
-    chosen = subject.chosen if "scores" in results else [[] for _ in photos]
+    explained_classes = subject.explained_classes if "scores" in results else [[] for _ in photos]
     shared = {
         "grid": None if grid is None else {**vars(grid)},
         "prefix_names": list(subject.prefix_names),
         "pooled": list(subject.pooled_tokens),
         "pooled_name": subject.pooled_name,
         "size": list(subject.images.shape[1:3]),
-        "layers": {name: _layers(results[of]) for name, of in LAYERS.items() if of in results},
+        "layers": {
+            name: _layers(results[name_of_result])
+            for name, name_of_result in LAYERS.items()
+            if name_of_result in results
+        },
         "examples": [
             {
                 "picture": _as_data_url(photo),
-                "classes": [class_name(class_names, one) for one in explained],
+                "classes": [class_name(class_names, number) for number in explained],
             }
-            for photo, explained in zip(photos, chosen, strict=True)
+            for photo, explained in zip(photos, explained_classes, strict=True)
         ],
     }
     for name, pack_one in PACKERS.items():
@@ -65,20 +69,22 @@ def class_name(names, position):
 def _scores(result, subject, class_names):
     """The most probable classes of each image, and those explained that are not among them."""
     each = []
-    for shares, explained in zip(probabilities(result.values), subject.chosen, strict=True):
+    for shares, explained in zip(
+        probabilities(result.values), subject.explained_classes, strict=True
+    ):
         best = np.argsort(-shares, kind="stable")[:PREDICTIONS].tolist()
-        listed = [*best, *(one for one in explained if one not in best)]
+        listed = [*best, *(number for number in explained if number not in best)]
         each.append(
             [
                 {
-                    "name": class_name(class_names, one),
-                    "share": float(f"{shares[one]:.4g}"),
-                    "explained": explained.index(one) if one in explained else -1,
+                    "name": class_name(class_names, number),
+                    "share": float(f"{shares[number]:.4g}"),
+                    "explained": explained.index(number) if number in explained else -1,
                 }
-                for one in (listed if subject.classes is not None else best)
+                for number in (listed if subject.classes is not None else best)
             ]
         )
-    return {}, [{"predictions": one} for one in each]
+    return {}, [{"predictions": classes} for classes in each]
 
 
 def _attention(result, subject, _):
@@ -101,38 +107,38 @@ def attention_bits(result):
 
 
 def _rollout(result, *_):
-    return {}, [{"rollout": pack(one, 16, 1)} for one in result.values]
+    return {}, [{"rollout": pack(image_values, 16, 1)} for image_values in result.values]
 
 
 def _relevance(result, subject, _):
     pooled, prefix = list(subject.pooled_tokens), subject.model.grid.prefix
     each = [subject.explained(result, example) for example in range(len(result))]
-    read = [one[:, pooled].mean(axis=1)[:, prefix:] for one in each]
-    return {}, [{"relevance": pack(one, 32)} for one in read]
+    read = [image_values[:, pooled].mean(axis=1)[:, prefix:] for image_values in each]
+    return {}, [{"relevance": pack(image_values, 32)} for image_values in read]
 
 
 def _gradients(result, subject, _):
     each = [subject.explained(result, example) for example in range(len(result))]
-    sizes = [shrunk(np.abs(one).sum(axis=-1)) for one in each]
+    sizes = [shrunk(np.abs(image_values).sum(axis=-1)) for image_values in each]
     shared = {"gradient_size": list(sizes[0].shape[-2:])}
-    return shared, [{"gradients": pack(one, 8, 1)} for one in sizes]
+    return shared, [{"gradients": pack(image_values, 8, 1)} for image_values in sizes]
 
 
 def _similarity(result, *_):
     by_example = result.transpose("example", "layer", "token", "other_example", "other_token")
-    return {}, [{"similarity": pack(one, 8, 3)} for one in by_example.values]
+    return {}, [{"similarity": pack(image_values, 8, 3)} for image_values in by_example.values]
 
 
 def _lens(result, subject, class_names):
     shares = probabilities(result.values)
     each = []
-    for one, explained in zip(shares, subject.chosen, strict=True):
-        best = np.argsort(-one, axis=-1, kind="stable")[:, :BEST]
+    for values, explained in zip(shares, subject.explained_classes, strict=True):
+        best = np.argsort(-values, axis=-1, kind="stable")[:, :BEST]
         top = [
             [(class_name(class_names, int(c)), float(f"{layer[c]:.4g}")) for c in order]
-            for layer, order in zip(one, best, strict=True)
+            for layer, order in zip(values, best, strict=True)
         ]
-        each.append({"lens": pack(one[:, explained], 32), "top": top})
+        each.append({"lens": pack(values[:, explained], 32), "top": top})
     return {}, each
 
 
@@ -142,17 +148,17 @@ def _components(result, *_):
     for index, scores in enumerate(result.values()):
         low, high = np.percentile(scores.values, SPAN, axis=(0, 1, 2))
         shares = (scores.values - low) / np.where(high > low, high - low, 1)
-        for example, one in zip(each, np.moveaxis(shares.clip(0, 1), -1, 1), strict=True):
-            example[f"components{index}"] = pack(np.moveaxis(shrunk(one), 0, -1), 8, low=0)
-    explained = [float(f"{one['explained'].values.sum():.3g}") for one in result.values()]
+        for example, values in zip(each, np.moveaxis(shares.clip(0, 1), -1, 1), strict=True):
+            example[f"components{index}"] = pack(np.moveaxis(shrunk(values), 0, -1), 8, low=0)
+    explained = [float(f"{values['explained'].values.sum():.3g}") for values in result.values()]
     return {"explained": explained}, each
 
 
 def _token_norms(result, *_):
     each = [{"prefix_norms": []} for _ in range(next(iter(result.values())).sizes["example"])]
     for index, norms in enumerate(result.values()):
-        for at, (example, one) in enumerate(zip(each, norms["norm"].values, strict=True)):
-            example[f"token_norms{index}"] = pack(shrunk(one), 16)
+        for at, (example, values) in enumerate(zip(each, norms["norm"].values, strict=True)):
+            example[f"token_norms{index}"] = pack(shrunk(values), 16)
             prefix = norms["prefix_norm"].values[at] if "prefix_norm" in norms else ()
             example["prefix_norms"].append([float(f"{size:.4g}") for size in prefix])
     sizes = [list(shrunk(norms["norm"].values).shape[-2:]) for norms in result.values()]
@@ -163,18 +169,18 @@ def _patch_lens(result, subject, class_names):
     """The most probable class of every patch, and the probabilities of those explained."""
     shares = probabilities(result.values)
     best = shares.argmax(axis=-1)
-    found, numbers = np.unique(best, return_inverse=True)
+    classes, numbers = np.unique(best, return_inverse=True)
     each = [
         {
             "patch_top": top.tolist(),
-            "patch_share": pack(one.max(axis=-1), 8, low=0),
-            "patch_classes": pack(np.moveaxis(one[..., explained], -1, 0), 16, 1, low=0),
+            "patch_share": pack(values.max(axis=-1), 8, low=0),
+            "patch_classes": pack(np.moveaxis(values[..., explained], -1, 0), 16, 1, low=0),
         }
-        for top, one, explained in zip(
-            numbers.reshape(best.shape), shares, subject.chosen, strict=True
+        for top, values, explained in zip(
+            numbers.reshape(best.shape), shares, subject.explained_classes, strict=True
         )
     ]
-    return {"patch_names": [class_name(class_names, int(one)) for one in found]}, each
+    return {"patch_names": [class_name(class_names, int(number)) for number in classes]}, each
 
 
 def _removals(result, subject, _):
@@ -183,9 +189,12 @@ def _removals(result, subject, _):
     missing = np.isnan(result.values).any(axis=-1)
     without = probabilities(np.where(missing[..., None], 0, result.values))
     change = np.where(missing[..., None], np.nan, 100 * (without - intact))
-    shared = {"removed": [str(one) for one in result["removed"].values]}
-    own = [one[..., classes] for one, classes in zip(change, subject.chosen, strict=True)]
-    return shared, [{"removals": pack(np.moveaxis(one, -1, 0), 32)} for one in own]
+    shared = {"removed": [str(tap) for tap in result["removed"].values]}
+    own = [
+        values[..., classes]
+        for values, classes in zip(change, subject.explained_classes, strict=True)
+    ]
+    return shared, [{"removals": pack(np.moveaxis(values, -1, 0), 32)} for values in own]
 
 
 def _norms(result, subject, _):
@@ -201,12 +210,14 @@ def _fields(result, *_):
     fields = shrunk(result.values, MOST_PIXELS // (1 if result.sizes["place"] < 10 else 2))
     grid = [result.attrs["rows"], result.attrs["columns"]]
     shared = {"field_grid": grid, "field_size": list(fields.shape[-2:])}
-    return shared, [{"fields": pack(one, 8, 2)} for one in fields]
+    return shared, [{"fields": pack(image_values, 8, 2)} for image_values in fields]
 
 
 def _cam(result, subject, _):
     maps = [shrunk(subject.explained(result, example)) for example in range(len(result))]
-    return {"cam_size": list(maps[0].shape[-2:])}, [{"cam": pack(one, 8, 2)} for one in maps]
+    return {"cam_size": list(maps[0].shape[-2:])}, [
+        {"cam": pack(image_values, 8, 2)} for image_values in maps
+    ]
 
 
 PACKERS = {

@@ -100,12 +100,12 @@ class Removals:
         """Dict from (block, "head 0" or "block") to the intervention."""
         cells = {}
         for tap, x in self.features.output.items():
-            site, _, what = tap.rpartition("/")
+            site, _, end = tap.rpartition("/")
             block = site.partition("/")[0] if site.startswith("block") else site
-            if what == "heads":
+            if end == "heads":
                 for head in range(x.shape[2]):
                     cells[block, f"head {head}"] = {tap: edits.head(head, edits.zero)}
-            elif what == "branch":
+            elif end == "branch":
                 cells.setdefault((block, "block"), {})[tap] = edits.zero
         return cells
 
@@ -114,8 +114,10 @@ class Removals:
         cells = self.cells()
 
         def step(batch):
-            _, found = each_alone(self.features, list(cells.values()), self.scores, batch, AT_ONCE)
-            return tf.transpose(tf.cast(found, tf.float32), (1, 0, 2))
+            _, changed = each_alone(
+                self.features, list(cells.values()), self.scores, batch, AT_ONCE
+            )
+            return tf.transpose(tf.cast(changed, tf.float32), (1, 0, 2))
 
         rows = collect(step, images, checked=(self.features,))
         blocks, parts = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))

@@ -36,7 +36,7 @@ from vit_tf.analysis.papers.raghu.section4_structure import FIGURE_1, between_ha
 from vit_tf.analysis.papers.raghu.section7_tokens import best_probe, readable_from
 from vit_tf.analysis.papers.walmer.section4_attention import _mean_repetition
 from vit_tf.analysis.papers.walmer.section6_tasks import best_of_layers
-from vit_tf.analysis.study.judge import judge
+from vit_tf.analysis.study.claims import evaluate
 
 pytestmark = pytest.mark.slow
 # CIFAR-10's 10,000 test images: both right, only vit-cls-cifar10, only vit-gap-cifar10, neither.
@@ -454,15 +454,21 @@ def test_coverage_of_a_scorecard_of_equal_models(count):
     roles = ["vit", "resnet"] * (count // 2)
     models = [
         SimpleNamespace(
-            role=role, part=role, name=str(at), slug=str(at), of=None, accuracy=None, correct=None
+            role=role,
+            scorecard_role=role,
+            name=str(at),
+            slug=str(at),
+            base=None,
+            accuracy=None,
+            correct=None,
         )
         for at, role in enumerate(roles)
     ]
     for _ in range({2: 4000, 4: 1000, 10: 300}[count]):
         shared = rng.normal(size=9)
         results = {f"cka.{model.slug}": two_layers(rng, shared) for model in models}
-        claims = judge([FIGURE_1], models, results)
-        after.append(any(claim.verdict != "inconclusive" for claim in claims))
+        claims = evaluate([FIGURE_1], models, results)
+        after.append(any(claim.outcome != "inconclusive" for claim in claims))
         own = [of_cka(between_halves, results[f"cka.{model.slug}"]) for model in models]
         gaps = [minus(one, other) for one in own[::2] for other in own[1::2]]
         assert len(gaps) == len(claims)

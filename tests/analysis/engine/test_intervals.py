@@ -165,7 +165,7 @@ def test_transformed_and_descriptive_estimates():
     nothing = estimates.descriptive(3.0, "a maximum over heads")
     for gap in (estimates.minus(found, nothing), estimates.minus(nothing, found)):
         assert np.isnan(gap.low) and "a maximum over heads" in gap.how
-        assert estimates.verdict(gap.low, gap.high, 0, "above") == "descriptive"
+        assert estimates.claim_outcome(gap.low, gap.high, 0, "above") == "descriptive"
 
 
 def cka_of(rng, layers=4, batches=7):

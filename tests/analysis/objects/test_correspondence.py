@@ -18,8 +18,8 @@ def test_cosines_of_all_pairs_by_loops(rng):
         for a, t, b, u in np.ndindex(3, 6, 3, 6):
             x, y = tokens[a, t], tokens[b, u]
             expected = x @ y / np.sqrt((x @ x) * (y @ y))
-            found = float(result.sel(layer=layer)[a, t, b, u])
-            assert found == pytest.approx(expected, abs=1e-5)
+            actual = float(result.sel(layer=layer)[a, t, b, u])
+            assert actual == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_shifted_image_corresponds_to_its_shift(rng):
@@ -44,10 +44,10 @@ def test_tokens_of_zeros_have_no_direction():
         return {"pixels": batch}
 
     result = analysis.token_similarity(features, images, TokenGrid(4, 4, 0, 1)).values[0, 0, :, 0]
-    known = np.zeros(16, bool)
-    known[4:8] = True
-    np.testing.assert_array_equal(np.isfinite(result), known[:, None] & known)
-    np.testing.assert_allclose(result[np.ix_(known, known)], 1)
+    existing = np.zeros(16, bool)
+    existing[4:8] = True
+    np.testing.assert_array_equal(np.isfinite(result), existing[:, None] & existing)
+    np.testing.assert_allclose(result[np.ix_(existing, existing)], 1)
 
 
 def test_tokens_that_are_not_finite_are_named():

@@ -71,8 +71,8 @@ def test_sizes_are_twice_the_input_and_the_nearest_multiple_of_the_patch():
     assert dense_size(100, 100, 224, 16) == (448, 448)
     assert dense_size(480, 500, 12, 4) == (24, 24)
     for width in range(24, 60):
-        found = dense_size(24, width, 12, 4)[1]
-        assert abs(found - width) == min(abs(n - width) for n in range(0, 80, 4))
+        actual = dense_size(24, width, 12, 4)[1]
+        assert abs(actual - width) == min(abs(n - width) for n in range(0, 80, 4))
 
 
 @pytest.mark.parametrize("size", [(24, 24), (17, 29), (71, 50)])
@@ -82,16 +82,16 @@ def test_tokens_that_copy_their_patch_give_the_means_of_the_resized_image(rng, s
     resized = tf.image.resize(images, (height, width), antialias=True).numpy()
     expected = resized.reshape(3, height // 4, 4, width // 4, 4, 3).mean((2, 4))
     for data in (images, tf.data.Dataset.from_tensor_slices(images).batch(2)):
-        found = analysis.dense_features(patch_means, data, GRID)["means"]
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+        actual = analysis.dense_features(patch_means, data, GRID)["means"]
+        np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
 def test_each_window_is_what_a_vit_makes_of_it(rng):
     vit = vit_tf.ViT((8, 8, 3), 4, 1, 2, 8, 16, 5)
     images = rng.normal(size=(2, 16, 20, 3)).astype("float32")  # of the dense size: not resized
     layer = "block00/mlp/sum"
-    found = analysis.dense_features(vit_tf.submodel(vit, layer), images)[layer]
-    assert found.shape == (2, 4, 5, 8)
+    actual = analysis.dense_features(vit_tf.submodel(vit, layer), images)[layer]
+    assert actual.shape == (2, 4, 5, 8)
     windows = {(r, c): images[:, r : r + 8, c : c + 8] for r in (0, 8) for c in (0, 8, 12)}
     tokens = {
         place: vit.intermediates(window)[layer].numpy()[:, 1:].reshape(2, 2, 2, 8)
@@ -101,7 +101,7 @@ def test_each_window_is_what_a_vit_makes_of_it(rng):
         np.concatenate([tokens[r, 0], tokens[r, 8], tokens[r, 12][:, :, 1:]], axis=2)
         for r in (0, 8)
     )
-    np.testing.assert_allclose(found, np.concatenate([upper, lower], axis=1), atol=1e-5)
+    np.testing.assert_allclose(actual, np.concatenate([upper, lower], axis=1), atol=1e-5)
 
 
 @pytest.mark.parametrize("sizes", [(8, 12, 12, 4), (24, 26, 12, 4), (24, 24, 14, 4)])

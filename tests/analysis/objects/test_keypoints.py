@@ -30,11 +30,11 @@ def enlarged_by_loops(tokens, size):
 
 def matches_by_loops(source, target, points):
     """The pixel of the enlarged target whose inner product with that of each point is largest."""
-    found = []
+    actual = []
     for a, b, of_pair in zip(source, target, points, strict=True):
         features = [a[min(int(row), 9), min(int(column), 9)] for row, column in of_pair]
-        found.append([np.unravel_index((b @ x).argmax(), b.shape[:2]) for x in features])
-    return np.array(found) + 0.5
+        actual.append([np.unravel_index((b @ x).argmax(), b.shape[:2]) for x in features])
+    return np.array(actual) + 0.5
 
 
 def units(x):
@@ -48,12 +48,12 @@ def test_matches_are_those_of_loops_over_pixels(rng):
     points = rng.uniform(0, 10, (3, 6, 2))
     points[0, 0], points[0, 1] = (0, 0), (10, 10)  # the far corner is the last pixel's
     cosines = [[units(enlarged_by_loops(x, 10)) for x in maps] for maps in (source, target)]
-    found = match_points(source, target, points, 10).numpy()
-    np.testing.assert_array_equal(found, matches_by_loops(*cosines, points))
+    actual = match_points(source, target, points, 10).numpy()
+    np.testing.assert_array_equal(actual, matches_by_loops(*cosines, points))
     products = [[enlarged_by_loops(units(x), 10) for x in maps] for maps in (source, target)]
     other = match_points(source, target, points, 10, "inner_product").numpy()
     np.testing.assert_array_equal(other, matches_by_loops(*products, points))
-    assert (found != other).any(axis=-1).mean() > 0.2
+    assert (actual != other).any(axis=-1).mean() > 0.2
 
 
 def test_squares_keep_the_shape_and_move_the_points_along():
@@ -195,12 +195,12 @@ def test_shapes_are_found_by_their_colours_in_themselves_and_not_by_noise():
     same = [p | {"target": p["source"], "target_points": p["source_points"]} for p in pairs]
     moved = [shifted(pair, (4, 8)) for pair in pairs]
     grid = TokenGrid(8, 8, 0, 4)
-    found, again = (
+    actual, again = (
         analysis.keypoint_correspondence(patch_features, some, grid)["score"].sel(average="point")
         for some in (same, moved)
     )
     # The centre of a pixel can lie further from the point in it than 0.01 * 32 pixels.
-    assert (found.sel(layer="patches", threshold=[0.1, 0.05]) == 1).all()
+    assert (actual.sel(layer="patches", threshold=[0.1, 0.05]) == 1).all()
     assert (again.sel(layer="patches", threshold=[0.1, 0.05]) == 1).all()
     assert again.sel(layer="noise", threshold=0.1) < 0.3
 
@@ -211,11 +211,11 @@ def shifted(pair, step):
     Of its points those that are a patch or more from the edges, where features are enlarged alike.
     """
     points = pair["source_points"] + step
-    kept = ((pair["source_points"] >= 4) & (points <= 28)).all(axis=1)
+    saved = ((pair["source_points"] >= 4) & (points <= 28)).all(axis=1)
     return pair | {
         "target": np.roll(pair["source"], step, axis=(0, 1)),
-        "source_points": pair["source_points"][kept],
-        "target_points": points[kept],
+        "source_points": pair["source_points"][saved],
+        "target_points": points[saved],
     }
 
 

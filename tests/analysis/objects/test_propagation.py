@@ -19,7 +19,7 @@ def labels_by_loop(tokens, first, num_last, temperature, top, radius):
     frames, rows, columns, _ = tokens.shape
     labels = [first]
     for t in range(1, frames):
-        found = np.zeros(first.shape)
+        actual = np.zeros(first.shape)
         for r in range(rows):
             for c in range(columns):
                 candidates = []
@@ -35,8 +35,8 @@ def labels_by_loop(tokens, first, num_last, temperature, top, radius):
                             candidates.append((math.exp(cosine / temperature), labels[s][r2, c2]))
                 best = sorted(candidates, key=lambda pair: -pair[0])[:top]
                 total = sum(weight for weight, _ in best)
-                found[r, c] = sum(weight * label for weight, label in best) / total
-        labels.append(found)
+                actual[r, c] = sum(weight * label for weight, label in best) / total
+        labels.append(actual)
     return np.stack(labels)
 
 
@@ -52,9 +52,9 @@ def labels_by_loop(tokens, first, num_last, temperature, top, radius):
 def test_labels_are_those_of_loops_over_tokens(rng, options):
     tokens = rng.normal(size=(5, 4, 3, 6))
     first = rng.dirichlet(np.ones(3), size=(4, 3))
-    found = analysis.propagate(tokens, first, **options)
-    np.testing.assert_allclose(found, labels_by_loop(tokens, first, **options), atol=1e-5)
-    np.testing.assert_allclose(found.sum(-1), 1, atol=1e-5)
+    actual = analysis.propagate(tokens, first, **options)
+    np.testing.assert_allclose(actual, labels_by_loop(tokens, first, **options), atol=1e-5)
+    np.testing.assert_allclose(actual.sum(-1), 1, atol=1e-5)
 
 
 def test_the_defaults_are_those_of_the_paper(rng):
@@ -86,16 +86,16 @@ def perfect_tokens(rng, masks):
 
 def test_perfect_features_of_moving_objects_carry_their_masks_along_exactly(rng):
     masks = moving_squares(3)
-    found = analysis.propagate_masks(perfect_tokens(rng, masks), masks[0], top=1)
-    np.testing.assert_array_equal(found, masks)
-    assert found.dtype == np.uint8
+    actual = analysis.propagate_masks(perfect_tokens(rng, masks), masks[0], top=1)
+    np.testing.assert_array_equal(actual, masks)
+    assert actual.dtype == np.uint8
 
 
 def test_what_moves_further_than_the_neighbourhood_is_lost(rng):
     masks = moving_squares(2, 12, (0, 3))
     tokens = perfect_tokens(rng, masks)
-    found = [analysis.propagate_masks(tokens, masks[0], top=1, radius=r)[1] for r in (2, 3)]
-    assert (found[0] != masks[1]).any() and (found[1] == masks[1]).all()
+    actual = [analysis.propagate_masks(tokens, masks[0], top=1, radius=r)[1] for r in (2, 3)]
+    assert (actual[0] != masks[1]).any() and (actual[1] == masks[1]).all()
 
 
 def test_masks_are_taken_at_token_centres_enlarged_and_stretched(rng):
@@ -104,31 +104,31 @@ def test_masks_are_taken_at_token_centres_enlarged_and_stretched(rng):
     mask[2, 2] = 1  # the centre of the first token is at pixel (2, 2)
     mask[5, 5:] = 1  # not at (6, 6)
     tokens = np.tile(np.eye(9).reshape(3, 3, 9), (2, 1, 1, 1))
-    found = analysis.propagate_masks(tokens, mask, top=1)
-    np.testing.assert_array_equal(found[0], mask)
+    actual = analysis.propagate_masks(tokens, mask, top=1)
+    np.testing.assert_array_equal(actual[0], mask)
     soft = np.zeros((3, 3, 1), "float32")
     soft[0, 0] = 1
     share = tf.image.resize(soft, (12, 12)).numpy()[..., 0]
-    np.testing.assert_array_equal(found[1], share > 1 - share)
+    np.testing.assert_array_equal(actual[1], share > 1 - share)
     weak = np.tile([1.0, 0.0], (2, 1, 3, 1))
     weak[1, 0, 1] = [math.cos(1.5), math.sin(1.5)]
     weak[0, 0, 2] = [0.0, 1.0]
     # Token 1 gets label 1 with a weight, the others with none: stretched, it is all of it.
     labels = analysis.propagate(weak, np.eye(2)[[[0, 0, 1]]], temperature=2.0, top=3)
     assert 0.3 < labels[1, 0, 1, 1] < 0.5
-    found = analysis.propagate_masks(weak, np.array([[0, 0, 1]]), temperature=2.0, top=3)
-    assert found[1, 0, 1] == 1
+    actual = analysis.propagate_masks(weak, np.array([[0, 0, 1]]), temperature=2.0, top=3)
+    assert actual[1, 0, 1] == 1
 
 
 def test_region_similarity_and_boundary_accuracy_by_hand():
-    truth, found = np.zeros((2, 1, 100, 100), int)
+    truth, actual = np.zeros((2, 1, 100, 100), int)
     truth[0, 10:30, 10:30] = 1
-    found[0, 10:30, 13:33] = 1
+    actual[0, 10:30, 13:33] = 1
     assert outline(truth[0] == 1).sum() == 80
-    np.testing.assert_allclose(analysis.region_similarity(found, truth, [1]), [[17 / 23]])
+    np.testing.assert_allclose(analysis.region_similarity(actual, truth, [1]), [[17 / 23]])
     # The reach is ceil(0.008 * 141.4) = 2 pixels: of the 80 found, 40 on the rows and 4 beside.
-    np.testing.assert_allclose(analysis.boundary_accuracy(found, truth, [1]), [[0.55]])
-    np.testing.assert_allclose(analysis.boundary_accuracy(found, truth, [1], 0.021), [[1.0]])
+    np.testing.assert_allclose(analysis.boundary_accuracy(actual, truth, [1]), [[0.55]])
+    np.testing.assert_allclose(analysis.boundary_accuracy(actual, truth, [1], 0.021), [[1.0]])
     # The left half: 45 of its 60 pixels are near, and 45 of the 80 true ones are found.
     half = np.where(np.arange(100) < 20, truth, 0)
     expected = 2 * 0.75 * 0.5625 / (0.75 + 0.5625)
@@ -137,19 +137,19 @@ def test_region_similarity_and_boundary_accuracy_by_hand():
 
 
 def test_boundary_accuracy_is_that_of_distances_between_all_pairs_of_pixels(rng):
-    found, truth = rng.integers(0, 3, (2, 2, 7, 9)).repeat(6, axis=2).repeat(5, axis=3)
+    actual, truth = rng.integers(0, 3, (2, 2, 7, 9)).repeat(6, axis=2).repeat(5, axis=3)
     for tolerance, reach in ((0.008, 1), (0.04, 3)):  # of 61.55 pixels
-        f = analysis.boundary_accuracy(found, truth, [1, 2], tolerance)
+        f = analysis.boundary_accuracy(actual, truth, [1, 2], tolerance)
         for frame, number in np.ndindex(2, 2):
-            masks = found[frame] == number + 1, truth[frame] == number + 1
+            masks = actual[frame] == number + 1, truth[frame] == number + 1
             precision, recall = widened_shares(*masks, reach)
             expected = 2 * precision * recall / (precision + recall)
             assert f[frame, number] == pytest.approx(expected)
 
 
-def widened_shares(found, truth, reach):
+def widened_shares(actual, truth, reach):
     """Precision and recall of outlines by distances of all pairs of pixels."""
-    a, b = (np.argwhere(outline(mask)) for mask in (found, truth))
+    a, b = (np.argwhere(outline(mask)) for mask in (actual, truth))
     near = np.linalg.norm(a[:, None] - b, axis=-1) <= reach
     return near.any(1).mean(), near.any(0).mean()
 
@@ -181,7 +181,7 @@ def colours(images):
     return {"colour": images}
 
 
-def test_a_video_of_perfect_features_scores_one_and_is_read_as_told(rng):
+def test_a_video_of_perfect_features_scores_one(rng):
     masks = moving_squares(5, step=(1, 1))[:4]
     frames = perfect_tokens(rng, masks).astype("float32")
     masks[:, 7, 7] = 255
@@ -206,9 +206,9 @@ def test_objects_that_fill_the_first_frame_are_all_scored(rng):
     masks = filled_frames()
     frames = rng.normal(size=(4, 8, 8, 3)).astype("float32")
     result = analysis.label_propagation(colours, [(frames, masks)], PIXELS, dense=False)
-    found = analysis.propagate_masks(frames, masks[0])
-    assert set(np.unique(found)) == {2, 5}
-    scores = analysis.region_similarity(found[1:3], masks[1:3], [2, 5]).mean(0)
+    actual = analysis.propagate_masks(frames, masks[0])
+    assert set(np.unique(actual)) == {2, 5}
+    scores = analysis.region_similarity(actual[1:3], masks[1:3], [2, 5]).mean(0)
     np.testing.assert_allclose(result["region"][0], scores)
     assert result["video"].values.tolist() == [0, 0]
 
@@ -239,12 +239,12 @@ def test_the_masks_handed_out_are_those_that_are_scored(rng, dense):
     grid = TokenGrid(8, 8, 0, 4)
     options = {"dense": dense, "top": 2}
     result = analysis.label_propagation(patch_features, [(frames, masks)], grid, **options)
-    found = analysis.follow_masks(patch_features, frames, masks[0], grid, **options)
-    assert list(found) == ["pixels", "noise"]
-    for layer, of in found.items():
-        np.testing.assert_array_equal(of[0], masks[0])
+    actual = analysis.follow_masks(patch_features, frames, masks[0], grid, **options)
+    assert list(actual) == ["pixels", "noise"]
+    for layer, masks_of_layer in actual.items():
+        np.testing.assert_array_equal(masks_of_layer[0], masks[0])
         j, f = (
-            score(of[1:3], masks[1:3], [1, 2]).mean(0)
+            score(masks_of_layer[1:3], masks[1:3], [1, 2]).mean(0)
             for score in (analysis.region_similarity, analysis.boundary_accuracy)
         )
         np.testing.assert_allclose(result["region"].sel(layer=layer), j)
@@ -258,9 +258,9 @@ def test_scores_leave_out_the_first_and_the_last_frame(rng):
     frames = perfect_tokens(rng, masks).astype("float32")
     frames[2] = frames[0]  # as if nothing had moved
     result = analysis.label_propagation(colours, [(frames, masks)], PIXELS, dense=False, top=1)
-    found = np.stack([masks[1], masks[0]])
-    j = analysis.region_similarity(found, masks[1:3], [1, 2]).mean(0)
-    f = analysis.boundary_accuracy(found, masks[1:3], [1, 2]).mean(0)
+    actual = np.stack([masks[1], masks[0]])
+    j = analysis.region_similarity(actual, masks[1:3], [1, 2]).mean(0)
+    f = analysis.boundary_accuracy(actual, masks[1:3], [1, 2]).mean(0)
     np.testing.assert_allclose(result["region"][0], j)
     np.testing.assert_allclose(result["boundary"][0], f)
     np.testing.assert_allclose(result["score"], (j.mean() + f.mean()) / 2)

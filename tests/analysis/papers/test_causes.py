@@ -1,4 +1,4 @@
-"""The chapter on causes: its findings on results whose truth is known, and its figures whole."""
+"""The chapter on causes: its claims on results whose truth is known, and its figures whole."""
 
 import dataclasses
 from functools import partial
@@ -11,8 +11,8 @@ import vit_tf
 from vit_tf.analysis.engine.stream import as_dataset, evaluate
 from vit_tf.analysis.papers import causes
 from vit_tf.analysis.papers.ding import AGREEMENT
+from vit_tf.analysis.study.claims import claim_outcome
 from vit_tf.analysis.study.data import Data
-from vit_tf.analysis.study.judge import verdict
 from vit_tf.analysis.study.measurement import DATA, with_inputs
 from vit_tf.analysis.study.models import StudyModel
 from vit_tf.analysis.study.plan import Picture
@@ -67,11 +67,11 @@ BUILDERS = {
 
 
 @pytest.mark.parametrize("side", EXPECTED)
-@pytest.mark.parametrize("found", BUILDERS, ids=lambda one: one.name)
-def test_verdict_and_value(found, side):
-    build, line, value = BUILDERS[found]
-    estimate = found(*build(side))
-    assert verdict(estimate.low, estimate.high, line, "above") == EXPECTED[side], estimate
+@pytest.mark.parametrize("claim", BUILDERS, ids=lambda item: item.name)
+def test_outcome_and_value(claim, side):
+    build, line, value = BUILDERS[claim]
+    estimate = claim(*build(side))
+    assert claim_outcome(estimate.low, estimate.high, line, "above") == EXPECTED[side], estimate
     if side == 1 and value is not None:
         np.testing.assert_allclose(estimate.value, value)
 
@@ -90,7 +90,7 @@ def test_dispensable_heads_do_not_depend_on_the_number_of_images(examples, dispe
     estimate = causes.heads_are_dispensable(effects_of_heads(examples, **values))
     assert estimate.value == dispensable / 64
     assert estimate.low < estimate.value < estimate.high
-    assert verdict(estimate.low, estimate.high, 0.5, "above") == outcome
+    assert claim_outcome(estimate.low, estimate.high, 0.5, "above") == outcome
 
 
 def effects_of_heads(examples, **values):
@@ -107,19 +107,19 @@ def test_few_images_do_not_show_that_heads_are_dispensable():
         cost = 0.05 + np.random.default_rng(3).normal(size=64) * error
         effects = effects_of_heads(examples, loss_change=cost, loss_change_stderr=error)
         estimate = causes.heads_are_dispensable(effects)
-        outcomes[examples] = verdict(estimate.low, estimate.high, 0.5, "above")
+        outcomes[examples] = claim_outcome(estimate.low, estimate.high, 0.5, "above")
     assert outcomes == {32: "inconclusive", 100_000: "does not replicate"}
 
 
-ON_ACCURACY = [found for found in BUILDERS if found is not causes.large_tokens_hold_more]
+ON_ACCURACY = [claim for claim in BUILDERS if claim is not causes.large_tokens_hold_more]
 
 
-@pytest.mark.parametrize("found", ON_ACCURACY, ids=lambda one: one.name)
-def test_a_model_at_chance_does_not_test_a_claim_on_accuracy(found):
-    results = BUILDERS[found][0](1)
-    results = [one.assign(accuracy=0 * one["accuracy"] + 0.11) for one in results]
+@pytest.mark.parametrize("claim", ON_ACCURACY, ids=lambda item: item.name)
+def test_a_model_at_chance_does_not_test_a_claim_on_accuracy(claim):
+    results = BUILDERS[claim][0](1)
+    results = [item.assign(accuracy=0 * item["accuracy"] + 0.11) for item in results]
     with pytest.raises(ValueError, match=r"Not tested: .*chance"):
-        found(*results)
+        claim(*results)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -154,12 +154,12 @@ def models():
         vit,
         subject(
             *("Bare", "without", bare),
-            of=vit,
+            base=vit,
             detail="block01",
             accuracy=(0.25, 8),
             correct=np.arange(8) < 2,
         ),
-        subject("Again", "seed", tiny(), of=vit, detail=1),
+        subject("Again", "seed", tiny(), base=vit, detail=1),
         subject("BiT", "resnet", bit),
     ]
 
@@ -173,32 +173,32 @@ def data():
 
 def made(measurement, data, results):
     """The result of a measurement, with all that it is made of."""
-    for name, one in with_inputs([measurement]).items():
+    for name, item in with_inputs([measurement]).items():
         if name not in results:
-            fed = [data if x is DATA else results[x.name] for x in one.inputs]
-            if hasattr(one, "taps"):
-                features = one.models[0].features(*one.taps[0])
-                results[name] = evaluate(one.make(features, *fed), data.test, features)
+            fed = [data if x is DATA else results[x.name] for x in item.inputs]
+            if hasattr(item, "taps"):
+                features = item.models[0].features(*item.taps[0])
+                results[name] = evaluate(item.make(features, *fed), data.test, features)
             else:
-                results[name] = one.make(*fed)
+                results[name] = item.make(*fed)
     return results[measurement.name]
 
 
 @pytest.mark.parametrize(
     "figure", [causes.HEADS, causes.BLOCKS, causes.TOKENS, causes.LENS], ids=lambda f: f.numbers
 )
-def test_each_figure_is_measured_drawn_and_judged(figure, models, data):
+def test_each_figure_is_measured_drawn_and_evaluated(figure, models, data):
     (selection,), reasons = figure.select(models)
     assert not reasons
     results = {}
-    drawn = {label: made(one, data, results) for label, one in selection.measurements.items()}
+    drawn = {label: made(item, data, results) for label, item in selection.measurements.items()}
     assert np.ravel(figure.draw(drawn))[0].figure is not None
     slugs = {"vit": "vit", "resnet": "bit"}
-    for found in figure.findings:
-        names = [name.format(**slugs) for name in found.inputs]
+    for claim in figure.claims:
+        names = [name.format(**slugs) for name in claim.inputs]
         # As if the models, which are not trained, were above chance.
         able = [results[name].assign(accuracy=0 * results[name].accuracy + 1) for name in names]
-        assert np.isfinite(found(*able).value)
+        assert np.isfinite(claim(*able).value)
     if figure is causes.BLOCKS:
         removal = results["removal.vit.bare"]
         trained = removal.accuracy_change.sel(path="skip, in training too")
@@ -219,8 +219,8 @@ def test_a_quick_study_has_none_of_them(models):
 @pytest.fixture(scope="module")
 def anyones(models):
     """The ViT and the BiT as models without a part in a study."""
-    chosen = [models[0], models[3]]
-    return [dataclasses.replace(m, role="model", shapes={}, accuracy=(0.5, 10)) for m in chosen]
+    choice = [models[0], models[3]]
+    return [dataclasses.replace(m, role="model", shapes={}, accuracy=(0.5, 10)) for m in choice]
 
 
 def test_anyones_models_are_shown_those_they_have_the_parts_for(anyones):
@@ -238,8 +238,8 @@ def test_anyones_models_are_shown_those_they_have_the_parts_for(anyones):
 def test_models_of_other_classes_are_left_out_with_the_reason(anyones):
     other = [dataclasses.replace(model, accuracy=None) for model in anyones]
     for figure in (causes.HEADS, causes.BLOCKS, causes.TOKENS, causes.LENS):
-        found, reasons = figure.select(other)
-        assert not found
+        claim, reasons = figure.select(other)
+        assert not claim
         assert "ViT has no class scores for these images." in reasons
 
 
@@ -250,6 +250,6 @@ def test_of_anyones_models_the_first_images_are_read(anyones, data, monkeypatch)
     first = made(measurement, batches, {})
     (images, labels) = next(iter(data.test))
     four = as_dataset((images[:4].numpy(), labels[:4].numpy()))
-    whole = dataclasses.replace(anyones[1], role="resnet")
-    expected = made(causes.skip_ablation_of(whole), Data(four, None, num_classes=3), {})
+    complete = dataclasses.replace(anyones[1], role="resnet")
+    expected = made(causes.skip_ablation_of(complete), Data(four, None, num_classes=3), {})
     np.testing.assert_allclose(first.loss_change, expected.loss_change, rtol=1e-4, atol=1e-6)

@@ -10,13 +10,13 @@ from scipy import ndimage, stats
 
 from vit_tf import TokenGrid, analysis
 from vit_tf.analysis.engine import estimates
-from vit_tf.analysis.engine.estimates import verdict
+from vit_tf.analysis.engine.estimates import claim_outcome
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.raghu.section4_structure import FIGURE_1
 from vit_tf.analysis.papers.raghu.section5_locality import extent
 from vit_tf.analysis.papers.raghu.section6_skips import skips_partition as without_skips
 from vit_tf.analysis.similarity.localization import input_patches
-from vit_tf.analysis.study.judge import VERDICTS, as_dataset, judge as judge_models, scorecard
+from vit_tf.analysis.study.claims import OUTCOMES, evaluate, scorecard, scorecard_dataset
 from vit_tf.analysis.study.models import representations
 from vit_tf.analysis.study.plan import all_figures
 
@@ -240,25 +240,25 @@ BUILDERS = {
 }
 
 
-def judge(name, results):
+def evaluated(name, results):
     """The claim of that name."""
     return next(claim for claim in scorecard(results, **ROLES) if claim.name == name)
 
 
 def test_every_claim_has_its_cases():
     figures = [figure for figure in all_figures() if figure.paper is RAGHU]
-    assert list(BUILDERS) == [one.name for figure in figures for one in figure.findings]
+    assert list(BUILDERS) == [item.name for figure in figures for item in figure.claims]
 
 
 @pytest.mark.parametrize("side", EXPECTED)
 @pytest.mark.parametrize("name", BUILDERS)
-def test_verdict(name, side):
-    claim = judge(name, BUILDERS[name](side))
+def test_outcome(name, side):
+    claim = evaluated(name, BUILDERS[name](side))
     if name in DESCRIPTIVE:
-        assert claim.verdict == "descriptive" and np.isnan([claim.low, claim.high]).all()
+        assert claim.outcome == "descriptive" and np.isnan([claim.low, claim.high]).all()
         assert "No interval: " in claim.explanation
         return
-    assert claim.verdict == EXPECTED[side], claim
+    assert claim.outcome == EXPECTED[side], claim
     assert claim.low <= claim.value <= claim.high
     assert "Interval: " in claim.explanation
 
@@ -280,19 +280,21 @@ def test_verdict(name, side):
     ],
 )
 def test_value(name, side, value):
-    np.testing.assert_allclose(judge(name, BUILDERS[name](side)).value, value, rtol=1e-9)
+    np.testing.assert_allclose(evaluated(name, BUILDERS[name](side)).value, value, rtol=1e-9)
 
 
 def test_a_best_match_needs_a_least_similarity():
     names = [f"layer{index}" for index in range(20)]
     noise = 0.05 * np.abs(NOISE[:20, :12])
     noise[:3, :6] += 0.2  # the lowest layers of the ViT, but none is similar
-    claim = judge("early-correspondence", {"cka.vit.bit": similarity(noise, x=names, y=names[:12])})
-    assert claim.verdict == "not tested" and "0 of 6" in claim.explanation
+    claim = evaluated(
+        "early-correspondence", {"cka.vit.bit": similarity(noise, x=names, y=names[:12])}
+    )
+    assert claim.outcome == "not tested" and "0 of 6" in claim.explanation
     strong = early_correspondence(1)["cka.vit.bit"]
     strong["cka"].values[:, 4] *= 0.5  # one without a match
-    claim = judge("early-correspondence", {"cka.vit.bit": strong})
-    assert claim.verdict == "replicates"
+    claim = evaluated("early-correspondence", {"cka.vit.bit": strong})
+    assert claim.outcome == "replicates"
     assert claim.value == pytest.approx(2 * np.mean([0.5, 0.5, 1.5, 1.5, 2.5]) / 20)
 
 
@@ -301,18 +303,18 @@ def test_layers_that_all_match_the_embedding_do_not_correspond():
     values[0] = 0.9
     names = ["embedding", *(f"layer{index}" for index in range(1, 20))]
     result = similarity(values, x=names, y=names[:12])
-    claim = judge("early-correspondence", {"cka.vit.bit": result})
-    assert claim.verdict == "not tested" and "embedding" in claim.explanation
+    claim = evaluated("early-correspondence", {"cka.vit.bit": result})
+    assert claim.outcome == "not tested" and "embedding" in claim.explanation
 
 
 def test_the_second_training_on_all_data_is_subtracted():
     """Lines that fall as much on all data as on a tenth of them do not show what data do."""
     result = data_hunger(1)["data_scale.vit"]
     equal = result.assign(cka=result["cka"].copy(data=np.stack([result["cka"].values[1]] * 2)))
-    claim = judge("data-hunger", {"data_scale.vit": equal})
-    assert claim.verdict == "inconclusive" and claim.value == pytest.approx(0, abs=1e-12)
-    claim = judge("data-hunger", {"data_scale.vit": result.isel(fraction=[1])})
-    assert claim.verdict == "not tested" and "second" in claim.explanation
+    claim = evaluated("data-hunger", {"data_scale.vit": equal})
+    assert claim.outcome == "inconclusive" and claim.value == pytest.approx(0, abs=1e-12)
+    claim = evaluated("data-hunger", {"data_scale.vit": result.isel(fraction=[1])})
+    assert claim.outcome == "not tested" and "second" in claim.explanation
 
 
 def perfect(rows, columns):
@@ -329,8 +331,8 @@ def perfect(rows, columns):
 def test_ten_of_64_tokens_are_not_most():
     result = perfect(8, 8)
     result.values[0, 10:] = result.values[0, 10:, ::-1]  # the row of a patch turned round
-    claim = judge("own-patch", {"localization.vit": result})
-    assert claim.verdict == "does not replicate" and claim.value == 10 / 64
+    claim = evaluated("own-patch", {"localization.vit": result})
+    assert claim.outcome == "does not replicate" and claim.value == 10 / 64
 
 
 @pytest.fixture(scope="module")
@@ -359,19 +361,21 @@ def test_a_perfect_localiser_is_as_good_on_any_grid(smooth):
     for fine in (localized(smooth, 4), localized(smooth, 4, blocks_of_patches)):
         for pair in ((fine, coarse), (coarse, fine), (fine, fine)):
             results = dict(zip(("localization.vit", "localization.bit"), pair, strict=True))
-            claim = judge("vit-localizes-more", results)
-            assert (claim.verdict, claim.value) == ("inconclusive", 0)
+            claim = evaluated("vit-localizes-more", results)
+            assert (claim.outcome, claim.value) == ("inconclusive", 0)
     turned = localized(smooth, 4, lambda patches: tf.reverse(patches, [1]))
-    claim = judge("vit-localizes-more", {"localization.vit": coarse, "localization.bit": turned})
-    assert claim.verdict == "replicates" and claim.value > 0.3
+    claim = evaluated(
+        "vit-localizes-more", {"localization.vit": coarse, "localization.bit": turned}
+    )
+    assert claim.outcome == "replicates" and claim.value > 0.3
 
 
 def test_grids_that_are_not_comparable_are_refused():
     coarse, fine, odd = perfect(4, 4), perfect(8, 8), perfect(3, 3)
-    claim = judge("vit-localizes-more", {"localization.vit": coarse, "localization.bit": odd})
-    assert claim.verdict == "not tested" and "3 x 3" in claim.explanation
-    claim = judge("cls-localizes-more", {"localization.vit": fine, "localization.gap": coarse})
-    assert claim.verdict == "not tested" and "8 x 8" in claim.explanation
+    claim = evaluated("vit-localizes-more", {"localization.vit": coarse, "localization.bit": odd})
+    assert claim.outcome == "not tested" and "3 x 3" in claim.explanation
+    claim = evaluated("cls-localizes-more", {"localization.vit": fine, "localization.gap": coarse})
+    assert claim.outcome == "not tested" and "8 x 8" in claim.explanation
 
 
 def test_projections_of_a_resnet_are_no_skips():
@@ -379,9 +383,9 @@ def test_projections_of_a_resnet_are_no_skips():
     logs = np.array([9.0, 0.1, 0.2, 9.0, 0.0, 0.1])
     bit = ratios(logs, logs, prefix=0).assign_coords(layer=names)
     vit = ratios(1 + 0.1 * NOISE[0, :8], 1 + 0.1 * NOISE[0, :8])
-    claim = judge("skip-influence", {"skip_ratio.vit": vit, "skip_ratio.bit": bit})
+    claim = evaluated("skip-influence", {"skip_ratio.vit": vit, "skip_ratio.bit": bit})
     expected = np.exp(1 + 0.1 * NOISE[0, :8].mean() - 0.1)
-    assert claim.verdict == "replicates" and claim.value == pytest.approx(expected)
+    assert claim.outcome == "replicates" and claim.value == pytest.approx(expected)
     assert "pre-activation" in claim.statement and "paper" in claim.explanation
 
 
@@ -389,7 +393,7 @@ def test_a_model_at_chance_does_not_test_what_its_skips_are_worth():
     accuracy = {"vit": (0.105, 1000, None, 10), "bare": (0.1, 1000, None, 10)}
     cards = {card.name: card for card in scorecard({}, accuracy=accuracy, **ROLES)}
     card = cards["skips-cost-accuracy"]
-    assert card.verdict == "not tested" and "chance" in card.explanation
+    assert card.outcome == "not tested" and "chance" in card.explanation
 
 
 def test_tokens_at_chance_do_not_classify_better_than_others():
@@ -397,8 +401,8 @@ def test_tokens_at_chance_do_not_classify_better_than_others():
         name: result.copy(data=0 * result + 0.1)
         for name, result in tokens_classify("gap")(1).items()
     }
-    claim = judge("gap-tokens-classify", tokens)
-    assert claim.verdict == "not tested" and "chance" in claim.explanation
+    claim = evaluated("gap-tokens-classify", tokens)
+    assert claim.outcome == "not tested" and "chance" in claim.explanation
 
 
 def test_extent_of_an_even_field_is_one_wherever_a_narrow_one_lies():
@@ -421,16 +425,16 @@ def test_without_its_skips_a_block_partitions_only_layers_that_both_models_have(
 
 def test_without_standard_errors_a_difference_of_cka_is_descriptive():
     results = {name: result.drop_vars("stderr") for name, result in uniform_structure(1).items()}
-    claim = judge("uniform-structure", results)
-    assert claim.verdict == "descriptive" and "two batches" in claim.explanation
+    claim = evaluated("uniform-structure", results)
+    assert claim.outcome == "descriptive" and "two batches" in claim.explanation
     one_batch = {
         name: result.assign(stderr=result.cka * np.nan) for name, result in results.items()
     }
-    again = judge("uniform-structure", one_batch)
-    assert (again.verdict, again.value) == (claim.verdict, claim.value)
+    again = evaluated("uniform-structure", one_batch)
+    assert (again.outcome, again.value) == (claim.outcome, claim.value)
 
 
-def test_findings_on_several_sets_of_models_are_corrected_for_their_number():
+def test_claims_on_several_sets_of_models_are_corrected_for_their_number():
     """A difference that is significant by itself (p = 0.03) is not among three such ones."""
     shift = stats.t.ppf(0.985, 18) * 0.01 * np.sqrt(2)
     results = {"cka.bit": uniform_structure(0)["cka.bit"]}
@@ -439,18 +443,18 @@ def test_findings_on_several_sets_of_models_are_corrected_for_their_number():
         name = f"vit{count}"
         results[f"cka.{name}"] = similarity(np.full((8, 8), 0.5 + shift), 0.01)
         models.append(model_as("vit", name))
-        claims = judge_models([FIGURE_1], models, results)
-        assert [claim.verdict for claim in claims] == [expected] * count
+        claims = evaluate([FIGURE_1], models, results)
+        assert [claim.outcome for claim in claims] == [expected] * count
         assert all(("Holm" in claim.explanation) == (count > 1) for claim in claims)
     results["cka.vit1"] = similarity(np.full((8, 8), 0.9), 0.01)
-    verdicts = {claim.name: claim.verdict for claim in judge_models([FIGURE_1], models, results)}
-    assert list(verdicts.values()) == ["replicates", "inconclusive", "inconclusive"]
+    outcomes = {claim.name: claim.outcome for claim in evaluate([FIGURE_1], models, results)}
+    assert list(outcomes.values()) == ["replicates", "inconclusive", "inconclusive"]
 
 
 def model_as(role, name):
     """What the scorecard asks of a model."""
     return SimpleNamespace(
-        role=role, part=role, name=name, slug=name, of=None, accuracy=None, correct=None
+        role=role, scorecard_role=role, name=name, slug=name, base=None, accuracy=None, correct=None
     )
 
 
@@ -463,10 +467,10 @@ def test_interval_of_few_values_is_that_of_student(rng):
     assert np.isnan(estimates.student(values[:1], "draws").low)
 
 
-def test_one_unit_gives_no_interval_and_no_verdict():
+def test_one_unit_gives_no_interval_and_no_outcome():
     estimate = estimates.student(np.array([5.0]), "layers")
     assert estimate.value == 5 and np.isnan(estimate.low) and "two layers" in estimate.how
-    assert verdict(estimate.low, estimate.high, 0.0, "above") == "descriptive"
+    assert claim_outcome(estimate.low, estimate.high, 0.0, "above") == "descriptive"
 
 
 @pytest.mark.parametrize(
@@ -481,16 +485,16 @@ def test_one_unit_gives_no_interval_and_no_verdict():
         (0.0, 0.0, "above", "inconclusive"),
     ],
 )
-def test_the_line_itself_belongs_to_neither_side(low, high, direction, expected):
-    assert verdict(low, high, 0.0, direction) == expected
+def test_the_threshold_itself_is_on_neither_side(low, high, direction, expected):
+    assert claim_outcome(low, high, 0.0, direction) == expected
 
 
 def test_what_cannot_be_measured_says_why():
     cards = {c.name: c for c in scorecard(uniform_structure(1), vit="vit", resnet="bit")}
-    assert {card.verdict for card in cards.values()} < set(VERDICTS)
-    assert cards["uniform-structure"].verdict == "replicates"
+    assert {card.outcome for card in cards.values()} < set(OUTCOMES)
+    assert cards["uniform-structure"].outcome == "replicates"
     assert cards["uniform-structure"].results == ("cka.vit", "cka.bit")
-    missing = {name: card for name, card in cards.items() if card.verdict == "not tested"}
+    missing = {name: card for name, card in cards.items() if card.outcome == "not tested"}
     assert len(missing) == len(cards) - 1
     assert all(np.isnan(card.value) for card in missing.values())
     assert missing["own-patch"].explanation == "Missing result: localization.vit."
@@ -500,18 +504,20 @@ def test_what_cannot_be_measured_says_why():
     both = cls_skips_first(1.0)["skip_ratio.vit"]
     cls, spatial = (np.log(both.norm_ratio.values[:, i]) for i in (0, 1))
     more = ratios(cls, spatial, prefix=3, registers=[np.full(12, 50.0)] * 2)
-    found = judge("cls-skips-first", {"skip_ratio.vit": more})
-    alone = judge("cls-skips-first", {"skip_ratio.vit": both})
-    np.testing.assert_allclose([found.value, found.low], [alone.value, alone.low], rtol=1e-9)
-    gap = judge("cls-skips-first", {"skip_ratio.vit": ratios(np.zeros(4), np.zeros(4), prefix=0)})
-    assert gap.verdict == "not tested" and "Received: prefix=0" in gap.explanation
+    actual = evaluated("cls-skips-first", {"skip_ratio.vit": more})
+    alone = evaluated("cls-skips-first", {"skip_ratio.vit": both})
+    np.testing.assert_allclose([actual.value, actual.low], [alone.value, alone.low], rtol=1e-9)
+    gap = evaluated(
+        "cls-skips-first", {"skip_ratio.vit": ratios(np.zeros(4), np.zeros(4), prefix=0)}
+    )
+    assert gap.outcome == "not tested" and "Received: prefix=0" in gap.explanation
 
 
 def test_accuracies_are_given_beside_the_results():
     pairs = {"vit": (0.95, 400), "bare": (0.85, 400)}
     cards = {card.name: card for card in scorecard({}, accuracy=pairs, **ROLES)}
     card = cards["skips-cost-accuracy"]
-    assert card.verdict == "replicates" and card.results == ()
+    assert card.outcome == "replicates" and card.results == ()
     # Newcombe's interval (1998b, method 10) from Wilson's of 380 and 340 of 400.
     ends = stats.binomtest(380, 400).proportion_ci(method="wilson")
     others = stats.binomtest(340, 400).proportion_ci(method="wilson")
@@ -527,12 +533,12 @@ def test_accuracies_on_the_same_images_are_paired():
     pairs = {name: triple[:2] for name, triple in triples.items()}
     for given, expected in ((triples, "replicates"), (pairs, "inconclusive")):
         cards = {card.name: card for card in scorecard({}, accuracy=given, **ROLES)}
-        assert cards["skips-cost-accuracy"].verdict == expected
+        assert cards["skips-cost-accuracy"].outcome == expected
 
 
 def test_the_scorecard_saves_and_loads(tmp_path):
     cards = scorecard(uniform_structure(1), **ROLES)
-    saved = as_dataset(cards)
+    saved = scorecard_dataset(cards)
     saved.to_netcdf(tmp_path / "scorecard.nc")
     xr.testing.assert_identical(xr.load_dataset(tmp_path / "scorecard.nc"), saved)
-    assert saved.sel(claim="uniform-structure").verdict == "replicates"
+    assert saved.sel(claim="uniform-structure").outcome == "replicates"

@@ -10,7 +10,7 @@ from vit_tf.analysis.papers.ding import (
     mean_rank_correlation,
     measures_agree,
 )
-from vit_tf.analysis.study.judge import scorecard
+from vit_tf.analysis.study.claims import scorecard
 from vit_tf.analysis.study.plan import all_figures
 
 
@@ -28,10 +28,10 @@ def symmetric(rng, layers=10):
 
 
 def test_measures_that_are_curves_of_each_other_agree(rng):
-    one = symmetric(rng)
-    estimate = measures_agree(result(np.stack([one, one**3, np.exp(one)])))
+    item = symmetric(rng)
+    estimate = measures_agree(result(np.stack([item, item**3, np.exp(item)])))
     assert estimate.value == pytest.approx(1) and estimate.low == pytest.approx(1)
-    assert measures_agree(result(np.stack([one, 1 - one]))).high == pytest.approx(-1)
+    assert measures_agree(result(np.stack([item, 1 - item]))).high == pytest.approx(-1)
 
 
 def test_value_is_the_mean_of_the_rank_correlations_of_pairs_of_layers(rng):
@@ -44,19 +44,19 @@ def test_value_is_the_mean_of_the_rank_correlations_of_pairs_of_layers(rng):
 
 
 def test_a_measure_that_is_not_symmetric_counts_by_the_mean_of_both_orders(rng):
-    one = symmetric(rng)
-    tilt = rng.normal(size=one.shape)
-    assert measures_agree(result(np.stack([one, one + tilt - tilt.T]))).value == pytest.approx(1)
+    item = symmetric(rng)
+    tilt = rng.normal(size=item.shape)
+    assert measures_agree(result(np.stack([item, item + tilt - tilt.T]))).value == pytest.approx(1)
 
 
 def test_a_constant_measure_has_no_order():
     assert np.isnan(mean_rank_correlation(np.array([[1.0, 1, 1], [1, 2, 3]])))
 
 
-def test_the_finding_is_judged_of_the_vit_and_the_quick_study_is_without_it(rng):
-    one = symmetric(rng)
-    results = {"similarities.vit": result(np.stack([one, one**2]))}
+def test_the_claim_is_tested_on_the_vit_and_not_in_the_quick_study(rng):
+    item = symmetric(rng)
+    results = {"similarities.vit": result(np.stack([item, item**2]))}
     claims = scorecard(results, vit="vit")
     (claim,) = [claim for claim in claims if claim.name == "measures-agree"]
-    assert claim.verdict == "replicates" and claim.source[0] == "Ding et al. (2021)"
+    assert claim.outcome == "replicates" and claim.source[0] == "Ding et al. (2021)"
     assert AGREEMENT in all_figures() and AGREEMENT.models.all_roles == ("seed",)

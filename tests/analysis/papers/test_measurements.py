@@ -67,10 +67,10 @@ def test_measurements_are_named_after_analysis_and_models(vit, bit):
     assert branch_field_of(vit).name == "receptive_field_branch.vit-cls"
     names = [ridge_probe_of(bit, tokens).name for tokens in ("all", "cls", "each")]
     assert names == ["ridge_probe.bit", "ridge_probe_first.bit", "ridge_probe_tokens.bit"]
-    tenth = dataclasses.replace(bit, role="fraction", detail=0.1, of=vit)
+    tenth = dataclasses.replace(bit, role="fraction", detail=0.1, base=vit)
     (scale,) = data_scale_of([vit, tenth]).values()
     assert scale.name == "data_scale.vit-cls"
-    assert [one.models for one in scale.before] == [(tenth, vit)]
+    assert [item.models for item in scale.before] == [(tenth, vit)]
 
 
 def test_models_with_and_without_stages(vit, bit):

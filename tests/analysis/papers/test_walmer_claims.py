@@ -23,10 +23,10 @@ from vit_tf.analysis.papers.walmer.section6_tasks import (
     last_knn,
     task_scores,
 )
-from vit_tf.analysis.study.judge import as_dataset, scorecard
+from vit_tf.analysis.study.claims import scorecard, scorecard_dataset
 from vit_tf.analysis.study.plan import all_figures
 
-ROLES = {"vit": "vit", "fresh": "vit-untrained", "noise": "vit-noise"}
+ROLES = {"vit": "vit", "untrained": "vit-untrained", "noise": "vit-noise"}
 EXPECTED = {1: "replicates", -1: "does not replicate", 0: "inconclusive"}
 # Extremes and numbers of kinds, of which there is no honest interval.
 DESCRIPTIVE = ("offset-heads", "local-kinds", "saliency-plateaus")
@@ -55,16 +55,16 @@ def patterns(cls, spatial, peak=0.5):
 
 
 def patterns_repeat(query, side):
-    found = by_layer(side, 0.1, 0.7)
+    actual = by_layer(side, 0.1, 0.7)
     other = np.full(6, 0.3)
-    pair = (found, other) if query == "cls" else (other, found)
+    pair = (actual, other) if query == "cls" else (other, actual)
     return {"attention_patterns.vit": patterns(*pair)}
 
 
 def patterns_vary(side):
-    one, even = np.eye(1, 16, 5)[0], np.full(16, 1 / 16)
-    late = {1: [even] * 4, -1: [one] * 4, 0: [one, even, even, one]}[side]
-    maps = np.array([[one if side == 1 else even] * 4] * 3 + [late] * 3)
+    item, even = np.eye(1, 16, 5)[0], np.full(16, 1 / 16)
+    late = {1: [even] * 4, -1: [item] * 4, 0: [item, even, even, item]}[side]
+    maps = np.array([[item if side == 1 else even] * 4] * 3 + [late] * 3)
     average = xr.DataArray(maps.reshape(6, 4, 4, 4), dims=("layer", "head", "row", "column"))
     sharp = patterns(np.zeros(6), np.zeros(6), peak=1.0)
     return {"attention_patterns.vit": sharp, "cls_attention.vit": average}
@@ -193,16 +193,16 @@ def spatial_first(side):
     return {"clustering_first.vit": clusters(cls), "clustering_rest.vit": rest}
 
 
-def above_chance(of, side):
+def above_chance(kind, side):
     noise = np.full(7, 0.3)
     layers = ["embedding", *BLOCKS]
     purity = clusters(0.3 + 0.2 * side + np.append(0.5, SWAY), layers)
-    return {f"{of}.vit": purity, f"{of}.vit-noise": clusters(noise, layers)}
+    return {f"{kind}.vit": purity, f"{kind}.vit-noise": clusters(noise, layers)}
 
 
-def peak_early(of, side):
+def peak_early(kind, side):
     late = {1: [0.7, 0.5], -1: [0.5, 0.7], 0: [0.6, 0.6]}[side]
-    return {f"{of}.vit": clusters([0.9, 0.1, 0.3, 0.4, 0.5, *late], ["embedding", *BLOCKS])}
+    return {f"{kind}.vit": clusters([0.9, 0.1, 0.3, 0.4, 0.5, *late], ["embedding", *BLOCKS])}
 
 
 def videos(scores):
@@ -239,10 +239,10 @@ def scores(*layers, units=8):
 
 
 def task_above_chance(task, side):
-    found, chance = scores(*[0.1 * side] * 6), scores(*[0] * 6)
+    actual, chance = scores(*[0.1 * side] * 6), scores(*[0] * 6)
     away = np.where(np.arange(8) % 2, 0.03, -0.03)[:, None] * (np.arange(7) > 0)
     make = TASKS[task]
-    return {f"{task}.vit": make(found + away), f"{task}.vit-noise": make(chance)}
+    return {f"{task}.vit": make(actual + away), f"{task}.vit-noise": make(chance)}
 
 
 def before_last(task, side):
@@ -286,8 +286,8 @@ def test_layers_at_chance_are_none_the_best(name):
     results = no_single_layer(1) | {
         "knn_accuracy.vit": neighbours([0.09, 0.1, 0.1, 0.1, 0.1, 0.11])
     }
-    claim = judge(name, results)
-    assert claim.verdict == "not tested" and "chance" in claim.explanation
+    claim = evaluated(name, results)
+    assert claim.outcome == "not tested" and "chance" in claim.explanation
 
 
 def skips_diverge(side, stderr=0.02):
@@ -333,30 +333,30 @@ BUILDERS = {
 }
 
 
-def judge(name, results):
+def evaluated(name, results):
     """The claim of that name."""
     return next(claim for claim in scorecard(results, **ROLES) if claim.name == name)
 
 
 def test_every_claim_has_its_cases_and_comes_after_those_of_the_first_paper():
-    of = {figure.paper: [] for figure in all_figures()}
+    kind = {figure.paper: [] for figure in all_figures()}
     for figure in all_figures():
-        of[figure.paper] += [finding.name for finding in figure.findings]
-    assert sorted(BUILDERS) == sorted(of[WALMER])
-    assert list(of)[:2] == [RAGHU, WALMER]
-    names = [name for names in of.values() for name in names]
+        kind[figure.paper] += [claim.name for claim in figure.claims]
+    assert sorted(BUILDERS) == sorted(kind[WALMER])
+    assert list(kind)[:2] == [RAGHU, WALMER]
+    names = [name for names in kind.values() for name in names]
     assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("side", EXPECTED)
 @pytest.mark.parametrize("name", BUILDERS)
-def test_verdict(name, side):
+def test_outcome(name, side):
     results = BUILDERS[name](side)
-    claim = judge(name, results)
+    claim = evaluated(name, results)
     if name in DESCRIPTIVE:
-        assert claim.verdict == "descriptive" and np.isnan([claim.low, claim.high]).all()
+        assert claim.outcome == "descriptive" and np.isnan([claim.low, claim.high]).all()
         return
-    assert claim.verdict == EXPECTED[side], claim
+    assert claim.outcome == EXPECTED[side], claim
     assert claim.low <= claim.value <= claim.high
     assert set(claim.results) <= set(results) and claim.source == WALMER.source
 
@@ -390,8 +390,8 @@ def test_verdict(name, side):
     ],
 )
 def test_value(name, side, value):
-    found = judge(name, BUILDERS[name](side)).value
-    np.testing.assert_allclose(found, value, rtol=1e-9, atol=1e-9)
+    actual = evaluated(name, BUILDERS[name](side)).value
+    np.testing.assert_allclose(actual, value, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(("before", "behind", "expected"), [(0.8, 0.2, 0.6), (0.5, 0.5, 0)])
@@ -402,13 +402,15 @@ def test_one_sidedness_is_half_the_difference_to_the_mirror_image(before, behind
     dims = ("layer", "head", "row_offset", "column_offset")
     aligned = xr.DataArray(share, dims=dims)
     kinds = xr.Dataset({"relative_spread": (("layer", "head"), [[0.3, 0.3]])})
-    found = [one_sided(aligned.isel(head=[one]), kinds.isel(head=[one])).value for one in range(2)]
-    np.testing.assert_allclose(found, [expected, expected / 2], atol=1e-12)
+    actual = [
+        one_sided(aligned.isel(head=[item]), kinds.isel(head=[item])).value for item in range(2)
+    ]
+    np.testing.assert_allclose(actual, [expected, expected / 2], atol=1e-12)
 
 
 def test_a_later_fall_is_no_further_rise():
     results = salient(np.array([0.5, 0.6, 0.5, 0.3, 0.4, 0.3]))
-    np.testing.assert_allclose(judge("saliency-plateaus", results).value, 0.6 - 0.22)
+    np.testing.assert_allclose(evaluated("saliency-plateaus", results).value, 0.6 - 0.22)
 
 
 def test_a_head_that_looks_at_a_corner_of_the_image_is_no_offset_head():
@@ -422,9 +424,9 @@ def test_a_head_that_looks_at_a_corner_of_the_image_is_no_offset_head():
 def test_the_choice_of_the_best_layer_is_not_what_makes_it_the_best(rng):
     """Layers that are all alike: the best of eleven is better than the last only by luck."""
     tasks = [keypoints_of(rng.normal(size=(8, 12))) for _ in range(300)]
-    found = [best_before_last(task) for task in tasks]
-    assert np.mean([estimate.low > 0 for estimate in found]) < 0.07
-    assert np.mean([estimate.high < 0 for estimate in found]) < 0.07
+    actual = [best_before_last(task) for task in tasks]
+    assert np.mean([estimate.low > 0 for estimate in actual]) < 0.07
+    assert np.mean([estimate.high < 0 for estimate in actual]) < 0.07
 
 
 def keypoints_of(values):
@@ -444,9 +446,9 @@ def test_a_layer_is_chosen_on_the_units_that_it_is_not_scored_on():
 def test_scores_of_videos_count_each_video_once():
     scores = np.concatenate([np.ones((3, 1)), np.tile([0.0, 0.2, 0.5], (3, 2))], axis=1)
     result = videos(scores).isel(object=[0, 1, 2, 3, 4, 5, 5, 4, 5, 4])
-    found, over = task_scores(result)
+    actual, over = task_scores(result)
     assert over == "videos"
-    np.testing.assert_allclose(found, scores[:, 1:])
+    np.testing.assert_allclose(actual, scores[:, 1:])
 
 
 def test_layers_of_other_depths_are_those_of_the_same_share_of_it():
@@ -460,17 +462,17 @@ def test_layers_of_other_depths_are_those_of_the_same_share_of_it():
 
 
 def test_errors_are_those_of_proportions_and_of_student():
-    claim = judge("objects-peak-early", peak_early("objects", 1))
+    claim = evaluated("objects-peak-early", peak_early("objects", 1))
     ends, others = (
         stats.binomtest(count, 400).proportion_ci(method="wilson") for count in (280, 200)
     )
     low = 0.2 - np.hypot(0.7 - ends.low, others.high - 0.5)
     high = 0.2 + np.hypot(ends.high - 0.7, 0.5 - others.low)
     np.testing.assert_allclose([claim.low, claim.high], [low, high])
-    claim = judge("skips-diverge", skips_diverge(1))
+    claim = evaluated("skips-diverge", skips_diverge(1))
     reach = stats.t.ppf(0.975, 18) * np.hypot(0.02, 0.02)  # Welch, of 10 batches each
     np.testing.assert_allclose([claim.low, claim.high], [-0.4 - reach, -0.4 + reach])
-    assert judge("skips-diverge", skips_diverge(1, np.nan)).verdict == "descriptive"
+    assert evaluated("skips-diverge", skips_diverge(1, np.nan)).outcome == "descriptive"
 
 
 def test_the_best_layer_for_k_nn_is_chosen_on_the_images_that_it_is_not_scored_on(rng):
@@ -481,10 +483,10 @@ def test_the_best_layer_for_k_nn_is_chosen_on_the_images_that_it_is_not_scored_o
         correct = rng.random((6, 2, 2, 200)) < 0.5
         result = result.copy(data=correct.mean(axis=-1))
         result = result.assign_coords(correct=(result.dims, pack_correct(correct)))
-        outcomes.append(judge("knn-last-best", {"knn_accuracy.vit": result}).verdict)
+        outcomes.append(evaluated("knn-last-best", {"knn_accuracy.vit": result}).outcome)
     assert outcomes.count("does not replicate") <= 12 and outcomes.count("replicates") <= 12
     older = result.drop_vars("correct")
-    assert judge("knn-last-best", {"knn_accuracy.vit": older}).verdict == "descriptive"
+    assert evaluated("knn-last-best", {"knn_accuracy.vit": older}).outcome == "descriptive"
 
 
 def test_layers_of_a_foreign_model_need_no_names_of_blocks():
@@ -532,8 +534,8 @@ def test_layers_of_a_foreign_model_need_no_names_of_blocks():
     ],
 )
 def test_what_cannot_be_measured_says_why(name, results, words):
-    claim = judge(name, results)
-    assert claim.verdict == "not tested" and words in claim.explanation
+    claim = evaluated(name, results)
+    assert claim.outcome == "not tested" and words in claim.explanation
 
 
 def test_baselines_that_are_not_there_are_named():
@@ -543,6 +545,6 @@ def test_baselines_that_are_not_there_are_named():
 
 
 def test_the_saved_scorecard_names_the_papers():
-    saved = as_dataset(scorecard({}, **ROLES))
+    saved = scorecard_dataset(scorecard({}, **ROLES))
     assert saved.sel(claim="offset-heads").source == "Walmer et al. (2023)"
     assert saved.sel(claim="own-patch").source == "Raghu et al. (2021)"

@@ -37,9 +37,9 @@ def size(result):
     return Estimate(*result.values, "told")
 
 
-def model(name, role="model", of=None, accuracy=None):
+def model(name, role="model", base=None, accuracy=None):
     return SimpleNamespace(
-        name=name, slug=name.lower(), role=role, of=of, accuracy=accuracy, correct=None
+        name=name, slug=name.lower(), role=role, base=base, accuracy=accuracy, correct=None
     )
 
 
@@ -69,12 +69,16 @@ def test_only_what_the_intervals_allow_is_said():
 
 
 def test_variants_are_left_out_and_one_model_stands_beside_its_untrained_copy():
-    one = model("A")
-    others = [model("A, fresh", "fresh", one), model("A, noise", "noise", one)]
+    item = model("A")
+    others = [model("A, fresh", "untrained", item), model("A, noise", "noise", item)]
     fresh, noise = others
-    fresh.slug, noise.slug = "fresh", "noise"
-    results = {"size_a": [3.0, 2.9, 3.1], "size_fresh": [1.0, 0.9, 1.1], "size_noise": [0, 0, 0]}
-    (row,) = made([size], [one, *others], **results)
+    fresh.slug, noise.slug = "untrained", "noise"
+    results = {
+        "size_a": [3.0, 2.9, 3.1],
+        "size_untrained": [1.0, 0.9, 1.1],
+        "size_noise": [0, 0, 0],
+    }
+    (row,) = made([size], [item, *others], **results)
     assert [name for name, _ in row.values] == ["A", "A, fresh"]
     (alone,) = made([size], [model("B"), *others], size_b=[1.0, 0.9, 1.1])
     assert alone.sentences == () and not alone.differs
@@ -151,8 +155,8 @@ def cka(values, stderr=None):
 def test_quantities_of_results_whose_truth_is_known():
     # Lower half {0, 1}, upper {2, 3}: their mean is that of the four corner cells.
     blocks = np.kron(np.eye(2), np.ones((2, 2))) + np.kron(1 - np.eye(2), np.full((2, 2), 0.25))
-    found = halves_alike.statistic(cka(blocks, 0.1))
-    assert found.value == 0.25 and found.high == pytest.approx(0.25 + 0.1 * stats.t.ppf(0.975, 8))
+    actual = halves_alike.statistic(cka(blocks, 0.1))
+    assert actual.value == 0.25 and actual.high == pytest.approx(0.25 + 0.1 * stats.t.ppf(0.975, 8))
     cross = np.array([[0.1, 0.9], [0.3, 0.2]])
     assert best_matches.statistic(cka(cross)).value == pytest.approx(0.6)
     grid = {"rows": 1, "columns": 2, "stride": 4}
@@ -171,8 +175,8 @@ def test_quantities_of_results_whose_truth_is_known():
     best = best_probe.statistic(accuracy.assign_coords(validation_accuracy=("layer", [0, 1, 3, 2])))
     assert best.value == 0.85 and best.units.mean() == 0.85  # chosen on held-out images
     older = accuracy.drop_vars(["correct", "validation_accuracy"])
-    for one in (readable_from, best_probe):
-        assert np.isnan(one.statistic(older).low)
+    for item in (readable_from, best_probe):
+        assert np.isnan(item.statistic(older).low)
     assert best_probe.statistic(older).value == 0.9
 
 

@@ -89,10 +89,10 @@ def shares(browser, selector):
     steps of one level, so that those of transparent pixels are rough.
     """
     pixels = pixels_of(browser, selector)
-    found = pixels[..., 3]
-    off = np.abs(pixels[..., :3] - COLOURS[found]) * found[..., None] / 255
+    actual = pixels[..., 3]
+    off = np.abs(pixels[..., :3] - COLOURS[actual]) * actual[..., None] / 255
     assert off.max() <= 3
-    return found * LEVEL
+    return actual * LEVEL
 
 
 def point(browser, selector, cell, rows=4, columns=6):
@@ -129,8 +129,8 @@ def assert_row(browser, result, example, layer, head, query):
     own = result.isel(example=example, layer=layer, query=query)
     own = own.mean("head") if head is None else own.isel(head=head)
     row = own.attention.values[1:]
-    found = shares(browser, f"{MAIN} canvas").ravel()
-    np.testing.assert_allclose(found, row / row.max(), atol=1.5 * LEVEL)
+    actual = shares(browser, f"{MAIN} canvas").ravel()
+    np.testing.assert_allclose(actual, row / row.max(), atol=1.5 * LEVEL)
     shown_facts = facts(browser)
     if query:
         assert number(shown_facts["distance"]) == pytest.approx(float(own.distance), rel=6e-3)
@@ -227,9 +227,9 @@ def test_predictions_are_those_of_the_image_and_choose_the_class(browser, vit_pa
         choose(browser, "#example", example)
         rows = browser.value(read)
         best = np.argsort(-expected[example])[:5]
-        assert [row[1] for row in rows] == ["abcdef"[one] for one in best]
-        for row, one in zip(rows, best, strict=True):
-            assert number(row[2]) / 100 == pytest.approx(expected[example, one], rel=6e-3)
+        assert [row[1] for row in rows] == ["abcdef"[item] for item in best]
+        for row, item in zip(rows, best, strict=True):
+            assert number(row[2]) / 100 == pytest.approx(expected[example, item], rel=6e-3)
         assert [row[3] for row in rows] == ["true"] + ["false"] * 4  # its own class
 
 
@@ -257,8 +257,8 @@ def test_a_model_that_pools_its_patches_shows_their_mean_query(browser, tmp_path
     shown_facts, result = facts(browser), page.results["attention"].isel(example=0, layer=1, head=0)
     assert shown_facts["query"] == "the mean of the patches"
     row = result.attention.values[1:, 1:].mean(axis=0)
-    found = shares(browser, f"{MAIN} canvas").ravel()
-    np.testing.assert_allclose(found, row / row.max(), atol=1.5 * LEVEL)
+    actual = shares(browser, f"{MAIN} canvas").ravel()
+    np.testing.assert_allclose(actual, row / row.max(), atol=1.5 * LEVEL)
     assert number(shown_facts["to CLS"]) / 100 == pytest.approx(
         float(result.mass.values[1:, 0].mean()), rel=6e-3, abs=2e-5
     )
@@ -315,8 +315,8 @@ def test_similarity_and_what_corresponds_in_the_other_image(browser, vit_page):
         within = result.values[layer, 0, 8, 0]
         others = np.delete(within, 8)
         expected = (within - others.min()) / (others.max() - others.min())
-        found = shares(browser, "[data-map=similarity] canvas").ravel()
-        np.testing.assert_allclose(found, expected.clip(0, 1), atol=2.5 * LEVEL)
+        actual = shares(browser, "[data-map=similarity] canvas").ravel()
+        np.testing.assert_allclose(actual, expected.clip(0, 1), atol=2.5 * LEVEL)
         across = result.values[layer, 0, 8, 1]
         label = browser.value(
             "document.querySelector('[data-map=correspondence] .stack').getAttribute('aria-label')"
@@ -331,9 +331,9 @@ def test_rollout_and_what_speaks_for_a_class(browser, vit_page):
     browser.open(vit_page.path)
     point(browser, "[data-map=rollout] > .stack", 3)
     row = vit_page.results["rollout"].values[0, 4, 1:]
-    found = shares(browser, "[data-map=rollout] canvas").ravel()
+    actual = shares(browser, "[data-map=rollout] canvas").ravel()
     most = np.delete(row, 3).max()
-    np.testing.assert_allclose(found, (row / most).clip(0, 1), atol=2.5 * LEVEL)
+    np.testing.assert_allclose(actual, (row / most).clip(0, 1), atol=2.5 * LEVEL)
     relevance = vit_page.results["gradient_attention"]
     gradients = np.abs(vit_page.results["input_gradients"]).sum("channel")
     for index in (0, 2):
@@ -344,9 +344,9 @@ def test_rollout_and_what_speaks_for_a_class(browser, vit_page):
         )
         for number_, values in ((1, relevance[0, index, 0, 1:]), (2, gradients[0, index])):
             canvas = f"[data-multiples=evidence] > figure:nth-child({number_}) canvas"
-            found = shares(browser, canvas)
-            expected = (values / values.max()).values.reshape(found.shape)
-            np.testing.assert_allclose(found, expected.clip(0), atol=1.5 * LEVEL)
+            actual = shares(browser, canvas)
+            expected = (values / values.max()).values.reshape(actual.shape)
+            np.testing.assert_allclose(actual, expected.clip(0), atol=1.5 * LEVEL)
 
 
 def test_the_table_of_layers_holds_the_classes_that_they_are_read_as(browser, vit_page):
@@ -361,9 +361,9 @@ def test_the_table_of_layers_holds_the_classes_that_they_are_read_as(browser, vi
     for row, of_layer in zip(rows, shares_, strict=True):
         best = np.argsort(-of_layer)[:3]
         assert [cell.split(", ")[0] for cell in row[1:]] == ["abcdef"[c] for c in best]
-        for cell, one in zip(row[1:], best, strict=True):
+        for cell, item in zip(row[1:], best, strict=True):
             share = number(cell.split(", ")[1]) / 100
-            assert share == pytest.approx(of_layer[one], rel=6e-3)
+            assert share == pytest.approx(of_layer[item], rel=6e-3)
 
 
 def test_patches_show_their_own_class_and_features_their_colours(browser, vit_page):
@@ -376,11 +376,11 @@ def test_patches_show_their_own_class_and_features_their_colours(browser, vit_pa
     best = lens.argmax(axis=-1)
     key = browser.value("[...document.querySelectorAll('#patch-key li')].map(n => n.textContent)")
     counts = {name: int(count) for name, count in (text.split(": ") for text in key)}
-    assert counts == {"abcdef"[one]: int((best == one).sum()) for one in set(best.tolist())}
+    assert counts == {"abcdef"[item]: int((best == item).sum()) for item in set(best.tolist())}
     explained = browser.value("document.querySelector('.of-class').textContent")
     own = lens[:, "abcdef".index(explained)]
-    found = shares(browser, "[data-multiples=patch-lens] canvas").ravel()
-    np.testing.assert_allclose(found, own / own.max(), atol=1.5 * LEVEL)
+    actual = shares(browser, "[data-multiples=patch-lens] canvas").ravel()
+    np.testing.assert_allclose(actual, own / own.max(), atol=1.5 * LEVEL)
     colours = pixels_of(browser, "[data-multiples=components] figure:nth-child(2) canvas")
     scores = next(x for i, x in enumerate(vit_page.results["components"].values()) if i == 1)
     low, high = np.percentile(scores.values, [2, 98], axis=(0, 1, 2))
@@ -398,8 +398,8 @@ def test_the_table_of_removals_holds_the_changes_of_the_class(browser, vit_page)
     texts = browser.value(
         "[...document.querySelectorAll('#removals-table td')].map((node) => node.textContent)"
     )
-    found = np.array([number(text) for text in texts]).reshape(expected.shape)
-    np.testing.assert_allclose(found, expected, atol=0.051)
+    actual = np.array([number(text) for text in texts]).reshape(expected.shape)
+    np.testing.assert_allclose(actual, expected, atol=0.051)
 
 
 def test_places_of_a_resnet_show_their_receptive_fields(browser, bit_page):
@@ -411,17 +411,19 @@ def test_places_of_a_resnet_show_their_receptive_fields(browser, bit_page):
         for index, field in enumerate(fields.values[0, :, cell]):
             canvas = f"[data-multiples=fields] > figure:nth-child({index + 1}) canvas"
             expected = np.sqrt(field / field.max())
-            found = shares(browser, canvas)
+            actual = shares(browser, canvas)
             rounded = np.sqrt(0.5 * LEVEL)  # of the smallest, whose root is taken
-            np.testing.assert_allclose(found, expected, atol=rounded + LEVEL)
+            np.testing.assert_allclose(actual, expected, atol=rounded + LEVEL)
     np.testing.assert_allclose(
         shares(browser, "[data-map=cam] canvas"),
         cam.values[0, 0, -1] / (cam.values[0, 0, -1].max() or 1),
         atol=1.5 * LEVEL,
     )
     for index, maps in enumerate(cam.values[0, 0]):
-        found = shares(browser, f"[data-multiples=evidence] > figure:nth-child({index + 2}) canvas")
-        np.testing.assert_allclose(found, maps / (maps.max() or 1), atol=1.5 * LEVEL)
+        actual = shares(
+            browser, f"[data-multiples=evidence] > figure:nth-child({index + 2}) canvas"
+        )
+        np.testing.assert_allclose(actual, maps / (maps.max() or 1), atol=1.5 * LEVEL)
     left_out = browser.value("document.querySelector('#left-out').textContent")
     assert "The attention of patches" in left_out and "has no attention weights" in left_out
 
@@ -434,7 +436,7 @@ def test_page_fits_its_window_asks_for_nothing_and_nothing_goes_wrong(
         browser.open(page.path, width=width)
         assert browser.value("document.documentElement.scrollWidth") <= width
         browser.mouse(200, 300)
-        asked = [one["request"]["url"] for one in browser.named("Network.requestWillBeSent")]
+        asked = [item["request"]["url"] for item in browser.named("Network.requestWillBeSent")]
         assert asked[0] == page.path.as_uri()
         assert all(url.startswith(("data:image/png;base64,", "data:,")) for url in asked[1:])
         assert not browser.named("Runtime.consoleAPICalled")
@@ -459,9 +461,9 @@ def test_models_stand_side_by_side_with_predictions_of_their_own(browser, pair_p
         )
         expected = probabilities(pair_page.results[name]["scores"].values)[0]
         best = np.argsort(-expected)[:5]
-        assert [row[0] for row in rows] == ["abcdef"[one] for one in best]
-        for row, one in zip(rows, best, strict=True):
-            assert number(row[1]) / 100 == pytest.approx(expected[one], rel=6e-3)
+        assert [row[0] for row in rows] == ["abcdef"[item] for item in best]
+        for row, item in zip(rows, best, strict=True):
+            assert number(row[1]) / 100 == pytest.approx(expected[item], rel=6e-3)
     tops = [box[1] for box in boxes.values()]
     assert max(tops) - min(tops) < 1 and max(box[3] for box in boxes.values()) < 900
     lefts = [box[0] for box in boxes.values()]
@@ -477,8 +479,8 @@ def test_a_point_of_one_model_is_that_of_the_others(browser, pair_page):
     within = result.values[-1, 0, own, 0]
     others = np.delete(within, own)
     expected = (within - others.min()) / (others.max() - others.min())
-    found = shares(browser, "[data-model='1'] [data-map=similarity] canvas").ravel()
-    np.testing.assert_allclose(found, expected.clip(0, 1), atol=2.5 * LEVEL)
+    actual = shares(browser, "[data-model='1'] [data-map=similarity] canvas").ravel()
+    np.testing.assert_allclose(actual, expected.clip(0, 1), atol=2.5 * LEVEL)
     browser.key("Escape")
     assert browser.value("document.querySelector('#status').textContent") == "CLS"
 
@@ -493,16 +495,16 @@ def test_a_class_is_chosen_in_all_models_that_explain_it(browser, pair_page):
         for listed in ("predictions", "predictions-2")
     ]
     pressed = "[id^=predictions] button[aria-pressed=true] > :nth-child(2)"
-    chosen = f"[...document.querySelectorAll('{pressed}')]"
-    chosen += ".map((one) => one.textContent)"
-    assert browser.value(chosen) == [names[0] for names in explained]
+    choice = f"[...document.querySelectorAll('{pressed}')]"
+    choice += ".map((one) => one.textContent)"
+    assert browser.value(choice) == [names[0] for names in explained]
     for name in explained[0]:
-        before = browser.value(chosen)
+        before = browser.value(choice)
         browser.value(
             "[...document.querySelectorAll('#predictions button')]"
             f".find((one) => one.children[1].textContent === '{name}').click()"
         )
-        assert browser.value(chosen) == [name, name if name in explained[1] else before[1]]
+        assert browser.value(choice) == [name, name if name in explained[1] else before[1]]
 
 
 def test_the_overlay_keeps_the_photograph_where_attention_is_low(browser, vit_page):

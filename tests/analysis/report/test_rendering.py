@@ -29,8 +29,8 @@ def test_other_processes_draw_the_same_pictures_on_the_scales_of_all(tmp_path):
         render(drawings("here"))
         future.result()
     for number in range(2):
-        here, there = (tmp_path / f"{name}-{number}.png" for name in ("here", "there"))
-        assert here.read_bytes() == there.read_bytes()
+        here, existing = (tmp_path / f"{name}-{number}.png" for name in ("here", "there"))
+        assert here.read_bytes() == existing.read_bytes()
 
 
 def test_an_error_of_a_plot_is_raised_where_the_picture_was_started(tmp_path):

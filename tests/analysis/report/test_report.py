@@ -11,7 +11,7 @@ import pytest
 from vit_tf.analysis.engine.estimates import share
 from vit_tf.analysis.papers import raghu, walmer
 from vit_tf.analysis.report.page import ModelSummary, Panel, ReportFigure, Section, write_report
-from vit_tf.analysis.study.judge import Claim
+from vit_tf.analysis.study.claims import Result
 
 VOID = {"meta", "link", "img", "br", "hr"}
 
@@ -268,25 +268,25 @@ def _claim(**changes):
         "high": 0.25,
         "threshold": 0.0,
         "direction": "above",
-        "verdict": "replicates",
+        "outcome": "replicates",
         "explanation": "Mean CKA. Interval: bootstrap over layers.",
         "results": ("cka.vit", "cka.b t"),
         "source": RAGHU,
     }
-    return Claim(**fields | changes)
+    return Result(**fields | changes)
 
 
 def test_claims_have_a_mark_on_the_first_screen_and_their_numbers_below(tmp_path, png):
     nan = float("nan")
     claims = [
         _claim(),
-        _claim(value=-0.3, low=-0.4, high=-0.00002, verdict="does not replicate"),
-        _claim(value=0.0, low=nan, high=nan, verdict="inconclusive", statement="Another."),
+        _claim(value=-0.3, low=-0.4, high=-0.00002, outcome="does not replicate"),
+        _claim(value=0.0, low=nan, high=nan, outcome="inconclusive", statement="Another."),
         _claim(
             value=nan,
             low=nan,
             high=nan,
-            verdict="not tested",
+            outcome="not tested",
             explanation="It needs <x>.",
             results=(),
             statement="A third.",
@@ -325,7 +325,7 @@ def test_claims_have_a_mark_on_the_first_screen_and_their_numbers_below(tmp_path
 
 
 def test_claims_of_each_paper_stand_together(tmp_path):
-    later = {"source": WALMER, "section": "4.4", "figure": "5", "verdict": "inconclusive"}
+    later = {"source": WALMER, "section": "4.4", "figure": "5", "outcome": "inconclusive"}
     claims = [_claim(), _claim(**later, statement="Later."), _claim(), _claim(**later)]
     page = _write(tmp_path / "report.html", scorecard=claims)
     assert page.balanced

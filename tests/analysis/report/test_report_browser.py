@@ -12,7 +12,7 @@ from vit_tf.analysis.engine.estimates import share
 from vit_tf.analysis.plots import interactive
 from vit_tf.analysis.report.differences import Comparison
 from vit_tf.analysis.report.page import ModelSummary, Panel, ReportFigure, Section, write_report
-from vit_tf.analysis.study.judge import Claim
+from vit_tf.analysis.study.claims import Result
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
 
@@ -88,7 +88,7 @@ def report(tmp_path):
 
 def claim(number):
     outcome = ("replicates", "does not replicate", "inconclusive")[number % 3]
-    return Claim(
+    return Result(
         f"claim-{number}",
         f"Statement number {number} about the layers of a ViT and of a ResNet.",
         *("4", "1", "difference in CKA", 0.2, 0.1, 0.3, 0.0, "above", outcome, "Mean CKA."),
@@ -123,7 +123,7 @@ def tip(browser, figure):
 
 
 @pytest.mark.slow
-def test_heatmap_tells_the_layers_and_value_under_the_mouse(browser, report):
+def test_heatmap_shows_the_layers_and_value_under_the_mouse(browser, report):
     browser.open(report)
     unfold(browser, "cka")
     left, top, width, height = place(browser, "#figure-cka .cells")
@@ -223,9 +223,9 @@ def test_pictures_keep_their_size_on_a_small_screen_and_link_to_their_files(brow
     figure = plt.figure(figsize=(9, 3), dpi=100)
     figure.savefig(tmp_path / "figures" / "wide one.png")
     plt.close(figure)
-    one = ReportFigure("wide", "Wide", "Read it.", "", "A.", tmp_path / "figures" / "wide one.png")
+    item = ReportFigure("wide", "Wide", "Read it.", "", "A.", tmp_path / "figures" / "wide one.png")
     path = write_report(
-        tmp_path / "report.html", title="A", introduction="B", sections=[("S", "", [one])]
+        tmp_path / "report.html", title="A", introduction="B", sections=[("S", "", [item])]
     )
     for width, shown in ((1280, 864), (390, 864), (700, 637)):
         browser.open(path, width=width)

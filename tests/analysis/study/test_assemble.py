@@ -18,11 +18,11 @@ from vit_tf.analysis.report import drawing
 from vit_tf.analysis.study.data import OPTIONAL, Data
 from vit_tf.analysis.study.figure import Figure, Selection, each
 from vit_tf.analysis.study.models import StudyModel
-from vit_tf.analysis.study.plan import Picture, choose_figures, plan
+from vit_tf.analysis.study.plan import Picture, lookup_figures, plan
 
 DRAWN = []  # no part of a function, with whose values pictures are keyed
 MODULE = "vit_tf.analysis.plots.made_up"
-MODEL = SimpleNamespace(name="ViT", slug="vit", role="vit", of=None)
+MODEL = SimpleNamespace(name="ViT", slug="vit", role="vit", base=None)
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def draw(tmp_path):
         figures = Figure(
             RAGHU, "1", STRUCTURE, "", each("vit"), None, figure, "cka", title, "Read it."
         )
-        of = Selection((MODEL,), {"ViT": SimpleNamespace(name="cka.vit")}, alone=True)
-        picture = Picture(figures, of)
+        selection = Selection((MODEL,), {"ViT": SimpleNamespace(name="cka.vit")}, alone=True)
+        picture = Picture(figures, selection)
         result = xr.DataArray(0.0, attrs={"key": key})
         ((chapter, made),) = drawing.draw([[picture]], {"cka.vit": result}, tmp_path)
         assert chapter is STRUCTURE and made.results == ("results/cka.vit.nc",)
@@ -81,9 +81,9 @@ def test_a_picture_is_drawn_again_when_the_code_that_draws_changes(draw, write_m
 
 def test_a_draw_that_returns_nothing_is_an_error_that_names_the_figure():
     figure = dataclasses.replace(FIGURE_18, draw=lambda result: None)
-    of = Selection((MODEL,), {"ViT": SimpleNamespace(name="head_classes.vit")}, alone=True)
+    selection = Selection((MODEL,), {"ViT": SimpleNamespace(name="head_classes.vit")}, alone=True)
     with pytest.raises(ValueError, match=r"draw .*Figures 3, 14 and 18 of Walmer.*Received: None"):
-        Picture(figure, of).drawing({"ViT": heads(["global", "soft"])}).figure()
+        Picture(figure, selection).drawing({"ViT": heads(["global", "soft"])}).figure()
 
 
 def heads(kinds, directions=""):
@@ -104,16 +104,18 @@ def test_heads_of_one_kind_are_a_sentence_and_others_a_picture(tmp_path):
     assert set(KINDS) == set(KIND_COLOURS)
 
     def draw(*kinds):
-        of = Selection((MODEL,), {"ViT": SimpleNamespace(name="head_classes.vit")}, alone=True)
+        selection = Selection(
+            (MODEL,), {"ViT": SimpleNamespace(name="head_classes.vit")}, alone=True
+        )
         figure = dataclasses.replace(FIGURE_18, name="kinds", caption="Read it.")
         results = {"head_classes.vit": heads(kinds)}
-        ((_, made),) = drawing.draw([[Picture(figure, of)]], results, tmp_path)
+        ((_, made),) = drawing.draw([[Picture(figure, selection)]], results, tmp_path)
         return made, (tmp_path / "figures" / "kinds.png").exists()
 
-    made, there = draw("global", "soft")
-    assert there and made.panels[0].png.stat().st_size and made.caption == "Read it."
-    made, there = draw("global")
-    assert not there and not made.panels and made.caption.startswith("All 4 heads")
+    made, existing = draw("global", "soft")
+    assert existing and made.panels[0].png.stat().st_size and made.caption == "Read it."
+    made, existing = draw("global")
+    assert not existing and not made.panels and made.caption.startswith("All 4 heads")
     assert made.results == ("results/head_classes.vit.nc",)
 
 
@@ -129,7 +131,7 @@ def test_captions_speak_of_cls_only_where_a_model_has_it():
     names |= {"linear-probe", "clusters"}
 
     def captions(*models):
-        pictures, _ = plan(choose_figures(), models, data)
+        pictures, _ = plan(lookup_figures(), models, data)
         return {p.name: p.caption({}) for p in pictures if p.name in names}
 
     assert captions(without).keys() == captions(with_cls, without).keys() == names

@@ -1,4 +1,4 @@
-"""Definitions of figures and findings are checked before anything is measured."""
+"""Definitions of figures and claims are checked before anything is measured."""
 
 from dataclasses import replace
 
@@ -8,19 +8,19 @@ import pytest
 from vit_tf.analysis.engine.estimates import student
 from vit_tf.analysis.papers.raghu import RAGHU
 from vit_tf.analysis.papers.raghu.section4_structure import FIGURE_1, FIGURE_2, cka_of, halves_alike
+from vit_tf.analysis.study.claims import claim, evaluate
 from vit_tf.analysis.study.figure import each, together
-from vit_tf.analysis.study.judge import finding, judge
 from vit_tf.analysis.study.measurement import statistic
 from vit_tf.analysis.study.models import StudyModel
 from vit_tf.analysis.study.plan import all_figures, check_figures
 
-PLAIN = replace(FIGURE_1, findings=(), quantities=())
+PLAIN = replace(FIGURE_1, claims=(), quantities=())
 
 
 def made(inputs="cka.{vit}", returned=None, **line):
-    """A finding of these results, whose statistic returns a value."""
+    """A claim on these results, whose statistic returns a value."""
 
-    def own_finding(*results):
+    def own_claim(*results):
         """Something is said.
 
         How it is measured.
@@ -28,7 +28,7 @@ def made(inputs="cka.{vit}", returned=None, **line):
         return student(np.arange(3.0), over="layers") if returned is None else returned
 
     where = {"section": "1", "figure": "1", "unit": "CKA"}
-    return finding(inputs, **where, **(line or {"above": 0}))(own_finding)
+    return claim(inputs, **where, **(line or {"above": 0}))(own_claim)
 
 
 def nothing(*results):
@@ -48,22 +48,22 @@ def with_mistake(model):
     ("changes", "words"),
     [
         ({"models": each("vti")}, ("part of a model", "Figures 1 and B.1", "'vti'", "vit")),
-        ({"models": together("vit", baselines=("frehs",))}, ("part", "Figures 1", "fresh")),
-        ({"findings": [made("cka.{vti}")]}, ("own-finding", "'vti'", "vit")),
-        ({"findings": [made("ckka.{vit}")]}, ("own-finding", "result", "'ckka'", "cka")),
+        ({"models": together("vit", baselines=("untrianed",))}, ("part", "Figures 1", "untrained")),
+        ({"claims": [made("cka.{vti}")]}, ("own-claim", "'vti'", "vit")),
+        ({"claims": [made("ckka.{vit}")]}, ("own-claim", "result", "'ckka'", "cka")),
         ({"quantities": [replace(halves_alike, result="cka.{modle}")]}, ("'modle'", "model")),
         ({"quantities": [replace(halves_alike, result="cca.{model}")]}, ("'cca'", "cka")),
         ({"draw": nothing}, ("draw", "Figures 1 and B.1", "return a value")),
-        ({"findings": [replace(made(), statistic=nothing)]}, ("own-finding", "return a value")),
-        ({"findings": [nothing]}, ("Figures 1 and B.1", "above or below a threshold", "nothing")),
-        ({"findings": [made(), made()]}, ("one claim 'own-finding'",)),
+        ({"claims": [replace(made(), statistic=nothing)]}, ("own-claim", "return a value")),
+        ({"claims": [nothing]}, ("Figures 1 and B.1", "above or below a threshold", "nothing")),
+        ({"claims": [made(), made()]}, ("one claim 'own-claim'",)),
         ({"name": "cka-{modle}"}, ("Figures 1 and B.1", "modle")),
         ({"title": "{models} of {whom}"}, ("Figures 1 and B.1", "whom")),
         ({"measure": with_mistake}, ("measure", "Figures 1 and B.1", "blokcs")),
         ({"also": "V.77"}, ("Figures 1 and B.1", "'V.77'")),
     ],
 )
-def test_an_error_names_the_figure_or_the_finding(changes, words):
+def test_an_error_names_the_figure_or_the_claim(changes, words):
     with pytest.raises(ValueError, match="Expected") as error:
         check_figures([replace(PLAIN, **changes)])
     assert [word for word in words if word not in str(error.value)] == []
@@ -74,7 +74,7 @@ def test_what_exists_twice_is_an_error():
     for figures, modules, words in (
         ([PLAIN, other], None, ("one picture called 'cka-vit'", "Figure 77")),
         ([PLAIN, replace(other, numbers="1", name="a-{model}")], [{"a"}, {"b"}], ("number '1'",)),
-        ([PLAIN, replace(other, findings=[made()]), replace(other, findings=[made()])], None, ()),
+        ([PLAIN, replace(other, claims=[made()]), replace(other, claims=[made()])], None, ()),
         ([replace(other, models=FIGURE_2.models, measure=two_of_one_name)], None, ("'cka.vit'",)),
     ):
         with pytest.raises(ValueError, match=r"Expected (one|measure)") as error:
@@ -83,8 +83,8 @@ def test_what_exists_twice_is_an_error():
     check_figures([PLAIN, replace(other, numbers="1", name="a-{model}")], [{"a"}, {"a", "b"}])
 
 
-def two_of_one_name(one, other):
-    return {"one": cka_of(one), "other": with_other_taps(one)}
+def two_of_one_name(item, other):
+    return {"one": cka_of(item), "other": with_other_taps(item)}
 
 
 def test_the_figures_of_this_package_have_no_mistake():
@@ -92,16 +92,16 @@ def test_the_figures_of_this_package_have_no_mistake():
     assert any(figure.paper is RAGHU for figure in all_figures())
 
 
-def test_a_finding_without_a_line_is_an_error_that_names_it():
+def test_a_claim_without_a_threshold_is_an_error_that_names_it():
     for line in ({"above": None}, {"above": 0, "below": 0}):
-        with pytest.raises(ValueError, match="'own_finding' to be above or below a threshold"):
+        with pytest.raises(ValueError, match="'own_claim' to be above or below a threshold"):
             made(**line)
 
 
 @pytest.mark.parametrize("returned", [0.5, np.float64(1), (1, 2), "above"])
-def test_a_finding_that_returns_no_estimate_is_an_error_that_names_it(returned):
-    figure = replace(PLAIN, findings=[made(returned=returned)])
+def test_a_claim_that_returns_no_estimate_is_an_error_that_names_it(returned):
+    figure = replace(PLAIN, claims=[made(returned=returned)])
     model = StudyModel("ViT", "vit", "key", ("embedding", "block00/mlp/sum"), None, None)
-    with pytest.raises(ValueError, match=r"own-finding.* to return an Estimate") as error:
-        judge([figure], [model], {"cka.vit": 1})
+    with pytest.raises(ValueError, match=r"own-claim.* to return an Estimate") as error:
+        evaluate([figure], [model], {"cka.vit": 1})
     assert repr(returned) in str(error.value)

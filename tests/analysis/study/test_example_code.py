@@ -16,7 +16,7 @@ from vit_tf.analysis.study.plan import (
     _study_models,
     all_figures,
     by_figure,
-    choose_figures,
+    lookup_figures,
     plan,
 )
 
@@ -24,7 +24,7 @@ DATA = Data(*["there"] * 4, 10, optional=dict.fromkeys(OPTIONAL, lambda: "there"
 
 
 def groups_of(models, numbers=()):
-    return by_figure(plan(choose_figures(numbers), models, DATA)[0])
+    return by_figure(plan(lookup_figures(numbers), models, DATA)[0])
 
 
 @pytest.mark.parametrize("models", [_study_models(), _anyones_models()], ids=["study", "anyone"])

@@ -32,7 +32,7 @@ def payload_of(page):
 
 
 def reasons(page):
-    return {what: " ".join(why) for what, why in page.left_out}
+    return {subject: " ".join(why) for subject, why in page.left_out}
 
 
 @pytest.mark.parametrize(("bits", "levels"), [(8, 255), (16, 65_535)])
@@ -77,10 +77,10 @@ def test_scores_become_probabilities_unless_they_are(rng):
 
 def test_maps_shrink_to_means_of_squares():
     maps = np.arange(2 * 5 * 6.0).reshape(2, 5, 6)
-    found = shrunk(maps, most=3)
-    assert found.shape == (2, 3, 3)
-    np.testing.assert_array_equal(found[1, 0, 2], maps[1, :2, 4:].mean())
-    np.testing.assert_array_equal(found[0, 2, 0], maps[0, 4, :2].mean())  # the edge repeats
+    actual = shrunk(maps, most=3)
+    assert actual.shape == (2, 3, 3)
+    np.testing.assert_array_equal(actual[1, 0, 2], maps[1, :2, 4:].mean())
+    np.testing.assert_array_equal(actual[0, 2, 0], maps[0, 4, :2].mean())  # the edge repeats
 
 
 def test_images_of_a_dataset_are_those_of_its_arrays():
@@ -88,9 +88,9 @@ def test_images_of_a_dataset_are_those_of_its_arrays():
     labelled = tf.data.Dataset.from_tensor_slices((arrays, [0, 1, 2]))
     expected, names = read_images(list(arrays))
     for dataset in (labelled, labelled.batch(2), labelled.map(lambda image, _: image)):
-        found = read_images(dataset)
-        np.testing.assert_array_equal(found[0], expected)
-        assert found[1] == names
+        actual = read_images(dataset)
+        np.testing.assert_array_equal(actual[0], expected)
+        assert actual[1] == names
     with pytest.raises(ValueError, match=r"Expected a data set of finite length.*take\("):
         read_images(labelled.repeat())
 
@@ -98,12 +98,12 @@ def test_images_of_a_dataset_are_those_of_its_arrays():
 @pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 2, 2, 9)])
 def test_components_of_features_are_those_of_scikit_learn(rng, shape):
     tokens = rng.normal(size=shape).astype("float32") + 7
-    found = principal_components({"layer": tokens})["layer"]
+    actual = principal_components({"layer": tokens})["layer"]
     pca = PCA(3).fit(tokens.reshape(-1, shape[-1]))
     expected = pca.transform(tokens.reshape(-1, shape[-1])).reshape(*shape[:3], 3)
-    np.testing.assert_allclose(np.abs(found), np.abs(expected), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(found["explained"], pca.explained_variance_ratio_, rtol=1e-4)
-    assert ((found**3).sum(("example", "row", "column")) > 0).all()
+    np.testing.assert_allclose(np.abs(actual), np.abs(expected), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(actual["explained"], pca.explained_variance_ratio_, rtol=1e-4)
+    assert ((actual**3).sum(("example", "row", "column")) > 0).all()
     narrow = principal_components({"layer": tokens[..., :2]})["layer"]
     assert narrow.sizes["component"] == 3 and not narrow[..., 2].any()
 
@@ -123,17 +123,17 @@ def test_every_patch_has_the_class_that_the_head_reads_from_it(vit_page):
     layer = "block00/mlp/sum"
     tokens = vit_tf.submodel(vit, layer)(images)[layer][:, 1:]
     expected = vit.head(vit.norm(tokens)).numpy()
-    found = page.results["patch_lens"]
-    np.testing.assert_allclose(found.sel(layer=layer), expected, rtol=1e-3, atol=1e-4)
+    actual = page.results["patch_lens"]
+    np.testing.assert_allclose(actual.sel(layer=layer), expected, rtol=1e-3, atol=1e-4)
     data, example = payload_of(page), payload_of(page)["examples"][1]
     at = data["layers"]["patches"].index(layer)
-    names = [data["patch_names"][one] for one in example["patch_top"][at]]
-    assert names == [vit.class_names[one] for one in expected[1].argmax(axis=-1)]
+    names = [data["patch_names"][item] for item in example["patch_top"][at]]
+    assert names == [vit.class_names[item] for item in expected[1].argmax(axis=-1)]
     shares = probabilities(expected[1])
     np.testing.assert_allclose(unpack(example["patch_share"])[at], shares.max(-1), atol=3e-3)
-    chosen = [vit.class_names.index(name) for name in example["classes"]]
+    choice = [vit.class_names.index(name) for name in example["classes"]]
     own = unpack(example["patch_classes"])[:, at]
-    np.testing.assert_allclose(own, shares[:, chosen].T, atol=1e-4)
+    np.testing.assert_allclose(own, shares[:, choice].T, atol=1e-4)
 
 
 def test_removal_changes_the_prediction_as_an_intervention_does(vit_page):
@@ -144,19 +144,19 @@ def test_removal_changes_the_prediction_as_an_intervention_does(vit_page):
         "head 1": {"block01/attention/heads": vit_tf.edits.head(1, zero)},
         "block": {"block01/*/branch": zero},
     }
-    found = page.results["removals"]
-    assert found["removed"].values.tolist() == ["head 0", "head 1", "block"]
+    actual = page.results["removals"]
+    assert actual["removed"].values.tolist() == ["head 0", "head 1", "block"]
     intact = probabilities(page.results["scores"].values)
     data = payload_of(page)
-    chosen = [[vit.class_names.index(n) for n in one["classes"]] for one in data["examples"]]
+    choice = [[vit.class_names.index(n) for n in item["classes"]] for item in data["examples"]]
     for name, edits in removed.items():
         expected = vit_tf.intervene(vit, edits, "logits")(images)["logits"].numpy()
-        own = found.sel(layer="block01", removed=name)
+        own = actual.sel(layer="block01", removed=name)
         np.testing.assert_allclose(own, expected, rtol=1e-3, atol=1e-4)
         change = 100 * (probabilities(expected) - intact)
-        change = [one[classes] for one, classes in zip(change, chosen, strict=True)]
+        change = [item[classes] for item, classes in zip(change, choice, strict=True)]
         drawn = [
-            unpack(one["removals"])[:, 1, data["removed"].index(name)] for one in data["examples"]
+            unpack(item["removals"])[:, 1, data["removed"].index(name)] for item in data["examples"]
         ]
         np.testing.assert_allclose(drawn, change, rtol=1e-3, atol=1e-3)
 
@@ -166,8 +166,8 @@ def test_each_image_explains_its_own_classes(vit_page):
     scores, data = page.results["scores"].values, payload_of(page)
     best = np.argsort(-scores, axis=1)[:, :3]
     assert best[0].tolist() != best[1].tolist()
-    for at, one in enumerate(data["examples"]):
-        assert one["classes"] == [vit.class_names[c] for c in best[at]]
+    for at, item in enumerate(data["examples"]):
+        assert item["classes"] == [vit.class_names[c] for c in best[at]]
         relevance = page.results["gradient_attention"][at]
         missing = [c for c in relevance["class"].values if c not in best[at]]
         assert relevance.sel({"class": missing}).isnull().all()
@@ -175,7 +175,7 @@ def test_each_image_explains_its_own_classes(vit_page):
         expected = analysis.gradient_attention(vit, images, [int(c) for c in best[at]])
         own = relevance.sel({"class": best[at]})
         np.testing.assert_allclose(own, expected[0], rtol=1e-3, atol=1e-6)
-        np.testing.assert_allclose(unpack(one["relevance"]), own[:, 0, 1:], rtol=1e-5)
+        np.testing.assert_allclose(unpack(item["relevance"]), own[:, 0, 1:], rtol=1e-5)
 
 
 def test_norms_of_tokens_are_those_of_the_layer(vit_page):
@@ -183,9 +183,9 @@ def test_norms_of_tokens_are_those_of_the_layer(vit_page):
     images = np.stack([image(16, 24), image(16, 24, 1)]) / np.float32(127.5) - 1
     layer = "block01/mlp/sum"
     sizes = np.linalg.norm(vit_tf.submodel(vit, layer)(images)[layer], axis=-1)
-    found = page.results["token_norms"][layer]
-    np.testing.assert_allclose(found["norm"].values.reshape(2, -1), sizes[:, 1:], rtol=1e-4)
-    np.testing.assert_allclose(found["prefix_norm"].values, sizes[:, :1], rtol=1e-4)
+    actual = page.results["token_norms"][layer]
+    np.testing.assert_allclose(actual["norm"].values.reshape(2, -1), sizes[:, 1:], rtol=1e-4)
+    np.testing.assert_allclose(actual["prefix_norm"].values, sizes[:, :1], rtol=1e-4)
     assert "prefix_norm" not in token_norms({"map": np.ones((1, 2, 2, 3))}, {})["map"]
 
 
@@ -218,9 +218,9 @@ def test_a_model_that_expects_pixels_is_shown_what_it_expects(tmp_path):
     shown = analysis.explore(scaled, [image()], tmp_path / "scaled.html", samples=1, noise=0)
     assert list(plain.results) == list(shown.results)
     for name in ("attention", "logit_lens", "input_gradients", "rollout"):
-        one, other = (page.results[name] for page in (plain, shown))
+        item, other = (page.results[name] for page in (plain, shown))
         for variable in ["attention", "distance"] if name == "attention" else [...]:
-            values = [x[variable] if variable is not ... else x for x in (one, other)]
+            values = [x[variable] if variable is not ... else x for x in (item, other)]
             np.testing.assert_allclose(*values, rtol=2e-3, atol=1e-4)
     picture = vit_tf.Preprocessing((16, 24))(image())
     np.testing.assert_allclose(plain.results["scores"], vit(picture[None]), rtol=1e-4, atol=1e-4)
@@ -269,8 +269,8 @@ def test_the_page_explains_classes_by_the_tokens_that_the_head_reads(tmp_path):
         assert np.atleast_1d(relevance.attrs["pooled_tokens"]).tolist() == list(tokens)
         prefix = model.token_grid.prefix
         expected = relevance.values[0][:, list(tokens)].mean(axis=1)[:, prefix:]
-        found = unpack(data["examples"][0]["relevance"])
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        actual = unpack(data["examples"][0]["relevance"])
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)
         drawn = analysis.plots.plot_gradient_attention(relevance)
         values = drawn[0].images[-1].get_array().ravel()
         np.testing.assert_allclose(values, expected[0] / expected[0].max(), rtol=1e-6)
@@ -282,7 +282,7 @@ def test_a_notebook_shows_the_page(cnn_page):
     assert str(cnn_page.path) in shown
 
 
-def test_a_keras_hub_vit_shows_what_its_layers_tell(tmp_path):
+def test_a_keras_hub_vit_shows_what_its_layers_hold(tmp_path):
     keras_hub = pytest.importorskip("keras_hub", reason="keras_hub is not installed")
     sizes = {"patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 8}
     model = keras_hub.models.ViTBackbone(image_shape=(16, 24, 3), **sizes)

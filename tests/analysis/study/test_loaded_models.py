@@ -42,13 +42,13 @@ def test_the_accuracy_is_how_often_the_largest_score_is_right(images, tmp_path):
     )
     pixels, labels = images
     right = np.mean(np.argmax(vit.predict(pixels, verbose=0), axis=-1) == labels)
-    found = {model.slug: model.accuracy for model in models}
-    assert found["vit"] == (pytest.approx(right), 24)
-    assert {name for name, accuracy in found.items() if accuracy} == {"vit"}
+    actual = {model.slug: model.accuracy for model in models}
+    assert actual["vit"] == (pytest.approx(right), 24)
+    assert {name for name, accuracy in actual.items() if accuracy} == {"vit"}
     assert rows[0]["test accuracy (%)"] == pytest.approx(100 * right, abs=0.005)
     assert rows[1]["test accuracy (%)"] is None
-    told = dict(notes)["Models of other classes than those of the data"]
-    assert len(told) == 1 and told[0].startswith("other: Expected data of the 3 classes")
+    message = dict(notes)["Models of other classes than those of the data"]
+    assert len(message) == 1 and message[0].startswith("other: Expected data of the 3 classes")
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["accuracy.vit.nc"]
 
 
@@ -59,14 +59,14 @@ def test_without_names_of_classes_nothing_is_said_of_accuracy(images, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_models_that_hardly_move_are_told_with_the_values_that_they_got(images, tmp_path):
+def test_models_with_low_variation_are_reported_with_their_values(images, tmp_path):
     still = small_vit(0)
     kernel, _ = still.get_layer("head").get_weights()
     still.get_layer("head").set_weights([1e-3 * kernel, np.ones(3)])
     data = make_data(images, None, None, {})
     _, _, notes = prepare_models([opened("ViT", still)], data, tmp_path, remedy=" Tell others.")
-    told = dict(notes)["Models that hardly move"]
-    assert told == [
+    message = dict(notes)["Models that hardly move"]
+    assert message == [
         "The last layers of ViT hardly differ between images, which it got with values in [-1, 1]. "
         "Tell others."
     ]

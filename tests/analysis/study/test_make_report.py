@@ -12,9 +12,9 @@ import vit_tf
 from vit_tf import TokenGrid
 from vit_tf.analysis import make_report
 from vit_tf.analysis.study import assemble
-from vit_tf.analysis.study.judge import judge
+from vit_tf.analysis.study.claims import evaluate
 from vit_tf.analysis.study.models import StudyModel, slug
-from vit_tf.analysis.study.plan import all_figures, choose_figures
+from vit_tf.analysis.study.plan import all_figures, lookup_figures
 
 SHAPE = (16, 16, 3)
 
@@ -78,7 +78,7 @@ def require_whole(report, names):
     claims = [claim.name for claim in report.claims]
     assert len(set(claims)) == len(claims)
     for claim in report.claims:
-        assert (claim.verdict == "not tested") == np.isnan(claim.value)
+        assert (claim.outcome == "not tested") == np.isnan(claim.value)
         assert claim.explanation
 
 
@@ -88,7 +88,7 @@ def test_two_networks_without_a_vit_have_a_report(of_mix, images, tmp_path):
     report = make_report(mix, images, figures=["1"], folder=tmp_path)
     require_whole(report, mix)
     (claim,) = report.claims
-    assert claim.verdict == "not tested" and "a ViT with a CLS token" in claim.explanation
+    assert claim.outcome == "not tested" and "a ViT with a CLS token" in claim.explanation
 
 
 def as_study_model(name):
@@ -112,20 +112,20 @@ def as_study_model(name):
 def test_claims_of_every_mix_that_lack_a_part_say_so_once(mix):
     names = [f"{kind} {mix[:place].count(kind)}" for place, kind in enumerate(mix)]
     models = [as_study_model(name) for name in names]
-    parts = {model.part for model in models}
-    claims = judge(all_figures(), models, {})
+    parts = {model.scorecard_role for model in models}
+    claims = evaluate(all_figures(), models, {})
     assert len({claim.name for claim in claims}) == len(claims)
-    findings = {finding.name: finding for figure in all_figures() for finding in figure.findings}
-    for name, finding in findings.items():
+    claims_by_name = {claim.name: claim for figure in all_figures() for claim in figure.claims}
+    for name, claim in claims_by_name.items():
         rows = [claim for claim in claims if claim.name.split(".")[0] == name]
         needed = {
             role
             for role in ("vit", "gap", "resnet", "mixer")
-            if f"{{{role}}}" in " ".join(finding.inputs)
+            if f"{{{role}}}" in " ".join(claim.inputs)
         }
-        counts = [sum(model.part == role for model in models) for role in needed]
+        counts = [sum(model.scorecard_role == role for model in models) for role in needed]
         assert len(rows) == (np.prod(counts) if needed <= parts else 1), name
-        assert {claim.verdict for claim in rows} == {"not tested"}
+        assert {claim.outcome for claim in rows} == {"not tested"}
         if not needed <= parts:
             assert "No model to test it on" in rows[0].explanation
 
@@ -152,7 +152,7 @@ def test_every_mix_has_a_report_of_all_figures(of_mix, images, folder, mix):
 def report_of(named, images, folder, **options):
     report = make_report(named, images, folder=folder, **options)
     require_whole(report, named)
-    measured = [claim for claim in report.claims if claim.verdict != "not tested"]
+    measured = [claim for claim in report.claims if claim.outcome != "not tested"]
     kinds = {name.split()[0] for name in named}
     assert measured or "ViT" not in kinds or not {"BiT", "CNN"} & kinds
 
@@ -194,7 +194,7 @@ def test_models_that_cannot_have_a_report_are_refused_at_once(models, words, ima
 
 
 def test_a_number_of_a_figure_may_be_a_number():
-    assert choose_figures([1]) == choose_figures(["1"])
+    assert lookup_figures([1]) == lookup_figures(["1"])
     with pytest.raises(ValueError, match="Received: 99"):
         make_report({"a": len}, np.zeros((4, *SHAPE)), figures=99, folder="none")
 

@@ -35,8 +35,8 @@ def data():
         return data.batch(16)
 
     train, validation, test, few = batches(48), batches(32), batches(48), batches(4)
-    there = {"gallery": batches(40), **annotated(rng)}
-    optional = {name: lambda value=value: value for name, value in there.items()}
+    existing = {"gallery": batches(40), **annotated(rng)}
+    optional = {name: lambda value=value: value for name, value in existing.items()}
     return Data(test, few, train, validation, 3, {"shots": 16}, optional)
 
 
@@ -56,12 +56,12 @@ def annotated(rng):
     pairs = [
         {
             "category": "square",
-            "source": images[one],
-            "target": images[one + 1],
-            "source_points": places[one : one + 1] + 4.0,
-            "target_points": places[one + 1 : one + 2] + 4.0,
+            "source": images[m],
+            "target": images[m + 1],
+            "source_points": places[m : m + 1] + 4.0,
+            "target_points": places[m + 1 : m + 2] + 4.0,
         }
-        for one in (0, 2)
+        for m in (0, 2)
     ]
     truth = [{"easy": [q], "hard": [q + 5], "junk": [q + 9]} for q in range(3)]
     queries = images[:3] + rng.normal(size=(3, 16, 16, 3)).astype("float32")
@@ -95,13 +95,13 @@ def subjects():
         ("Again", "seed", vit_tf.ViT(**vit), 1, "ViT-CLS"),
         ("Before", "before", vit_tf.ViT(**vit), None, "ViT-CLS"),
         ("After", "after", vit_tf.ViT(**vit), None, "Before"),
-        ("Untrained", "fresh", vit_tf.ViT(**vit), None, "ViT-CLS"),
+        ("Untrained", "untrained", vit_tf.ViT(**vit), None, "ViT-CLS"),
     ]
-    found = []
-    for name, role, model, detail, of in cast:
+    actual = []
+    for name, role, model, detail, base_name in cast:
         features = partial(vit_tf.submodel, model)
-        origin = next((one for one in found if one.name == of), None)
-        found.append(
+        origin = next((m for m in actual if m.name == base_name), None)
+        actual.append(
             StudyModel(
                 name,
                 role,
@@ -115,7 +115,7 @@ def subjects():
                 **first_layer(model),
             )
         )
-    return found
+    return actual
 
 
 def first_layer(model):
@@ -135,7 +135,7 @@ def named(subjects, name):
 def measured(subjects, data, tmp_path_factory):
     """Every figure's rows and results, and how many passes each data set took."""
     pictures, _ = plan(all_figures(), subjects, data)
-    wanted = [one for picture in pictures for one in picture.of.measurements.values()]
+    wanted = [m for picture in pictures for m in picture.selection.measurements.values()]
     passes, one_pass = [], measuring.one_pass
 
     def counted(requests, images, **options):
@@ -158,37 +158,37 @@ def test_every_figure_finds_its_results_and_draws_them(measured):
     names = [picture.name for picture in pictures]
     assert len(set(names)) == len(names)
     for picture in pictures:
-        chosen = {label: results[one.name] for label, one in picture.of.measurements.items()}
-        figure = picture.drawing(chosen).figure()
+        choice = {label: results[m.name] for label, m in picture.selection.measurements.items()}
+        figure = picture.drawing(choice).figure()
         assert figure.axes, picture.name
         plt.close(figure)
-        assert picture.caption(chosen).endswith(".") and "{" not in picture.title
+        assert picture.caption(choice).endswith(".") and "{" not in picture.title
 
 
 @pytest.mark.slow
 def test_images_are_gone_through_once(measured, data):
     """By all that is compared, and by models that are not in passes of a few of them."""
     _, wanted, _, passes, _ = measured
-    every = [one for one in with_inputs(wanted).values() if isinstance(one, SharedPass)]
+    every = [item for item in with_inputs(wanted).values() if isinstance(item, SharedPass)]
     gone = {
         reads: [count for images, count in passes if images is data.read(reads)]
-        for reads in {one.reads for one in every}
+        for reads in {item.reads for item in every}
     }
     for reads, counts in gone.items():
-        assert sum(counts) == sum(one.reads == reads for one in every)
-        models = {model for one in every for model in one.models if one.reads == reads}
+        assert sum(counts) == sum(item.reads == reads for item in every)
+        models = {model for item in every for model in item.models if item.reads == reads}
         assert len(counts) <= -(-len(models) // 3), reads
-    models = {m for one in every if one.reads == "test" for m in one.models}
+    models = {m for item in every if item.reads == "test" for m in item.models}
     apart = len([m for m in models if m.name in ("No skips", "Before", "After", "Untrained")])
     assert apart == 4 and len(gone["test"]) == 2
 
 
 @pytest.mark.slow
-def test_what_is_kept_is_what_is_told(measured):
+def test_saved_results_are_those_of_saved_measurements(measured):
     _, wanted, results, _, folder = measured
     assert "pooled_cls_test.vit-cls" not in results
-    kept = {one.name for one in with_inputs(wanted).values() if one.kept}
-    assert set(results) == kept == {path.stem for path in folder.glob("*.nc")}
+    saved = {m.name for m in with_inputs(wanted).values() if m.saved}
+    assert set(results) == saved == {path.stem for path in folder.glob("*.nc")}
 
 
 @pytest.mark.slow
@@ -216,8 +216,8 @@ def test_measurements_of_classes_objects_and_tasks_are_those_of_the_analyses(
     retrieved = analysis.retrieval(vit.features(*blocks), *data.read("landmarks"))
     xr.testing.assert_allclose(results["retrieval.vit-cls"], retrieved)
     assert list(results["linear_probe.vit-gap"].tokens.values) == ["all"]
-    found = analysis.keypoint_correspondence(features, data.read("pairs"))
-    xr.testing.assert_allclose(results["keypoints.vit-cls"], found)
+    actual = analysis.keypoint_correspondence(features, data.read("pairs"))
+    xr.testing.assert_allclose(results["keypoints.vit-cls"], actual)
 
 
 @pytest.mark.slow
@@ -225,9 +225,9 @@ def test_measurements_are_those_of_the_analyses(measured, subjects, data):
     results = measured[2]
     vit, bit = named(subjects, "ViT-CLS"), named(subjects, "BiT")
     direct = analysis.skip_ratio(vit.features("*/skip", "*/branch"), data.test)
-    found = results["skip_ratio.vit-cls"]
-    np.testing.assert_allclose(found.norm_ratio, direct.norm_ratio, rtol=1e-5)
-    assert found.attrs["prefix"] == 1
+    actual = results["skip_ratio.vit-cls"]
+    np.testing.assert_allclose(actual.norm_ratio, direct.norm_ratio, rtol=1e-5)
+    assert actual.attrs["prefix"] == 1
 
     cross = analysis.cka(
         vit.features(*block_outputs(vit.taps)),
@@ -294,8 +294,8 @@ def test_passes_that_do_not_feed_each_other_are_made_at_once():
     first, second, alone = own_passes("first"), own_passes("second"), own_passes("alone")
     shared = SharedPass("shared", (), (), "test", True, (), lambda: None)
     schedule = [
-        measuring.Together(one.name, [one])
-        for one in (first, second, own_passes("fed", [first]), shared, alone)
+        measuring.Pass(m.name, [m])
+        for m in (first, second, own_passes("fed", [first]), shared, alone)
     ]
     lists = measuring._independent(schedule)
     assert [[number for number, _ in numbered] for numbered in lists] == [[1, 2], [3], [4], [5]]

@@ -9,7 +9,7 @@ from vit_tf import TokenGrid
 from vit_tf.analysis.papers.raghu.section7_tokens import localization_of, ridge_probe_of
 from vit_tf.analysis.study.data import OPTIONAL, Data
 from vit_tf.analysis.study.models import StudyModel, spread
-from vit_tf.analysis.study.plan import all_figures, choose_figures, plan, without_failures
+from vit_tf.analysis.study.plan import all_figures, lookup_figures, plan, without_failures
 
 # What there may be to read; nothing of it is read here.
 EVERYTHING = Data(*["there"] * 4, 10, optional=dict.fromkeys(OPTIONAL, lambda: "there"))
@@ -65,13 +65,13 @@ def test_spread_keeps_both_ends_and_even_steps():
 def test_taps_of_models_whose_blocks_are_not_known():
     assert CNN.blocks == list(CNN_SHAPES)
     assert CNN.on_grid(CNN.blocks) == ["down", "relu"]
-    assert CNN.with_places(CNN.blocks) == ["conv", "down", "relu"]
+    assert CNN.with_positions(CNN.blocks) == ["conv", "down", "relu"]
     assert not CNN.has_tokens
     layers = [f"layer{i}" for i in range(6)]
     assert TOKENS.on_grid(TOKENS.blocks) == layers and TOKENS.has_tokens
-    assert TOKENS.with_places(TOKENS.blocks) == ["patches", *layers]
+    assert TOKENS.with_positions(TOKENS.blocks) == ["patches", *layers]
     assert PLACELESS.on_grid(PLACELESS.blocks) == []
-    assert PLACELESS.with_places(PLACELESS.blocks) == ["patches"]
+    assert PLACELESS.with_positions(PLACELESS.blocks) == ["patches"]
 
 
 def test_taps_of_the_grammar_end_blocks_where_it_says():
@@ -81,23 +81,23 @@ def test_taps_of_the_grammar_end_blocks_where_it_says():
     assert stem.stages == []
     assert stem.on_grid(stem.blocks) == ["block00/mlp/sum"]
     assert localization_of(stem).taps == (("block00/mlp/sum",),)
-    assert stem.with_places(stem.blocks) == list(hybrid)
+    assert stem.with_positions(stem.blocks) == list(hybrid)
 
 
 def test_localization_of_unknown_blocks_takes_the_second_half_at_spatial_tokens():
-    one = localization_of(TOKENS)
-    assert one.taps == (("layer3", "layer4", "layer5"),)
-    assert list(one.make.keywords["tokens"]) == list(range(1, 65))
+    item = localization_of(TOKENS)
+    assert item.taps == (("layer3", "layer4", "layer5"),)
+    assert list(item.make.keywords["tokens"]) == list(range(1, 65))
     assert ridge_probe_of(TOKENS).taps[0] == tuple(TOKEN_SHAPES)
     assert ridge_probe_of(TOKENS, "each").taps[0][0] == "layer0"
 
 
 def drawn(models, *numbers, data=EVERYTHING):
-    return [picture.name for picture in plan(choose_figures(numbers), models, data)[0]]
+    return [picture.name for picture in plan(lookup_figures(numbers), models, data)[0]]
 
 
 def why_not(models, number, data=EVERYTHING):
-    _, left_out = plan(choose_figures([number]), models, data)
+    _, left_out = plan(lookup_figures([number]), models, data)
     return [sentence for _, sentences in left_out for sentence in sentences]
 
 
@@ -160,7 +160,7 @@ def test_every_figure_is_either_drawn_or_left_out_with_a_reason():
     for model in (CNN, TOKENS, PLACELESS, VIT):
         for number in {figure.choices[0] for figure in all_figures()}:
             for data in (EVERYTHING, IMAGES_ONLY):
-                pictures, left_out = plan(choose_figures([number]), [model], data)
+                pictures, left_out = plan(lookup_figures([number]), [model], data)
                 assert pictures or left_out, number
                 assert all(line.endswith(".") for _, lines in left_out for line in lines)
 
@@ -182,10 +182,10 @@ def test_maps_of_a_patch_embedding_alone_make_no_convolutional_model():
 
 
 def test_a_picture_loses_the_model_that_failed_and_says_so():
-    pictures, _ = plan(choose_figures(["13"]), [CNN, TOKENS], EVERYTHING)
+    pictures, _ = plan(lookup_figures(["13"]), [CNN, TOKENS], EVERYTHING)
     results = {"ridge_probe.cnn": None, "ridge_probe.tokens": "measured"}
-    kept, failed = without_failures(pictures, results, {"ridge_probe.cnn": "Expected more."})
-    assert [list(picture.of.measurements) for picture in kept] == [["Tokens"]]
+    saved, failed = without_failures(pictures, results, {"ridge_probe.cnn": "Expected more."})
+    assert [list(picture.selection.measurements) for picture in saved] == [["Tokens"]]
     assert failed == [(pictures[0].title, ["CNN: Expected more."])]
     nothing = dict.fromkeys(results)
     problems = dict.fromkeys(results, "Expected more.")
@@ -193,26 +193,26 @@ def test_a_picture_loses_the_model_that_failed_and_says_so():
 
 
 def test_a_picture_is_not_drawn_of_its_baselines_alone():
-    fresh = dataclasses.replace(VIT, name="ViT (untrained)", role="fresh", of=VIT)
-    pictures, _ = plan(choose_figures(["W.5"]), [VIT, fresh], EVERYTHING)
+    fresh = dataclasses.replace(VIT, name="ViT (untrained)", role="untrained", base=VIT)
+    pictures, _ = plan(lookup_figures(["W.5"]), [VIT, fresh], EVERYTHING)
     (picture,) = pictures
-    assert list(picture.of.measurements) == ["ViT", "ViT (untrained)"]
-    assert picture.of.baselines == ("ViT (untrained)",)
+    assert list(picture.selection.measurements) == ["ViT", "ViT (untrained)"]
+    assert picture.selection.baselines == ("ViT (untrained)",)
     results = {"saliency.vit": None, "saliency.vit-untrained": "measured"}
     assert without_failures(pictures, results, {"saliency.vit": "Expected more."})[0] == []
     results = {"saliency.vit": "measured", "saliency.vit-untrained": None}
     ((picture,), _) = without_failures(pictures, results, {"saliency.vit-untrained": "No."})
-    assert list(picture.of.measurements) == ["ViT"]
+    assert list(picture.selection.measurements) == ["ViT"]
 
 
 def test_figures_are_chosen_by_number():
-    assert choose_figures() == list(all_figures())
-    assert [figure.choices[0] for figure in choose_figures(["E.1", "1", "B.1"])] == ["1", "7", "7"]
-    assert choose_figures(["1"])[0].reference == "Figures 1 and B.1"
-    assert choose_figures(["2"])[0].reference == "Figure 2"
-    assert choose_figures(["W.T6"])[0].reference == "Table 6"
+    assert lookup_figures() == list(all_figures())
+    assert [figure.choices[0] for figure in lookup_figures(["E.1", "1", "B.1"])] == ["1", "7", "7"]
+    assert lookup_figures(["1"])[0].reference == "Figures 1 and B.1"
+    assert lookup_figures(["2"])[0].reference == "Figure 2"
+    assert lookup_figures(["W.T6"])[0].reference == "Table 6"
     with pytest.raises(ValueError, match=r"figures .*Received: 99"):
-        choose_figures(["1", "99"])
+        lookup_figures(["1", "99"])
 
 
 @pytest.mark.parametrize(
@@ -220,6 +220,6 @@ def test_figures_are_chosen_by_number():
     [(VIT, "vit"), (CNN, "resnet"), (TOKENS, None), (NO_SKIPS, "vit")],
 )
 def test_the_part_of_a_model_is_what_it_is(model, part):
-    assert model.part == part
-    assert dataclasses.replace(model, given_part="mixer").part == "mixer"
-    assert dataclasses.replace(model, role="seed").part == "seed"
+    assert model.scorecard_role == part
+    assert dataclasses.replace(model, given_role="mixer").scorecard_role == "mixer"
+    assert dataclasses.replace(model, role="seed").scorecard_role == "seed"

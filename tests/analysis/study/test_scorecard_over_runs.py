@@ -12,11 +12,11 @@ from scipy import stats
 import vit_tf
 from vit_tf import analysis
 from vit_tf.analysis.engine.estimates import Estimate, over_trainings, student
+from vit_tf.analysis.study.claims import Result, scorecard_dataset
 from vit_tf.analysis.study.data import Data
-from vit_tf.analysis.study.judge import Claim, as_dataset
 from vit_tf.scripts import scorecard as script
 
-CLAIM = Claim(
+CLAIM = Result(
     name="skips",
     statement="Skips matter.",
     section="6",
@@ -27,7 +27,7 @@ CLAIM = Claim(
     high=2.0,
     threshold=0.0,
     direction="above",
-    verdict="replicates",
+    outcome="replicates",
     explanation="The ratio of norms. Interval: Student's t over layers.",
     results=("skips.vit",),
     source=("Raghu et al. (2021)", "https://arxiv.org/abs/2108.08810"),
@@ -42,17 +42,19 @@ def closed():
 
 def card(**claims):
     """A scorecard of claims that differ from `CLAIM` in some fields."""
-    return as_dataset([replace(CLAIM, name=name, **of) for name, of in claims.items()])
+    return scorecard_dataset(
+        [replace(CLAIM, name=name, **fields) for name, fields in claims.items()]
+    )
 
 
 def test_the_interval_is_the_spread_between_trainings_and_within():
     values, below, above = [1.0, 1.4, 0.9], [0.1, 0.3, 0.2], [0.2, 0.2, 0.5]
-    told = zip(values, below, above, strict=True)
-    found = over_trainings([Estimate(v, v - b, v + a, "") for v, b, a in told])
+    message = zip(values, below, above, strict=True)
+    actual = over_trainings([Estimate(v, v - b, v + a, "") for v, b, a in message])
     ends = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
-    assert found.value == pytest.approx(1.1)
-    assert found.low == pytest.approx(1.1 - np.hypot(1.1 - ends[0], 0.2))
-    assert found.high == pytest.approx(1.1 + np.hypot(ends[1] - 1.1, 0.3))
+    assert actual.value == pytest.approx(1.1)
+    assert actual.low == pytest.approx(1.1 - np.hypot(1.1 - ends[0], 0.2))
+    assert actual.high == pytest.approx(1.1 + np.hypot(ends[1] - 1.1, 0.3))
     unknown = over_trainings([Estimate(v, np.nan, np.nan, "") for v in values])
     np.testing.assert_allclose((unknown.low, unknown.high), ends)
     assert "no interval within" in unknown.how
@@ -67,16 +69,16 @@ def test_it_covers_the_truth_also_of_trainings_that_share_their_images(rng, shar
         of_images = rng.normal() * np.sqrt(shared)
         own = rng.normal(size=count) * np.sqrt(1 - shared)
         values = rng.normal(scale=0.5, size=count) + within * (of_images + own)
-        found = over_trainings([Estimate(v, v - 1.96, v + 1.96, "") for v in values])
-        hits += found.low <= 0 <= found.high
+        actual = over_trainings([Estimate(v, v - 1.96, v + 1.96, "") for v in values])
+        hits += actual.low <= 0 <= actual.high
     error = np.sqrt(0.95 * 0.05 / trials)
     assert hits / trials > 0.95 - 3 * error
 
 
-def test_an_interval_without_width_is_told():
-    found = student(np.ones(5), over="heads")
-    assert (found.low, found.high) == (1, 1)
-    assert "no width" in found.how
+def test_an_interval_without_width_is_explained():
+    actual = student(np.ones(5), over="heads")
+    assert (actual.low, actual.high) == (1, 1)
+    assert "no width" in actual.how
     assert "no width" not in student(np.arange(5.0), over="heads").how
 
 
@@ -89,28 +91,28 @@ def test_equal_runs_without_a_width_of_their_own_are_descriptive(end):
     assert (wide.low, wide.high) == (0.5, 1.25)
 
 
-def test_findings_are_matched_by_name_and_judged_anew():
+def test_claims_are_matched_by_name_and_evaluated_anew():
     cards = {
-        "seed 0": card(skips={}, heads={"value": 2.0, "verdict": "inconclusive"}),
+        "seed 0": card(skips={}, heads={"value": 2.0, "outcome": "inconclusive"}),
         "seed 1": card(skips={"value": 1.1, "low": 0.9, "high": 1.3}),
         "seed 2": card(
-            heads={"value": np.nan, "low": np.nan, "high": np.nan, "verdict": "not tested"},
+            heads={"value": np.nan, "low": np.nan, "high": np.nan, "outcome": "not tested"},
             skips={"value": 0.9, "low": 0.8, "high": 1.2},
         ),
     }
-    found = analysis.scorecard_of_trainings(cards)
-    assert found["claim"].values.tolist() == ["skips", "heads"]
-    np.testing.assert_array_equal(found["values"].sel(claim="skips"), [1.0, 1.1, 0.9])
-    np.testing.assert_array_equal(found["values"].sel(claim="heads"), [2.0, np.nan, np.nan])
-    skips, heads = found.sel(claim="skips"), found.sel(claim="heads")
+    actual = analysis.scorecard_of_trainings(cards)
+    assert actual["claim"].values.tolist() == ["skips", "heads"]
+    np.testing.assert_array_equal(actual["values"].sel(claim="skips"), [1.0, 1.1, 0.9])
+    np.testing.assert_array_equal(actual["values"].sel(claim="heads"), [2.0, np.nan, np.nan])
+    skips, heads = actual.sel(claim="skips"), actual.sel(claim="heads")
     below = np.mean([0.5, 0.2, 0.1])
     reach = stats.t.ppf(0.975, 2) * stats.sem([1.0, 1.1, 0.9])
     assert skips["low"].item() == pytest.approx(1.0 - np.hypot(reach, below))
-    assert skips["verdict"].item() == "replicates"
+    assert skips["outcome"].item() == "replicates"
     # One training tells nothing of another.
     assert heads["value"].item() == 2 and np.isnan(heads["low"].item())
-    assert heads["verdict"].item() == "descriptive"
-    assert found["verdicts"].sel(claim="heads").values.tolist() == [
+    assert heads["outcome"].item() == "descriptive"
+    assert actual["outcomes"].sel(claim="heads").values.tolist() == [
         *("inconclusive", "not tested", "not tested")
     ]
 
@@ -129,10 +131,10 @@ def test_an_interval_ends_where_the_quantity_does(quantity, values, ends):
         name: card(one={"quantity": quantity, "value": value, "low": value, "high": value})
         for name, value in zip("abc", values, strict=True)
     }
-    found = analysis.scorecard_of_trainings(cards).sel(claim="one")
+    actual = analysis.scorecard_of_trainings(cards).sel(claim="one")
     free = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
     for name, end, without in zip(("low", "high"), ends, free, strict=True):
-        assert found[name].item() == pytest.approx(without if end is None else end)
+        assert actual[name].item() == pytest.approx(without if end is None else end)
         assert end is None or abs(without) > abs(end)
 
 
@@ -155,7 +157,7 @@ def test_what_is_no_scorecard(cards, message):
 def facts(part="vit", layers=2, seed=0, **changed):
     """The model and the data of a report."""
     config = {"class": "ViT", "config": {"num_layers": layers}}
-    model = SimpleNamespace(name=f"a{seed}", part=part, configuration=config, of=None)
+    model = SimpleNamespace(name=f"a{seed}", scorecard_role=part, configuration=config, base=None)
     data = {"data": "photos", "seed": seed, "test": "digest", "train": f"of {seed}", "batch": 8}
     return [model], Data(None, None, facts=data | changed)
 
@@ -175,7 +177,9 @@ def facts(part="vit", layers=2, seed=0, **changed):
     ],
 )
 def test_reports_of_other_models_or_data_are_refused(first, second, words):
-    cards = {n: as_dataset([CLAIM], *of) for n, of in (("one", first), ("two", second))}
+    cards = {
+        n: scorecard_dataset([CLAIM], *fields) for n, fields in (("one", first), ("two", second))
+    }
     if words is None:
         assert analysis.scorecard_of_trainings(cards)["claim"].values.tolist() == ["skips"]
     else:
@@ -206,51 +210,51 @@ def test_scorecards_of_earlier_versions_get_the_present_outcomes():
     words = ("holds", "does not hold", "cannot tell", "not measured", "descriptive")
     now = ["replicates", "does not replicate", "inconclusive", "not tested", "descriptive"]
     for old, new in zip(words, now, strict=True):
-        cards = {name: card(skips={"verdict": old}) for name in "ab"}
-        found = analysis.scorecard_of_trainings(cards)
-        assert found["verdicts"].sel(claim="skips").values.tolist() == [new, new]
+        cards = {name: card(skips={"outcome": old}).rename(outcome="verdict") for name in "ab"}
+        actual = analysis.scorecard_of_trainings(cards)
+        assert actual["outcomes"].sel(claim="skips").values.tolist() == [new, new]
         if old != "not measured":  # as such a claim has no value
             drawn = [
-                analysis.plot_trainings(found.assign(verdict=("claim", [word])))
+                analysis.plot_trainings(actual.assign(outcome=("claim", [word])))
                 for word in (old, new)
             ]
             assert [ax.get_legend().texts[0].get_text() for ax in drawn] == [new, new]
 
 
 def test_points_are_trainings_on_the_side_that_the_paper_reports():
-    below = {"direction": "below", "threshold": 1.0, "verdict": "replicates"}
+    below = {"direction": "below", "threshold": 1.0, "outcome": "replicates"}
     cards = {
         "a": card(skips={}, heads=below | {"value": 0.5, "low": 0.4, "high": 0.6}),
         "b": card(skips={"value": 2.0, "low": 1.9}, heads=below | {"value": 0.6, "low": 0.5}),
     }
-    found = analysis.scorecard_of_trainings(cards)
-    ax = analysis.plot_trainings(found)
+    actual = analysis.scorecard_of_trainings(cards)
+    ax = analysis.plot_trainings(actual)
     assert [label.get_text() for label in ax.get_yticklabels()] == ["Skips matter."] * 2
     points = [line.get_xydata() for line in ax.lines if line.get_marker() == "o"]
     for place, (name, sign) in enumerate((("skips", 1), ("heads", -1))):
-        row = found.sel(claim=name)
+        row = actual.sel(claim=name)
         away = sign * (row["values"].values - row["threshold"].item())
         scale = np.abs([row[end].item() - row["threshold"].item() for end in ("low", "high")]).max()
         np.testing.assert_allclose(points[place][:, 0], away / scale)
         assert (points[place][:, 1] == place).all()
     with pytest.raises(ValueError, match="Expected a claim that was tested"):
-        analysis.plot_trainings(found.assign(value=found["value"] * np.nan))
+        analysis.plot_trainings(actual.assign(value=actual["value"] * np.nan))
 
 
 def test_a_report_of_two_reports(tmp_path, capsys):
     for name, value in (("first", 1.0), ("second", 1.1)):
         (tmp_path / name / "results").mkdir(parents=True)
-        one = card(skips={"value": value, "low": value - 0.1, "high": value + 0.1})
-        one.to_netcdf(tmp_path / name / "results" / "scorecard.nc")
+        item = card(skips={"value": value, "low": value - 0.1, "high": value + 0.1})
+        item.to_netcdf(tmp_path / name / "results" / "scorecard.nc")
     folders = [str(tmp_path / name) for name in ("first", "second")]
     assert script.main([*folders, "--out", str(tmp_path / "both")]) == 0
-    assert "inconclusive       Skips matter." not in (told := capsys.readouterr().out)
-    assert "replicates         Skips matter." in told
+    assert "inconclusive       Skips matter." not in (message := capsys.readouterr().out)
+    assert "replicates         Skips matter." in message
     page = (tmp_path / "both" / "report.html").read_text("utf-8")
     assert "spread between 2 runs" in page and "not the variance" not in page
     assert "Values: first: 1; second: 1.1." in page and "2108.08810" in page
-    kept = xr.load_dataset(tmp_path / "both" / "results" / "scorecard.nc")
-    np.testing.assert_allclose(kept["value"].values, 1.05)
+    saved = xr.load_dataset(tmp_path / "both" / "results" / "scorecard.nc")
+    np.testing.assert_allclose(saved["value"].values, 1.05)
     assert script.main([folders[0], str(tmp_path), "--out", str(tmp_path / "none")]) == 2
     assert "Expected the folders of reports with a scorecard" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()

@@ -12,23 +12,24 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from vit_tf.names import renamed_arguments
 from vit_tf.training.checkpointing import flatten
 
-from ..engine.estimates import Estimate, corrected, require_estimate, verdict
+from ..engine.estimates import Estimate, claim_outcome, corrected, require_estimate
 from ..engine.store import fingerprint
 from .data import Data
 from .figure import Figure
 from .models import ROLES, StudyModel
-from .plan import all_figures, describe, lacking
+from .plan import all_figures, describe, missing_data
 
-VERDICTS = ("replicates", "does not replicate", "inconclusive", "descriptive", "not tested")
+OUTCOMES = ("replicates", "does not replicate", "inconclusive", "descriptive", "not tested")
 
 
 @dataclass(frozen=True)
-class Finding:
+class Claim:
     """A claim of a paper, as a statistic and its threshold.
 
-    Created by the decorator `finding` from the function that computes the statistic; calling it
+    Created by the decorator `claim` from the function that computes the statistic; calling it
     calls that function.
 
     Attributes:
@@ -41,7 +42,7 @@ class Finding:
             skips of the model in the role "without".
         section, figure: where the paper reports it; both empty for its abstract.
         unit: name of the value.
-        line: its threshold.
+        threshold: of the value.
         direction: the side of the threshold that the paper reports: "above" or "below".
     """
 
@@ -53,14 +54,14 @@ class Finding:
     section: str
     figure: str
     unit: str
-    line: float
+    threshold: float
     direction: str
 
     def __call__(self, *results):
         return self.statistic(*results)
 
 
-def finding(
+def claim(
     inputs: str,
     section: str,
     figure: str,
@@ -70,16 +71,16 @@ def finding(
     below: float | None = None,
     name: str = "",
     text: tuple[str, str] | None = None,
-) -> Callable[[Callable], Finding]:
-    """Makes a `Finding` of the function of its statistic.
+) -> Callable[[Callable], Claim]:
+    """Makes a `Claim` of the function of its statistic.
 
     The name is that of the function. The first paragraph of the docstring is the claim, the second
     defines the value, and the rest explains the threshold: every threshold is a natural one (no
     difference, a ratio of 1, chance), none was chosen after a measurement.
 
     Args:
-        inputs: names of the results, separated by spaces, as those of a `Finding`.
-        section, figure, unit: as those of a `Finding`.
+        inputs: names of the results, separated by spaces, as those of a `Claim`.
+        section, figure, unit: as those of a `Claim`.
         above, below: the threshold, and the side that the paper reports; one of them.
         name, text: other than those of the function, for one that serves several claims.
     """
@@ -97,16 +98,16 @@ def finding(
                 "Expected a docstring with two paragraphs, the claim and the definition of its "
                 f"value. Received: {paragraphs} of {statistic.__name__}"
             )
-        line, direction = (below, "below") if above is None else (above, "above")
-        where = section, figure, unit, line, direction
+        threshold, direction = (below, "below") if above is None else (above, "above")
+        where = section, figure, unit, threshold, direction
         own_name = name or statistic.__name__.replace("_", "-")
-        return Finding(own_name, *paragraphs[:2], statistic, tuple(inputs.split()), *where)
+        return Claim(own_name, *paragraphs[:2], statistic, tuple(inputs.split()), *where)
 
     return make
 
 
 @dataclass(frozen=True)
-class Claim:
+class Result:
     """One claim of a paper, tested by a measurement.
 
     Attributes:
@@ -118,7 +119,7 @@ class Claim:
         low, high: its 95 % interval; NaN where there is none, and the outcome is "descriptive".
         threshold: the threshold.
         direction: "above" or "below", the side of the threshold that the paper reports.
-        verdict: one of `VERDICTS`.
+        outcome: one of `OUTCOMES`.
         explanation: definition of the value and of its interval, or why there is none.
         results: names of the results it was computed from.
         source: name and address of the paper.
@@ -135,13 +136,14 @@ class Claim:
     high: float
     threshold: float
     direction: str
-    verdict: str
+    outcome: str
     explanation: str
     results: tuple[str, ...]
     source: tuple[str, str]
     models: tuple[str, ...] = ()
 
 
+@renamed_arguments(fresh="untrained")
 def scorecard(
     results,
     *,
@@ -149,7 +151,7 @@ def scorecard(
     resnet=None,
     gap=None,
     without=None,
-    fresh=None,
+    untrained=None,
     noise=None,
     block=None,
     accuracy=None,
@@ -158,89 +160,87 @@ def scorecard(
 
     Args:
         results: dict from result name to labelled result, as a study names them: "cka.VIT",
-            "cka.VIT.RESNET", "attention_distance.VIT" and those that each `Finding` of `papers/`
+            "cka.VIT.RESNET", "attention_distance.VIT" and those that each `Claim` of `papers/`
             names in its `inputs`.
         vit, resnet, gap, without: the names of the ViT with a CLS token, of the ResNet, of the ViT
             with average pooling and of the ViT without the skips of `block`, as in the results'
             names; None where there is no such model.
-        fresh, noise: the names of the randomly initialized ViT, and of the noise that replaces it.
+        untrained, noise: the names of the untrained ViT, and of the noise that replaces it.
         block: name of the block without skips, "block03".
         accuracy: dict from the name of a model to test accuracy in [0, 1], number of test examples
             and, where known, which of them are classified correctly, of shape (example,), and the
             number of classes.
 
     Returns:
-        List of `Claim`. Those that lack a model or a result have the verdict "not tested" and
+        List of `Result`. Those that lack a model or a result have the outcome "not tested" and
         the reason as their explanation.
     """
     assignment = {"vit": vit, "resnet": resnet, "gap": gap, "without": without}
-    assignment |= {"fresh": fresh, "noise": noise, "block": block}
+    assignment |= {"untrained": untrained, "noise": noise, "block": block}
     values = _values_by_name(results, accuracy or {}, block)
     return [
-        _claim(figure, finding, assignment, _measured(finding, assignment, values))
+        _result(figure, claim, assignment, _measured(claim, assignment, values))
         for figure in all_figures()
-        for finding in figure.findings
+        for claim in figure.claims
     ]
 
 
-def judge(
+def evaluate(
     figures: list[Figure],
     models: list[StudyModel],
     results: dict[str, Any],
     elsewhere: str = "",
     data: Data | None = None,
-) -> list[Claim]:
+) -> list[Result]:
     """The claims that these figures test, with their outcomes for these models and results.
 
-    A claim is tested on every set of models that can play its parts (`StudyModel.part`). Where
+    A claim is tested on every set of models with its roles (`StudyModel.scorecard_role`). Where
     there are several, the intervals are corrected for their number (Holm). `elsewhere` is a
     sentence on how to test claims about models that are missing here.
     """
     classes = data.num_classes if data else None
     accuracy = {m.slug: (*m.accuracy, m.correct, classes) for m in models if m.accuracy}
-    claims = []
+    rows = []
     for figure in figures:
-        absent = lacking(figure.select(models)[0], data) if data and figure.findings else []
-        lacks = " ".join(dict.fromkeys(filter(None, absent)))
-        lacks = lacks or f"Not measured for these models: {describe(figure, ', ')}."
-        for finding in figure.findings:
-            sets_of_models = _models_by_role(finding, models)
+        absent = missing_data(figure.select(models)[0], data) if data and figure.claims else []
+        not_measured = " ".join(dict.fromkeys(filter(None, absent)))
+        not_measured = not_measured or f"Not measured for these models: {describe(figure, ', ')}."
+        for claim in figure.claims:
+            sets_of_models = _models_by_role(claim, models)
             assignments, measured = [], []
             for models_by_role in sets_of_models:
                 block = models_by_role["without"].detail if "without" in models_by_role else None
                 slugs = {role: model.slug for role, model in models_by_role.items()}
                 assignments.append(slugs | {"block": block})
                 values = _values_by_name(results, accuracy, block)
-                measured.append(_measured(finding, assignments[-1], values, elsewhere, lacks))
-            measured = _corrected(measured, finding.line)
+                measured.append(_measured(claim, assignments[-1], values, elsewhere, not_measured))
+            measured = _corrected(measured, claim.threshold)
             for by_role, assignment, each in zip(
                 sets_of_models, assignments, measured, strict=True
             ):
                 names = tuple(model.name for model in by_role.values())
-                claims.append(_claim(figure, finding, assignment, each, names, len(measured) > 1))
-    return claims
+                rows.append(_result(figure, claim, assignment, each, names, len(measured) > 1))
+    return rows
 
 
-def as_dataset(
-    claims: list[Claim], models: Iterable[StudyModel] = (), images: Data | None = None
+def scorecard_dataset(
+    rows: list[Result], models: Iterable[StudyModel] = (), images: Data | None = None
 ) -> xr.Dataset:
-    """The claims as a Dataset along `claim`, to save with the results.
+    """The results as a Dataset along `claim`, to save with the results.
 
     Its attributes `models` and `data` are JSON of what reports of other seeds have in common: for
-    each model that is no variant of another its part and its configuration, and facts of the data.
+    each model that is no variant of another its role and its configuration, and facts of the data.
     """
-    columns = {
-        field.name: [getattr(claim, field.name) for claim in claims] for field in fields(Claim)
-    }
+    columns = {field.name: [getattr(row, field.name) for row in rows] for field in fields(Result)}
     columns["results"] = [" ".join(names) for names in columns["results"]]
     columns["models"] = [", ".join(names) for names in columns["models"]]
     columns["source"] = [name for name, _ in columns["source"]]
     names = columns.pop("name")
     data = {key: ("claim", np.array(values)) for key, values in columns.items()}
     of_models = [
-        {"model": model.name, "part": str(model.part)} | _brief(model.configuration)
+        {"model": model.name, "role": str(model.scorecard_role)} | _brief(model.configuration)
         for model in models
-        if model.of is None
+        if model.base is None
     ]
     attributes = {"interval": "95 %"}
     if images is not None:
@@ -261,33 +261,33 @@ def _brief(facts: dict) -> dict[str, Any]:
 
 
 def _values_by_name(results: dict, accuracy: dict, block: str | None) -> dict[str, Any]:
-    """What the inputs of a `Finding` name: results, accuracies and the block without skips."""
+    """What the inputs of a `Claim` name: results, accuracies and the block without skips."""
     accuracies = {f"accuracy.{name}": values for name, values in accuracy.items()}
     return {**results, **accuracies} | ({"block": block} if block else {})
 
 
-def _roles(finding: Finding) -> list[str]:
+def _roles(claim: Claim) -> list[str]:
     """The parts of models that a claim is about."""
-    parsed = (string.Formatter().parse(template) for template in finding.inputs)
+    parsed = (string.Formatter().parse(template) for template in claim.inputs)
     return list(dict.fromkeys(role for template in parsed for _, role, _, _ in template if role))
 
 
-def _models_by_role(finding: Finding, models: list[StudyModel]) -> list[dict[str, StudyModel]]:
+def _models_by_role(claim: Claim, models: list[StudyModel]) -> list[dict[str, StudyModel]]:
     """Every set of models that can play the parts of a claim, without parts that none can play.
 
     Variants and baselines are those of the ViT in the same set.
     """
-    roles = _roles(finding)
+    roles = _roles(claim)
     own = [role for role in roles if role in ("vit", "gap", "resnet", "mixer")]
-    candidates = {role: [model for model in models if model.part == role] for role in own}
-    there = [role for role in own if candidates[role]]
+    candidates = {role: [model for model in models if model.scorecard_role == role] for role in own}
+    present = [role for role in own if candidates[role]]
     sets_of_models = []
     # Where a part cannot be played it is not measured, whichever models play the others.
-    combinations = product(*(candidates[role] for role in there))
-    for combination in combinations if there == own else [next(combinations)]:
-        by_role = dict(zip(there, combination, strict=True))
+    combinations = product(*(candidates[role] for role in present))
+    for combination in combinations if present == own else [next(combinations)]:
+        by_role = dict(zip(present, combination, strict=True))
         for role in set(roles) - set(own):
-            variants = [m for m in models if m.role == role and m.of == by_role.get("vit")]
+            variants = [m for m in models if m.role == role and m.base == by_role.get("vit")]
             if variants:
                 by_role[role] = min(variants, key=partial(_from_the_middle, by_role["vit"]))
         sets_of_models.append(by_role)
@@ -303,32 +303,32 @@ def _from_the_middle(model: StudyModel, variant: StudyModel) -> int:
 
 
 def _measured(
-    finding: Finding, assignment: dict, values: dict, elsewhere: str = "", lacks: str = ""
+    claim: Claim, assignment: dict, values: dict, elsewhere: str = "", not_measured: str = ""
 ) -> tuple[Estimate | str, tuple[str, ...]]:
     """The estimate for a claim, or the reason why there is none; and names of its results."""
     try:
-        names = tuple(_named(template, assignment) for template in finding.inputs)
+        names = tuple(_named(template, assignment) for template in claim.inputs)
         absent = [name for name in names if values.get(name) is None]
         if absent:
-            raise ValueError(lacks or f"Missing result: {' and '.join(absent)}.")
-        estimate = finding.statistic(*(values[name] for name in names))
+            raise ValueError(not_measured or f"Missing result: {' and '.join(absent)}.")
+        estimate = claim.statistic(*(values[name] for name in names))
     except ValueError as error:
-        missing = elsewhere and not all(assignment.get(role) for role in _roles(finding))
+        missing = elsewhere and not all(assignment.get(role) for role in _roles(claim))
         return f"{error} {elsewhere}" if missing else str(error), ()
-    require_estimate(estimate, f"the claim {finding.name!r}")
+    require_estimate(estimate, f"the claim {claim.name!r}")
     if np.isnan(estimate.value):
         return f"The value is not defined here: {estimate.how}.", ()
     return estimate, tuple(n for n in names if isinstance(values[n], xr.DataArray | xr.Dataset))
 
 
-def _claim(
+def _result(
     figure: Figure,
-    finding: Finding,
+    claim: Claim,
     assignment: dict,
     measured: tuple[Estimate | str, tuple[str, ...]],
     models: tuple[str, ...] = (),
     several: bool = False,
-) -> Claim:
+) -> Result:
     """A claim with its outcome, from what `_measured` returns."""
     estimate, used = measured
     value = low = high = np.nan
@@ -336,22 +336,22 @@ def _claim(
         outcome, text = "not tested", estimate
     else:
         value, low, high = estimate.value, estimate.low, estimate.high
-        outcome = verdict(low, high, finding.line, finding.direction)
-        text = f"{finding.explanation} Interval: {estimate.how.removeprefix('no interval: ')}."
+        outcome = claim_outcome(low, high, claim.threshold, claim.direction)
+        text = f"{claim.explanation} Interval: {estimate.how.removeprefix('no interval: ')}."
         if outcome == "descriptive":
             text = text.replace(" Interval: ", " No interval: ")
-    of_models = filter(None, map(assignment.get, _roles(finding) if several else ()))
-    return Claim(
-        ".".join([finding.name, *of_models]),
-        finding.statement,
-        finding.section,
-        finding.figure,
-        finding.unit,
+    of_models = filter(None, map(assignment.get, _roles(claim) if several else ()))
+    return Result(
+        ".".join([claim.name, *of_models]),
+        claim.statement,
+        claim.section,
+        claim.figure,
+        claim.unit,
         value,
         low,
         high,
-        finding.line,
-        finding.direction,
+        claim.threshold,
+        claim.direction,
         outcome,
         text,
         used,
@@ -360,10 +360,10 @@ def _claim(
     )
 
 
-def _corrected(measured: list[tuple], line: float) -> list[tuple]:
+def _corrected(measured: list[tuple], threshold: float) -> list[tuple]:
     """The same estimates with intervals that allow for how many sets of models there are."""
     estimated = [at for at, (estimate, _) in enumerate(measured) if not isinstance(estimate, str)]
-    estimates = corrected([measured[at][0] for at in estimated], line)
+    estimates = corrected([measured[at][0] for at in estimated], threshold)
     for at, estimate in zip(estimated, estimates, strict=True):
         measured[at] = estimate, measured[at][1]
     return measured
