@@ -201,7 +201,7 @@ from .similarity.similarities import (
     similarities_statistic as similarities_statistic,
 )
 from .study.assemble import Report as Report, make_report as make_report
-from .study.claims import Claim as Claim, scorecard as scorecard
+from .study.claims import Claim as Claim, Result as Result, scorecard as scorecard
 from .study.explorer.explore import Exploration as Exploration, explore as explore
 from .study.figure import Figure as Figure
 from .study.scorecard import (
