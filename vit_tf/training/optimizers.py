@@ -13,6 +13,7 @@ from vit_tf.names import lookup
 register = keras.saving.register_keras_serializable("vit_tf")
 
 HEAD = r"(^|/)(distillation_)?head/"  # paths of variables of the classification head
+ROOT = r"(^|/)root(/|$)"  # and of the convolution that reads the images
 
 
 @register
@@ -248,9 +249,10 @@ class Muon(_Adaptive, keras.optimizers.Muon):
     The update of a matrix of shape (n, m) is its Nesterov momentum, made orthogonal by five steps
     of a Newton-Schulz iteration and multiplied by `0.2 sqrt(max(n, m))`, so that it suits the
     learning rate and weight decay of AdamW (Liu et al. 2025, https://arxiv.org/abs/2502.16982,
-    section 2.2). AdamW updates layers called `head`, embeddings, norms, biases and the kernels of
-    convolutions. Arguments are those of `keras.optimizers.Muon`, with one weight decay, and
-    `corrected_epsilon` and `layer_decay` of `AdamW`.
+    section 2.2). A convolution's kernel is a matrix of shape (rows * columns * input channels,
+    output channels). AdamW updates layers called `head` or `root`, embeddings, norms and biases.
+    Arguments are those of `keras.optimizers.Muon`, with one weight decay, and `corrected_epsilon`
+    and `layer_decay` of `AdamW`.
 
     Raises:
         ValueError: when it is built, for variables without a `head` or without other matrices.
@@ -268,13 +270,26 @@ class Muon(_Adaptive, keras.optimizers.Muon):
         head = any(re.search(name, v.path) for v in variables for name in self.exclude_layers)
         if not (matrices and head):
             raise ValueError(
-                "Expected a model with a layer called 'head' and other layers with matrices, such "
+                "Expected a model with a layer called 'head' and other layers with kernels, such "
                 f"as a ViT, for Muon. Received: variables {[v.path for v in variables]}"
             )
         super().build(variables)
 
     def _should_use_adamw(self, variable):
-        return variable.name != "kernel" or super()._should_use_adamw(variable)
+        """Whether AdamW updates it; Keras excludes the kernels of convolutions too."""
+        excluded = [ROOT, *self.exclude_layers, *(["embedding"] if self.exclude_embeddings else [])]
+        inner = not any(re.search(pattern, variable.path) for pattern in excluded)
+        return variable.name != "kernel" or len(variable.shape) < 2 or not inner
+
+    def zeropower_via_newtonschulz5(self, x, steps):
+        """Keras' iteration, of a kernel as a matrix of inputs and outputs."""
+        matrix = ops.reshape(x, (-1, x.shape[-1]))
+        return ops.reshape(super().zeropower_via_newtonschulz5(matrix, steps), x.shape)
+
+    def lr_adjust(self, x):
+        """Keras' scale, of a kernel as such a matrix."""
+        size = max(math.prod(x.shape[:-1]), x.shape[-1])
+        return x if self.rms_rate is None else x * (math.sqrt(size) * self.rms_rate)
 
     def _update(self, gradient, variable, learning_rate, powers):
         index = self._get_variable_index(variable)

@@ -48,9 +48,9 @@ class Recipe:
         gradient_accumulation_steps: number of batches whose gradients are averaged for an update;
             updates count as the steps of the warm-up, the schedule and the average of weights.
         optimizer: `"adamw"`, `"sgd"` or `"muon"`; Muon (Jordan et al. 2024; Liu et al. 2025,
-            https://arxiv.org/abs/2502.16982) updates the matrices within a model, AdamW its head,
-            embeddings, norms and biases, both with `learning_rate` and `weight_decay`; None for
-            adamw, or sgd with `momentum`.
+            https://arxiv.org/abs/2502.16982) updates the kernels within a model, AdamW its head,
+            root, embeddings, norms and biases, both with `learning_rate` and `weight_decay`; None
+            for adamw, or sgd with `momentum`.
 
     Raises:
         ValueError: for a value out of its range.
