@@ -31,22 +31,19 @@ ONE_BY_ONE = {"parallel_iterations": 1, "fn_output_signature": tf.float32}
 
 @dataclass(frozen=True)
 class Piece:
-    """A segment of a model, run on the output of the one before, and the tape of its operations.
-
-    `targets` are the tensors (example, channel) that are differentiated, and `at_end` names the
-    taps that are its output `end`.
-    """
+    """A segment of a model, run on the output of the one before, and the tape of its operations."""
 
     tape: tf.GradientTape
     source: tf.Tensor
     end: tf.Tensor | None
-    targets: dict
-    at_end: tuple
+    targets: dict  # by tap, tensors (example, channel) that are differentiated
+    at_end: tuple  # the taps that are its output
+    sums: dict  # as `_find_sums` returns them
 
     @property
     def taps(self):
-        """All its taps, those that are its output first."""
-        return [*self.at_end, *(tap for tap in self.targets if tap not in self.at_end)]
+        """All its taps, those that are its output last."""
+        return [*(tap for tap in self.targets if tap not in self.at_end), *self.at_end]
 
     def gradient(self, target, source, upstream, tap):
         """The gradient of the target, weighted by `upstream`, with respect to the source."""
@@ -67,7 +64,7 @@ def run_pieces(features, images, target):
     require_features(features, images)
     single = [lambda images: (taps_of(features, images), None)]
     segments = features.segments() if hasattr(features, "segments") else single
-    pieces, source = [], images
+    pieces, source, before = [], images, {}
     for segment in segments:
         with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
             tape.watch(source)
@@ -75,30 +72,72 @@ def run_pieces(features, images, target):
             taps = example_taps(taps, images)
             targets = {tap: target(tap, value) for tap, value in taps.items()}
         at_end = tuple(tap for tap, value in taps.items() if value is end)
-        pieces.append(Piece(tape, source, end, targets, at_end))
-        source = end
+        sums = _find_sums(taps, before)
+        pieces.append(Piece(tape, source, end, targets, at_end, sums))
+        source, before = end, {tap: taps[tap] for tap in at_end}
     return pieces
+
+
+def _find_sums(taps, before):
+    """Taps that the graph adds up of two taps of their shape: dict from sum to (branch, skip)."""
+    if tf.executing_eagerly():
+        return {}  # there is no graph to tell
+    every, sums = before | taps, {}
+    names = {value.ref(): tap for tap, value in every.items()}
+    for tap, value in taps.items():
+        terms = list(value.op.inputs) if value.op.type in ("AddV2", "Add") else []
+        added = [names.get(term.ref()) for term in terms]
+        if terms and None not in added and len({tuple(x.shape) for x in (value, *terms)}) == 1:
+            skip, branch = sorted(added, key=[*every].index)
+            sums[tap] = branch, skip
+    return sums
+
+
+# What the gradient of a tap does to the running one: nothing, takes its place, or is added to it.
+LEAVES, STARTS, ADDS = range(3)
+
+
+@dataclass
+class Propagated:
+    """A tap whose gradient goes down to the images, to which the running one is added or not."""
+
+    tap: str
+    kind: int
+    total: str | None = None  # the tap whose gradient that sum is
+
+
+def propagated(pieces):
+    """The taps that go down to the images, lowest first; gradients of sums follow from these."""
+    skips = {skip for piece in pieces for _, skip in piece.sums.values()}
+    rows, running = [], None
+    for piece in pieces:
+        for tap in piece.taps:
+            branch, skip = piece.sums.get(tap, (None, None))
+            if skip and skip == running and rows[-1].tap == branch:
+                rows[-1] = Propagated(branch, ADDS, tap)
+            else:
+                rows.append(Propagated(tap, STARTS if tap in skips else LEAVES))
+            running = tap if tap in skips else running
+    return rows
 
 
 def absolute_gradients(pieces, channels, seed):
     """Mean over channels of absolute gradients, summed over examples and image channels: (row,
-    column).
-
-    All are propagated through the pieces together, one channel of each tap at a time, so that a
-    piece's gradient is traced once and its forward pass is shared.
+    column). One channel of each tap at a time, a piece's gradient is traced once.
     """
-    names = [tap for piece in reversed(pieces) for tap in piece.taps]
+    rows = propagated(pieces)
     widths = {tap: t.shape[1] for piece in pieces for tap, t in piece.targets.items()}
-    rows = {tap: _weights(widths[tap], channels, seed) for tap in names}
-    counts = np.array([len(weights) for weights in rows.values()])
+    weights = {row.tap: _weights(widths[row.tap], channels, seed) for row in rows}
+    counts = np.array([len(rows_of_tap) for rows_of_tap in weights.values()])
     rounds = int(counts.max())
-    padded = {tap: np.pad(w, ((0, rounds - len(w)), (0, 0))) for tap, w in rows.items()}
+    padded = {tap: np.pad(w, ((0, rounds - len(w)), (0, 0))) for tap, w in weights.items()}
     needed = tf.constant(np.arange(rounds)[:, None] < counts)
+    names = names_of(rows)
 
     def add(index, total):
         weights = {tap: tf.constant(w)[index] for tap, w in padded.items()}
         some = None if counts.min() == rounds else needed[index]
-        return index + 1, total + _weighted_gradients(pieces, weights, some, _absolute)[0]
+        return index + 1, total + _weighted_gradients(pieces, rows, weights, some, _absolute)
 
     images = pieces[0].source
     shape = tf.TensorShape([len(names), *images.shape[1:3]])
@@ -109,8 +148,14 @@ def absolute_gradients(pieces, channels, seed):
         (0, tf.ensure_shape(start, shape)),
         parallel_iterations=1,
     )
-    mean = total / tf.constant(counts[:, None, None], tf.float32)
+    by_tap = [count for row, count in zip(rows, counts, strict=True) for _ in names_of([row])]
+    mean = total / tf.constant(np.array(by_tap)[:, None, None], tf.float32)
     return dict(zip(names, tf.unstack(mean), strict=True))
+
+
+def names_of(rows):
+    """The taps whose gradients `_weighted_gradients` returns, in its order."""
+    return [tap for row in rows for tap in (row.tap, row.total) if tap]
 
 
 def _weights(width, channels, seed):
@@ -123,51 +168,76 @@ def _weights(width, channels, seed):
     return every[np.random.default_rng(seed).permutation(width)[:channels]]
 
 
-def _weighted_gradients(pieces, weights, needed, reduced):
-    """Gradients (tap, ...) of one weighting of channels, of taps `needed`, and names of the taps.
+def _weighted_gradients(pieces, rows, weights, needed, reduce):
+    """Reduced gradients (tap, ...) of one weighting of channels, of `names_of(rows)`.
 
-    Those with respect to the images are `reduced`.
+    Those of rows that are not `needed` are zero.
     """
-    stack, names = [], []
+
+    def from_tap(piece, row, source):
+        """The gradient of a tap with respect to a tensor of its own piece."""
+        target = piece.targets[row.tap]
+        upstream = tf.broadcast_to(weights[row.tap], tf.shape(target))
+        return piece.gradient(target, source, upstream, row.tap)
+
+    def through(piece, place, gradient):
+        """The gradient of a row at the source of a piece, from that at its end."""
+
+        def passed():
+            return piece.gradient(piece.end, piece.source, gradient, rows[-1].tap)
+
+        if needed is None:
+            return passed()
+        return tf.cond(needed[place], passed, lambda: tf.zeros_like(piece.source))
+
+    stack = []  # of gradients at the end of a piece, those of the lowest taps first
     for piece in reversed(pieces):
-        reduce = reduced if piece is pieces[0] else tf.identity
-        upstream = {
-            tap: tf.broadcast_to(weights[tap], tf.shape(target))
-            for tap, target in piece.targets.items()
-        }
-        for tap in piece.at_end:
-            seed = piece.gradient(piece.targets[tap], piece.end, upstream[tap], tap)
-            stack.append(seed[None])
-            names.append(tap)
-        below = []
+        own = [row for row in rows if row.tap in piece.targets]
+        inner = [row for row in own if row.tap not in piece.at_end]
+        ends = [from_tap(piece, row, piece.end)[None] for row in own if row.tap in piece.at_end]
+        stack = [tf.concat(ends + stack, axis=0)] if ends or stack else []
+        if piece is pieces[0]:
+            return _at_images(piece, rows, inner, stack, from_tap, through, reduce)
         if stack:
-            down = tf.concat(stack, axis=0)
-            below.append(_propagated(piece, down, names[0], needed, reduce))
-        for tap in piece.taps[len(piece.at_end) :]:
-            with tf.control_dependencies(below[-1:]):  # all at once would fill the memory
-                target = piece.targets[tap]
-                gradient = piece.gradient(target, piece.source, upstream[tap], tap)
-                below.append(reduce(gradient)[None])
-            names.append(tap)
-        stack = below
-    return tf.concat(stack, axis=0), names
+            places = tf.range(len(rows) - stack[0].shape[0], len(rows))
+            down = partial(lambda piece, pair: through(piece, *pair), piece)
+            stack = [tf.map_fn(down, (places, stack[0]), **ONE_BY_ONE)]
+        below = []
+        for row in inner:
+            with tf.control_dependencies([*stack, *below[-1:]]):  # all at once fill the memory
+                below.append(from_tap(piece, row, piece.source)[None])
+        stack = [tf.concat(below + stack, axis=0)] if below else stack
 
 
-def _propagated(piece, stack, tap, needed, reduce):
-    """Gradients at the source of a piece from a stack of them at its end, each reduced."""
+def _at_images(piece, rows, inner, stack, from_tap, through, reduce):
+    """The result of `_weighted_gradients`, from the gradients at the end of the first piece."""
+    adds, kinds = any(row.total for row in rows), tf.constant([row.kind for row in rows])
 
-    def gradient(upstream):
-        return piece.gradient(piece.end, piece.source, upstream, tap)
+    def write(place, fields, running, gradient):
+        if adds:
+            kept = tf.where(kinds[place] == STARTS, gradient, running)
+            running = tf.where(kinds[place] == ADDS, running + gradient, kept)
+        both = [gradient, running] if adds else [gradient]
+        fields = fields.write(place, tf.stack([reduce(each) for each in both]))
+        return place + 1, fields, tf.ensure_shape(running, piece.source.shape)
 
-    def one_if_needed(pair):
-        upstream, here = pair
-        return reduce(
-            tf.cond(here, lambda: gradient(upstream), lambda: tf.zeros_like(piece.source))
+    state = 0, tf.TensorArray(tf.float32, len(rows)), tf.zeros_like(piece.source)
+    for row in inner:
+        with tf.control_dependencies(state[2:]):
+            gradient = from_tap(piece, row, piece.source)
+        state = write(*state, gradient)
+    if stack:
+        state = tf.while_loop(
+            lambda place, *_: place < len(rows),
+            lambda place, *rest: write(
+                place, *rest, through(piece, place, stack[0][place - len(inner)])
+            ),
+            state,
+            parallel_iterations=1,
         )
-
-    if needed is None:
-        return tf.map_fn(lambda upstream: reduce(gradient(upstream)), stack, **ONE_BY_ONE)
-    return tf.map_fn(one_if_needed, (stack, needed[: stack.shape[0]]), **ONE_BY_ONE)
+    every = state[1].stack()
+    pairs = [every[place, i] for place, row in enumerate(rows) for i in range(len(names_of([row])))]
+    return tf.stack(pairs)
 
 
 def _absolute(gradient):
@@ -318,7 +388,9 @@ def position_attribution(features: Model, images: Images, rows: int, columns: in
             repeated = tf.repeat(image[None], together, axis=0)
             pieces = run_pieces(features, repeated, at_cells((rows, columns), cells))
             ones = {tap: 1.0 for piece in pieces for tap in piece.targets}
-            stack, names = _weighted_gradients(pieces, ones, None, _absolute_of_examples)
+            passed = propagated(pieces)
+            names = names_of(passed)
+            stack = _weighted_gradients(pieces, passed, ones, None, _absolute_of_examples)
             layers[:] = [tap for tap in getattr(features, "taps", names) if tap in names]
             return tf.gather(stack, [names.index(tap) for tap in layers])
 

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 import vit_tf
 from vit_tf import analysis
+from vit_tf.analysis.flow.receptive_field import propagated, run_pieces
 
 
 def test_a_convolution_gives_exactly_its_support(rng):
@@ -53,6 +54,34 @@ def test_all_channels_are_the_mean_of_single_channel_gradients(vit, rng):
     chosen = np.random.default_rng(3).permutation(8)[0]
     expected = single_channel(vit, features.taps[0], centre, chosen, images)
     np.testing.assert_allclose(one[0], expected, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("make", "totals"),
+    [
+        (
+            lambda: vit_tf.ViT((8, 8, 3), 4, 2, 2, 8, 16, 5),
+            ["block00/mlp/sum", "block01/attention/sum", "block01/mlp/sum"],
+        ),
+        (lambda: vit_tf.BiT((8, 8, 3), (1, 2), 0.5, 5), ["stage2/unit02/sum"]),
+    ],
+)
+def test_a_sum_of_taps_needs_no_gradient_of_its_own(make, totals, rng):
+    model, images = make(), rng.normal(size=(2, 8, 8, 3)).astype("float32")
+    features = vit_tf.submodel(model, "*/branch", "*/sum")
+    rows = []
+
+    @tf.function(autograph=False)
+    def trace(images):
+        rows.extend(propagated(run_pieces(features, images, lambda tap, value: value[:, 0])))
+
+    trace.get_concrete_function(images)
+    assert [row.total for row in rows if row.total] == totals
+    together = analysis.receptive_field(features, images, channels=3)
+    assert together.layer.values.tolist() == list(features.taps)
+    alone = analysis.receptive_field(vit_tf.submodel(model, totals[-1]), images, channels=3)[0]
+    atol = 1e-6 * float(alone.max())
+    np.testing.assert_allclose(together.sel(layer=totals[-1]), alone, rtol=1e-5, atol=atol)
 
 
 def test_vectors_and_maps_have_their_own_centre(rng):

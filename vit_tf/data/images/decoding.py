@@ -41,6 +41,7 @@ ORIENTATION = 0x0112  # the tag of EXIF
 XMP_ORIENTATION = r"\A\C*?tiff:Orientation(?:=\"|>)([0-9])\C*\z"
 
 
+@tf.autograph.experimental.do_not_convert  # which would take seconds, for conditions of Python
 def decode(contents, window=None, upright=True):
     """The image of an encoded one: uint8 tensor of shape (height, width, 3), on white.
 
@@ -99,6 +100,7 @@ def decode_or_name(decode, item, name, read=None):
 
 @tf.function(
     input_signature=[tf.TensorSpec((), tf.string), tf.TensorSpec((), tf.bool)],
+    autograph=False,
     experimental_attributes={"_noinline": True},
 )
 def _unusual(contents, upright):
