@@ -52,17 +52,17 @@ def measurements():
 
 def _read(path):
     text = path.read_text("utf-8")
-    if not (found := PAGE.match(text)):
+    if not (fields := PAGE.match(text)):
         raise ValueError(
             f"Expected {path} to begin with `calls:` between lines of ---, a heading and a "
             f"question in bold type. Received: {text[:80]!r}"
         )
     return Measurement(
         path.parent.name,
-        int(found["order"] or 1000),
-        found["title"],
-        found["question"],
-        found["call"],
+        int(fields["order"] or 1000),
+        fields["title"],
+        fields["question"],
+        fields["call"],
         path.relative_to(DOCS).as_posix(),
         tuple(PICTURE.findall(text)),
         "\n## Code\n" in text,
@@ -102,9 +102,9 @@ def fill(text):
     """The text of a page with its lists."""
     lists = {"questions": questions, "pictures": pictures, "names": names}
 
-    def filled(found):
-        begin, what, of, end = found.groups()
-        return "\n".join([begin, *lists[what](*of.split()), end])
+    def filled(match):
+        begin, name, arguments, end = match.groups()
+        return "\n".join([begin, *lists[name](*arguments.split()), end])
 
     return LISTED.sub(filled, text)
 
@@ -152,8 +152,8 @@ def _first_sentence(node):
 def with_code(markdown):
     """The gallery with the code of each picture, folded, in place of a link to it."""
 
-    def folded(found):
-        caption, path = found.groups()
+    def folded(match):
+        caption, path = match.groups()
         code = re.search(
             r"^## Code\n+(```python\n.*?^```)$", (DOCS / path).read_text(), re.M | re.S
         )

@@ -20,16 +20,7 @@ EPOCHS = re.compile(r"^EPOCHS = \d+$", re.MULTILINE)
 
 
 def executed(path, epochs=None, timeout=1200):
-    """A notebook after its run, without what was written to the standard error.
-
-    Args:
-        path: the notebook.
-        epochs: the number in its line `EPOCHS = ...`; None for the notebook's own.
-        timeout: seconds that a cell may take.
-
-    Raises:
-        nbclient.exceptions.CellExecutionError: for a cell that raises an error.
-    """
+    """A notebook after its run with `EPOCHS = epochs`, if given, without its standard error."""
     notebook = nbformat.read(path, as_version=4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     if epochs is not None:
@@ -53,13 +44,13 @@ def with_few_colours(png):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="notebooks (default: all)")
-    known = {path.stem: path for path in sorted(FOLDER.glob("*.ipynb"))}
-    names = parser.parse_args().names or list(known)
-    if unknown := sorted(set(names) - set(known)):
-        parser.error(f"Expected names among {', '.join(known)}. Received: {', '.join(unknown)}")
+    paths = {path.stem: path for path in sorted(FOLDER.glob("*.ipynb"))}
+    names = parser.parse_args().names or list(paths)
+    if unknown := sorted(set(names) - set(paths)):
+        parser.error(f"Expected names among {', '.join(paths)}. Received: {', '.join(unknown)}")
     for name in names:
         print(name, flush=True)
-        nbformat.write(executed(known[name]), known[name])
+        nbformat.write(executed(paths[name]), paths[name])
 
 
 if __name__ == "__main__":

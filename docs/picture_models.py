@@ -1,7 +1,7 @@
 """The models and the data that the pictures of the documentation are of.
 
-Photographs are those of CIFAR-10, and their models come with the package. A ViT of flat shapes is
-trained when it is first asked for, and kept in `runs/docs/`.
+Photographs are those of CIFAR-10, and their models are bundled. A ViT of synthetic shapes is
+trained when it is first asked for, and stored in `runs/docs/`.
 """
 
 import os
@@ -14,7 +14,7 @@ import vit_tf
 
 RUNS = Path(__file__).resolve().parents[1] / "runs" / "docs"
 MODELS = {"vit": "vit-cls-cifar10", "gap": "vit-gap-cifar10", "bit": "bit-cifar10"}
-SEEN = {"vit": 5 * 49_000, "gap": 5 * 49_000, "bit": 2 * 49_000}  # images in training
+NUM_TRAINED = {"vit": 5 * 49_000, "gap": 5 * 49_000, "bit": 2 * 49_000}  # images in training
 TEST, TRAIN = 480, 4000  # images
 
 
@@ -22,21 +22,15 @@ TEST, TRAIN = 480, 4000  # images
 def photographs(split="test", take=TEST, batch_size=40):
     """Images of CIFAR-10, from the folder of TFDS or from that in TFDS_DATA_DIR."""
     folder = os.environ.get("TFDS_DATA_DIR")
-    (images,) = vit_tf.data.load(
-        "cifar10",
-        data_dir=folder,
-        image_size=32,
-        splits=(split,),
-        take={split: take},
-        batch_size=batch_size,
-    )
+    part = {"splits": (split,), "take": {split: take}, "batch_size": batch_size}
+    (images,) = vit_tf.data.load("cifar10", data_dir=folder, image_size=32, **part)
     return images
 
 
 def train_images():
     """Labelled images that probes are fitted on, and others that choose their penalty."""
-    whole = photographs("train", TRAIN, batch_size=80)
-    return whole.skip(10), whole.take(10)
+    images = photographs("train", TRAIN, batch_size=80)
+    return images.skip(10), images.take(10)
 
 
 def test_images():

@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 import xarray as xr
 from picture_models import (
-    SEEN,
+    NUM_TRAINED,
     TRAIN,
     blocks,
     photographs,
@@ -47,71 +47,108 @@ LARGE = 55_000  # bytes
 plt.rcParams.update({"savefig.dpi": 76, "savefig.bbox": "tight"})
 
 
+TITLES = {"ViT-CLS": "vit", "ViT-GAP": "gap", "BiT": "bit"}
+WEIGHTS = [f"block{block:02}/attention/weights" for block in (0, 2, 5)]
+SKIPS = ("*/skip", "*/branch")
+OUTPUTS = ("embedding", "*mlp/sum")
+
+
 @cache
 def mean(name="vit"):
     return analysis.mean_attention(weights(name), test_images())
 
 
-def cka():
-    return analysis.plots.plot_cka(analysis.cka(sums("vit"), test_images()))
+def vit(*patterns):
+    """Layers of the ViT of CIFAR-10."""
+    return vit_tf.submodel(trained("vit"), *patterns)
 
 
-def cka_two_models():
-    return analysis.plots.plot_cka(analysis.cka(sums("vit"), test_images(), sums("bit")))
+def untrained(*patterns):
+    return vit_tf.submodel(vit_tf.reinitialize(trained("vit")), *patterns)
 
 
-def cka_beside():
-    results = {name: analysis.cka(sums(of), test_images()) for name, of in TITLES.items()}
-    return analysis.plots.plot_cka(results)
+def probe_data():
+    """Training images, test images and the number of classes."""
+    return train_images()[0], test_images(), 10
 
 
-def measures():
-    images = photographs(batch_size=480)  # more than the channels of two layers
-    return analysis.plots.plot_similarities(
-        analysis.similarities(sums("vit"), images, tokens="cls")
-    )
+def by_title(measure):
+    """A result for each model of CIFAR-10, from a function of its name."""
+    return {title: measure(name) for title, name in TITLES.items()}
 
 
-def counterparts():
-    fresh = vit_tf.submodel(vit_tf.reinitialize(trained("vit")), "embedding", "*/sum")
-    others = {"average pooling": sums("gap"), "before the training": fresh}
-    results = {
-        label: analysis.best_matching_layer(analysis.cka(sums("vit"), test_images(), other))
-        for label, other in others.items()
+def of_shapes(measure, *patterns):
+    """A result for the ViT of the shapes and one for the same untrained."""
+    models = {"trained": shapes_vit(), "untrained": vit_tf.reinitialize(shapes_vit())}
+    return {label: measure(vit_tf.submodel(x, *patterns)) for label, x in models.items()}
+
+
+def matching_layers():
+    others = {"average pooling": sums("gap")}
+    others["before the training"] = untrained("embedding", "*/sum")
+    similarity = {k: analysis.cka(sums("vit"), test_images(), x) for k, x in others.items()}
+    return {label: analysis.best_matching_layer(x) for label, x in similarity.items()}
+
+
+def patched_runs():
+    images, labels = next(test_images().as_numpy_iterator())
+    pairs = images[labels == labels[0]][:4], images[labels != labels[0]][:4]
+    pairs = tuple(x[: min(map(len, pairs))] for x in pairs)
+    return analysis.activation_patching(vit("block*/mlp/sum", "logits"), pairs)
+
+
+def positions():
+    return trained("vit").position_embedding, trained("vit").token_grid
+
+
+def retrieved():
+    images, labels = shapes()["image"], shapes()["label"]
+    none = np.empty(0, int)
+    easy = [np.flatnonzero(labels[16:] == label) for label in labels[:16]]
+    truth = [{"easy": numbers, "hard": none, "junk": none} for numbers in easy]
+    queries = images[:16], np.arange(16)
+    return of_shapes(lambda x: analysis.retrieval(x, queries, images[16:], truth), "*mlp/sum")
+
+
+def object_parts():
+    masks, kinds = shapes()["parts"], 2 * shapes()["label"]
+    parts = np.stack([masks == 1, masks == 2], axis=1)
+    objects = shapes()["image"], parts, np.stack([kinds, kinds + 1], axis=1)
+    return of_shapes(lambda x: analysis.object_clustering(x, objects), *OUTPUTS)
+
+
+def propagated():
+    videos = vit_tf.data.load_shape_videos(8, num_frames=8, image_size=64)
+    pairs = list(zip(videos["image"], videos["index"], strict=True))
+    return of_shapes(lambda x: analysis.label_propagation(x, pairs), *OUTPUTS)
+
+
+def found_keypoints():
+    pairs = vit_tf.data.load_shape_pairs(64, image_size=64)
+    return of_shapes(lambda x: analysis.keypoint_correspondence(x, pairs), *OUTPUTS)
+
+
+def attended_objects():
+    objects = shapes()["image"], shapes()["mask"]
+    return of_shapes(lambda x: analysis.attention_saliency(x, objects), "*/weights")
+
+
+def neighbours():
+    features = {"trained": blocks("vit"), "untrained": untrained("*mlp/sum")}
+    features["noise"] = analysis.engine.gaussian_like(blocks("vit"))
+    return {label: analysis.knn_accuracy(x, *probe_data()) for label, x in features.items()}
+
+
+def clusters(name):
+    tokens = "cls" if name == "vit" else "spatial"
+    return analysis.clustering(blocks(name), test_images(), tokens=tokens)
+
+
+def mean_distances():
+    names = {title: name for title, name in TITLES.items() if name != "bit"}
+    return {
+        title: analysis.mean_distance(mean(name), units="unit") for title, name in names.items()
     }
-    return analysis.plots.plot_best_matching_layer(results)
-
-
-def matches():
-    return analysis.plots.plot_layer_match_accuracy(
-        analysis.cka(blocks("vit"), test_images(), blocks("gap"))
-    )
-
-
-def head_similarity():
-    vit = vit_tf.submodel(trained("vit"), "block00/attention/weights", "block00/attention/heads")
-    bit = vit_tf.submodel(trained("bit"), "root", "stage1/*/sum")
-    return analysis.plots.plot_head_similarity(analysis.head_similarity(vit, bit, test_images()))
-
-
-def last_layer_cka():
-    models = {title: vit_tf.submodel(trained(of), "norm") for title, of in TITLES.items()}
-    return analysis.plots.plot_last_layer_cka(analysis.last_layer_cka(models, test_images()))
-
-
-def depth_cka():
-    features = vit_tf.submodel(trained("vit"), "*norm")
-    return analysis.plots.plot_cka(analysis.depth_cka(features, test_images()))
-
-
-def residual_cka():
-    features = vit_tf.submodel(trained("vit"), "*/attention/skip", "*/attention/branch")
-    return analysis.plots.plot_cka(analysis.residual_cka(features, test_images()))
-
-
-def localization():
-    features = vit_tf.submodel(trained("vit"), "block05/mlp/sum")
-    return analysis.plots.plot_localization(analysis.localization(features, test_images()))
 
 
 def formation():
@@ -122,45 +159,14 @@ def formation():
     recorder = analysis.FormationRecorder(features, test, every=1, probes=(train, test, 10))
     vit_tf.Recipe(epochs=6).compile(model, steps_per_epoch=TRAIN // 80)
     model.fit(train, epochs=6, verbose=0, callbacks=[recorder])
-    return analysis.plots.plot_formation(recorder.result)
-
-
-def attention_distance():
-    distance = analysis.attention_distance(weights("vit"), test_images())
-    return analysis.plots.plot_attention_distance(distance)
-
-
-def distance_by_depth():
-    results = {
-        title: analysis.mean_distance(mean(of), units="unit")
-        for title, of in TITLES.items()
-        if of != "bit"
-    }
-    return analysis.plots.plot_mean_distance(results)
-
-
-LAYERS = ["block00/attention/weights", "block02/attention/weights", "block05/attention/weights"]
-
-
-def attention_maps():
-    return analysis.plots.plot_attention_maps(analysis.attention_maps(mean()), layers=LAYERS)
-
-
-def aligned_attention():
-    aligned = analysis.aligned_attention(mean())
-    return analysis.plots.plot_aligned_attention(aligned, layers=LAYERS)
-
-
-def attention_offset():
-    offset = analysis.attention_offset(analysis.aligned_attention(mean()))
-    return analysis.plots.plot_attention_offset(offset)
+    return recorder.result
 
 
 def head_classes():
     """Heads that are made for it, since minutes of training make all heads global."""
     grid = vit_tf.TokenGrid(8, 8, prefix=0, stride=4)
-    places = np.stack(np.divmod(np.arange(64), 8), axis=1)
-    rows, columns = np.moveaxis(places[None] - places[:, None], -1, 0)  # from query to key
+    positions = np.stack(np.divmod(np.arange(64), 8), axis=1)
+    rows, columns = np.moveaxis(positions[None] - positions[:, None], -1, 0)  # from query to key
     scores = {
         "own token": -9.0 * np.hypot(rows, columns),
         "around": -0.5 * (rows**2 + columns**2),
@@ -175,207 +181,137 @@ def head_classes():
         constructed = tf.constant(weights, tf.float32)
         return {"constructed/weights": tf.repeat(constructed[None], tf.shape(images)[0], axis=0)}
 
-    known = analysis.mean_attention(features, np.zeros((4, 32, 32, 3), "float32"), grid)
-    return analysis.plots.plot_head_classes(analysis.head_classes(known))
-
-
-def attention_patterns():
-    patterns = analysis.attention_patterns(weights("vit"), test_images())
-    return analysis.plots.plot_attention_patterns(patterns)
-
-
-def rollout():
-    features = vit_tf.submodel(trained("vit"), "*/weights", "*/skip", "*/sum")
-    return analysis.plots.plot_attention_rollout(
-        analysis.attention_rollout(features, test_images())
-    )
-
-
-def saliency():
-    results = {
-        label: analysis.attention_saliency(
-            vit_tf.submodel(model, "*/weights"), (shapes()["image"], shapes()["mask"])
-        )
-        for label, model in both(shapes_vit()).items()
-    }
-    return analysis.plots.plot_attention_saliency(results, baselines=["untrained"])
-
-
-def both(model):
-    """A model, and the same untrained."""
-    return {"trained": model, "untrained": vit_tf.reinitialize(model)}
+    images = np.zeros((4, 32, 32, 3), "float32")
+    return analysis.head_classes(analysis.mean_attention(features, images, grid))
 
 
 def receptive_field():
     images = next(iter(test_images().unbatch().batch(64)))[0]
-    fields = {
-        "ViT": analysis.receptive_field(blocks("vit"), images),
-        "BiT": analysis.receptive_field(blocks("bit"), images),
-    }
-    chosen = []
-    for name, field in fields.items():
-        some = field.isel(layer=[0, len(field["layer"]) // 2, -1])
-        layers = [f"{name}: {layer}" for layer in some["layer"].values]
-        chosen.append(some.assign_coords(layer=layers))
-    return analysis.plots.plot_receptive_field(xr.concat(chosen, "layer"))
+    fields = []
+    for title, name in (("ViT", "vit"), ("BiT", "bit")):
+        field = analysis.receptive_field(blocks(name), images)
+        field = field.isel(layer=[0, len(field["layer"]) // 2, -1])
+        layers = [f"{title}: {layer}" for layer in field["layer"].values]
+        fields.append(field.assign_coords(layer=layers))
+    return xr.concat(fields, "layer")
 
 
-def skip_ratio():
-    features = vit_tf.submodel(trained("vit"), "*/skip", "*/branch")
-    return analysis.plots.plot_skip_ratio(analysis.skip_ratio(features, test_images()))
-
-
-def skip_ratio_lines():
-    results = {
-        title: analysis.skip_ratio(
-            vit_tf.submodel(trained(of), "*/skip", "*/branch"), test_images()
-        )
-        for title, of in TITLES.items()
-    }
-    return analysis.plots.plot_skip_ratio_lines(results)
-
-
-def head_ablation():
-    features = vit_tf.submodel(trained("vit"), "*/heads", "logits")
-    return analysis.plots.plot_head_ablation(analysis.head_ablation(features, test_images()))
-
-
-def activation_patching():
-    features = vit_tf.submodel(trained("vit"), "block*/mlp/sum", "logits")
-    images, labels = next(test_images().as_numpy_iterator())
-    pairs = images[labels == labels[0]][:4], images[labels != labels[0]][:4]
-    return analysis.plots.plot_activation_patching(
-        analysis.activation_patching(features, tuple(x[: min(map(len, pairs))] for x in pairs))
+def compute():
+    labels = np.concatenate([batch for _, batch in test_images()])
+    flops, accuracy = [], []
+    for name in TITLES.values():
+        logits = trained(name).predict(test_images(), verbose=0)
+        accuracy.append((logits.argmax(axis=1) == labels).mean())
+        flops.append(3 * vit_tf.count_flops(trained(name)) * NUM_TRAINED[name])
+    table = xr.Dataset(
+        {"training_flops": ("run", flops), "test_accuracy": ("run", accuracy)},
+        coords={"run": list(TITLES), "family": ("run", ["ViT", "ViT", "BiT"])},
     )
+    return table
 
 
-def patch_filters():
-    return analysis.plots.plot_patch_filters(
-        analysis.patch_filters(trained("vit").patch_kernel, 14)
-    )
+# Results by the name of their picture, which `analysis.plot` draws; some with its options.
+RESULTS = {
+    "cka": lambda: analysis.cka(sums("vit"), test_images()),
+    "cka_two_models": lambda: analysis.cka(sums("vit"), test_images(), sums("bit")),
+    "cka_beside": lambda: by_title(lambda name: analysis.cka(sums(name), test_images())),
+    # More images in a batch than the channels of two layers.
+    "measures": lambda: analysis.similarities(
+        sums("vit"), photographs(batch_size=480), tokens="cls"
+    ),
+    "counterparts": matching_layers,
+    "head_similarity": lambda: analysis.head_similarity(
+        vit("block00/attention/weights", "block00/attention/heads"),
+        vit_tf.submodel(trained("bit"), "root", "stage1/*/sum"),
+        test_images(),
+    ),
+    "last_layer_cka": lambda: analysis.last_layer_cka(
+        by_title(lambda name: vit_tf.submodel(trained(name), "norm")), test_images()
+    ),
+    "depth_cka": lambda: analysis.depth_cka(vit("*norm"), test_images()),
+    "residual_cka": lambda: analysis.residual_cka(
+        vit("*/attention/skip", "*/attention/branch"), test_images()
+    ),
+    "localization": lambda: analysis.localization(vit("block05/mlp/sum"), test_images()),
+    "formation": formation,
+    "head_classes": head_classes,
+    "receptive_field": receptive_field,
+    "compute": compute,
+    "attention_distance": lambda: analysis.attention_distance(weights("vit"), test_images()),
+    "distance_by_depth": mean_distances,
+    "attention_maps": lambda: analysis.attention_maps(mean()).sel(layer=WEIGHTS),
+    "aligned_attention": lambda: analysis.aligned_attention(mean()).sel(layer=WEIGHTS),
+    "attention_offset": lambda: analysis.attention_offset(analysis.aligned_attention(mean())),
+    "attention_patterns": lambda: analysis.attention_patterns(weights("vit"), test_images()),
+    "rollout": lambda: analysis.attention_rollout(
+        vit("*/weights", "*/skip", "*/sum"), test_images()
+    ),
+    "saliency": attended_objects,
+    "skip_ratio": lambda: analysis.skip_ratio(vit(*SKIPS), test_images()),
+    "skip_ratio_lines": lambda: by_title(
+        lambda name: analysis.skip_ratio(vit_tf.submodel(trained(name), *SKIPS), test_images())
+    ),
+    "head_ablation": lambda: analysis.head_ablation(vit("*/heads", "logits"), test_images()),
+    "activation_patching": patched_runs,
+    "patch_filters": lambda: analysis.patch_filters(trained("vit").patch_kernel, 14),
+    "position_similarity": lambda: analysis.position_similarity(*positions()),
+    "linear_probe": lambda: analysis.linear_probe(blocks("vit"), *probe_data()),
+    "knn": neighbours,
+    "clustering": lambda: by_title(clusters),
+    "object_clustering": object_parts,
+    "retrieval": retrieved,
+    "label_propagation": propagated,
+    "keypoints": found_keypoints,
+}
+OF_SHAPES = ("saliency", "object_clustering", "retrieval", "label_propagation", "keypoints")
+OPTIONS = {"knn": {"baselines": ["untrained", "noise"]}}
+OPTIONS |= {name: {"baselines": ["untrained"]} for name in OF_SHAPES}
 
 
-def position_similarity():
-    vit = trained("vit")
-    similarity = analysis.position_similarity(vit.position_embedding, vit.token_grid)
-    return analysis.plots.plot_position_similarity(similarity)
+def matches():
+    similarity = analysis.cka(blocks("vit"), test_images(), blocks("gap"))
+    return analysis.plots.plot_layer_match_accuracy(similarity)
 
 
 def ridge_probe():
     train, held_out = train_images()
     axes = None
-    for title, of in TITLES.items():
-        score = analysis.fit_ridge_probe(sums(of), train, 10, l2=(0.1, 10.0, 1000.0))
-        chosen = analysis.select_l2(score(held_out), score(test_images()))
-        axes = analysis.plots.plot_ridge_probe(chosen, axes, label=title)
+    for title, name in TITLES.items():
+        score = analysis.fit_ridge_probe(sums(name), train, 10, l2=(0.1, 10.0, 1000.0))
+        selected = analysis.select_l2(score(held_out), score(test_images()))
+        axes = analysis.plots.plot_ridge_probe(selected, axes, label=title)
     return axes
 
 
+def probed(tokens):
+    probe = analysis.ridge_probe(blocks("vit"), *probe_data(), l2=(10.0,), tokens=tokens)
+    return probe.sel(l2=10.0)
+
+
 def probe_map():
-    train, test = train_images()[0], test_images()
-    accuracy = analysis.ridge_probe(blocks("vit"), train, test, 10, l2=(10.0,), tokens="each")
     layers = ["block00/mlp/sum", "block02/mlp/sum", "block05/mlp/sum"]
-    return analysis.plots.plot_probe_map(accuracy.sel(l2=10.0), layers=layers)
+    return analysis.plots.plot_probe_map(probed("each"), layers=layers)
 
 
 def probe_variants():
-    train, test = train_images()[0], test_images()
-    results = {
-        f"ViT-CLS: {tokens}": analysis.ridge_probe(
-            blocks("vit"), train, test, 10, l2=(10.0,), tokens=tokens
-        ).sel(l2=10.0)
-        for tokens in ("cls", "spatial", "all")
-    }
+    results = {f"ViT-CLS: {tokens}": probed(tokens) for tokens in ("cls", "spatial", "all")}
     return analysis.plots.plot_probe_variants(results)
 
 
-def linear_probe():
-    train, test = train_images()[0], test_images()
-    return analysis.plots.plot_linear_probe(analysis.linear_probe(blocks("vit"), train, test, 10))
-
-
-def knn():
-    train, test = train_images()[0], test_images()
-    features = {
-        "trained": blocks("vit"),
-        "untrained": vit_tf.submodel(vit_tf.reinitialize(trained("vit")), "*mlp/sum"),
-        "noise": analysis.engine.gaussian_like(blocks("vit")),
-    }
-    results = {label: analysis.knn_accuracy(of, train, test, 10) for label, of in features.items()}
-    return analysis.plots.plot_knn_accuracy(results, baselines=["untrained", "noise"])
-
-
-def clustering():
-    results = {
-        title: analysis.clustering(
-            blocks(of), test_images(), tokens="spatial" if of != "vit" else "cls"
-        )
-        for title, of in TITLES.items()
-    }
-    return analysis.plots.plot_clustering(results)
-
-
-def object_clustering():
-    masks = shapes()["parts"]
-    parts = np.stack([masks == 1, masks == 2], axis=1)
-    labels = np.stack([2 * shapes()["label"], 2 * shapes()["label"] + 1], axis=1)
-    results = {
-        label: analysis.object_clustering(
-            vit_tf.submodel(model, "embedding", "*mlp/sum"), (shapes()["image"], parts, labels)
-        )
-        for label, model in both(shapes_vit()).items()
-    }
-    return analysis.plots.plot_clustering(results, baselines=["untrained"])
-
-
-def retrieval():
-    images, labels = shapes()["image"], shapes()["label"]
-    truth = [
-        {
-            "easy": np.flatnonzero(labels[16:] == label),
-            "hard": np.empty(0, int),
-            "junk": np.empty(0, int),
-        }
-        for label in labels[:16]
-    ]
-    results = {}
-    for name, model in both(shapes_vit()).items():
-        features = vit_tf.submodel(model, "*mlp/sum")
-        queries = (images[:16], np.arange(16))
-        results[name] = analysis.retrieval(features, queries, images[16:], truth)
-    return analysis.plots.plot_retrieval(results, baselines=["untrained"])
-
-
-def label_propagation():
-    videos = vit_tf.data.load_shape_videos(8, num_frames=8, image_size=64)
-    pairs = list(zip(videos["image"], videos["index"], strict=True))
-    results = {
-        label: analysis.label_propagation(vit_tf.submodel(model, "embedding", "*mlp/sum"), pairs)
-        for label, model in both(shapes_vit()).items()
-    }
-    return analysis.plots.plot_label_propagation(results, baselines=["untrained"])
-
-
-def keypoints():
-    pairs = vit_tf.data.load_shape_pairs(64, image_size=64)
-    results = {
-        label: analysis.keypoint_correspondence(
-            vit_tf.submodel(model, "embedding", "*mlp/sum"), pairs
-        )
-        for label, model in both(shapes_vit()).items()
-    }
-    return analysis.plots.plot_keypoint_correspondence(results, baselines=["untrained"])
+def as_colours(features):
+    """Three principal components of features (..., channel), as colours."""
+    rows = features.reshape(-1, features.shape[-1])
+    rows = rows - rows.mean(axis=0)
+    components = rows @ np.linalg.svd(rows, full_matrices=False)[2][:3].T
+    low, high = np.quantile(components, (0.02, 0.98), axis=0)
+    return ((components - low) / (high - low)).clip(0, 1).reshape(*features.shape[:-1], 3)
 
 
 def dense_features():
-    """Three principal components of dense features, as colours, beside the image."""
+    """Three principal components of dense features, as colours, below the image."""
     image = shapes()["image"][:4]
     features = vit_tf.submodel(shapes_vit(), "block01/mlp/sum")
-    dense = analysis.dense_features(features, image)["block01/mlp/sum"]
-    flat = dense.reshape(-1, dense.shape[-1]) - dense.mean(axis=(0, 1, 2))
-    components = flat @ np.linalg.svd(flat, full_matrices=False)[2][:3].T
-    low, high = np.quantile(components, (0.02, 0.98), axis=0)
-    colours = ((components - low) / (high - low)).clip(0, 1).reshape(*dense.shape[:3], 3)
+    colours = as_colours(analysis.dense_features(features, image)["block01/mlp/sum"])
     _, axes = plt.subplots(2, 4, figsize=(6, 3.2), layout="constrained")
     for column, axis in enumerate(axes.T):
         axis[0].imshow(image[column] / 2 + 0.5)
@@ -423,11 +359,7 @@ def photo_pca():
     _, axes = plt.subplots(2, 2, figsize=(5, 5), layout="constrained")
     axes[0, 0].imshow(cat()[0])
     for axis, layer in zip(axes.flat[1:], layers, strict=True):
-        patches = np.asarray(tokens[layer])[0, 1:]
-        patches = patches - patches.mean(axis=0)
-        components = patches @ np.linalg.svd(patches, full_matrices=False)[2][:3].T
-        low, high = np.quantile(components, (0.02, 0.98), axis=0)
-        axis.imshow(((components - low) / (high - low)).clip(0, 1).reshape(8, 8, 3))
+        axis.imshow(as_colours(np.asarray(tokens[layer])[0, 1:]).reshape(8, 8, 3))
         axis.set_title(layer)
     for axis in axes.flat:
         axis.set(xticks=[], yticks=[])
@@ -454,41 +386,18 @@ def home():
     axes[0].set(xticks=[], yticks=[], title="a photograph")
     overlay(axes[1], cls_attention()[0, 1])
     axes[1].set_title("attention of a head of the ViT")
-    for axis, (name, of) in zip(axes[2:], {"ViT": "vit", "ResNet": "bit"}.items(), strict=True):
-        similarity = analysis.cka(sums(of), test_images())["cka"]
+    for axis, kind, name in zip(axes[2:], ("ViT", "ResNet"), ("vit", "bit"), strict=True):
+        similarity = analysis.cka(sums(name), test_images())["cka"]
         drawn = axis.imshow(similarity, "magma", vmin=0, vmax=1, origin="lower")
-        axis.set(
-            xticks=[], yticks=[], xlabel="layer", ylabel="layer", title=f"CKA within the {name}"
-        )
+        axis.set(xticks=[], yticks=[], xlabel="layer", ylabel="layer")
+        axis.set_title(f"CKA within the {kind}")
     figure.colorbar(drawn, ax=axes[3], label="CKA")
     return axes[0]
 
 
-def compute():
-    labels = np.concatenate([batch for _, batch in test_images()])
-    flops, accuracy = [], []
-    for of in TITLES.values():
-        logits = trained(of).predict(test_images(), verbose=0)
-        accuracy.append((logits.argmax(axis=1) == labels).mean())
-        flops.append(3 * vit_tf.count_flops(trained(of)) * SEEN[of])
-    table = xr.Dataset(
-        {"training_flops": ("run", flops), "test_accuracy": ("run", accuracy)},
-        coords={"run": list(TITLES), "family": ("run", ["ViT", "ViT", "BiT"])},
-    )
-    return analysis.plots.plot_compute(table)
-
-
-TITLES = {"ViT-CLS": "vit", "ViT-GAP": "gap", "BiT": "bit"}
 DRAWN = (
-    cka, cka_two_models, cka_beside, measures, counterparts, matches, head_similarity,
-    last_layer_cka, depth_cka, residual_cka, localization, formation, attention_distance,
-    distance_by_depth,
-    attention_maps, aligned_attention, attention_offset, head_classes, attention_patterns,
-    rollout, saliency, receptive_field, skip_ratio, skip_ratio_lines, head_ablation,
-    activation_patching, patch_filters,
-    position_similarity, ridge_probe, probe_map, probe_variants, linear_probe, knn, clustering,
-    object_clustering, retrieval, label_propagation, keypoints, dense_features, compute,
-    photo_attention, photo_pca, photo_lens, home,
+    matches, ridge_probe, probe_map, probe_variants, dense_features, photo_attention, photo_pca,
+    photo_lens, home,
 )  # fmt: skip
 
 
@@ -508,7 +417,9 @@ def save(name, draw):
     with TemporaryDirectory() as folder:
         file = Path(folder, f"{name}.png")
         if callable(draw):
-            draw().figure.savefig(file)
+            drawn = draw()
+            ax = drawn if name not in RESULTS else analysis.plot(drawn, **OPTIONS.get(name, {}))
+            ax.figure.savefig(file)
         else:
             with chdir(folder):
                 exec(draw, {"__name__": "page"})
@@ -523,16 +434,16 @@ def save(name, draw):
 
 
 def main():
-    known = of_pages() | {draw.__name__: draw for draw in DRAWN}
+    drawings = of_pages() | RESULTS | {draw.__name__: draw for draw in DRAWN}
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="pictures (default: all)")
-    names = parser.parse_args().names or list(known)
-    if unknown := sorted(set(names) - set(known)):
-        parser.error(f"Expected names among {', '.join(known)}. Received: {', '.join(unknown)}")
+    names = parser.parse_args().names or list(drawings)
+    if unknown := sorted(set(names) - set(drawings)):
+        parser.error(f"Expected names among {', '.join(drawings)}. Received: {', '.join(unknown)}")
     PICTURES.mkdir(exist_ok=True)
     for name in names:
         print(name, flush=True)
-        save(name, known[name])
+        save(name, drawings[name])
 
 
 if __name__ == "__main__":

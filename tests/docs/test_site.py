@@ -68,8 +68,10 @@ def test_a_measurement_has_all_parts(page):
 
 
 def test_pictures_are_drawn_by_the_script_shown_and_small():
-    drawn = re.search(r"^DRAWN = \((.*?)^\)", (DOCS / "pictures.py").read_text(), re.S | re.M)[1]
-    names = re.findall(r"\w+", drawn)
+    script = (DOCS / "pictures.py").read_text()
+    names = re.findall(r"\w+", re.search(r"^DRAWN = \((.*?)^\)", script, re.S | re.M)[1])
+    results = re.search(r"^RESULTS = \{(.*?)^\}", script, re.S | re.M)[1]
+    names += re.findall(r'^    "(\w+)": ', results, re.M)
     texts = [page.read_text("utf-8") for page in PAGES]
     shown = {(name, text) for text in texts for name in re.findall(r"pictures/(\w+)\.png", text)}
     saved = {name for name, text in shown if f'.savefig("{name}.png"' in text}
