@@ -10,18 +10,8 @@ from importlib.util import find_spec
 import vit_tf
 from vit_tf.names import unknown_name
 
-COMMANDS = (
-    "study",
-    "analyze",
-    "scorecard",
-    "explore",
-    "train",
-    "finetune",
-    "pretrain",
-    "evaluate",
-    "compute",
-    "export",
-)
+COMMANDS = ("study", "analyze", "scorecard", "explore", "train", "finetune", "pretrain")
+COMMANDS += ("evaluate", "compute", "export")
 OVERVIEW = """usage: vit-tf COMMAND ...
 
 {commands}
@@ -30,17 +20,14 @@ vit-tf COMMAND --help shows the options of a command, vit-tf --version the versi
 
 
 def main(arguments=None):
-    """Run the command that the first argument names; its exit status, 2 for an unknown one.
-
-    If the reader of the output stops early, as `head` does, the command ends silently.
-    """
+    """Run the command that the first argument names; its exit status, 2 for an unknown one."""
     try:
         try:
             return _run(arguments)
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # The rest of the output goes nowhere; otherwise Python would report an error at exit.
+        # The reader stopped early, as `head` does; otherwise Python would report an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
 

@@ -105,13 +105,9 @@ class Parser(argparse.ArgumentParser):
     def _only_main_options(self):
         """Hides the other options, unless all are asked for."""
         shown = {"-h", "--help-all", *(self.main_options or ())}
-        hidden = {
-            action: action.help
-            for action in self._actions
-            if self.main_options
-            and action.option_strings
-            and not shown.intersection(action.option_strings)
-        }
+        actions = [action for action in self._actions if action.option_strings]
+        hidden = {a: a.help for a in actions if not shown.intersection(a.option_strings)}
+        hidden = hidden if self.main_options else {}
         try:
             for action in hidden:
                 action.help = argparse.SUPPRESS
@@ -123,25 +119,18 @@ class Parser(argparse.ArgumentParser):
     def error(self, message):
         """Ends the command with a line that suggests near matches of mistyped options."""
         actions = self._option_string_actions.items()
-        known = [name.lstrip("-") for name, action in actions if action.help != argparse.SUPPRESS]
+        names = [name.lstrip("-") for name, action in actions if action.help != argparse.SUPPRESS]
         hints = []
         for word in self._words:
             typed = word.partition("=")[0]
-            near = near_names(typed.lstrip("-"), known) if typed.startswith("--") else []
+            near = near_names(typed.lstrip("-"), names) if typed.startswith("--") else []
             if near and not any(name.startswith(typed) for name in self._option_string_actions):
                 hints.append(f"did you mean --{near[0]} in place of {typed}?")
         super().error(without_password("; ".join([message, *hints])))
 
 
 def make_parser(name, docstring, main_options=None, more=""):
-    """The parser of a command: its help is the module's docstring with the examples at the end.
-
-    Args:
-        name: of the command, as it is typed: `"train"` stands for `vit-tf train`.
-        docstring: text that ends in a section `Examples:`.
-        main_options: options that `--help` shows; None for all.
-        more: what to add to the meaning of the exit status 0.
-    """
+    """The parser of a command, whose help is the module's docstring, which ends in `Examples:`."""
     description, _, examples = docstring.partition("\nExamples:\n")
     epilog = f"{STATUS.format(more=more)}\n\nexamples:\n{examples}"
     program = name if " " in name else f"vit-tf {name}"
@@ -191,14 +180,9 @@ def add_data_dir(add, otherwise="that of TFDS"):
 
 def add_imports(add):
     """Adds `--import`: modules that define classes of a model."""
-    add(
-        "--import",
-        dest="imports",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="module or file.py that defines custom classes of the model; may be repeated",
-    )
+    text = "module or file.py that defines custom classes of the model; may be repeated"
+    how = {"dest": "imports", "action": "append", "default": [], "metavar": "MODULE"}
+    add("--import", help=text, **how)
 
 
 def add_model(parser):
@@ -229,16 +213,16 @@ def check_layers(options):
 def add_values(add):
     """Adds the options for the pixel values that a model expects."""
     text = "pixel values of black and white that the model expects, such as 0 255 (default: "
-    add(
-        "--range",
-        nargs=2,
-        type=float,
-        metavar=("LOW", "HIGH"),
-        help=f"{text}inferred from the model, otherwise -1 1)",
-    )
+    text += "inferred from the model, otherwise -1 1)"
+    add("--range", nargs=2, type=float, metavar=("LOW", "HIGH"), help=text)
     for name, example in (("mean", "0.485 0.456 0.406"), ("std", "0.229 0.224 0.225")):
         text = f"{name} per channel to normalize values in [0, 1] with, such as {example}"
         add(f"--{name}", nargs=3, type=float, metavar=tuple("RGB"), help=text)
+
+
+def add_out(add, text, metavar="FOLDER", reading=Path, **more):
+    """Adds `--out`: where a command writes."""
+    add("--out", type=reading, metavar=metavar, help=text, **more)
 
 
 def require_at_least(options, **least):
@@ -270,23 +254,12 @@ class Terminated(BaseException):
 
 
 def run_command(
-    parse,
-    run,
-    arguments=None,
-    describe_saved=lambda options: NOTHING_SAVED,
+    parse, run, arguments=None, describe_saved=lambda options: NOTHING_SAVED,
     backends=("tensorflow",),
-):
-    """Parse and run; the exit status of the process.
+):  # fmt: skip
+    """Parse and run a command on `backends` (None: any) of Keras; the exit status, as in `STATUS`.
 
-    It is that of `run`, 0 for None; 2 and one line on the standard error for an error of the user;
-    130 and one line for Ctrl-C, 143 and one line for SIGTERM.
-
-    Args:
-        parse: function from arguments to options.
-        run: function of the options.
-        arguments: of the command line; None for those of this process.
-        describe_saved: function of the options to a text: what a stopped run saved, how to resume.
-        backends: those of Keras that the command runs on; None for any.
+    `describe_saved` returns what a stopped run saved, from the options.
     """
     options = None
     try:
@@ -401,24 +374,20 @@ def write_json(result, path):
 
 
 def import_modules(names):
-    """Imports modules, or files that end in `.py`, and lets Keras find what they define.
-
-    An unregistered class is saved with its module, which for one defined in a script or a notebook
-    cannot be imported: such classes and functions are found by their name alone.
-
-    Raises:
-        ValueError: for a module that is not found or raises an error.
-    """
+    """Imports modules, or files that end in `.py`, and lets Keras find what they define by name."""
     import keras
 
     for name in names:
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
         try:
-            module = _import_file(name) if name.endswith(".py") else _import_module(name)
+            module = _import_file(name) if name.endswith(".py") else import_module(name)
         except Exception as error:
             raise ValueError(
                 f"Expected --import to be a module or a file.py that can be imported. "
                 f"Received: {name!r}, which raises {type(error).__name__}: {error}"
             ) from error
+        # A class defined in a script or a notebook cannot be imported, but found by its name.
         custom_objects = keras.saving.get_custom_objects()
         for key, value in vars(module).items():
             own = inspect.isclass(value) or inspect.isfunction(value)
@@ -442,19 +411,12 @@ def _import_libraries(path):
                 ) from error
 
 
-def _import_module(name):
-    """A module that is installed or lies in the working directory."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    return import_module(name)
-
-
 def _import_file(path):
     """The module of a file, under the name that an import from its folder gives it."""
     name = os.path.basename(path).removesuffix(".py")
     if name in sys.modules:
-        there = getattr(sys.modules[name], "__file__", None)
-        if there and os.path.exists(path) and os.path.samefile(there, path):
+        loaded = getattr(sys.modules[name], "__file__", None)
+        if loaded and os.path.exists(path) and os.path.samefile(loaded, path):
             return sys.modules[name]
         raise ImportError(f"another module {name!r} is already imported; rename the file")
     spec = importlib.util.spec_from_file_location(name, path)
@@ -483,7 +445,7 @@ def open_model(name):
 
 def open_features(source):
     """The Keras model or SavedModel of a path, or of a public name."""
-    return vit_tf.load_features(source) if is_saved_model(source) else open_model(source)
+    return (vit_tf.load_features if is_saved_model(source) else open_model)(source)
 
 
 def model_name(source):
@@ -505,13 +467,7 @@ def given_preprocessing(options, size=None):
 
 
 def expected_images(options, model, override=True):
-    """The `Preprocessing` of a model's images, and in words where it comes from.
-
-    Args:
-        options: of the command line, with those of `add_values`.
-        model: a Keras model, or the features of a SavedModel.
-        override: whether the options replace what a model itself specifies.
-    """
+    """The `Preprocessing` of a model's images, and its origin; options `override` the model's."""
     # Only here, since it imports Keras.
     from vit_tf.models.input_range import find_preprocessing, input_size
 

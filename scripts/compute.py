@@ -52,8 +52,7 @@ def parse(arguments=None):
     common.add_imports(add)
     common.add_data_dir(add, "as in training")
     add("--batch-size", type=int, help="images per batch, for a study")
-    out = {"type": Path, "metavar": "FOLDER", "default": Path()}
-    parser.group("run")("--out", help="output folder", **out)
+    common.add_out(parser.group("run"), "output folder", default=Path())
     return parser.parse_args(arguments)
 
 
@@ -69,13 +68,12 @@ def find_runs(folder):
         accuracy = result.get("test_accuracy", math.nan) if classifies else math.nan
         return [Run(folder.resolve().name, folder, model, accuracy)]
     runs = []
-    for note in sorted((folder / "models").glob("*.json")):
-        facts = read_json(note)
-        if not {"key", "row"} <= set(facts):
-            continue
-        place = folder / "training" / f"{note.stem}-{facts['key']}"
-        accuracy = facts["row"]["test accuracy (%)"] / 100
-        runs.append(Run(facts["row"]["model"], place, note.with_suffix(".keras"), accuracy))
+    for path in sorted((folder / "models").glob("*.json")):
+        facts = read_json(path)
+        if {"key", "row"} <= set(facts):
+            training = folder / "training" / f"{path.stem}-{facts['key']}"
+            accuracy = facts["row"]["test accuracy (%)"] / 100
+            runs.append(Run(facts["row"]["model"], training, path.with_suffix(".keras"), accuracy))
     if not runs:
         raise ValueError(
             "Expected the folder of a training run, with configuration.json, or of a study, with "
@@ -129,12 +127,12 @@ def count_examples(data, run, options):
     from vit_tf.data.source import partition
 
     result = run.folder / "result.json"
-    noted = read_json(result)["options"].get("data_dir") if result.exists() else None
-    source = open_source(data["name"], options.data_dir or noted)
+    stored = read_json(result)["options"].get("data_dir") if result.exists() else None
+    source = open_source(data["name"], options.data_dir or stored)
     source = select_classes(source, data.get("classes"))
     splits = ("train", "validation", "test")
-    chosen = partition(source, splits, data["validation"], data["take"] or {}, data["seed"])
-    return len(chosen["train"][1])
+    parts = partition(source, splits, data["validation"], data["take"] or {}, data["seed"])
+    return len(parts["train"][1])
 
 
 def count(runs, options):
@@ -143,21 +141,14 @@ def count(runs, options):
 
     from vit_tf.taps.flops import count_flops, training_flops
 
+    names = ("family", *COLUMNS)
     rows = []
     for run in runs:
         model = vit_tf.load_model(run.model)
         forward, images = count_flops(model), images_seen(run, options)
-        rows.append(
-            {
-                "family": family(model),
-                "parameters": model.count_params(),
-                "forward_flops": forward,
-                "images": images,
-                "training_flops": training_flops(forward, images),
-                "test_accuracy": run.accuracy,
-            }
-        )
-    columns = {name: ("run", [row[name] for row in rows]) for name in rows[0]}
+        numbers = model.count_params(), forward, images, training_flops(forward, images)
+        rows.append((family(model), *numbers, run.accuracy))
+    columns = {n: ("run", list(c)) for n, c in zip(names, zip(*rows, strict=True), strict=True)}
     table = xr.Dataset(columns, coords={"run": [run.name for run in runs]})
     return table.set_coords("family")
 
@@ -168,39 +159,37 @@ def family(model):
     return "hybrid" if hybrid else type(model).__name__
 
 
-# Heading, column, factor and format of what is printed.
-SHOWN = (
-    ("parameters", "parameters", 1, ","),
-    ("MFLOPs per image", "forward_flops", 1e-6, ",.2f"),
-    ("images seen", "images", 1, ","),
-    ("training GFLOPs", "training_flops", 1e-9, ",.1f"),
-    ("test accuracy (%)", "test_accuracy", 100, ".2f"),
-)
+# The heading, factor and format of each column that is printed.
+COLUMNS = {
+    "parameters": ("parameters", 1, ","),
+    "forward_flops": ("MFLOPs per image", 1e-6, ",.2f"),
+    "images": ("images seen", 1, ","),
+    "training_flops": ("training GFLOPs", 1e-9, ",.1f"),
+    "test_accuracy": ("test accuracy (%)", 100, ".2f"),
+}
 
 
 def as_text(table):
     """The table as lines of text."""
-    lines = [["model", "family", *(heading for heading, *_ in SHOWN)]]
+    lines = [["model", "family", *(heading for heading, *_ in COLUMNS.values())]]
     for index in range(table.sizes["run"]):
         row = table.isel(run=index)
-        numbers = [f"{factor * row[name].item():{form}}" for _, name, factor, form in SHOWN]
+        numbers = [f"{x * row[name].item():{form}}" for name, (_, x, form) in COLUMNS.items()]
         numbers = ["-" if number == "nan" else number for number in numbers]
         lines.append([row["run"].item(), row["family"].item(), *numbers])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    sides = "<<" + ">" * len(SHOWN)
+    sides = "<<" + ">" * len(COLUMNS)
     cells = [zip(line, sides, widths, strict=True) for line in lines]
     return "\n".join("  ".join(f"{t:{side}{width}}" for t, side, width in row) for row in cells)
 
 
 def write_csv(table, path):
     """Writes the table with a line per run, in FLOPs and fractions; missing values are empty."""
-    names = ["family", *(name for _, name, *_ in SHOWN)]
+    names = ["run", "family", *COLUMNS]
     with open(path, "w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["run", *names])
-        for index in range(table.sizes["run"]):
-            row = table.isel(run=index)
-            values = [row[name].item() for name in ("run", *names)]
+        writer.writerow(names)
+        for values in zip(*(table[name].values.tolist() for name in names), strict=True):
             writer.writerow(["" if value != value else value for value in values])
 
 

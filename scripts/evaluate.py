@@ -16,6 +16,7 @@ Examples:
     vit-tf evaluate mobilenet.keras --data photos/ --shots 5 --taps out_relu --no-head
 """
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -55,38 +56,21 @@ def parse(arguments=None):
     few = parser.group("few-shot")
     few("--shots", metavar="N,N", help="images per class, such as 1,5,10,25 (default: none)")
     few("--draws", type=int, default=3, help="number of random draws of these images")
-    few(
-        "--taps",
-        nargs="+",
-        metavar="PATTERN",
-        default=("pooled",),
-        help="layers whose features are classified",
-    )
+    taps = {"nargs": "+", "metavar": "PATTERN", "default": ("pooled",)}
+    few("--taps", help="layers whose features are classified", **taps)
     strength = "L2 penalty (default: the best on held-out images)"
     few("--l2", type=float, help=strength)
     few("--held-out", type=int, default=10, help="images per class to select the L2 penalty")
     common.add_alias(few, "--few-shot", "shots")
     common.add_alias(few, "--seeds", "draws", type=int)
     common.add_alias(few, "--tap", "taps", nargs=1)
-    run = parser.group("run")
-    run(
-        "--out",
-        type=common.path_or_address,
-        metavar="FILE",
-        help="output file, such as result.json",
-    )
+    run, file = parser.group("run"), {"metavar": "FILE", "reading": common.path_or_address}
+    common.add_out(run, "output file, such as result.json", **file)
     common.add_strategy(run)
     return parser.parse_args(arguments)
 
 
-def load_arguments(options, preprocessing):
-    """The arguments of `vit_tf.data.load` that give a model the images it expects."""
-    shared = {"batch_size": options.batch_size, "data_dir": options.data_dir}
-    shared |= {"image_size": options.image_size, "preprocessing": preprocessing}
-    return shared | common.chosen_classes(options)
-
-
-def relabelled(options, model, num_scores, known, test):
+def relabelled(options, model, num_scores, class_names, test):
     """The test data with the labels of the model's own classes."""
     import tensorflow as tf
 
@@ -95,7 +79,7 @@ def relabelled(options, model, num_scores, known, test):
 
     own = getattr(model, "class_names", None)
     try:
-        numbers = match_classes(own, num_scores, known.class_names, options.allow_other_classes)
+        numbers = match_classes(own, num_scores, class_names, options.allow_other_classes)
     except ValueError as error:
         raise ValueError(f"{error}; --allow-other-classes evaluates anyway") from error
     test = checked_labels(test, len(numbers), options.split)
@@ -125,20 +109,16 @@ def few_shot_rows(options, model, test, num_classes, arguments):
     features = vit_tf.submodel(model, *options.taps)
     strengths = (options.l2,) if options.l2 else L2
     result = few_shot(features, draws, test, num_classes, shots, strengths)
-    chosen = result["accuracy"].isel(l2=0) if options.l2 else select_few_shot(result)
-    return [
-        {
-            "layer": str(layer),
-            "shots": count,
-            "accuracy": float(one.mean()),
-            "deviation": float(one.std()),
-            "draws": one.values.tolist(),
-            "l2": float(one["l2"]),
-        }
-        for layer in chosen["layer"].values
-        for count in shots
-        for one in [chosen.sel(layer=layer, shots=count)]
-    ]
+    selected = result["accuracy"].isel(l2=0) if options.l2 else select_few_shot(result)
+    rows = []
+    for layer, count in itertools.product(selected["layer"].values, shots):
+        row, accuracy = (
+            {"layer": str(layer), "shots": count},
+            selected.sel(layer=layer, shots=count),
+        )
+        row |= {"accuracy": float(accuracy.mean()), "deviation": float(accuracy.std())}
+        rows.append(row | {"draws": accuracy.values.tolist(), "l2": float(accuracy["l2"])})
+    return rows
 
 
 def table(result):
@@ -183,11 +163,12 @@ def evaluate(options):
     model = common.open_model(options.model)
     preprocessing, origin = common.expected_images(options, model)
     values = common.describe_values(preprocessing, origin)
-    arguments = load_arguments(options, preprocessing)
-    known = common.describe_labelled(options)
-    (test,) = vit_tf.data.load(
-        options.data, splits=(options.split,), take=options.take_test, **arguments
-    )
+    arguments = {"batch_size": options.batch_size, "data_dir": options.data_dir}
+    arguments |= {"image_size": options.image_size, "preprocessing": preprocessing}
+    arguments |= common.chosen_classes(options)
+    description = common.describe_labelled(options)
+    measured = {"splits": (options.split,), "take": options.take_test}
+    (test,) = vit_tf.data.load(options.data, **measured, **arguments)
     size = " x ".join(map(str, test.element_spec[0].shape[1:3])) + " pixels"
     if preprocessing.size is None:
         origin = "specified by --image-size" if options.image_size else "that of the data"
@@ -196,7 +177,8 @@ def evaluate(options):
     if not options.no_head:
         scores = model(next(iter(test))[0])
         require_scores(scores)
-        own_labels = relabelled(options, model, scores.shape[-1], known, test)
+        names = description.class_names
+        own_labels = relabelled(options, model, scores.shape[-1], names, test)
         with explain_wrong_examples():
             top = top_k_accuracy(model, own_labels)
         if len(scores) > 1 and 0 < variation(scores) < MIN_VARIATION:
@@ -214,7 +196,8 @@ def evaluate(options):
         "options": vars(options),
     }
     if options.shots:
-        result["few_shot"] = few_shot_rows(options, model, test, known.num_classes, arguments)
+        num_classes = description.num_classes
+        result["few_shot"] = few_shot_rows(options, model, test, num_classes, arguments)
     return result
 
 

@@ -40,41 +40,23 @@ def parse(arguments=None):
     """The options of the command line."""
     parser = common.make_parser("explore", __doc__, MAIN)
     add = parser.group("model")
-    add(
-        "inputs",
-        nargs="+",
-        metavar="MODEL_OR_IMAGE",
-        help="models (file, folder or public name), and image files",
-    )
-    add(
-        "--names",
-        nargs="+",
-        metavar="NAME",
-        help="names of the models (default: those of the files)",
-    )
+    text = "models (file, folder or public name), and image files"
+    add("inputs", nargs="+", metavar="MODEL_OR_IMAGE", help=text)
+    text = "names of the models (default: those of the files)"
+    add("--names", nargs="+", metavar="NAME", help=text)
     common.add_imports(add)
     common.add_layers(add)
     common.add_values(add)
     add = parser.group("page")
-    text = "output file"
-    add("--out", type=Path, metavar="FILE", default=Path("explore.html"), help=text)
+    common.add_out(add, "output file", "FILE", default=Path("explore.html"))
     text = "also write the results there, as netCDF; of several models in a folder each"
     add("--results", type=Path, metavar="FOLDER", help=text)
-    add(
-        "--explain",
-        nargs="+",
-        metavar="CLASS",
-        help="names or numbers of classes to explain (default: the top five; of several images the "
-        "top three each)",
-    )
+    text = "names or numbers of classes to explain (default: the top five; of several images the "
+    add("--explain", nargs="+", metavar="CLASS", help=f"{text}top three each)")
     add = parser.group("SmoothGrad")
     add("--samples", type=int, default=6, help="noisy copies of each image")
-    add(
-        "--noise",
-        type=float,
-        default=0.1,
-        help="standard deviation, as a fraction of the range of values",
-    )
+    text = "standard deviation, as a fraction of the range of values"
+    add("--noise", type=float, default=0.1, help=text)
     add("--seed", type=int, default=0, help="seed of the noise")
     options = parser.parse_args(arguments)
     first, *others = options.inputs
@@ -129,18 +111,11 @@ def run(options):
         model = common.open_features(source)
         preprocessing, origin = common.expected_images(options, model)
         lines.append(f"{name}, images: {common.describe_values(preprocessing, origin)}")
-        settings = {
-            "preprocessing": preprocessing,
-            "image_size": options.image_size,
-            "taps": options.taps or (),
-            "patch_size": options.patch_size,
-            "prefix": options.prefix,
-            "classes": class_numbers(options.explain, getattr(model, "class_names", None)),
-            "samples": options.samples,
-            "noise": options.noise,
-            "seed": options.seed,
-        }
-        models[name] = model, settings
+        names = ("image_size", "patch_size", "prefix", "samples", "noise", "seed")
+        settings = {setting: getattr(options, setting) for setting in names}
+        settings |= {"preprocessing": preprocessing, "taps": options.taps or ()}
+        classes = class_numbers(options.explain, getattr(model, "class_names", None))
+        models[name] = model, settings | {"classes": classes}
     page = explore_models(models, options.images, options.out)
     for name, left_out in page.left_out.items():
         for title, reasons in left_out:

@@ -40,7 +40,7 @@ def parse(arguments=None):
     add("--taps", nargs="+", metavar="PATTERN", help="layers, such as 'block*/mlp/sum'")
     common.add_values(add)
     run = parser.group("run")
-    run("--out", type=Path, metavar="FOLDER", help="folder of the SavedModel; created if missing")
+    common.add_out(run, "folder of the SavedModel; created if missing")
     run("--list", action="store_true", help="list the names of all taps and exit")
     options = parser.parse_args(arguments)
     missing = [f"no --{name}" for name in ("taps", "out") if not getattr(options, name)]

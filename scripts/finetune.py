@@ -74,9 +74,8 @@ def make_recipe(options, model):
     family = "hyperrule" if isinstance(model, vit_tf.BiT) else "vit"
     if (options.recipe or family) == "vit":
         return vit_tf.FineTuning.vit(examples, **changes)
-    recipe = vit_tf.FineTuning.hyperrule(
-        examples, _own_size(options), options.batch_size, **changes
-    )
+    size = _own_size(options)
+    recipe = vit_tf.FineTuning.hyperrule(examples, size, options.batch_size, **changes)
     if options.image_size is None:
         return recipe
     wider = round(options.image_size * recipe.resize[0] / recipe.crop[0])
@@ -89,25 +88,23 @@ def _own_size(options):
     few = {"splits": ("train",), "take": 1, "batch_size": 1, "data_dir": options.data_dir}
     few |= common.chosen_classes(options)
     try:
-        (one,) = vit_tf.data.load(options.data, **few)
+        (images,) = vit_tf.data.load(options.data, **few)
     except ValueError as error:
         if "image_size" not in str(error):
             raise
         return 224, 224  # images that differ in size are photographs
-    return tuple(one.element_spec[0].shape[1:3])
+    return tuple(images.element_spec[0].shape[1:3])
 
 
 def load_splits(options, recipe, preprocessing):
     """Training, validation and test data, the first at the size that its crops are cut from."""
 
+    arguments = training_commands.data_arguments(options)
+    arguments |= {"data_dir": options.data_dir, "splits": SPLITS}
+
     def load(size):
-        return vit_tf.data.load(
-            options.data,
-            data_dir=options.data_dir,
-            splits=SPLITS,
-            preprocessing=dataclasses.replace(preprocessing, size=size),
-            **training_commands.data_arguments(options),
-        )
+        resized = dataclasses.replace(preprocessing, size=size)
+        return vit_tf.data.load(options.data, preprocessing=resized, **arguments)
 
     train, *others = load(preprocessing.size)
     return [load(recipe.resize)[0] if recipe.resize else train, *others]
@@ -115,9 +112,9 @@ def load_splits(options, recipe, preprocessing):
 
 def in_bfloat16(model):
     """The same model with computations in bfloat16; a loaded model has its saved precision."""
-    fresh = type(model).from_config(model.get_config() | {"dtype": "mixed_bfloat16"})
-    fresh.set_weights(model.get_weights())
-    return fresh
+    mixed = type(model).from_config(model.get_config() | {"dtype": "mixed_bfloat16"})
+    mixed.set_weights(model.get_weights())
+    return mixed
 
 
 def run(options):
@@ -129,35 +126,28 @@ def run(options):
     if not isinstance(start, VisionModel):
         raise ValueError(
             "Expected the model to be a ViT, BiT, CLIPViT, SigLIPViT, BEiT or Mixer of this "
-            "package. "
-            f"Received: {type(start).__name__} in {options.model!r}"
+            f"package. Received: {type(start).__name__} in {options.model!r}"
         )
     given = common.given_preprocessing(options, start.preprocessing.size)
     start.preprocessing = given or start.preprocessing
     if options.mixed_precision:
         start = in_bfloat16(start)
     recipe = make_recipe(options, start)
-    known = common.describe_labelled(options)
+    num_classes = common.describe_labelled(options).num_classes
     size = recipe.crop or (options.image_size and (options.image_size,) * 2)
     preprocessing = start.preprocessing
     if size:
         preprocessing = dataclasses.replace(preprocessing, size=size)
     splits = load_splits(options, recipe, preprocessing)
-    description = {
-        "name": without_password(options.data),
-        "start": without_password(options.model),
-        "positions": options.positions,
-    }
-    description |= {"preprocessing": preprocessing.to_config()} | training_commands.data_arguments(
-        options
-    )
-    training_commands.train_and_test(
-        lambda: vit_tf.at_resolution(start, size, known.num_classes, options.positions),
-        recipe,
-        splits,
-        options,
-        description,
-    )
+    description = {"name": without_password(options.data), "positions": options.positions}
+    description |= {"start": without_password(options.model)}
+    description |= {"preprocessing": preprocessing.to_config()}
+    description |= training_commands.data_arguments(options)
+
+    def make_model():
+        return vit_tf.at_resolution(start, size, num_classes, options.positions)
+
+    training_commands.train_and_test(make_model, recipe, splits, options, description)
 
 
 if __name__ == "__main__":

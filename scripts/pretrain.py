@@ -47,15 +47,12 @@ def main(arguments=None):
 def parse(arguments=None):
     """The options of the command line."""
     parser = common.make_parser("pretrain", __doc__, MAIN)
-    add_model = parser.group("model")
-    add_model(
-        "--variant", metavar="NAME", help="published size, such as B/16 (default: a small model)"
-    )
-    training_commands.add_model(add_model, MODEL, only="ViT")
+    add, text = parser.group("model"), "published size, such as B/16 (default: a small model)"
+    add("--variant", metavar="NAME", help=text)
+    training_commands.add_model(add, MODEL, only="ViT")
     training_commands.add_training(parser, {"default": 32, "help": "side of the images, in pixels"})
-    training_commands.add_recipe(
-        parser.group("recipe"), vit_tf.Pretraining, (*RECIPE, *AUGMENTATIONS)
-    )
+    names = (*RECIPE, *AUGMENTATIONS)
+    training_commands.add_recipe(parser.group("recipe"), vit_tf.Pretraining, names)
     return parser.parse_args(arguments)
 
 
@@ -86,21 +83,17 @@ def run(options):
     recipe = vit_tf.Pretraining(**common.given(options, RECIPE))
     training_commands.prepare(options)
     data = {"image_size": options.image_size} | training_commands.data_arguments(options)
-    splits = vit_tf.data.load(
-        options.data, data_dir=options.data_dir, splits=("train", "validation", "test"), **data
-    )
+    source = {"data_dir": options.data_dir, "splits": ("train", "validation", "test")}
+    splits = vit_tf.data.load(options.data, **source, **data)
     num_classes = common.describe_labelled(options).num_classes
     shape = tuple(splits[0].element_spec[0].shape[1:])
-    description = {"name": without_password(options.data), **data} | common.given(
-        options, AUGMENTATIONS
-    )
+    description = {"name": without_password(options.data), **data}
+    description |= common.given(options, AUGMENTATIONS)
     with vit_tf.distribute.strategy(options.strategy).scope():
         model = make_model(options, shape, num_classes)
         train, validation, test = mask_splits(splits, model.vit, num_classes, options)
-        splits = train, validation, test
-        history, scores = training_commands.fit_and_score(
-            model, recipe, splits, options, description
-        )
+        run = model, recipe, (train, validation, test), options, description
+        history, scores = training_commands.fit_and_score(*run)
     commonest = majority_accuracy(train, test, model.num_classes, COUNTED)
     more = {"commonest_colour_accuracy": commonest}
     training_commands.write_result(model.vit, recipe, history, scores, options, more)

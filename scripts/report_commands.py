@@ -46,11 +46,8 @@ def describe_results(options):
     kinds = {"trained model": "models/*.json", "result": "results/*.nc"}
     counts = {kind: len(list(options.out.glob(files))) for kind, files in kinds.items()}
     words = [f"{count} {kind}{'s'[: count > 1]}" for kind, count in counts.items() if count]
-    return (
-        f"{options.out} holds {' and '.join(words)}; {common.RESUMES}"
-        if words
-        else (common.NOTHING_SAVED)
-    )
+    text = f"{options.out} holds {' and '.join(words)}; {common.RESUMES}"
+    return text if words else common.NOTHING_SAVED
 
 
 def add_figures(parser):
@@ -81,17 +78,14 @@ def add_sampling(parser):
 def add_run(parser, folder):
     """Adds the options of a run that writes a report."""
     add = parser.group("run")
-    add("--out", type=Path, metavar="FOLDER", help=f"output folder (default: {folder})")
+    common.add_out(add, f"output folder (default: {folder})")
     add("--seed", type=int, default=0, help="random seed")
     common.add_strategy(add)
 
 
 @contextlib.contextmanager
 def strategy_in(folder, name):
-    """The scope of a strategy; a report's folder is created and locked against other runs.
-
-    Of several workers, which share the folder, only the chief may write there.
-    """
+    """The scope of a strategy; the chief creates a report's folder and locks it for others."""
     from vit_tf.analysis.report.page import require_own
 
     require_own(folder / "report.html")
@@ -145,15 +139,7 @@ def measured_sizes(options, description, split):
 
 
 def read_data(options, description, split="test", **images):
-    """The `Data` that is measured.
-
-    Args:
-        options: of the command line, and `sizes`, a dict from split to the number of its examples.
-        description: the `vit_tf.data.Description` of the data.
-        split: what is measured. Nothing is fitted if it is `"all"`, which includes training images,
-            nor without training images or labels.
-        **images: arguments of `vit_tf.data.load` for the size of the images.
-    """
+    """The `Data` that is measured, `options.sizes` of it; `images` are arguments of `data.load`."""
     from vit_tf.analysis.study.data import FIELD_IMAGES, MOST_IN_BATCH, Data, batch_size_of
 
     classes = common.chosen_classes(options)
@@ -175,25 +161,15 @@ def read_data(options, description, split="test", **images):
     }
     if not can_fit(description, split):
         return Data(test, few, facts=facts, optional=annotated, optional_facts=annotation_facts)
-    train, held_out = vit_tf.data.few_shot(
-        options.data,
-        options.shots,
-        batch_size=MOST_IN_BATCH,
-        held_out=options.shots,
-        **source,
-    )
+    few_shot = {"batch_size": MOST_IN_BATCH, "held_out": options.shots, **source}
+    train, held_out = vit_tf.data.few_shot(options.data, options.shots, **few_shot)
     count = min(description.num_examples["train"], GALLERY)
     (gallery,) = load(splits=("train",), batch_size=MOST_IN_BATCH, take=count)
-    return Data(
-        test,
-        few,
-        train,
-        held_out,
-        description.num_classes,
-        facts | {"train": train.identify(), "validation": held_out.identify()},
-        {"gallery": lambda: gallery, **annotated},
-        {"gallery": {"gallery": gallery.identify()}, **annotation_facts},
-    )
+    facts |= {"train": train.identify(), "validation": held_out.identify()}
+    annotated = {"gallery": lambda: gallery, **annotated}
+    annotation_facts = {"gallery": {"gallery": gallery.identify()}, **annotation_facts}
+    fitted = train, held_out, description.num_classes
+    return Data(test, few, *fitted, facts, annotated, annotation_facts)
 
 
 def can_fit(description, split):
@@ -217,13 +193,7 @@ def example_setup(options, split, size, description):
 
 
 def read_annotations(options, size, preprocessing=None):
-    """The annotated images of the options: dict of functions that load them, and their facts.
-
-    Args:
-        options: of the command line, those of `add_sampling` and `data`, `seed` and `sizes`.
-        size: (height, width) of the images, in pixels.
-        preprocessing: of the images, or None.
-    """
+    """Annotated images of a size in pixels: dict of functions that load them, and their facts."""
     shaped = {"preprocessing": preprocessing} if preprocessing else {"image_size": size}
     loaders, facts = {}, {}
     if options.data == "shapes":
@@ -303,14 +273,7 @@ def _option_texts(options):
 
 
 class ProgressBar:
-    """One bar over several stages, on the standard error if that is a terminal; log lines above it.
-
-    Called with a stage, how much of it is done, the total, and a description of the current step.
-
-    Args:
-        stages: dict from the name of a stage to its expected seconds. Only their ratios matter once
-            the first stages are over.
-    """
+    """One bar over stages, a dict from name to expected seconds; called with what is done."""
 
     def __init__(self, stages):
         self._stages, self._done = stages, dict.fromkeys(stages, 0.0)
@@ -332,9 +295,9 @@ class ProgressBar:
     def __call__(self, stage, done, total, words=""):
         if words:
             self._bar.set_description_str(words, refresh=False)
-        before = self.done
+        before = self._done[stage]
         self._done[stage] = self._stages[stage] * done / total
-        self._bar.update(self.done - before)
+        self._bar.update(self._done[stage] - before)
 
 
 class _LastLine(logging.Handler):
@@ -376,11 +339,7 @@ def lines_while_working(logger):
 
 
 def progress_callback(progress):
-    """A Keras callback that reports the steps of a training run.
-
-    Args:
-        progress: function of the number of finished steps, and of all.
-    """
+    """A Keras callback that reports the finished steps of a run, and their total, to `progress`."""
     import keras
 
     class Report(keras.callbacks.Callback):

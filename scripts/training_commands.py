@@ -30,12 +30,9 @@ MODEL = {
     "units": ("ResNet", "units per stage, such as 3 4 6 3", {**_INT, "nargs": "+"}),
     "width_factor": ("ResNet", "width multiplier; 1 means 64 channels in the root", _FLOAT),
     "stem": ("ResNet", "imagenet or small (default: by the size of the images)", _NAME),
-    "without_skips": (
-        "",
-        "remove skip connections: block03, block04/mlp, stage2/...",
-        {"nargs": "+", "metavar": "SITE"},
-    ),
 }
+_SITES = "remove skip connections: block03, block04/mlp, stage2/..."
+MODEL["without_skips"] = "", _SITES, {"nargs": "+", "metavar": "SITE"}
 
 
 def add_model(add, names=tuple(MODEL), only=None):
@@ -47,18 +44,11 @@ def add_model(add, names=tuple(MODEL), only=None):
 
 
 def add_recipe(add, recipe, names=None, default=None):
-    """Adds fields of a recipe as options: name, type, default and help are those of the class.
-
-    Args:
-        add: function that adds an option.
-        recipe: the dataclass of the recipe.
-        names: of the fields; None for all with a simple type but the seed.
-        default: text in place of the defaults of the class.
-    """
+    """Adds fields of a recipe's dataclass as options, by name or all but the seed."""
     texts = field_texts(recipe)
     for field in dataclasses.fields(recipe):
         if field.name in names if names else field.name != "seed":
-            text = texts[field.name].partition(";")[0]
+            text = texts[field.name].partition(";")[0]  # what follows is detail
             own = texts[field.name].partition("None for ")[2]
             own = own if field.default is None else field.default
             shown = default or ("off" if own in (False, 0) else own)
@@ -66,10 +56,7 @@ def add_recipe(add, recipe, names=None, default=None):
 
 
 def field_texts(recipe):
-    """The description of each field, from the `Args:` of the docstring of a dataclass or its base.
-
-    What follows a semicolon is detail, and `None for ...` is the meaning of None.
-    """
+    """The description of each field in the `Args:` of the docstring of a dataclass or its base."""
     texts = {}
     for kind in reversed(recipe.__mro__):
         section = (kind.__doc__ or "").partition("Args:\n")[2].partition("\n\n")[0]
@@ -100,12 +87,7 @@ def _flag(name):
 
 
 def add_training(parser, image_size):
-    """Adds the options for training images and for the run.
-
-    Args:
-        parser: a `Parser`.
-        image_size: dict with the `help` of `--image-size` and, if there is one, its `default`.
-    """
+    """Adds the options for training images and for the run; `image_size` are those of that flag."""
     data, run = parser.group("data"), parser.group("run")
     common.add_source(data)
     data("--image-size", type=int, **image_size)
@@ -116,8 +98,8 @@ def add_training(parser, image_size):
     text = "how often each training image is repeated in an epoch, differently augmented"
     data("--repeats", type=int, default=1, help=f"{text}; 3 in DeiT")
     data("--batch-size", type=int, default=128, help="examples per step, over all devices")
-    folder = "output folder; created if missing"
-    run("--out", type=common.path_or_address, metavar="FOLDER", required=True, help=folder)
+    how = {"reading": common.path_or_address, "required": True}
+    common.add_out(run, "output folder; created if missing", **how)
     run("--seed", type=int, default=0, help="random seed")
     common.add_strategy(run)
     run("--mixed-precision", action="store_true", help="compute in bfloat16")
@@ -149,16 +131,7 @@ def data_arguments(options):
 
 
 def train_and_test(make_model, recipe, splits, options, description, callbacks=()):
-    """Train the model that a function makes, test it and write it and its result to a folder.
-
-    Args:
-        make_model: function that makes the model, called under the strategy of the options.
-        recipe: the recipe of the training.
-        splits: training, validation and test data, as `vit_tf.data.load` returns them.
-        options: of the command line.
-        description: dict that identifies the training data.
-        callbacks: further Keras callbacks of the training.
-    """
+    """Train the model that a function makes, test it and write it and its result to a folder."""
     with vit_tf.distribute.strategy(options.strategy).scope():
         model = make_model()
         history, scores = fit_and_score(model, recipe, splits, options, description, callbacks)
@@ -167,24 +140,11 @@ def train_and_test(make_model, recipe, splits, options, description, callbacks=(
 
 
 def fit_and_score(model, recipe, splits, options, description, callbacks=()):
-    """Train a model and test it, under the strategy that it was made in.
-
-    Returns:
-        Pair of the training's history and of the test's scores, by name.
-    """
+    """Train a model under its strategy and test it; the history of training and the test scores."""
     train, validation, test = splits
-    history = vit_tf.train(
-        model,
-        recipe,
-        train,
-        validation,
-        options.out,
-        description,
-        steps_per_execution=options.steps_per_execution,
-        callbacks=callbacks,
-        save_every=options.save_every,
-        keep_states=options.keep_states,
-    )
+    saving = common.given(options, ("steps_per_execution", "save_every", "keep_states"))
+    saving["callbacks"] = callbacks
+    history = vit_tf.train(model, recipe, train, validation, options.out, description, **saving)
     test = vit_tf.distribute.divide_batches(test, vit_tf.distribute.strategy_of(model))
     return history, model.evaluate(test, return_dict=True, verbose=0)
 
