@@ -24,19 +24,9 @@ if not __package__:  # started by its path: the package is that of its own check
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 REST = "other Python"
-KINDS = (
-    "importing",
-    "reading models and images",
-    "tracing",
-    "compiling",
-    "forward passes",
-    "passes with gradients",
-    "pictures",
-    "page",
-    REST,
-    "pictures, in other processes",
-    "repeated by this profile",
-)
+KINDS = ("importing", "reading models and images", "tracing", "compiling", "forward passes")
+KINDS += ("passes with gradients", "pictures", "page", REST, "pictures, in other processes")
+KINDS += ("repeated by this profile",)
 FORWARD, GRADIENTS, REPEATED = KINDS[4], KINDS[5], KINDS[-1]
 # The functions of each kind, by module; of those that are not there nothing is counted.
 CLOCKED = {
@@ -143,12 +133,14 @@ def clock_passes(clock):
 
 def clock_calls(clock):
     """Puts clocks around calls of compiled TensorFlow functions, the first of each apart."""
+    from tensorflow import executing_eagerly
     from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction
 
     call, kinds = AtomicFunction.call_flat, {}
 
     def call_flat(self, *args):
-        if threading.current_thread() is not threading.main_thread() or is_tracing():
+        # A function that is being traced only adds its calls to its graph.
+        if threading.current_thread() is not threading.main_thread() or not executing_eagerly():
             return call(self, *args)
         kind, is_first = kinds.get(self.name), self.name not in kinds
         if is_first:
@@ -164,13 +156,6 @@ def clock_calls(clock):
         return result
 
     AtomicFunction.call_flat = call_flat
-
-
-def is_tracing():
-    """Whether a function is being traced, so that calls only add to its graph."""
-    import tensorflow as tf
-
-    return not tf.executing_eagerly()
 
 
 def has_gradients(function):

@@ -59,10 +59,8 @@ class Timing:
 
 
 def draw_moment(rng, timing, workers=1):
-    """A random moment to kill a run, for `run_job`: at its start, at a file, between files.
-
-    One of several workers is not killed before they are connected: the others would wait for it.
-    """
+    """A random moment to kill a run, for `run_job`: at its start, at a file, between files."""
+    # One of several workers is not killed before they are connected: others would wait for it.
     kinds = ("file", "file", "between", *(("start",) if workers == 1 else ()))
     kind, count = rng.choice(kinds), rng.randint(1, 6)
     if kind == "start":
@@ -71,10 +69,10 @@ def draw_moment(rng, timing, workers=1):
 
 
 def uninterrupted(job, folder):
-    """Run a job to its end in a new folder; its `Pace`."""
+    """Run a job to its end in a new folder; its `Timing`."""
     folder.mkdir(parents=True)
-    _, seen, _ = run_job(job, folder)
-    return Timing(seen[0], (seen[-1] - seen[0]) / len(seen), seen[-1])
+    _, times, _ = run_job(job, folder)
+    return Timing(times[0], (times[-1] - times[0]) / len(times), times[-1])
 
 
 def run_with_kills(job, kills, rng, folder, reference, timing) -> tuple[dict, list]:

@@ -18,11 +18,8 @@ _SITES = ("attention/norm", "attention/heads", "attention/branch", "attention/su
 _SITES += ("mlp/hidden", "mlp/branch", "mlp/sum")
 
 
-def one_pass(images_seen, taps, tokens, replicas):
-    """Seconds of CKA, tracing included, and peak memory in GiB, of a ViT-Ti/16 in this process.
-
-    The faster of two passes counts.
-    """
+def one_pass(num_images, taps, tokens, replicas):
+    """Seconds of CKA of a ViT-Ti/16, the faster of two passes, and peak memory in GiB."""
     import tensorflow as tf
 
     import vit_tf
@@ -32,12 +29,11 @@ def one_pass(images_seen, taps, tokens, replicas):
     logical = [tf.config.LogicalDeviceConfiguration()] * replicas
     tf.config.set_logical_device_configuration(cpu, logical)
     size = 16 * round((tokens - 1) ** 0.5)
-    data = tf.data.Dataset.from_tensor_slices(images(images_seen, size)).batch(BATCH)
+    data = tf.data.Dataset.from_tensor_slices(images(num_images, size)).batch(BATCH)
     with vit_tf.distribute.strategy("mirrored" if replicas > 1 else "none").scope():
         model = fill(vit_tf.ViT.from_variant("Ti/16", image_shape=(size, size, 3)))
-        named = itertools.product(_SITES, range(12))
-        chosen = [f"block{block:02d}/{site}" for site, block in itertools.islice(named, taps)]
-        features = vit_tf.submodel(model, *chosen)
+        sites = itertools.islice(itertools.product(_SITES, range(12)), taps)
+        features = vit_tf.submodel(model, *(f"block{block:02d}/{site}" for site, block in sites))
         passes = []
         for _ in range(2):
             start = time.perf_counter()
@@ -47,44 +43,42 @@ def one_pass(images_seen, taps, tokens, replicas):
 
 
 def measure(progress):
-    """Dict from what grows to a list of (size, seconds, peak in GiB)."""
-    found = {}
-    for what, sizes in SIZES.items():
+    """Dict from a quantity to a list of (size, seconds, peak in GiB)."""
+    points = {quantity: [] for quantity in SIZES}
+    for quantity, sizes in SIZES.items():
         for size in sizes:
-            point = BASE | {what: size}
-            arguments = (point["images"], point["taps"], point["tokens"], point["replicas"])
-            seconds, peak = apart(one_pass, *arguments)
-            progress(f"{size} {what}: {seconds:.1f} s, {peak:.2f} GiB")
-            found.setdefault(what, []).append((size, seconds, peak))
-    return found
+            seconds, peak = apart(one_pass, *(BASE | {quantity: size}).values())
+            progress(f"{size} {quantity}: {seconds:.1f} s, {peak:.2f} GiB")
+            points[quantity].append((size, seconds, peak))
+    return points
 
 
-def plot(found, path):
+def plot(points_of, path):
     """A column for each quantity: seconds above, memory below, with proportional growth."""
     import matplotlib.pyplot as plt
     import numpy as np
     from matplotlib.ticker import LogLocator, ScalarFormatter
 
-    size = (3 * len(found), 5.2)
-    figure, axes = plt.subplots(2, len(found), figsize=size, layout="constrained", sharey="row")
+    count = len(points_of)
+    layout = {"figsize": (3 * count, 5.2), "layout": "constrained", "sharey": "row"}
+    figure, axes = plt.subplots(2, count, **layout)
     figure.suptitle(
         f"CKA of a ViT-Ti/16: {BASE['images']} images in batches of {BATCH}, {BASE['taps']} "
         f"activations, {BASE['tokens']} tokens, {BASE['replicas']} replica, one of them growing"
     )
-    for column, (what, points) in zip(axes.T, found.items(), strict=True):
+    labels = ("seconds", "peak memory (GiB)")
+    for column, (quantity, points) in zip(axes.T, points_of.items(), strict=True):
         sizes, *measured = (np.array(values) for values in zip(*points, strict=True))
-        for ax, values, words in zip(
-            column, measured, ("seconds", "peak memory (GiB)"), strict=True
-        ):
+        for ax, values, label in zip(column, measured, labels, strict=True):
             ax.loglog(sizes, values, "o-", label="measured")
             ax.loglog(sizes, values[0] * sizes / sizes[0], ":", color="grey", label="proportional")
-            ax.set(xlabel=f"number of {what}")
+            ax.set(xlabel=f"number of {quantity}")
             ax.set_xticks(sizes, [str(n) for n in sizes])
             ax.minorticks_off()
             ax.yaxis.set_major_locator(LogLocator(2))
             ax.yaxis.set_major_formatter(ScalarFormatter())
             if ax in axes[:, 0]:
-                ax.set_ylabel(words)
+                ax.set_ylabel(label)
     axes[0, 0].legend()
     figure.savefig(path, dpi=150)
     plt.close(figure)

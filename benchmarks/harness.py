@@ -22,8 +22,8 @@ class Ratio:
 
     over: tuple[str, ...]  # names of implementations; none for the number itself
     target: float  # the largest that is good enough
-    what: str = "seconds"  # or "peak", of the whole process, or "growth", of a `Growth`
-    of: str = "vit_tf"
+    figure: str = "seconds"  # or "peak", of the whole process, or "growth", of a `Growth`
+    name: str = "vit_tf"
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,9 @@ class Growth:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Implementations that do the same work.
+    """Implementations of the same work, which prepare it and return a function that does it once.
 
-    Each prepares everything and returns a function without arguments, which does the work once and
-    returns an array, None where there is nothing to compare, `Seconds` or `Growth`.
+    The function returns an array, None where there is nothing to compare, `Seconds` or `Growth`.
     """
 
     title: str
@@ -66,6 +65,15 @@ _BY_MODULE = {
     "input": "input input_tfds input_memory",
 }
 MODULES = {name: module for module, names in _BY_MODULE.items() for name in names.split()}
+
+
+def without_answer(function, *arguments, **options):
+    """A run of a function whose results are not compared."""
+
+    def run():
+        function(*arguments, **options)
+
+    return run
 
 
 def benchmark_of(name):
@@ -181,7 +189,7 @@ def run_benchmark(
         for number in range(rounds):
             for implementation in started:
                 runs.setdefault(implementation.name, []).append(implementation.run())
-            seconds = ", ".join(f"{name} {of[-1]['seconds']:.3g} s" for name, of in runs.items())
+            seconds = ", ".join(f"{name} {x[-1]['seconds']:.3g} s" for name, x in runs.items())
             progress(f"round {number + 1}: {seconds}")
         return benchmark, runs, absent
     finally:
@@ -194,13 +202,13 @@ def check_results(benchmark, answers):
     given = {name: answer for name, answer in answers.items() if answer is not None}
     first = next(iter(given), None)
     for name, answer in given.items():
-        one = given[first]
-        if answer.shape != one.shape:
+        expected = given[first]
+        if answer.shape != expected.shape:
             raise ValueError(
-                f"Expected results of one shape. Received: {one.shape} from {first}, "
+                f"Expected results of one shape. Received: {expected.shape} from {first}, "
                 f"{answer.shape} from {name}"
             )
-        difference = np.abs(answer - one).max() / np.abs(one).max()
+        difference = np.abs(answer - expected).max() / np.abs(expected).max()
         if not difference <= benchmark.tolerance:
             raise ValueError(
                 f"Expected results that differ by at most {benchmark.tolerance:g} of their largest "
@@ -210,6 +218,7 @@ def check_results(benchmark, answers):
 
 def ratio(runs, wanted):
     """The three quartiles of a `Ratio` over the rounds."""
-    above = np.array([run[wanted.what] for run in runs[wanted.of]])
-    parts = [np.array([run[wanted.what] for run in runs[name]]) for name in wanted.over]
+    above, *parts = (
+        np.array([run[wanted.figure] for run in runs[name]]) for name in (wanted.name, *wanted.over)
+    )
     return np.quantile(above / (sum(parts) if parts else 1.0), [0.25, 0.5, 0.75])

@@ -17,8 +17,8 @@ def images(count, size=224):
     """Images of 4 x 4 random colours and noise, of shape (example, height, width, channel)."""
     rng = np.random.default_rng(0)
     colours = rng.uniform(-0.9, 0.9, (count, 4, 4, 3)).astype(np.float32)
-    whole = colours.repeat(size // 4, axis=1).repeat(size // 4, axis=2)
-    return whole + rng.uniform(-0.1, 0.1, whole.shape).astype(np.float32)
+    large = colours.repeat(size // 4, axis=1).repeat(size // 4, axis=2)
+    return large + rng.uniform(-0.1, 0.1, large.shape).astype(np.float32)
 
 
 def fill(model):
@@ -79,25 +79,24 @@ def vit(**config):
     return fill(vit_tf.ViT(**config))
 
 
-def hugging_face(
-    image_shape, patch_size, num_layers, num_heads, hidden_dim, mlp_dim, num_classes=1000
-):
+_CONFIG = {
+    "patch_size": "patch_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "hidden_dim": "hidden_size",
+    "mlp_dim": "intermediate_size",
+    "num_classes": "num_labels",
+}
+
+
+def hugging_face(image_shape, num_classes=1000, **sizes):
     """A `transformers.ViTForImageClassification`, in evaluation mode."""
     import transformers
 
-    config = transformers.ViTConfig(
-        image_size=image_shape[0],
-        patch_size=patch_size,
-        num_hidden_layers=num_layers,
-        num_attention_heads=num_heads,
-        hidden_size=hidden_dim,
-        intermediate_size=mlp_dim,
-        layer_norm_eps=1e-6,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        num_labels=num_classes,
-    )
-    model = transformers.ViTForImageClassification(config)
+    fields = {_CONFIG[key]: value for key, value in (sizes | {"num_classes": num_classes}).items()}
+    fields |= {"image_size": image_shape[0], "layer_norm_eps": 1e-6}
+    fields |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = transformers.ViTForImageClassification(transformers.ViTConfig(**fields))
     return fill_torch(model, _path)
 
 

@@ -28,8 +28,8 @@ def _photographs():
     """The contents of JPEG files."""
     folder = os.environ.get("VIT_TF_PHOTOS")
     if folder:
-        found = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in (".jpg", ".jpeg"))
-        return [path.read_bytes() for path in found]
+        files = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in (".jpg", ".jpeg"))
+        return [path.read_bytes() for path in files]
     from PIL import Image
 
     rng = np.random.default_rng(0)
@@ -46,6 +46,8 @@ def _builder(root):
     """A TFDS builder of the photographs of a folder."""
     import tensorflow_datasets as tfds
 
+    keys = "image", "label"
+
     class SpeedPhotographs(tfds.core.GeneratorBasedBuilder):
         """Photographs with their labels."""
 
@@ -54,11 +56,8 @@ def _builder(root):
         def _info(self):
             label = tfds.features.ClassLabel(num_classes=CLASSES)
             features = {"image": tfds.features.Image(encoding_format="jpeg"), "label": label}
-            return tfds.core.DatasetInfo(
-                builder=self,
-                features=tfds.features.FeaturesDict(features),
-                supervised_keys=("image", "label"),
-            )
+            features = tfds.features.FeaturesDict(features)
+            return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=keys)
 
         def _split_generators(self, manager):
             return {split: self._generate_examples() for split in ("train", "test")}
@@ -179,12 +178,9 @@ def _folder_contents(train):
 def _tfds_contents(train):
     import tensorflow_datasets as tfds
 
-    examples = _prepared().as_dataset(
-        split="train" if train else "test",
-        shuffle_files=train,
-        decoders={"image": tfds.decode.SkipDecoding()},
-        read_config=tfds.ReadConfig(try_autocache=False),
-    )
+    how = {"decoders": {"image": tfds.decode.SkipDecoding()}, "shuffle_files": train}
+    how["read_config"] = tfds.ReadConfig(try_autocache=False)
+    examples = _prepared().as_dataset(split="train" if train else "test", **how)
     examples = examples.map(lambda example: (example["image"], example["label"]))
     return examples.shuffle(COUNT) if train else examples
 
@@ -223,9 +219,9 @@ def benchmark_of(tfds):
             "train, RandAugment": lambda: ours(tfds, True, STRONG),
         },
         (
-            Ratio(("train, reference",), 1 / 0.95, of="train"),
-            Ratio(("evaluate, reference",), 1 / 0.95, of="evaluate"),
-            Ratio(("train",), 2.0, of="train, RandAugment"),
+            Ratio(("train, reference",), 1 / 0.95, name="train"),
+            Ratio(("evaluate, reference",), 1 / 0.95, name="evaluate"),
+            Ratio(("train",), 2.0, name="train, RandAugment"),
         ),
         rounds=5,
     )
@@ -244,12 +240,12 @@ def resident_memory():
 
 def growth(batches, images: int, first: int, readings: int) -> float:
     """By how many MB memory grows from the `first` images on, medians of so many `readings`."""
-    memory, seen = [], []
-    while not seen or seen[-1] < images:
-        for found, _ in batches:
-            seen.append(len(found) + (seen[-1] if seen else 0))
+    memory, counts = [], [0]
+    while counts[-1] < images:
+        for batch, _ in batches:
+            counts.append(counts[-1] + len(batch))
             memory.append(resident_memory())
-    start = np.searchsorted(seen, first)
+    start = np.searchsorted(counts[1:], first)
     return np.median(memory[-readings:]) - np.median(memory[start : start + readings])
 
 
@@ -266,7 +262,7 @@ BENCHMARKS = {
         f"{IMAGES:,} photographs at {SIZE} px from a folder in batches of {BATCH}, "
         f"after the first {FIRST:,}",
         {"train": train_at_length},
-        (Ratio((), 200, "growth", of="train"),),
+        (Ratio((), 200, "growth", name="train"),),
         once=("train",),
         rounds=1,
     ),

@@ -1,4 +1,4 @@
-"""Runs of a command that are killed at a moment, and their files: seen, checked, compared."""
+"""Runs of a command that are killed at a moment, and their files: watched, checked, compared."""
 
 import contextlib
 import csv
@@ -98,31 +98,24 @@ def read(path) -> dict:
 
 def made_once(folder) -> dict:
     """Results, figures and models that no later run makes again: inode and time by path."""
-    there = finished(folder)
-    names = [name for name in there if name.startswith("results/") and "scorecard" not in name]
-    if manifest := there.get("figures/keys.json"):
+    files = finished(folder)
+    names = [name for name in files if name.startswith("results/") and "scorecard" not in name]
+    if manifest := files.get("figures/keys.json"):
         names += [f"figures/{name}.png" for name in json.loads(manifest.read_text())]
-    names += [
-        name
-        for name in there
-        if name.startswith("models/") and name.replace(".keras", ".json") in there
-    ]
-    stats = {name: there[name].stat() for name in names}
+    models = [name for name in files if name.startswith("models/")]
+    names += [name for name in models if name.replace(".keras", ".json") in files]
+    stats = {name: files[name].stat() for name in names}
     return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
 def compare(folder, reference, tolerance: float = 0.0) -> tuple[float, int, list[str]]:
-    """(Largest difference of two numbers, files compared, a line for each file that differs).
-
-    All that was logged for TensorBoard is one file. Files are the same bit for bit, or where there
-    is a tolerance with numbers that differ by no more.
-    """
-    found, expected = (_without_earlier_states(finished(place)) for place in (folder, reference))
-    problems = [f"{name} is only in one folder" for name in sorted(set(found) ^ set(expected))]
+    """(Largest difference of two numbers, files compared, a line for each file that differs)."""
+    files, expected = (_without_earlier_states(finished(path)) for path in (folder, reference))
+    problems = [f"{name} is only in one folder" for name in sorted(set(files) ^ set(expected))]
     left = [p.name for p in Path(folder).rglob(".*") if p.name.startswith(PARTIAL)]
     problems += [f"{name} is left over" for name in left]
-    both = sorted(set(found) & set(expected))
-    pairs = {name: (read(found[name]), read(expected[name])) for name in both}
+    both = sorted(set(files) & set(expected))
+    pairs = {name: (read(files[name]), read(expected[name])) for name in both}
     pairs["tensorboard"] = logged(folder), logged(reference)
     largest = 0.0
     for name, contents in pairs.items():
@@ -160,21 +153,18 @@ def logged(folder):
     return {key: np.array([min(some), max(some)]) for key, some in points.items()}
 
 
-def _compare_contents(found, expected):
-    """Largest difference of two contents, infinite for other than numbers; whether all is the same.
-
-    Equal numbers are the same bit for bit.
-    """
-    if found.keys() != expected.keys():
+def _compare_contents(contents, expected):
+    """Largest difference, infinite for other than numbers; whether all is the same bit for bit."""
+    if contents.keys() != expected.keys():
         return np.inf, False
     largest, same = 0.0, True
-    for name, one in found.items():
-        one, other = np.asarray(one), np.asarray(expected[name])
-        if one.shape == other.shape and one.dtype.kind in "fiu":
-            gap = np.abs(one.astype(float) - other.astype(float))
+    for name, values in contents.items():
+        values, other = np.asarray(values), np.asarray(expected[name])
+        if values.shape == other.shape and values.dtype.kind in "fiu":
+            gap = np.abs(values.astype(float) - other.astype(float))
             largest = max(largest, float(np.max(gap, initial=0.0)))
-            same &= one.tobytes() == other.tobytes()
-        elif one.shape != other.shape or one.tolist() != other.tolist():
+            same &= values.tobytes() == other.tobytes()
+        elif values.shape != other.shape or values.tolist() != other.tolist():
             largest, same = np.inf, False
     return largest, bool(same)
 
@@ -259,35 +249,30 @@ class Job:
     signals: tuple = (signal.SIGKILL,)  # with which it is stopped, in turn
 
 
-def log_of(out, place):
+def log_of(out, worker):
     """The file of what a worker of the latest run in a folder printed."""
-    return Path(f"{out}.{place}.log")
+    return Path(f"{out}.{worker}.log")
 
 
 def start_job(job, out):
     """Start the processes of a run, each in a group of its own; list of `Popen`."""
     words = [sys.executable, str(SCRIPTS / f"{job.script}.py"), *job.arguments.split()]
     addresses, processes = ",".join(_free_addresses(job.workers)), []
-    for place in range(job.workers):
-        variables = {"VIT_TF_WORKERS": addresses, "VIT_TF_WORKER": str(place)}
-        with open(log_of(out, place), "wb") as log:
-            process = subprocess.Popen(
-                [*words, "--out", str(out)],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env=os.environ | (variables if job.workers > 1 else {}),
-            )
-        processes.append(process)
+    for worker in range(job.workers):
+        variables = {"VIT_TF_WORKERS": addresses, "VIT_TF_WORKER": str(worker)}
+        how = {"env": os.environ | (variables if job.workers > 1 else {})}
+        how |= {"stderr": subprocess.STDOUT, "start_new_session": True}
+        with open(log_of(out, worker), "wb") as log:
+            processes.append(subprocess.Popen([*words, "--out", str(out)], stdout=log, **how))
     return processes
 
 
 def _free_addresses(count):
     """Addresses on this machine whose ports nobody listens on."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-    for one in sockets:
-        one.close()
+    addresses = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in sockets]
+    for listener in sockets:
+        listener.close()
     return addresses
 
 
@@ -305,17 +290,16 @@ def run_job(
 ) -> tuple:
     """(Whether it was stopped, seconds to each temporary file and the end, lines on other workers).
 
-    At a `moment`, (files, seconds), the run in the folder `out` is killed so long after so many
-    temporary files have appeared: the worker `victim` by the signal `number`. A RuntimeError if it
-    fails, or does not end.
+    At a `moment`, so many (files, seconds) after it started, the worker `victim` is sent the signal
+    `number`.
     """
-    start, seen, deadline, problems = time.monotonic(), [], None, []
+    start, times, deadline, problems = time.monotonic(), [], None, []
     with Watch(out) as watch:
         processes = start_job(job, out)
         try:
             while any(process.poll() is None for process in processes):
                 now = time.monotonic()
-                if moment and deadline is None and len(seen) >= moment[0]:
+                if moment and deadline is None and len(times) >= moment[0]:
                     deadline = now + moment[1]
                 if deadline is not None and now >= deadline:
                     kill(processes[victim], number=number)
@@ -323,36 +307,36 @@ def run_job(
                 if now - start > TIMEOUT:
                     raise RuntimeError(f"no end after {TIMEOUT} seconds; see {log_of(out, 0)}")
                 names = watch.wait(0.05 if deadline is None else min(0.05, deadline - now))
-                seen += [time.monotonic() - start] * len(names)
+                times += [time.monotonic() - start] * len(names)
             # A command that handles a signal exits with 128 plus its number.
             killed = processes[victim].returncode in (-number, 128 + number)
             if killed:
                 problems = _ends_alone(processes, out, victim)
         finally:
             kill(*processes)
-    seen.append(time.monotonic() - start)
+    times.append(time.monotonic() - start)
     if not killed and any(process.returncode for process in processes):
         codes = [process.returncode for process in processes]
         raise RuntimeError(f"exit status {codes}; see {log_of(out, codes.index(max(codes)))}")
-    return killed, seen, problems
+    return killed, times, problems
 
 
 def _ends_alone(processes, out, victim):
     """Wait for the workers that are left to stop by themselves; one line for each that does not."""
     problems, deadline = [], time.monotonic() + DETECTION
-    for place, process in enumerate(processes):
-        if place == victim:
+    for worker, process in enumerate(processes):
+        if worker == victim:
             continue
         try:
             status = process.wait(max(deadline - time.monotonic(), 0))
         except subprocess.TimeoutExpired:
             problems.append(
-                f"worker {place} still runs {DETECTION} s after worker {victim} was killed"
+                f"worker {worker} still runs {DETECTION} s after worker {victim} was killed"
             )
             continue
-        lines = log_of(out, place).read_text(errors="replace").splitlines()
+        lines = log_of(out, worker).read_text(errors="replace").splitlines()
         errors = [line for line in lines if line.startswith("error: ")]
         # A worker that needed nothing more from the other may end normally.
         if status and (status != 2 or len(errors) != 1 or "Another worker" not in errors[0]):
-            problems.append(f"worker {place} ended with status {status} and {errors}")
+            problems.append(f"worker {worker} ended with status {status} and {errors}")
     return problems

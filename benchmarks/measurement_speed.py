@@ -7,7 +7,7 @@ import numpy as np
 
 import vit_tf
 from benchmarks import implementations
-from benchmarks.harness import Benchmark, Ratio, Seconds
+from benchmarks.harness import Benchmark, Ratio, Seconds, without_answer
 from benchmarks.implementations import images
 from benchmarks.model_speed import VIT_S
 from vit_tf import analysis
@@ -29,9 +29,9 @@ def cka(batches=1):
     """All from one call, tracing included."""
     taps = [f"block{i:02d}/{tap}" for i in range(12) for tap in TAPS]
     features = vit_tf.submodel(implementations.vit(**VIT_S), *taps)
-    seen = images(CKA_COUNT * batches)  # in batches of 128
+    data = images(CKA_COUNT * batches)  # in batches of 128
     # The others cut off what is negative, which the unbiased estimator may be.
-    return lambda: analysis.cka(features, seen)["cka"].values.clip(0, 1)
+    return lambda: analysis.cka(features, data)["cka"].values.clip(0, 1)
 
 
 def cka_forward(batches=1):
@@ -49,16 +49,12 @@ def cka_forward(batches=1):
 
 
 def cka_products(batches=1):
-    """The Gram matrices of all activations by products as fast as the machine's large ones.
-
-    How long they take follows from the rate of one large product, which is measured each time.
-    """
+    """The Gram matrices of all activations, at the rate of one large product of each run."""
     import time
 
     import tensorflow as tf
 
-    side = 4096
-    tokens, width = 197, VIT_S["hidden_dim"]
+    side, tokens, width = 4096, 197, VIT_S["hidden_dim"]
     channels = tokens * (width * 6 + VIT_S["mlp_dim"]) * VIT_S["num_layers"]
     share = batches * CKA_COUNT**2 * channels / side**3
     square = tf.random.stateless_normal((side, side), (0, 0))
@@ -116,14 +112,8 @@ def torch_cka():
 
 def cka_of(tap_names):
     """CKA of these activations of every block."""
-    taps = [f"block{i:02d}/{tap}" for i in range(12) for tap in tap_names]
-    features = vit_tf.submodel(implementations.vit(**VIT_S), *taps)
-    batch = images(CKA_COUNT)
-
-    def run():
-        analysis.cka(features, batch)
-
-    return run
+    features = vit_tf.submodel(implementations.vit(**VIT_S), *_ends(*tap_names))
+    return without_answer(analysis.cka, features, images(CKA_COUNT))
 
 
 VIT_B = VIT_S | {"num_heads": 12, "hidden_dim": 768, "mlp_dim": 3072}
@@ -134,28 +124,17 @@ def paper_scale():
     import tensorflow as tf
 
     features = vit_tf.submodel(implementations.vit(**VIT_B), "*")
-    batch = tf.data.Dataset.from_tensors(images(PAPER_BATCH))
-
-    def run():
-        analysis.cka(features, batch)
-
-    return run
+    return without_answer(analysis.cka, features, tf.data.Dataset.from_tensors(images(PAPER_BATCH)))
 
 
 STREAM_BATCHES = 4
-
-
 PASS_COUNT = 512  # in batches of 128
 
 
 def bare_forward():
     """The bare forward pass, by the same engine."""
-    model, data = implementations.vit(**VIT_S), images(PASS_COUNT)
-
-    def run():
-        analysis.engine.collect(lambda batch: model(batch), data)
-
-    return run
+    model = implementations.vit(**VIT_S)
+    return without_answer(analysis.engine.collect, lambda batch: model(batch), images(PASS_COUNT))
 
 
 def three_statistics():
@@ -179,56 +158,35 @@ CLASSES = 10
 BATCH = 128
 
 
-def every_with_blocks():
-    """All statistics, with CKA of the blocks' outputs."""
-    return _everything(_ends("mlp/sum"))
-
-
-def every_with_activations():
-    """All statistics, with CKA of the 84 activations of the other comparisons."""
-    return _everything(_ends(*TAPS))
-
-
-def _everything(compared):
+def every_statistic(compared):
+    """All statistics, with CKA of these activations."""
     import tensorflow as tf
 
-    model = implementations.vit(**VIT_S)
+    engine, model = analysis.engine, implementations.vit(**VIT_S)
     weights, blocks = _ends("attention/weights"), _ends("mlp/sum")
     sides = _ends(*(f"{site}/{end}" for site in ("attention", "mlp") for end in ("skip", "branch")))
     features = vit_tf.submodel(model, *weights, *blocks, *sides, *compared)
     grid = model.token_grid
-    data = _noted(tf, grid)
+    data = _annotated(tf, grid)
     train = data.map(lambda batch, notes: (batch, notes["label"]))
-    attending, at_blocks = (
-        analysis.engine.choose(features, weights),
-        analysis.engine.choose(features, blocks),
-    )
-    skip_to_branch, of_all = (
-        analysis.engine.choose(features, sides),
-        analysis.engine.choose(features, compared),
-    )
-    requests = {
-        "distance": (analysis.attention_distance.statistic(features), attending),
-        "maps": (analysis.mean_attention.statistic(features), attending),
-        "patterns": (analysis.attention_patterns.statistic(features), attending),
-        "skips": (analysis.skip_ratio.statistic(features), skip_to_branch),
-        "saliency": (_reading(analysis.attention_saliency.statistic(features), "mask"), attending),
-        "neighbours": (_reading(analysis.engine.pooled_statistic("cls", grid), "label"), at_blocks),
-        "clusters": (
-            _reading(analysis.engine.pooled_statistic("spatial", grid), "label"),
-            at_blocks,
-        ),
-        "probes": (
-            _reading(analysis.ridge_probe.statistic(at_blocks, train, CLASSES), "label"),
-            at_blocks,
-        ),
-        "cka": (analysis.cka.statistic(of_all), of_all),
+    groups = (weights, blocks, sides, compared)
+    attention, outputs, sides, compared = (engine.choose(features, names) for names in groups)
+    statistics = {
+        "distance": (analysis.attention_distance.statistic(features), attention),
+        "maps": (analysis.mean_attention.statistic(features), attention),
+        "patterns": (analysis.attention_patterns.statistic(features), attention),
+        "skips": (analysis.skip_ratio.statistic(features), sides),
+        "saliency": (analysis.attention_saliency.statistic(features), attention, "mask"),
+        "neighbours": (engine.pooled_statistic("cls", grid), outputs, "label"),
+        "clusters": (engine.pooled_statistic("spatial", grid), outputs, "label"),
+        "probes": (analysis.ridge_probe.statistic(outputs, train, CLASSES), outputs, "label"),
+        "cka": (analysis.cka.statistic(compared), compared),
     }
-
-    def run():
-        analysis.engine.one_pass(requests, data)
-
-    return run
+    requests = {
+        name: (_reading(statistic, *note), taps)
+        for name, (statistic, taps, *note) in statistics.items()
+    }
+    return without_answer(engine.one_pass, requests, data)
 
 
 def _ends(*ends):
@@ -236,7 +194,7 @@ def _ends(*ends):
     return [f"block{index:02d}/{end}" for index in range(VIT_S["num_layers"]) for end in ends]
 
 
-def _noted(tf, grid):
+def _annotated(tf, grid):
     """Batches of images and notes: a label and a mask of the token grid for each."""
     rng = np.random.default_rng(1)
     notes = {
@@ -247,8 +205,10 @@ def _noted(tf, grid):
     return data.batch(BATCH, drop_remainder=True)
 
 
-def _reading(statistic, note):
-    """The statistic with one of the notes for its labels."""
+def _reading(statistic, note=None):
+    """The statistic with one of the notes, if any, for its labels."""
+    if note is None:
+        return statistic
 
     def step(batch, notes, taps):
         return statistic.step(batch, notes[note], taps)
@@ -274,12 +234,9 @@ def ablation_forward(count):
 
 def ablation(count):
     features = vit_tf.submodel(implementations.vit(**VIT_S), "*/heads", "logits")
-    data = images(count), np.arange(count) % 1000
-
-    def run():
-        analysis.head_ablation(features, data)
-
-    return run
+    return without_answer(
+        analysis.head_ablation, features, (images(count), np.arange(count) % 1000)
+    )
 
 
 def ablation_of(count, rounds):
@@ -318,23 +275,15 @@ def fields_one_by_one():
             total = tf.reduce_sum(activations[:, center])
         return tf.reduce_mean(tf.reduce_sum(tf.abs(tape.gradient(total, batch)), 3), 0)
 
-    return lambda: np.stack([field(one) for one in features])
+    return lambda: np.stack([field(layer) for layer in features])
 
 
 MEASURE_COUNT, BLOCKS, TOKENS, CHANNELS = 64, 12, 197, 768
 # Of each block: six taps of the width of the model, and the hidden layer of its MLP.
 WIDTHS = (1, 1, 1, 1, 4, 1, 1)
 POOLED = 28  # channels, of which those of two layers are fewer than the images
-MEASURES = (
-    "cka",
-    "rbf_cka",
-    "token_cka",
-    "procrustes",
-    "svcca",
-    "rsa_spearman",
-    "mutual_knn",
-    "linear_predictivity",
-)
+MEASURES = ("cka", "rbf_cka", "token_cka", "procrustes", "svcca", "rsa_spearman", "mutual_knn")
+MEASURES += ("linear_predictivity",)
 TARGET = 3.0  # times that of CKA
 
 
@@ -357,18 +306,14 @@ def compare(measures, pooled=False):
         return taps
 
     rows = rng.normal(size=(MEASURE_COUNT, 64)).astype("float32")
-
-    def run():
-        analysis.similarities(features, rows, measures=measures)
-
-    return run
+    return without_answer(analysis.similarities, features, rows, measures=measures)
 
 
 POOLED_PWCCA = f"pwcca, of {POOLED} channels"
 RATIOS = [
-    Ratio(("cka",), TARGET, what, of=of)
-    for of in (*MEASURES[1:], POOLED_PWCCA)
-    for what in ("seconds", "peak")
+    Ratio(("cka",), TARGET, figure, name)
+    for name in (*MEASURES[1:], POOLED_PWCCA)
+    for figure in ("seconds", "peak")
 ]
 
 
@@ -406,7 +351,7 @@ BENCHMARKS = {
             "84 activations": lambda: cka_of(TAPS),
             "12 activations": lambda: cka_of(TAPS[-1:]),
         },
-        (Ratio(("12 activations",), 1.1, "peak", of="84 activations"),),
+        (Ratio(("12 activations",), 1.1, "peak", "84 activations"),),
         rounds=1,
     ),
     "cka_paper": Benchmark(
@@ -425,13 +370,13 @@ BENCHMARKS = {
         "attention, skips, saliency, features, probes, CKA of ViT-S/16 together, "
         f"{PASS_COUNT} images",
         {
-            "vit_tf": every_with_blocks,
-            "with CKA of all activations": every_with_activations,
+            "vit_tf": lambda: every_statistic(_ends("mlp/sum")),
+            "with CKA of all activations": lambda: every_statistic(_ends(*TAPS)),
             "forward pass": bare_forward,
         },
         (
             Ratio(("forward pass",), 1.25),
-            Ratio(("forward pass",), float("inf"), of="with CKA of all activations"),
+            Ratio(("forward pass",), float("inf"), name="with CKA of all activations"),
         ),
         rounds=5,
     ),
@@ -447,7 +392,7 @@ BENCHMARKS = {
         f"84 activations of the shapes of ViT-B/16, {MEASURE_COUNT} images",
         {name: partial(compare, [name]) for name in MEASURES}
         | {POOLED_PWCCA: partial(compare, ["pwcca"], pooled=True)},
-        (*RATIOS, *(Ratio((), float("inf"), what, of="cka") for what in ("seconds", "peak"))),
+        (*RATIOS, *(Ratio((), float("inf"), figure, "cka") for figure in ("seconds", "peak"))),
         once=(*MEASURES, POOLED_PWCCA),
         rounds=1,
     ),

@@ -4,23 +4,10 @@ from benchmarks import implementations
 from benchmarks.harness import Benchmark, Ratio
 from benchmarks.implementations import fill, fill_torch, images, of_torch
 
-VIT_S = {
-    "image_shape": (224, 224, 3),
-    "patch_size": 16,
-    "num_layers": 12,
-    "num_heads": 6,
-    "hidden_dim": 384,
-    "mlp_dim": 1536,
-}
-SMALL = {
-    "image_shape": (32, 32, 3),
-    "patch_size": 4,
-    "num_layers": 6,
-    "num_heads": 4,
-    "hidden_dim": 128,
-    "mlp_dim": 512,
-    "num_classes": 10,
-}
+VIT_S = {"image_shape": (224, 224, 3), "patch_size": 16, "num_layers": 12, "num_heads": 6}
+VIT_S |= {"hidden_dim": 384, "mlp_dim": 1536}
+SMALL = {"image_shape": (32, 32, 3), "patch_size": 4, "num_layers": 6, "num_heads": 4}
+SMALL |= {"hidden_dim": 128, "mlp_dim": 512, "num_classes": 10}
 
 
 def keras_run(model, count, size=224):

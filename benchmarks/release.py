@@ -62,7 +62,7 @@ LIMITS = (
 WEIGHTS = "model.weights.h5"
 KINDS = {"ViT": "A Vision Transformer", "BiT": "A BiT ResNet", "Mixer": "An MLP-Mixer"}
 # What every model's configuration has and the card states elsewhere or not at all.
-_TOLD = ("name", "dtype", "trainable", "preprocessing", "class_names", "num_classes")
+_ELSEWHERE = ("name", "dtype", "trainable", "preprocessing", "class_names", "num_classes")
 
 
 def main(arguments=None):
@@ -78,14 +78,11 @@ def parse(arguments=None):
     model("--name", required=True, help="name of the files, by which the model is loaded")
     common.add_data_dir(parser.group("data"), "the run's")
     card = parser.group("card")
-    card(
-        "--trained",
-        metavar="WORDS",
-        help="time and hardware of training, such as '1 hour on two CPU cores'",
-    )
+    text = "time and hardware of training, such as '1 hour on two CPU cores'"
+    card("--trained", metavar="WORDS", help=text)
     card("--limits", metavar="WORDS", help="limitations of the model (default: that it is small)")
     text = "output folder; created if missing"
-    parser.group("run")("--out", type=Path, metavar="FOLDER", default=Path("."), help=text)
+    common.add_out(parser.group("run"), text, default=Path("."))
     options = parser.parse_args(arguments)
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", options.name):
         raise ValueError(
@@ -107,16 +104,8 @@ def run(options):
     test = test_images(result["options"], model, options.data_dir)
     save_half(model, path)
     counted = compare(model, vit_tf.load_model(path), test)
-    card = write_card(
-        options.name,
-        result,
-        steps,
-        model,
-        path.stat().st_size,
-        counted,
-        options.trained,
-        options.limits,
-    )
+    words = options.trained, options.limits
+    card = write_card(options.name, result, steps, model, path.stat().st_size, counted, *words)
     write_whole(path.with_suffix(".md"), lambda partial: partial.write_text(card))
     common.say(f"accuracy as trained: {counted['whole']}")
     common.say(f"accuracy of {path}: {counted['half']}; model card: {path.with_suffix('.md')}")
@@ -135,27 +124,19 @@ def read_json(path):
 
 def test_images(trained, model, data_dir):
     """The test split of the data that a run was trained on, as its model expects images."""
-    (test,) = vit_tf.data.load(
-        trained["data"],
-        data_dir=data_dir or trained["data_dir"],
-        splits=("test",),
-        preprocessing=model.preprocessing,
-        **common.chosen_classes(Namespace(**trained)),
-    )
+    source = {"data_dir": data_dir or trained["data_dir"], "preprocessing": model.preprocessing}
+    source |= common.chosen_classes(Namespace(**trained))
+    (test,) = vit_tf.data.load(trained["data"], splits=("test",), **source)
     return test
 
 
 def compare(model, half, test):
     """How often two models are right on the same images, and differ: fields of the card."""
-    answers = [tf.function(lambda images, of=of: tf.argmax(of(images), -1)) for of in (model, half)]
-    rows = [(labels, *(answer(images) for answer in answers)) for images, labels in test]
-    labels, whole, halved = (np.concatenate(column) for column in zip(*rows, strict=True))
-    return {
-        "whole": share(whole == labels),
-        "half": share(halved == labels),
-        "others": int((whole != halved).sum()),
-        "count": len(labels),
-    }
+    predict = [tf.function(lambda x, m=m: tf.argmax(m(x), -1)) for m in (model, half)]
+    rows = [(labels, *(call(images) for call in predict)) for images, labels in test]
+    labels, full, halved = (np.concatenate(column) for column in zip(*rows, strict=True))
+    accuracies = {"whole": share(full == labels), "half": share(halved == labels)}
+    return accuracies | {"others": int((full != halved).sum()), "count": len(labels)}
 
 
 def share(right):
@@ -171,7 +152,7 @@ def share(right):
 def write_card(name, result, steps, model, size, counted, trained=None, limits=None):
     """The text of a card; `trained` and `limits` are in words, or None."""
     options, epochs = result["options"], result["recipe"]["epochs"]
-    config = {key: value for key, value in model.get_config().items() if key not in _TOLD}
+    config = {key: value for key, value in model.get_config().items() if key not in _ELSEWHERE}
     arguments = ", ".join(f"{key}={value!r}" for key, value in config.items())
     height, width, channels = model.image_shape
     values, kind = model.preprocessing, type(model).__name__
@@ -198,46 +179,37 @@ def _name_of(data):
 
 def _without_places(command, name):
     """A run's command without the paths of the machine where it ran."""
-    kept, words = [], shlex.split(command)
+    line, words = [], shlex.split(command)
     while words:
         option, joined, value = words.pop(0).partition("=")
         if option in ("--data", "--data-dir", "--out"):
             value = value if joined else words.pop(0)
-            kept += [option, _name_of(value)] if option == "--data" else []
+            line += [option, _name_of(value)] if option == "--data" else []
         else:
-            kept.append(f"{option}{joined}{value}")
-    return shlex.join([*kept, "--out", f"runs/{name}"])
+            line.append(f"{option}{joined}{value}")
+    return shlex.join([*line, "--out", f"runs/{name}"])
 
 
 def save_half(model, path):
-    """Writes a model to a `.keras` file whose weights are float16, whole or not at all.
-
-    `keras.saving.load_model` opens it as any other, in the precision of the model's own policy,
-    without an optimizer. A ValueError for another ending than `.keras`, or a weight that no float16
-    is near: not finite, or beyond 65,504.
-    """
+    """Writes a model without an optimizer to a `.keras` file of float16 weights, or raises."""
     path = Path(path)
     if path.suffix != ".keras":
         raise ValueError(f"Expected path to end in '.keras'. Received: {str(path)!r}")
     for weight in model.weights:
-        _require_half(weight.path, np.asarray(weight))
+        values = np.asarray(weight)
+        with np.errstate(over="ignore"):
+            is_finite = np.isfinite(values.astype("float16")).all()
+        if np.issubdtype(values.dtype, np.floating) and not is_finite:
+            raise ValueError(
+                "Expected weights within the range of float16, 65,504. "
+                f"Received: {weight.path}, up to {np.abs(values).max():g}"
+            )
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / "whole.keras"
         bare = reinitialize(model)
         bare.set_weights(model.get_weights())
         bare.save(whole)
         write_whole(path, lambda partial: _halve(whole, partial, folder))
-
-
-def _require_half(name, values):
-    if np.issubdtype(values.dtype, np.floating):
-        with np.errstate(over="ignore"):
-            finite = np.isfinite(values.astype("float16")).all()
-        if not finite:
-            raise ValueError(
-                "Expected weights within the range of float16, 65,504. "
-                f"Received: {name}, up to {np.abs(values).max():g}"
-            )
 
 
 def _halve(source, target, folder):
@@ -261,9 +233,8 @@ def _halve_weights(path):
                 copied = new.require_group(name)
             else:
                 floats = np.issubdtype(item.dtype, np.floating)
-                copied = new.create_dataset(
-                    name, data=item[()].astype("float16") if floats else item
-                )
+                data = item[()].astype("float16") if floats else item
+                copied = new.create_dataset(name, data=data)
             copied.attrs.update(item.attrs)
 
         new.attrs.update(old.attrs)

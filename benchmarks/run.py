@@ -41,8 +41,7 @@ def parse(arguments=None):
     add("--rounds", type=int, help="rounds of each comparison (default: its own)")
     run = parser.group("run")
     run("--list", action="store_true", help="list the comparisons and exit")
-    out = {"type": Path, "metavar": "FILE", "default": Path("growth.png")}
-    run("--out", help="file of the picture of growth", **out)
+    common.add_out(run, "file of the picture of growth", "FILE", default=Path("growth.png"))
     options = parser.parse_args(arguments)
     options.what = options.what.split(",")
     names = (*harness.MODULES, "growth")
@@ -72,18 +71,18 @@ def run(options):
 
 def describe(benchmark, runs, absent, wanted):
     """A row of the table."""
-    part = "" if wanted.of == "vit_tf" else f", {wanted.of}"
-    title = f"{benchmark.title}{part}: {WORDS[wanted.what]}"
+    part = "" if wanted.name == "vit_tf" else f", {wanted.name}"
+    title = f"{benchmark.title}{part}: {WORDS[wanted.figure]}"
     others = " + ".join(wanted.over)
-    missing = [absent[name] for name in (wanted.of, *wanted.over) if name in absent]
+    missing = [absent[name] for name in (wanted.name, *wanted.over) if name in absent]
     if missing:
         return f"| {title} | {others} | not measured: {'; '.join(missing)} | {wanted.target} | |"
     low, middle, high = harness.ratio(runs, wanted)
-    unit = "" if others else UNITS[wanted.what]
+    unit = "" if others else UNITS[wanted.figure]
     target = f"{wanted.target:g}{unit}" if wanted.target < float("inf") else ""
-    verdict = "" if not target else "met" if middle <= wanted.target else "missed"
-    spread = f" ({low:.2f} to {high:.2f})" if len(runs[wanted.of]) > 1 else ""
-    return f"| {title} | {others} | {middle:.2f}{unit}{spread} | {target} | {verdict} |"
+    outcome = "" if not target else "met" if middle <= wanted.target else "missed"
+    spread = f" ({low:.2f} to {high:.2f})" if len(runs[wanted.name]) > 1 else ""
+    return f"| {title} | {others} | {middle:.2f}{unit}{spread} | {target} | {outcome} |"
 
 
 def grow(path):
@@ -92,15 +91,13 @@ def grow(path):
     growth.plot(points_of, path)
     say(str(path))
     rows = []
-    for what, points in points_of.items():
+    for quantity, points in points_of.items():
         (small, seconds, peak), (large, more_seconds, more_peak) = points[0], points[-1]
-        title = f"{large} {what} compared with {small}"
-        target = f"{large / small:.2f}" if what in ("images", "taps") else ""
+        title = f"growth, {large} {quantity} compared with {small}"
+        target = f"{large / small:.2f}" if quantity in ("images", "taps") else ""
         for name, value in (("time", more_seconds / seconds), ("memory", more_peak / peak)):
-            verdict = "" if not target else "met" if value <= large / small else "missed"
-            rows.append(
-                f"| growth, {title}: {name} | itself | {value:.2f} | {target} | {verdict} |"
-            )
+            outcome = "" if not target else "met" if value <= large / small else "missed"
+            rows.append(f"| {title}: {name} | itself | {value:.2f} | {target} | {outcome} |")
     return rows
 
 

@@ -28,13 +28,13 @@ TIMM = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 
 def count(call):
     """Numbers of files and of functions of the package that a call passes through."""
-    seen = set()
+    codes = set()
 
     def profile(frame, event, _):
         # A comprehension of a module is part of its body, as in Python 3.12, which calls none.
         body = frame.f_back if frame.f_code.co_name in COMPREHENSIONS else frame
         if event == "call" and body.f_code.co_flags & inspect.CO_OPTIMIZED:
-            seen.add(frame.f_code)
+            codes.add(frame.f_code)
 
     threading.setprofile(profile)
     sys.setprofile(profile)
@@ -43,7 +43,7 @@ def count(call):
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    codes = [code for code in seen if os.path.realpath(code.co_filename).startswith(ROOTS)]
+    codes = [code for code in codes if os.path.realpath(code.co_filename).startswith(ROOTS)]
     names = {(code.co_filename, code.co_qualname) for code in codes if code.co_name[0] != "<"}
     return sorted({os.path.realpath(code.co_filename) for code in codes}), len(names)
 
@@ -75,12 +75,8 @@ def timm_tensors(dim=192, classes=1000):
     layers = {"norm": None, "head": (classes, dim)}
     for block in range(12):
         dense = {"attn.qkv": (3 * dim, dim), "attn.proj": (dim, dim)}
-        dense |= {
-            "mlp.fc1": (4 * dim, dim),
-            "mlp.fc2": (dim, 4 * dim),
-            "norm1": None,
-            "norm2": None,
-        }
+        dense |= {"mlp.fc1": (4 * dim, dim), "mlp.fc2": (dim, 4 * dim)}
+        dense |= dict.fromkeys(("norm1", "norm2"))
         layers |= {f"blocks.{block}.{name}": shape for name, shape in dense.items()}
     for name, shape in layers.items():
         sizes |= {f"{name}.weight": shape or (dim,), f"{name}.bias": (shape or (dim,))[:1]}
